@@ -266,7 +266,8 @@ def describe_interval(result: Result, whole: bool) -> list[str]:
     if not (result.ways and (whole or was_too_wide(result))):
         return []
     ways = ", ".join(f"{count} {way}" for way, count in result.ways.items())
-    return [f"  bins      J is the upper end of an interval of width {result.width:.2g}; evaluations: {ways}"]
+    J = f"the upper end of an interval of width {result.width:.2g}" if result.width else "exact"
+    return [f"  bins      J is {J}; evaluations: {ways}"]
 
 
 def describe_measures(measures: dict[str, float]) -> str:

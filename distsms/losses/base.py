@@ -253,6 +253,17 @@ class Loss(ABC):
         """
         return self.evaluate(scores, nu)
 
+    def exact_is_cheap(self, entries: float, evaluations: float) -> bool:
+        """Whether `exact_risk` is there, and takes with X w less than a tenth of so many evaluations, by counts. Local.
+
+        entries : the number of nonzeros of a rank, on average.
+        """
+        return False
+
+    def exact_risk(self, scores: Floats) -> float:
+        """Return R, for a loss whose `evaluate` encloses it in an interval. **Collective.**"""
+        raise NotImplementedError
+
     def smoothing_cost(self) -> float:
         """Return kappa = mu D / nu, for which 0 <= R - R_mu <= kappa nu at every w.
 

@@ -62,7 +62,12 @@ DIVISIONS = 3  # so often the worst cells are divided
 ROUNDINGS = 2**20
 """At most so many additions of numbers of cells follow one another on the way to R, d and c."""
 FROM_CELLS, DIVIDED, SORTED, WIDE = "from cells", "from divided cells", "by sorting", "from cells too wide"
+EXACT = "exactly at the end"
 """The ways in which an evaluation is made."""
+SORTABLE = 2**30  # with more rows, what rounding may do to a sum over rows is no longer small beside a gap to prove
+OF_ENTRY, OF_LOADING, SMALL_PART = 0.5, 2.5e7, 0.1
+"""The steps of a product with X for each nonzero, those of loading the kernels that sort, and the part of a run that an
+exact evaluation may take."""
 
 
 class Grid(NamedTuple):
@@ -116,6 +121,11 @@ class OfCells(NamedTuple):
     widths: Floats  # (cells,): by how much each cell makes the upper end larger
 
 
+def is_sortable(n_pos: int, n_neg: int, n: int) -> bool:
+    """Return whether the rows may be sorted, by every rank."""
+    return min(n_pos, n_neg) <= EVERYWHERE and n <= SORTABLE
+
+
 class BinnedLoss(Loss):
     """A loss of pairs whose rows are counted into cells; see the module's docstring."""
 
@@ -143,22 +153,39 @@ class BinnedLoss(Loss):
 
     @property
     def additions(self) -> float:
-        return min(self.n, ROUNDINGS if self.weights is None else ROUNDINGS + kernel.BLOCK)
+        return self.n if is_sortable(self.n_pos, self.n_neg, self.n) else self.coefficient_additions
 
     @property
     def coefficient_additions(self) -> float:
-        return self.additions
+        return min(self.n, ROUNDINGS if self.weights is None else ROUNDINGS + kernel.BLOCK)
 
     @classmethod
     def cost(cls, n_pos: int, n_neg: int, size: int) -> Cost:
-        """Return the cost with a usual number of cells, and the memory of the most.
+        """Return the cost with a usual number of cells, and the memory of the most, with that of sorting if possible.
 
         The first steps are those of calling the kernels.
         """
         n_local, most = (n_pos + n_neg) / size, max(FEWEST, min(MOST, (n_pos + n_neg) / OF_CELL))
         cells = min(most, MOST / 4)
         moved, steps = 0.0 if size == 1 else 64.0 * cells, 1.5e5 + 3.0 * n_local + 15.0 * cells
-        return Cost(moved, steps, held_by_each=OF_ALL * most, of_row=ROW_BYTES_IN_PLACE)
+        held = OF_ALL * most
+        if is_sortable(n_pos, n_neg, n_pos + n_neg):
+            held += cls.exact_class.cost(n_pos, n_neg, size).held_by_each
+        return Cost(moved, steps, held_by_each=held, of_row=ROW_BYTES_IN_PLACE)
+
+    def exact_is_cheap(self, entries: float, evaluations: float) -> bool:
+        """See `Loss.exact_is_cheap`. Local."""
+        exact, usual = (
+            sum(of.cost(self.n_pos, self.n_neg, self.comm.size)[:2]) for of in (self.exact_class, type(self))
+        )
+        product = OF_ENTRY * entries
+        part = SMALL_PART * evaluations * (2 * product + usual)
+        return is_sortable(self.n_pos, self.n_neg, self.n) and OF_LOADING + product + exact <= part
+
+    def exact_risk(self, scores: Floats) -> float:
+        """See `Loss.exact_risk`. **Collective.**"""
+        self.ways[EXACT] += 1
+        return self._sorted(scores, 0.0).R
 
     def evaluate(self, scores: Floats, nu: float) -> LossValue:
         """See `Loss.evaluate`. **Collective.**"""
@@ -197,9 +224,11 @@ class BinnedLoss(Loss):
             fine = finer
         way = FROM_CELLS if fine is None else DIVIDED
         if width > enough or not math.isfinite(R):
-            if min(self.n_pos, self.n_neg) <= EVERYWHERE:
+            if is_sortable(self.n_pos, self.n_neg, self.n):
                 self.ways[SORTED] += 1
-                return self._sorted(scores, nu, out)
+                value = self._sorted(scores, nu)
+                out[:] = value.coefficients
+                return value._replace(coefficients=out)
             way = WIDE
         self.ways[way] += 1
         table = np.zeros(2 * len(cells.widths))
@@ -208,13 +237,11 @@ class BinnedLoss(Loss):
         R += width - rounding
         return LossValue(R, solved.R_mu / m if nu > 0 else R, solved.beta / m, out, width)
 
-    def _sorted(self, scores: Floats, nu: float, out: Floats) -> LossValue:
+    def _sorted(self, scores: Floats, nu: float) -> LossValue:
         """Evaluate the loss by sorting the rows. Collective."""
         if self._exact is None:
             self._exact = self.exact_class(*self._given)
-        value = self._exact.evaluate(scores, nu)
-        out[:] = value.coefficients
-        return value._replace(coefficients=out)
+        return self._exact.evaluate(scores, nu)
 
     @property
     @abstractmethod

@@ -1,4 +1,4 @@
-"""The risk of pauc@beta without gathering: only positives are sorted, by every rank or by ranges of scores.
+"""The risk of pauc@beta without gathering: only positives are sorted, by every rank.
 
 The letters are those of `distsms.losses.pauc`. An evaluation has these steps:
 
@@ -7,7 +7,7 @@ The letters are those of `distsms.losses.pauc`. An evaluation has these steps:
    again.
 3. Newton's method finds delta = x - x0 on the listed rows (`distsms.losses.newton`). It starts at the last delta / nu.
 4. The sums over pairs of the listed negatives with the clamped positives are those of ROCArea:
-   `distsms.losses.pairwise_everywhere`, or `distsms.losses.pairwise_ranges` if there are too many positives.
+   `distsms.losses.pairwise_everywhere`.
 
 x0 is the score of a row, and delta is the root up to rounding. Neither depends on where its search began, apart from
 the last digits. So a run that is resumed, and begins its searches without earlier roots, continues in the same way.
@@ -37,9 +37,7 @@ from distsms.base.typing import Floats
 from distsms.losses.base import Cost, LossValue
 from distsms.losses.newton import Piece, rising_root
 from distsms.losses.pairwise_everywhere import WholeClass
-from distsms.losses.pairwise_ranges import RangedClass
 from distsms.losses.pauc import PaucRisk, tie_share
-from distsms.losses.rocarea_exchange import by_ranges
 from distsms.parallel.communicator import Communicator
 from distsms.parallel.order_statistics_kernels import BLOCK, LEFT_OUT, NEGATIVE
 from distsms.parallel.position_search import PositionSearch
@@ -60,9 +58,6 @@ class Head(NamedTuple):
 class PaucExchange(PaucRisk):
     """The risk of pauc@beta; only positives are sorted. See the module's docstring."""
 
-    by_ranges: bool | None = None
-    """Whether the positives are sorted by ranges. With None, `rocarea_exchange.by_ranges` decides. (Tests set it.)"""
-
     def __init__(self, labels: NDArray[np.int8], weights: Floats | None, comm: Communicator, max_fpr: float) -> None:
         super().__init__(labels, weights, comm, max_fpr)
         self._kinds = np.full(len(labels), LEFT_OUT, np.uint8)
@@ -74,12 +69,7 @@ class PaucExchange(PaucRisk):
         self._listed = np.empty(np.count_nonzero(self.negative) + 2, np.uint32 if len(labels) < 2**32 else np.uint64)
         self._start = -0.5  # delta / nu of the last evaluation
         positives = np.flatnonzero(self.positive)
-        self._sums: RangedClass | WholeClass
-        if by_ranges(self.n_pos, self.n_neg, comm.size) if self.by_ranges is None else self.by_ranges:
-            self._sums = RangedClass(comm, self.weights is not None)
-        else:
-            self._sums = WholeClass(positives, self.weights, comm)
-        self._positives = positives if isinstance(self._sums, RangedClass) else positives[:0]
+        self._whole = WholeClass(positives, self.weights, comm)
         # Compile the kernels, or load them, before the first evaluation.
         none = np.zeros(0)
         a = None if self.weights is None else none
@@ -92,9 +82,6 @@ class PaucExchange(PaucRisk):
         """Return the cost of ROCArea's method with the positives sorted, which bounds that of the listed negatives."""
         n_local = (n_pos + n_neg) / size
         rounds = 0.0 if size == 1 else 6 * 12 * 2**10
-        if by_ranges(n_pos, n_neg, size):
-            bytes_moved = (32.0 * n_pos + 64.0 * n_neg) / size
-            return Cost(bytes_moved + rounds, n_local * (math.log2(n_pos + n_neg) + 15.0), held_by_each=100.0 * n_local)
         bytes_moved = 0.0 if size == 1 else (24.0 + 8.0 / size) * n_pos
         steps = n_pos * (math.log2(size) + 10.0) + n_neg / size * 15.0
         return Cost(bytes_moved + rounds, steps, held_by_each=240.0 * n_pos + 15.0 * n_local)
@@ -108,8 +95,7 @@ class PaucExchange(PaucRisk):
             return LossValue(math.nan, math.nan, math.nan, coefficients)
         head = self._head(scores, x0, nu)
         factor = 1.0 / self.A_pos / max(self.K, head.alpha)
-        pairs = self._everywhere if isinstance(self._sums, WholeClass) else self._by_ranges
-        R, R_mu, d = pairs(head, scores, nu, factor, coefficients)
+        R, R_mu, d = self._pairs(head, scores, nu, factor, coefficients)
         return LossValue(
             R / self.A_pos / self.K, (R_mu if nu > 0 else R) / self.A_pos / self.K, factor * d, coefficients
         )
@@ -133,12 +119,9 @@ class PaucExchange(PaucRisk):
         self._start = delta / nu
         return Head(x0, delta, above, between, of_all, alpha)
 
-    def _everywhere(
-        self, head: Head, scores: Floats, nu: float, factor: float, out: Floats
-    ) -> tuple[float, float, float]:
+    def _pairs(self, head: Head, scores: Floats, nu: float, factor: float, out: Floats) -> tuple[float, float, float]:
         """Return A+ K R, A+ K R_mu and the sum of beta, with all positives sorted on every rank. Collective."""
-        whole = self._sums
-        assert isinstance(whole, WholeClass)
+        whole = self._whole
         offsets = _clamp(scores, whole.rows, self.weights, head.x0, head.delta, whole.q)
         if not whole.tabulate(True, nu):  # a difference of scores overflows
             return math.nan, math.nan, math.nan
@@ -153,32 +136,6 @@ class PaucExchange(PaucRisk):
             beta += self._share_tie(head, low, factor, out)
         whole.write(gamma, -factor, out)
         return hinge + (self.K - head.W) * below_x0 + self.K * below_x, huber + self.K * below_x, beta
-
-    def _by_ranges(
-        self, head: Head, scores: Floats, nu: float, factor: float, out: Floats
-    ) -> tuple[float, float, float]:
-        """Return the same as `_everywhere`, with one range of the positives sorted on each rank. Collective."""
-        ranges, rows, listed = self._sums, self._positives, np.concatenate([head.above, head.between])
-        assert isinstance(ranges, RangedClass)
-        q, u = np.empty(len(rows)), scores[listed] - head.x0
-        below_x, below_x0, low = self.comm.sum(
-            np.array(_clamp(scores, rows, self.weights, head.x0, head.delta, q))
-        ).tolist()
-        of_q, of_u = (None if self.weights is None else self.weights[some] for some in (rows, listed))
-        finite = bool(np.isfinite(q).all() and np.isfinite(u).all())
-        gamma_q, gamma_u, sums = ranges.evaluate(q, u, nu, finite, of_q, of_u)
-        hinge, huber, beta = sums
-        if nu > 0:  # the exact risk: the same at nu = 0 and x = x0
-            m = len(head.above)
-            of_above = None if of_u is None else of_u[:m]
-            hinge = ranges.evaluate(np.maximum(q, 0.0), u[:m], 0.0, finite, of_q, of_above)[2].hinge
-        out[listed] = factor * gamma_u
-        if nu == 0 and low > 0:
-            tie = np.where(q <= 0.0, head.alpha - head.W, 0.0)
-            gamma_q += tie if of_q is None else of_q * tie
-            beta += self._share_tie(head, low, factor, out)
-        out[rows] = -factor * gamma_q
-        return hinge + self.K * (below_x + below_x0), huber + self.K * below_x, beta
 
     def _share_tie(self, head: Head, low: float, factor: float, out: Floats) -> float:
         """Set the coefficients of the negatives at x0, at nu = 0, and return the sum of their beta. Local.

@@ -1,20 +1,14 @@
-"""ROCArea's risk without gathering: only the smaller class is sorted, by every rank or by ranges of scores.
+"""ROCArea's risk without gathering: only the smaller class is sorted, by every rank.
 
 If there are fewer positives than negatives, let q = s_i - 1 and b = s_j; otherwise, let q = -s_j and b = 1 - s_i. In
-both cases t_ij = b - q, and `distsms.losses.pairwise` computes the sums over pairs. With P ranks, and n_min <= n_max
-rows in the two classes, there are two methods:
+both cases t_ij = b - q. Every rank sorts all q and pairs them with its own b (`distsms.losses.pairwise_everywhere`).
+With P ranks, and n_min <= n_max rows in the two classes, a rank sends 8 n_min (1 + 1/P) bytes and receives 16 n_min.
+O(n_min log P + n/P) time, 240 n_min bytes of memory. No rank holds an array of length n.
 
-- *Everywhere* (`distsms.losses.pairwise_everywhere`): every rank sorts all q and pairs them with its own b. A rank
-  sends 8 n_min (1 + 1/P) bytes and receives 16 n_min. O(n_min log P + n/P) time, 240 n_min bytes of memory.
-- *By ranges* (`distsms.losses.pairwise_ranges`): each rank has a range of q. A rank sends and receives at most (16
-  n_min + 32 n_max)/P bytes on average. O((n/P) log n) time, memory in proportion to n/P.
-
-Where the classes are well apart, sorting all q is a waste: few of them are below any b. So "everywhere" first takes a
-small sample, to find the place where the fewest q are below and the fewest b above. If these are much fewer than n_min,
-every rank sorts only them. The low q are paired with all b, as before. The high q have pairs with t > 0 only with the
-high b. These are the sorted class there, and the high q are the points, since t = (-q) - (-b).
-
-No rank holds an array of length n with either method. With the second method no rank holds an array of length n_min.
+Where the classes are well apart, sorting all q is a waste: few of them are below any b. So the ranks first take a small
+sample, to find the place where the fewest q are below and the fewest b above. If these are much fewer than n_min, every
+rank sorts only them. The low q are paired with all b, as before. The high q have pairs with t > 0 only with the high b.
+These are the sorted class there, and the high q are the points, since t = (-q) - (-b).
 """
 
 from __future__ import annotations
@@ -29,7 +23,6 @@ from distsms.losses.base import ROW_BYTES_IN_PLACE, Cost, LossValue
 from distsms.losses.pairwise import PairSums
 from distsms.losses.pairwise_everywhere import WholeClass
 from distsms.losses.pairwise_kernels import batch_size, divide
-from distsms.losses.pairwise_ranges import RangedClass
 from distsms.losses.rocarea import RocAreaRisk
 from distsms.parallel.communicator import Communicator
 
@@ -45,9 +38,6 @@ NOT_FINITE = PairSums(np.nan, np.nan, np.nan)
 class RocAreaExchange(RocAreaRisk):
     """The ROCArea risk; only the smaller class is sorted. See the module's docstring."""
 
-    by_ranges: bool | None = None
-    """Whether the smaller class is sorted by ranges. With None, the function `by_ranges` decides. (Tests set it.)"""
-
     def __init__(self, labels: NDArray[np.int8], weights: Floats | None, comm: Communicator) -> None:
         super().__init__(labels, weights, comm)
         positives_fewer = self.n_pos <= self.n_neg
@@ -55,26 +45,20 @@ class RocAreaExchange(RocAreaRisk):
         self._smaller, self._left_out = np.flatnonzero(smaller), np.flatnonzero(~(smaller | larger))
         self._larger = np.flatnonzero(larger).astype(np.uint32 if len(labels) < 2**32 else np.uint64)
         self._sign, self._offset = (1.0, 0.0) if positives_fewer else (-1.0, 1.0)  # b = offset + sign s
-        self._sums: RangedClass | WholeClass
-        if by_ranges(self.n_pos, self.n_neg, comm.size) if self.by_ranges is None else self.by_ranges:
-            self._sums = RangedClass(comm, self.weights is not None)
-        else:
-            self._sums = WholeClass(self._smaller, self.weights, comm)
-            none = self._larger[:0]
-            self._low = WholeClass(none, self.weights, comm, self._sums)
-            self._high = WholeClass(none, self.weights, comm)
-            divide(np.zeros(0), none, 1.0, 0.0, 0.0, *(np.empty(1, none.dtype) for _ in range(2)))  # compile, or load
+        none = self._larger[:0]
+        self._whole = WholeClass(self._smaller, self.weights, comm)
+        self._low = WholeClass(none, self.weights, comm, self._whole)
+        self._high = WholeClass(none, self.weights, comm)
+        divide(np.zeros(0), none, 1.0, 0.0, 0.0, *(np.empty(1, none.dtype) for _ in range(2)))  # compile, or load
 
     @classmethod
     def cost(cls, n_pos: int, n_neg: int, size: int) -> Cost:
-        """Return the cost of the method that is used; see the module's docstring."""
-        (n_min, n_max), (everywhere, ranges) = sorted((n_pos, n_neg)), _bytes(n_pos, n_neg, size)
-        n_local = (n_min + n_max) / size
-        if by_ranges(n_pos, n_neg, size):
-            return Cost(ranges, n_local * (math.log2(n_min + n_max) + 10.0), held_by_each=100.0 * n_local)
+        """Return the cost of sorting the whole smaller class; see the module's docstring."""
+        n_min, n_max = sorted((n_pos, n_neg))
+        n_local, moved = (n_min + n_max) / size, 0.0 if size == 1 else (24.0 + 8.0 / size) * n_min
         steps = n_min * (math.log2(size) + 10.0) + n_max / size * 10.0
         memory = 240.0 * n_min + 4.0 * n_local + 18.0 * batch_size(2 * n_min, math.ceil(n_local))
-        return Cost(everywhere, steps, held_by_each=memory, of_row=ROW_BYTES_IN_PLACE)
+        return Cost(moved, steps, held_by_each=memory, of_row=ROW_BYTES_IN_PLACE)
 
     def evaluate(self, scores: Floats, nu: float) -> LossValue:
         """See `Loss.evaluate`. **Collective.**"""
@@ -86,10 +70,7 @@ class RocAreaExchange(RocAreaRisk):
 
     def _evaluate(self, scores: Floats, nu: float, coefficients: Floats) -> LossValue:
         factor = self._sign / self.A_pos / self.A_neg  # two divisions, since n+ n- may exceed 2^53
-        if isinstance(self._sums, RangedClass):
-            sums = self._by_ranges(self._sums, scores, nu, factor, coefficients)
-        else:
-            sums = self._everywhere(self._sums, scores, nu, factor, coefficients)
+        sums = self._everywhere(self._whole, scores, nu, factor, coefficients)
         R, R_mu, d = (float(total / self.A_pos / self.A_neg) for total in sums)
         coefficients[slice(None) if math.isnan(R) else self._left_out] = 0.0
         return LossValue(R, R_mu, d, coefficients)
@@ -165,17 +146,6 @@ class RocAreaExchange(RocAreaRisk):
         out[high.rows] += with_low
         return PairSums._make(rest[-len(PairSums._fields) :])
 
-    def _by_ranges(self, ranges: RangedClass, scores: Floats, nu: float, factor: float, out: Floats) -> PairSums:
-        """Sort one range of the smaller class on each rank. Collective."""
-        q, b = (
-            self._sign * scores[self._smaller] - (1.0 - self._offset),
-            self._offset + self._sign * scores[self._larger],
-        )
-        of_q, of_b = (None if self.weights is None else self.weights[rows] for rows in (self._smaller, self._larger))
-        gamma_q, gamma_b, sums = ranges.evaluate(q, b, nu, all_finite(scores), of_q, of_b)
-        out[self._smaller], out[self._larger] = -factor * gamma_q, factor * gamma_b
-        return sums
-
 
 def all_finite(scores: Floats) -> bool:
     """Return whether all scores are finite, without an array of their length. Local."""
@@ -183,21 +153,3 @@ def all_finite(scores: Floats) -> bool:
         if len(scores) == 0 or math.isfinite(scores.sum()):  # one pass over the scores in place of two
             return True
     return math.isfinite(scores.min()) and math.isfinite(scores.max())
-
-
-def _bytes(n_pos: int, n_neg: int, size: int) -> tuple[float, float]:
-    """Return the bytes that a rank sends and receives in an evaluation, for each of the module's two methods."""
-    n_min, n_max = sorted((n_pos, n_neg))
-    if size == 1:
-        return 0.0, 0.0
-    return (24.0 + 8.0 / size) * n_min, (32.0 * n_min + 64.0 * n_max) / size
-
-
-def by_ranges(n_pos: int, n_neg: int, size: int) -> bool:
-    """Decide whether the smaller class is sorted by ranges.
-
-    It is if it has more than `EVERYWHERE` rows and ranges move fewer bytes. If little has to be sent, the method
-    "everywhere" is faster, since it has two collectives and "by ranges" has ten.
-    """
-    everywhere, ranges = _bytes(n_pos, n_neg, size)
-    return min(n_pos, n_neg) > EVERYWHERE and ranges < everywhere

@@ -11,7 +11,8 @@ omega_g = 1 / (number of groups). Groups without both classes count nothing. As 
 
 A small group lies whole on one rank (`distsms.parallel.groups`), which needs no other rank for its sums. If rows
 of small groups are on several ranks, their scores and coefficients are sent: at most 32 n/P bytes for each rank. The
-sums of a large group are computed by all ranks together, as `RocAreaExchange` does it for all rows.
+sums of a large group are computed by all ranks together, as `RocAreaExchange` does it for all rows, or `RocAreaBins` if
+the smaller class has more rows than every rank may sort.
 
 Time: O(n_g log n_g) for a small group, and O(n_g) if one of its classes has few rows.
 """
@@ -27,9 +28,10 @@ from distsms.base.jit import njit, weight_of
 from distsms.base.typing import Floats
 from distsms.base.wording import option
 from distsms.losses.base import Cost, LossValue
+from distsms.losses.binned import RocAreaBins
 from distsms.losses.gather import pair_sums
 from distsms.losses.rocarea import RocAreaRisk
-from distsms.losses.rocarea_exchange import RocAreaExchange
+from distsms.losses.rocarea_exchange import EVERYWHERE, RocAreaExchange
 from distsms.parallel.communicator import Communicator
 from distsms.parallel.groups import WholeGroups
 
@@ -75,18 +77,26 @@ class RocAreaWithinGroups(RocAreaRisk):
             (
                 group.rows,
                 1.0 / whole.count if alike else group.positive * group.negative / whole.pairs,
-                RocAreaExchange(labels[group.rows], None if self.weights is None else self.weights[group.rows], comm),
+                self._of_all_ranks(labels[group.rows], None if self.weights is None else self.weights[group.rows]),
             )
             for group in whole.large
         ]
-        self._only: RocAreaExchange | None = None
+        self._only: RocAreaRisk | None = None
         if whole.count == 1 and whole.large:  # then no score has to be copied
             kept = np.zeros(len(labels))
             kept[whole.large[0].rows] = 1.0 if self.weights is None else self.weights[whole.large[0].rows]
-            self._only, self._large = RocAreaExchange(labels, kept, comm), []
+            self._only, self._large = self._of_all_ranks(labels, kept), []
         one, ends = np.zeros(1), np.array([0, 0, 0])  # compile the kernel, or load it
         weights_of_one = None if self.weights is None else one
         _add_groups(one, self._groups.rows[:0], ends, one, weights_of_one, 1.0, np.empty(1))
+
+    def _of_all_ranks(self, labels: NDArray[np.int8], weights: Floats | None) -> RocAreaRisk:
+        """Return the risk of a large group. **Collective.**"""
+        kept = 1 if weights is None else weights > 0
+        counts = self.comm.sum(np.array([np.sum((labels > 0) * kept), np.sum((labels < 0) * kept)]))
+        risk = (RocAreaExchange if counts.min() <= EVERYWHERE else RocAreaBins)(labels, weights, self.comm)
+        risk.ways, risk.target = self.ways, lambda R: self.target(R)
+        return risk
 
     @classmethod
     def cost(cls, n_pos: int, n_neg: int, size: int) -> Cost:
@@ -98,7 +108,7 @@ class RocAreaWithinGroups(RocAreaRisk):
         """See `Loss.evaluate`. **Collective.**"""
         if self._only is not None:
             return self._only.evaluate(scores, nu)
-        groups, sums, large = self._groups, np.full(3, np.nan), np.zeros(3)
+        groups, sums, large, width = self._groups, np.full(3, np.nan), np.zeros(3), 0.0
         finite = bool(np.isfinite(scores).all())
         extended = np.zeros(groups.extended)
         of_groups = groups.extend(scores)
@@ -108,9 +118,10 @@ class RocAreaWithinGroups(RocAreaRisk):
         for rows, omega, loss in self._large:
             value = loss.evaluate(scores[rows], nu)
             large += omega * np.array(value[:3])
+            width += omega * value.width
             coefficients[rows] = omega * value.coefficients
         R, R_mu, d = (self.comm.sum(sums) + large).tolist()
-        return LossValue(R, R_mu, d, coefficients if np.isfinite(R) else np.zeros(len(scores)))
+        return LossValue(R, R_mu, d, coefficients if np.isfinite(R) else np.zeros(len(scores)), width)
 
 
 @njit(error_model="numpy")

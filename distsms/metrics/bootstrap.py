@@ -1,21 +1,16 @@
-"""Bootstrap replicates of PRBEP, and of precision and recall at K, over rows.
+"""Bootstrap replicates of PRBEP, and of precision and recall at K, over rows. No rank gathers all rows.
 
-They do not depend on the number of ranks, and no rank gathers all rows.
+In replicate b, row i counts K_bi times (with weights, so many times its weight), where all K_bi are independent Poisson
+numbers of mean 1. K_bi depends only on the seed, b and the row's global number: for each row the random generator
+SplitMix64 (Steele, Lea & Flood 2014) starts at a hash of seed and row. So replicates do not depend on the number of
+ranks, and those of two models on the same rows are paired.
 
-In replicate b, row i counts K_bi times, where all K_bi are independent Poisson numbers of mean 1. This is like drawing
-n rows out of n with replacement, except that the total varies. K_bi depends only on the seed, b and the row's global
-number. For each row the random generator SplitMix64 (Steele, Lea & Flood 2014) starts at a hash of seed and row; its
-b-th number is converted to a Poisson number by the inverse of the distribution function. So no rank needs to know the
-draws of others, and the replicates of two models on the same rows use the same draws: they are paired. If rows have
-weights, row i counts K_bi times its weight: the rows are drawn, whatever they weigh.
-
-Places are counted from the highest score. PRBEP of a replicate depends on the row at place n+ of the replicate, where
-n+ is the number of its positives. In the data, this row is within about sqrt(n+) places of place n+. Precision at K
-depends on the row at place K of the replicate, which is within about sqrt(K) places of place K of the data. So a window
-around that place of the data is chosen. For each replicate, one pass over the rows adds up how often the following are
-drawn: all rows above the window, all positives below the window, and the rows at each different score in the window.
-Negatives below the window need not be drawn. One Allreduce for each block of replicates adds the ranks' tables. If the
-place of a replicate is outside the window, the replicate is computed again with a wider one.
+Places are counted from the highest score. The place of a replicate, n+ or K, is within about sqrt(n+) or sqrt(K) places
+of that of the data. So a window around that place of the data is chosen. For each replicate, one pass over the rows
+adds up how often the following are drawn: all rows above the window, all positives below the window, and the rows at
+each different score in the window. Negatives below the window need not be drawn. One Allreduce for each block of
+replicates adds the ranks' tables. If the place of a replicate is outside the window, the replicate is computed again
+with a wider one.
 
 Cost for B replicates: B draws of about 5 ns for each positive, and for each negative in the window or above it. The
 Allreduces move 16 B U bytes in total, where U <= 41 + 17 sqrt(n+) is the number of different scores in the window. The
@@ -132,11 +127,7 @@ def _replicates(
 
 
 def _margin(scores: Floats, labels: NDArray[np.int8], weights: Floats, place: float, comm: Communicator) -> float:
-    """Return how far a window around a place extends to both sides, if rows have weights. Collective.
-
-    Without weights this would be about MARGIN + SPREAD sqrt(n+) places: the sum of the weights above a score, minus
-    that of the positives, has a variance of at most the sum of their squares.
-    """
+    """Return how far a window around a place extends to both sides, if rows have weights. Collective."""
     above = scores >= select_by_weight(scores, weights, place, comm)
     squares = masses((above, labels > 0), weights * weights, comm).sum()
     largest = float(comm.maximum(np.array([weights.max(initial=0.0)]))[0])

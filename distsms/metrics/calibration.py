@@ -5,9 +5,8 @@ probability is 1 / (1 + exp(-(slope * score + intercept))). For "isotonic" it ha
 `probabilities`, not falling: between two of the scores the probability is on a straight line, and beyond the outermost
 ones it is constant.
 
-Both methods are fitted to Platt's targets: (n+ + 1) / (n+ + 2) in place of 1 for positive rows, and 1 / (n- + 2) in
-place of 0 for negative ones. So no probability is 0 or 1. With weights, n+ and n- are sums of weights, which are scaled
-such that all weights sum to the effective number of rows; so a common factor of all weights changes nothing.
+Both methods are fitted to Platt's targets: (n+ + 1) / (n+ + 2) for positive rows, and 1 / (n- + 2) for negative ones.
+With weights, n+ and n- are sums of weights that are scaled such that all sum to the effective number of rows.
 """
 
 from __future__ import annotations

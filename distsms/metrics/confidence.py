@@ -1,48 +1,14 @@
 """Confidence intervals for a measure, and tests of whether one model, or one method, is better than another.
 
-There are two kinds of statements (`Interval.of`). The first is about *this model*: the value that it would reach on new
-rows. The second is about *the method*: the value that a model trained on other rows would reach on new rows. New rows
-are drawn from the same population as the given ones, so the numbers of rows in the classes vary, too.
+docs/theory/intervals.md explains them. There are two kinds of statements (`Interval.of`): about *this model*, the value
+that it would reach on new rows, and about *the method*, the value of a model that was trained on other rows. A measure
+is a mean over rows (`distsms.metrics.estimates`): ROCArea by DeLong's V10 and V01, PRBEP over the positives, together
+with bootstrap replicates (`distsms.metrics.bootstrap`), since its threshold depends on the rows.
 
-A measure is treated as a mean over rows (`distsms.metrics.estimates`). ROCArea is the mean of V10, the share of
-negatives below a positive, or of V01, the share of positives above a negative, with ties counting one half (DeLong,
-DeLong & Clarke-Pearson 1988):
-
-    variance = var(V10) / n+  +  var(V01) / n-      (sample variances, with n+ - 1 and n- - 1)
-
-PRBEP is a mean over positives: a positive counts 1 if it is among the n+ highest scores, and 0 if not. The threshold,
-the n+-th highest score, is different for each sample of rows. Because of this, PRBEP usually varies less than its
-binomial variance PRBEP (1 - PRBEP) / n+ says; it varies more if rows at the threshold are positive more often than
-those above it. Bootstrap replicates (`distsms.metrics.bootstrap`) take account of this. The result is the smallest
-interval that contains both the binomial and the bootstrap interval.
-
-The limits of a single mean (`limits`) are quantiles of a Beta distribution. Its mean and variance are computed from the
-rows and from one more row of the rarer class, half of which has the value 0 and half the value 1. If all values are 0
-or 1, this is the interval of Jeffreys (Brown, Cai & DasGupta 2001). Such limits also exist if there are few rows, or if
-the measure is 0 or 1. For ROCArea of 5 to 200 positives, such limits contained the truth in 95 to 98 of 100 simulations
-on average, and in no less than 93 from 10 positives on. Wald's, Wilson's and logit limits with DeLong's variance, and
-method 5 of Newcombe (2006), fall far below this where scores have long tails; limits like those of Clopper & Pearson
-(1934) contain it in up to 99.6. These, in which the one more row has the worst value, remain for the rates at a
-threshold (`worst`), since a threshold that was chosen on the same rows needs their reserve.
-
-A difference is one between two results on the same rows, and it is paired: the two results are subtracted row by row,
-and the variance is that of these differences. ROCArea uses Student's t distribution; the degrees of freedom are the
-number of rows of the rarer class, less one. PRBEP uses percentiles of the replicates' differences.
-
-In cross-validation, the rows of all k folds are treated as one sample, and the deviation of each row is that from the
-mean of all. But the models of the folds share training rows, and other training rows would give other models. So the
-variance is enlarged as by Nadeau & Bengio (2003): 1/k is replaced by 1/k + n_test / n_train, where n_test / n_train
-is 1 / (k - 1). They estimate the variance of a fold from the spread of k values. Here it is estimated from the rows, of
-which there are many more.
-
-If rows have weights, the rows are still what is drawn: the means are weighted means of the same values, and the
-variance of a mean is that of its influence function, sum a_i^2 (value_i - mean)^2 / (sum a_i)^2. A mean is then worth
-as much as one over (sum a_i)^2 / sum a_i^2 rows, the effective number of rows, which takes the place of the number of
-rows. So an interval does not become narrower if all weights are multiplied by a number, and it becomes wider if a few
-rows have most of the weight.
-
-A p-value is two-sided, for the hypothesis "both are equally good". The program
-`scripts/experiments/coverage.py` simulates how reliable all of this is.
+The limits of a single mean (`limits`) are quantiles of a Beta distribution with the mean and variance of the rows and
+of one more row of the rarer class. A difference is paired: two results on the same rows are subtracted row by row. The
+rows of k folds are one sample, whose variance is enlarged as by Nadeau & Bengio (2003), since the models share training
+rows. If rows have weights, means are weighted, and the effective number of rows takes the place of the number of rows.
 """
 
 from __future__ import annotations
@@ -187,9 +153,8 @@ def _enlarged(estimate: MeanEstimate, replicates: Floats) -> Floats:
 def _quantile(drawn: Floats, level: float, side: int) -> float:
     """Return the lower (0) or upper (1) end of the interval. It is always one of the replicates.
 
-    If the quantile is between two replicates, the outer one is returned. So an interval excludes 0 if the p-value is
-    below 1 - level, and otherwise only if the p-value exceeds this by less than 2 / (1 + B). PRBEP has few different
-    values, and an end between two of them would exclude 0 earlier.
+    So an interval excludes 0 if the p-value is below 1 - level, and otherwise only if it exceeds this by less than 2 /
+    (1 + B).
     """
     if side == 0:
         return float(np.quantile(drawn, 0.5 - level / 2, method="lower"))
@@ -197,13 +162,9 @@ def _quantile(drawn: Floats, level: float, side: int) -> float:
 
 
 def folds_interval(values: Sequence[float], level: float, measure: str = "") -> Interval:
-    """Return the interval of the mean of a measure over folds, from the spread of the folds alone. Local.
+    """Return the interval of Nadeau & Bengio (2003) for the mean of a measure over folds, from their spread. Local.
 
-    If `measure` is given, the interval ends where this measure does: at 0, and but for a lift at 1. Differences have no
-    such ends.
-
-    This is Student's t with the variance that Nadeau & Bengio (2003) enlarge for folds that share training rows. It
-    holds for any measure, and is wide for few folds.
+    If `measure` is given, the interval ends where this measure does: at 0, and but for a lift at 1.
     """
     k, mean = len(values), float(np.mean(values))
     error = float(np.std(values, ddof=1)) * math.sqrt(1 / k + 1 / (k - 1))

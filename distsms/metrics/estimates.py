@@ -56,8 +56,7 @@ def rocarea_estimate(
     """Estimate ROCArea and its spread from `ranking.placements`, by DeLong's method. **Collective**, a few numbers.
 
     From the difference of two models' placements, that of their ROCAreas is estimated. The result is NaN if a class has
-    no rows. Without weights all sums are of whole numbers and therefore exact, so it has the same bits on any number of
-    ranks.
+    no rows. Without weights all sums are of whole numbers, so it has the same bits on any number of ranks.
     """
     if weights is not None:
         of_pos, of_neg = mass_of_classes(labels, weights, comm)

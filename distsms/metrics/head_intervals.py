@@ -1,14 +1,8 @@
 """Intervals of the measures of the head of a ranking, from bootstrap replicates over rows and ranks.
 
-The draws are those of `distsms.metrics.bootstrap`: row i counts a Poisson number of times, which depends on the seed,
-the replicate and the row's number alone. So the replicates do not depend on the number of ranks, and those of two
-models on the same rows are paired. The interval is the smallest one that contains both the percentiles of the
-replicates and the binomial interval, as for PRBEP.
-
-In a replicate, the curve (tp, fp) is computed at a few hundred thresholds. They are dense where a measure has its
-point. Elsewhere, the rows between two thresholds are half a standard deviation of the number of rows above them.
-Negative rows below the lowest threshold that any measure needs are not drawn one by one: only their number matters,
-and it is drawn as a whole, in the same way for all models.
+The draws are those of `distsms.metrics.bootstrap`, and the limits are found as for PRBEP (docs/theory/intervals.md). In
+a replicate, the curve (tp, fp) is computed at a few hundred thresholds, which are dense where a measure has its point.
+Of the negative rows below the lowest threshold that any measure needs, only the number is drawn.
 
 Cost for B replicates: B draws of about 5 ns for each positive row and each negative row of the head. The measures that
 are shown have a head of about max(0.05 n-, n+) negative rows. The Allreduces move 16 B L bytes for L thresholds.

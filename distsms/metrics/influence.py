@@ -1,12 +1,8 @@
 """Intervals of average precision and of BEDROC, from the influence of each row.
 
-The influence of a row is the derivative of a measure by the row's weight, times this weight. Neither measure changes
-if all weights are multiplied by a number, so the influences of all rows add up to 0, and the variance of the measure on
-new rows is the sum of their squares. Both measures depend on all positive rows and on all negative rows above them.
-Bootstrap replicates would need draws of nearly all rows; the influences need two sums along the sorted scores.
-
-The limits are those of a mean over rows (`distsms.metrics.confidence.limits`): quantiles of Beta distributions that
-allow for one more row of each class. `scripts/experiments/head_coverage.py` simulates how reliable they are.
+The influence of a row is the derivative of a measure by the row's weight, times this weight. The influences of all rows
+add up to 0, and the variance of the measure on new rows is the sum of their squares. They need two sums along the
+sorted scores. The limits are those of a mean over rows (`distsms.metrics.confidence.limits`).
 """
 
 from __future__ import annotations

@@ -144,9 +144,8 @@ def bedroc(tied: TiedScores, comm: Communicator, alpha: float = ALPHA) -> float:
     goes from 0, if all positives come last, to 1, if they come first. If rows tie, it is the mean over all orders of
     them. It is NaN if a class is missing, or vanishes beside the other by its weight.
 
-    It is (S - S_low) / (S_high - S_low) with the sum S of the weights of the positives, where S_high and S_low are the
-    sums if they come first and last. Where the negatives are fewer, it is 1 minus the same for them: the differences of
-    nearly equal numbers would lose all digits. See Truchon & Bayly, J. Chem. Inf. Model. 47 (2007), equation 36.
+    See Truchon & Bayly, J. Chem. Inf. Model. 47 (2007), equation 36. Where the negatives are fewer, it is 1 minus the
+    same for them: the differences of nearly equal numbers would lose all digits.
     """
     if not (tied.n_pos and tied.n_neg):
         return math.nan

@@ -1,4 +1,4 @@
-"""The measures that are reported, computed exactly from the rows of all ranks. Each of them defines how ties count.
+"""The measures that are reported, computed from the rows of all ranks. Each of them defines how ties count.
 
 - ROCArea: the share of correctly ordered pairs, a tie counting one half (equal to scikit-learn's roc_auc_score).
 - PRBEP: the precision among the n+ highest scores. If scores tie at the n+-th place, it is the expected value over
@@ -9,17 +9,13 @@
   scikit-learn's average_precision_score; tied rows count together).
 
 A row of weight 3 counts as three rows. Then counts are sums of weights, in float64, and the place n+ of PRBEP is where
-the weights of the highest scores add up to those of the positives. Rows of weight 0 must be left out before.
-
-Without weights, all counts are integers, and only the final divisions round. For ROCArea the smaller class is sent to
-all ranks, in pieces. The k-th highest score needs about eight small Allreduces (`distsms.parallel.order_statistics`).
-For average precision each rank is sent the scores in one range of values (`distsms.metrics.tied_scores`).
+the weights of the highest scores add up to those of the positives. Rows of weight 0 must be left out before. Without
+weights, all counts are integers, and only the final divisions round.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -27,6 +23,7 @@ from numpy.typing import NDArray
 
 from distsms.base.measures import PRECISION_AT_K, Measure
 from distsms.base.typing import Floats, Labels
+from distsms.metrics.area_from_cells import enclosed_area
 from distsms.metrics.contingency import contingency, ratio
 from distsms.metrics.rivals import log_loss, normal_auc
 from distsms.metrics.row_weights import mass_of_classes, masses, require_equal, select_by_weight
@@ -36,26 +33,22 @@ from distsms.parallel.order_statistics import select
 from distsms.parallel.order_statistics_kernels import twice_below
 
 
-@dataclass(frozen=True)
-class Ranking:
-    """The measures that depend only on the order of the scores; NaN if a class has no rows. Counts are of rows."""
+class Ranking(NamedTuple):
+    """The measures that depend only on the order of the scores; NaN if a class has no rows."""
 
-    n_pos: int
-    n_neg: int
     rocarea: float
     prbep: float
 
 
 PIECE, SORTED = 2**24, 2**20
-"""Maximum numbers of rows of the smaller class that all ranks hold at a time, and of rows that are sorted at a time;
-tests lower the first.
-"""
+"""At most so many rows of the smaller class are on all ranks, and so many rows are sorted, at a time."""
+MANY = 2**24
+"""If the smaller class has more rows, `rocarea` encloses the value. Its standard error is larger than the interval."""
 
 
 def ranking(scores: Floats, labels: Labels, comm: Communicator, weights: Floats | None = None) -> Ranking:
     """Compute ROCArea and PRBEP of all ranks' (n_local,) scores, labels and weights, on every rank. **Collective.**"""
-    n_pos, n_neg = map(int, comm.sum(np.array([np.count_nonzero(labels > 0), np.count_nonzero(labels < 0)])))
-    return Ranking(n_pos, n_neg, rocarea(scores, labels, comm, weights), prbep(scores, labels, comm, weights))
+    return Ranking(rocarea(scores, labels, comm, weights), prbep(scores, labels, comm, weights))
 
 
 def prbep(scores: Floats, labels: Labels, comm: Communicator, weights: Floats | None = None) -> float:
@@ -158,14 +151,16 @@ def measure_value(
 def rocarea(scores: Floats, labels: Labels, comm: Communicator, weights: Floats | None = None) -> float:
     """Compute ROCArea of all ranks' scores, on every rank; NaN if a class has no rows. **Collective.**
 
-    A pair has the product of both weights. The smaller class goes to every rank, at most `PIECE` rows of it at a time
-    (but at least one from each rank), and each rank counts the pairs with its own rows of the other class. A rank
-    receives 8 n_min bytes, with weights 16; and O((n_min + n_max/P) log n_min) time.
+    A pair has the product of both weights. The smaller class goes to every rank, in pieces, and each rank counts the
+    pairs with its own rows of the other class. A rank receives 8 n_min bytes, with weights 16; and O((n_min + n_max/P)
+    log n_min) time. If this class has more than `MANY` rows, the result is that of `area_from_cells.enclosed_area`.
     """
     low, high, lengths = _classes(scores, labels, comm, weights)
     n_low, n_high = map(int, lengths.sum(axis=0))
     if not (n_low and n_high):
         return float("nan")
+    if n_low > MANY and not np.isnan(area := enclosed_area(scores, labels, weights, comm)):
+        return area
     pieces = _pieces(low, lengths[:, 0], comm)
     if weights is not None:
         ordered, scores = 0.0, high.scores
@@ -196,8 +191,7 @@ def placements(scores: Floats, labels: Labels, comm: Communicator, weights: Floa
     low, high, lengths = _classes(scores, labels, comm, weights)
     kind: Any = np.int64 if weights is None else np.float64
     twice = np.zeros(len(scores), kind)
-    of_low = []
-    of_high = high.scores
+    of_low, of_high = [], high.scores
     for piece in _pieces(low, lengths[:, 0], comm):
         order, ordered, reach = piece.in_order()
         met = np.zeros(len(reach), kind)
@@ -243,8 +237,7 @@ def _classes(
     """
     classes = [labels < 0, labels > 0]
     lengths = np.array(comm.allgather([int(np.count_nonzero(rows)) for rows in classes]))
-    n_neg, n_pos = lengths.sum(axis=0)
-    sign = 1
+    sign, (n_neg, n_pos) = 1, lengths.sum(axis=0)
     if n_neg >= n_pos:
         sign, classes, lengths = -1, classes[::-1], lengths[:, ::-1]
     low, high = (_Class(rows, scores, sign, None if weights is None else weights[rows]) for rows in classes)
@@ -274,8 +267,7 @@ def _pieces(rows: _Class, lengths: NDArray[np.int64], comm: Communicator) -> Ite
 
     lengths : (P,), the number of rows of each rank.
     """
-    step = max(1, PIECE // comm.size)
-    scores = rows.scores
+    step, scores = max(1, PIECE // comm.size), rows.scores
     for start in range(0, int(lengths.max()), step):
         counts = np.clip(lengths - start, 0, step)
         before = int(counts[: comm.rank].sum())
@@ -294,10 +286,7 @@ def exact_sum(values: NDArray[np.int64], comm: Communicator) -> int:
 
 
 def _twice_ordered(low: Floats, blocks: Iterable[Floats]) -> int:
-    """Return twice the number of pairs with low < high, where a tie counts as half a pair. Local.
-
-    `low` has to be sorted; `blocks` has the scores that are high, some at a time. The result may exceed 64 bits.
-    """
+    """Return twice the number of pairs with low < high, a tie counting half; low is sorted. It may exceed 64 bits."""
     return sum(int(twice_below(low, np.sort(block))) for block in blocks)
 
 

@@ -3,11 +3,8 @@
 A row has the same score in every format, up to rounding, and two different rows hardly ever have the same score. So a
 training keeps keys of a sample of its rows: hashes of the label and of the score in very small units. The hash also
 says whether a row is in the sample. So it finds the same rows again in any order and on any number of ranks.
-
-Different rows may have equal scores, as rows of few categories do. The share of sampled rows that have the key of
-another one says how often this happens by chance among rows that were drawn in the same way.
-
-The cost is one hash for each row, and an exchange of `SIZE` keys.
+The share of sampled rows that have the key of another one says how often this happens by chance. The cost is one hash
+for each row, and an exchange of `SIZE` keys.
 """
 
 from __future__ import annotations

@@ -4,11 +4,7 @@
 
 A_g is the ROCArea of the rows of group g, where a tie counts one half. omega_g is proportional to the number of pairs
 of the group ("pairs"; with weights, the product of both classes' sums of weights), or equal for all groups ("each").
-
-Groups are what is drawn: new rows come in new groups. So the variance is that of the influence function over groups,
-sum omega_g^2 (A_g - GAUC)^2. However similar the rows of a group are, and however the weights of the groups depend on
-their A_g, this takes account of it. The number of groups is the effective one, 1 / sum omega_g^2, since a few groups
-may have most of the pairs.
+Groups are what is drawn: the variance is that of the influence function over groups (docs/theory/intervals.md).
 """
 
 from __future__ import annotations

@@ -54,6 +54,10 @@ class BatchedSolve:
     def rounding(self, evaluation: Evaluation, enough: float) -> float:
         return self._objective.rounding(evaluation, enough, self._number)
 
+    def exact_risk(self, w: Floats, evaluations: float) -> float:
+        """See `Objective.exact_risk`. The pass over the data is not shared with other solves."""
+        return self._objective.exact_risk(w, evaluations, self._number)
+
     def curvature(self, w: Floats, nu: float) -> Floats:
         return self._objective.curvature(w, nu)
 

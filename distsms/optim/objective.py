@@ -46,6 +46,7 @@ class Query(IntEnum):
     ASSESS = -2
     PLANE_ROUNDING = -3
     CURVATURE = -4
+    EXACT_RISK = -5
 
 
 class Objective:
@@ -178,6 +179,13 @@ class Objective:
         """Return the result of `assess` for the margins at a slice of w. One pass over the data."""
         return self._ask(Query.ASSESS, [w], np.array([[0.0, loss]]))
 
+    def exact_risk(self, w: Floats, evaluations: float, loss: int = 0) -> float:
+        """Return R at a slice of w for a loss that encloses it, or NaN if that is not cheap.
+
+        It is cheap if it takes less than a tenth of a run of so many evaluations; see `Loss.exact_is_cheap`.
+        """
+        return float(self._ask(Query.EXACT_RISK, [w], np.array([[evaluations, loss]], float)))
+
     def curvature(self, w: Floats, nu: float) -> Floats:
         """Return the sums that `distsms.optim.curvature.factor` needs, at a slice of w. One pass over the data."""
         return self._ask(Query.CURVATURE, [w], np.array([[nu, 0.0]]))
@@ -306,11 +314,20 @@ class Objective:
             scores = self.features.margins(self.vectors.replicate(1, slices)[0])
             return self.comm.sum(local_sums(self.features, self.losses[0], scores, float(numbers[0, 0])))
 
+    def _exact_risk(self, slices: list[Floats] | None, numbers: Floats) -> float:
+        (evaluations, index), w = numbers[0], self.vectors.replicate(1, slices)[0]
+        loss, entries = self.losses[int(index)], float(self.comm.sum(np.array([float(self.features.nnz)]))[0])
+        if not loss.exact_is_cheap(entries / self.comm.size, evaluations):
+            return np.nan
+        with self.clock.phase("exact risk"):
+            return loss.exact_risk(self.features.margins(w))
+
     _ANSWERS: ClassVar[dict[Query, Callable[[Objective, list[Floats] | None, Floats], Any]]] = {
         Query.PLANE_ROUNDING: _plane_rounding,
         Query.MARGIN_ROUNDING: _margin_rounding,
         Query.ASSESS: _assess,
         Query.CURVATURE: _curvature,
+        Query.EXACT_RISK: _exact_risk,
     }
 
     def _answer(self, slices: list[Floats] | None, numbers: Floats) -> tuple[list[tuple[float, ...]], Floats]:

@@ -12,6 +12,7 @@ from typing import Any, NoReturn
 
 import numpy as np
 
+from distsms.base.errors import EXIT_NONFINITE, EXIT_REQUEUE
 from distsms.base.typing import Floats
 from distsms.optim import curvature, stochastic
 from distsms.optim.course import Course, Watcher
@@ -135,6 +136,8 @@ class TrainingRun:
             self._solve()
         except StopRun as end:
             self._keep_snapshot()
+            if course.proof.best.width > 0 and end.status.exit_code not in (EXIT_REQUEUE, EXIT_NONFINITE):
+                course.evaluate_exactly()
             return self._result(end, w)
         finally:
             if self._solver is not None:

@@ -1,94 +1,64 @@
-"""Estimate what a training on 1e9 rows takes on 32 cores, from evaluations of fewer rows on two cores.
+"""Estimate what a training for ROCArea takes on 1e9 rows and 32 cores, and on 1e12 rows and 4096 cores.
 
-The rows are like those of Criteo: 39 nonzeros each, 2^20 columns, 3 % positive. The estimate assumes 32 ranks of one
-core each, that products and loss take the same time for each row on each core, and that the steps of the solver do not
-get faster with more cores. Both vectors of an evaluation pass through a network of 10 Gbit/s, in as many steps as a
-binary tree of all ranks has levels. The number of evaluations is that of these rows, or that of 1e8 rows that are made
-like Criteo's. Every rank sorts all positive rows in each evaluation and
-pairs them with its share of the negative ones; this is measured on an eighth of both, and added to the rest, which has
-the loss of few rows already. One pass of Vowpal Wabbit takes as much time for each row as was measured on 2e7 of those.
+The rows are like those of Criteo: 39 nonzeros each, 2^20 columns, 3 % positive. The seconds of products and loss are
+those of each row in docs/results/data/scaling.json, where 16 ranks share the memory of one machine, and each rank has
+one core. Bytes and memory are those that `Loss.cost` counts. Messages pass through a network of 10 Gbit/s, in as many
+steps as a binary tree of all ranks has levels. The number of evaluations is that of 1e8 rows that are made like
+Criteo's. One pass of Vowpal Wabbit takes as much time for each row as was measured on 2e7 of those.
 """
 
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from distsms.losses.registry import make_loss
-from distsms.parallel.communicator import Communicator
-from distsms.shards.dataset import read_manifest
+from distsms.losses.binned import MOST, RocAreaBins
+from distsms.losses.rocarea_exchange import RocAreaExchange
 from scripts import records
-from scripts.benchmarks.measuring import EPSILON, Row, Set, row
-from scripts.benchmarks.running import run_module, train
-from scripts.experiments.common import run_program
+from scripts.benchmarks.measuring import Row, Set, row
 
-NONZEROS, COLUMNS, ROWS, FEW, LAMBDA, POSITIVE, NU = 39, 2**20, 4e6, 2e4, 1e-4, 0.03, 0.04
-TARGET_ROWS, CORES, NETWORK = 1e9, 32, 1.25e9
+COLUMNS, POSITIVE, NETWORK = 2**20, 0.03, 1.25e9
+TARGETS = ((10**9, 32), (10**12, 4096))  # rows and ranks
+MEASURED_ROWS = 1e7
 
 
 def benchmark(given: Set, folder: Path, quick: bool) -> Iterator[Row]:
-    """Yield the table rows. `given` is not used; the data set stays in the folder."""
-    n, ranks = FEW if quick else ROWS, 2
-    data = folder / f"like-criteo-{n:.0g}"
-    if not (data / "manifest.json").exists():
-        words = ("--rows", n, "--columns", COLUMNS, "--density", NONZEROS / COLUMNS, "--positive", POSITIVE)
-        run_program("synth", "sparse", data, *words, "--dtype", "float32", "--quiet", ranks=ranks)
-    manifest = read_manifest(data)
-    name = f"synthetic, {manifest.n:.3g} rows, {manifest.nnz / manifest.n:.3g} nonzeros each"
-    pairs = np.array(run_module("two_ranks", data, 3, "rocarea", ranks=ranks)["rocarea"]["two"])
-    found, _ = train(data, folder / "model.h5", "--lambda", LAMBDA, "--epsilon", EPSILON, ranks=ranks)
-    steps = max(0.0, found["seconds"] / found["evaluations"] - float(np.median(pairs)))
-    of_rows = ranks * pairs * TARGET_ROWS / manifest.n / CORES
-    of_rows = of_rows + seconds_of_loss(4096 if quick else 8)
-    moving = 2 * 8 * COLUMNS / NETWORK * math.ceil(math.log2(CORES)) + 24 * POSITIVE * TARGET_ROWS / NETWORK
-    yield row(
-        "billion",
-        name,
-        "an evaluation of ROCArea on 2 cores: core-nanoseconds for each nonzero",
-        1e9 * ranks * pairs / manifest.nnz,
-        "ns",
-    )
-    what = f"ROCArea, lambda {LAMBDA:g}, {found['status']} to {EPSILON:g}: evaluations"
-    yield row("billion", name, what, found["evaluations"])
-    yield from estimates(of_rows, steps, moving, found["evaluations"])
+    """Yield the table rows. Nothing is run: the arguments are not used."""
+    measured = max(_records("scaling"), key=lambda record: record["ranks"])
+    of_row = measured["ranks"] / MEASURED_ROWS  # seconds for each row of a rank, from those of all
+    products = of_row * (measured["X w [s]"] + measured["X'c [s]"])
+    loss = of_row * measured["loss from cells [s]"]
+    evaluations = _record("criteo", "rocarea")["evaluations"]
+    vowpal = _record("criteo-2e7", "Vowpal Wabbit")
+    for n, ranks in TARGETS:
+        n_pos = round(POSITIVE * n)
+        levels, name = math.ceil(math.log2(ranks)), f"{n:.0g} rows, {ranks} cores, estimated"
+        bins, sorting = (of.cost(n_pos, n - n_pos, ranks) for of in (RocAreaBins, RocAreaExchange))
+        seconds = {
+            "X w and X'c": products * n / ranks,
+            "the loss from cells": loss * n / ranks,
+            "messages: two vectors, and the most cells": (16 * COLUMNS + 32 * MOST) / NETWORK * levels,
+        }
+        for part, value in seconds.items():
+            yield row("billion", name, f"an evaluation, {part}", value, "s")
+        whole = sum(seconds.values())
+        yield row("billion", name, f"a proof in {evaluations} evaluations", evaluations * whole, "s")
+        one_pass = vowpal["cpu"] / vowpal["rows"] * n
+        what = f"a proof: core-seconds / those of one pass of Vowpal Wabbit ({one_pass:,.0f})"
+        yield row("billion", name, what, ranks * evaluations * whole / one_pass, "x")
+        for how, cost in (("cells", bins), ("sorting", sorting)):
+            yield row("billion", name, f"memory of a rank for the loss, by {how}", cost.held_by_each / 2**20, "MiB")
+        yield row(
+            "billion", name, "bytes of a rank for the loss, by sorting / from cells", sorting.bytes / bins.bytes, "x"
+        )
 
 
-def seconds_of_loss(part: int) -> float:
-    """Return what the loss of a rank takes, from one with 1 / part of all positive and of the rank's negative rows."""
-    n_pos, n_neg = (int(TARGET_ROWS * share / part) for share in (POSITIVE, (1 - POSITIVE) / CORES))
-    labels = np.repeat(np.array([1, -1], np.int8), [n_pos, n_neg])
-    scores = np.random.default_rng(0).normal(size=len(labels)) + labels
-    loss, seconds = make_loss("rocarea", "exchange", labels, None, Communicator()), []
-    for _ in range(3):
-        start = time.process_time()
-        loss.evaluate(scores, NU)
-        seconds.append(time.process_time() - start)
-    return part * float(np.median(seconds))
+def _records(name: str) -> list[dict[str, Any]]:
+    return list(records.read(records.PUBLISHED / f"{name}.json")["records"])
 
 
-def estimates(of_rows: np.ndarray, steps: float, moving: float, evaluations: int) -> Iterator[Row]:
-    """Yield the estimates, from the seconds that each part of an evaluation takes."""
-    large, whole = f"{TARGET_ROWS:.0g} rows, {CORES} cores, estimated", of_rows + steps + moving
-    what = "share of products and loss in the time of an evaluation"
-    yield row("billion", large, what, 100 * of_rows / whole, "%")
-    yield row(
-        "billion", large, "share of moving two vectors and the scores of positive rows", 100 * moving / whole, "%"
-    )
-    others = _measured("criteo-2e7", "Vowpal Wabbit")
-    one_pass = others["cpu"] / others["rows"] * TARGET_ROWS
-    for count in (evaluations, _measured("criteo", "rocarea")["evaluations"]):
-        proof = f"a proof in {count} evaluations"
-        yield row("billion", large, f"{proof}: seconds", count * whole, "s")
-        what = f"{proof}: core-seconds / those of one pass of Vowpal Wabbit ({one_pass:,.0f})"
-        yield row("billion", large, what, CORES * count * whole / one_pass, "x")
-
-
-def _measured(name: str, program: str) -> dict[str, Any]:
+def _record(name: str, program: str) -> dict[str, Any]:
     """Return the record of a program in a file of `scripts.experiments.criteo`."""
-    found = records.read(records.PUBLISHED / f"{name}.json")["records"]
-    return next(record for record in found if record["program"] == program)
+    return next(record for record in _records(name) if record["program"] == program)

@@ -26,7 +26,7 @@ from tests.support import oracles
 from tests.support.problems import PAUC, data, problems, spread_scores
 from tests.support.problems import share as share_of_rank
 
-MEASURES = ["rocarea", PAUC]
+MEASURES, ORDERINGS = ["rocarea", PAUC], ("exchange", "bins")
 RISK = {"rocarea": oracles.rocarea_risk, PAUC: lambda *classes: oracles.pauc_risk(*classes, 0.3)}
 SPREADS = ["normal", "far from zero", "outliers", "few values", "equal", "long tails", "on the kink", "all sizes"]
 
@@ -227,21 +227,51 @@ def test_bytes_sent_do_not_grow_with_the_rows(comm):
     assert sent[0] == sent[1] <= 2 * 32 * (2**10 + 8)
 
 
+def trained(measure, ordering, comm):
+    """The exact J at the result, the result, and the states of the run."""
+    X, y = data(2000, positive=0.1)
+    rows, states = share_of_rank(comm, len(y)), []
+    loss = made(measure, y[rows], None, comm, ordering)
+    objective = Objective(SparseRows.of(X[rows].tocsr()), [loss], comm)
+    result = minimize(objective, Settings(lam=1e-3, epsilon=1e-4), watch=lambda state, w: states.append(state))
+    R = made(measure, y, ordering="exchange").evaluate(X @ result.w, 0.0).R
+    return 1e-3 / 2 * result.w @ result.w + R, result, states
+
+
 @pytest.mark.parametrize("measure", ["rocarea", "pauc@0.1"])
 def test_trains_to_a_proved_gap_that_holds_for_the_exact_objective(measure, comm):
-    X, y = data(2000, positive=0.1)
-    rows = share_of_rank(comm, len(y))
-    results = []
-    for ordering in ("exchange", "bins"):
-        loss = made(measure, y[rows], None, comm, ordering)
-        objective = Objective(SparseRows.of(X[rows].tocsr()), [loss], comm)
-        results.append(minimize(objective, Settings(lam=1e-3, epsilon=1e-4)))
-    exact, found = results
-    assert found.gap <= 1e-4 and found.width <= 1e-7 and found.ways
+    _, exact, _ = trained(measure, "exchange", comm)
+    J, found, _ = trained(measure, "bins", comm)
+    assert found.gap <= 1e-4 and 0 < found.width <= 1e-7 and found.ways
     assert "width" in found.numbers() and "width" not in exact.numbers()
     assert not describe_interval(exact, True) and not describe_interval(found, False)
     assert f"{found.width:.2g}; evaluations:" in describe_interval(found, True)[0]
     assert describe_interval(replace(found, ways={binned.WIDE: 1}), False)
-    J = 1e-3 / 2 * found.w @ found.w + made(measure, y, ordering="exchange").evaluate(X @ found.w, 0.0).R
-    assert math.isclose(J, found.J, abs_tol=1e-7)
+    assert J - 1e-15 <= found.J <= J + found.width + 1e-15
     assert max(exact.lower_bound, found.lower_bound) <= min(exact.J, found.J)
+
+
+@pytest.mark.parametrize("measure", ["rocarea", "pauc@0.1"])
+def test_the_last_evaluation_is_exact_if_it_is_cheap(measure, comm, monkeypatch):
+    """J is then that of all pairs, and result, trace and text say so; the evaluations before have an interval."""
+    monkeypatch.setattr(binned, "OF_LOADING", 0.0)
+    J, found, states = trained(measure, "bins", comm)
+    assert found.ways[binned.EXACT] == 1 and found.width == 0.0
+    assert math.isclose(J, found.J, rel_tol=1e-14)
+    assert found.J == pytest.approx(found.lower_bound + found.gap, rel=1e-14)
+    assert "J is exact" in describe_interval(found, True)[0]
+    if states:  # on ranks that run the solver
+        assert all(state.width > 0 for state in states[:-1]) and states[-1].width == 0.0
+        assert states[-1].evaluation == states[-2].evaluation and states[-1].best_J == found.J
+
+
+@pytest.mark.serial
+def test_an_exact_evaluation_is_cheap_only_beside_a_long_run():
+    loss = made("rocarea", np.where(np.arange(10**6) % 10, -1, 1))
+    cost = {how: sum(type(made("rocarea", [1, -1], ordering=how)).cost(10**5, 9 * 10**5, 1)[:2]) for how in ORDERINGS}
+    for entries in (0.0, 1e8):
+        evaluations = (2.5e7 + entries / 2 + cost["exchange"]) / (entries + cost["bins"]) * 10
+        assert loss.exact_is_cheap(entries, 1.01 * evaluations)
+        assert not loss.exact_is_cheap(entries, 0.99 * evaluations)
+    loss.n_pos = loss.n_neg = 2**21  # which no rank sorts
+    assert not loss.exact_is_cheap(1e8, 1e9)

@@ -9,9 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from distsms.losses import pairwise_ranges
 from distsms.losses.registry import all_losses, choose_ordering
-from distsms.losses.rocarea_exchange import RocAreaExchange, by_ranges
+from distsms.losses.rocarea_exchange import RocAreaExchange
 from distsms.metrics import ranking
 from distsms.parallel.communicator import Communicator
 from tests.support.examples import examples
@@ -62,9 +61,7 @@ def test_ways_agree(way, placement, comm, problem, seed):
 @pytest.mark.parametrize("spread", ["normal", "far from zero", "outliers", "few values", "equal", "long tails"])
 @pytest.mark.parametrize("positive", [0.01, 0.4, 0.8])
 def test_ways_agree_on_more_rows(way, spread, positive, comm):
-    """Enough rows that every rank has a range, that buckets hold many values, and that windows span blocks and whole
-    ranges.
-    """
+    """Enough rows that buckets hold many values, and that windows span blocks."""
     rng = np.random.default_rng(7)
     n = 3000
     labels = np.where(rng.random(n) < positive, 1, -1)
@@ -87,34 +84,8 @@ def test_scores_at_the_ends_of_what_floats_hold(way, sign, comm):
     assert not np.isfinite(value.R)
 
 
-@pytest.mark.parametrize("sample, room", [(1, 4), (512, 0.01), (0, 0.3)])
-def test_ranges_that_are_not_even(comm, monkeypatch, sample, room):
-    """With a very small sample, and questions in many rounds, the result is slower, but not wrong."""
-    monkeypatch.setattr(pairwise_ranges, "SAMPLE", sample)
-    monkeypatch.setattr(pairwise_ranges, "ROOM", room)
-    rng = np.random.default_rng(2)
-    labels, scores = np.where(rng.random(500) < 0.3, 1, -1), rng.normal(size=500)
-    for nu in (0.0, 0.3, 100.0):
-        check_against_gathering(
-            ("rocarea", "ranges"), scores, labels, np.arange(500) % comm.size == comm.rank, nu, comm
-        )
-
-
-@pytest.mark.parametrize("values", [1, 2, 7, 10000])
-def test_ranges_are_even_even_if_scores_are_equal(comm, values):
-    """No rank gets more than twice its share of rows, questions and their answers, 8 bytes each."""
-    rng = np.random.default_rng(values)
-    n_local = 10000
-    labels = np.where(rng.random(n_local) < 0.5, 1, -1)
-    loss = build(("rocarea", "ranges"), labels, comm)
-    before = comm.received["alltoall"]
-    loss.evaluate(rng.integers(0, values, n_local).astype(float), 0.5)
-    n_min, n_max = sorted((loss.n_pos, loss.n_neg))
-    assert comm.received["alltoall"] - before <= 2 * (16 * n_min + 32 * n_max) / comm.size
-
-
 @pytest.mark.mpi(only=True)  # the memory of a process
-@pytest.mark.parametrize("ordering", ["gather", "exchange", "ranges", "report"])
+@pytest.mark.parametrize("ordering", ["gather", "exchange", "report"])
 def test_no_rank_holds_all_rows(comm, ordering):
     """On a root with few rows of its own: its arrays while a loss is built and evaluated, or ROCArea reported."""
     if comm.size < 2:
@@ -123,9 +94,7 @@ def test_no_rank_holds_all_rows(comm, ordering):
     rng = np.random.default_rng(0)
     n_local = share if comm.is_root else (n - share) // (comm.size - 1)
     labels = np.where(np.arange(n_local) % 200 == 7, 1, -1).astype(np.int8)
-    # By ranges, the root gets the highest or lowest part of the others' rows, if the ranks' rows are alike.
     scores = rng.normal(size=n_local)
-    build(("rocarea", "ranges"), np.array([1, -1]), comm).evaluate(np.zeros(2), 0.1)  # compiles the kernels
     tracemalloc.start()
     if ordering == "report":
         ranking.rocarea(scores, labels, comm)
@@ -133,7 +102,7 @@ def test_no_rank_holds_all_rows(comm, ordering):
         build(("rocarea", ordering), labels, comm).evaluate(scores, 0.01)
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
-    if comm.is_root and not (ordering == "ranges" and comm.size < 4):
+    if comm.is_root:
         assert (peak > 8 * n) == (ordering == "gather"), peak
 
 
@@ -173,11 +142,3 @@ def test_the_ordering_that_costs_least():
     assert choose_ordering("auto", "rocarea", 300, 10**4, 1)[0] == "exchange"
     assert choose_ordering("auto", "rocarea", 10**6, 10**9, 32)[0] == "bins"
     assert choose_ordering("auto", "prbep", 10**6, 10**9, 32)[0] == "exchange"
-
-
-@pytest.mark.serial
-def test_ranges_are_for_large_classes_on_many_ranks():
-    assert not by_ranges(10**9, 10**9, 1)
-    assert not by_ranges(10**5, 10**9, 1024)
-    assert not by_ranges(10**7, 10**9, 32)  # questions for the negatives cost more than sending the positives to all
-    assert by_ranges(5 * 10**8, 5 * 10**8, 32)

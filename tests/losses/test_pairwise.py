@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 from distsms.losses import pairwise
 from distsms.losses import pairwise_kernels as kernel
 from distsms.losses.pairwise import SortedClass
-from distsms.losses.pairwise_ranges import Ranges
 from tests.support.examples import examples
 
 scores = st.lists(st.one_of(st.integers(-4, 4).map(float), st.floats(-4, 4, width=32)), min_size=1, max_size=12)
@@ -160,25 +159,3 @@ def test_points_in_few_places_are_not_brought_together(monkeypatch):
         points = np.random.default_rng(0).random(2 * k) * width
         table.add_points(points, np.arange(2 * k, dtype=np.uint32), 1.0, 0.0, 1.0, out)
     assert [len(buffers.slice_of) > 0 for buffers in taken] == [True, False]
-
-
-@pytest.mark.serial
-@pytest.mark.parametrize("weighted", [False, True])
-def test_totals_of_ranges_are_enough_where_no_range_is_cut(weighted):
-    """What points and ranges get without a query is the sum over the other ranges by definition."""
-    rng, nu = np.random.default_rng(0), 0.5
-    q, b = np.sort(rng.random(40)).reshape(5, 8), rng.uniform(-0.2, 1.7, 300)
-    of_b = rng.random(300) if weighted else np.ones(300)
-    lower = q[:, -1:] - q
-    totals = np.array([np.full(5, 8), q[:, 0], q[:, -1], lower.sum(axis=1), (lower**2).sum(axis=1)]).T
-    ranges = Ranges(totals, nu)
-    gamma, (asked, rows) = ranges.add_points(b, of_b if weighted else None)
-    t = b[:, None, None] - q  # (points, ranges, their q)
-    t[rows, asked] = 0.0
-    beta, hinge = np.clip(t / nu, 0, 1), np.maximum(t, 0)
-    np.testing.assert_allclose(gamma, of_b * beta.sum(axis=(1, 2)), atol=1e-12)
-    huber = np.where(t >= nu, t - nu / 2, hinge**2 / (2 * nu))
-    np.testing.assert_allclose(ranges.sums, [of_b @ f.sum(axis=(1, 2)) for f in (hinge, huber, beta)], rtol=1e-12)
-    full, inside, at_highest = ranges.shares(5)[:, :, None]
-    of_q = full + (inside * lower + at_highest) / nu
-    np.testing.assert_allclose(of_q, np.tensordot(of_b, beta, 1), atol=1e-12)

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from distsms.base.errors import InputError
 from distsms.base.measures import GROUPED
+from distsms.losses import within_groups
 from distsms.losses.registry import make_loss
 from distsms.parallel import groups as whole_groups
 from distsms.parallel.communicator import Communicator
@@ -181,3 +182,27 @@ def test_rows_that_no_group_needs_may_be_heavy(measure, comm):
         vanishing = np.array([1.0, 1.0, 1e-200, 1e-200, 1.0])
         with pytest.raises(InputError, match="of a group are so small"):
             make_loss(measure, "exchange", labels[mine], vanishing[mine], comm, groups[mine])
+
+
+@pytest.mark.parametrize("measure", GROUPED)
+@pytest.mark.parametrize("n_groups", [1, 3])
+def test_groups_too_large_to_sort_are_enclosed(measure, comm, n_groups, monkeypatch):
+    """Their rows are counted into bins: R is the upper end of an interval, and the plane is below R at other scores."""
+    monkeypatch.setattr(whole_groups, "LEAST", 200)
+    monkeypatch.setattr(within_groups, "EVERYWHERE", 50)
+    rng = np.random.default_rng(3)
+    scores, labels, weights, groups = some_rows(rng, 2000, n_groups, 9, weighted=True)
+    mine = rng.integers(0, comm.size, len(scores)) == comm.rank
+    loss = make_loss(measure, "exchange", labels[mine], weights[mine], comm, groups[mine])
+    loss.target = lambda R: 1e-6
+    for nu in (0.0, 0.3):
+        found, expected = (
+            loss.evaluate(scores[mine], nu),
+            by_brute_force(measure, scores, labels, weights, groups, nu),
+        )
+        assert 0 < found.width <= 1e-8
+        assert found.R - found.width - 1e-13 <= expected[0] <= found.R + 1e-13
+        for other in (scores, rng.normal(size=len(scores))):
+            slope = comm.sum(np.array([found.coefficients @ other[mine]]))[0]
+            assert slope + found.d <= by_brute_force(measure, other, labels, weights, groups, 0.0)[0] + 1e-12
+    assert sum(loss.ways.values()) > 0

@@ -116,7 +116,9 @@ def risk(problem, scores):
 
 
 @pytest.mark.serial
-@pytest.mark.parametrize("measure", ["rocarea", "prbep", "error-rate", "f1", "f2", "precision@3", "recall@5"])
+@pytest.mark.parametrize(
+    "measure", ["rocarea", "pauc@0.4", "prbep", "error-rate", "f1", "f2", "precision@3", "recall@5"]
+)
 def test_an_independent_solver_finds_the_same_least_J(measure):
     """Between what Clarabel finds and what distsms proves there is next to nothing."""
     pytest.importorskip("clarabel")

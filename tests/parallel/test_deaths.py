@@ -7,6 +7,7 @@ import pytest
 
 from distsms.base.errors import DistsmsError
 from distsms.base.measures import Measure
+from distsms.losses import binned
 from distsms.optim.settings import Settings
 from distsms.parallel.survival import SurvivingCommunicator
 from distsms.shards import dataset
@@ -93,7 +94,7 @@ def test_a_death_in_any_piece_costs_no_rows(manifest, measure):
         assert [entry.ranks for entry in found.fit.rows.survived] == [2]
 
 
-@pytest.mark.parametrize("ordering", ["gather", "exchange"])
+@pytest.mark.parametrize("ordering", ["gather", "exchange", "bins"])
 def test_several_deaths(manifest, ordering):
     """Two ranks die before the first evaluation, and one while the others read the rows again."""
     whole, _ = trained(manifest, "rocarea", ordering=ordering, ranks=5)
@@ -106,6 +107,29 @@ def test_several_deaths(manifest, ordering):
     )
     agree(found, whole)
     assert sum(len(entry.dead) for entry in found.fit.rows.survived) == 3
+
+
+@pytest.mark.parametrize("place", ["_count", "exact_risk"])
+@pytest.mark.parametrize("measure", ["rocarea", "pauc@0.3"])
+def test_a_death_while_rows_are_counted_into_bins(manifest, monkeypatch, measure, place):
+    """In the middle of an evaluation, where the others wait for the counts, or in the exact one at the end."""
+    monkeypatch.setattr(binned, "OF_LOADING", 0.0)
+    whole, _ = trained(manifest, measure, ordering="bins", evaluations=40)
+    assert whole.result.width == 0.0 and whole.result.ways[binned.EXACT] == 1
+    usual, calls = getattr(binned.BinnedLoss, place), []
+
+    def deadly(self, *args):
+        if self.comm._living[self.comm.rank][0] == 1:
+            calls.append(place)
+            if len(calls) == (1 if place == "exact_risk" else 5):
+                self.comm.die()
+        return usual(self, *args)
+
+    monkeypatch.setattr(binned.BinnedLoss, place, deadly)
+    found, _ = trained(manifest, measure, ordering="bins", evaluations=40)
+    agree(found, whole)
+    assert found.result.width == 0.0
+    assert [entry.ranks for entry in found.fit.rows.survived] == [2]
 
 
 def test_rows_that_nobody_reads_again_end_the_run(manifest, monkeypatch):

@@ -9,9 +9,7 @@ from hypothesis import strategies as st
 from scipy import sparse
 
 from distsms.base.measures import Measure
-from distsms.losses.pauc_exchange import PaucExchange
 from distsms.losses.registry import all_losses, make_loss
-from distsms.losses.rocarea_exchange import RocAreaExchange
 from distsms.matrix.local import SparseRows
 from distsms.optim.objective import Objective
 from distsms.parallel.communicator import Communicator
@@ -90,23 +88,10 @@ def made(folder, cell, best_J, status="proved", bound=None, test=None, vacuous=F
     return place if files else CompletedRun.read(place)
 
 
-class ByRanges(RocAreaExchange):
-    """The algorithm that is normally used only if the smaller class has at least a million rows."""
-
-    by_ranges = True
-
-
-class PaucByRanges(PaucExchange):
-    """The same for pauc."""
-
-    by_ranges = True
-
-
 PAUC = "pauc@0.3"
 EXACT = {way: loss for way, loss in all_losses().items() if way[1] != "bins"}
 WAYS = {way: loss for way, loss in EXACT.items() if way[0] in ("rocarea", "prbep")}
 WAYS |= {(PAUC, way[1]): loss for way, loss in EXACT.items() if way[0] == "pauc"}
-WAYS |= {("rocarea", "ranges"): ByRanges, (PAUC, "ranges"): PaucByRanges}
 ALL = sorted(WAYS)
 
 

@@ -1,6 +1,7 @@
 """Minimizers by Clarabel, an interior-point solver: J as a quadratic program, one for each kind of measure.
 
 ROCArea, all pairs:      R = 1/m sum xi_ij                     xi_ij >= 1 - (s_i - s_j), xi >= 0
+pauc@BETA, K = BETA n-:  R = 1/(n+ K) (K tau + sum eta_j)      eta_j >= sum_i xi_ij - tau, eta >= 0, xi as for ROCArea
 error rate:              R = 2/n sum xi_i                      xi_i >= 1/2 - y_i s_i, xi >= 0
 PRBEP, by duality over sum_P beta = sum_N beta, an L1-hinge SVM with a free intercept:
                          R = 1/(2 n+) sum xi_i                 xi_i >= 1 - y_i (4 n+ / n) (s_i - b), xi >= 0
@@ -39,7 +40,9 @@ def minimizers(X: Floats, y: NDArray[np.int8], measure: str, lam: float) -> Iter
         import clarabel
     except ImportError:
         return
-    if "@" in measure or measure.startswith("f"):
+    if measure.startswith("pauc"):
+        program = _head
+    elif "@" in measure or measure.startswith("f"):
         if len(y) > MOST_TABLES:
             return
         program = _tables
@@ -93,6 +96,26 @@ def _pairs(X: Floats, y: NDArray[np.int8], measure: str) -> Program:
     differences = (X[y > 0][:, None, :] - X[y < 0][None, :, :]).reshape(-1, X.shape[1])
     m = len(differences)
     return _hinges(differences, np.ones(m), 1 / m)
+
+
+def _head(X: Floats, y: NDArray[np.int8], measure: str) -> Program:
+    """Return the program of pauc: the sum of the K largest of k numbers is the least K tau + sum (number - tau)_+."""
+    n_pos, n_neg = int(np.sum(y > 0)), int(np.sum(y < 0))
+    K = float(measure[5:]) * n_neg
+    differences = (X[y > 0][:, None, :] - X[y < 0][None, :, :]).reshape(-1, X.shape[1])
+    m, p = differences.shape
+    of_negative = np.tile(-np.eye(n_neg), n_pos)  # the xi of a negative row
+    q = np.concatenate([np.zeros(p), np.zeros(m), [1 / n_pos], np.full(n_neg, 1 / (n_pos * K))])
+    one = np.ones((n_neg, 1))
+    A = sparse.bmat(
+        [
+            [differences, sparse.eye(m), None, None],
+            [None, sparse.csr_matrix(of_negative), one, sparse.eye(n_neg)],
+            [sparse.csr_matrix((m, p)), sparse.eye(m), None, None],
+            [None, None, None, sparse.eye(n_neg)],
+        ]
+    )
+    return q, A, np.concatenate([np.ones(m), np.zeros(n_neg), np.zeros(m), np.zeros(n_neg)])
 
 
 def _rows(X: Floats, y: NDArray[np.int8], measure: str) -> Program:

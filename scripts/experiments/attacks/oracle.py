@@ -4,6 +4,7 @@ Every input is a float, so it is a whole number times a power of two. Scores are
 nothing is rounded. This module uses no code of distsms, so that it cannot have the same mistakes.
 
     R(w) = 1/m sum over pairs of max(0, 1 - (s_i - s_j))                         ROCArea
+    R(w) = the same with the K = BETA n- highest s_j, the last in part, m = n+ K     pauc@BETA
     R(w) = max(0, max over (b, c) of Delta(b, c) + 2/n (C_c - B_b))              all others
 
 with B_b the sum of the b smallest scores of P, C_c that of the c largest of N.
@@ -65,7 +66,9 @@ class Exact:
         self._positive, self._negative = np.flatnonzero(y > 0), np.flatnonzero(y < 0)
         self.n, self.p = X.whole.shape
         self.n_pos, self.n_neg = len(self._positive), len(self._negative)
-        self._table = None if measure == "rocarea" else self._tables(measure)
+        self._head = Fraction(float(measure[5:])) if measure.startswith("pauc@") else Fraction(1)
+        of_pairs = measure == "rocarea" or measure.startswith("pauc@")
+        self._table = None if of_pairs else self._tables(measure)
 
     def _tables(self, measure: str) -> tuple[NDArray[np.intp], NDArray[np.intp], Whole, int]:
         """Return b, c and Delta times a common denominator for all tables of the measure, and this denominator."""
@@ -108,10 +111,15 @@ class Exact:
         positive, negative = scores[self._positive], scores[self._negative]
         if self._table is None:
             short = divisor - (positive[:, None] - negative[None, :])
-            active = short > 0
-            count, m = int(np.count_nonzero(active)), self.n_pos * self.n_neg
-            total = int(np.sum(short, where=active, initial=0)) - count * divisor
-            return Line(Fraction(count, m), Fraction(total, m) * slope_of)
+            counts = np.sum(short > 0, axis=0)
+            totals = np.sum(np.maximum(short, 0), axis=0)
+            K = self._head * self.n_neg
+            count = total = Fraction(0)
+            for place, j in enumerate(np.argsort(-negative, kind="stable")):
+                share = min(max(K - place, Fraction(0)), Fraction(1))
+                count, total = count + share * int(counts[j]), total + share * int(totals[j])
+            m = self.n_pos * K
+            return Line(count / m, (total - count * divisor) / m * slope_of)
         b, c, delta, shared = self._table
         low = np.concatenate([np.zeros(1, object), np.cumsum(np.sort(positive))])
         high = np.concatenate([np.zeros(1, object), np.cumsum(np.sort(negative)[::-1])])

@@ -20,6 +20,7 @@ Random = np.random.Generator
 
 MEASURES = ("rocarea", "prbep", "error-rate", "f1", "f0.5", "f2", "precision@k", "recall@k")
 SHARES_OF_MEASURES = [0.2, 0.2, 0.2, 0.1, 0.05, 0.05, 0.1, 0.1]
+SHARE_OF_HEADS = 0.3  # of the problems with ROCArea, for which the measure is then pauc@BETA
 SMALLEST_LAMBDA, LARGEST_LAMBDA = 1e-13, 1e6
 SHARES = {"lmvm": 0.6, "lbfgs": 0.4, "agm": 0.25, "bmrm": 0.6, "bmrm-linesearch": 0.6}
 """For each solver, the share of the problems that it solves in addition to the default run. Slow solvers get fewer."""
@@ -106,6 +107,10 @@ def _measure(rng: Random, n: int, kind: str) -> str:
     """Draw a measure. For identical rows it is rarely ROCArea or PRBEP, which then have their minimum at w = 0."""
     shares = [0.05, 0.05, 0.6, 0.1, 0.05, 0.05, 0.05, 0.05] if kind == "identical-rows" else SHARES_OF_MEASURES
     measure = str(rng.choice(MEASURES, p=shares))
+    if measure == "rocarea":  # drawn by another generator, so that all else is the same with both measures
+        head = np.random.default_rng(rng.bit_generator.state["state"]["state"] >> 64)
+        if head.random() < SHARE_OF_HEADS:
+            return f"pauc@{head.choice([1 / n, 0.05, 0.1, 0.3, 0.5, head.uniform(0.01, 0.9)]):.4g}"
     return measure.replace("@k", f"@{rng.integers(1, n + 1)}")
 
 
@@ -139,8 +144,9 @@ def _way(rng: Random, solver: str, measure: str) -> Way:
         settings["bundle_steps"] = False
     if traits.smooth and rng.random() < 0.05:
         settings["c_mu"] = float(rng.choice([0.5, 10.0, 100.0]))
-    drawn = rng.random() if measure in ("rocarea", "prbep") else 1.0
-    ordering = "bins" if drawn < 0.2 and measure == "rocarea" else "exchange" if drawn < 0.4 else "gather"
+    pairs = measure == "rocarea" or measure.startswith("pauc")
+    drawn = rng.random() if pairs or measure == "prbep" else 1.0
+    ordering = "bins" if drawn < 0.2 and pairs else "exchange" if drawn < 0.4 else "gather"
     step = "spread" if rng.random() < 0.4 else "root"
     starts = int(rng.choice([1, 2, 3], p=[0.85, 0.1, 0.05]))
     ranks = tuple(int(number) for number in rng.integers(1, 5, starts)) if starts > 1 else (4,)

@@ -1,0 +1,86 @@
+"""ROCArea from cells: it differs from the exact value by at most half of the width."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from distsms.metrics import area_from_cells, ranking
+from distsms.metrics.area_from_cells import WIDTH, enclosed_area
+from distsms.parallel.communicator import Communicator
+from tests.losses.test_orderings import PLACEMENTS, placed
+from tests.support.problems import local_part
+
+KINDS = ["normal", "few values", "an atom", "all sizes", "infinite", "classes apart", "in order within cells"]
+
+
+def drawn(kind, n=20_000):
+    rng = np.random.default_rng(4)
+    labels = np.where(rng.random(n) < 0.1, 1, -1).astype(np.int8)
+    x = rng.normal(size=n) + (labels > 0)
+    scores = {
+        "normal": x,
+        "few values": np.round(x),
+        "an atom": np.where(rng.random(n) < 0.3, 0.0, x),
+        "all sizes": x * 10.0 ** rng.uniform(-12, 12, n),
+        "infinite": np.where(rng.random(n) < 0.2, np.inf * np.sign(x), x),
+        "classes apart": x + 30 * (labels > 0),
+        "in order within cells": np.floor(50 * x) / 50 + 1e-9 * rng.random(n) + 2e-9 * (labels > 0),
+    }[kind]
+    return scores, labels, rng.choice([0.5, 1.0, 3.0], n)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("cells, width", [(2**18, WIDTH), (2**9, 1e-3), (64, 0.01)])
+def test_differs_by_at_most_half_of_the_width(comm, monkeypatch, kind, weighted, cells, width):
+    monkeypatch.setattr(area_from_cells, "CELLS", cells)
+    monkeypatch.setattr(area_from_cells, "WIDTH", width)
+    monkeypatch.setattr(area_from_cells, "SORTED", 3000)
+    scores, labels, weights = drawn(kind)
+    mine = [local_part(array, comm) for array in (scores, labels)]
+    of_mine = local_part(weights, comm) if weighted else None
+    expected = ranking.rocarea(*mine, comm, of_mine)
+    found = enclosed_area(*mine, of_mine, comm)
+    assert np.isnan(found) or abs(found - expected) <= width / 2 + 1e-12
+    assert not np.isnan(found) or (cells == 64 and kind != "normal")
+    monkeypatch.setattr(ranking, "MANY", 0)
+    assert ranking.rocarea(*mine, comm, of_mine) == (expected if np.isnan(found) else found)
+
+
+def test_scores_that_are_not_numbers_are_sorted(comm, monkeypatch):
+    scores, labels, _ = drawn("normal", 100)
+    scores[-1] = np.nan
+    mine = [local_part(array, comm) for array in (scores, labels)]
+    expected = ranking.rocarea(*mine, comm)
+    monkeypatch.setattr(ranking, "MANY", 0)
+    assert np.isnan(enclosed_area(*mine, None, comm)) and ranking.rocarea(*mine, comm) == expected
+
+
+def test_bytes_moved_do_not_grow_with_the_rows(comm, monkeypatch):
+    monkeypatch.setattr(area_from_cells, "CELLS", 256)
+    monkeypatch.setattr(area_from_cells, "WIDTH", 1.0)
+    moved = []
+    for n in (5_000, 500_000):
+        scores, labels, _ = drawn("normal", n)
+        before = sum(comm.bytes_moved())
+        enclosed_area(local_part(scores, comm), local_part(labels, comm), None, comm)
+        moved.append(sum(comm.bytes_moved()) - before)
+    assert max(moved) <= (2 * 32 + 16) * (256 + 4 * comm.size)
+    assert comm.size == 1 or abs(moved[1] - moved[0]) <= 0.05 * moved[0]
+
+
+@pytest.mark.serial
+def test_a_large_class_on_one_rank_takes_no_copy_of_it(monkeypatch):
+    monkeypatch.setattr(ranking, "MANY", 10)
+    monkeypatch.setattr(ranking, "_pieces", None)
+    scores, labels, _ = drawn("normal")
+    assert ranking.rocarea(scores, labels, Communicator()) == pytest.approx(0.76, abs=0.02)
+
+
+@pytest.mark.parametrize("placement", PLACEMENTS)
+def test_ranks_without_rows_or_with_one_class(comm, placement):
+    scores, labels, _ = drawn("an atom", 3000)
+    mine = placed(placement, labels, comm, np.random.default_rng(2))
+    expected = ranking.rocarea(scores[mine], labels[mine], comm)
+    assert abs(enclosed_area(scores[mine], labels[mine], None, comm) - expected) <= WIDTH / 2
