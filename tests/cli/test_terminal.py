@@ -257,7 +257,7 @@ def test_progress_in_a_log_is_a_line_now_and_then(clock):
     assert 20 < len(lines) < 200 and "\r" not in stream.getvalue()
     assert lines[0] == "scoring  0 %  300,000 of 1,000,000,000 rows, 11 s, about 9 h 59 min left"
     stream, clock[0] = io.StringIO(), 0.0
-    again = progress.Progress("training", "models", stream, known=30)
+    again = progress.Progress("training", "models", stream, earlier=30)
     clock[0] = 60.0
     again(36, 42, "lambda 1")  # six in a minute
     assert stream.getvalue() == "training  86 %  36 of 42 models, 1 min, about 1 min left  lambda 1\n"
