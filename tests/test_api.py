@@ -18,6 +18,7 @@ import distsms
 from distsms.base.errors import InputError
 from distsms.matrix import local as matrix_local
 from distsms.metrics import ranking
+from distsms.parallel import mpi
 from distsms.parallel.communicator import Communicator
 from distsms.parallel.mpi import MPICommunicator
 from distsms.python import api
@@ -281,8 +282,8 @@ def test_one_process_alone_starts_no_mpi():
 
 def test_a_communicator_of_mpi4py(comm):
     pytest.importorskip("mpi4py.MPI")
-    made = api.as_communicator(comm.mpi_comm)
-    assert (made.size, made.rank, api.as_communicator(comm)) == (comm.size, comm.rank, comm)
+    made = mpi.as_communicator(comm.mpi_comm)
+    assert (made.size, made.rank, mpi.as_communicator(comm)) == (comm.size, comm.rank, comm)
     assert isinstance(made, MPICommunicator) == (comm.size > 1)
     X, y = data()
     model = distsms.train(local(X, y, comm), comm.mpi_comm, lam=1.0, solver="lbfgs")

@@ -20,15 +20,13 @@ DAMAGED = (
     zipfile.BadZipFile,
     zlib.error,
 )
-"""What NumPy and zipfile raise if an archive, or the header of an array, is damaged."""
+"""What NumPy, zipfile and h5py raise if an archive, or the header of an array, is damaged."""
 
 
 def open_zip(file: Any) -> zipfile.ZipFile:
-    """Return an archive of arrays, given its path or stream. Raises ValueError unless NumPy may have written it.
-
-    Of other kinds of compression than deflate, zipfile expands whole blocks, however large they become.
-    """
+    """Return an archive of arrays, given its path or stream. Raises ValueError unless NumPy may have written it."""
     archive = zipfile.ZipFile(file)
+    # Of other kinds of compression than deflate, zipfile expands whole blocks, however large they become.
     if any(member.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED) for member in archive.infolist()):
         archive.close()
         raise ValueError("it is compressed, but not by deflate")

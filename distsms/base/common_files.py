@@ -31,7 +31,6 @@ def note_content(path: str | os.PathLike[str]) -> None:
 
 
 def take() -> dict[str, str]:
-    """Return the digests of the files by their paths, and forget them."""
     taken = dict(_noted)
     _noted.clear()
     return taken

@@ -1,6 +1,4 @@
-"""Exit codes, and the exceptions for errors that the user can correct: their messages say where the error is and what
-to do.
-"""
+"""Exit codes, and the exceptions for errors that the user can correct: their messages say where, and what to do."""
 
 from __future__ import annotations
 

@@ -27,9 +27,7 @@ from distsms.base.output_file import (
 )
 
 SLACK_BYTES = 2**20
-"""Disk space that is required beyond the data themselves, for HDF5's own structures and for what others write
-meanwhile.
-"""
+"""Disk space that is required beyond the data, for HDF5's own structures and for what others write meanwhile."""
 
 LOCK = ".writing"
 """The file in a directory that its writer holds locked."""
@@ -39,10 +37,9 @@ LOCK = ".writing"
 def atomic_write(path: str | os.PathLike[str]) -> Iterator[OutputFile]:
     """Replace a file atomically: yield a file to write to, which takes the place of `path` when the body succeeds.
 
-    If something fails, or if the process is killed, `path` is either the complete new file or the old file. If `path`
-    is a symbolic link, the file to which it points is replaced. What a killed process left of its file for `path` is
-    removed. Raises InputError if `path` cannot be written, at whatever byte, is not a regular file, or leads there by a
-    link that another user has planted (see `real_path`).
+    If the process is killed, `path` is the complete new file or the old one. A symbolic link is followed. Raises
+    InputError if any byte cannot be written, for what is no regular file, or for a link of another user (see
+    `real_path`).
     """
     require_regular(Path(path))
     path = real_path(path)
@@ -72,10 +69,7 @@ for attempt in 1 2 3 4 5; do rm -rf -- "$1" && break; sleep 1; done
 
 @contextlib.contextmanager
 def temporary_folder() -> Iterator[Path]:
-    """Yield a new folder, which is removed at the end, even if this process is killed meanwhile.
-
-    A second process waits for the end of this one, and removes the folder.
-    """
+    """Yield a new folder; a second process removes it at the end, even if this process is killed meanwhile."""
     try:
         folder = Path(tempfile.mkdtemp(prefix=TEMPORARY))
     except OSError as error:
@@ -109,10 +103,8 @@ MOST_TEXT = 2**30
 
 
 def look_at(path: str | os.PathLike[str]) -> os.stat_result:
-    """Return the state of a file that is to be read. Everything that opens an input calls this first. Local.
-
-    Raises InputError if it is a directory, a pipe or a device: opening a pipe waits for its writer, and a device may
-    never end.
+    """Return the state of a file before it is read; InputError for a folder, and pipes and devices, which may block.
+    Local.
     """
     found = os.stat(path)
     if stat.S_ISDIR(found.st_mode):
@@ -184,8 +176,8 @@ def require_space(directory: Path, n_bytes: int) -> None:
 def exclusive(directory: Path) -> Iterator[None]:
     """Create a directory and hold it for one writer while the body runs; InputError if another process holds it.
 
-    If a writer is killed, the directory is free again. This also works for a SLURM job that was requeued after its host
-    failed: the new run ignores a lock of the earlier run on another host, which a file server may still consider valid.
+    If a writer is killed, the directory is free again, also for a SLURM job that was requeued after its host failed:
+    its new run ignores the lock of the earlier one on another host, which a file server may still consider valid.
     """
     path = directory / LOCK
     try:
@@ -219,10 +211,7 @@ def _is_at(lock: IO[bytes], path: Path) -> bool:
 
 
 def _require_held(path: Path) -> None:
-    """Raise InputError if a directory of a new file, which this process held, belongs to a successor on another host.
-
-    The successor takes this process for dead; files of both must not be mixed.
-    """
+    """Raise InputError if a directory that this process held belongs to a successor, which takes it for dead."""
     for folder in path.parents:
         if (lock := _held.get(os.fspath(folder))) is not None:
             with contextlib.suppress(FileNotFoundError):
@@ -233,10 +222,7 @@ def _require_held(path: Path) -> None:
 
 
 def _locked(path: Path) -> IO[bytes]:
-    """Return the lock file, open and locked, with its owner in it.
-
-    Raises BlockingIOError, which says which process holds it, or OSError if it cannot be written.
-    """
+    """Return the lock file, locked, with its owner in it. Raises BlockingIOError, naming the holder, or OSError."""
     me = _owner()
     while True:
         # O_NOFOLLOW, since a symbolic link could point to a file of somebody else
@@ -263,7 +249,6 @@ def _locked(path: Path) -> IO[bytes]:
 
 
 def _owner() -> dict[str, str]:
-    """Describe this process to others that find its lock."""
     return {
         "pid": str(os.getpid()),
         "host": os.uname().nodename,
@@ -282,7 +267,6 @@ def _boot() -> str:
 
 
 def _read_owner(lock: IO[bytes]) -> dict[str, str] | None:
-    """Return what a lock file says of its holder; None if that is missing or unreadable."""
     try:
         lock.seek(0)
         found = json.loads(lock.read())
@@ -292,10 +276,8 @@ def _read_owner(lock: IO[bytes]) -> dict[str, str] | None:
 
 
 def _went_before(holder: dict[str, str] | None, me: dict[str, str]) -> bool:
-    """Return whether the holder is an earlier run of this job, before it was requeued because its host failed.
-
-    A lock that is held on this host, since it was started, belongs to a process that lives.
-    """
+    """Return whether the holder is an earlier run of this job, before it was requeued because its host failed."""
+    # A lock that is held on this host, since it was started, belongs to a process that lives.
     if holder is None or not me["job"] or holder["job"] != me["job"] or holder["boot"] == me["boot"]:
         return False
     return int(holder["restart"]) < int(me["restart"])

@@ -34,11 +34,7 @@ def terminal_width() -> int:
 
 
 def wrap(text: str, width: int) -> str:
-    """Break lines that are wider than `width` at spaces.
-
-    The continuation of a line with a label, such as "data      train.svm: ...", is indented to begin below the text
-    after the label. Words are never cut, so that names of files can be copied.
-    """
+    """Break wider lines at spaces, and indent what follows a label ("data a.svm: ..."); words are never cut."""
     lines = []
     for line in text.split("\n"):
         label = re.match(r"( *\S+ {2,}| *)", line)
@@ -57,10 +53,9 @@ NARROW = 24
 def format_table(header: Sequence[str], rows: Sequence[Sequence[Any]], width: int | None = None) -> str:
     """Return a table as text, with the first column aligned to the left and the others to the right.
 
-    Cells are numbers, which are printed with four significant digits, or strings. Escapes stand for what a terminal
-    would act on. If the table is wider than `width` characters, by default those of the terminal, first headers and
-    then long texts are folded. If that does not suffice, the columns are printed in several tables, one below the
-    other, each of which begins with the first column.
+    Cells are numbers, which get four significant digits, or strings, with escapes for what a terminal would act on. If
+    it is wider than `width`, by default that of the terminal, headers and then long texts are folded; if that does not
+    suffice, there are several tables, each of which begins with the first column.
     """
     width = width or terminal_width()
     cells = [
@@ -95,7 +90,6 @@ def format_table(header: Sequence[str], rows: Sequence[Sequence[Any]], width: in
 
 
 def _fold_column(column: list[list[str]], width: int) -> None:
-    """Fold the cells of a column, which are lists of lines, to this width."""
     if _column_width(column) > width:
         column[:] = [_fold(" ".join(lines), width) for lines in column]
 
@@ -109,7 +103,6 @@ def _column_width(column: Sequence[Sequence[str]]) -> int:
 
 
 def _write_columns(columns: Sequence[Sequence[Sequence[str]]]) -> str:
-    """Return columns, whose cells are lists of lines, side by side."""
     widths = [_column_width(column) for column in columns]
     left = [k == 0 or any(len(lines) > 1 for lines in column[1:]) for k, column in enumerate(columns)]
     written = []
@@ -128,7 +121,6 @@ def _write_columns(columns: Sequence[Sequence[Sequence[str]]]) -> str:
 
 
 def format_bytes(n_bytes: float) -> str:
-    """Format a number of bytes for people, in a unit up to TiB."""
     for unit in ("B", "KiB", "MiB", "GiB"):
         if n_bytes < 1024:
             return f"{n_bytes:.4g} {unit}"

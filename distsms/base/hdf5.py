@@ -1,10 +1,8 @@
 """Writing of HDF5 files to disks that may fail, and safe reading of files that may be malicious or damaged.
 
-If a write fails, the HDF5 library crashes the process. So it writes to an `OutputFile`, whose writes never fail.
-
-The HDF5 library follows links to other files, and allocates as much memory as a header claims. Up to release 2.0 it
-runs into an endless loop if a size in a heap of strings is wrong. So this module checks links, sizes and heaps before
-the library uses them. It accepts all valid files.
+If a write fails, the HDF5 library crashes the process; so it writes to an `OutputFile`, whose writes never fail. It
+follows links to other files, allocates as much memory as a header claims and, up to release 2.0, runs into an endless
+loop if a size in a heap of strings is wrong; so links, sizes and heaps are checked first. All valid files pass.
 """
 
 from __future__ import annotations
@@ -21,6 +19,7 @@ from typing import Any
 import h5py
 import numpy as np
 
+from distsms.base.array_archive import DAMAGED
 from distsms.base.errors import InputError
 from distsms.base.files import look_at
 from distsms.base.output_file import OutputFile, naming_failures
@@ -28,9 +27,7 @@ from distsms.base.output_file import OutputFile, naming_failures
 _SIGNATURE = b"\x89HDF\r\n\x1a\n"
 _HEAP = b"GCOL\x01"  # the first bytes of a heap of strings; the heap and every object in it has a header of 16 bytes
 _PACKED = 1100
-"""The maximum number of bytes that one byte of a compressed dataset may represent: deflate reaches 1032, Blosc's LZ4
-255.
-"""
+"""The most bytes that one byte of a compressed dataset may represent: deflate reaches 1032, Blosc's LZ4 255."""
 _ATTRIBUTE_BYTES = 2**16
 _FIXED = "iufbS"
 """Kinds of entries whose size is in the header: numbers, truth values, and strings of fixed length."""
@@ -41,7 +38,6 @@ TEXT_BYTES = 2**27
 
 
 def versions() -> dict[str, str]:
-    """Return the versions of h5py and of the HDF5 library."""
     return {"h5py": h5py.version.version, "HDF5": h5py.version.hdf5_version}
 
 
@@ -52,10 +48,7 @@ def write_to(file: OutputFile, mode: str = "w") -> h5py.File:
 
 @contextlib.contextmanager
 def write_file(path: str | os.PathLike[str], new: bool = True, durable: bool = True) -> Iterator[h5py.File]:
-    """Write an HDF5 file, or add to one if `new` is False; if `durable`, it is on the disk at the end.
-
-    Raises InputError if it cannot be written, at whatever byte.
-    """
+    """Write an HDF5 file, or add to one if not `new`, `durable` on the disk. Raises InputError if any byte fails."""
     with contextlib.ExitStack() as opened:
         with naming_failures(path):
             if new:
@@ -69,34 +62,19 @@ def write_file(path: str | os.PathLike[str], new: bool = True, durable: bool = T
 
 @contextlib.contextmanager
 def open_file(path: str | os.PathLike[str], kind: str) -> Iterator[h5py.File]:
-    """Open an HDF5 file to read it, without locks; errors of HDF5 and h5py become an InputError with the file's name.
-
-    kind : what is expected, for the message; "a model", for example.
+    """Open an HDF5 file of a kind, such as "a model", to read it without locks; errors become an InputError with its
+    name.
     """
     try:
         look_at(path)
         with h5py.File(path, "r", locking=False) as file:
             yield file
-    except (
-        OSError,
-        EOFError,
-        RuntimeError,
-        LookupError,
-        TypeError,
-        ValueError,
-        AttributeError,
-        ArithmeticError,
-    ) as error:
+    except (OSError, *DAMAGED) as error:
         raise InputError(f"{path}: cannot be read as {kind}; copy it again, or make it again: {error}") from error
 
 
 def member(file: h5py.File, name: str) -> h5py.Group | h5py.Dataset:
-    """Return the group or dataset of this name.
-
-    Raises InputError if it, or a group that it is in, is damaged or in another file.
-
-    The library would open whatever file a link names, and wait if that is a pipe.
-    """
+    """Return the group or dataset of this name; InputError if damaged, or if a link would open another file."""
     parts = name.split("/")
     try:
         links = [file.get("/".join(parts[: k + 1]), getlink=True) for k in range(len(parts))]
@@ -108,11 +86,12 @@ def member(file: h5py.File, name: str) -> h5py.Group | h5py.Dataset:
 
 
 def dataset(file: h5py.File, name: str, packed: bool = True, strings: bool = False) -> h5py.Dataset:
-    """Return the dataset of this name, after checks that its data are in this file and that its shape is possible.
+    """Return the dataset of this name, unread, after checks that its data are in this file and that its shape is
+    possible.
 
-    The data are not read. If it may be `packed`, it may be larger than the file; `strings` of variable length are for
-    `texts`. Raises InputError if it is a link to another place, a view of other files, or its header claims an
-    impossible shape, entries without a fixed size, or filters that may need any amount of memory.
+    If it may be `packed`, it may be larger than the file; `strings` of variable length are for `texts`. Raises
+    InputError if it is a link or a view, or claims an impossible shape, entries without a fixed size, or filters of any
+    memory.
     """
     found = member(file, name)
     if not isinstance(found, h5py.Dataset) or found.external or found.is_virtual:
@@ -135,11 +114,8 @@ def most_bytes(file: h5py.File, packed: bool = True) -> int:
 
 
 def texts(found: h5py.Dataset, rows: slice, longest: int) -> list[str]:
-    """Return these rows of a dataset of strings. `longest` is the size of the largest one, as `check_heaps` found it.
-
-    Any number of rows may share one string of the heap, and HDF5 makes a copy for each. So few rows are read at a time,
-    and what they take is counted.
-    """
+    """Return these rows of a dataset of strings, the largest of which has `longest` bytes, as `check_heaps` says."""
+    # Rows may share one string of the heap, of which HDF5 makes copies. So few are read at a time, and counted.
     start, stop, _ = rows.indices(len(found))
     step, read, total = max(1, TEXT_BYTES // max(longest, found.dtype.itemsize)), list[str](), 0
     for first in range(start, stop, step):
@@ -167,9 +143,8 @@ def require_checksum(written: Any, contents: Mapping[str, Any], path: str | os.P
 
 
 def attribute(item: h5py.Group | h5py.Dataset, name: str, text: bool = False) -> Any:
-    """Return an attribute (numbers, or bytes of fixed length).
-
-    Return None if there is none, or if it has a type that this program does not write.
+    """Return an attribute (numbers, or bytes of fixed length); None if there is none, or of no type that is written
+    here.
 
     text : also accept a single string of variable length, if the file's heaps have been checked.
     """
@@ -190,8 +165,8 @@ def check_heaps(
 ) -> int:
     """Raise InputError if the file is not HDF5, or if a damaged heap of strings would put HDF5 into an endless loop.
 
-    `otherwise` is what is said of a file that is not HDF5. Call this before reading strings of variable length. Returns
-    the size of the largest object in a heap, in bytes. Local; reads the whole file once.
+    To be called before reading strings of variable length. Returns the size of the largest object in a heap, in bytes.
+    Local; reads the whole file once.
     """
     largest = 0
     try:
@@ -210,19 +185,14 @@ def check_heaps(
 
 
 def _check_heap(content: mmap.mmap, start: int, path: str | os.PathLike[str]) -> int:
-    """Check that the objects of a heap follow one another to its end, as HDF5 will traverse them.
-
-    Returns the size of the largest object in bytes.
-    """
+    """Check that a heap's objects follow one another to its end, as for HDF5; return the size of the largest."""
     largest, end = 0, start + int.from_bytes(content[start + 8 : start + 16], "little")
     if end > len(content):
         return 0  # not a heap: HDF5 refuses objects that extend beyond the file
     at = start + 16
     while at + 16 <= end:
-        number, size = (
-            int.from_bytes(content[at : at + 2], "little"),
-            int.from_bytes(content[at + 8 : at + 16], "little"),
-        )
+        number = int.from_bytes(content[at : at + 2], "little")
+        size = int.from_bytes(content[at + 8 : at + 16], "little")
         step = size if number == 0 else 16 + -(-size // 8) * 8  # number 0: the remaining space, with its header
         if not 16 <= step <= end - at:
             raise InputError(f"{path}: is damaged: a heap of strings is broken at byte {at}; copy it again")

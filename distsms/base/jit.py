@@ -1,9 +1,8 @@
 """`njit` for the kernels, compiled on first use and kept in a cache that many processes may use at once.
 
-Numba compiles a version of a function for each combination of argument types. Its cache stores each version in a file,
-and the names of these files in an index. Numba replaces each file atomically, but not a file and the index together.
-If two processes store different versions at the same moment, they choose the same file name for both. From then on, the
-index leads to the wrong version for one of the two combinations of types. So this module locks a file in the folder of
+Numba's cache stores each version of a function, for a combination of argument types, in a file, and the names of these
+files in an index. It replaces each atomically, but not a file and the index together: two processes that store
+different versions at the same moment choose the same file name for both. So this module locks a file in the folder of
 the cache while Numba loads or stores a version.
 
 What is in the cache is code that runs. So a folder is used only if it belongs to this user and nobody else can write to
@@ -34,15 +33,9 @@ from numba.core.runtime import rtsys
 
 LOCK = "distsms.lock"
 PATIENCE = 10.0
-"""A process waits this many seconds for the lock. Then it continues without it, since the lock of a failed host may
-remain.
-"""
+"""A process waits so many seconds for the lock, and then does without: that of a failed host may remain."""
 UNCOUNTED = {"_nrt": False}
-"""An option for kernels that make no arrays: references to arrays are not counted.
-
-Otherwise each call of another kernel with an array counts them, by atomic instructions that take longer than reading a
-number.
-"""
+"""An option for kernels that make no arrays: to count references takes longer than to read a number."""
 _BY_OTHERS = stat.S_IWGRP | stat.S_IWOTH
 _DIGEST = hashlib.sha256().digest_size
 _given_up: set[str] = set()
@@ -146,10 +139,7 @@ class _Places(CompileResultCacheImpl):  # type: ignore[misc]
 
 
 class _CheckedFile(IndexDataCacheFile):  # type: ignore[misc]
-    """The files of a kernel, each with a checksum at its end, which Numba's own cache ignores.
-
-    Nothing is read of a file that is damaged, has no checksum, or is of another user: the kernel is compiled again.
-    """
+    """The files of a kernel, with checksums at their ends; those of other users or damaged ones are compiled again."""
 
     def _load_index(self) -> Any:
         return self._if_whole(self._index_path, super()._load_index) or {}
@@ -209,7 +199,6 @@ def _compiled_in(function: Any) -> list[tuple[str, str]]:
 
 @functools.cache
 def _digest_of_file(path: str) -> str:
-    """Return the digest of a file; "" if it cannot be read, as in an archive."""
     try:
         return hashlib.sha256(Path(path).read_bytes()).hexdigest()
     except OSError:
@@ -217,7 +206,6 @@ def _digest_of_file(path: str) -> str:
 
 
 def _enable_caching(dispatcher: Any) -> None:
-    """Give a dispatcher Numba's cache, with methods that hold the lock."""
     try:
         with _absolute_home():
             dispatcher._cache = _Cache(dispatcher.py_func)
@@ -252,8 +240,8 @@ def _absolute_home() -> Iterator[None]:
 def _without_compiler(load: Callable[..., Any], load_only: Callable[..., Any]) -> Callable[..., Any]:
     """Return a method that loads a compiled version without importing what is needed only to compile.
 
-    Numba imports its implementation of all of Python and NumPy before it looks into the cache, which takes 0.2 s in
-    each process. Compiled code needs none of it but the runtime that counts references.
+    Numba imports its implementation of all of Python and NumPy before it looks into the cache, which takes 0.2 s.
+    Compiled code needs none of it but the runtime that counts references.
     """
 
     def loaded(signature: Any, target: Any) -> Any:
@@ -283,10 +271,7 @@ def _warn_once(text: str) -> None:
 
 @contextlib.contextmanager
 def _lock(folder: str | None, kind: int) -> Iterator[None]:
-    """Hold the lock of a folder, if possible.
-
-    A read-only folder, or a file system without locks, is used without it.
-    """
+    """Hold the lock of a folder, if possible; a read-only folder, or a file system without locks, is used without."""
     with contextlib.ExitStack() as stack:
         # Numba's NullCache, in use with NUMBA_DISABLE_JIT, has no folder.
         with contextlib.suppress(OSError, TypeError):

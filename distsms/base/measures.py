@@ -1,8 +1,7 @@
-"""The performance measures: their names, families and parameters.
+"""The performance measures: their families, their parameters and names, such as ``"f0.5"`` or ``"precision@100"``.
 
-A measure has a name on the command line, in model files and in the library, such as ``"rocarea"``, ``"f0.5"`` or
-``"precision@100"``. The commands and public functions convert the name to a `Measure` with `Measure.parse`; all other
-functions are given the `Measure`. This module does not import NumPy, so that ``--help`` is fast.
+The commands and public functions convert the name to a `Measure` with `Measure.parse`; all other functions are given
+the `Measure`. This module does not import NumPy, so that ``--help`` is fast.
 """
 
 from __future__ import annotations
@@ -20,9 +19,7 @@ NAMES = (
 )
 
 WEIGHTINGS = ("pairs", "each")
-"""What groups count in ROCArea within groups, which is called gauc@pairs or gauc@each: as much as they have pairs, or
-each group alike.
-"""
+"""What groups count in ROCArea within groups, gauc@pairs or gauc@each: as much as they have pairs, or alike."""
 
 SMALLEST_BETA, LARGEST_BETA = 1e-6, 1e6
 
@@ -63,9 +60,7 @@ class Family:
     has_curvature: bool = False  # estimating second derivatives may pay; see `distsms.optim.curvature`
     history: int | None = None  # of the solver, if the usual one does not suit it
     bias: float | None = None  # the value of the constant feature that a training usually has
-    chooser: str | None = (
-        None  # the measure of held-out rows that usually chooses its lambda, if not the measure itself
-    )
+    chooser: str | None = None  # what usually chooses its lambda on held-out rows, if not the measure itself
 
     @property
     def has_probabilities(self) -> bool:
@@ -199,30 +194,14 @@ WHOLE = {"average_precision": "average precision", "bedroc": "BEDROC"}
 
 @dataclass(frozen=True)
 class Measure:
-    """A performance measure of a linear classifier.
+    """A performance measure of a linear classifier. Two spellings of one, such as ``"f2"`` and ``"f2."``, are equal."""
 
-    Parameters
-    ----------
-    name : str
-        The name as it was given. Two spellings of one measure, such as ``"f2"`` and ``"f2."``, are equal.
-    family : Family
-        What the measure can be.
-    beta : float, optional
-        The weight of recall in F-beta; None for the other families.
-    k : int, optional
-        The number of rows called positive in precision@K and recall@K; None for the other families.
-    max_fpr : float, optional
-        The largest false positive rate that counts in pauc@BETA, `SMALLEST_RATE` to 1; None for the other families.
-    within_groups : {"pairs", "each"}, optional
-        What groups count in gauc, ROCArea within groups; None for the other families.
-    """
-
-    name: str = field(compare=False)
+    name: str = field(compare=False)  # as it was written
     family: Family
-    beta: float | None = None
-    k: int | None = None
-    max_fpr: float | None = None
-    within_groups: str | None = None
+    beta: float | None = None  # of F-beta: the weight of recall
+    k: int | None = None  # of precision@K and recall@K: the number of rows called positive
+    max_fpr: float | None = None  # of pauc@BETA: the largest false positive rate that counts, `SMALLEST_RATE` to 1
+    within_groups: str | None = None  # of gauc: "pairs" or "each", what groups count
 
     @classmethod
     def parse(cls, measure: str | Measure) -> Measure:
@@ -255,9 +234,8 @@ class Measure:
         return Measure.parse(f"{self.family.name.removesuffix('k')}{max(1, round(self.k * share))}")
 
     def within(self, weighting: str | None) -> Measure:
-        """Return this measure within groups; the measure itself if `weighting` is None.
-
-        Raises InputError if this is not ROCArea, or `weighting` is not one of `WEIGHTINGS`.
+        """Return this measure within groups, or itself for None; InputError if it is not ROCArea, or the weighting
+        unknown.
         """
         if weighting is None:
             return self
@@ -278,15 +256,13 @@ class Measure:
         return self.family.chooser or self.name
 
     def bias(self, value: float | None) -> float | None:
-        """Return the value of the constant feature of a training; None if there is none.
-
-        `value` is what the user asks for: a value, 0 for no such feature, or None for what is usual.
+        """Return the constant feature's value of a training, None for none, if the user asks for `value` (None: the
+        usual).
         """
         return self.family.bias if value is None else value or None
 
     @property
     def display_name(self) -> str:
-        """The name as it is written in reports."""
         return display_name(self.name)
 
     def __str__(self) -> str:
@@ -305,10 +281,7 @@ def check_ranking(name: str) -> str:
 
 
 def check_path_measures(text: str) -> str:
-    """Return what a path trains for: a measure of rankings, one of `RIVALS`, or pauc@ with several BETA.
-
-    Several BETA, such as pauc@0.01,0.05, become measures that are joined by commas. Raises InputError for others.
-    """
+    """Return what a path trains for: a ranking, one of `RIVALS`, or pauc@ with several BETA, joined by commas."""
     if text in RIVALS:
         return text
     family, _, betas = text.partition("@")
@@ -320,25 +293,14 @@ def check_path_measures(text: str) -> str:
 
 @dataclass(frozen=True)
 class HeadMeasure:
-    """A measure of the head of a ranking, which is reported and can choose among models; only pauc is trained for.
+    """A measure of the head of a ranking, which is reported and can choose among models; only pauc is trained for."""
 
-    Parameters
-    ----------
-    name : str
-        Such as "tpr@fpr=0.01", "recall@precision=0.9", "pauc@0.05" or "lift@1%".
-    family : str
-        "tpr@fpr", "recall@precision", "precision@recall", "pauc", "precision@share", "recall@share" or "lift@share".
-    level : float
-        The false positive rate, the precision, or the share of the rows: more than 0, at most 1.
-    """
-
-    name: str
-    family: str
-    level: float
+    name: str  # such as "tpr@fpr=0.01", "recall@precision=0.9", "pauc@0.05" or "lift@1%"
+    family: str  # "tpr@fpr", "recall@precision", "precision@recall", "pauc" or "precision@share", "recall@.", "lift@."
+    level: float  # the false positive rate, the precision, or the share of the rows: more than 0, at most 1
 
     @classmethod
     def parse(cls, name: str) -> HeadMeasure | None:
-        """Return the measure of this name, or None if it is no measure of the head."""
         number = r"(\d+\.?\d*|\.\d+)((?:e[+-]?\d+)?)"
         for pattern in (
             rf"(tpr@fpr|recall@precision|precision@recall)={number}",
@@ -354,7 +316,6 @@ class HeadMeasure:
 
     @property
     def display_name(self) -> str:
-        """The name as it is written in reports."""
         percent = f"{100 * self.level:.15g} %"
         return {
             "tpr@fpr": f"TPR at FPR {percent}",
@@ -371,21 +332,11 @@ CONDITIONS_OF_MODELS = CONDITIONS.replace(", top=100 or", " or")
 
 
 class Condition(NamedTuple):
-    """What a threshold has to fulfil.
+    """What a threshold has to fulfil."""
 
-    Attributes
-    ----------
-    quantity : {"fpr", "precision", "recall", "top"}
-        What is limited. "top" is the number or the share of the rows that are called positive.
-    level : float
-        The limit: a rate from 0 to 1 or, for a number of rows, at least 1.
-    share : bool
-        Whether `level` is a share; False only for a number of rows.
-    """
-
-    quantity: str
-    level: float
-    share: bool = True
+    quantity: str  # what is limited: "fpr", "precision", "recall" or "top", the rows that are called positive
+    level: float  # a rate from 0 to 1 or a number of rows, at least 1
+    share: bool = True  # False only for a number of rows
 
     def measures(self, n: float) -> list[HeadMeasure]:
         """Return the measures of the head at this condition, on n rows. Models are compared by the first one."""
@@ -417,7 +368,6 @@ class Condition(NamedTuple):
 
     @property
     def in_words(self) -> str:
-        """The condition in words, such as "precision at least 90 %"."""
         percent = f"{100 * self.level:.15g} %"
         if self.quantity == "top":
             return f"top {percent} of the rows" if self.share else f"top {self.level:,.0f} rows"
@@ -453,9 +403,7 @@ def display_name(name: str) -> str:
 
 
 def check_chooser(name: str) -> str:
-    """Return the name, not an alias, if held-out rows can be measured by it, so that it can choose a lambda; else
-    InputError.
-    """
+    """Return the name, not an alias, if held-out rows can be measured by it to choose a lambda; else InputError."""
     name = ALIASES.get(name, name)
     family = FAMILIES.get(name)
     if family == ERROR_RATE:

@@ -29,10 +29,7 @@ class Memory:
 
 
 def available(root: Path = Path("/"), held: int = 0) -> int:
-    """Return the bytes that this machine has available, or the limit of a control group if that is less. Local.
-
-    root : of the file system with /proc and /sys. held : bytes that processes have taken already, and that count, too.
-    """
+    """Return the bytes of memory that are available here, with those `held`, or a control group's limit. Local."""
     fields = (line.split() for line in _lines(root / "proc/meminfo"))
     found = [1024 * int(field[1]) + held for field in fields if field[0] == "MemAvailable:"]
     found = found or [os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")]
@@ -48,11 +45,7 @@ def available(root: Path = Path("/"), held: int = 0) -> int:
 
 
 def give_back() -> None:
-    """Return to the operating system what the C library holds of memory that is not used any more. Local.
-
-    Arrays of up to 32 MiB come from its heap, which keeps pages between arrays that are still used. Without glibc this
-    does nothing. Cost: about 0.1 s for each GiB.
-    """
+    """Return unused memory that glibc holds, for arrays up to 32 MiB, to the system; about 0.1 s for each GiB."""
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
     if trim is not None:
         trim(0)
@@ -65,7 +58,6 @@ def resident(root: Path = Path("/")) -> int:
 
 
 def _lines(path: Path) -> list[str]:
-    """Return the lines of a small file; none if it cannot be read."""
     try:
         return path.read_text().splitlines()
     except OSError:

@@ -1,7 +1,6 @@
 """New files whose writing may fail at any byte: the failure is remembered, and the library that writes never sees it.
 
-A disk may be full, a quota exceeded, a file server gone. HDF5 crashes the process where a write fails; other libraries
-raise what they like, and raise again when they close the file. So they all write to an `OutputFile`.
+HDF5 crashes the process where a write fails; others raise what they like, and again when they close the file.
 """
 
 from __future__ import annotations
@@ -36,9 +35,8 @@ NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 class OutputFile(io.RawIOBase):
     """A binary file to write to, and to read back from, that remembers the first failure instead of raising it.
 
-    After a failure, it drops what is written; `check` and `finish` raise the failure. While the file is open it is
-    locked, where the file system has locks. With `new`, it must not exist yet; else it must, and keeps its content.
-    Raises OSError if it cannot be opened.
+    After a failure, it drops what is written; `check` and `finish` raise it. It is locked while it is open, where the
+    file system has locks. With `new`, it must not exist yet; else it must. Raises OSError if it cannot be opened.
     """
 
     def __init__(self, path: str | os.PathLike[str], new: bool = True) -> None:
@@ -49,7 +47,6 @@ class OutputFile(io.RawIOBase):
             fcntl.flock(self._handle, fcntl.LOCK_EX)
 
     def check(self) -> None:
-        """Raise the first failure as OSError, if there was one."""
         if self._failure is not None:
             raise self._failure
 
@@ -68,7 +65,6 @@ class OutputFile(io.RawIOBase):
             return False
 
     def _try(self, call: Any, *args: Any) -> Any:
-        """Return what the call returns, or None after a failure."""
         if self._failure is None:
             try:
                 return call(*args)
@@ -123,8 +119,8 @@ def real_path(path: str | os.PathLike[str]) -> Path:
     """Return where an output goes: its path with all symbolic links followed, none of which another user planted.
 
     In a folder where everybody may write (/tmp), a link counts only if it belongs to this user or to the folder's
-    owner; else, or if links form a loop, this raises InputError. Linux has the same rule for opening files
-    (protected_symlinks), but not for looking where a link leads.
+    owner; else, or in a loop, this raises InputError. Linux has that rule for opening files, but not for looking at
+    links.
     """
     whole = Path(path) if os.path.isabs(path) else Path(os.getcwd(), path)
     here, parts, links = Path("/"), [*reversed(whole.parts[1:])], 0
@@ -194,11 +190,7 @@ def create_partial(path: Path) -> tuple[Path, OutputFile]:
 
 
 def _remove_left_over(path: Path, host: str, own: Path) -> None:
-    """Remove temporary files for `path` that nobody writes any more.
-
-    A file of this host is left over if its lock is free. One of another host must also be old, because a file server
-    need not tell this host of locks that others hold.
-    """
+    """Remove what nobody writes for `path`: of this host, if unlocked; of others, whose locks may not show, if old."""
     name = re.compile(
         rf"\.{re.escape(path.name)}\.(?:([0-9a-f]{{8}})-[0-9a-f]{{16}}|[0-9a-f]{{32}}){re.escape(PARTIAL)}"
     )

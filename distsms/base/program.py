@@ -18,10 +18,7 @@ class _NoPandas:
 
 
 def leave_out_pandas(pyarrow: Any) -> None:
-    """Let pyarrow take pandas for absent in the program, which does not use it. To load it takes up to 0.7 s.
-
-    pyarrow looks for pandas once, when it makes its first array.
-    """
+    """Let pyarrow, at its first array, take pandas for absent in the program: to load it takes up to 0.7 s."""
     if runs and "pandas" not in sys.modules:
         finder: Any = _NoPandas()
         sys.meta_path.insert(0, finder)

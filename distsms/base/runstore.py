@@ -17,11 +17,7 @@ VERSION = 1
 
 
 class ResumableStore:
-    """A folder with the finished parts in a sub-folder, and with a file KIND.json that describes the problem.
-
-    Only the root uses it, while it holds the folder with `distsms.base.files.exclusive`. `kind` is that of the job,
-    such as "path"; then KIND.json is path.json. `parts` is the name of the sub-folder.
-    """
+    """A folder with finished parts in `parts`, and with KIND.json on the problem; for the root, which holds it."""
 
     kind: ClassVar[str]
     parts: ClassVar[str]
@@ -31,7 +27,6 @@ class ResumableStore:
 
     @property
     def name(self) -> str:
-        """What messages call the job."""
         return self.kind
 
     @property
@@ -47,10 +42,7 @@ class ResumableStore:
             raise InputError(f"{self.path}: holds something that is not a {self.name}; name another folder")
 
     def open(self, problem: Mapping[str, Any]) -> None:
-        """Start a new store for a problem, or resume the one that exists.
-
-        Raises InputError if the store belongs to another problem; the message lists the differences.
-        """
+        """Start a new store for a problem, or resume the one that exists; InputError lists how another differs."""
         parts = self.path / self.parts
         if not self.identity.exists() or not any(parts.glob("[!.]*")):
             self.describe(problem)
@@ -63,7 +55,6 @@ class ResumableStore:
             )
 
     def describe(self, problem: Mapping[str, Any], **more: Any) -> None:
-        """Write KIND.json: the problem, and further fields for the results."""
         self.write(self.identity, {"format": f"distsms-{self.kind}", "version": VERSION, "problem": problem, **more})
 
     def read(self, *names: str) -> dict[str, Any]:
@@ -77,6 +68,5 @@ class ResumableStore:
         return read_objects(self.identity, fields, remedy)[0]
 
     def write(self, path: Path, value: Any) -> None:
-        """Write a value as a JSON file, atomically."""
         with atomic_write(path) as file:
             file.write((to_json(sealed(value), indent=1) + "\n").encode())

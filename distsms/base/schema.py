@@ -22,21 +22,7 @@ LIMITS = ("time_limit", "max_evaluations")
 
 
 def differences(there: Mapping[str, Any], here: Mapping[str, Any], prefix: str = "") -> list[str]:
-    """Return sentences that say how two mappings of the same kind differ.
-
-    Parameters
-    ----------
-    there, here : mapping
-        The description of a problem that a folder holds, and that of the present problem. `LIMITS` are ignored. Files
-        are compared by their fingerprints, not by their paths.
-    prefix : str, optional
-        Is put before the names of fields, for nested mappings.
-
-    Returns
-    -------
-    list of str
-        One sentence for each difference.
-    """
+    """Return how a folder's problem differs from this one, `LIMITS` aside; of files, the fingerprints count."""
     found = []
     for name in dict.fromkeys([*there, *here]):
         old, new = there.get(name), here.get(name)
@@ -60,30 +46,23 @@ Fields = Mapping[str, Callable[[Any], bool]]
 
 
 def is_number(value: Any) -> bool:
-    """Return whether a value from JSON is a finite float or an integer in the range of floats.
-
-    Python's JSON also reads NaN, infinities and integers beyond any float.
-    """
+    """Return whether a value is a finite float, or an integer in their range; Python's JSON reads others, too."""
     return type(value) in (int, float) and abs(value) <= sys.float_info.max
 
 
 def is_share(value: Any) -> bool:
-    """Return whether a value from JSON is a number from 0 to 1."""
     return is_number(value) and 0 <= value <= 1
 
 
 def is_number_or_null(value: Any) -> bool:
-    """Return whether a value from JSON is None or satisfies `is_number`."""
     return value is None or is_number(value)
 
 
 def is_text(value: Any) -> bool:
-    """Return whether a value from JSON is a string."""
     return isinstance(value, str)
 
 
 def is_positive(value: Any) -> bool:
-    """Return whether a value from JSON satisfies `is_number` and is above 0."""
     return is_number(value) and bool(value > 0)
 
 
@@ -104,29 +83,9 @@ def sealed(value: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def read_objects(path: Path, fields: Fields, remedy: str, lines: bool = False) -> list[dict[str, Any]]:
-    """Read the JSON objects in a file.
+    """Read the JSON objects in a file: one, in a list, or one in each line; `fields` are conditions on their values.
 
-    Parameters
-    ----------
-    path : Path
-        The file.
-    fields : mapping
-        For each required field, a condition on its value.
-    remedy : str
-        What to do if the file is damaged, for the error message.
-    lines : bool, optional
-        Whether the file has one object in each line; else it is one object.
-
-    Returns
-    -------
-    list of dict
-        A single object is a list of length 1.
-
-    Raises
-    ------
-    InputError
-        If the file cannot be read, or an object lacks a field. If there is one object in each line, the message has the
-        number of the line.
+    Raises InputError, with the number of the line and the remedy, if it cannot be read, is damaged or lacks a field.
     """
     found, number = [], 0
     try:

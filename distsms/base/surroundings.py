@@ -13,9 +13,8 @@ from typing import Any, NamedTuple
 
 
 class StandardStream(io.RawIOBase):
-    """Standard output or standard error: what cannot be written is dropped, so that a log that is lost ends no run.
-
-    `failure` is the first one, or None.
+    """Standard output or error: what cannot be written is dropped, and the first `failure` kept; no lost log ends a
+    run.
     """
 
     def __init__(self, descriptor: int) -> None:

@@ -1,7 +1,4 @@
-"""Divide text files among ranks by byte ranges. Plain files are cut at any byte; compressed files stay whole.
-
-The text of a share is read in blocks of whole lines. From the offset of a block, messages compute line numbers.
-"""
+"""Divide text files among ranks by byte ranges, and read them in blocks of whole lines. Compressed files stay whole."""
 
 from __future__ import annotations
 
@@ -18,9 +15,7 @@ from distsms.base.errors import InputError
 from distsms.base.files import look_at
 
 BLOCK_BYTES = 2**24
-"""The number of bytes that are parsed at a time: large enough to make the cost of a call negligible, small against
-memory.
-"""
+"""So many bytes are parsed at a time: large enough to make the cost of a call negligible, small against memory."""
 LONGEST_LINE, LONGEST_HEADER = 2**27, 2**25
 """The longest line, and the longest header of a table, that are accepted, in bytes. A small compressed file can hold
 lines of any length, and parsing takes several times the memory of the line.
@@ -67,9 +62,8 @@ class TextPosition(NamedTuple):
 def plan(paths: Sequence[str | os.PathLike[str]], n_shares: int) -> list[list[ByteRange]]:
     """Cut files into `n_shares` consecutive shares of about equal numbers of bytes, some of which may be empty. Local.
 
-    A plain file is cut at any byte. A compressed file cannot be entered in the middle, so one share gets all of it. The
-    result depends only on the names and sizes of the files, so every rank can compute it by itself. Cost: one stat and
-    one open for each file. Raises InputError if a file is missing, cannot be read, or is not a regular file.
+    A plain file is cut at any byte; a compressed one cannot be entered in the middle. The result depends only on the
+    names and sizes of the files. Cost: one stat and one open for each. Raises InputError if one cannot be read.
     """
     if n_shares < 1:
         raise ValueError(f"n_shares is {n_shares}, must be 1 or more")
@@ -99,9 +93,7 @@ def naming_errors(path: str) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        damaged = (
-            f"the compressed data are damaged ({error}); copy the file again"  # bz2 raises OSError without a number
-        )
+        damaged = f"the compressed data are damaged ({error}); copy the file again"  # bz2's OSError has no number
         raise InputError(f"{path}: {error.strerror or damaged}") from error
     except EOFError as error:
         raise InputError(f"{path}: the compressed data end too early; copy or download the file again") from error
@@ -129,9 +121,7 @@ def inspect(path: str) -> tuple[int, tuple[str, str] | None]:
         status = look_at(path)
         with open(path, "rb") as stream:
             head = stream.read(max(map(len, _MAGIC)))
-    return status.st_size, next(
-        (decompressor for magic, decompressor in _MAGIC.items() if head.startswith(magic)), None
-    )
+    return status.st_size, next((opener for magic, opener in _MAGIC.items() if head.startswith(magic)), None)
 
 
 @contextlib.contextmanager

@@ -9,21 +9,13 @@ from collections.abc import Callable, Iterator
 
 
 class Clock:
-    """Adds up wall time, and bytes moved, by the name of a phase, in order of first use.
-
-    `moved` returns the bytes sent and received so far.
-    """
+    """Adds up wall time, and bytes `moved` (sent and received so far), by phases, in order of first use."""
 
     def __init__(self, moved: Callable[[], tuple[int, int]] = lambda: (0, 0)) -> None:
         self.seconds: defaultdict[str, float] = defaultdict(float)
         self.sent: Counter[str] = Counter()
         self.received: Counter[str] = Counter()
         self._moved = moved
-
-    def begin_with(self, earlier: Clock) -> None:
-        """Put the phases of an earlier clock, which has other ones, before those of this one."""
-        self.seconds = earlier.seconds | self.seconds
-        self.sent, self.received = earlier.sent + self.sent, earlier.received + self.received
 
     @contextlib.contextmanager
     def phase(self, name: str) -> Iterator[None]:

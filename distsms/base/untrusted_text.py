@@ -19,9 +19,6 @@ def printable(text: str, kept: str = "") -> str:
 
 
 def harmless_cell(text: str) -> str:
-    """Return the text of a CSV cell: printable or quoted, and with ' before what could be a formula.
-
-    Numbers, such as -0.5 and -12, stay as they are.
-    """
+    """Return the text of a CSV cell, printable or quoted, with ' before what could be a formula, but no number."""
     text = printable(text, "\t\r\n")
     return text if _NUMBER.fullmatch(text) else _FORMULA.sub(r"\1'", text)

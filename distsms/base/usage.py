@@ -12,10 +12,7 @@ from distsms.base.timing import Clock
 
 
 def resource_usage(clock: Clock, moved: tuple[int, int], read: int, evaluations: int) -> dict[str, Any]:
-    """Return what this rank has used so far, and the peak memory in bytes, ready for JSON. Local.
-
-    moved : bytes sent and received. read : bytes read from files.
-    """
+    """Return what this rank has used so far, with bytes `moved` (sent, received) and `read`, ready for JSON. Local."""
     return {
         "seconds": dict(clock.seconds),
         "sent": dict(clock.sent),
@@ -40,16 +37,12 @@ def maximum_usage(ranks: Sequence[dict[str, Any]]) -> dict[str, Any]:
 
 
 def peak_memory() -> int:
-    """Return the largest resident size of this process so far, in bytes."""
     unit = 1 if sys.platform == "darwin" else 1024
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
 
 
 class ReadCounter:
-    """A context that adds to `bytes` the bytes that this process reads from files. On systems other than Linux it is 0.
-
-    Pages of memory-mapped files are not counted.
-    """
+    """A context that adds to `bytes` what this process reads from files (on Linux), but not memory-mapped pages."""
 
     def __init__(self) -> None:
         self.bytes = 0

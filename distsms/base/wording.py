@@ -36,16 +36,9 @@ class Option(NamedTuple):
 
 
 def option(name: str, value: Any = None, *, text: str | None = None) -> str:
-    """Return an option for a text that becomes a message.
+    """Return an option, by its name in Python, for a text that becomes a message, with a `value` as Python takes it.
 
-    Parameters
-    ----------
-    name : str
-        Its name in Python.
-    value : optional
-        A value, as Python takes it.
-    text : str, optional
-        What follows the option on the command line, if that is not the value; without a value, in Python, too.
+    text : what follows it on the command line, if that is not the value; without a value, in Python, too.
     """
     words = [f"--{COMMANDS.get(name, name).replace('_', '-')}"]
     words += [_in_command(value) if text is None else text] * (value is not None or text is not None)
@@ -66,13 +59,7 @@ def _marked(each: Option) -> str:
 
 
 class Message(str):
-    """A text in the words of the command line, which knows where its options are.
-
-    Attributes
-    ----------
-    parts : tuple of str and Option
-        The texts and the options, in their order.
-    """
+    """A text in the words of the command line; its `parts`, in their order, are texts and the options in it."""
 
     parts: tuple[str | Option, ...]
 

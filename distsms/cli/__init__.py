@@ -65,11 +65,7 @@ example:
 
 
 class HelpFormatter(argparse.HelpFormatter):
-    """Wraps descriptions and epilogs at the width of the terminal, paragraph by paragraph.
-
-    Indented lines remain separate lines, and are wrapped if they are too long. In a paragraph of examples, a wrapped
-    command ends its lines with a backslash, so that it can be copied to a shell.
-    """
+    """Wraps descriptions by paragraphs; commands of examples end wrapped lines with a backslash, to be copied."""
 
     def _fill_text(self, text: str, width: int, indent: str) -> str:
         return "\n\n".join(self._fill_paragraph(part, width) for part in text.strip().split("\n\n")) + "\n"
@@ -146,23 +142,7 @@ def describe(parser: argparse.ArgumentParser, summary: str, module: Any) -> None
 
 
 def parse(argv: Sequence[str]) -> argparse.Namespace:
-    """Parse a command line.
-
-    Parameters
-    ----------
-    argv : sequence of str
-        The arguments, without the name of the program.
-
-    Returns
-    -------
-    Namespace
-        The options. `run` is the function of the command, and `mpi` says whether it uses all ranks.
-
-    Raises
-    ------
-    SystemExit
-        After --help, --version and usage errors.
-    """
+    """Parse a command line, without the name of the program; `run` of the options is the command's function."""
     argv = list(argv)
     parser, parsers = make_parsers(argv[:1] if argv and argv[0] in COMMANDS else COMMANDS)
     if argv[:1] == ["compare"]:

@@ -7,20 +7,8 @@ from typing import TYPE_CHECKING
 
 from distsms.base.errors import EXIT_OK, EXIT_REQUEUE
 from distsms.base.measures import RANKING
-from distsms.cli.options import (
-    SOLVERS_HELP,
-    USUAL_SOLVER,
-    add_memory,
-    add_stopping,
-    add_vectors,
-    add_within_groups,
-    long_run,
-    of_vectors,
-    put_within_groups,
-    rows_held,
-    speaker,
-)
-from distsms.cli.path_grid import add_grid, grid
+from distsms.cli import options
+from distsms.cli.path import FoldsNarrator, add_grid, check_measure, flat, measure_of
 from distsms.cli.types import count, ranking_measure
 from distsms.optim.solvers.base import SOLVERS
 
@@ -103,7 +91,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `distsms baseline`."""
     parser.add_argument("data", metavar="DATA", help="A data set made by `distsms shard`.")
     add_grid(parser, ranking_measure, (*RANKING, "pauc@BETA"))
-    add_within_groups(parser)
+    options.add_within_groups(parser)
     parser.add_argument(
         "--path",
         metavar="FOLDER",
@@ -136,13 +124,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--output", default="baseline", metavar="FOLDER", help="The folder for fits and table (default: %(default)s)."
     )
-    parser.add_argument(
-        "--solver", choices=tuple(SOLVERS), help=f"The solver of the fits of distsms. {SOLVERS_HELP}. {USUAL_SOLVER}."
-    )
+    solvers = f"The solver of the fits of distsms. {options.SOLVERS_HELP}. {options.USUAL_SOLVER}."
+    parser.add_argument("--solver", choices=tuple(SOLVERS), help=solvers)
     of_distsms = parser.add_argument_group("method of distsms")
-    add_vectors(of_distsms)
-    add_memory(of_distsms)
-    add_stopping(parser, float("inf"))
+    options.add_vectors(of_distsms)
+    options.add_memory(of_distsms)
+    options.add_stopping(parser, float("inf"))
     parser.set_defaults(check=_check)
     parser.add_argument("--quiet", action="store_true", help="Print nothing but errors.")
 
@@ -150,7 +137,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def _check(args: argparse.Namespace) -> str | None:
     """Return what is wrong with the arguments, or None."""
     without = [*TREES * args.no_trees, *FEATURED * args.no_features]
-    return put_within_groups(args) or (
+    return check_measure(args) or (
         None if set(args.methods or METHODS) - {*without} else "no method is left to compare"
     )
 
@@ -160,7 +147,7 @@ def run(args: argparse.Namespace, comm: Communicator) -> int:
     from distsms.workflow.baseline import compare_methods
 
     narrator = BaselineNarrator(args, comm)
-    with long_run(args, comm) as (signals, opened):
+    with options.long_run(args, comm) as (signals, opened):
         opened.callback(narrator.close)
         result = compare_methods(_request(args), comm, narrator, signals.wanted)
         narrator.conclude(result)
@@ -169,50 +156,28 @@ def run(args: argparse.Namespace, comm: Communicator) -> int:
 
 def _request(args: argparse.Namespace) -> BaselineRequest:
     """Return what the command line asks for."""
+    from distsms.training.task import Distribution
     from distsms.workflow.requests import BaselineRequest
 
-    return BaselineRequest(
-        data=args.data,
-        output=args.output,
-        measure=args.measure,
-        select=args.select,
-        lambdas=grid(args) if args.lambdas else None,
-        folds=args.folds,
-        folds_by=args.folds_by,
-        seed=args.seed,
-        epsilon=args.epsilon,
-        relative=args.relative,
-        path=args.path,
-        methods=args.methods,
+    return BaselineRequest.of(
+        vars(args),
+        measure=measure_of(args),
+        lambdas=args.lambdas and flat(args.lambdas),
         trees=not args.no_trees,
         features=not args.no_features,
-        tree_fits=args.tree_fits,
-        solver=args.solver,
-        settings=of_vectors(args),
-        ordering=args.ordering,
-        step=args.step,
-        memory=args.memory,
-        time_limit=args.time_limit,
+        settings=options.of_vectors(args),
+        distribution=Distribution(args.ordering, args.step),
     )
 
 
-class BaselineNarrator(BaselineObserver):
+class BaselineNarrator(FoldsNarrator, BaselineObserver):
     """Prints what a baseline tells, and its results. It has all methods of `BaselineObserver`."""
 
     def __init__(self, args: argparse.Namespace, comm: Communicator) -> None:
-        from distsms.cli.progress import TaskProgress
-
-        self._args, self._comm, self._speaks = args, comm, comm.is_root and not args.quiet
-        self._say, self._of_features = speaker(self._speaks), TaskProgress(self._speaks)
+        super().__init__(args, comm)
         self._of_fits: Progress | None = None
 
-    def chose_solver(self, solver: str, why: str) -> None:
-        """Print why the solver is not the usual one."""
-        if why:
-            self._say(f"solver    {solver}: {why}")
-
     def planned(self, plan: BaselinePlan) -> None:
-        """Print the problem, the number of fits, which methods are left out, and what takes long."""
         from distsms.workflow.competitors import METHODS
 
         say, manifest, problem = self._say, plan.manifest, plan.problem
@@ -230,12 +195,10 @@ class BaselineNarrator(BaselineObserver):
         say("rows      distributed over the ranks" if plan.distributes_rows else "")
 
     def loaded(self, block: DataBlock) -> None:
-        """Print how the rows are held. **Collective.**"""
-        for line in [*rows_held(block, self._comm, self._args.memory, False), ""]:
+        for line in [*options.rows_held(block, self._comm, self._args.memory, False), ""]:
             self._say(line)
 
     def fitting(self, progress: FitProgress) -> None:
-        """Show what is fitted next."""
         from distsms.cli.progress import Progress
 
         if self._of_fits is None:
@@ -245,19 +208,9 @@ class BaselineNarrator(BaselineObserver):
         self._of_fits(progress.done, progress.total, f"{progress.method}{folds}")
 
     def fitted(self) -> None:
-        """End the display of progress."""
         if self._of_fits is not None:
             self._of_fits.close()
         self._of_fits = None
-
-    def making_features(self, task: str, unit: str, done: float, of: float) -> None:
-        """Show how many of the features are made."""
-        self._of_features(task, unit, done, of)
-
-    def told(self, text: str) -> None:
-        """Print a line on the features of a fold."""
-        self._of_features.close()
-        self._say(text)
 
     def conclude(self, result: Baseline) -> None:
         """Print the tables and the sentences, or that the run was stopped."""

@@ -7,6 +7,7 @@ import re
 from typing import TYPE_CHECKING
 
 from distsms.base.untrusted_text import printable
+from distsms.base.wording import Message
 from distsms.cli.types import count
 from distsms.shards.column_options import BITS
 
@@ -128,12 +129,9 @@ def _hash(text: str) -> list[tuple[str, int]]:
 
 
 def format_columns(reports: Sequence[ColumnReport]) -> str:
-    """Return a list that says how each column is used, followed by notes on columns that look wrong.
-
-    No line is longer than `WIDTH`. If there are more than `MOST_SHOWN` columns, the list shows those with notes first,
-    and then those that are not numbers, and says how many others there are of each kind. A question mark behind the
-    kind points to a note. Columns with the same note share it.
-    """
+    """Return a list of how each column is used, with notes on columns that look wrong, which a ? points to. Of more
+    than `MOST_SHOWN` columns it shows those with notes first, then those that are not numbers, and counts the
+    others."""
     import textwrap
     from collections import Counter
 
@@ -163,11 +161,19 @@ def _notes(reports: Sequence[ColumnReport]) -> dict[str, list[str]]:
     """Return the notes, each with the names of its columns. A note of several columns says COLUMN for their names."""
     alike: dict[str, list[tuple[str, str]]] = {}
     for report in reports:
-        name = re.escape(report.name)
         for note in report.notes:
-            key = re.sub(rf"(--[a-z-]+) {name}(?![\w-])", r"\1 COLUMN", note)
-            alike.setdefault(key, []).append((printable(report.name) or "(no name)", note))
+            alike.setdefault(_general(note, report.name), []).append((printable(report.name) or "(no name)", note))
     return {printable(same[0][1] if len(same) == 1 else key): [name for name, _ in same] for key, same in alike.items()}
+
+
+def _general(note: str, name: str) -> str:
+    """Return a note with COLUMN in the place of its column's name in options."""
+    parts = note.parts if isinstance(note, Message) else (note,)
+    options = (
+        (part, part) if isinstance(part, str) else (part.command, part.command.removesuffix(f" {name}"))
+        for part in parts
+    )
+    return "".join(text if rest == text else f"{rest} COLUMN" for text, rest in options)
 
 
 def _listed(names: Sequence[str]) -> str:

@@ -162,11 +162,9 @@ def options(args: argparse.Namespace) -> EvaluationOptions:
 
 
 def _check(args: argparse.Namespace) -> str | None:
-    """Return what is wrong with the arguments, or None. Without --test, the last argument becomes the data."""
+    """Return what is wrong with the arguments, or None."""
     if args.test is None and len(args.paths) != 2:
         return "give MODEL DATA, or any number of models and --test DATA"
-    if args.test is None:
-        args.test = args.paths.pop()
     return None
 
 
@@ -179,7 +177,9 @@ def run(args: argparse.Namespace, comm: Communicator) -> int:
     from distsms.workflow.requests import EvaluateRequest
 
     say = Speaker(True)
-    evaluated = evaluate(EvaluateRequest(args.paths, args.test, options(args), reading(args)), comm)
+    # Without --test, the last argument is the data.
+    models, data = (args.paths[:-1], args.paths[-1]) if args.test is None else (args.paths, args.test)
+    evaluated = evaluate(EvaluateRequest(models, data, options(args), reading(args)), comm)
     if not comm.is_root:
         return EXIT_OK
     for note in evaluated.notes:
@@ -207,7 +207,7 @@ def _print_one(evaluated: Evaluated, args: argparse.Namespace, say: Speaker) -> 
     (of_model,) = evaluated.models
     measures, info = of_model.measures, of_model.model.info
     say(f"{of_model.path} on {_describe_rows(evaluated)}")
-    if not os.path.isdir(args.test) and format_of(args.test) == "text" and not of_model.model.coded.sequences:
+    if not os.path.isdir(evaluated.data) and format_of(evaluated.data) == "text" and not of_model.model.coded.sequences:
         zero_based = info["zero_based"] if args.zero_based is None else args.zero_based
         say(f"  text with columns counted from {0 if zero_based else 1}, positive label {info['label_map']['+1']}")
     for line in evaluated.warnings:

@@ -132,16 +132,8 @@ def run(args: argparse.Namespace, comm: Communicator) -> int:
     from distsms.workflow.features import make_features
     from distsms.workflow.requests import FeaturesRequest
 
-    request = FeaturesRequest(
-        data=args.data,
-        output=args.output if args.folder is None else args.folder,
-        options=_options(args),
-        like=args.like,
-        shards=args.shards,
-        compression=args.compression,
-        overwrite=args.overwrite,
-        memory=args.memory,
-    )
+    output = args.output if args.folder is None else args.folder
+    request = FeaturesRequest.of(vars(args), output=output, options=_options(args))
     narrator = FeaturesNarrator(args, comm.is_root and not args.quiet, comm.size)
     narrator.conclude(make_features(request, comm, narrator))
     return EXIT_OK
@@ -157,11 +149,9 @@ class FeaturesNarrator(FeaturesObserver):
         self._say, self._progress = speaker(speaks), TaskProgress(speaks)
 
     def progress(self, task: str, unit: str, done: float, of: float) -> None:
-        """Show how much of a task is done."""
         self._progress(task, unit, done, of)
 
     def noted(self, note: Note) -> None:
-        """Print a note."""
         self._progress.close()
         self._say(f"  {note.kind:<9} {note.text}")
 

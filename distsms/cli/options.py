@@ -8,8 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from distsms.base.errors import InputError
-from distsms.base.measures import CONDITIONS_OF_MODELS, WEIGHTINGS, Measure
+from distsms.base.measures import CONDITIONS_OF_MODELS, WEIGHTINGS
 from distsms.cli.types import add_threads, condition, count, duration, memory, not_negative, positive
 from distsms.parallel.signals import StopSignals
 
@@ -29,13 +28,9 @@ USUAL_SOLVER = "The default is lmvm, or lbfgs with --l1 and where petsc4py canno
 
 @contextlib.contextmanager
 def long_run(args: argparse.Namespace, comm: Communicator) -> Iterator[tuple[StopSignals, contextlib.ExitStack]]:
-    """Surround a long run: remember signals that arrive, and close at the end what the run has opened.
-
-    It yields the signals, which tell the run whether it should stop, and a stack to which the run adds what is to be
-    closed at the end.
-    """
-    with args.signals as signals, contextlib.ExitStack() as held:
-        yield signals, held
+    """Surround a long run: yield signals that arrive, and a stack for what is to be closed at the end."""
+    with args.signals as signals, contextlib.ExitStack() as stack:
+        yield signals, stack
 
 
 def add_stopping(parser: argparse.ArgumentParser, time_limit: float) -> None:
@@ -77,7 +72,7 @@ def add_stopping(parser: argparse.ArgumentParser, time_limit: float) -> None:
 
 
 def add_within_groups(parser: argparse.ArgumentParser) -> None:
-    """Add the option that turns ROCArea into ROCArea within groups; `put_within_groups` carries it out."""
+    """Add the option that turns ROCArea into ROCArea within groups."""
     parser.add_argument(
         "--within-groups",
         choices=WEIGHTINGS,
@@ -100,18 +95,6 @@ def add_bias(parser: argparse.ArgumentParser) -> None:
         " like any other. ROCArea and PRBEP do not depend on it (default: 1 for logistic and logistic-balanced, else"
         " none).",
     )
-
-
-def put_within_groups(args: argparse.Namespace) -> str | None:
-    """Put the option of `add_within_groups` into `args.measure`; return what is wrong with it, or None."""
-    if args.within_groups is None:
-        return None
-    try:
-        measure = Measure.parse(str(args.measure).partition(",")[0]).within(args.within_groups)
-    except InputError as error:
-        return str(error)
-    args.measure = measure if isinstance(args.measure, Measure) else measure.name
-    return None
 
 
 FIVE_FOLDS = (
@@ -149,9 +132,9 @@ def add_decisions(parser: argparse.ArgumentParser, folds: str = FIVE_FOLDS) -> N
     )
 
 
-def add_vectors(how: argparse._ActionsContainer) -> None:
+def add_vectors(group: argparse._ActionsContainer) -> None:
     """Add the options that say how scores are sorted, where vectors are kept, and how many of them."""
-    how.add_argument(
+    group.add_argument(
         "--ordering",
         choices=("auto", "gather", "exchange", "bins"),
         default="auto",
@@ -160,28 +143,28 @@ def add_vectors(how: argparse._ActionsContainer) -> None:
         " score in place of sorting, and encloses J in a small interval, whose upper end is reported; auto takes what"
         " costs less (default: %(default)s).",
     )
-    how.add_argument(
+    group.add_argument(
         "--step",
         choices=("auto", "root", "spread"),
         default="auto",
         help="Where the solver's vectors are kept: root keeps them whole on the root, spread keeps a slice of each on"
         " every rank; auto spreads them from 2^20 columns on (default: %(default)s).",
     )
-    how.add_argument(
+    group.add_argument(
         "--history",
         type=count,
         metavar="N",
         help="How many pairs of vectors the solver remembers (default: 50; 5 with more columns than rows; 100 for"
         " pauc@BETA).",
     )
-    how.add_argument(
+    group.add_argument(
         "--planes",
         type=count,
         default=100,
         metavar="N",
         help="How many planes the proof of the gap uses (default: %(default)s). bmrm keeps all of its planes.",
     )
-    how.add_argument(
+    group.add_argument(
         "--scaling",
         type=float,
         metavar="S",
@@ -189,12 +172,12 @@ def add_vectors(how: argparse._ActionsContainer) -> None:
         " the mean square of column j. With 0 they work on w itself (default: 0.125 with at most 512 columns, 0.2 with"
         " more).",
     )
-    how.add_argument(
+    group.add_argument(
         "--no-zero-plane",
         action="store_true",
         help="Do not use the fact that the risk R is never negative, neither in the proof nor in bmrm's model of R.",
     )
-    how.add_argument(
+    group.add_argument(
         "--vector-memory",
         type=memory,
         default=2**31,
@@ -202,12 +185,12 @@ def add_vectors(how: argparse._ActionsContainer) -> None:
         help="The most memory that the vectors of --history and --planes together may take on each rank that holds"
         " them. If they would take more, fewer vectors are kept (default: 2GiB).",
     )
-    add_threads(how)
+    add_threads(group)
 
 
-def add_memory(how: argparse._ActionsContainer) -> None:
+def add_memory(group: argparse._ActionsContainer) -> None:
     """Add --memory."""
-    how.add_argument(
+    group.add_argument(
         "--memory",
         type=memory,
         metavar="SIZE",
@@ -237,15 +220,7 @@ def speaker(speaks: bool) -> Speaker:
 
 
 def rows_held(block: DataBlock, comm: Communicator, allowed: float | None = None, whole: bool = True) -> list[str]:
-    """Return lines on how many rows the ranks hold in memory, and how many bytes they read on each pass. Collective.
-
-    Parameters
-    ----------
-    allowed : float, optional
-        The value of `--memory`.
-    whole : bool
-        Whether to describe the rows that are held. If not, the lines describe only the rows that are read on each pass.
-    """
+    """Return lines on rows that ranks hold (if `whole`), and read on each pass; `allowed` is --memory. Collective."""
     from distsms.base.formatting import format_bytes
     from distsms.matrix.coded import CodedRows
     from distsms.matrix.side_by_side import SideBySide
@@ -255,17 +230,17 @@ def rows_held(block: DataBlock, comm: Communicator, allowed: float | None = None
         return f"{show(least)} to {show(most)}" if least < most else show(most)
 
     rows = block.features
-    mine = len(block.labels), rows.nnz, rows.nbytes, rows.bytes_per_pass
-    count, nnz, held_bytes, streamed = zip(*comm.allgather(mine), strict=True)
-    each = ", each" if comm.size > 1 else ""
-    buffers = " with buffers" if any(streamed) else ""
-    what = {CodedRows: "codes", SideBySide: "nonzeros and codes"}.get(type(rows), "nonzeros")
-    held = f"{between(count)} rows, {between(nnz)} {what}, in {between(held_bytes, format_bytes)}{buffers}"
-    lines = [f"ranks     {comm.size}{each} with {held}"] if whole else []
-    if any(streamed):
-        lines.append(
-            f"streamed  {between(streamed, format_bytes)} of the shards{each} on every pass; an evaluation takes two"
-        )
+    of_rank = {"rows": len(block.labels), "nnz": rows.nnz, "bytes": rows.nbytes, "streamed": rows.bytes_per_pass}
+    of_ranks = comm.allgather(of_rank)
+    amounts = {name: [amount[name] for amount in of_ranks] for name in of_rank}
+    each, streams = ", each" if comm.size > 1 else "", any(amounts["streamed"])
+    noun = {CodedRows: "codes", SideBySide: "nonzeros and codes"}.get(type(rows), "nonzeros")
+    memory_text = between(amounts["bytes"], format_bytes) + " with buffers" * streams
+    held_rows = f"{between(amounts['rows'])} rows, {between(amounts['nnz'])} {noun}, in {memory_text}"
+    lines = [f"ranks     {comm.size}{each} with {held_rows}"] if whole else []
+    if streams:
+        streamed = between(amounts["streamed"], format_bytes)
+        lines.append(f"streamed  {streamed} of the shards{each} on every pass; an evaluation takes two")
     elif allowed:
         lines.append("streamed  nothing: all rows are held")
     return lines

@@ -8,37 +8,112 @@ from collections import Counter
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
-from distsms.base.errors import EXIT_VACUOUS
-from distsms.base.measures import RANKING, RIVALS
-from distsms.cli.options import (
-    SOLVERS_HELP,
-    USUAL_SOLVER,
-    add_bias,
-    add_decisions,
-    add_memory,
-    add_stopping,
-    add_vectors,
-    add_within_groups,
-    long_run,
-    of_vectors,
-    put_within_groups,
-    rows_held,
-    speaker,
-)
-from distsms.cli.path_grid import add_grid, l1s
-from distsms.cli.types import count, path_measures
+from distsms.base.errors import EXIT_VACUOUS, InputError
+from distsms.base.measures import CHOOSERS, RANKING, RIVALS, Measure
+from distsms.cli import options
+from distsms.cli.types import BY, add_old_names, chooser, count, not_negative, path_measures, positive, whole
 from distsms.features.candidates import COLUMNS, Candidate, parse
 from distsms.optim.solvers.base import SOLVERS, WIDE
-from distsms.workflow.observers import PathObserver
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
     from distsms.parallel.communicator import Communicator
     from distsms.shards.dataset import DataBlock
     from distsms.training.plan import Plan
     from distsms.workflow.choice import Point
-    from distsms.workflow.path_result import PathResult, PathTask
+    from distsms.workflow.path_result import PathResult, PathTask, Setting
+    from distsms.workflow.path_run import PathObserver
     from distsms.workflow.requests import PathRequest
-    from distsms.workflow.several_paths import Setting
+else:  # the workflow loads NumPy, which nothing may load before a command runs
+    PathObserver = object
+
+USUAL = "1:1e-5"
+"""The lambdas that are tried if the user gives none; `distsms path` adds more at an end where it finds the best one."""
+
+
+def lambdas(text: str) -> list[float]:
+    """Parse a positive number, or FROM:TO[:COUNT] with COUNT numbers, or one for each power of ten."""
+    import math
+
+    try:
+        ends = [positive(end) for end in text.split(":")[:2]]
+    except argparse.ArgumentTypeError as error:
+        raise argparse.ArgumentTypeError(f"{error}, nor FROM:TO or FROM:TO:COUNT, as 1e-1:1e-7 is") from error
+    if ":" not in text:
+        return ends
+    if text.count(":") > 2:
+        raise argparse.ArgumentTypeError(f"{text!r} is not FROM:TO or FROM:TO:COUNT, as 1e-1:1e-7 is")
+    first, last = math.log10(ends[0]), math.log10(ends[1])
+    number = count(text.split(":")[2]) if text.count(":") == 2 else round(abs(first - last)) + 1
+    steps = max(number - 1, 1)
+    return [float(f"{10 ** (first + (last - first) * i / steps):.6g}") for i in range(number)]
+
+
+def l1s(text: str) -> list[float]:
+    """Parse a number of at least 0, or several positive ones as `lambdas` does."""
+    return lambdas(text) if ":" in text else [not_negative(text)]
+
+
+def flat(lists: Sequence[list[float]]) -> list[float]:
+    """Return the numbers of an option each of whose words stands for several."""
+    return [number for some in lists for number in some]
+
+
+def folds(text: str) -> int:
+    """Parse a whole number of at least 2, or 0."""
+    number = whole(text)
+    if number == 1:
+        raise argparse.ArgumentTypeError("1 fold would leave no rows to train on; give at least 2, or 0 for no folds")
+    return number
+
+
+_CHOOSERS = CHOOSERS.replace("%", "%%")  # as argparse wants it
+
+
+def add_grid(parser: argparse.ArgumentParser, type: Callable[[str], str], names: Sequence[str]) -> None:
+    """Add the options on measure (of these `names`), lambdas and folds, which `path` and `baseline` share."""
+    parser.add_argument(
+        "--lambdas",
+        nargs="+",
+        type=lambdas,
+        metavar="LAMBDA",
+        help="The weights of the regularizer to try: numbers, or FROM:TO for one at each power of ten, or"
+        f" FROM:TO:COUNT for COUNT of them, evenly spaced in the logarithm (default: {USUAL}).",
+    )
+    parser.add_argument(
+        "--measure",
+        type=type,
+        default="rocarea",
+        metavar="NAME",
+        help=f"What to optimize, and what chooses lambda: {', '.join(names)} (default: %(default)s).",
+    )
+    parser.add_argument(
+        "--select",
+        type=chooser,
+        metavar="MEASURE",
+        help=f"Choose lambda by another measure of the held-out rows: {_CHOOSERS}. K counts the rows of a fold"
+        " (default: the measure that is optimized).",
+    )
+    parser.add_argument(
+        "--folds",
+        type=folds,
+        default=5,
+        metavar="K",
+        help="The number of folds; 0 trains the path alone (default: %(default)s).",
+    )
+    parser.add_argument(
+        "--folds-by",
+        choices=BY,
+        help="What the folds keep together: rows keeps nothing together, groups the rows of a group of `distsms"
+        " shard --group`, doubles duplicate rows; with time, models are evaluated on rows that come later"
+        " than those they are trained on (default: groups where the data have them, else rows).",
+    )
+    parser.add_argument(
+        "--seed", metavar="N", type=whole, default=0, help="The seed of the folds (default: %(default)s)."
+    )
+    add_old_names(parser, **{"lambda": "lambdas"})
+
 
 USAGE = "DATA [options]"
 EPILOG = """\
@@ -95,8 +170,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `distsms path`."""
     parser.add_argument("data", metavar="DATA", help="A data set made by `distsms shard`.")
     add_grid(parser, path_measures, (*RANKING, *RIVALS, "pauc@BETA[,BETA...]"))
-    add_within_groups(parser)
-    add_bias(parser)
+    options.add_within_groups(parser)
+    options.add_bias(parser)
     parser.add_argument(
         "--l1",
         nargs="+",
@@ -139,7 +214,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="The folder for points, table and model (default: %(default)s).",
     )
     method = parser.add_argument_group("method")
-    method.add_argument("--solver", choices=tuple(SOLVERS), help=f"The solver. {SOLVERS_HELP}. {USUAL_SOLVER}.")
+    solvers = f"The solver. {options.SOLVERS_HELP}. {options.USUAL_SOLVER}."
+    method.add_argument("--solver", choices=tuple(SOLVERS), help=solvers)
     method.add_argument(
         "--at-once",
         type=count,
@@ -147,10 +223,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="How many models are trained in the same passes, each with vectors of its own (default: all of them, but"
         f" only one where there are {WIDE} columns or more, since vectors then cost more than rows).",
     )
-    add_vectors(method)
-    add_memory(method)
-    add_stopping(parser, float("inf"))
-    add_decisions(
+    options.add_vectors(method)
+    options.add_memory(method)
+    options.add_stopping(parser, float("inf"))
+    options.add_decisions(
         parser,
         "When lambda is chosen, the models of the folds are trained once more at this lambda, from those that the path"
         " has kept.",
@@ -163,7 +239,23 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--usage", action="store_true", help="Show the reasons of the plan, and what each rank holds.")
     parser.add_argument("--quiet", action="store_true", help="Print nothing but errors and warnings on the model.")
-    parser.set_defaults(check=put_within_groups)
+    parser.set_defaults(check=check_measure)
+
+
+def measure_of(args: argparse.Namespace) -> str:
+    """Return the measure that is to be optimized, within groups if that is asked for. Raises InputError."""
+    if args.within_groups is None:
+        return str(args.measure)
+    return Measure.parse(args.measure.partition(",")[0]).within(args.within_groups).name
+
+
+def check_measure(args: argparse.Namespace) -> str | None:
+    """Return what is wrong with the measure, or None."""
+    try:
+        measure_of(args)
+    except InputError as error:
+        return str(error)
+    return None
 
 
 def candidate(text: str) -> Candidate:
@@ -178,54 +270,60 @@ def run(args: argparse.Namespace, comm: Communicator) -> int:
     """Solve the missing points, then choose a lambda. **Collective.**"""
     from distsms.workflow.path_run import run_path
 
-    with long_run(args, comm) as (signals, closing):
+    with options.long_run(args, comm) as (signals, closing):
         return run_path(_request(args), comm, PathNarrator(args, comm, closing), signals.wanted).exit_code
 
 
 def _request(args: argparse.Namespace) -> PathRequest:
     """Return what the command line asks for."""
+    from distsms.training.task import Distribution
     from distsms.workflow.requests import PathRequest
 
-    return PathRequest(
-        data=args.data,
-        output=args.output,
-        measure=args.measure,
-        lambdas=args.lambdas and [lam for some in args.lambdas for lam in some],
-        extend=args.extend,
-        l1=[l1 for some in args.l1 for l1 in some],
+    return PathRequest.of(
+        vars(args),
+        measure=measure_of(args),
+        lambdas=args.lambdas and flat(args.lambdas),
+        l1=flat(args.l1),
         features=args.features or [COLUMNS],
-        bias=args.bias,
-        folds=args.folds,
-        folds_by=args.folds_by,
-        seed=args.seed,
-        select=args.select,
-        rule=args.rule,
-        solver=args.solver,
-        settings={"epsilon": args.epsilon, "relative": args.relative, **of_vectors(args)},
-        ordering=args.ordering,
-        step=args.step,
-        at_once=args.at_once,
-        memory=args.memory,
-        time_limit=args.time_limit,
+        settings={"epsilon": args.epsilon, "relative": args.relative, **options.of_vectors(args)},
+        distribution=Distribution(args.ordering, args.step),
         check=not args.no_check,
-        at=args.at,
-        calibrate=args.calibrate,
     )
 
 
-class PathNarrator(PathObserver):
-    """Prints what a path, or each of several, tells; `closing` closes at the end what it prints."""
+class FoldsNarrator:
+    """Prints what a path and a baseline report alike."""
+
+    def __init__(self, args: argparse.Namespace, comm: Communicator) -> None:
+        from distsms.cli.progress import TaskProgress
+
+        self._args, self._comm, self._speaks = args, comm, comm.is_root and not args.quiet
+        self._say, self._features = options.speaker(self._speaks), TaskProgress(self._speaks)
+
+    def chose_solver(self, solver: str, why: str) -> None:
+        if why:
+            self._say(f"solver    {solver}: {why}")
+
+    def making_features(self, task: str, unit: str, done: float, of: float) -> None:
+        self._features(task, unit, done, of)
+
+    def made_features(self, text: str) -> None:
+        self._features.close()
+        self._say(text)
+
+
+class PathNarrator(FoldsNarrator, PathObserver):
+    """Prints what a path, or each of several, tells. It has all methods of `PathObserver`."""
 
     _task: PathTask
     _setting: Setting | None = None  # with several paths, what differs
     _number = 1  # of the path
 
     def __init__(self, args: argparse.Namespace, comm: Communicator, closing: ExitStack) -> None:
-        from distsms.cli.progress import Progress, TaskProgress
+        from distsms.cli.progress import Progress
 
-        self._args, self._comm = args, comm
-        self._speaks = comm.is_root and not args.quiet
-        self._say, self._progress, self._features = speaker(self._speaks), Progress("", "", None), TaskProgress(False)
+        super().__init__(args, comm)
+        self._progress = Progress("", "", None)
         closing.callback(self._close)
 
     def _close(self) -> None:
@@ -233,21 +331,16 @@ class PathNarrator(PathObserver):
         self._say.close()
 
     def comparing(self, setting: Setting, name: str, number: int, of: int) -> None:
-        from distsms.workflow.several_paths import BETA
+        from distsms.workflow.path_result import BETA
 
         self._setting, self._number = setting, number
         value = name if setting == BETA else f"{setting.name} {name}"
         self._say(f"{'' if number == 1 else chr(10)}--- {number} of {of}: {value}\n")
 
-    def chose_solver(self, solver: str, why: str) -> None:
-        if why:
-            self._say(f"solver    {solver}: {why}")
-
     def began(self, task: PathTask) -> None:
-        from distsms.cli.progress import TaskProgress
-        from distsms.workflow.several_paths import L1
+        from distsms.workflow.path_result import L1
 
-        self._task, self._features = task, TaskProgress(self._speaks)
+        self._task = task
         for line in _heading(task):
             self._say(line)
         if not (self._setting == L1 and self._number > 1):  # else the path before has said it
@@ -256,13 +349,6 @@ class PathNarrator(PathObserver):
         if task.kept:
             self._say(f"resume    {task.folder}: {task.kept} points are there")
 
-    def making_features(self, step: str, unit: str, done: float, of: float) -> None:
-        self._features(step, unit, done, of)
-
-    def made_features(self, text: str) -> None:
-        self._features.close()
-        self._say(text)
-
     def planned(self, plan: Plan) -> None:
         for line in plan.describe(self._args.usage):
             self._say(line)
@@ -270,7 +356,7 @@ class PathNarrator(PathObserver):
     def loaded(self, block: DataBlock, rows_on_all_ranks: bool) -> None:
         if rows_on_all_ranks and self._args.usage:
             self._say("small     these data are so small that every rank holds all rows, and the ranks share the folds")
-        for line in rows_held(block, self._comm, self._args.memory, self._args.usage):
+        for line in options.rows_held(block, self._comm, self._args.memory, self._args.usage):
             self._say(line)
 
     def training(self, done: int, of: int, models_of_rank: bool) -> None:
@@ -285,10 +371,10 @@ class PathNarrator(PathObserver):
         self._say(f"extend    lambda {lam:g}, since the best lambda so far is at an end of those tried")
 
     def kept(self, point: Point, done: int, of: int) -> None:
-        from distsms.workflow import path_text
+        from distsms.workflow import path_result
 
         problem = self._task.problem
-        self._progress(done, of, path_text.line(point, problem.select or problem.measure))
+        self._progress(done, of, path_result.point_line(point, problem.select or problem.measure))
 
     def trained(self) -> None:
         self._progress.close()
@@ -297,20 +383,20 @@ class PathNarrator(PathObserver):
         self._say(f"folds     the models of the folds are trained again at lambda {lam:g}, for --at and --calibrate")
 
     def ended(self, result: PathResult) -> None:
-        from distsms.workflow import path_text
+        from distsms.workflow import path_result
 
         for line in _outcome(result, self._task):
             self._say(line)
         for warning in result.model_warnings:
             self._say.warn(warning, "red" if result.chance else "yellow")
             self._warn_quietly(warning)
-        if not result.stopped and (useless := path_text.nothing(self._task.problem.measure, result.points)):
+        if not result.stopped and (useless := path_result.describe_useless(self._task.problem.measure, result.points)):
             self._say(useless)
         self._say.close()
 
     def compared(self, result: PathResult) -> None:
         from distsms.base.formatting import format_table
-        from distsms.workflow.path_store import MODEL
+        from distsms.workflow.path_result import MODEL
 
         setting, comparison, folder = self._setting, result.comparison, result.folder
         if setting is None or comparison is None or folder is None:
@@ -354,13 +440,13 @@ def _outcome(result: PathResult, task: PathTask) -> list[str]:
     """Return the table of a path and what was chosen."""
     from distsms.base.formatting import format_table
     from distsms.models.decision_text import describe
-    from distsms.workflow import path_text
+    from distsms.workflow import path_result
     from distsms.workflow.choice import describe_left_out
     from distsms.workflow.folds import CAVEATS
-    from distsms.workflow.path_store import MODEL
+    from distsms.workflow.path_result import MODEL
 
     points, manifest, problem = result.points, task.manifest, task.problem
-    header, rows = path_text.table(points, result.select, result.choice)
+    header, rows = path_result.points_table(points, result.select, result.choice)
     statuses = Counter(str(point.result["status"]) for point in points)
     models = ", ".join(f"{number} {status}" for status, number in statuses.most_common())
     lines = [
@@ -375,7 +461,7 @@ def _outcome(result: PathResult, task: PathTask) -> list[str]:
     if result.stopped:
         return [*lines, "\nstopped; finished points are kept. To continue, give the same command line again"]
     if result.choice is not None and result.model is not None:
-        lines.append(path_text.describe_choice(result.select, result.choice, result.means, points, result.rule))
+        lines.append(path_result.describe_choice(result.select, result.choice, result.means, points, result.rule))
         if note := CAVEATS.get(problem.folds_by):
             lines.append(f"  note      {note}")
         lines += [*describe(result.model.info), f"  model     {task.folder / MODEL}"]

@@ -104,15 +104,8 @@ def run(args: argparse.Namespace, comm: Communicator) -> int:
         def scored(self, done: int, of: int) -> None:
             progress(done, of)
 
-    request = PredictRequest(
-        args.model,
-        args.data,
-        InputOptions(args.ignore_new_features, labelled=False, zero_based=args.zero_based, id=args.id),
-        labels=args.labels,
-        probability=args.probability,
-        output=args.output,
-        verbatim=args.verbatim,
-    )
+    reading = InputOptions(args.ignore_new_features, labelled=False, zero_based=args.zero_based, id=args.id)
+    request = PredictRequest.of(vars(args), reading=reading)
     predicted = predict(request, comm, Observer())
     progress.close()
     for note in predicted.notes if comm.is_root else ():

@@ -26,20 +26,8 @@ if TYPE_CHECKING:
 
 
 class TrainingProgress:
-    """Shows the evaluations of a training: on a terminal in one line that is overwritten, in a log line by line.
-
-    A log has a line for each of the first ten evaluations, then for every tenth, then for every hundredth and so on,
-    and at least one every ten seconds.
-
-    Parameters
-    ----------
-    stream : file or None
-        Where to write; None writes nothing.
-    live : bool
-        Whether the stream is a terminal that a person watches.
-    brief : bool
-        Whether a log has the first of the first ten lines only.
-    """
+    """Shows evaluations: in one line of a terminal (`live`), or in lines of a log, which become rarer. A log has the
+    first ten (only the first if `brief`), every tenth, every hundredth and so on, and one every ten seconds."""
 
     def __init__(self, stream: TextIO | None, live: bool = False, brief: bool = False) -> None:
         self._stream = stream
@@ -81,34 +69,20 @@ class TrainingProgress:
 
 
 class Progress:
-    """Shows what share of a long task is done, and how much time the rest takes at the same speed.
+    """Shows what share of a long task is done, and how much time the rest takes: in one line of a terminal (`live`),
+    which is removed at the end, or in a log after ten seconds, and then at growing intervals of up to five minutes.
+    `earlier` units were done before, in an earlier start."""
 
-    On a terminal this is one line, which is overwritten, and removed at the end. A log gets a line after ten seconds,
-    and then at growing intervals of up to five minutes.
-
-    Parameters
-    ----------
-    name : str
-        What is being done.
-    unit : str
-        What is counted, in the plural.
-    stream : file or None
-        Where to write; None writes nothing.
-    live : bool
-        Whether the stream is a terminal that a person watches.
-    known : float
-        How many units were done before, in an earlier start.
-    """
-
-    def __init__(self, name: str, unit: str, stream: TextIO | None, live: bool = False, known: float = 0) -> None:
-        self._name, self._unit, self._stream, self._live, self._known = name, unit, stream, live, known
+    def __init__(self, name: str, unit: str, stream: TextIO | None, live: bool = False, earlier: float = 0) -> None:
+        self._name, self._unit, self._earlier = name, unit, earlier
+        self._stream, self._live = stream, live
         self._start = self._last_time = time.monotonic()
         self._shown = ""
 
     @classmethod
-    def on_root(cls, name: str, unit: str, speaks: bool, known: float = 0) -> Progress:
+    def on_root(cls, name: str, unit: str, speaks: bool, earlier: float = 0) -> Progress:
         """Return a progress that is shown on standard output if `speaks` is true: on the root, without --quiet."""
-        return cls(name, unit, sys.stdout if speaks else None, is_watched(sys.stdout), known)
+        return cls(name, unit, sys.stdout if speaks else None, is_watched(sys.stdout), earlier)
 
     def __call__(self, done: float, of: float, note: str = "") -> None:
         """Show that `done` of `of` units are done, if a line is due; `note` is a text on the last unit."""
@@ -120,7 +94,7 @@ class Progress:
         if now - self._last_time < interval and not (self._live and not self._shown):
             return
         self._last_time = now
-        here = done - self._known
+        here = done - self._earlier
         left = f", about {format_duration(elapsed * (of - done) / here)} left" if here > 0 and done < of else ""
         line = f"{self._name}  {100 * done / max(of, 1):.0f} %  {done:,.0f} of {of:,.0f} {self._unit}"
         self._print(f"{line}, {format_duration(elapsed)}{left}{'  ' + note if note else ''}")
@@ -138,13 +112,7 @@ class Progress:
 
 
 class TaskProgress:
-    """Shows the progress of several tasks, one after the other, each as a `Progress`, on the root.
-
-    Parameters
-    ----------
-    speaks : bool
-        Whether it shows anything: on the root, without --quiet.
-    """
+    """Shows the progress of several tasks, one after the other, on the root if it `speaks`."""
 
     def __init__(self, speaks: bool) -> None:
         self._speaks, self._task = speaks, ""
@@ -158,7 +126,6 @@ class TaskProgress:
         self._progress(done, of)
 
     def close(self) -> None:
-        """Remove the line from a terminal."""
         self._progress.close()
 
 
@@ -167,10 +134,7 @@ FEW_RANKS = 6
 
 
 def usage_line(ranks: Sequence[dict[str, Any]]) -> str:
-    """Return a line with the seconds of all phases and of the longest ones, and the peak memory.
-
-    Each is that of the rank that took most.
-    """
+    """Return a line with the seconds of all phases and the longest ones, and the peak memory."""
     whole = format_seconds(max(sum(usage["seconds"].values()) for usage in ranks))
     seconds = maximum_usage(ranks)["seconds"]
     longest = sorted(seconds, key=lambda name: -seconds[name])[:3]
@@ -181,12 +145,8 @@ def usage_line(ranks: Sequence[dict[str, Any]]) -> str:
 
 
 def usage_table(ranks: Sequence[dict[str, Any]]) -> str:
-    """Return a table with a row for the seconds of each phase, and with rows for bytes and peak memory.
-
-    There is a column for each rank. If there are more than `FEW_RANKS`, there are four columns instead: the root, and
-    the least, the median and the most of all ranks.
-    `ranks` has what `distsms.base.usage.resource_usage` measured on each rank.
-    """
+    """Return a table of what `resource_usage` measured: seconds of each phase, bytes and peak memory, by rank. Of more
+    than `FEW_RANKS` it has the root, and the least, the median and the most of all ranks."""
     phases = list(dict.fromkeys(name for usage in ranks for name in usage["seconds"]))
     amounts = {"bytes_sent": "sent", "bytes_received": "received", "bytes_read": "read", "peak_memory": "peak memory"}
     rows = {f"{name} [s]": [usage["seconds"].get(name, 0.0) for usage in ranks] for name in phases}
@@ -203,10 +163,7 @@ def usage_table(ranks: Sequence[dict[str, Any]]) -> str:
 
 
 def bytes_table(ranks: Sequence[dict[str, Any]], phases: Sequence[str], evaluations: int) -> str:
-    """Return a table of the bytes that an evaluation sends and receives in each phase, on average.
-
-    A row has the bytes of the root, and the most that any rank sends and receives.
-    """
+    """Return a table of the bytes of each phase in an evaluation: those of the root, and the most of any rank."""
     rows = []
     for name in phases:
         moved = [[usage[way].get(name, 0) / evaluations for way in ("sent", "received")] for usage in ranks]

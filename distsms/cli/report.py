@@ -81,18 +81,7 @@ def run(args: argparse.Namespace, comm: Communicator) -> int:
     from distsms.page.report import report
     from distsms.workflow.requests import ReportRequest
 
-    request = ReportRequest(
-        args.model,
-        args.test,
-        options(args),
-        args.output,
-        figures=args.figures,
-        reading=reading(args),
-        feature_names=args.feature_names,
-        trace=args.trace,
-        path=args.path,
-        baseline=args.baseline,
-    )
+    request = ReportRequest.of(vars(args), data=args.test, measures=options(args), reading=reading(args))
     written = report(request, comm)
     if comm.is_root:
         for note in written.notes:

@@ -197,7 +197,6 @@ def run(args: argparse.Namespace, comm: Communicator) -> int:
 
 
 def _request(args: argparse.Namespace) -> ShardRequest:
-    """Return what the command line asks for."""
     from distsms.ingest.options import ReadOptions, WriteOptions
     from distsms.workflow.requests import ShardRequest, Split
 

@@ -43,7 +43,6 @@ class ShardNarrator(ConversionObserver):
 
 
 def show_summaries(parts: Sequence[Manifest], say: Speaker) -> None:
-    """Print what data sets contain."""
     for part in parts:
         _print_summary(part, say)
 
@@ -60,7 +59,6 @@ def show_split(parts: Sequence[Manifest], say: Speaker, brief: bool = False) -> 
 
 
 def show_rate(manifest: Manifest, seconds: float, comm: Communicator, say: Speaker) -> None:
-    """Print how much was converted in how much time."""
     n_bytes = sum(file["bytes"] for file in manifest.source)
     say(
         f"  from      {format_bytes(n_bytes)} in {seconds:.2f} s on {comm.size} rank(s), "
@@ -81,7 +79,6 @@ def _time_hint(manifest: Manifest) -> str:
 
 
 def _describe_parts(train: Manifest, test: Manifest) -> str:
-    """Return how many rows are to train with and how many are held out, and how these were chosen."""
     by = (train.split or {}).get("by", "rows")
     in_words = {"rows": "at random", "groups": "by whole groups", "doubles": "at random, equal rows together"}
     if by == "time" and train.time is None:
@@ -92,7 +89,6 @@ def _describe_parts(train: Manifest, test: Manifest) -> str:
 
 
 def _print_summary(manifest: Manifest, say: Speaker) -> None:
-    """Print what a data set contains."""
     names = {sign: _label_names(manifest, sign) for sign in ("+1", "-1")}
     labels = ", ".join(f"{sign} is {label}" for sign, label in names.items() if label)
     say(f"{manifest.directory}: {manifest.n} rows, {manifest.p} columns, {manifest.describe_entries()}")

@@ -41,10 +41,7 @@ DEFAULTS = {"rows": 100_000, "positive": 0.1, "noise": 0.5, "seed": 0, "dtype": 
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of `distsms synth`.
-
-    They have no defaults here, so that `_options` sees which of them were given and can refuse those of another kind.
-    """
+    """Add the arguments of `distsms synth`, without defaults, so that `_options` sees which were given."""
     parser.add_argument("kind", metavar="KIND", choices=tuple(OPTIONS), help=f"The kind of data: {', '.join(OPTIONS)}.")
     add_output_folder(parser)
     random = parser.add_argument_group("sparse and dense")
@@ -104,7 +101,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _check(args: argparse.Namespace) -> str | None:
-    """Return what is wrong with the arguments, or None."""
     if args.output is not None and args.folder is not None:
         return f"OUTDIR is given twice: {args.output} and --output {args.folder}"
     args.output = args.output or args.folder
@@ -150,10 +146,7 @@ def run(args: argparse.Namespace, comm: Communicator) -> int:
 
 
 def _options(args: argparse.Namespace) -> dict[str, Any]:
-    """Return the options of this kind of data, with their values or defaults.
-
-    Raises InputError for options of another kind.
-    """
+    """Return the options of this kind of data, with their values or defaults; refuse those of another kind."""
     from distsms.base.errors import InputError
 
     allowed = OPTIONS[args.kind]
@@ -172,7 +165,6 @@ def _options(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def _source(kind: str, options: dict[str, Any]) -> Any:
-    """Return an object that makes the rows. Raises InputError if no rows can be made with these options."""
     from distsms.ingest.synthetic.lower_bounds import LOWER_BOUNDS
     from distsms.ingest.synthetic.planted import DenseSource, Recipe, SparseSource
 
@@ -187,7 +179,6 @@ def _source(kind: str, options: dict[str, Any]) -> Any:
 
 
 def _write_start(bound: Any, directory: str, manifest: Manifest) -> None:
-    """Write the starting point w_0 of the paper as a model, into the folder of the shards."""
     from pathlib import Path
 
     from distsms.models import model
@@ -213,7 +204,6 @@ def _summarize(directory: str, manifest: Manifest, ranks: int, seconds: float) -
 
 
 def _explain(bound: PrbepLowerBound | RocAreaLowerBound, directory: str) -> None:
-    """Print what theory says on a lower-bound data set, and how to train from w_0."""
     from pathlib import Path
 
     start = Path(directory) / "w0.h5"

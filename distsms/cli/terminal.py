@@ -21,11 +21,7 @@ WARNING = re.compile(r" *warning {2,}")
 
 
 def is_watched(stream: TextIO) -> bool:
-    """Return whether the stream is a terminal that a person watches.
-
-    A launcher such as mpirun gives its processes a terminal even if nobody watches it. So the answer is False for
-    processes that a launcher started.
-    """
+    """Return whether a person watches the stream: a terminal, but not that of a process that a launcher started."""
     from distsms.parallel.mpi import launched_size
 
     return stream.isatty() and not launched_size()
@@ -39,11 +35,8 @@ def paint(text: str, colour: str, stream: TextIO) -> str:
 
 
 def open_streams() -> None:
-    """Replace standard output and standard error by streams to which writing never fails.
-
-    Where whoever started us has closed one, a file that is opened later would otherwise get its number, and what is
-    printed would go into that file.
-    """
+    """Replace standard output and standard error by streams to which writing never fails. Where one was closed, a file
+    that is opened later would otherwise get its number, and what is printed."""
     for number in range(3):
         try:
             os.fstat(number)
@@ -61,10 +54,7 @@ def open_streams() -> None:
 
 
 def output_was_lost(program: str) -> bool:
-    """Return whether standard output could not be written.
-
-    Say so on standard error, unless its reader has gone (head, less), which is no news to anybody.
-    """
+    """Return whether standard output could not be written; say so, unless its reader has gone (head, less)."""
     sys.stdout.flush()
     failure = failure_of_standard_output()
     if failure is not None and failure.errno != errno.EPIPE:
@@ -78,20 +68,14 @@ def fold(text: str) -> str:
 
 
 class Speaker:
-    """Prints lines at once, but keeps those that begin with "warning", and prints each of these once, at the end.
-
-    Parameters
-    ----------
-    speaks : bool
-        Whether it prints at all: true on the root, unless the user gave --quiet.
-    """
+    """Prints lines, if it `speaks`, but keeps those that begin with "warning", and prints each of these once, at the
+    end."""
 
     def __init__(self, speaks: bool) -> None:
         self._speaks = speaks
         self._warnings: dict[str, str] = {}  # the colour of each warning
 
     def __call__(self, text: str, end: str = "\n") -> None:
-        """Print a text; its warnings are kept for the end."""
         lines = []
         for line in text.split("\n"):
             if label := WARNING.match(line):

@@ -9,18 +9,7 @@ from typing import TYPE_CHECKING
 
 from distsms.base.errors import InputError
 from distsms.base.measures import NAMES
-from distsms.cli import sequences, shard
-from distsms.cli.options import (
-    SOLVERS_HELP,
-    USUAL_SOLVER,
-    add_bias,
-    add_decisions,
-    add_memory,
-    add_stopping,
-    add_vectors,
-    add_within_groups,
-    of_vectors,
-)
+from distsms.cli import options, sequences, shard
 from distsms.cli.types import duration, measure, not_negative, positive
 from distsms.optim.solvers.base import SOLVERS
 
@@ -85,7 +74,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="NAME",
         help=f"What to optimize: {NAMES} (default: %(default)s).",
     )
-    add_within_groups(parser)
+    options.add_within_groups(parser)
     parser.add_argument(
         "--lambda",
         metavar="LAMBDA",
@@ -103,7 +92,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="The weight of ||w||_1. With a positive number the regularizer is the elastic net L1 ||w||_1 + lambda/2"
         " ||w||^2, and many coefficients of the model are exactly 0 (default: 0).",
     )
-    add_bias(parser)
+    options.add_bias(parser)
     parser.add_argument(
         "--test",
         metavar="DATA",
@@ -137,13 +126,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     method.add_argument(
         "--solver",
         choices=tuple(SOLVERS),
-        help=f"The solver. {SOLVERS_HELP}. {USUAL_SOLVER}; for F-beta and the measures at K, which have no smoothed "
-        "risk, it is bmrm.",
+        help=f"The solver. {options.SOLVERS_HELP}. {options.USUAL_SOLVER}; for F-beta and the measures at K, which have"
+        " no smoothed risk, it is bmrm.",
     )
-    add_vectors(method)
-    add_memory(method)
-    add_stopping(parser, float("inf"))
-    add_decisions(parser)
+    options.add_vectors(method)
+    options.add_memory(method)
+    options.add_stopping(parser, float("inf"))
+    options.add_decisions(parser)
     keep = parser.add_argument_group("long jobs")
     keep.add_argument(
         "--checkpoint", metavar="FOLDER", help="Keep the state of the run in this folder, at intervals and at the end."
@@ -289,35 +278,16 @@ def _request(args: argparse.Namespace, files: bool) -> TrainRequest:
 
     shares = USUAL_SPLIT if files and args.split is None and args.test is None else args.split
     reading = shard.reading_options(args) | {"normalize": args.normalize, "weight_file": args.weight_file}
-    return TrainRequest(
-        data=args.data,
+    return TrainRequest.of(
+        vars(args),
         measure=args.measure.within(args.within_groups),
-        lam=args.lam,
-        bias=args.bias,
-        solver=args.solver,
-        settings={
-            "epsilon": args.epsilon,
-            "relative": args.relative,
-            "time_limit": args.time_limit,
-            "l1": args.l1,
-            "c_mu": args.c_mu,
-            "solver_options": tuple(args.solver_options),
-            **of_vectors(args),
-        },
+        settings={name: getattr(args, name) for name in ("epsilon", "relative", "time_limit", "l1", "c_mu")}
+        | {"solver_options": tuple(args.solver_options), **options.of_vectors(args)},
         start=args.init,
         distribution=Distribution(args.ordering, "root" if args.survive else args.step),
-        memory=args.memory,
-        checkpoint=args.checkpoint,
         checkpoint_every=args.checkpoint_every if args.checkpoint else None,
-        resume=args.resume,
-        trace=args.trace,
-        output=args.output,
-        test=args.test,
         ignore_new=args.ignore_new_features,
-        shards=args.shards,
         split=Split(shares, args.split_by, args.seed),
         reading=reading if files else {},
         check=not args.no_check,
-        at=args.at,
-        calibrate=args.calibrate,
     )

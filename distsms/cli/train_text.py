@@ -21,11 +21,8 @@ from distsms.base.typing import Floats
 from distsms.cli import progress, shard_text
 from distsms.cli.options import rows_held, speaker
 from distsms.cli.terminal import fold, is_watched
-from distsms.losses.binned import WIDE
 from distsms.models.decision_text import describe
-from distsms.optim.result import Result, State
 from distsms.parallel.communicator import Communicator
-from distsms.parallel.vectors import Vectors
 from distsms.shards.column_options import ColumnReport
 from distsms.shards.dataset import DataBlock
 from distsms.shards.groupby import doubles_warning
@@ -36,19 +33,19 @@ from distsms.training.rows import Survived
 from distsms.training.task import TrainingTask
 from distsms.workflow.tables import DataSets
 from distsms.workflow.train import Trained, TrainObserver, why_lambda
+from distsms.workflow.trained_model import was_too_wide
 from distsms.workflow.verdict import AreaOnTest
 
 if TYPE_CHECKING:
+    from distsms.optim.result import Result, State
+    from distsms.parallel.vectors import Vectors
     from distsms.workflow.auto_lambda import LambdaChoice
 
 
 def describe_task(
     name: str, task: TrainingTask, manifest: Manifest, step: str, ranks: int, brief: bool = False
 ) -> list[str]:
-    """Return lines that describe the data, the problem and the method; `name` is how the user named the data.
-
-    With `brief` they leave out the method, and what a list of the columns has said before.
-    """
+    """Return lines that describe the data, which users know by `name`, the problem and, unless `brief`, the method."""
     settings, bias = task.settings, task.bias
     longest = Layout(step, ranks).longest(manifest.p + bool(bias))
     wide, planes = manifest.p + bool(bias) > manifest.n, settings.planes_within(longest)
@@ -87,11 +84,7 @@ def describe_task(
 
 
 class TrainingNarrator(TrainObserver):
-    """Prints what a training tells, from the list of columns to the warnings and what it took.
-
-    `args` is the command line, `closing` gets what is to be closed at the end, also after an error, and `files` says
-    whether shards are made first.
-    """
+    """Prints what a training tells; `closing` gets what is to be closed at the end, also after an error."""
 
     def __init__(
         self, args: argparse.Namespace, comm: Communicator, closing: contextlib.ExitStack, files: bool = False
@@ -214,13 +207,10 @@ class TrainingNarrator(TrainObserver):
 
     def tested(self, trained: Trained) -> None:
         assert trained.test is not None and trained.area is not None
-        name = "" if self._sets is not None and self._sets.temporary else f"   ({self._test})"
+        test = self._args.test if self._sets is None else self._sets.test
+        name = "" if self._sets is not None and self._sets.temporary else f"   ({test})"
         self._say(f"  test      {describe_measures(trained.test)}{name}")
         self._say(f"            {describe_area(trained.area)}")
-
-    @property
-    def _test(self) -> str:
-        return str(self._args.test if self._sets is None else self._sets.test)
 
     def ended(self, trained: Trained) -> None:
         args, run = self._args, trained.run
@@ -273,7 +263,7 @@ def describe_result(args: argparse.Namespace, task: TrainingTask, result: Result
 
 def describe_interval(result: Result, whole: bool) -> list[str]:
     """Return a line on the interval of J, if `whole` or if it was too wide, and on how evaluations were made."""
-    if not (result.ways and (whole or WIDE in result.ways)):
+    if not (result.ways and (whole or was_too_wide(result))):
         return []
     ways = ", ".join(f"{count} {way}" for way, count in result.ways.items())
     J = f"the upper end of an interval of width {result.width:.2g}" if result.width else "exact"
@@ -343,10 +333,7 @@ def _report_beside(path: Path) -> Path:
 
 
 def check_report(args: argparse.Namespace, names: Sequence[str]) -> str | None:
-    """Return the report to write, or None. Raises InputError if it cannot be written. On the root.
-
-    It may lie in a folder whose tables are read, but must not be one of these files, `names`.
-    """
+    """Return the report to write, or None. Raises InputError if it cannot be written. On the root."""
     from distsms.models import inputs, model
 
     path = args.report or str(_report_beside(Path(args.output)))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 from distsms.base.errors import InputError
 from distsms.base.measures import (
@@ -17,32 +17,27 @@ from distsms.base.measures import (
     check_ranking,
 )
 
+T = TypeVar("T")
 BY = ("rows", "groups", "doubles", "time")
 """How parts and folds are made: by single rows, by groups, by equal rows, or in the order of time."""
 
 
-def positive(text: str) -> float:
-    """Parse a finite number above 0."""
-    value = _number(text)
-    if not (value > 0 and math.isfinite(value)):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a positive number, such as 0.01 or 1e-2")
-    return value
+def _of_numbers(allowed: Callable[[float], bool], expected: str) -> Callable[[str], float]:
+    """Return a type of arguments: finite numbers that are allowed."""
+
+    def parse(text: str) -> float:
+        value = _number(text)
+        if not (math.isfinite(value) and allowed(value)):
+            raise argparse.ArgumentTypeError(f"{text!r} is not {expected}")
+        return value
+
+    return parse
 
 
-def not_negative(text: str) -> float:
-    """Parse a finite number of at least 0."""
-    value = _number(text)
-    if not (value >= 0 and math.isfinite(value)):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number of at least 0")
-    return value
-
-
-def finite(text: str) -> float:
-    """Parse a finite number."""
-    value = _number(text)
-    if not math.isfinite(value):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a finite number")
-    return value
+positive = _of_numbers(lambda value: value > 0, "a positive number, such as 0.01 or 1e-2")
+not_negative = _of_numbers(lambda value: value >= 0, "a number of at least 0")
+finite = _of_numbers(lambda value: True, "a finite number")
+share = _of_numbers(lambda value: 0 < value < 1, "between 0 and 1, as 0.95 is")
 
 
 def count(text: str, least: int = 1) -> int:
@@ -54,16 +49,7 @@ def count(text: str, least: int = 1) -> int:
 
 
 def whole(text: str) -> int:
-    """Parse a whole number of at least 0."""
     return count(text, 0)
-
-
-def share(text: str) -> float:
-    """Parse a number between 0 and 1, such as 0.95."""
-    value = _number(text)
-    if not 0 < value < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is not between 0 and 1, as 0.95 is")
-    return value
 
 
 def shares(text: str) -> tuple[float, ...]:
@@ -75,26 +61,10 @@ def shares(text: str) -> tuple[float, ...]:
     return tuple(share(part) for part in text.split(","))
 
 
-def measure(text: str) -> Measure:
-    """Parse the name of a measure."""
-    try:
-        return Measure.parse(text)
-    except InputError as error:
-        raise argparse.ArgumentTypeError(str(error)) from error
+def checked(check: Callable[[str], T]) -> Callable[[str], T]:
+    """Return a type of arguments, of a function that returns a value or raises InputError."""
 
-
-def condition(text: str, examples: str = CONDITIONS) -> Condition:
-    """Parse a condition for a threshold, such as precision>=0.9."""
-    try:
-        return Condition.parse(text, examples)
-    except InputError as error:
-        raise argparse.ArgumentTypeError(str(error)) from error
-
-
-def checked(check: Callable[[str], str]) -> Callable[[str], str]:
-    """Return a type of arguments, of a function that returns a name or raises InputError."""
-
-    def parse(text: str) -> str:
+    def parse(text: str) -> T:
         try:
             return check(text)
         except InputError as error:
@@ -103,6 +73,12 @@ def checked(check: Callable[[str], str]) -> Callable[[str], str]:
     return parse
 
 
+def condition(text: str, examples: str = CONDITIONS) -> Condition:
+    """Parse a condition for a threshold, such as precision>=0.9."""
+    return checked(lambda words: Condition.parse(words, examples))(text)
+
+
+measure = checked(Measure.parse)
 ranking_measure, path_measures, chooser = map(checked, (check_ranking, check_path_measures, check_chooser))
 """The measures that `baseline` and `path` train for, and those of held-out rows that can choose a lambda."""
 
@@ -154,10 +130,7 @@ def add_threads(parser: argparse._ActionsContainer) -> None:
 
 
 def add_old_names(parser: argparse.ArgumentParser, **old: str) -> None:
-    """Accept further names of options: those of earlier versions or of other commands. The help does not show them.
-
-    Each argument is an old name and a new one, without the hyphens before them: `out="output"`.
-    """
+    """Accept older names of options, which the help does not show: an old and a new one, as in `out="output"`."""
     for name, new in old.items():
         action = parser._option_string_actions[f"--{new}"]
         parser._option_string_actions[f"--{name.replace('_', '-')}"] = action

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from numbers import Integral
 from typing import Any, cast
 
@@ -29,75 +28,31 @@ KINDS: dict[str, tuple[Any, str]] = {
 """The types of those options of features that are not whole numbers, and what people call them."""
 
 
-@dataclass(frozen=True)
 class ArrayRows:
-    """Rows in memory. They have the attributes of a manifest that making a feature map looks at."""
+    """Rows X (n, p), CSR or an array, with labels and weights (n,), and names of columns if they have any.
 
-    X: Any  # (n, p), CSR matrix or array
-    labels: Labels  # (n,)
-    row_weights: Floats | None = None  # (n,)
-    names: Sequence[str] = ()  # of the columns, if they have any
-    directory: str = field(default="X", init=False)  # for messages
-    table: None = field(default=None, init=False)
-    zero_based: bool = field(default=True, init=False)
-    first: int = field(default=0, init=False)
+    They have the attributes of a manifest that making a feature map looks at.
+    """
+
+    directory, zero_based, first = "X", True, 0
+    table: Any = None
+
+    def __init__(self, X: Any, labels: Labels, weights: Floats | None = None, names: Sequence[str] = ()) -> None:
+        self.X, self.labels, self.row_weights = X, labels, weights
+        self.names = names
+        self.n, self.p = X.shape
+        self.last, self.weights, self.dtype = self.n, weights is not None, str(X.dtype)
+        self.nnz, self.layout = (int(X.nnz), "csr") if sparse.issparse(X) else (int(X.size), "dense")
+        self.n_pos = int(np.sum(labels > 0))
+        self.n_neg = self.n - self.n_pos
 
     def __iter__(self) -> Iterator[RowPart]:
-        """Yield all rows as one part."""
         yield RowPart(0, self.X, self.labels, self.row_weights, cast(Any, None), cast(Any, None))
-
-    @property
-    def last(self) -> int:
-        """The number of rows."""
-        return len(self.labels)
-
-    @property
-    def p(self) -> int:
-        """The number of columns."""
-        return int(self.X.shape[1])
-
-    @property
-    def n(self) -> int:
-        """The number of rows."""
-        return self.last
-
-    @property
-    def nnz(self) -> int:
-        """The number of stored entries."""
-        return int(self.X.nnz if sparse.issparse(self.X) else self.X.size)
-
-    @property
-    def n_pos(self) -> int:
-        """The number of positive rows."""
-        return int(np.sum(self.labels > 0))
-
-    @property
-    def n_neg(self) -> int:
-        """The number of all other rows."""
-        return self.last - self.n_pos
-
-    @property
-    def weights(self) -> bool:
-        """Whether the rows have weights."""
-        return self.row_weights is not None
-
-    @property
-    def dtype(self) -> str:
-        """The type of the values."""
-        return str(self.X.dtype)
-
-    @property
-    def layout(self) -> str:
-        """As in manifests."""
-        return "csr" if sparse.issparse(self.X) else "dense"
 
 
 def options(features: str | Mapping[str, Any]) -> FeatureOptions:
     """Return the options that a key of `PRESETS`, a text of `candidates.parse`, or a mapping of fields stands for.
-
-    "min-leaf" is the same as "min_leaf". As for `distsms features`, there are bins unless trees alone are asked for.
-    Raises InputError for anything else.
-    """
+    "min-leaf" is the same as "min_leaf", and there are bins unless trees alone are asked for."""
     if not isinstance(features, (str, Mapping)):
         raise InputError(f"features={features!r}: needs one of {', '.join(map(repr, PRESETS))}, or a dict of options")
     try:
@@ -129,11 +84,8 @@ def options(features: str | Mapping[str, Any]) -> FeatureOptions:
 def fit_arrays(
     X: Any, labels: Labels, options: FeatureOptions, weights: Floats | None = None, names: Sequence[str] | None = None
 ) -> FeatureMap:
-    """Return a feature map made from rows X (n, p), a CSR matrix or an array, with labels (n,) int8 of +1 or -1. Local.
-
-    Bins without crosses do not look at the labels. If two columns have the same of `names`, columns are called by their
-    numbers. Raises InputError if the options do not fit the rows.
-    """
+    """Return a feature map of rows X (n, p), CSR or an array, with labels (n,) of +1 or -1. Local. Bins without crosses
+    do not look at the labels. Columns have numbers if two have the same of `names`."""
     unique = [] if names is None or len(set(names)) < len(names) else list(names)
     rows = ArrayRows(X, labels, weights, unique)
     return fit(cast(Manifest, rows), Communicator(), options, parts=rows)

@@ -73,11 +73,8 @@ class Attribute:
 
 
 class Survey:
-    """What one pass over n rows finds out about their columns, each (p,) int64.
-
-    `set_rows` and `other`: in how many rows a column is not 0, and in how many neither 0 nor 1. `before`: the nearest
-    column before it that is not 0 in the same row, over all rows; -1 if there is none.
-    """
+    """What one pass over n rows finds out about their columns, each (p,) int64: in how many rows one is not 0, or
+    neither 0 nor 1 (`other`), and the nearest one `before` it that is set in the same row, or -1."""
 
     def __init__(self, p: int) -> None:
         self.set_rows, self.other, self.before = (np.zeros(p, np.int64) for _ in range(3))
@@ -85,14 +82,13 @@ class Survey:
         self.n = 0
 
     def add(self, X: Any) -> None:
-        """Add rows, sparse or dense (n, p). Local."""
         X = scipy.sparse.csr_matrix(X)
         X.sum_duplicates()
         _survey(X.indptr.astype(np.int64), X.indices, X.data, self.set_rows, self.other, self.before)
         self.n += X.shape[0]
 
     def reduce(self, comm: Communicator) -> None:
-        """Bring the findings of all ranks together. **Collective.**"""
+        """Bring the ranks together. **Collective.**"""
         comm.sum(self.set_rows)
         comm.sum(self.other)
         comm.maximum(self.before)
@@ -129,10 +125,7 @@ def _survey(indptr, columns, values, set_rows, other, before):  # type: ignore[n
 
 
 def attributes_of(survey: Survey, name: Callable[[int], str]) -> list[Attribute]:
-    """Return the attributes of columns that no table describes.
-
-    name : returns the name of a column, counted from 0.
-    """
+    """Return the attributes of columns that no table describes; `name` returns that of a column, from 0."""
     attributes, at = list[Attribute](), 0
     for columns in [*survey.sets(), range(len(survey.before), len(survey.before))]:
         attributes += [Attribute(name(j), (j,)) for j in range(at, columns.start)]
@@ -181,13 +174,9 @@ def _of_column(column: Column, start: int) -> list[Attribute]:
 def read_attributes(
     path: str | os.PathLike[str], number: Callable[[str], int], of_table: Sequence[Attribute] = ()
 ) -> list[Attribute]:
-    """Read a file of the user that says which columns belong together, beside those of the table. Local.
-
-    The file is a JSON object. Each name stands for one attribute: "COLUMN" is divided into bins, and a list of columns
-    of 0 and 1 is one categorical variable. Whether rows set none of them, the caller has to find out. The name of an
-    attribute of the table stands for what it has: its categories, or the column that marks missing numbers.
-    `number` returns the number of a column by its name, from 0, and raises InputError if there is none.
-    """
+    """Read a file of the user that says which columns belong together, beside those of the table. Local. Each name of a
+    JSON object is an attribute: "COLUMN" is divided into bins, a list of 0/1 columns is one variable (the caller finds
+    out whether rows set none). `number` returns the number of a column by its name."""
     by_name = {each.name: each for each in of_table}
     try:
         common_files.note_content(path)
@@ -226,7 +215,6 @@ def _categories(columns: Sequence[object]) -> tuple[str, ...]:
 
 
 def _unique(pairs: list[tuple[str, Any]], path: object) -> dict[str, Any]:
-    """Return an object of JSON. Raises InputError if a name occurs twice."""
     members = dict(pairs)
     if len(members) < len(pairs):
         names = [name for name, _ in pairs]
@@ -243,15 +231,11 @@ def attribute_of(record: Mapping[str, Any]) -> Attribute:
 
 
 def used_columns(attributes: Sequence[Attribute]) -> NDArray[np.int64]:
-    """Return the columns that the attributes use, ascending."""
     columns = {j for each in attributes for j in (*each.columns, *([] if each.missing is None else [each.missing]))}
     return np.array(sorted(columns), np.int64)
 
 
 def unique_names(attributes: Sequence[Attribute]) -> None:
-    """Raise InputError if two attributes have the same name."""
     names = sorted(each.name for each in attributes)
     if twice := [name for name, same in groupby(names) if len(list(same)) > 1]:
-        raise InputError(
-            f"two attributes are named {twice[0]!r}; give them different names ({option('attributes', text='FILE')})"
-        )
+        raise InputError(f"two attributes are named {twice[0]!r}; rename one ({option('attributes', text='FILE')})")

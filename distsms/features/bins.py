@@ -27,11 +27,8 @@ _SMALL = 1e-12
 
 
 def purified(table: Floats, rows: Floats) -> tuple[Floats, Floats, Floats]:
-    """Return G (n_u, n_v), a (n_u,) and b (n_v,), whose sum is the table F (n_u, n_v). Local.
-
-    `rows` (n_u, n_v) says how many rows have both codes, or their weight. Codes that no row has get their mean over the
-    rows of the other attribute.
-    """
+    """Return G (n_u, n_v), a (n_u,) and b (n_v,), whose sum is the table F (n_u, n_v); `rows` are the weights of cells.
+    Codes that no row has get their mean over the rows of the other attribute. Local."""
     G, a, b = table.astype(np.float64), np.zeros(len(table)), np.zeros(table.shape[1])
     of_u, of_v = rows.sum(axis=1), rows.sum(axis=0)
     limit = _SMALL * np.abs(G[rows > 0]).max(initial=0.0)
@@ -49,7 +46,6 @@ def purified(table: Floats, rows: Floats) -> tuple[Floats, Floats, Floats]:
 
 
 def _shares(sums: Floats, of: Floats) -> Floats:
-    """Return sums divided by the weights `of`, and 0 where these are 0."""
     return np.divide(sums, of, out=np.zeros_like(sums), where=np.asarray(of) > 0)
 
 
@@ -87,7 +83,6 @@ class Bins:
 
     @cached_property
     def sizes(self) -> tuple[int, ...]:
-        """The number of codes of each attribute."""
         return tuple(
             len(edges) + 1 + (attribute.missing is not None)
             if attribute.categories is None
@@ -149,7 +144,6 @@ class Bins:
         return " & ".join(self.code_name(number, code) for number, code in codes)
 
     def describe(self) -> str:
-        """Return a line for people."""
         numbers = sum(attribute.categories is None for attribute in self.attributes)
         parts = [f"{numbers} numbers in bins"] if numbers else []
         parts += [f"{len(self.attributes) - numbers} categories"] if numbers < len(self.attributes) else []
@@ -157,7 +151,6 @@ class Bins:
         return f"{', '.join(parts)}: {self.code_map.p} columns"
 
     def listing(self) -> list[str]:
-        """Return a line for each attribute, for people."""
         return [
             f"{attribute.name}: {size} {'bins' if attribute.categories is None else 'categories'}"
             for attribute, size in zip(self.attributes, self.sizes, strict=True)

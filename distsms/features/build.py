@@ -27,6 +27,7 @@ from distsms.shards.manifest import NOT_NORMALIZED, Manifest
 from distsms.shards.publish import FEATURES_PARTIAL, writing
 from distsms.shards.row_metadata import MetadataColumns, RowMetadata, concatenate
 from distsms.shards.table_schema import check_same_features
+from distsms.shards.writer import ShardForm
 
 SHARD_BYTES = 2**28
 """The most memory that the rows of one shard may take."""
@@ -53,20 +54,10 @@ def build(
     fitted: FeatureMap | None = None,
     room: float = math.inf,
 ) -> Manifest:
-    """Make a data set whose rows are the features of the rows of another one. **Collective.**
-
-    Labels, names of rows, groups, times, weights, the record of a split and the order of the rows are those of the data
-    set `data`, which `distsms shard` has made. The features are those of `options`, of the data set `like`, or of the
-    map `fitted`, which was made before. There are as many shards as `data` has, and at least one for each rank, unless
-    `n_shards` says another number; more if the rows of one would take more than SHARD_BYTES of memory. Each rank has
-    `room` bytes left (see `fit.room`): it takes the rows of one shard twice, a part of the rows of `data`, and what
-    `fit` needs.
-
-    Raises
-    ------
-    InputError
-        On every rank, if the data, the options or the map do not fit together, or a file cannot be read or written.
-    """
+    """Make a data set whose rows are the features of the rows of another one. **Collective.** The features are those of
+    `options`, of the data set `like`, or of the map `fitted`; all else is that of `data`. There are as many shards as
+    `data` has, at least one for each rank, or `n_shards`, and more if one takes more than SHARD_BYTES. A rank has
+    `room` bytes left for the rows of a shard, twice, a part of `data`, and what `fit` needs."""
     with comm.fail_together():
         dataset.check_writable(compression)
         manifest = dataset.read_manifest(data)
@@ -114,7 +105,6 @@ def refuse_codes(manifest: Manifest) -> None:
 
 
 def _like(like: str | os.PathLike[str], manifest: Manifest) -> Coding:
-    """Return the coding of another data set. Raises InputError if the rows of a data set do not fit it. Local."""
     other = dataset.read_manifest(like)
     of_other = feature_map.load(other)
     if of_other is None:
@@ -124,10 +114,7 @@ def _like(like: str | os.PathLike[str], manifest: Manifest) -> Coding:
 
 
 def check_columns(manifest: Manifest, of_training: FeatureMap, table: Any, ignore_new: bool = False) -> None:
-    """Raise InputError if the rows of a data set without codes do not have the columns that a map is made for. Local.
-
-    table : the encoding of the training table, or None. ignore_new : whether the rows may have further columns.
-    """
+    """Raise InputError unless rows without codes have the columns of a map, made for `table` (or None). Local."""
     if manifest.table is not None and table is not None:
         check_same_features(table, manifest.table, manifest.directory, ignore_new)
     elif (manifest.table is None) != (table is None):
@@ -168,18 +155,15 @@ class _ShardWriter:
         self.metadata = list[RowMetadata]()
 
     def compile(self) -> None:
-        """Compile the kernels."""
         row = np.zeros((1, self.features.columns), self.manifest.dtype)
         X = sparse.csr_matrix(row) if self.manifest.layout == "csr" else row
         duplicates.hash_codes(self.features.codes(X))
 
     def advance(self, n: int) -> None:
-        """Report that the features of further rows are there."""
         self._done += n
         self._progress("writing the shards", "rows", self._done, self._n_local)
 
     def write(self, number: int, first: int, last: int) -> None:
-        """Write the features of the rows first..last - 1 to a finished shard."""
         manifest, features = self.manifest, self.features
         parts = RowParts(manifest, first, last, features.columns)
         # Each code of all rows lies together, as in the file, so that writing need not turn them around.
@@ -202,17 +186,9 @@ class _ShardWriter:
         if features.keep:
             X = sparse.vstack(X_parts, "csr") if manifest.layout == "csr" else np.vstack(X_parts)
         y, of_shard = np.concatenate(labels), concatenate(metadata)
-        staged = dataset.stage_shard(
-            self.directory,
-            number,
-            X,
-            manifest.dtype,
-            ids if manifest.ids else None,
-            self._compression,
-            of_shard,
-            codes,
-            features.coded,
-        )
+        form = ShardForm(manifest.dtype, self._compression, features.coded)
+        names = ids if manifest.ids else None
+        staged = dataset.stage_shard(self.directory, number, X, form, names, of_shard, codes)
         self.entries.append(dataset.finish_shard(staged, y, features.p, of_shard.weights))
         self.labels.append(y)
         of_columns = None if X is None else duplicates.hash_rows(X, manifest.dtype)
@@ -230,7 +206,7 @@ class _ShardWriter:
 
 
 def _publish(writer: _ShardWriter, coding: Coding, comm: Communicator) -> None:
-    """Publish the shards of all ranks as a data set. **Collective.**"""
+    """Publish the shards of all ranks. **Collective.**"""
     manifest, directory = writer.manifest, writer.directory
     entries = comm.allgather(writer.entries)
     group, time, weight = (

@@ -40,10 +40,7 @@ SHOWN = 40
 
 @dataclass(frozen=True)
 class FeatureMap:
-    """How the columns of a row become codes.
-
-    Raises ValueError if the parts do not fit the number of columns, or there is no part.
-    """
+    """How the columns of a row become codes; ValueError if the parts do not fit the columns, or there is none."""
 
     columns: int  # the number of columns of the rows that it is made for
     bins: Bins | None = None  # the codes of attributes
@@ -72,7 +69,6 @@ class FeatureMap:
 
     @property
     def coded(self) -> CodedColumns:
-        """The coded columns that the map makes."""
         return CodedColumns(tuple(part.code_map for part in self.parts), features=self.reference)
 
     @property
@@ -92,11 +88,8 @@ class FeatureMap:
         return " and ".join(["the crosses"] * screened + ["the trees"] * (self.forest is not None))
 
     def codes(self, X: Any) -> list[NDArray[Any]]:
-        """Return the codes of rows before normalization: for each part an array (n, codes of a row) of its map's type.
-
-        X is a CSR matrix or an array (n, up to p); columns that it lacks are 0. Raises InputError for NaN, since
-        missing values of tables are marked by columns of their own.
-        """
+        """Return the codes of rows X (n, up to p) before normalization, (n, codes of a row) for each part. Missing
+        columns are 0. NaN is refused, since missing values of tables are marked by columns of their own."""
         values = X.data if hasattr(X, "indptr") else X
         if np.isnan(values).any():
             raise InputError("a value is NaN; a feature map needs numbers, as its training data had")
@@ -119,7 +112,6 @@ class FeatureMap:
         raise IndexError(j)
 
     def describe(self) -> str:
-        """Return a line for people."""
         parts = [part.describe() for part in self.parts]
         return " and ".join(["the original columns"] * self.keep + parts)
 
@@ -143,7 +135,6 @@ class FeatureMap:
 
     @cached_property
     def hash(self) -> str:
-        """64 hex digits that identify the map."""
         digest = hashlib.sha256(json.dumps(self.record(), sort_keys=True).encode())
         for name, array in sorted(self.arrays().items()):
             digest.update(f"{name} {array.dtype.str} {array.shape}".encode())
@@ -168,7 +159,6 @@ class FeatureMap:
 
 
 def write(feature_map: FeatureMap, group: Any) -> None:
-    """Write a map to a group of an HDF5 file."""
     record = feature_map.record() | {"options": feature_map.options}
     group["record"] = np.frombuffer(json.dumps(record).encode(), np.uint8)
     for name, array in feature_map.arrays().items():
@@ -176,11 +166,8 @@ def write(feature_map: FeatureMap, group: Any) -> None:
 
 
 def read(file: Any, prefix: str, reference: FeatureReference, where: object) -> FeatureMap:
-    """Read a map from an open HDF5 file; `where` is its name for messages, `prefix` is "" or the map's group and a
-    slash.
-
-    Raises InputError if the map is damaged, or is not the one that `reference`, of a manifest or a model, names.
-    """
+    """Read a map from an open HDF5 file, from `prefix`, "" or a group and a slash; InputError begins with `where`. The
+    map must be the one that `reference`, of a manifest or a model, names."""
     arrays, size = dict[str, NDArray[Any]](), 0
     try:
         record = json.loads(hdf5.dataset(file, f"{prefix}record", packed=False)[()].tobytes())
@@ -195,18 +182,12 @@ def read(file: Any, prefix: str, reference: FeatureReference, where: object) -> 
     except (InputError, RecursionError) as error:
         raise InputError(f"{where}: {error}") from error
     if feature_map.reference != reference:
-        raise InputError(
-            f"{where}: its feature map is not the one that it was written with: it was changed, or belongs to another "
-            "data set. Copy it again, or make it again (distsms features)"
-        )
+        raise InputError(f"{where}: its feature map is not the one that it was written with; copy or make it again")
     return feature_map
 
 
 def load(manifest: Manifest) -> FeatureMap | None:
-    """Return the feature map of a data set, or None if it has none. Local.
-
-    Raises InputError if its file is missing or damaged, or is not the one that the manifest names.
-    """
+    """Return the feature map of a data set, or None if it has none. Local."""
     return _load_by(_load, manifest)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import combinations
 from typing import Any, NamedTuple, Protocol
 
@@ -92,33 +92,37 @@ def unwatched(task: str, unit: str, done: float, of: float) -> None:
 class Parts(Protocol):
     """The rows first..last - 1 of this rank, part by part, as often as needed."""
 
-    @property
-    def first(self) -> int:
-        """The first row."""
+    first: int
+    last: int  # the row behind the last one
+
+    def __iter__(self) -> Iterator[RowPart]: ...
+
+
+@dataclass
+class Fitting:
+    """A feature map that is being made from this rank's rows of a data set, which are read again for each purpose."""
+
+    manifest: Manifest
+    comm: Communicator
+    options: FeatureOptions
+    parts: Parts
+    progress: Progress = unwatched
+    say: Say = silent
+    room: float = math.inf  # bytes of memory that each rank has left
 
     @property
-    def last(self) -> int:
-        """The row behind the last one."""
-
-    def __iter__(self) -> Iterator[RowPart]:
-        """Read the rows."""
-
-
-class Reading:
-    """This rank's rows of a data set, read again for each purpose, with progress."""
-
-    def __init__(self, manifest: Manifest, parts: Parts, progress: Progress) -> None:
-        self.manifest, self.parts, self._progress = manifest, parts, progress
-        self.n_local = self.parts.last - self.parts.first
+    def n_local(self) -> int:
+        """The number of rows of this rank."""
+        return self.parts.last - self.parts.first
 
     def watched(self, task: str) -> Iterator[RowPart]:
-        """Yield the parts of the rows. Local."""
+        """Yield the parts of the rows, and report on the task. Local."""
         done = 0
-        self._progress(task, "rows", 0, self.n_local)
+        self.progress(task, "rows", 0, self.n_local)
         for part in self.parts:
             yield part
             done += len(part.labels)
-            self._progress(task, "rows", done, self.n_local)
+            self.progress(task, "rows", done, self.n_local)
 
 
 def fit(
@@ -130,31 +134,20 @@ def fit(
     parts: Parts | None = None,
     room: float = math.inf,
 ) -> FeatureMap:
-    """Return a feature map that is made from the rows of a data set. **Collective.**
-
-    The data set has no coded columns; `parts` are the rows of this rank, by default its share. Rows of weight 0 have no
-    influence on the map, which is the same on every rank, and on any number of ranks. `say` gets notes for users on the
-    root, and `room` is the memory that each rank has left (see the function `room`).
-
-    Raises
-    ------
-    InputError
-        On every rank, if the options or the file of attributes do not fit the data, rows cannot be read, or the memory
-        does not suffice.
-    """
+    """Return a feature map of the rows of a data set without codes, the same on any number of ranks. **Collective.**
+    `parts` are the rows of this rank, by default its share; those of weight 0 have no influence. `say` gets notes for
+    users on the root, and `room` is the memory that each rank has left."""
     if options.bins is not None and not 2 <= options.bins <= MOST_BINS:
         raise InputError(f"a number is divided into 2 to {MOST_BINS} bins, not {options.bins}", everywhere=True)
     if options.trees is not None:
         with comm.fail_together():
             check_growing(options.trees, options.min_leaf, options.seed)
             if options.tree_rows < LEAST_ROWS:
-                raise InputError(
-                    f"trees need a sample of {LEAST_ROWS} rows or more to grow on, not {options.tree_rows}"
-                )
-    reading = Reading(manifest, parts or RowParts.of_rank(manifest, comm), progress)
+                raise InputError(f"trees need a sample of {LEAST_ROWS} rows or more, not {options.tree_rows}")
     say = say if comm.is_root else silent
-    bins = None if options.bins is None else _fit_bins(reading, comm, options, options.bins, say, room)
-    forest = None if options.trees is None else _grow(reading, comm, options, options.trees, progress, say, room)
+    fitting = Fitting(manifest, comm, options, parts or RowParts.of_rank(manifest, comm), progress, say, room)
+    bins = None if options.bins is None else _fit_bins(fitting, options.bins)
+    forest = None if options.trees is None else _grow(fitting, options.trees)
     with comm.fail_together():
         try:
             features = FeatureMap(manifest.p, bins, forest, options.keep, options.text)
@@ -169,30 +162,21 @@ def fit(
     return features
 
 
-def _grow(
-    reading: Reading,
-    comm: Communicator,
-    options: FeatureOptions,
-    n_trees: int,
-    progress: Progress,
-    say: Say,
-    room: float,
-) -> Forest:
-    """Return the trees. Collective."""
-    manifest = reading.manifest
+def _grow(fitting: Fitting, n_trees: int) -> Forest:
+    manifest, comm, options = fitting.manifest, fitting.comm, fitting.options
     shares = sample_shares(manifest.n_pos, manifest.n_neg, options.tree_rows)
     n = round(manifest.n_pos * shares.positive + manifest.n_neg * shares.negative)
     entries = manifest.nnz * n / manifest.n if manifest.layout == "csr" else n * manifest.p
-    check_memory(n, manifest.p, entries, comm, room, options.min_leaf)
+    check_memory(n, manifest.p, entries, comm, fitting.room, options.min_leaf)
     if n < manifest.n:
         text = f"trees grow on a sample of about {n} of the {manifest.n} rows ({option('tree_rows')})"
-        say(Note("note", Message(text)))
+        fitting.say(Note("note", Message(text)))
 
     def parts() -> Iterator[tuple[int, Any, Labels, Floats | None]]:
         empty = np.empty((0, manifest.p), manifest.dtype)
         nothing = sparse.csr_matrix(empty) if manifest.layout == "csr" else empty
         yield 0, nothing, np.empty(0, np.int8), np.empty(0) if manifest.weights else None
-        for part in reading.watched("reading rows for trees"):
+        for part in fitting.watched("reading rows for trees"):
             yield part.first, part.X, part.labels, part.weights
 
     with comm.fail_together():
@@ -204,59 +188,56 @@ def _grow(
         n_trees,
         options.min_leaf,
         options.seed,
-        watch=lambda done: progress("growing trees", "trees", done, of_rank),
-        say=say,
-        room=room,
+        watch=lambda done: fitting.progress("growing trees", "trees", done, of_rank),
+        say=fitting.say,
+        room=fitting.room,
     )
 
 
-def _fit_bins(
-    reading: Reading, comm: Communicator, options: FeatureOptions, n_bins: int, say: Say, room: float
-) -> Bins:
-    """Return the part of bins, categories and crosses. Collective."""
+def _fit_bins(fitting: Fitting, n_bins: int) -> Bins:
+    comm, crosses = fitting.comm, fitting.options.crosses
     # 1) The attributes.
-    attributes = _attributes(reading, comm, options, say)
+    attributes = _attributes(fitting)
     with comm.fail_together():
         attribute.unique_names(attributes)
         if not 1 <= len(attributes) <= MOST_ATTRIBUTES:
             raise InputError(
-                f"{reading.manifest.directory}: has {len(attributes)} attributes, and bins are made for 1 to "
+                f"{fitting.manifest.directory}: has {len(attributes)} attributes, and bins are made for 1 to "
                 f"{MOST_ATTRIBUTES}: choose some with {option('attributes', text='FILE')}, or use {option('trees')}, "
                 "which takes any number of columns"
             )
         names = [each.name for each in attributes]
-        pairs = [] if options.crosses is None else _pairs(options.crosses, names)
+        pairs = [] if crosses is None else _pairs(crosses, names)
     # 2) The bins of numbers.
     numbers = [each for each in attributes if each.categories is None]
 
     def passes() -> Iterator[tuple[Any, Any]]:
-        for part in reading.watched("dividing numbers into bins"):
+        for part in fitting.watched("dividing numbers into bins"):
             X, _, weights = part.counted()
             yield X, weights
 
-    n_bytes = bytes_for_columns(reading.n_local if numbers else 0, comm, room)
+    n_bytes = bytes_for_columns(fitting.n_local if numbers else 0, comm, fitting.room)
     columns = [Numbers(each.columns[0], each.missing) for each in numbers]
-    of_numbers = dict(zip(numbers, edges_of(passes, columns, n_bins, reading.n_local, comm, n_bytes), strict=True))
+    of_numbers = dict(zip(numbers, edges_of(passes, columns, n_bins, fitting.n_local, comm, n_bytes), strict=True))
     edges = [of_numbers.get(each, np.empty(0, np.float32)) for each in attributes]
     # 3) The crosses. If the user gave their number, the strongest ones.
     screened = isinstance(pairs, int)
     if isinstance(pairs, int):
-        n = min(reading.n_local, screen.ROWS)
-        require(screen.row_bytes(len(attributes)) * n, "the rows by which pairs are screened", comm, room)
+        n = min(fitting.n_local, screen.ROWS)
+        require(screen.row_bytes(len(attributes)) * n, "the rows by which pairs are screened", comm, fitting.room)
         bins = Bins(attributes, edges)
-        strongest = screen.strongest(bins, reading.watched("screening pairs"), reading.manifest, pairs, comm)
+        strongest = screen.strongest(bins, fitting.watched("screening pairs"), fitting.manifest, pairs, comm)
         for note in _describe_pairs(strongest, names):
-            say(note)
+            fitting.say(note)
         pairs = [(pair.a, pair.b) for pair in strongest]
     with comm.fail_together():
         try:
             return Bins(attributes, edges, sorted(pairs), screened)
         except ValueError as error:
-            raise InputError(f"{option('crosses', options.crosses)}: {error}") from error
+            raise InputError(f"{option('crosses', crosses)}: {error}") from error
 
 
 def _describe_pairs(pairs: Sequence[Pair], names: Sequence[str]) -> list[Note]:
-    """Return notes on the pairs that were screened."""
     notes = [Note("cross", f"{names[pair.a]} x {names[pair.b]}: gain {pair.gain:.5g}") for pair in pairs[:10]]
     if len(pairs) > 10:
         notes.append(Note("cross", f"and {len(pairs) - 10} more"))
@@ -267,42 +248,36 @@ def _describe_pairs(pairs: Sequence[Pair], names: Sequence[str]) -> list[Note]:
 
 
 def count_attributes(manifest: Manifest, comm: Communicator) -> int:
-    """Return how many attributes a data set has. **Collective.**
-
-    Without a table, all rows are read once.
-    """
-    reading = Reading(manifest, RowParts.of_rank(manifest, comm), unwatched)
-    return len(_attributes(reading, comm, FeatureOptions(), silent))
+    """Return how many attributes a data set has; without a table, all rows are read once. **Collective.**"""
+    return len(_attributes(Fitting(manifest, comm, FeatureOptions(), RowParts.of_rank(manifest, comm))))
 
 
-def _attributes(reading: Reading, comm: Communicator, options: FeatureOptions, say: Say) -> list[Attribute]:
-    """Return the attributes. Collective."""
-    manifest, table = reading.manifest, reading.manifest.table
+def _attributes(fitting: Fitting) -> list[Attribute]:
+    manifest, table = fitting.manifest, fitting.manifest.table
+    options, comm = fitting.options, fitting.comm
     if options.attributes is not None:
         with comm.fail_together():
             of_table = [] if table is None else attribute.table_attributes(table)[0]
             named = attribute.read_attributes(options.attributes, lambda text: _number(manifest, text), of_table)
-        return _checked(named, reading, options.attributes, comm)
+        return _checked(named, fitting, options.attributes)
     if table is not None:
         of_table, left_out = attribute.table_attributes(table)
         if left_out:
-            say(Note("note", f"hashed columns get no bins: {', '.join(left_out)}"))
+            fitting.say(Note("note", f"hashed columns get no bins: {', '.join(left_out)}"))
         return of_table
     survey = Survey(manifest.p)
     with comm.fail_together():
-        for part in reading.watched("finding attributes"):
+        for part in fitting.watched("finding attributes"):
             survey.add(part.counted()[0])
     survey.reduce(comm)
     return attribute.attributes_of(survey, lambda j: _name(manifest, j))
 
 
-def _checked(
-    attributes: Sequence[Attribute], reading: Reading, path: str | os.PathLike[str], comm: Communicator
-) -> list[Attribute]:
+def _checked(attributes: Sequence[Attribute], fitting: Fitting, path: str | os.PathLike[str]) -> list[Attribute]:
     """Return attributes of the user; those of which some row sets no category get a code for that. Collective."""
-    with comm.fail_together():
+    with fitting.comm.fail_together():
         lacking = np.zeros(len(attributes), np.int64)  # in how many rows no category is set
-        for part in reading.watched("checking attributes"):
+        for part in fitting.watched("checking attributes"):
             columns = Columns(part.counted()[0])
             for k, each in enumerate(attributes):
                 if each.categories is None:
@@ -311,10 +286,7 @@ def _checked(
                 for j, name in zip(each.columns, each.categories, strict=True):
                     values = columns.values(j)
                     if ((values != 0) & (values != 1)).any():
-                        raise InputError(
-                            f"{path}: {each.name!r}: column {name!r} has other values than 0 and 1; a list of columns "
-                            "is for the categories of one variable"
-                        )
+                        raise InputError(f"{path}: {each.name!r}: column {name!r} has other values than 0 and 1")
                     counts += values == 1
                 if (counts > 1).any():
                     raise InputError(
@@ -322,7 +294,7 @@ def _checked(
                         "must exclude each other"
                     )
                 lacking[k] += np.count_nonzero(counts == 0)
-    comm.sum(lacking)
+    fitting.comm.sum(lacking)
     return [
         replace(each, none=bool(rows and each.categories is not None))
         for each, rows in zip(attributes, lacking.tolist(), strict=True)
@@ -336,12 +308,10 @@ def _name(manifest: Manifest, j: int) -> str:
 
 
 def _names(manifest: Manifest) -> Sequence[str]:
-    """Return the names of the columns of a table, or of rows in memory (`arrays.ArrayRows`); empty without names."""
     return getattr(manifest, "names", ()) if manifest.table is None else manifest.table.feature_names
 
 
 def _number(manifest: Manifest, text: str) -> int:
-    """Return the number of a column, from 0, given its name, or its number in the source. Raises InputError."""
     names = _names(manifest)
     if text in names:
         return names.index(text)
@@ -387,11 +357,7 @@ def _pairs(text: str, names: Sequence[str]) -> list[tuple[int, int]] | int:
 
 
 def room(manifest: Manifest, comm: Communicator, memory: float, n_trees: int | None = None) -> float:
-    """Return the bytes that each rank has left for features, besides what it takes now. **Collective.**
-
-    What buffers for reading the rows of a data set will take is subtracted. Raises InputError if hardly anything is
-    left of the `memory` that a rank may take.
-    """
+    """Return the bytes of `memory` that each rank has left, less buffers for reading rows. **Collective.**"""
     if n_trees:
         with comm.fail_together():
             check_growing(n_trees)  # loads scikit-learn, which takes memory, too
@@ -408,10 +374,7 @@ def room(manifest: Manifest, comm: Communicator, memory: float, n_trees: int | N
 
 
 def bytes_for_columns(n_local: int, comm: Communicator, room: float) -> int:
-    """Return how much memory a rank may use for the values of the columns that it divides. **Collective.**
-
-    n_local : the number of rows of this rank. Raises InputError if the values of one column do not fit.
-    """
+    """Return how much memory a rank may use for the values of columns that it divides at a time. **Collective.**"""
     require(VALUE_BYTES * n_local, "the values of one column, while they are divided,", comm, room)
     return int(min(BYTES, room))
 

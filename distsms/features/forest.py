@@ -32,15 +32,10 @@ DTYPES = {"column": np.int32, "threshold": np.float32, "start": np.int64, "impor
 
 
 class Forest:
-    """Trees that divide rows by their columns. Local.
-
-    `column` (nodes,) int32 has the column that a node compares, or -1 if the node is a leaf, and `threshold` (nodes,)
-    float32 the largest value that goes to the left; 0 in leaves. The nodes of each tree are in preorder: a node, then
-    all nodes of its left branch, then all nodes of its right branch. The leaves of a tree are numbered in this order
-    from 0. `start` (trees + 1,) int64 has the first node of each tree, and the number of nodes. `importance` (p,) is
-    the share of each column in what all splits gained when the trees grew; the sum is 1, or 0 if no tree has a split.
-    Raises ValueError if the arrays are not those of a forest.
-    """
+    """Trees that divide rows by their columns, their nodes in preorder. Local. `column` (nodes,) is the column that a
+    node compares, or -1 in a leaf, and `threshold` the largest value that goes to the left, or 0. Leaves of a tree
+    count from 0. `start` (trees + 1,) has the first node of each tree, `importance` (p,) the share of each column in
+    what all splits gained."""
 
     def __init__(self, column: Any, threshold: Any, start: Any, importance: Any) -> None:
         arrays = {"column": column, "threshold": threshold, "start": start, "importance": importance}
@@ -78,11 +73,9 @@ class Forest:
         return dict(self._arrays)
 
     def record(self) -> dict[str, Any]:
-        """Return what is known without the arrays, ready for JSON."""
         return {"trees": self.n_trees, "leaves": self.code_map.p}
 
     def describe(self) -> str:
-        """Return a line for people."""
         return f"the leaves of {self.n_trees} trees ({self.code_map.p} columns)"
 
     @cached_property
@@ -107,7 +100,6 @@ class Forest:
 
     @property
     def n_trees(self) -> int:
-        """The number of trees."""
         return len(self.sizes)
 
     @property
@@ -142,19 +134,12 @@ class Forest:
         return nodes
 
     def leaves(self, X: Any, out: NDArray[Any] | None = None) -> NDArray[Any]:
-        """Return the leaf that each row of X (n, p), dense or sparse, reaches in each tree: (n, trees) uint16, or
-        `out`.
-
-        `out` may have any order, and any unsigned type that holds the leaves. Takes a few nanoseconds for each row,
-        tree and level, and for each thread up to 4 MiB, or eight rows of the columns in use if that is more. Raises
-        InputError if X has another number of columns, or NaN where a tree looks.
-        """
+        """Return the leaf that each row of X (n, p) reaches in each tree: (n, trees) uint16, or `out`, of any order and
+        unsigned type. Takes nanoseconds for each row, tree and level, and up to 4 MiB for each thread, or eight
+        rows."""
         X = scipy.sparse.csr_matrix(X) if scipy.sparse.issparse(X) else np.asarray(X)
         if X.ndim != 2 or X.shape[1] != self.columns:
-            raise InputError(
-                f"the rows have {X.shape[1] if X.ndim == 2 else 'no'} columns, but the forest was grown on "
-                f"{self.columns}; give the columns of the rows on which it was grown"
-            )
+            raise InputError(f"X has the shape {X.shape}, but the forest was grown on {self.columns} columns")
         n = X.shape[0]
         if X.dtype not in (np.float32, np.float64):
             X = X.astype(np.float64)
@@ -205,13 +190,8 @@ class Forest:
         return places
 
     def explained(self, values: Floats, rows: Floats, sums: Floats) -> Floats:
-        """Return what the splits on each column contribute to a sum over rows, (columns,); see
-        `forest_kernels.explained`.
-
-        `values`, `rows` and `sums` are (leaves,), for the leaves of all trees: their values, how many rows they have,
-        and the sums of the rows' numbers r_i. The contributions add up to the sum over the rows of r_i times what the
-        row's leaves differ from the means of their trees.
-        """
+        """Return what the splits on each column contribute to a sum over rows, (columns,): see
+        `forest_kernels.explained`, for the values, rows and sums of all leaves."""
         contributions = np.zeros(self.columns)
         column, start = self._arrays["column"], self._arrays["start"]
         forest_kernels.explained(column, self._other, start, self.code_map.offsets, values, rows, sums, contributions)
@@ -230,7 +210,7 @@ class Forest:
 
 
 def _checked(name: str, values: Any) -> NDArray[Any]:
-    """Return an array in its type. Raises ValueError if that would change a number, or if it has no single axis."""
+    """Return an array in its type, which must hold its numbers."""
     array = np.asarray(values)
     if array.ndim != 1 or array.dtype.kind not in "iuf":
         raise ValueError(f"'{name}' of a forest must be a vector of numbers, not {array.dtype} of shape {array.shape}")

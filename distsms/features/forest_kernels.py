@@ -24,12 +24,8 @@ TOGETHER = 2**9
 
 @njit()
 def read_order(feature: Array, starts: Array, other: Array, leaves: Array) -> int:
-    """Find the right children and number the leaves. Return the first tree whose nodes are no tree, or -1.
-
-    The nodes of a tree are in preorder, from starts[tree] on, and `feature` is below 0 in leaves. `other` (nodes,)
-    int32 gets the right child of each node, and the number of each leaf in its tree; `leaves` (trees,) int64 the number
-    of leaves.
-    """
+    """Find the right child, or number, of each node in preorder and the leaves of each tree; return the first that is
+    none, or -1. `feature` is below 0 in leaves. `other` (nodes,) and `leaves` (trees,) receive these."""
     waiting = np.empty(len(feature), np.int32)  # nodes whose right child has not begun
     for t in range(len(leaves)):
         depth, done = 0, False
@@ -70,14 +66,8 @@ def preorder(left: Array, right: Array, inner: Array) -> Array:
 
 @njit()
 def _find(nodes: Array, starts: Array, numbers: Array, block: Array, out: Array) -> None:
-    """Find the leaf of each row of a block in each tree.
-
-    The block goes through one tree after the other, so that a large tree is fetched from the memory once for many rows.
-    Some hundred rows walk together: all of them take one step, and then those that are not in a leaf yet take the next
-    one. The processor works on several rows at once, since no row waits for another.
-
-    block : (rows, columns that are used); out : (rows, trees)
-    """
+    """Find the leaf of each row of a block (rows, columns in use) in each tree: `out` (rows, trees). A large tree is
+    fetched once for many rows, which take a step together: no row waits for another."""
     width, all_values = np.uint64(block.shape[1]), block.ravel()
     at, walking = np.empty(TOGETHER, np.uint32), np.empty(TOGETHER, np.uint32)
     for t in range(len(starts) - 1):

@@ -52,10 +52,7 @@ class GrowingRows(NamedTuple):
 
 
 def sample_shares(n_positive: int, n_negative: int, limit: int = LIMIT) -> Shares:
-    """Return the share of each class for a sample of at most `limit` rows.
-
-    The share is six standard deviations too small for `limit` rows of a class, since a hash draws each row for itself.
-    """
+    """Return the share of each class for a sample of `limit` rows, less six standard deviations, as a hash draws."""
     positive = min(n_positive, max(limit // 2, limit - n_negative))
     return Shares(_share(positive, n_positive), _share(min(n_negative, limit - positive), n_negative))
 
@@ -67,12 +64,8 @@ def _share(size: int, n: int) -> float:
 def sample(
     parts: Iterable[tuple[int, Any, Labels, Floats | None]], of_classes: Shares = ALL, seed: int = 0
 ) -> GrowingRows:
-    """Return this rank's part of a sample; raises InputError if a value is not finite. Local.
-
-    `parts` has at least one part of consecutive rows, in order: the number of its first row among the rows of all
-    ranks, the rows as a CSR matrix or an array (n, p), their labels (n,) int8 of +1 or -1, and their weights (n,) or
-    None. Rows of weight 0 do not count. Takes the memory of the sample in float32 twice, and of one part at a time.
-    """
+    """Return this rank's part of a sample, of float32, from parts (first row, X (n, p), labels, weights or None).
+    Local. Rows of weight 0 do not count. Takes the memory of the sample twice, and of one part at a time."""
     pieces = list[GrowingRows]()
     for first, X, y, part_weights in parts:
         taken = in_sample(first + np.arange(len(y)), y, of_classes, seed)
@@ -87,15 +80,10 @@ def sample(
 
 
 def singles(X: Any) -> Any:
-    """Return rows (n, p), sparse or dense, with values rounded to float32, as trees compare them. Local.
-
-    Raises InputError if a value is not finite.
-    """
+    """Return rows (n, p) with finite values rounded to float32, as trees compare them. Local."""
     values = X.data if sparse.issparse(X) else X
     if not np.isfinite(values).all():
-        raise InputError(
-            "trees cannot grow on values that are missing (NaN) or infinite; fill them in, with columns that mark them"
-        )
+        raise InputError("trees cannot grow on values that are missing (NaN) or infinite; fill them in, and mark them")
     if not sparse.issparse(X):
         return X if X.dtype == np.float32 else as_single(X)
     X = sparse.csr_matrix(X)
@@ -106,15 +94,8 @@ def singles(X: Any) -> Any:
 
 
 def whole(rows: GrowingRows, comm: Communicator) -> GrowingRows:
-    """Return the rows of all ranks, in the order of the ranks, on each of them. **Collective.**
-
-    The values are those of `singles`. The result is a CSC matrix if less than a twelfth of all values is not 0, because
-    trees then grow faster, and else an array.
-
-    Notes
-    -----
-    Memory: 4 bytes for each value of an array, or 16 for each nonzero of a matrix, besides the given rows.
-    """
+    """Return the rows of all ranks, in the order of the ranks, on each of them. **Collective.** They are CSC if less
+    than a twelfth of the values is not 0, because trees then grow faster, and else an array."""
     X, counts = rows.X, comm.allgather(len(rows.y))
     entries = comm.allgather(X.nnz if sparse.issparse(X) else int(np.count_nonzero(X)))
     shape = sum(counts), X.shape[1]
@@ -169,37 +150,28 @@ def bytes_of_tree(n: int, min_leaf: int) -> int:
 
 
 def check_memory(n: int, p: int, entries: float, comm: Communicator, room: float = math.inf, min_leaf: int = 1) -> None:
-    """Raise InputError if the rows on which trees grow do not fit into memory. **Collective.**
-
-    Each rank holds all of these `n` rows with `entries` entries, and has `room` bytes left for growing trees.
-    """
+    """Raise InputError if the n rows on which trees grow, all on each rank, do not fit into memory. **Collective.**"""
     here, needed = len(comm.node_ranks()), bytes_of_rows(n, p, entries)
     with comm.fail_together():
         there = available()
         if (here + 1) * needed > there:  # while they are exchanged, the ranks have their own rows besides
             fitting = 0.8 * n * there / ((here + 1) * needed)
             raise InputError(
-                f"the {n} rows of {p} columns on which trees grow take {format_bytes(needed)} on each of {here} "
-                f"rank(s) of this node, which has {format_bytes(there)} of memory available: take fewer rows "
-                f"({option('tree_rows', _rounded(fitting))}), or fewer ranks on each node"
+                f"{n} rows of {p} columns take {format_bytes(needed)} on each of {here} rank(s) of this node with "
+                f"{format_bytes(there)}: take fewer rows ({option('tree_rows', _rounded(fitting))}), or fewer ranks"
             )
         to_grow = 2 * needed + bytes_of_tree(n, min_leaf)
         if to_grow > room:
             fewer = 0.8 * n * room / to_grow
             advice = f", or take fewer rows ({option('tree_rows', _rounded(fewer))})" if fewer >= LEAST_ROWS else ""
             raise InputError(
-                f"to collect the {n} rows of {p} columns on which trees grow, and to grow a tree, takes up to "
-                f"{format_bytes(to_grow)}, and {option('memory')} leaves {format_bytes(room)} for it: allow more "
-                f"memory{advice}"
+                f"to collect the {n} rows of {p} columns, and to grow a tree, takes {format_bytes(to_grow)}, and "
+                f"{option('memory')} leaves {format_bytes(room)} for it: allow more memory{advice}"
             )
 
 
 def check_time(rows: GrowingRows, n_trees: int, min_leaf: int, comm: Communicator, say: Say) -> None:
-    """Tell users, on each rank, how long growing takes if that is long. **Collective.**
-
-    `rows` are all rows on which the trees grow, the same on every rank. Raises InputError on every rank if growing
-    would take more than a day.
-    """
+    """Tell users how long growing on these rows takes if that is long; refuse more than a day. **Collective.**"""
     n, p = rows.X.shape
     if n * p < _QUICK:
         return
@@ -267,25 +239,11 @@ def grow(
     say: Say = silent,
     room: float = math.inf,
 ) -> Forest:
-    """Grow extremely randomized trees, for which all columns are tried at each node. **Collective.**
-
-    The trees grow on the `rows` of all ranks, in the order of the ranks, and the forest is the same on every rank. If a
-    tree has more than 65,535 leaves of `min_leaf` rows, those nodes become leaves that have the fewest rows. `watch` is
-    called on each rank with the number of its trees that have grown, from 0 on; `say` gets a note if growing takes
-    long; `room` is the memory that each rank has left for rows and trees.
-
-    Raises
-    ------
-    InputError
-        On every rank, if scikit-learn is missing, there are no columns, values are not finite, all rows that count are
-        of one class, growing would take more than a day, or the trees take too much memory.
-
-    Notes
-    -----
-    Time: for each tree, some nanoseconds for each row, column and level of the tree; of sparse rows, for each nonzero.
-    Memory on each rank: 4 bytes for each row and column, or 16 for each nonzero if these are few, and as much again for
-    the rows of this rank while they are exchanged.
-    """
+    """Grow extremely randomized trees, which try all columns at each node, on the rows of all ranks. **Collective.**
+    The forest is the same on every rank. A tree keeps the 65,535 leaves whose nodes have most rows. `watch` is called
+    with the number of this rank's trees that have grown, from 0 on; `room` is the memory that it has left. Takes some
+    nanoseconds for each row, column and level, and 4 bytes for each value, or 16 for each nonzero, and as much again
+    meanwhile."""
     with comm.fail_together():
         check_growing(n_trees, min_leaf, seed)
         if rows.X.shape[1] < 1:
@@ -315,17 +273,13 @@ def grow(
 def check_growing(n_trees: int, min_leaf: int = MIN_LEAF, seed: int = 0) -> None:
     """Raise InputError if no trees can grow for these numbers, or scikit-learn is missing. Local."""
     if not 1 <= n_trees <= MOST_TREES or min_leaf < 1 or not 0 <= seed < 2**63:
-        raise InputError(
-            f"a forest has 1 to {MOST_TREES} trees with 1 or more rows in a leaf, and a seed from 0 to 2^63 - 1; found "
-            f"{n_trees} trees, {min_leaf} rows and seed {seed}"
-        )
+        numbers = f"{n_trees} trees, {min_leaf} rows and seed {seed}"
+        possible = f"1 to {MOST_TREES} trees, 1 or more rows in a leaf, and a seed from 0 to 2^63 - 1"
+        raise InputError(f"a forest has {possible}, not {numbers}")
     try:
         import sklearn.tree  # noqa: F401
     except ImportError as absent:
-        raise InputError(
-            f"scikit-learn grows the trees, and it is not installed: pip install 'distsms[sklearn]' ({absent}). "
-            "Forests that have grown can be used without it"
-        ) from absent
+        raise InputError(f"scikit-learn grows the trees: pip install 'distsms[sklearn]' ({absent})") from absent
 
 
 def _grown(
@@ -360,7 +314,6 @@ def _grown(
 
 
 def _tree(grown: Any) -> _Tree:
-    """Return a tree of scikit-learn as arrays."""
     left, right, n = grown.children_left, grown.children_right, grown.n_node_samples
     inner = left >= 0
     if inner.sum() >= MOST_LEAVES:  # as many leaves as inner nodes, and one more

@@ -66,11 +66,8 @@ def edges_of(
     comm: Communicator,
     n_bytes: int = BYTES,
 ) -> list[Singles]:
-    """Return the edges between the bins of each column, at most `n_bins`, ascending. **Collective.**
-
-    `passes` returns this rank's `n_local` rows that count, (rows, weights or None) part by part; it may raise
-    InputError. A rank uses about `n_bytes` of memory for the values.
-    """
+    """Return the edges between the bins of each column, at most `n_bins`, ascending. **Collective.** `passes` returns
+    this rank's `n_local` rows that count, part by part with weights; values take about `n_bytes`."""
     most = int(comm.maximum(np.array([n_local]))[0])
     step = max(1, n_bytes // (VALUE_BYTES * max(1, most)))
     edges = list[Singles]()
@@ -83,7 +80,6 @@ def edges_of(
 
 
 def _collect(parts: Iterable[tuple[Any, Floats | None]], numbers: Sequence[Numbers]) -> list[_Sorted]:
-    """Return this rank's values of each column. Local."""
     collected: list[list[tuple[Keys, Floats]]] = [[] for _ in numbers]
     for X, weights in parts:
         columns = Columns(X)
@@ -113,7 +109,6 @@ def _added_up(keys: Keys, weights: Floats | None) -> tuple[Keys, Floats]:
 
 
 def _divide(values: Sequence[_Sorted], n_bins: int, comm: Communicator) -> list[NDArray[np.int64]]:
-    """Return the keys of the edges of each column. Collective."""
     few = comm.allgather([column.keys if len(column.keys) <= n_bins else None for column in values])
     edges: list[NDArray[np.int64] | None] = []
     for k in range(len(values)):
@@ -127,7 +122,7 @@ def _divide(values: Sequence[_Sorted], n_bins: int, comm: Communicator) -> list[
 
 
 def _quantiles(values: Sequence[_Sorted], n_bins: int, comm: Communicator) -> list[NDArray[np.int64]]:
-    """Return the edges of columns with more than n_bins different values. Collective."""
+    """Return the edges of columns with more than n_bins values. Collective."""
     if not values:
         return []
     wholes = comm.sum(np.array([column.sums[-1] for column in values]))
@@ -162,16 +157,12 @@ def _quantiles(values: Sequence[_Sorted], n_bins: int, comm: Communicator) -> li
 
 
 def _without(values: _Sorted, keys: NDArray[np.int64]) -> _Sorted:
-    """Return the values without some of them."""
     there = ~np.isin(values.keys, keys)
     return _Sorted(values.keys[there], np.concatenate([[0.0], np.cumsum(np.diff(values.sums)[there])]))
 
 
 def _select(values: Sequence[_Sorted], targets: Floats, comm: Communicator) -> list[NDArray[np.int64]]:
-    """Return the smallest key of all ranks up to which the values weigh more than each target. Collective.
-
-    targets : (columns, targets of a column). A target that nothing exceeds gets the largest key there can be.
-    """
+    """Return the smallest key up to which values weigh more than each target, or the largest. Collective."""
     keys = np.zeros(targets.shape, np.int64)
     if not targets.size:
         return list(keys)
@@ -183,12 +174,10 @@ def _select(values: Sequence[_Sorted], targets: Floats, comm: Communicator) -> l
 
 
 def _keys(values: Singles) -> Keys:
-    """Return whole numbers that are ordered as the values."""
     bits = values.view(np.uint32)
     return np.where(bits >> 31, ~bits, bits | np.uint32(2**31))
 
 
 def _singles(keys: NDArray[np.int64]) -> Singles:
-    """Return the values of keys."""
     bits = keys.astype(np.uint32)
     return np.where(bits >> 31, bits & np.uint32(2**31 - 1), ~bits).view(np.float32)

@@ -27,7 +27,6 @@ class Columns:
         self._sparse = X.tocsc() if scipy.sparse.issparse(X) else None
 
     def values(self, j: int) -> NDArray[np.float32]:
-        """Return column j, (n,)."""
         if self._dense is not None:
             return as_single(self._dense[:, j])
         column = np.zeros(self.n, np.float32)
@@ -83,10 +82,7 @@ class RowPart(NamedTuple):
 
 
 class RowParts:
-    """The rows first..last - 1 of a data set, which can be read as often as needed.
-
-    p is the number of columns; more than the data set has are 0, and if it has more, these are left out.
-    """
+    """The rows first..last - 1 of a data set, as often as needed, with p columns: more are 0, others left out."""
 
     def __init__(self, manifest: Manifest, first: int, last: int, p: int | None = None) -> None:
         self.manifest, self.first, self.last = manifest, first, last
@@ -94,12 +90,10 @@ class RowParts:
 
     @classmethod
     def of_rank(cls, manifest: Manifest, comm: Communicator) -> RowParts:
-        """Return this rank's share of the rows. Local."""
         first, last = (manifest.n * rank // comm.size for rank in (comm.rank, comm.rank + 1))
         return cls(manifest, first, last)
 
     def __iter__(self) -> Iterator[RowPart]:
-        """Read the parts one after the other. Local; raises InputError as `dataset.load` does."""
         manifest = self.manifest
         entries = manifest.entries(manifest.n, manifest.nnz)
         rows = int(np.clip(PART_ENTRIES * manifest.n // max(1, entries), 1, PART_ROWS))
@@ -122,7 +116,6 @@ class CountedRows:
         self._parts, self._counted = parts, counted
 
     def __iter__(self) -> Iterator[RowPart]:
-        """Read the parts one after the other. Local; raises InputError as `dataset.load` does."""
         for part in self._parts:
             at = part.first - self.first
             counted = self._counted[at : at + len(part.labels)]

@@ -44,10 +44,7 @@ class Pair(NamedTuple):
 
 
 def strongest(bins: Bins, parts: Iterable[RowPart], manifest: Manifest, k: int, comm: Communicator) -> list[Pair]:
-    """Return the k pairs of attributes with the largest gains, the largest first. **Collective.**
-
-    `parts` are this rank's rows of the data set. Takes `row_bytes` of memory for each of the sampled rows of this rank.
-    """
+    """Return the k pairs of attributes with the largest gains, the largest first. **Collective.**"""
     with comm.fail_together():
         codes, y, weights = _sample(bins, parts, manifest)
     places = np.empty((len(bins.sizes), len(y)), np.int64)
@@ -72,7 +69,6 @@ def row_bytes(attributes: int) -> int:
 
 
 def _sample(bins: Bins, parts: Iterable[RowPart], manifest: Manifest) -> tuple[NDArray[Any], Floats, Floats]:
-    """Return the codes (n, attributes) of the sampled rows of this rank, whether they are positive, and weights."""
     of_classes = sample_shares(manifest.n_pos, manifest.n_neg, ROWS)
     codes, labels, weights = [np.empty((0, len(bins.sizes)), bins.code_map.dtype)], [np.empty(0)], [np.empty(0)]
     for part in parts:
@@ -110,7 +106,6 @@ def _gains(
     h: Floats,
     comm: Communicator,
 ) -> list[Pair]:
-    """Return the gains of some pairs. Collective."""
     tables = []
     for a, b in pairs:
         cells, cell = (sizes[a] + 1) * (sizes[b] + 1), places[a] * (sizes[b] + 1) + places[b]

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy import sparse
 
 from distsms.base import memory, text_files
@@ -30,20 +29,17 @@ from distsms.shards import dataset, duplicates, entries_in_memory, publish
 from distsms.shards.coded_columns import NOT_CODED, CodedColumns
 from distsms.shards.column_options import ColumnOptions
 from distsms.shards.entries_in_memory import EntriesInMemory, RowsInMemory
-from distsms.shards.labels import MAX_LABELS, in_one_type, interpret, to_signs
+from distsms.shards.labels import MAX_LABELS, in_one_type, interpret
 from distsms.shards.manifest import MANIFEST, Manifest, read_manifest
-from distsms.shards.row_metadata import MetadataColumns
 from distsms.shards.rows import RowBlock, batches, of_rank
 from distsms.shards.sequence_rules import SequenceOptions
 from distsms.shards.table_schema import USUAL
+from distsms.shards.writer import ShardForm
 
 SHARD_TEXT_BYTES = 128 * 2**20
 """Bytes of text that one shard gets, if the number of shards is not given."""
 SHARD_BYTES = 2 * SHARD_TEXT_BYTES
-"""The most memory that the rows of one shard may take, whatever number of shards is asked for.
-
-The rows of SHARD_TEXT_BYTES of text mostly take less.
-"""
+"""The most memory that the rows of one shard may take; those of SHARD_TEXT_BYTES of text mostly take less."""
 UNEVEN, FEW_BYTES = 1.1, 2**26
 """Entries do not stay in memory if some rank has more than UNEVEN times the mean of the ranks; nor on several ranks if
 they come from less than FEW_BYTES of text, since the ranks may then share other work, for which each reads all rows.
@@ -61,44 +57,9 @@ def convert(
     overwrite: bool = False,
     observer: ConversionObserver = ConversionObserver(),  # noqa: B008 - without state
 ) -> list[Manifest]:
-    """Convert files of one format to a data set in `directory`. **Collective.**
-
-    The rows keep their order: first all rows of the first file, then those of the second, and so on.
-
-    Parameters
-    ----------
-    inputs : sequence of path
-        The files.
-    directory : path
-        The directory of the data set. It is created if it does not exist.
-    comm : Communicator
-        The ranks that read and write.
-    reading, writing : ReadOptions, WriteOptions
-        How the files are read, and how the data set is written.
-    like : path, optional
-        A data set whose columns, categories, labels and normalization are taken over.
-    overwrite : bool
-        Whether to replace a data set that is there already.
-    observer : ConversionObserver
-        Is told of the progress.
-
-    Returns
-    -------
-    list of Manifest
-        The data set, or those of the parts of a split. If the entries of the first one stay in memory, its manifest
-        holds them (`Manifest.in_memory`).
-
-    Raises
-    ------
-    InputError
-        On every rank, if options contradict each other, or if the files have a fault.
-
-    Notes
-    -----
-    Memory of a rank: the rows of one shard, entries that stay in memory, and 9 bytes for each row, with 8 more if rows
-    have groups, 8 more if they have times, and 8 more if they have weights. Of a CSV file it also keeps
-    `table.KEPT_BYTES` of columns until they become rows.
-    """
+    """Convert files of one format to a data set in `directory`; return it, or the parts of a split. **Collective.** The
+    columns, categories, labels and normalization of the data set `like` are taken over. A rank holds the rows of a
+    shard, what stays in memory, up to 33 bytes for each row, and `table.KEPT_BYTES` of columns of CSV."""
     directory, reading, n_features = Path(directory), replace(reading, meter=Meter(observer)), writing.n_features
     # 1) Refuse what can be refused before the text is read, and take over what `like` says.
     _check_options(reading, writing)
@@ -110,10 +71,7 @@ def convert(
         files = file_names.states(inputs, writing.weight_file, sequence_labels, reading.label, reading.id)
         dataset.check_writable(writing.compression)
         if writing.split is not None and (directory / MANIFEST).exists():
-            raise InputError(
-                f"{directory}: is a data set, and {option('split')} would write data sets inside it; name another "
-                "directory"
-            )
+            raise InputError(f"{directory}: is a data set itself; name another directory for {option('split')}")
         for folder in writing.folders(directory):  # before the text is read; `publish.writing` checks it again
             publish.check_free(folder, overwrite)
         if like is not None:
@@ -129,11 +87,7 @@ def convert(
     if reader.sequences is not None and like is not None and reading.encoding is None:
         raise InputError(f"{option('like', like)}: that data set has no sequences, as {inputs[0]} has", True)
     if reader.sequences is not None and (n_features is not None or writing.normalize not in (None, "none")):
-        raise InputError(
-            f"{option('n_features')} and {option('normalize')} are not for sequences: their columns follow from the "
-            "degrees, and their rows have length 1",
-            True,
-        )
+        raise InputError(f"{option('n_features')} and {option('normalize')} are not for sequences", True)
     if reader.reports is not None and comm.is_root:
         observer.surveyed(reader.reports)
     # 3) Convert, while nobody else writes into the directories.
@@ -147,29 +101,16 @@ def convert(
 
 
 def _check_options(reading: ReadOptions, writing: WriteOptions) -> None:
-    """Raise InputError, on every rank, if options contradict each other."""
     if reading.label is not None and reading.label in reading.metadata_columns:
-        raise InputError(
-            f"{option('group')}, {option('time')} or {option('weight', reading.label)}: that column is the label",
-            everywhere=True,
-        )
+        raise InputError(f"{option('group')}, {option('time')} or {option('weight', reading.label)} is the label", True)
     if writing.weight_file is not None and reading.weight is not None:
-        raise InputError(
-            f"{option('weight')} and {option('weight_file')} contradict each other: give one of them", everywhere=True
-        )
+        raise InputError(f"{option('weight')} and {option('weight_file')} contradict each other: give one", True)
     if writing.split is not None and writing.split.by == "groups" and reading.group is None:
-        raise InputError(
-            f"{option('split_by', 'groups')} needs to know which column has the groups; name it with "
-            f"{option('group', text='COLUMN')}",
-            everywhere=True,
-        )
+        raise InputError(f"{option('split_by', 'groups')} needs {option('group', text='COLUMN')}", True)
 
 
 def _options_like(manifest: Manifest, options: ReadOptions, normalize: str | None) -> ReadOptions:
-    """Return the options with which files are read like another data set. Local.
-
-    Raises InputError if `options` or `normalize` ask for what comes from the other data set.
-    """
+    """Return the options with which files are read like another data set; refuse those that come from it."""
     dates = {name: form for name, form in options.columns.dates.items() if name != options.time}
     sets_columns = (
         replace(options.columns, dates=dates) != ColumnOptions() or replace(options.cells, separator="") != USUAL
@@ -180,15 +121,9 @@ def _options_like(manifest: Manifest, options: ReadOptions, normalize: str | Non
             "of the options for columns come from the other data set; leave these options out"
         )
     if options.sequences is not None and replace(options.sequences, fasta=None, labels=None) != SequenceOptions():
-        raise InputError(
-            f"with {option('like')}, alphabet, window and degrees come from the other data set; leave out "
-            f"{option('alphabet')}, {option('window')}, {option('degree')}, {option('spectra')} and "
-            f"{option('spectrum_degree')}"
-        )
+        raise InputError(f"with {option('like')}, alphabet, window and degrees come from there; leave them out")
     if manifest.coded and manifest.coded.sequences is None:
-        raise InputError(
-            f"{option('like', manifest.directory)}: its codes were written from Python, and no file has such codes"
-        )
+        raise InputError(f"{option('like', manifest.directory)}: has codes written from Python, as no file has")
     return replace(
         options,
         table=manifest.table,
@@ -237,9 +172,7 @@ class _Conversion:
                 staged = staging.weigh(staged, writing.weight_file, first, n)
         all_labels = set().union(*comm.allgather(labels))
         with comm.fail_together():
-            label_map = (
-                reader.label_map or interpret(in_one_type([*all_labels]).tolist(), self.reading.positive).as_map()
-            )
+            label_map = reader.label_map or interpret(in_one_type([*all_labels]).tolist(), self.reading.positive)
 
         # 3) Deal out the rows to the parts of a split. Entries stay in memory only if the ranks have about as many.
         folders, parts = writing.folders(self.directory), [staged]
@@ -260,7 +193,7 @@ class _Conversion:
 
         # 5) Add the labels, and give the shards their final names.
         with comm.fail_together():
-            signs = [[self._signs(block, label_map) for block in part] for part in parts]
+            signs = [[block.signs(label_map, reader.label_map is not None) for block in part] for part in parts]
             entries = [
                 [
                     dataset.finish_shard(block.shard, y, p, block.metadata.weights, block.hashes)
@@ -272,8 +205,11 @@ class _Conversion:
         in_memory = None if store is None else self._rows_in_memory(parts[0], [each[0] for each in entries_of_ranks])
 
         # 6) Write the manifests. The data sets take the places of old ones together.
+        columns_of_metadata = self.reading.row_columns
+        if writing.weight_file is not None:
+            columns_of_metadata = columns_of_metadata._replace(weight=Path(writing.weight_file).name)
         statistics = [
-            staging.statistics(part, y, self._metadata_columns(), reader.sequences is not None, comm)
+            staging.statistics(part, y, columns_of_metadata, reader.sequences is not None, comm)
             for part, y in zip(parts, signs, strict=True)
         ]
         with comm.fail_together():
@@ -302,19 +238,19 @@ class _Conversion:
         return [replace(manifest, columns=columns) for manifest in written]
 
     def _stage_all(self, highest: HighestColumn) -> tuple[list[staging.Staged], EntriesInMemory | None]:
-        """Write this rank's rows to staged shards, and include their columns in `highest`.
-
-        Returns the shards, and their entries if those of all ranks are in memory.
-        """
+        """Write this rank's rows to staged shards; return these, and their entries if all ranks have them in memory."""
         comm, reader, writing = self.comm, self.reader, self.writing
         n_bytes = sum(file["bytes"] for file in self.source)
-        shares = self._shares(n_bytes)
+        expanded = n_bytes * (text_files.EXPANSION if reader.compressed else 1)
+        # All ranks cut alike. A compressed file is in one share as a whole, and may leave other shares empty.
+        shares = [share for share in reader.plan(_n_shares(expanded, comm.size, writing.n_shards)) if share] or [[]]
         my_shares = of_rank(len(shares), comm)
         staged, store = list[staging.Staged](), None
         plain = writing.compression == "none" and writing.dtype in ("float32", "float64") and not self._coded()
         if writing.in_memory and plain and (comm.size == 1 or n_bytes >= FEW_BYTES):
             n_reserved = entries_in_memory.room(n_bytes, len(comm.node_ranks()))
             store = EntriesInMemory.reserve(n_reserved, writing.dtype)
+        form = ShardForm(writing.dtype, writing.compression, self._coded(), writing.durable)
         empty = sparse.csr_matrix((1, 1))
         comm.root_first(lambda: duplicates.share_places(duplicates.hash_rows(empty)))  # compiles kernels
         with comm.fail_together():
@@ -324,18 +260,12 @@ class _Conversion:
                 for blocks in batches(reader.read(shares[k]), SHARD_BYTES):
                     for rows in blocks:
                         highest.add(rows, shares[k])
-                        _check_columns(rows, writing.n_features, [file_range.path for file_range in shares[k]])
-                    block = staging.stage(
-                        blocks,
-                        self.directory,
-                        number,
-                        dtype=writing.dtype,
-                        compression=writing.compression,
-                        named=reader.has_ids,
-                        coded=self._coded(),
-                        durable=writing.durable,
-                        store=store,
-                    )
+                        if writing.n_features is not None and rows.n_columns > writing.n_features:
+                            raise InputError(
+                                f"{', '.join(sorted({part.path for part in shares[k]}))}: uses column {rows.n_columns} "
+                                f"(counted from 1), but {option('n_features')} is {writing.n_features}"
+                            )
+                    block = staging.stage(blocks, self.directory, number, form, named=reader.has_ids, store=store)
                     staged.append(block)
                     if store is not None and block.shard.in_memory is None:  # there was no room
                         staged, store = [staging.write_out(block) for block in staged], None
@@ -345,13 +275,6 @@ class _Conversion:
             with comm.fail_together():
                 staged, store = [staging.write_out(block) for block in staged], None
         return staged, store
-
-    def _shares(self, n_bytes: int) -> list[list[Any]]:
-        """Cut the input into a share for each shard. Local; every rank gets the same result."""
-        expanded = n_bytes * (text_files.EXPANSION if self.reader.compressed else 1)
-        n_shares = _n_shares(expanded, self.comm.size, self.writing.n_shards)
-        # A compressed file is in one share as a whole, and may leave other shares empty.
-        return [share for share in self.reader.plan(n_shares) if share] or [[]]
 
     def _sizes(self, parts: Sequence[Sequence[staging.Staged]], places: Sequence[Path | str]) -> list[int]:
         """Return the number of rows of each part. Raises InputError, naming the part's place, if it has no row."""
@@ -367,7 +290,6 @@ class _Conversion:
     def _fit_normalization(
         self, part: Sequence[staging.Staged], *, n: int, p: int, names: str
     ) -> normalization.Normalization:
-        """Return the factors that normalize the n rows of a part. Raises InputError if no row counts."""
         reader = self.reader
         kind = self.writing.normalize or ("none" if reader.reports is None else "standard")
         measured = None if reader.reports is None or reader.table is None else reader.table.measured()
@@ -379,7 +301,6 @@ class _Conversion:
     def _rows_in_memory(
         self, part: Sequence[staging.Staged], entries_of_ranks: Sequence[Sequence[dict[str, Any]]]
     ) -> RowsInMemory:
-        """Return the rows of a part whose entries are in memory, by the final names of its shards."""
         ranks = [rank for rank, entries in enumerate(entries_of_ranks) for _ in entries]
         entries = [entry for entries in entries_of_ranks for entry in entries]
         folder = self.writing.folders(self.directory)[0]
@@ -388,34 +309,13 @@ class _Conversion:
         shards = {name: block.shard.in_memory for name, block in zip(my_names, part, strict=True)}
         return RowsInMemory(dict(zip(names, ranks, strict=True)), {k: v for k, v in shards.items() if v is not None})
 
-    def _metadata_columns(self) -> MetadataColumns:
-        """Return what gave the rows their groups, times and weights. Local."""
-        weight_file = self.writing.weight_file
-        weight = self.reading.weight or (None if weight_file is None else Path(weight_file).name)
-        return MetadataColumns(self.reading.group, self.reading.time, weight)
-
     def _coded(self) -> CodedColumns:
-        """Return the coded columns that the reader gives. Local."""
         sequences = self.reader.sequences
         return NOT_CODED if sequences is None else CodedColumns((sequences.code_map,), sequences)
-
-    def _signs(self, staged: staging.Staged, label_map: Mapping[str, Any]) -> NDArray[np.int8]:
-        """Return +1 and -1 for the labels as the reader gave them. Local."""
-        values, ready = staged.values, self.reader.label_map is not None
-        signs = values.astype(np.int8) if ready else to_signs(values, label_map, "the text")
-        return signs[staged.codes]
 
 
 def _n_shares(n_bytes: int, n_ranks: int, n_shards: int | None) -> int:
     return min(n_shards or n_ranks * max(1, -(-n_bytes // (n_ranks * SHARD_TEXT_BYTES))), n_bytes + 1)
-
-
-def _check_columns(rows: RowBlock, n_features: int | None, paths: Sequence[str]) -> None:
-    if n_features is not None and rows.n_columns > n_features:
-        raise InputError(
-            f"{', '.join(sorted(set(paths)))}: uses column {rows.n_columns} (counted from 1), but "
-            f"{option('n_features')} is {n_features}; give a larger number, or leave it out"
-        )
 
 
 WIDE = 2**20
@@ -444,10 +344,7 @@ class HighestColumn:
             self.columns, self.share = rows.n_columns, share
 
     def report(self, n: int, base: int, comm: Communicator, observer: ConversionObserver) -> None:
-        """Tell on the root which line has the highest index of n rows, and warn if it is far above. **Collective.**
-
-        Indices of the text begin at `base`. Costs one pass over the text of a share, if there is anything to say.
-        """
+        """Tell on the root which line has the highest index of n rows, and warn if it is far above. **Collective.**"""
         highest_of_ranks = comm.allgather((self.columns, comm.rank))
         columns, rank = max(highest_of_ranks, key=lambda pair: (pair[0], -pair[1]))
         near = columns.bit_length() - _NEAR

@@ -35,10 +35,7 @@ def files_of(word: str | os.PathLike[str]) -> list[str]:
 
 
 def expand(words: Sequence[str]) -> list[str]:
-    """Return the files that the words stand for. Those of a pattern or a folder are sorted by name. Local.
-
-    Raises InputError for a pattern that no file matches, and for a folder without tables, such as a data set.
-    """
+    """Return the files that the words stand for; those of a pattern or a folder are sorted by name. Local."""
     paths = []
     for word in words:
         matches = sorted(glob.glob(word)) if _is_pattern(word) else [word]
@@ -46,28 +43,20 @@ def expand(words: Sequence[str]) -> list[str]:
         if not files and _is_pattern(word):
             raise InputError(f"{word}: there is no such file")
         if not files:
-            raise InputError(
-                f"{word}: is a folder without CSV or Parquet files; give one data set, or files, but not both"
-            )
+            raise InputError(f"{word}: is a folder without CSV or Parquet files; give one data set, or files")
         paths += files
     return paths
 
 
 def states(inputs: Sequence[str | os.PathLike[str]], *others: str | os.PathLike[str] | None) -> list[FileState]:
-    """Return the state of the inputs and of other files with labels, ids or weights. Local.
-
-    Of the others, None and names that are not those of files are left out. Raises InputError for a missing input.
-    """
+    """Return the states of the inputs, and of those others that are files. Local."""
     return [
         FileState(path) for path in (*inputs, *(path for path in others if path is not None and os.path.isfile(path)))
     ]
 
 
 def require_common(files: Sequence[FileState], comm: Communicator) -> None:
-    """Raise InputError on all ranks unless they see the same files. **Collective.**
-
-    Where a file was not written at the same time for all ranks, it is a copy, and all of it is read and compared.
-    """
+    """Raise InputError on all ranks unless they see the same files; copies are read and compared. **Collective.**"""
     of_ranks = comm.allgather([file.seen for file in files])
     with comm.fail_together():
         for file, *seen in zip(files, *of_ranks, strict=True):

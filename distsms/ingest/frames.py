@@ -25,10 +25,7 @@ NO_FOLDER = "the ranks are on several hosts, so the shards must be in a folder t
 
 
 def write_frame(frame: Any, path: str | os.PathLike[str]) -> None:
-    """Write a table in memory as a Parquet file, without the index that a DataFrame of pandas has. Local.
-
-    Raises InputError if a column holds what Parquet has no type for, or if two columns have the same name.
-    """
+    """Write a table in memory as a Parquet file, without the index that a DataFrame of pandas has. Local."""
     import pyarrow as pa
     import pyarrow.parquet as arrow_parquet
 
@@ -42,16 +39,11 @@ def write_frame(frame: Any, path: str | os.PathLike[str]) -> None:
         with naming_failures(path):
             arrow_parquet.write_table(frame, path)
     except (pa.ArrowException, TypeError, ValueError) as error:
-        raise InputError(
-            f"the table cannot be read: {error}; convert the column to numbers or to strings, or rename it"
-        ) from error
+        raise InputError(f"the table cannot be read: {error}; convert or rename the column") from error
 
 
 def write_arrays(path: str | os.PathLike[str], X: Any, y: Any, weights: Any = None, groups: Any = None) -> None:
-    """Write rows in memory as a .npz file, whose arrays have the names of the arguments. Local.
-
-    Raises InputError if the file cannot be written.
-    """
+    """Write rows in memory as a .npz file, whose arrays have the names of the arguments. Local."""
     from scipy import sparse  # which is large
 
     others = {
@@ -76,10 +68,7 @@ def on_several_hosts(comm: Communicator) -> bool:
 
 @contextlib.contextmanager
 def renaming(names: Mapping[str, str]) -> Iterator[None]:
-    """In the messages of InputErrors, replace the names of temporary files, which users do not know.
-
-    `names` has the texts to be replaced; the first that fits counts.
-    """
+    """In the messages of InputErrors, replace the first of these names of temporary files, which users do not know."""
     try:
         yield
     except InputError as error:
@@ -123,20 +112,14 @@ def shares(split: Any) -> tuple[float, ...]:
     try:
         return tuple(map(float, split))
     except (TypeError, ValueError) as error:
-        raise InputError(
-            f"split={split!r}: give the shares of training and test rows, as in {option('split', (0.8, 0.2))}",
-            everywhere=True,
-        ) from error
+        raise InputError(f"split={split!r}: give the shares of both as {option('split', (0.8, 0.2))}", True) from error
 
 
 def conversion_options(
     arguments: Mapping[str, Any], others: Collection[str] = (), function: str = "train"
 ) -> dict[str, Any]:
-    """Return options for `distsms.ingest.convert.convert`, whose lists and options for columns users may write shorter.
-
-    Raises InputError, which names the function, for a label that is not the name of a column, and for an option that
-    does not exist, with the one that may be meant, which may be one of the `others` of the caller.
-    """
+    """Return options for `convert`, whose lists and options for columns users may write shorter. InputError names the
+    function, and for an unknown option the one that may be meant, also one of the `others` of the caller."""
     if not isinstance(label := arguments.get("label"), str | None):
         raise InputError(
             f"label is the name of a column, and a {type(label).__name__} was given. Put the labels into the table, as "
@@ -168,7 +151,6 @@ def conversion_options(
 
 
 def _take(options: dict[str, Any], kind: Any) -> dict[str, Any]:
-    """Remove the options that are fields of a dataclass, and return them."""
     return {field.name: options.pop(field.name) for field in fields(kind) if field.name in options}
 
 

@@ -14,6 +14,7 @@ from distsms.base.wording import option
 from distsms.shards import column_options
 from distsms.shards.column_options import ColumnOptions, ColumnReport
 from distsms.shards.labels import Label
+from distsms.shards.row_metadata import MetadataColumns
 from distsms.shards.sequence_rules import SequenceOptions, Sequences
 from distsms.shards.splits import Splitter
 from distsms.shards.table_schema import THOUSANDS, VERSION, Cells, Table, is_separator
@@ -51,7 +52,6 @@ class Meter:
         self.add(0)
 
     def add(self, amount: float) -> None:
-        """Show that so many more bytes or rows have been read."""
         self._done = min(self._done + amount, self._of)  # the size of compressed text is only estimated
         scale = 2.0**-20 if self._unit == "MiB" else 1.0
         if self._of:
@@ -60,11 +60,7 @@ class Meter:
 
 @dataclass(frozen=True)
 class ReadOptions:
-    """How files are to be read.
-
-    In tables and AnnData files, the names below are those of columns. In array files, they are those of arrays in the
-    same .npz file, or of other files that end in .npy.
-    """
+    """How files are read. Names are those of columns, or of arrays in the same .npz file or in other .npy files."""
 
     zero_based: bool = False  # whether svmlight text counts columns from 0 rather than from 1
     label: str | None = None  # the column of the labels
@@ -101,18 +97,11 @@ class ReadOptions:
     meter: Meter = field(default_factory=Meter, compare=False)  # is told what has been read
 
     def split_names(self, table_columns: Sequence[str]) -> ReadOptions:
-        """Return the same options with lists such as "a,b" split into the known columns of a table.
-
-        Raises InputError if options contradict each other.
-        """
+        """Return the same options with lists such as "a,b" split into the columns of a table; check them."""
         if self.thousands not in ("", *THOUSANDS):
-            raise InputError(
-                f"{option('thousands', self.thousands)}: expected one of {', '.join(map(repr, THOUSANDS))}"
-            )
+            raise InputError(f"{option('thousands', self.thousands)}: give one of {', '.join(map(repr, THOUSANDS))}")
         if self.thousands == self.decimal == ",":
-            raise InputError(
-                f"{option('thousands', ',')} and {option('decimal', ',')} contradict each other: choose one"
-            )
+            raise InputError(f"{option('thousands', ',')} and {option('decimal', ',')} contradict each other")
         if self.separator and not is_separator(self.separator):
             raise InputError(
                 f"{option('separator', text=repr(self.separator)[:20])}: expected one character of ASCII, such as ';', "
@@ -124,15 +113,9 @@ class ReadOptions:
         drop = column_options.split_names(self.drop, table_columns)
         keep = column_options.split_names(self.keep, table_columns)
         if wrong := sorted(set(keep) - set(self.metadata_columns)):
-            raise InputError(
-                f"{option('keep', [wrong[0]])}: only the columns of {option('group')}, {option('time')} and "
-                f"{option('weight')} can be kept"
-            )
+            raise InputError(f"{option('keep', [wrong[0]])}: is for columns of groups, times and weights")
         if wrong := sorted(set(drop) & set(self.metadata_columns)):
-            raise InputError(
-                f"{option('drop', [wrong[0]])}: the column of {option('group')}, {option('time')} or "
-                f"{option('weight')} is not a feature anyway"
-            )
+            raise InputError(f"{option('drop', [wrong[0]])}: this column is not a feature anyway")
         return replace(self, drop=drop, keep=keep, columns=self.columns.split(table_columns), decimal=decimal)
 
     @property
@@ -144,9 +127,14 @@ class ReadOptions:
         return replace(self.table.cells, separator=self.separator) if self.separator else self.table.cells
 
     @property
+    def row_columns(self) -> MetadataColumns:
+        """The columns of groups, times and weights."""
+        return MetadataColumns(self.group, self.time, self.weight)
+
+    @property
     def metadata_columns(self) -> list[str]:
-        """The columns of groups, times and weights, as far as they are asked for."""
-        return [name for name in (self.group, self.time, self.weight) if name is not None]
+        """The names of those of these columns that there are."""
+        return [name for name in self.row_columns if name is not None]
 
     @property
     def non_features(self) -> set[str | None]:

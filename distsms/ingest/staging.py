@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -17,12 +17,13 @@ from distsms.matrix.code_maps import UNKNOWN
 from distsms.matrix.normalization import Entries
 from distsms.parallel.communicator import Communicator
 from distsms.shards import dataset, duplicates, row_metadata
-from distsms.shards.coded_columns import CodedColumns
 from distsms.shards.entries_in_memory import EntriesInMemory
 from distsms.shards.groupby import group_statistics
+from distsms.shards.labels import to_signs
 from distsms.shards.row_metadata import RowMetadata
 from distsms.shards.rows import RowBlock, RowRange, concatenate, without_entries
 from distsms.shards.splits import Splitter
+from distsms.shards.writer import ShardForm
 
 
 class Staged(NamedTuple):
@@ -35,49 +36,35 @@ class Staged(NamedTuple):
     metadata: RowMetadata
     unknown: NDArray[np.int64]  # (2,): how many letters of sequences are unknown, and how many rows have such letters
 
+    def signs(self, label_map: Mapping[str, Any], ready: bool) -> NDArray[np.int8]:
+        """Return the labels as +1 and -1, which they are already if they are `ready`."""
+        return (self.values.astype(np.int8) if ready else to_signs(self.values, label_map, "the text"))[self.codes]
+
 
 def stage(
     blocks: Sequence[RowBlock],
     directory: Path,
     number: int,
-    dtype: str,
-    compression: str,
+    form: ShardForm,
     named: bool,
-    coded: CodedColumns,
-    durable: bool,
     store: EntriesInMemory | None = None,
 ) -> Staged:
-    """Write the rows of consecutive blocks to a shard with this number. Local.
-
-    named : whether the rows have names. coded : what their codes stand for, if they have codes and no entries.
-    durable, store : see `dataset.stage_shard`.
-    """
+    """Write the rows of consecutive blocks to a shard with this number, with their names if they are `named`. Local."""
     rows = concatenate([without_entries(block) for block in blocks])
     values, label_codes = _numbered(rows.labels)
-    if coded:
-        X, codes = None, [np.empty((0, coded.n_codes), np.uint8) if rows.codes is None else rows.codes]
+    if form.coded:
+        X, codes = None, [np.empty((0, form.coded.n_codes), np.uint8) if rows.codes is None else rows.codes]
         hashes, unknown = duplicates.hash_codes(codes), _unknown(codes[0])
     else:
         X, codes = [_matrix(block) for block in blocks], []
-        hashes, unknown = np.concatenate([duplicates.hash_rows(piece, dtype) for piece in X]), np.zeros(2, np.int64)
-    shard = dataset.stage_shard(
-        directory,
-        number,
-        X,
-        dtype,
-        ids=(rows.ids or []) if named else None,
-        compression=compression,
-        metadata=rows.metadata,
-        codes=codes,
-        coded=coded,
-        durable=durable,
-        store=store,
-    )
+        hashes = np.concatenate([duplicates.hash_rows(piece, form.dtype) for piece in X])
+        unknown = np.zeros(2, np.int64)
+    ids = (rows.ids or []) if named else None
+    shard = dataset.stage_shard(directory, number, X, form, ids, rows.metadata, codes, store)
     return Staged(shard, values, label_codes, hashes, rows.metadata, unknown)
 
 
 def _matrix(block: RowBlock) -> sparse.csr_matrix:
-    """Return the entries of a block's rows, without a copy."""
     shape = len(block.labels), block.n_columns
     return sparse.csr_matrix((block.data, block.indices, block.indptr), shape, copy=False)
 
@@ -98,19 +85,7 @@ def _stage_again(
     store: EntriesInMemory | None = None,
 ) -> dataset.StagedShard:
     """Write rows of a staged shard to another one, of the same kind and number, in a folder. Local."""
-    return dataset.stage_shard(
-        folder,
-        shard.number,
-        rows.X,
-        shard.dtype,
-        ids=rows.ids,
-        compression=shard.compression,
-        metadata=metadata,
-        codes=rows.codes,
-        coded=shard.coded,
-        durable=shard.durable,
-        store=store,
-    )
+    return dataset.stage_shard(folder, shard.number, rows.X, shard.form, rows.ids, metadata, rows.codes, store)
 
 
 def _numbered(labels: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
@@ -162,10 +137,7 @@ def divide(
     meter: Meter,
     store: EntriesInMemory | None = None,
 ) -> list[list[Staged]]:
-    """Write the staged rows again, each to a staged shard in the folder of its part, and remove the old shards.
-
-    If the entries are in a store, those of the first part stay there.
-    """
+    """Write the staged rows again, each to a shard in the folder of its part; the first part stays in the store."""
     if store is not None:
         store.rewind()
     parts: list[list[Staged]] = [[] for _ in folders]

@@ -14,10 +14,7 @@ from distsms.matrix.normalization import Normalization
 
 
 def as_features(X: Any) -> SparseRows | DenseRows:
-    """Return the rows of a matrix (n_local, p), sparse or array-like, as features.
-
-    It is copied only if its type or order has to change, or if it is CSR and not in canonical format.
-    """
+    """Return the rows of a matrix (n_local, p), sparse or array-like, as features; copied only where they change."""
     if not scipy.sparse.issparse(X):
         return DenseRows(np.asarray(X))
     X = scipy.sparse.csr_matrix(X)
@@ -28,10 +25,7 @@ def as_features(X: Any) -> SparseRows | DenseRows:
 
 
 def require_finite(X: Any, where: str = "", first: int = 0) -> None:
-    """Raise InputError with row and column if a value of a CSR matrix or an array is NaN or infinite. Local.
-
-    where : what the message begins with. first : the number of the first row.
-    """
+    """Raise InputError with `where` and the place, from row `first` on, of a value that is NaN or infinite. Local."""
     sparse = scipy.sparse.issparse(X)
     values = X.data if sparse else X
     if values.dtype.kind != "f" or not values.size or np.isfinite([values.min(), values.max()]).all():  # NaN is either
@@ -44,9 +38,7 @@ def require_finite(X: Any, where: str = "", first: int = 0) -> None:
 
 
 def subtract(X: Any, offsets: Mapping[int, float]) -> Any:
-    """Return X (n, p), CSR or dense, in float64 less a number for some of its columns; X itself if there are none.
-    Local.
-    """
+    """Return X (n, p), CSR or dense, in float64 less a number for some columns; X itself if there are none. Local."""
     if not offsets:
         return X
     columns, less = np.array(sorted(offsets)), np.array([offsets[j] for j in sorted(offsets)])
@@ -60,10 +52,7 @@ def subtract(X: Any, offsets: Mapping[int, float]) -> Any:
 
 
 def normalize_matrix(X: Any, normalization: Normalization) -> None:
-    """Multiply the values of a float64 matrix of SciPy (CSR) or NumPy by the factors of a normalization, in place.
-
-    Local.
-    """
+    """Multiply the values of a float64 matrix, CSR or NumPy, by the factors of a normalization, in place. Local."""
     rows = as_features(X)
     rows.normalize(normalization)
     for factors, axis in ((rows.column_factors, 1), (rows.row_factors, 0)):

@@ -1,8 +1,7 @@
-"""Features that wrap others without copying them, with a constant column: the bias.
+"""Features that wrap others without copying them, with a constant column: the bias (JMLR, section 5.1).
 
-`WithBias` adds the constant feature of JMLR, section 5.1. The model's bias is its weight times the constant. The weight
-is regularized like every other weight, so the larger the constant, the less the bias is regularized. ROCArea and PRBEP
-do not depend on the bias.
+The model's bias is the weight of the constant feature times the constant. It is regularized like every other weight, so
+the larger the constant, the less the bias is regularized. ROCArea and PRBEP do not depend on it.
 """
 
 from __future__ import annotations
@@ -18,7 +17,6 @@ from distsms.matrix.base import ColumnStatistics, Features, RowEntries
 
 
 def with_bias(features: Features, value: float | None) -> Features:
-    """Return the features with a constant column of this value; without one if it is None."""
     return WithBias(features, value) if value else features
 
 
@@ -29,32 +27,25 @@ def split_bias(w: Floats, value: float | None) -> tuple[Floats, float]:
 
 
 class WithBias:
-    """The rows [x_i, value] for the rows x_i of other features; the constant, above 0, is the last column, number p.
-
-    `distsms.matrix.base.Features` describes the methods; here they have p + 1 columns.
-    """
+    """The rows [x_i, value] for the rows x_i of other features; the constant, above 0, is the last column, number p."""
 
     def __init__(self, features: Features, value: float) -> None:
         self._features, self._value = features, value
 
     @property
     def shape(self) -> tuple[int, int]:
-        """(n_local, p + 1)."""
         return self._features.shape[0], self._features.shape[1] + 1
 
     @property
     def nnz(self) -> int:
-        """The number of stored entries, without those of the constant."""
         return self._features.nnz
 
     def margins(self, W: Floats, out: Floats | None = None) -> Floats:
-        """Compute [X, value] W; see `Features.margins`."""
         out = self._features.margins(W[..., :-1], out)
         out += self._value * W[..., -1:]
         return out
 
     def transposed_times(self, C: Sequence[Floats] | Floats, out: Floats | None = None) -> Floats:
-        """Compute this rank's contribution to [X, value]' C; see `Features.transposed_times`."""
         single = isinstance(C, np.ndarray) and C.ndim == 1
         out = np.empty((*(() if single else (len(C),)), self.shape[1])) if out is None else out
         for c, total in [(C, out)] if single else zip(C, out, strict=True):
@@ -67,32 +58,27 @@ class WithBias:
         return out
 
     def largest_terms(self, w: Floats) -> float:
-        """Return an upper bound as described in `Features.largest_terms`.
+        """Return an upper bound.
 
         Let S = sum_j |x_ij w_j| over the wrapped columns, and B the absolute value of the constant's term. The wrapped
-        features return a bound of (entries + 2) S, which is at least 2 S. Rounding B and adding it to X w adds at most
-        eps/2 (S + 2 B) to the error, to first order.
+        features return a bound of (entries + 2) S, which is at least 2 S. Rounding B and adding it adds at most eps/2
+        (S + 2 B) to the error, to first order.
         """
         return 1.5 * self._features.largest_terms(w[:-1]) + 3.0 * self._value * abs(float(w[-1]))
 
     def most_terms(self, largest: float) -> float:
-        """Return an upper bound as described in `Features.most_terms`, made like `largest_terms`."""
         return 1.5 * self._features.most_terms(largest) + 3.0 * self._value
 
     def columns(self, weights: Floats | None = None) -> ColumnStatistics:
-        """Describe each column; see `Features.columns`."""
         rows = self.shape[0]
         total = float(rows if weights is None else np.sum(weights))
         with np.errstate(over="ignore"):
             constant = self._value if rows else 0.0, float(rows), total * np.square(self._value)
-        inner = self._features.columns() if weights is None else self._features.columns(weights)
-        return ColumnStatistics._make(map(np.append, inner, constant))
+        return ColumnStatistics._make(map(np.append, self._features.columns(weights), constant))
 
     def rows_in_memory(self) -> NDArray[np.bool_]:
-        """Return which rows have entries in memory; see `Features.rows_in_memory`."""
         return self._features.rows_in_memory()
 
     def row_entries(self, rows: NDArray[Any] | None = None) -> RowEntries | None:
-        """Return the entries of rows; see `Features.row_entries`."""
         inner = self._features.row_entries(rows)
         return inner and inner._replace(constant=self._value)

@@ -1,12 +1,9 @@
-"""Local rows divided into parts, and multithreaded passes over the parts.
+"""Local rows divided into parts of nearly equal work, and multithreaded passes over the parts.
 
-The rows are divided into parts of nearly equal work, and each thread processes several consecutive parts. For X'c,
-every thread but the first needs a vector of length p of its own. These vectors are added up in a fixed order, so
-results depend on the number of threads in the last digits, but never on timing. The number of threads is
-OMP_NUM_THREADS, or 1.
-
-If the entries do not all fit into memory, an `EntrySource` loads those of one part after the other. The sums are
-exactly the same.
+Each thread processes several consecutive parts. For X'c, every thread but the first needs a vector of length p of its
+own. These vectors are added up in a fixed order, so results depend on the number of threads (OMP_NUM_THREADS, or 1) in
+the last digits, but never on timing. If the entries do not all fit into memory, an `EntrySource` loads those of one
+part after the other, with exactly the same sums.
 
 Normalized rows are x_ij a_i b_j, with a factor a_i for each row or b_j for each column. The stored entries stay as they
 were read, and the factors are multiplied into the vectors, in float64. So the score of a row does not depend on the
@@ -19,6 +16,7 @@ import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from itertools import chain
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 import numpy as np
@@ -43,13 +41,10 @@ def thread_count() -> int:
 
 
 class Part(NamedTuple):
-    """A part: the local rows first..last - 1, and where the arrays hold them."""
+    """The local rows first <= i < last, which the arrays hold at start <= k < stop: entries if sparse, or rows."""
 
-    # the part holds the local rows first <= i < last
     first: int
     last: int
-    # the arrays hold these rows at start <= k < stop, where k counts entries if rows are sparse, and rows if they are
-    # dense
     start: int = 0
     stop: int = 0
     run: int = 0  # the index of the part's first run of equally long sparse rows; see `distsms.matrix.kernels.Runs`
@@ -67,10 +62,7 @@ class EntrySource(Protocol):
         """Bytes of memory that this source occupies."""
 
     def passing(self, thread: int, backward: bool = False) -> Iterator[tuple[Part, Entries]]:
-        """Yield each part of a thread, in order, with arrays that hold it.
-
-        The arrays are valid until the next part is requested.
-        """
+        """Yield each part of a thread, in order, with arrays that hold it until the next part is requested."""
 
     def rows_in_memory(self, n_local: int) -> NDArray[np.bool_]:
         """Return which of the local rows stay in memory, (n_local,)."""
@@ -80,20 +72,12 @@ class EntrySource(Protocol):
 
 
 class LocalRows(ABC):
-    """What sparse and dense local rows have in common: parts, threads, normalization and the products.
-
-    See `distsms.matrix.base.Features` for the interface.
-    """
+    """What sparse and dense local rows have in common: parts, threads, normalization, the products of `Features`."""
 
     def __init__(
         self, shape: tuple[int, int], parts: list[Part], threads: int, entries: Entries, source: EntrySource | None
     ) -> None:
-        """Divide the parts, in the order of their rows, among the threads; compile kernels or load them from their
-        cache.
-
-        The shape is (n_local, p). `entries` are the arrays that hold the parts; with a source, which then loads the
-        entries, these are empty arrays of the right types.
-        """
+        """Divide the parts among the threads; with a source, `entries` are empty arrays of the right types."""
         self.shape = shape  # (n_local, p)
         self.source = source
         self._entries = entries
@@ -113,8 +97,7 @@ class LocalRows(ABC):
 
     @property
     @abstractmethod
-    def nnz(self) -> int:
-        """The number of stored entries."""
+    def nnz(self) -> int: ...
 
     @property
     @abstractmethod
@@ -132,7 +115,6 @@ class LocalRows(ABC):
 
     @property
     def nbytes(self) -> int:
-        """Bytes of memory that these rows occupy."""
         arrays = [*self._entries, self.column_factors, self.row_factors, self._weighted]
         return sum(array.nbytes for array in arrays if array is not None) + (self.source.nbytes if self.source else 0)
 
@@ -151,7 +133,6 @@ class LocalRows(ABC):
             self.row_factors = inverse(self.lengths())
 
     def _normalized(self, taken: Rows, rows: NDArray[np.bool_]) -> Rows:
-        """Give `taken` the factors of the rows from which it was taken, those that `rows` (n_local,) marks."""
         taken.column_factors = self.column_factors
         taken.row_factors = self.row_factors[rows] if len(self.row_factors) else self.row_factors
         return taken
@@ -173,7 +154,7 @@ class LocalRows(ABC):
         return lengths
 
     def margins(self, W: Vectors, out: Floats | None = None, add: bool = False) -> Floats:
-        """Compute X W, or with `add` add it to `out`; see `Features.margins`. W may be a sequence of k arrays (p,)."""
+        """Compute X W, or with `add` add it to `out`; W may be a sequence of k arrays (p,)."""
         vectors, out, rows = prepared(W, out, self.shape[1], self.shape[0])
         vectors = self._times(vectors, self.column_factors)
 
@@ -193,7 +174,6 @@ class LocalRows(ABC):
         return out
 
     def transposed_times(self, C: Vectors, out: Floats | None = None) -> Floats:
-        """Compute this rank's contribution to X' C; see `Features.transposed_times`."""
         vectors, out, first = prepared(C, out, self.shape[0], self.shape[1])
         vectors = self._times(vectors, self.row_factors)
         if self._sums.shape[1] != len(vectors):
@@ -217,11 +197,7 @@ class LocalRows(ABC):
         return out
 
     def largest_terms(self, w: Floats) -> float:
-        """Return the maximum over rows of (entries + 2) sum_j |x_ij w_j|; see `Features.largest_terms`.
-
-        Each product and each sum of a row is rounded, and so is the product with the row's factor. The factors
-        themselves count as exact.
-        """
+        """Return the maximum over rows of (entries + 2) sum_j |x_ij w_j|; the factors count as exact."""
         vectors, _, _ = prepared(w, None, self.shape[1], 0)
         (vector,) = self._times(vectors, self.column_factors)
 
@@ -239,7 +215,6 @@ class LocalRows(ABC):
         return (self.longest + 4) * self.longest**0.5 * largest
 
     def columns(self, weights: Floats | None = None) -> ColumnStatistics:
-        """Describe each column; see `Features.columns`. One pass on one thread, and another one with weights."""
         squares, factors = None, self.row_factors
         if weights is not None:  # the squares of a row times sqrt(a) are a times its squares
             self.row_factors = np.sqrt(weights) * (factors if len(factors) else 1.0)
@@ -257,13 +232,11 @@ class LocalRows(ABC):
     def _described(self) -> ColumnStatistics:
         """Describe the columns before they are multiplied by their factors."""
         statistics = ColumnStatistics._make(np.zeros(self.shape[1]) for _ in ColumnStatistics._fields)
-        for thread in range(len(self.runs)):
-            for part, entries in self._passing(thread):
-                self._describe(part, entries, statistics)
+        for part, entries in self._all_parts():
+            self._describe(part, entries, statistics)
         return statistics
 
     def rows_in_memory(self) -> NDArray[np.bool_]:
-        """Return which rows have entries in memory; see `Features.rows_in_memory`."""
         return np.ones(self.shape[0], bool) if self.source is None else self.source.rows_in_memory(self.shape[0])
 
     def _in_memory(self, rows: NDArray[Any] | None) -> tuple[Entries, Any]:
@@ -273,7 +246,6 @@ class LocalRows(ABC):
         return self.source.held_rows(rows)
 
     def row_entries(self, rows: NDArray[Any] | None = None) -> RowEntries | None:
-        """Return the entries of rows, if they are in memory; see `Features.row_entries`."""
         return None
 
     @np.errstate(over="ignore", invalid="ignore")
@@ -281,14 +253,12 @@ class LocalRows(ABC):
         """Return the moments of k groups of this rank's rows, weighted by `weights` (n_local,). Local; one pass on one
         thread.
 
-        `group` (n_local,) int16 has the group of each row, from 0; rows of a negative group are left out. Raises
-        NotImplementedError if the rows are stored as codes.
+        Rows of a negative `group` (n_local,) are left out. Raises NotImplementedError if the rows are stored as codes.
         """
         moments = Moments.empty(k, self.shape[1])
         row_weights = np.empty(0) if weights is None else weights
-        for thread in range(len(self.runs)):
-            for part, entries in self._passing(thread):
-                self._gather(part, entries, group, row_weights, moments)
+        for part, entries in self._all_parts():
+            self._gather(part, entries, group, row_weights, moments)
         self._centre(moments, group, row_weights)
         if len(self.column_factors):
             moments.mean[:] *= self.column_factors
@@ -320,10 +290,12 @@ class LocalRows(ABC):
     def _length(self, part: Part, entries: Entries, out: Floats) -> None: ...
 
     def _passing(self, thread: int, backward: bool = False) -> Iterator[tuple[Part, Entries]]:
-        """Yield each part of a thread, in order, with the arrays that hold it."""
         if self.source is not None:
             return self.source.passing(thread, backward)
         return ((part, self._entries) for part in self.runs[thread])
+
+    def _all_parts(self) -> Iterator[tuple[Part, Entries]]:
+        return chain.from_iterable(map(self._passing, range(len(self.runs))))
 
     def _on_threads(self, run: Callable[[int], T]) -> Iterable[T]:
         """Call run(thread) on each thread and return the results."""
@@ -332,10 +304,7 @@ class LocalRows(ABC):
         return list(self._pool.map(run, range(len(self.runs))))
 
     def _times(self, vectors: list[Floats], factors: Floats) -> list[Floats]:
-        """Return the k vectors multiplied by the factors, valid until the next call.
-
-        Without factors, these are the vectors themselves.
-        """
+        """Return the k vectors, multiplied by the factors if there are any, valid until the next call."""
         if not len(factors):
             return vectors
         if self._weighted.shape != (shape := (len(vectors), len(factors))):
@@ -346,14 +315,10 @@ class LocalRows(ABC):
 def prepared(
     vectors_of_call: Vectors, out: Floats | None, length: int, result: int
 ) -> tuple[list[Floats], Floats, list[Floats]]:
-    """Return k vectors of a length as the kernels want them, the array for k results of a length, and its k rows.
-
-    The kernels check nothing, so the shapes and types are checked here.
-    """
+    """Return k checked vectors of a length for kernels, the array for k results of a length, and its k rows."""
     single = isinstance(vectors_of_call, np.ndarray) and vectors_of_call.ndim == 1
-    vectors = [
-        np.ascontiguousarray(vector, np.float64) for vector in ([vectors_of_call] if single else vectors_of_call)
-    ]
+    listed = [vectors_of_call] if single else vectors_of_call
+    vectors = [np.ascontiguousarray(vector, np.float64) for vector in listed]
     shape = (result,) if single else (len(vectors), result)
     out = np.empty(shape) if out is None else out
     if wrong := [vector.shape for vector in vectors if vector.shape != (length,)]:

@@ -66,10 +66,7 @@ class CodeMap(ABC):
 
 @dataclass(frozen=True)
 class Categories(CodeMap):
-    """Blocks of categories: code c of block b stands for one column, and each block has its own columns.
-
-    Raises ValueError if the numbers are out of range.
-    """
+    """Blocks of categories: code c of block b stands for one column of the block. Raises ValueError out of range."""
 
     sizes: tuple[int, ...]  # the number of columns of each block, at least 1
     values: tuple[float, ...] | None = None  # the value of the entries of each block; 1 if there are none
@@ -87,23 +84,19 @@ class Categories(CodeMap):
 
     @property
     def n_codes(self) -> int:
-        """The number of blocks."""
         return len(self.sizes)
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """The smallest type that holds all codes and the missing one."""
         largest = max(self.sizes)
         return np.dtype(np.uint8 if largest < 2**8 else np.uint16 if largest < 2**16 else np.uint32)
 
     @cached_property
     def p(self) -> int:
-        """The number of columns."""
         return sum(self.sizes)
 
     @property
     def entries(self) -> int:
-        """The number of blocks."""
         return len(self.sizes)
 
     @property
@@ -118,15 +111,12 @@ class Categories(CodeMap):
 
     @cached_property
     def factors(self) -> Floats:
-        """The value of each block, (n_codes,)."""
         return np.ones(self.n_codes) if self.values is None else np.array(self.values)
 
     def limits(self) -> NDArray[np.int64]:
-        """Return the sizes of the blocks."""
         return np.array(self.sizes, np.int64)
 
     def record(self) -> dict[str, Any]:
-        """Return a description for JSON."""
         optional = {} if self.values is None else {"values": list(self.values)}
         return {"map": "categories", "sizes": list(self.sizes), **optional}
 
@@ -136,7 +126,6 @@ class Categories(CodeMap):
         return b, j - int(self.offsets[b])
 
     def column_name(self, j: int) -> str:
-        """Return BLOCK=CODE, both counted from 0."""
         block, code = self.place(j)
         return f"{block}={code}"
 
@@ -145,11 +134,9 @@ class Categories(CodeMap):
 class Crosses(CodeMap):
     """Blocks of categories, and crosses of two blocks, whose codes are made from those of the blocks.
 
-    The columns of the blocks come first, as those of `Categories`. Each cross (a, b) has sizes[a] sizes[b] columns: a
-    row with the codes c_a and c_b has the value 1 in column c_a sizes[b] + c_b of the cross. If one of the two codes is
-    missing, the row has nothing in the cross.
-
-    Raises ValueError if the numbers are out of range.
+    The columns of the blocks come first. Each cross (a, b) has sizes[a] sizes[b] columns: a row with the codes c_a and
+    c_b has the value 1 in column c_a sizes[b] + c_b of the cross, and nothing if one of them is missing. Raises
+    ValueError if the numbers are out of range.
     """
 
     sizes: tuple[int, ...]  # the number of columns of each block, at least 1
@@ -169,27 +156,22 @@ class Crosses(CodeMap):
 
     @cached_property
     def blocks(self) -> Categories:
-        """The blocks without crosses."""
         return Categories(self.sizes)
 
     @property
     def n_codes(self) -> int:
-        """The number of blocks."""
         return len(self.sizes)
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """That of the blocks."""
         return self.blocks.dtype
 
     @cached_property
     def p(self) -> int:
-        """The number of columns of blocks and crosses."""
         return self.blocks.p + sum(self.sizes[a] * self.sizes[b] for a, b in self.pairs)
 
     @property
     def entries(self) -> int:
-        """The number of blocks and crosses."""
         return len(self.sizes) + len(self.pairs)
 
     @cached_property
@@ -199,11 +181,9 @@ class Crosses(CodeMap):
         return np.array([*accumulate(sizes, initial=self.blocks.p)], np.int64)
 
     def limits(self) -> NDArray[np.int64]:
-        """Return the sizes of the blocks."""
         return self.blocks.limits()
 
     def record(self) -> dict[str, Any]:
-        """Return a description for JSON."""
         return {"map": "crosses", "sizes": list(self.sizes), "pairs": [list(pair) for pair in self.pairs]}
 
     def place(self, j: int) -> tuple[tuple[int, int], ...]:
@@ -216,5 +196,4 @@ class Crosses(CodeMap):
         return (a, first), (b, second)
 
     def column_name(self, j: int) -> str:
-        """Return BLOCK=CODE, or BLOCK=CODE & BLOCK=CODE for a cross, all counted from 0."""
         return " & ".join(f"{block}={code}" for block, code in self.place(j))

@@ -1,15 +1,10 @@
 """Which columns the codes of a row stand for.
 
 A row stores a few small numbers, its *codes*; X has many more columns than that. A code map says which columns they
-are, and which values the row has there. No index of a column is ever stored.
-
-`Categories` is a table of categories, or of bins: code c of block b stands for the column o_b + c, and the row has the
-value v_b (1 unless said) there.
-
-`Crosses` is such a table, and has columns for pairs of codes besides, of which nothing more is stored.
-
-`Strings` stands for k-mers, the words of k letters in a sequence. The codes are the letters. There are two kinds of
-parts, each with rows of length 1:
+are, and which values the row has there. No index of a column is ever stored. `Categories` is a table of categories, or
+of bins: code c of block b stands for the column o_b + c, and the row has the value v_b (1 unless said) there. `Crosses`
+is such a table, and has columns for pairs of codes besides, of which nothing more is stored. `Strings` stands for
+k-mers, the words of k letters in a sequence, and the codes are the letters. It has parts with rows of length 1:
 
 - The *weighted degree* part has a column for each position i, each k up to the degree K and each k-mer. The value is
   sqrt(beta_k) / N, where beta_k = 2 (K - k + 1) / (K (K + 1)) and N^2 = sum_k (L - k + 1) beta_k (JMLR, section 5.1;
@@ -56,9 +51,8 @@ class Strings(CodeMap):
     """The k-mers of sequences of one length: weighted degree, spectra of regions, or both.
 
     The columns of the weighted degree come first: by position, then by k, then by the number of the k-mer, whose first
-    letter counts most. The columns of each spectrum follow, by k and by the number of the k-mer.
-
-    Raises ValueError if the numbers are out of range.
+    letter counts most. The columns of each spectrum follow, by k and by the number of the k-mer. Raises ValueError if
+    the numbers are out of range.
     """
 
     # "dna", "rna" or "protein". A code is the place of the letter in `ALPHABETS[alphabet]`, or `UNKNOWN`.
@@ -94,27 +88,22 @@ class Strings(CodeMap):
 
     @property
     def letters(self) -> str:
-        """The letters in the order of their codes."""
         return ALPHABETS[self.alphabet]
 
     @property
     def n_codes(self) -> int:
-        """The length of the window."""
         return self.length
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """uint8."""
         return np.dtype(np.uint8)
 
     @cached_property
     def p(self) -> int:
-        """The number of columns."""
         return int(self.starts[-1]) + sum(self.block_size(spectrum.degree) for spectrum in self.spectra)
 
     @cached_property
     def entries(self) -> int:
-        """The largest number of nonzeros that a row can have."""
         places = sum(max(self.length - k + 1, 0) for k in range(1, self.degree + 1))
         for spectrum in self.spectra:
             span = spectrum.last - spectrum.first + 1
@@ -128,7 +117,6 @@ class Strings(CodeMap):
         return max(2**16, 4 * len(self.letters) ** degree)
 
     def block_size(self, degree: int) -> int:
-        """Return the number of k-mers with k = 1, ..., degree."""
         return sum(len(self.letters) ** k for k in range(1, degree + 1))
 
     @cached_property
@@ -139,7 +127,6 @@ class Strings(CodeMap):
 
     @cached_property
     def spectrum_starts(self) -> tuple[int, ...]:
-        """The first column of each spectrum."""
         sizes = [self.block_size(spectrum.degree) for spectrum in self.spectra]
         return tuple(accumulate([int(self.starts[-1]), *sizes[:-1]])) if sizes else ()
 
@@ -158,21 +145,12 @@ class Strings(CodeMap):
         return self.shares[0] * np.sqrt(beta / (count @ beta)) if self.degree else np.empty(0)
 
     def limits(self) -> NDArray[np.int64]:
-        """Return the number of letters, for each position."""
         return np.full(self.length, len(self.letters))
 
     def record(self) -> dict[str, Any]:
-        """Return a description for JSON."""
         optional = {} if self.weights is None else {"weights": list(self.weights)}
-        spectra = [list(spectrum) for spectrum in self.spectra]
-        return {
-            "map": "strings",
-            "alphabet": self.alphabet,
-            "length": self.length,
-            "degree": self.degree,
-            "spectra": spectra,
-            **optional,
-        }
+        plain = {name: getattr(self, name) for name in ("alphabet", "length", "degree")}
+        return {"map": "strings", **plain, "spectra": [list(spectrum) for spectrum in self.spectra], **optional}
 
     def column_name(self, j: int) -> str:
         """Return POSITION:KMER for the weighted degree and FIRST-LAST:KMER for a spectrum; positions count from 1."""
@@ -184,7 +162,7 @@ class Strings(CodeMap):
         return f"{spectrum.first}-{spectrum.last}:{self._kmer(j - self.spectrum_starts[k])}"
 
     def _kmer(self, number: int) -> str:
-        """Return the k-mer of a column, given its number among those of k = 1, 2, ..."""
+        """Return the k-mer of a column, from its number among those of k = 1, 2, ..."""
         k, size = 1, len(self.letters)
         while number >= size**k:
             number, k = number - size**k, k + 1

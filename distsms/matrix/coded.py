@@ -21,30 +21,13 @@ _ROWS = 2**12
 
 
 class CodedRows(LocalRows):
-    """Local rows as codes, whose columns a code map computes.
+    """Local rows as codes (n_local * B,), whose columns a code map computes. Raises ValueError if the arguments
+    disagree.
 
-    Parameters
-    ----------
-    code_map : CodeMap
-        What the codes stand for.
-    codes : (n_local * B,) of the map's type
-        The codes of the parts, one part after the other. The part with the local rows cuts[t]..cuts[t + 1] - 1 lies at
-        cuts[t] * B..cuts[t + 1] * B - 1, block by block: first the first code of each of its rows, then the second.
-        Not copied. A code that is not below its limit counts as missing. Empty if there is a source.
-    cuts : sequence of int
-        The first row of each part, and n_local at the end, ascending from 0.
-    threads : int, optional
-        The number of threads; by default `thread_count()`.
-    source : EntrySource, optional
-        Supplies the codes of one part after the other.
+    The codes lie one part after the other: those of the local rows cuts[t]..cuts[t + 1] - 1 at cuts[t] * B..cuts[t + 1]
+    * B - 1, block by block, first the first code of each row, then the second. They are not copied, and empty if there
+    is a source. A code that is not below its limit counts as missing. `cuts` ascend from 0 to n_local.
 
-    Raises
-    ------
-    ValueError
-        If the arguments contradict each other.
-
-    Notes
-    -----
     A part of `runs` lies in one of the parts of `cuts`. `Part.start` is the place of its first row's first code, and
     `Part.run` the distance from one code of a row to its next. `Part.stop - Part.start` is the number of its codes.
     """
@@ -73,27 +56,22 @@ class CodedRows(LocalRows):
 
     @property
     def nnz(self) -> int:
-        """The number of stored codes."""
         return self.shape[0] * self.code_map.n_codes
 
     @property
     def longest(self) -> int:
-        """The roundings of an entry's term, of which there is at least one for each entry of a row."""
         return self._products.roundings
 
     @property
     def nbytes(self) -> int:
-        """Bytes of memory that these rows occupy."""
         return super().nbytes + self._scales.nbytes
 
     def rows_in_memory(self) -> NDArray[np.bool_]:
-        """Return that no row is there by its entries, since these are codes; see `Features.rows_in_memory`."""
-        return np.zeros(self.shape[0], bool)
+        return np.zeros(self.shape[0], bool)  # they are codes, and not entries
 
     def take(self, rows: NDArray[np.bool_]) -> CodedRows:
-        """Return a copy of the rows that `rows` marks, normalized in the same way; see `DenseRows.take`."""
         taken, cuts = [np.empty(0, self.code_map.dtype)], [0]
-        for part, (codes,) in (taken for thread in range(len(self.runs)) for taken in self._passing(thread)):
+        for part, (codes,) in self._all_parts():
             of_part = self._table(part, codes)[:, rows[part.first : part.last]]
             taken.append(of_part.ravel())
             cuts.append(cuts[-1] + of_part.shape[1])
@@ -122,7 +100,6 @@ class CodedRows(LocalRows):
         return super()._on_threads(run)
 
     def columns(self, weights: Floats | None = None) -> ColumnStatistics:
-        """Describe each column; see `Features.columns`. The counts and the largest entries may be upper bounds."""
         self._scaled()
         return super().columns(weights)
 
@@ -152,15 +129,11 @@ class CodedRows(LocalRows):
 
 
 def _alone(part: Part) -> Part:
-    """Return a part whose rows are counted from 0."""
     return part._replace(first=0, last=part.last - part.first)
 
 
 def _parts(cuts: list[int], n_codes: int, threads: int) -> list[Part]:
-    """Divide the rows equally among the threads, and cut each thread's rows where the codes are cut.
-
-    Each thread gets the same number of parts; some may be empty.
-    """
+    """Divide the rows equally among the threads, in as many parts each (some may be empty), cut where the codes are."""
     n_local, shares = cuts[-1], []
     for thread in range(threads):
         low, high = n_local * thread // threads, n_local * (thread + 1) // threads
@@ -181,10 +154,10 @@ def _parts(cuts: list[int], n_codes: int, threads: int) -> list[Part]:
 
 
 def code_rows(rows: Any, code_map: CodeMap, cuts: Sequence[int] | None = None) -> NDArray[Any]:
-    """Return the codes of rows (n, B), of the map's type, as `CodedRows` wants them.
+    """Return the codes of rows (n, B), of the map's type, as `CodedRows` wants them; by default all rows are one part.
 
-    `cuts` has the first row of each part, and n at the end; by default all rows are one part. Raises ValueError if the
-    shape or the type is wrong, or a code is too large and not missing; the message names its row.
+    Raises ValueError if the shape or the type is wrong, or a code is too large and not missing; the message names its
+    row.
     """
     rows = np.asarray(rows)
     if rows.ndim != 2 or rows.shape[1] != code_map.n_codes or rows.dtype != code_map.dtype:
@@ -203,9 +176,8 @@ def code_rows(rows: Any, code_map: CodeMap, cuts: Sequence[int] | None = None) -
 
 
 def to_csr(code_map: CodeMap, rows: NDArray[Any]) -> scipy.sparse.csr_matrix:
-    """Return coded rows (n, B) as a matrix of float64, which may be many times as large as the codes.
-
-    A code that is not below its limit counts as missing.
+    """Return coded rows (n, B) as a matrix of float64, perhaps many times as large. Codes that are too large are
+    missing.
     """
     blocks = [_block(code_map, rows[first : first + _ROWS]) for first in range(0, max(len(rows), 1), _ROWS)]
     return scipy.sparse.csr_matrix(scipy.sparse.vstack(blocks, "csr")) if len(blocks) > 1 else blocks[0]

@@ -1,15 +1,16 @@
-"""The compiled loops of coded rows: categories, whose codes are the stored ones.
+"""The compiled loops of coded rows: categories, whose codes are the stored ones, and crosses of two blocks of them.
 
 A part of the rows is worked on strip by strip, and a strip block by block, so that the scores of the strip and the
 table of a block stay in the caches. A *table* has a number for each code of a block: a piece of w for X w, or of X'c.
 
 A code that is not below its limit counts as missing, so no code leads out of a table. The kernels check nothing else.
-In all of them a part is given with first = 0, and vectors with a number for each row are those of the part.
+In all of them a part has first = 0, and vectors with a number for each row are those of the part. `_cross` makes the
+codes of a cross for the rows of a strip; the loops of categories look them up, and add to them, four crosses at a time.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -49,10 +50,7 @@ def _four(b: int, offsets: Array) -> bool:
 
 @njit()
 def _places(codes: Array, rows: int) -> int:
-    """Return the number of places of a table with a place for each code of the type.
-
-    0 where tables do not pay: with codes of 4 bytes, or with codes of 2 bytes and few rows.
-    """
+    """Return the size of a table with a place for each code; 0 where none pays: for large codes, or few rows."""
     places = 1 << 8 * min(codes.itemsize, 2)
     return 0 if codes.itemsize > 2 or places > _WORTH * rows else places
 
@@ -89,7 +87,7 @@ def _add_two(table: Array, i: Any, j: Any, x: float, y: float) -> None:
     """Add x to table[i], and then y to table[j].
 
     Neighbouring rows often have the same code. So both numbers are read before one is written, which the second would
-    have to wait for. There is no branch, which would often be mispredicted.
+    have to wait for; and there is no branch, which would often be mispredicted.
     """
     first, second = table[i] + x, table[j]
     second = (first if i == j else second) + y
@@ -133,10 +131,7 @@ def add_up(codes: Array, c: Array, factor: float, out: Array) -> None:
 def dot_categories(
     codes: Array, part: Part, offsets: Array, factors: Array, absolute: bool, w: Array, out: Array
 ) -> None:
-    """Set out[i] to the sum of factors[b] w[offsets[b] + code] over the blocks b, for the rows of a part.
-
-    offsets : (B + 1,); factors : (B,); w : (p,); out : (rows,). With `absolute`, the absolute values are summed.
-    """
+    """Set out[i] to the sum of factors[b] w[offsets[b] + code], or of their sizes, over blocks b, for a part's rows."""
     tables, filled = np.zeros((4, _places(codes, part.last))), np.zeros(4, np.int64)
     for first in range(0, part.last, _LONG_STRIP):
         n, b, at = min(_LONG_STRIP, part.last - first), 0, part.start + first
@@ -204,3 +199,112 @@ def raise_largest(counts: Array, first: int, last: int, value: float, largest: A
     there, here = counts[first:last], largest[first:last]
     for j in range(len(here)):
         here[j] = max(here[j], value) if there[j] > 0 else here[j]
+
+
+NONE = 2**32 - 1  # the code of a cross, in four bytes, of a row that has none
+_ROWS_OF_TABLES = 512  # tables pay if a part has at least so many rows
+
+
+class Pairs(NamedTuple):
+    """The crosses of `Crosses`."""
+
+    blocks: Array  # (crosses, 2) int64: the blocks a and b of each cross
+    sizes: Array  # (blocks,) int64: the number of codes of each block
+    offsets: Array  # (crosses + 1,) int64: the first column of each cross, and the first after them
+
+
+@njit()
+def _complete_blocks(codes: Array, part: Part, first: int, n: int, sizes: Array) -> Array:
+    """Return for each block whether no code of a strip is missing."""
+    filled = np.empty(len(sizes), np.bool_)
+    for b in range(len(sizes)):
+        at = part.start + first + b * part.run
+        filled[b] = complete(codes[at : at + n], sizes[b])
+    return filled
+
+
+@njit()
+def _cross(
+    codes: Array, part: Part, first: int, pairs: Pairs, k: int, complete: Array, missing: int, out: Array
+) -> None:
+    """Set `out` to the codes of cross k for the rows of a strip, and to `missing` where a row has none."""
+    n, a, b = len(out), pairs.blocks[k, 0], pairs.blocks[k, 1]
+    at, beside = part.start + first + a * part.run, part.start + first + b * part.run
+    c, d = codes[at : at + n], codes[beside : beside + n]
+    here, size = pairs.sizes[a], pairs.sizes[b]
+    if complete[a] and complete[b]:
+        for r in range(n):
+            out[r] = c[r] * size + d[r]
+    else:
+        for r in range(n):
+            out[r] = c[r] * size + d[r] if c[r] < here and d[r] < size else missing
+
+
+@njit()
+def _four_small(k: int, offsets: Array) -> bool:
+    """Return whether the crosses k..k + 3 exist and are small."""
+    return k + 4 < len(offsets) and np.max(offsets[k + 1 : k + 5] - offsets[k : k + 4]) <= TOGETHER
+
+
+@njit()
+def dot_crosses(codes: Array, part: Part, pairs: Pairs, absolute: bool, w: Array, out: Array) -> None:
+    """Add to out[i] the sum, perhaps of absolute values, of w (p,) over the columns of the crosses that row i has."""
+    offsets, tables = pairs.offsets, np.zeros((4, TOGETHER + 1))
+    for first in range(0, part.last, STRIP):
+        n, k = min(STRIP, part.last - first), 0
+        s, complete = out[first : first + n], _complete_blocks(codes, part, first, n, pairs.sizes)
+        few, many = np.empty(4 * n, np.uint16), np.empty(n, np.uint32)
+        while k < len(pairs.blocks):
+            if part.last < _ROWS_OF_TABLES or not _four_small(k, offsets):
+                _cross(codes, part, first, pairs, k, complete, NONE, many)
+                look_up(many, w[offsets[k] : offsets[k + 1]], 1.0, absolute, s)
+                k += 1
+                continue
+            for j in range(4):
+                _cross(codes, part, first, pairs, k + j, complete, TOGETHER, few[j * n : (j + 1) * n])
+                table, piece = tables[j], w[offsets[k + j] : offsets[k + j + 1]]
+                for c in range(len(piece)):
+                    table[c] = term(piece[c], absolute)
+            look_up_four(few, n, tables, s)
+            k += 4
+
+
+@njit()
+def add_crosses(codes: Array, part: Part, pairs: Pairs, coefficients: Array, out: Array) -> None:
+    """Add c[i] to `out` (p,) in the columns of the crosses that row i has, for all rows of a part."""
+    offsets, tables = pairs.offsets, np.zeros((4, TOGETHER + 1))
+    for first in range(0, part.last, STRIP):
+        n, k = min(STRIP, part.last - first), 0
+        c, complete = coefficients[first : first + n], _complete_blocks(codes, part, first, n, pairs.sizes)
+        few, many = np.empty(4 * n, np.uint16), np.empty(n, np.uint32)
+        while k < len(pairs.blocks):
+            if part.last < _ROWS_OF_TABLES or not _four_small(k, offsets):
+                _cross(codes, part, first, pairs, k, complete, NONE, many)
+                add_up(many, c, 1.0, out[offsets[k] : offsets[k + 1]])
+                k += 1
+                continue
+            for j in range(4):
+                _cross(codes, part, first, pairs, k + j, complete, TOGETHER, few[j * n : (j + 1) * n])
+                tables[j, : offsets[k + j + 1] - offsets[k + j]] = 0.0
+            add_up_four(few, n, c, tables)
+            for j in range(4):
+                table, piece = tables[j], out[offsets[k + j] : offsets[k + j + 1]]
+                for i in range(len(piece)):
+                    piece[i] += table[i]
+            k += 4
+
+
+@njit()
+def lengths_of_crosses(codes: Array, part: Part, pairs: Pairs, out: Array) -> None:
+    """Set out[i] to the length of row i with its blocks and crosses, for the rows of a part."""
+    for first in range(0, part.last, STRIP):
+        n = min(STRIP, part.last - first)
+        s, there = out[first : first + n], np.empty((len(pairs.sizes), n), np.bool_)
+        s[:] = 0.0
+        for b in range(len(pairs.sizes)):
+            at = part.start + first + b * part.run
+            there[b] = codes[at : at + n] < pairs.sizes[b]
+            s += there[b]
+        for k in range(len(pairs.blocks)):
+            s += there[pairs.blocks[k, 0]] & there[pairs.blocks[k, 1]]
+        s[:] = np.sqrt(s)

@@ -1,33 +1,27 @@
-"""What `CodedRows` computes for a part of its rows, for each kind of code map.
-
-Everything is local. A part is given with first = 0, and vectors with a number for each row are those of the part.
-"""
+"""What `CodedRows` computes for a part of its rows, with first = 0, for each kind of code map. Everything is local."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from distsms.base.typing import Floats
 from distsms.matrix import coded_kernels as kernel
-from distsms.matrix import cross_kernels, kmer_kernels, spectrum_kernels
+from distsms.matrix import kmer_kernels
 from distsms.matrix.base import ColumnStatistics
 from distsms.matrix.blocks import Part
 from distsms.matrix.code_maps import Categories, CodeMap, Crosses, Strings, betas
-from distsms.matrix.kmer_kernels import Region
+from distsms.matrix.kmer_kernels import Kmers, Region
 from distsms.matrix.normalization import inverse
 
 Codes = NDArray[Any]
 
 
 class Products(ABC):
-    """The products of a part's rows with vectors, and what else is asked of the rows.
-
-    scales : (n_scales, rows of the part), what `scale` returned for these rows.
-    """
+    """The products of a part's rows with vectors; scales (n_scales, rows) is what `scale` returned for them."""
 
     n_scales = 0
     """Numbers that are computed once for each row, and given to all other methods."""
@@ -38,7 +32,6 @@ class Products(ABC):
         """The largest number of roundings on the way from a term of a score to the score."""
 
     def scale(self, part: Part, codes: Codes, out: Floats) -> None:
-        """Compute the numbers of each row: out is (n_scales, rows)."""
         raise NotImplementedError  # called only if there are such numbers
 
     @abstractmethod
@@ -59,14 +52,11 @@ class Products(ABC):
 
 
 class CategoryProducts(Products):
-    """The products of `Categories`."""
-
     def __init__(self, code_map: Categories) -> None:
         self._offsets, self._factors = code_map.offsets, code_map.factors
 
     @property
     def roundings(self) -> int:
-        """Each term is multiplied by the value of its block, and added."""
         return len(self._factors) + 1
 
     def dot(self, part: Part, codes: Codes, scales: Floats, w: Floats, absolute: bool, out: Floats) -> None:
@@ -97,44 +87,31 @@ class CrossProducts(Products):
         blocks = code_map.blocks
         self._blocks, self._p, self._terms = CategoryProducts(blocks), blocks.p, code_map.entries
         sizes = np.array(code_map.sizes, np.int64)
-        self._pairs = cross_kernels.Pairs(np.array(code_map.pairs, np.int64), sizes, code_map.offsets)
+        self._pairs = kernel.Pairs(np.array(code_map.pairs, np.int64), sizes, code_map.offsets)
 
     @property
     def roundings(self) -> int:
-        """Each term is added."""
         return self._terms + 1
 
     def dot(self, part: Part, codes: Codes, scales: Floats, w: Floats, absolute: bool, out: Floats) -> None:
         self._blocks.dot(part, codes, scales, w[: self._p], absolute, out)
-        cross_kernels.dot_crosses(codes, part, self._pairs, absolute, w, out)
+        kernel.dot_crosses(codes, part, self._pairs, absolute, w, out)
 
     def add(self, part: Part, codes: Codes, scales: Floats, c: Floats, out: Floats) -> None:
         self._blocks.add(part, codes, scales, c, out[: self._p])
-        cross_kernels.add_crosses(codes, part, self._pairs, c, out)
+        kernel.add_crosses(codes, part, self._pairs, c, out)
 
     def describe(self, part: Part, codes: Codes, scales: Floats, factors: Floats, statistics: ColumnStatistics) -> None:
         largest, counts, squares = statistics
         self._blocks.describe(
             part, codes, scales, factors, ColumnStatistics._make(array[: self._p] for array in statistics)
         )
-        cross_kernels.add_crosses(codes, part, self._pairs, factors**2, squares)
-        cross_kernels.add_crosses(codes, part, self._pairs, np.ones(len(factors)), counts)
+        kernel.add_crosses(codes, part, self._pairs, factors**2, squares)
+        kernel.add_crosses(codes, part, self._pairs, np.ones(len(factors)), counts)
         kernel.raise_largest(counts, self._p, len(counts), factors.max(initial=0.0), largest)
 
     def length(self, part: Part, codes: Codes, scales: Floats, out: Floats) -> None:
-        cross_kernels.lengths_of_crosses(codes, part, self._pairs, out)
-
-
-class _KmerPart(NamedTuple):
-    """A part of the columns of `Strings`: the weighted degree, or a spectrum."""
-
-    region: Region  # where the k-mers are
-    starts: NDArray[np.int64]  # (letters of the region,) int64: the first column of each position
-    # (degree,): the value of an entry for each k; in a spectrum, before the row is made as long as `share`
-    values: Floats
-    share: float  # the length of a row
-    numbers: NDArray[Any]  # (0,): of the type that holds the numbers of k-mers
-    strip: int  # rows of a strip; more if tables are large, so that building them does not count
+        kernel.lengths_of_crosses(codes, part, self._pairs, out)
 
 
 class KmerProducts(Products):
@@ -157,39 +134,40 @@ class KmerProducts(Products):
         """Terms are multiplied by a value, summed over prefixes and positions, multiplied by a factor, added."""
         return sum((part.region.last - part.region.first) * part.region.degree + 3 for part in self._parts)
 
-    def _each(self, scales: Floats) -> list[tuple[_KmerPart, Floats]]:
+    def _each(self, scales: Floats) -> list[tuple[Kmers, Floats]]:
         """Return the parts with the factor of each row, an empty array for the weighted degree."""
         return list(zip(self._parts, [np.empty(0)] * self._plain + list(scales), strict=True))
 
     def scale(self, part: Part, codes: Codes, out: Floats) -> None:
-        for (region, _, values, share, _, _), sizes in zip(self._parts[self._plain :], out, strict=True):
-            spectrum_kernels.lengths_of_spectra(codes, part, region, values, _counts(region), sizes)
-            sizes[:] = np.where(sizes > 0, share * inverse(sizes), 0.0)
+        for kmers, sizes in zip(self._parts[self._plain :], out, strict=True):
+            kmer_kernels.lengths_of_spectra(codes, part, kmers.region, kmers.values, _counts(kmers.region), sizes)
+            sizes[:] = np.where(sizes > 0, kmers.share * inverse(sizes), 0.0)
 
     def dot(self, part: Part, codes: Codes, scales: Floats, w: Floats, absolute: bool, out: Floats) -> None:
         out[:] = 0
-        for (region, starts, values, _, numbers, strip), factors in self._each(scales):
-            kmer_kernels.dot_kmers(codes, part, strip, numbers, region, starts, values, factors, absolute, w, out)
+        for kmers, factors in self._each(scales):
+            kmer_kernels.dot_kmers(codes, part, kmers, factors, absolute, w, out)
 
     def add(self, part: Part, codes: Codes, scales: Floats, c: Floats, out: Floats) -> None:
-        for (region, starts, values, _, numbers, strip), factors in self._each(scales):
-            kmer_kernels.add_kmers(codes, part, strip, numbers, region, starts, values, factors, c, out)
+        for kmers, factors in self._each(scales):
+            kmer_kernels.add_kmers(codes, part, kmers, factors, c, out)
 
     def describe(self, part: Part, codes: Codes, scales: Floats, factors: Floats, statistics: ColumnStatistics) -> None:
-        """In a spectrum, k-mers that a row has several times are counted as often: as many terms have to be added."""
+        # In a spectrum, k-mers that a row has several times are counted as often: as many terms have to be added.
         largest, counts, squares = statistics
         most, ones, nothing = factors.max(initial=0.0), np.ones(len(factors)), np.empty(0)
-        for which, ((region, starts, values, share, numbers, strip), squares_of_k) in enumerate(self._each(scales)):
-            place, every = (codes, part, strip, numbers, region, starts), np.ones(len(values))
-            kmer_kernels.add_kmers(*place, every, nothing, ones, counts)
+        for which, (kmers, squares_of_k) in enumerate(self._each(scales)):
+            region, starts, values = kmers.region, kmers.starts, kmers.values
+            kmer_kernels.add_kmers(codes, part, kmers._replace(values=np.ones(len(values))), nothing, ones, counts)
             if which >= self._plain:
                 columns = slice(starts[0], starts[0] + len(_counts(region)))
-                spectrum_kernels.add_squares_of_spectra(
+                kmer_kernels.add_squares_of_spectra(
                     codes, part, region, values, squares_of_k * factors, _counts(region), squares[columns]
                 )
-                kernel.raise_largest(counts, columns.start, columns.stop, share * most, largest)  # its row is as long
+                # Its row is as long.
+                kernel.raise_largest(counts, columns.start, columns.stop, kmers.share * most, largest)
                 continue
-            kmer_kernels.add_kmers(*place, values**2, nothing, factors**2, squares)
+            kmer_kernels.add_kmers(codes, part, kmers._replace(values=values**2), nothing, factors**2, squares)
             for i, start in enumerate(starts.tolist()):
                 for k in range(min(region.degree, region.last - i)):
                     stop = start + region.size ** (k + 1)
@@ -198,18 +176,18 @@ class KmerProducts(Products):
 
     def length(self, part: Part, codes: Codes, scales: Floats, out: Floats) -> None:
         out[:] = 0
-        for region, _, values, _, _, _ in self._parts[: self._plain]:
-            totals = np.append(0.0, np.cumsum(values**2))
-            spectrum_kernels.squares_of_positions(codes, part, region, totals, out)
-        for (_, _, _, share, _, _), factors in zip(self._parts[self._plain :], scales, strict=True):
-            out += share**2 * (factors > 0)
+        for kmers in self._parts[: self._plain]:
+            totals = np.append(0.0, np.cumsum(kmers.values**2))
+            kmer_kernels.squares_of_positions(codes, part, kmers.region, totals, out)
+        for kmers, factors in zip(self._parts[self._plain :], scales, strict=True):
+            out += kmers.share**2 * (factors > 0)
         np.sqrt(out, out=out)
 
 
-def _kmer_part(region: Region, starts: NDArray[np.int64], values: Floats, share: float) -> _KmerPart:
+def _kmer_part(region: Region, starts: NDArray[np.int64], values: Floats, share: float) -> Kmers:
     kmers = region.size**region.degree
     numbers = np.empty(0, np.uint16 if kmers <= 2**16 else np.uint32)
-    return _KmerPart(region, starts, values, share, numbers, max(kernel.STRIP, 4 * kmers))
+    return Kmers(region, starts, values, share, numbers, max(kernel.STRIP, 4 * kmers))
 
 
 def _counts(region: Region) -> NDArray[Any]:
@@ -219,7 +197,6 @@ def _counts(region: Region) -> NDArray[Any]:
 
 
 def products_of(code_map: CodeMap) -> Products:
-    """Return the products of a code map."""
     if isinstance(code_map, Categories):
         return CategoryProducts(code_map)
     if isinstance(code_map, Crosses):

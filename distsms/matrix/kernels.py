@@ -4,12 +4,11 @@ Sparse rows are given as `SparseRows` stores them: columns (nnz,) unsigned; valu
 all are 1 (the compiler then makes a version without them); and `Runs`. Sums are float64 for all types of values. A
 kernel works on the rows of one part, which begins at the start of a block. The kernels check nothing.
 
-The unusual form of these loops is the result of measurements. A processor predicts the end of a row badly unless the
-rows before it had the same length, and a misprediction costs more than a short row. This is why rows are sorted into
-runs. Two running sums hide the latency of additions. If the entries of w are not in the cache, the loop that the
-compiler unrolls prevents the processor's own prefetching, so the loops for long rows contain prefetch instructions.
-No processor foresees which entries of w the columns name. If w is larger than a core's own caches, the loops prefetch
-these, too, which halves their time with 2^20 columns.
+The form of these loops comes from measurements. A processor predicts the end of a row badly unless the rows before it
+had the same length, and a misprediction costs more than a short row; so rows are sorted into runs. Two running sums
+hide the latency of additions. If the entries of w are not in the cache, the loop that the compiler unrolls prevents the
+processor's own prefetching, so the loops for long rows prefetch; if w is larger than a core's own caches, also the
+entries of w that the columns name, which no processor foresees: that halves their time with 2^20 columns.
 """
 
 from __future__ import annotations
@@ -23,6 +22,7 @@ from numba.extending import intrinsic
 from numpy.typing import NDArray
 
 from distsms.base.jit import njit
+from distsms.matrix.base import ColumnStatistics
 from distsms.matrix.blocks import Part
 
 Array = NDArray[Any]
@@ -102,10 +102,7 @@ def _place(order: Order, block: int, q: Any) -> Any:
 
 @njit()
 def find_rows(runs: Runs, n: int, places: Array | None, begins: Array, ends: Array) -> None:
-    """Set begins[k] and ends[k], between which the entries of a row are stored, for n rows.
-
-    places : k of each row, or a negative number to pass over it; None: k is the row's index.
-    """
+    """Set begins[k] and ends[k] of the stored entries of n rows; k is places[row] (< 0: passed over), or the row."""
     q = run = 0
     stop: Any = 0
     while q < n:
@@ -123,10 +120,7 @@ def find_rows(runs: Runs, n: int, places: Array | None, begins: Array, ends: Arr
 def arrange_rows(
     stored: Array, stored_values: Values, runs: Runs, part: Part, begin: Array, columns: Array, values: Values
 ) -> None:
-    """Copy the entries of a part, given in the original order of the rows, to where they are stored.
-
-    begin : (block,) uint64, working space for where each row of a block begins.
-    """
+    """Copy a part's entries from the original order of rows to where they are stored. begin : (block,), memory."""
     lengths, counts, order, block = runs.lengths, runs.counts, runs.order, runs.block
     source = target = np.uint64(0)
     run = part.run
@@ -249,10 +243,7 @@ def factor_of(factors: Array, i: Any) -> Any:
 
 @njit()
 def largest_row(columns: Array, values: Values, runs: Runs, part: Part, w: Array, factors: Array) -> float:
-    """Return the maximum of (entries + 2) sum_j |x_ij w_j| times the row's factor over a part's rows.
-
-    0 without rows.
-    """
+    """Return the maximum of (entries + 2) sum_j |x_ij w_j| times the row's factor over a part's rows, or 0."""
     best: Any = 0.0
     stop, q, run = np.uint64(part.start), part.first, part.run
     reach = _reach(w, part)
@@ -274,19 +265,10 @@ def largest_row(columns: Array, values: Values, runs: Runs, part: Part, w: Array
 
 @njit()
 def describe_columns(
-    columns: Array,
-    values: Values,
-    runs: Runs,
-    part: Part,
-    factors: Array,
-    largest: Array,
-    counts: Array,
-    squares: Array,
+    columns: Array, values: Values, runs: Runs, part: Part, factors: Array, statistics: ColumnStatistics
 ) -> None:
-    """Update max |x_ij|, the number of entries and sum x_ij^2 of each column with a part's rows times their factors.
-
-    largest, counts, squares : (p,). If all entries are 1, which their number tells all about, only counts is updated.
-    """
+    """Update the statistics of each column with a part's rows times their factors; only counts if all entries are 1."""
+    largest, counts, squares = statistics
     stop, q, run = np.uint64(part.start), part.first, part.run
     ones, reach = values is None and not len(factors), _reach(counts, part)
     while q < part.last:
@@ -327,8 +309,8 @@ def add_products(
 ) -> None:
     """Add a_i x_i to the sums (k, p), and a_i x_i x_i' to the products (k, p, p), of the group of each row of a part.
 
-    group : (n_local,) int16; rows of a negative group are left out. weights : (n_local,), or empty if all are 1. Only
-    the lower triangles of the products are computed.
+    Rows of a negative group are left out; weights are empty if all are 1; of products, the lower triangles are
+    computed.
     """
     stop, q, run = np.uint64(part.start), part.first, part.run
     while q < part.last:

@@ -7,7 +7,7 @@ k-mer that begins at the position, for all rows of the strip, from that of the p
 All k-mers that begin at a position are prefixes of the longest, so one look-up does for all degrees. `_expand` builds
 the table whose entry is the sum of w over the prefixes, level by level, and `_collapse` does the opposite for X'c. The
 table of level k also serves positions at the end of a region, where only k letters are left, and k-mers that an unknown
-letter ends. `distsms.matrix.coded_kernels` says how parts and vectors are given.
+letter ends. Where a row's counts are needed, in spectra, the rows follow one another.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from distsms.base.jit import njit
 from distsms.matrix.blocks import Part
-from distsms.matrix.coded_kernels import complete, term
+from distsms.matrix.coded_kernels import STRIP, complete, term
 
 Array = NDArray[Any]
 
@@ -35,6 +35,17 @@ class Region(NamedTuple):
     last: int
     degree: int  # the largest k
     size: int  # the number of letters of the alphabet
+
+
+class Kmers(NamedTuple):
+    """A part of the columns of `Strings`: the weighted degree, or a spectrum."""
+
+    region: Region
+    starts: Array  # (letters of the region,) int64: the first column of each position, perhaps that of the one before
+    values: Array  # (degree,): the value of an entry for each k; in a spectrum, before the row is as long as `share`
+    share: float  # the length of a row
+    numbers: Array  # (0,): of the type that holds the numbers of k-mers
+    strip: int  # rows of a strip; more if tables are large, so that building them does not count
 
 
 @njit()
@@ -63,10 +74,7 @@ def _add_up_prefixes(index: Array, divisor: int, c: Array, factor: float, table:
 
 @njit()
 def _tabulated(region: Region, n: int, complete: bool) -> int:
-    """Return for how many letters a strip of n rows has tables: fewer than the degree if the tables cost too much.
-
-    Longer k-mers are then looked up in w itself. That is not written for unknown letters.
-    """
+    """Return for how many letters a strip has tables; longer k-mers, if all letters are known, are looked up in w."""
     count, degree = region.size, 1
     while degree < region.degree and (not complete or count * region.size <= _WORTH * n):
         count *= region.size
@@ -76,9 +84,8 @@ def _tabulated(region: Region, n: int, complete: bool) -> int:
 
 @njit()
 def _expand(w: Array, values: Array, degree: int, size: int, absolute: bool, levels: Array) -> None:
-    """Set the entry of each k-mer in `levels` to the sum of values[l] w over its prefixes of l + 1 letters.
-
-    w and levels list the k-mers by k, then by their numbers.
+    """Set the entry of each k-mer in `levels`, listed by k, to the sum of values[l] w over its prefixes of l + 1
+    letters.
     """
     parent, here, count = 0, size, size
     for c in range(size):
@@ -102,10 +109,7 @@ def _expand(w: Array, values: Array, degree: int, size: int, absolute: bool, lev
 
 @njit()
 def _collapse(levels: Array, values: Array, degree: int, size: int, out: Array) -> None:
-    """Add to `out` values[k - 1] times the sum of `levels` over all k-mers that begin with each k-mer.
-
-    levels is used up.
-    """
+    """Add to `out` values[k - 1] times the sum of `levels`, which is used up, over all k-mers that begin with each."""
     count = size
     here = 0
     for _ in range(1, degree):
@@ -152,10 +156,7 @@ def _known(letter: Any, size: Any) -> Any:
 
 @njit()
 def _roll(codes: Array, old: int, new: int, size: int, weight: int, numbers: Array) -> None:
-    """Remove the first letter of each number, of the given weight, and append one; either may be absent (-1).
-
-    Unknown letters count as letter 0.
-    """
+    """Remove each number's first letter, of this weight, and append one; -1: none. Unknown letters count as 0."""
     n, letters = len(numbers), np.uint8(size)
     if old >= 0 and new >= 0:
         gone, come = codes[old : old + n], codes[new : new + n]
@@ -188,7 +189,7 @@ def _mark(codes: Array, new: int, size: int, count: int, unknown: Array) -> None
 def _index(numbers: Array, unknown: Array, count: int, size: int, before: Array, index: Array) -> None:
     """Set index[r] to the place, in a table of all levels, of the k-mer before the first unknown letter.
 
-    If the first letter is unknown, this is the place after the table. unknown : with zeros up to a multiple of 8 rows,
+    If the first letter is unknown, this is the place after the table. `unknown` has zeros up to a multiple of 8 rows,
     because eight rows at a time are looked at.
     """
     start = before[count - 1]
@@ -214,10 +215,7 @@ def _unknown(n: int, complete: bool) -> Array:
 
 @njit()
 def _advance(codes: Array, at: int, run: int, region: Region, i: int, numbers: Array, unknown: Array) -> int:
-    """Go on to position i of a strip, and return how many letters its k-mers have. See `_roll` and `_mark`.
-
-    at : the place of the first letter of the strip's first row. unknown : empty if the strip has no unknown letter.
-    """
+    """Go on to position i of a strip from `at`, by `_roll` and `_mark`; return how many letters its k-mers have."""
     size, count = region.size, min(region.degree, region.last - i)
     marks = unknown[: len(numbers)]
     if i == region.first:
@@ -242,25 +240,10 @@ def _all_known(codes: Array, at: int, run: int, n: int, region: Region) -> bool:
 
 
 @njit()
-def dot_kmers(
-    codes: Array,
-    part: Part,
-    strip: int,
-    numbers: Array,
-    region: Region,
-    starts: Array,
-    values: Array,
-    factors: Array,
-    absolute: bool,
-    w: Array,
-    out: Array,
-) -> None:
-    """Add to out[i] the product of row i with w over the k-mers of a region, for the rows of a part, a strip at a time.
-
-    `numbers` (0,) has the type of the numbers of k-mers. `starts` (last - first,) int64 has the first column of each
-    position; if it is that of the position before, both have the same columns. `values` (degree,) has the value of an
-    entry for each k, and `factors` a factor for each row, unless it is empty.
-    """
+def dot_kmers(codes: Array, part: Part, kmers: Kmers, factors: Array, absolute: bool, w: Array, out: Array) -> None:
+    """Add to out[i] the product of row i with w over k-mers, for the rows of a part; times `factors` unless empty."""
+    region, starts = kmers.region, kmers.starts
+    values, strip = kmers.values, kmers.strip
     before = first_levels(region)
     levels, sums = np.zeros(before[-1] + 1), np.empty(min(strip, part.last) if len(factors) else 0)
     for first in range(0, part.last, strip):
@@ -271,7 +254,7 @@ def dot_kmers(
             target = sums[:n]
             target[:] = 0.0
         complete = _all_known(codes, at, part.run, n, region)
-        number, unknown = np.empty(n, numbers.dtype), _unknown(n, complete)
+        number, unknown = np.empty(n, kmers.numbers.dtype), _unknown(n, complete)
         index = np.empty(0 if complete else n, np.uint32)
         most = _tabulated(region, n, complete)
         for i in range(region.first, region.last):
@@ -296,19 +279,10 @@ def dot_kmers(
 
 
 @njit()
-def add_kmers(
-    codes: Array,
-    part: Part,
-    strip: int,
-    numbers: Array,
-    region: Region,
-    starts: Array,
-    values: Array,
-    factors: Array,
-    coefficients: Array,
-    out: Array,
-) -> None:
+def add_kmers(codes: Array, part: Part, kmers: Kmers, factors: Array, coefficients: Array, out: Array) -> None:
     """Add the sum of c_i x_i over the rows of a part to the columns of a region's k-mers; see `dot_kmers`."""
+    region, starts = kmers.region, kmers.starts
+    values, strip = kmers.values, kmers.strip
     before = first_levels(region)
     levels, weighted = np.empty(before[-1] + 1), np.empty(min(strip, part.last) if len(factors) else 0)
     for first in range(0, part.last, strip):
@@ -319,12 +293,10 @@ def add_kmers(
                 weighted[r] = factors[first + r] * c[r]
             c = weighted[:n]
         complete = _all_known(codes, at, part.run, n, region)
-        number, unknown = np.empty(n, numbers.dtype), _unknown(n, complete)
+        number, unknown = np.empty(n, kmers.numbers.dtype), _unknown(n, complete)
         index = np.empty(0 if complete else n, np.uint32)
-        most, begun = (
-            _tabulated(region, n, complete),
-            0,
-        )  # begun : the letters of the k-mers for which `levels` was begun
+        most = _tabulated(region, n, complete)
+        begun = 0  # the letters of the k-mers for which `levels` was begun
         for i in range(region.first, region.last):
             count = _advance(codes, at, part.run, region, i, number, unknown)
             start = starts[i - region.first]
@@ -344,3 +316,89 @@ def add_kmers(
             if i + 1 == region.last or start != starts[i - region.first + 1]:
                 _collapse(levels, values, begun, region.size, out[start:])
                 begun = 0
+
+
+_TILE = 64
+"""Rows whose letters are copied at a time: the bytes of a line of the cache."""
+
+
+@njit()
+def squares_of_positions(codes: Array, part: Part, region: Region, totals: Array, out: Array) -> None:
+    """Add to out[i] the sum over positions of totals[letters that are known from there on], for the rows of a part."""
+    letters = np.empty(min(STRIP, part.last), np.int64)
+    for first in range(0, part.last, STRIP):
+        n = min(STRIP, part.last - first)
+        letters[:] = 0
+        for i in range(region.last - 1, region.first - 1, -1):
+            start = part.start + first + i * part.run
+            for r in range(n):
+                letters[r] = min(letters[r] + 1, region.degree) if codes[start + r] < region.size else 0
+                out[first + r] += totals[letters[r]]
+
+
+@njit()
+def _tile(codes: Array, part: Part, first: int, n: int, region: Region, letters: Array) -> None:
+    """Copy the region's letters of n rows, the first of which is `first`, to letters (n, last - first)."""
+    for i in range(region.last - region.first):
+        start = part.start + first + (region.first + i) * part.run
+        for r in range(n):
+            letters[r, i] = codes[start + r]
+
+
+@njit()
+def _number(letters: Array, region: Region, before: Array, places: Array) -> int:
+    """List the places of a row's k-mers in a table of all, and k - 1, by position, in places (k-mers, 2); return how
+    many.
+    """
+    count = 0
+    for i in range(len(letters)):
+        number = 0
+        for k in range(min(region.degree, len(letters) - i)):
+            if letters[i + k] >= region.size:
+                break
+            number = number * region.size + letters[i + k]
+            places[count, 0], places[count, 1] = before[k] + number, k
+            count += 1
+    return count
+
+
+@njit()
+def lengths_of_spectra(codes: Array, part: Part, region: Region, values: Array, counts: Array, out: Array) -> None:
+    """Set out[i] to the length of values[k - 1] times the counts of k-mers. `counts` are zeros, also afterwards."""
+    before, totals = first_levels(region), np.empty(region.degree, np.int64)
+    letters = np.empty((_TILE, region.last - region.first), np.uint8)
+    places = np.empty((letters.shape[1] * region.degree, 2), np.int32)
+    for first in range(0, part.last, _TILE):
+        n = min(_TILE, part.last - first)
+        _tile(codes, part, first, n, region, letters)
+        for r in range(n):
+            count = _number(letters[r], region, before, places)
+            totals[:] = 0
+            for q in range(count):  # the square of a count is the sum of the odd numbers up to it
+                j = places[q, 0]
+                totals[places[q, 1]] += 2 * np.int64(counts[j]) + 1
+                counts[j] += 1
+            for q in range(count):
+                counts[places[q, 0]] = 0
+            out[first + r] = np.sqrt(np.sum(values**2 * totals))
+
+
+@njit()
+def add_squares_of_spectra(
+    codes: Array, part: Part, region: Region, values: Array, factors: Array, counts: Array, squares: Array
+) -> None:
+    """Add the sum over a part's rows of (values[k - 1] factors[i] count)^2 to a spectrum's columns."""
+    before, weights = first_levels(region), values**2
+    letters = np.empty((_TILE, region.last - region.first), np.uint8)
+    places = np.empty((letters.shape[1] * region.degree, 2), np.int32)
+    for first in range(0, part.last, _TILE):
+        n = min(_TILE, part.last - first)
+        _tile(codes, part, first, n, region, letters)
+        for r in range(n):
+            count, square = _number(letters[r], region, before, places), factors[first + r] ** 2
+            for q in range(count):
+                j = places[q, 0]
+                squares[j] += square * weights[places[q, 1]] * (2 * np.int64(counts[j]) + 1)
+                counts[j] += 1
+            for q in range(count):
+                counts[places[q, 0]] = 0

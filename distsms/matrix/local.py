@@ -1,12 +1,8 @@
-"""The rows of X that a rank holds in memory: products with w and with one coefficient per row.
+"""The rows of X that a rank holds in memory, sparse or dense: products with w and with one coefficient per row.
 
-`SparseRows` (with or without values) and `DenseRows` have one interface, `distsms.matrix.base.Features`, and a few more
-methods (`nnz`, `nbytes`, `normalize`). No other module asks which of them it has. `distsms.matrix.blocks` divides the
-rows into parts and passes over these on threads.
-
-X is stored in its own precision: float32 values stay float32, and nothing is copied that has the right type already.
-Sums are float64. Nothing communicates: the caller sums X'c and sums of squares over ranks. A rank without rows is an
-ordinary case; its X'c is zero.
+No other module asks which of them it has. X is stored in its own precision: float32 values stay float32, and nothing is
+copied that has the right type already. Sums are float64. Nothing communicates: the caller sums X'c and sums of squares
+over ranks. A rank without rows is an ordinary case; its X'c is zero.
 """
 
 from __future__ import annotations
@@ -25,9 +21,7 @@ from distsms.matrix.blocks import Entries, EntrySource, LocalRows, Part, thread_
 from distsms.matrix.moments import Moments
 
 PART_ENTRIES = 2**20
-"""Entries of a part: few enough that they stay in a cache for the next of k vectors, and enough to make the cost of a
-call negligible.
-"""
+"""Entries of a part: few enough to stay in a cache for the next of k vectors, and enough to make calls negligible."""
 _SHORT, _FEW, _SAMPLE = 8, 8, 256
 """Constants of `_skips`. If rows have fewer than _SHORT entries on average, no row is skipped. Few coefficients are
 nonzero if at most one in _FEW is. About _SAMPLE coefficients are examined.
@@ -52,39 +46,17 @@ def length_dtype(longest: int) -> Any:
 
 
 class SparseRows(LocalRows):
-    """Local rows in compressed form. Products cost O(nnz k).
+    """Local rows in compressed form, with `indices` ascending in each row. Products cost O(nnz k).
 
-    With `sort`, rows are stored in the order of their lengths inside blocks of up to 256 rows. All vectors that callers
-    give and get are in the original order of the rows. Consecutive rows of equal length inside a block form a run.
+    values None : all entries are 1. sort : rows are stored in the order of their lengths inside blocks of up to 256
+    rows, and the arrays may be overwritten; all vectors that callers give and get are in the original order.
+    Consecutive rows of equal length inside a block form a run. source : supplies the entries, brought into order by
+    `arrange`; values and indices are empty then. Raises ValueError if the lengths do not add up to the number of
+    entries.
 
-    Parameters
-    ----------
-    values : (nnz,) float32 or float64, or None
-        The entries; None if all of them are 1. Other types are converted to float64.
-    indices : (nnz,) unsigned
-        Their columns, from 0, ascending in each row. Copied unless they are of the type `unsigned(p - 1)`.
-    lengths : (n_local,) unsigned
-        The number of entries of each row.
-    p : int
-        The number of columns.
-    threads : int, optional
-        The number of threads; by default `thread_count()`.
-    sort : bool, optional
-        Sort the rows of each block by length. The given arrays may be overwritten: the caller must not use them any
-        more.
-    source : EntrySource, optional
-        Supplies the entries, brought into order by `arrange`. Values and indices are empty then.
-
-    Raises
-    ------
-    ValueError
-        If the lengths do not add up to the number of entries, or values and indices differ in length.
-
-    Notes
-    -----
-    Memory: for each entry 2 bytes (p <= 65,536), 4 (p <= 2^32) or 8 for its column, and 4 or 8 for its value, if it has
-    one; for each row 1 with `sort`; for each run 1, and 1 (if no row has more than 255 entries), 2, 4 or 8 for the
-    length of its rows.
+    Memory: for each entry 2 bytes (p <= 65,536), 4 (p <= 2^32) or 8 for its column, and 4 or 8 for its value; for each
+    row 1 with `sort`; for each run 1, and 1 (if no row has more than 255 entries), 2, 4 or 8 for the length of its
+    rows.
     """
 
     def __init__(
@@ -128,48 +100,41 @@ class SparseRows(LocalRows):
 
     @property
     def nnz(self) -> int:
-        """The number of stored entries."""
         return self._nnz
 
     @property
     def longest(self) -> int:
-        """The number of entries of the longest row."""
         return int(self._runs.lengths.max(initial=0))
 
     @property
     def nbytes(self) -> int:
-        """Bytes of memory that these rows occupy."""
         return super().nbytes + sum(array.nbytes for array in self._runs[:3] if array is not None)
 
     def arrange(self, part: Part, stored: NDArray[Any], values: NDArray[Any] | None, *into: Any) -> None:
-        """Copy a part's entries from the original order of the rows into the order in which they are stored.
-
-        `stored` and `values` are the part's columns and values, or None, in the order of the rows. `into` are arrays
-        of columns and values, or None, of the final types; the entries go to start..stop - 1.
-        """
+        """Copy a part's columns and values from the rows' original order to start..stop - 1 of the arrays `into`."""
         begin = np.empty(self._runs.block, np.uint64)
         columns, arranged = (None if array is None else array[part.start : part.stop] for array in into)
         kernel.arrange_rows(stored, values, self._runs, part, begin, columns, arranged)
 
     def take(self, rows: NDArray[np.bool_]) -> SparseRows:
-        """Return a copy of the rows that `rows` marks, normalized in the same way; see `DenseRows.take`."""
-        lengths, place = self._stored()
+        # 1) The length and the original index of each row, in the order in which they are stored.
+        lengths, counts, order, block = self._runs
+        place = np.arange(self.shape[0])
+        place = place if order is None else (place & -block) + order
+        lengths = np.repeat(lengths, counts.astype(np.intp) + 1)
+        # 2) The entries of the marked rows, part by part; then the rows in their original order.
         taken, columns, values = rows[place], [np.empty(0, int)], [np.empty(0, np.float32)]
-        for part, (indices, numbers) in (
-            passing for thread in range(len(self.runs)) for passing in self._passing(thread)
-        ):
+        for part, (indices, numbers) in self._all_parts():
             here = slice(part.first, part.last)
             entries = part.start + np.flatnonzero(np.repeat(taken[here], lengths[here]))
             columns.append(indices[entries].astype(int))
             values.append(np.ones(len(entries), np.float32) if numbers is None else numbers[entries])
         indptr = np.append(0, np.cumsum(lengths[taken], dtype=np.int64))
-        X = scipy.sparse.csr_matrix(
-            (np.concatenate(values), np.concatenate(columns), indptr), (len(indptr) - 1, self.shape[1])
-        )
+        arrays = np.concatenate(values), np.concatenate(columns), indptr
+        X = scipy.sparse.csr_matrix(arrays, (len(indptr) - 1, self.shape[1]))
         return self._normalized(SparseRows.of(X[np.argsort(place[taken])]), rows)
 
     def row_entries(self, rows: NDArray[Any] | None = None) -> RowEntries | None:
-        """Return the entries of rows, if they are in memory; see `Features.row_entries`."""
         if self.source is not None and rows is None:
             return None
         n, places = self.shape[0], None
@@ -183,13 +148,6 @@ class SparseRows(LocalRows):
         edges += shifts
         return RowEntries(columns, values, edges[0], edges[1], *self._factors_or_none(rows))
 
-    def _stored(self) -> tuple[NDArray[Any], NDArray[np.intp]]:
-        """Return the length and the original index of each row, in the order in which they are stored."""
-        lengths, counts, order, block = self._runs
-        place = np.arange(self.shape[0])
-        place = place if order is None else (place & -block) + order
-        return np.repeat(lengths, counts.astype(np.intp) + 1), place
-
     def _dot(self, part: Part, entries: Entries, w: Floats, out: Floats) -> None:
         kernel.dot_rows(*entries, self._runs, part, w, out)
 
@@ -200,7 +158,7 @@ class SparseRows(LocalRows):
         return kernel.largest_row(*entries, self._runs, part, w, self.row_factors)
 
     def _describe(self, part: Part, entries: Entries, statistics: ColumnStatistics) -> None:
-        kernel.describe_columns(*entries, self._runs, part, self.row_factors, *statistics)
+        kernel.describe_columns(*entries, self._runs, part, self.row_factors, statistics)
 
     def _described(self) -> ColumnStatistics:
         statistics = super()._described()
@@ -230,9 +188,8 @@ class SparseRows(LocalRows):
     def _skips(self, c: Floats) -> bool:
         """Decide whether skipping rows with c_i = 0 is worth a branch.
 
-        It is if reading a row is expensive (column indices of more than 2 bytes), or if only a few c_i are not 0.
-
-        It never is for short rows: in the cache, a mispredicted branch costs more than such a row.
+        It is if reading a row is expensive (column indices of more than 2 bytes), or if only a few c_i are not 0; but
+        never for short rows: in the cache, a mispredicted branch costs more than such a row.
         """
         if self.nnz < _SHORT * len(c):
             return False
@@ -250,11 +207,7 @@ class PatternRows(SparseRows):
 
 
 class DenseRows(LocalRows):
-    """Local rows as one C-contiguous array of float32 or float64. Products cost O(n_local p k).
-
-    Another array (n_local, p) is copied. With a source, which supplies the rows, the array has none, and `rows` is
-    n_local. By default there are `thread_count()` threads.
-    """
+    """Local rows as one C-contiguous array of float32 or float64; a source supplies them instead, `rows` of them."""
 
     def __init__(
         self,
@@ -272,25 +225,19 @@ class DenseRows(LocalRows):
 
     @property
     def nnz(self) -> int:
-        """The number of entries, n_local p."""
         return self.shape[0] * self.shape[1]
 
     @property
     def longest(self) -> int:
-        """The number of entries of a row, p."""
         return self.shape[1]
 
     def take(self, rows: NDArray[np.bool_]) -> DenseRows:
-        """Return a copy of the rows that `rows` (n_local,) bool marks, normalized alike. Local, one pass over the
-        entries.
-        """
         taken = [np.empty((0, self.shape[1]), self._entries[0].dtype)]
-        for part, (array,) in (passing for thread in range(len(self.runs)) for passing in self._passing(thread)):
+        for part, (array,) in self._all_parts():
             taken.append(array[part.start : part.stop][rows[part.first : part.last]])
         return self._normalized(DenseRows(np.concatenate(taken)), rows)
 
     def row_entries(self, rows: NDArray[Any] | None = None) -> RowEntries | None:
-        """Return the entries of rows, if they are in memory; see `Features.row_entries`."""
         if self.source is not None and rows is None:
             return None
         n, p = self.shape
@@ -338,9 +285,8 @@ class DenseRows(LocalRows):
 
 
 def _block(nnz: int, n_local: int) -> int:
-    """Return the number of rows of a block.
-
-    It is a power of 2: 256 for short rows, and fewer for long ones, so that a part can consist of blocks.
+    """Return the rows of a block, a power of 2: 256 short rows, or fewer long ones, so that a part can consist of
+    blocks.
     """
     return int(2 ** np.clip(np.floor(np.log2(PART_ENTRIES / 64 * max(n_local, 1) / max(nnz, 1))), 0, 8))
 

@@ -1,9 +1,8 @@
 """Means and covariances of groups of rows, gathered in one pass, and merged over batches, groups and ranks.
 
-For each group: the sum of the weights (mass), the mean row m, and the scatter sum_i a_i (x_i - m)(x_i - m)'. The
-moments of two sets of rows merge without the rows: with d the difference of their means, the scatter of both is the sum
-of their scatters and of mass_a mass_b / (mass_a + mass_b) d d' (Chan, Golub & LeVeque, 1983). So the moments of the
-training rows of every fold follow from those of the folds.
+For each group: the sum of the weights (mass), the mean row m, and the scatter sum_i a_i (x_i - m)(x_i - m)'. With d the
+difference of the means of two sets, the scatter of both is the sum of their scatters and of mass_a mass_b / (mass_a +
+mass_b) d d' (Chan, Golub & LeVeque, 1983). So the moments of the training rows of every fold follow from the folds'.
 """
 
 from __future__ import annotations
@@ -54,9 +53,8 @@ class Moments:
 
     @np.errstate(over="ignore", invalid="ignore")
     def over_ranks(self, comm: Communicator) -> Moments:
-        """Return the moments of the rows of all ranks; those of this object are overwritten. **Collective.**
-
-        Two sums over ranks: of k (p + 2) numbers, and of k p^2.
+        """Return the moments of all ranks' rows; this object's are overwritten. **Collective**: k (p + 2) and k p^2
+        numbers.
         """
         count, mass = comm.sum(self.count.copy()), comm.sum(self.mass.copy())
         mean = comm.sum(self.mean * self.mass[:, None]) / np.where(mass > 0, mass, 1.0)[:, None]

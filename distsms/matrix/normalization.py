@@ -4,15 +4,13 @@
     maxabs      x_ij / m_j       m_j = max_i |x_ij|
     l2          x_i / ||x_i||
 
-`standard` does not centre the columns. Centring would make sparse rows dense, and it would only add the same number to
-the scores of all rows, which changes neither ROCArea nor PRBEP. Columns that are constant up to rounding (for maxabs:
-columns without a nonzero entry) and empty rows stay as they are. A row of weight 3 counts as three rows, and a row of
-weight 0 is left out.
+`standard` does not centre the columns: that would make sparse rows dense, and only add the same number to the scores of
+all rows. Columns that are constant up to rounding (for maxabs: without a nonzero entry) and empty rows stay as they
+are. A row of weight 3 counts as three rows.
 
-The rows are stored without normalization, in data sets and in memory. Training multiplies w by the factors of the
-columns, or the scores by those of the rows (`blocks.LocalRows.normalize`). The w of a saved model includes the factors
-of the columns. So the score of a row is <w, x>, or <w, x> / ||x|| for l2, of the raw row in float64, in training and
-everywhere else.
+The rows are stored without normalization. Training multiplies w by the factors of the columns, or the scores by those
+of the rows. The w of a saved model includes the factors of the columns. So the score of a row is <w, x>, or <w, x> /
+||x|| for l2, of the raw row in float64, in training and everywhere else.
 """
 
 from __future__ import annotations
@@ -59,7 +57,6 @@ class Normalization:
 
     @property
     def by_row(self) -> Normalization:
-        """The normalization that remains to be applied to rows once the factors of the columns are included in w."""
         return self if self.kind == "l2" else Normalization()
 
     def fold(self, w: Floats) -> Floats:
@@ -80,9 +77,8 @@ Entries = tuple[NDArray[Any], NDArray[Any]] | tuple[NDArray[Any], NDArray[Any], 
 
 
 class Extent:
-    """The smallest and the largest entry of each column, the number of entries, and the sum of their weights.
-
-    It is updated as rows are read. Without weights the sum stays 0.
+    """The smallest and largest entry of each column, the number of entries and, with weights, their sum; of rows as
+    read.
     """
 
     def __init__(self) -> None:
@@ -103,14 +99,7 @@ class Extent:
         self.count, self.mass = np.pad(self.count, (0, missing)), np.pad(self.mass, (0, missing))
 
     def merge(self, p: int, n: int, comm: Communicator) -> NDArray[np.bool_]:
-        """Combine the extents of all ranks; return which columns have no other entries than 1. **Collective.**
-
-        Parameters
-        ----------
-        p, n : int
-            The numbers of columns and of rows over all ranks, without rows of weight 0. A column with fewer than n
-            entries also contains zeros.
-        """
+        """Combine all ranks' extents of p columns and n rows; return which columns are 1 only. **Collective.**"""
         self._widen(p)
         self.low, self.high = -comm.maximum(-self.low), comm.maximum(self.high)
         self.count, self.mass = comm.sum(self.count), comm.sum(self.mass)
@@ -129,32 +118,14 @@ def fit(
     measured: NDArray[np.bool_] | None = None,
     weight: float | None = None,
 ) -> Normalization:
-    """Compute the normalization of all ranks' rows. **Collective.**
+    """Compute the normalization of all ranks' rows, n of weight > 0 with p columns (`shape`). **Collective.**
 
-    The result does not depend on how the rows are distributed over the ranks; with weights, up to rounding.
-
-    Parameters
-    ----------
-    kind : str
-        One of `KINDS`.
-    entries : callable
-        Returns an iterable over the entries of this rank's rows, one part at a time, with each column at most once in
-        a row. It is called twice for `standard`, once for `maxabs`.
-    shape : (int, int)
-        The numbers of rows and of columns over all ranks. Rows of weight 0 do not count.
-    comm : Communicator
-        The ranks.
-    measured : (m,) bool with m <= p, optional
-        Which columns hold numbers that were measured. The other columns keep the factor 1, and so do columns that hold
-        no other numbers than 0 and 1: the size of such a column says how frequent something is, and dividing by it
-        would make what is rare large. With None, all columns are normalized.
-    weight : float, optional
-        The sum of the weights of all rows; None if they have no weights.
-
-    Raises
-    ------
-    InputError
-        On every rank, if a node has too little memory for the vectors of length p of standard and maxabs.
+    The result does not depend on how the rows are distributed; with weights, up to rounding. `entries` returns an
+    iterable over the entries of this rank's rows, part by part, with each column at most once in a row, and is called
+    twice for `standard`. `measured` (m <= p,) marks the columns that hold numbers that were measured. The others keep
+    the factor 1, and so do columns of 0 and 1: the size of such a column says how frequent something is, and dividing
+    by it would make what is rare large. None normalizes all. `weight` is the sum of the weights of all rows, if they
+    have any. Raises InputError on every rank, if a node has too little memory for the vectors of length p.
     """
     if kind not in BY_COLUMN:
         return Normalization(kind)  # needs no vector of length p
@@ -174,7 +145,6 @@ def fit(
 
 
 def _require_memory(kind: str, p: int, neighbours: int) -> None:
-    """Raise InputError if this node, with so many ranks, has too little memory to normalize p columns. Local."""
     needed, there = neighbours * p * COLUMN_BYTES, memory.available()
     if needed > there:
         raise InputError(
@@ -186,10 +156,7 @@ def _require_memory(kind: str, p: int, neighbours: int) -> None:
 
 
 def inverse(sizes: Floats) -> Floats:
-    """Return the factors that scale columns or rows of these sizes to size 1.
-
-    The factor is 1 where the size is 0 or too small to invert.
-    """
+    """Return the factors to size 1 of columns or rows; 1 where the size is 0 or too small to invert."""
     with np.errstate(over="ignore", divide="ignore"):
         scale = 1 / sizes
     return np.where((sizes > 0) & np.isfinite(scale), scale, 1.0)
@@ -198,16 +165,14 @@ def inverse(sizes: Floats) -> Floats:
 def _present(
     indices: NDArray[Any], values: NDArray[Any], weights: Floats | None = None
 ) -> tuple[NDArray[Any], NDArray[Any], Floats | None]:
-    """Return the entries whose weight is not 0."""
     if weights is None or (there := weights > 0).all():
         return indices, values, weights
     return indices[there], values[there], weights[there]
 
 
 def _deviations(extent: Extent, entries: Iterable[Entries], n: int, weight: float | None, comm: Communicator) -> Floats:
-    """Compute the columns' standard deviations. Collective.
-
-    They come from sums of t = (x - middle of the column's range) / half its range, in [-1, 1].
+    """Compute the columns' standard deviations, from sums of t = (x - middle of the range) / half of it.
+    **Collective.**
     """
     p = len(extent.low)
     middle, half = extent.low / 2 + extent.high / 2, extent.high / 2 - extent.low / 2
@@ -221,16 +186,15 @@ def _deviations(extent: Extent, entries: Iterable[Entries], n: int, weight: floa
         t = (values - middle[indices]) / size[indices]
         for k, term in enumerate((t, t * t)):
             sums[k] += np.bincount(indices, weights * term, p)
-    first, second = comm.sum(sums) if weight is not None else _numbers_of(comm.sum(whole))
+    if weight is None:  # each sum is two whole numbers, in the columns 0 and 1, or 2 and 3; see `_add_whole`
+        whole = comm.sum(whole)
+        first, second = (whole[:, [0, 2]] + whole[:, [1, 3]] / 2.0**_BITS).T / 2.0**_BITS
+    else:
+        first, second = comm.sum(sums)
     total, mass = (n, extent.count) if weight is None else (weight, extent.mass)
     zeros, t = np.where(extent.count < n, total - mass, 0.0), -middle / size
     mean, square = (first + zeros * t) / total, (second + zeros * t * t) / total
     return half * np.sqrt(np.maximum(square - mean**2, 0))
-
-
-def _numbers_of(sums: NDArray[np.int64]) -> Floats:
-    """Return the numbers whose two whole numbers (`_add_whole`) are in the columns 0 and 1, and 2 and 3: (2, p)."""
-    return (sums[:, [0, 2]] + sums[:, [1, 3]] / 2.0**_BITS).T / 2.0**_BITS
 
 
 @njit()

@@ -16,11 +16,7 @@ from distsms.matrix.normalization import Normalization, inverse
 
 
 class SideBySide:
-    """The rows [x_i of the first group, x_i of the second, ...]. Raises ValueError if the numbers of rows differ.
-
-    `distsms.matrix.base.Features` describes the products. Beyond what the groups hold, X'c holds 8 bytes for each
-    column of the widest group, for each vector.
-    """
+    """The rows [x_i of the first group, x_i of the second, ...]; see `Features`. ValueError if their numbers differ."""
 
     def __init__(self, groups: Sequence[LocalRows]) -> None:
         self.groups = list(groups)
@@ -32,17 +28,14 @@ class SideBySide:
 
     @property
     def nnz(self) -> int:
-        """The number of stored entries and codes."""
         return sum(group.nnz for group in self.groups)
 
     @property
     def nbytes(self) -> int:
-        """Bytes of memory that these rows occupy."""
         return sum(group.nbytes for group in self.groups)
 
     @property
     def bytes_per_pass(self) -> int:
-        """Bytes that a pass over the rows reads from files: 0 if they are in memory."""
         return sum(group.bytes_per_pass for group in self.groups)
 
     def normalize(self, normalization: Normalization) -> None:
@@ -57,18 +50,15 @@ class SideBySide:
                 group.row_factors = factors
 
     def lengths(self) -> Floats:
-        """Return the norms ||x_i|| of the rows as they are stored, (n_local,)."""
         lengths = np.zeros(self.shape[0])
         for group in self.groups:
             np.hypot(lengths, group.lengths(), out=lengths)
         return lengths
 
     def take(self, rows: NDArray[np.bool_]) -> SideBySide:
-        """Return a copy of the rows that `rows` marks, normalized in the same way."""
         return SideBySide([group.take(rows) for group in self.groups])
 
     def margins(self, W: Vectors, out: Floats | None = None) -> Floats:
-        """Compute X W; see `Features.margins`."""
         vectors, out, _ = prepared(W, out, self.shape[1], self.shape[0])
         of_all = out.reshape(len(vectors), -1)
         for number, (group, columns) in enumerate(zip(self.groups, self._columns, strict=True)):
@@ -76,7 +66,6 @@ class SideBySide:
         return out
 
     def transposed_times(self, C: Vectors, out: Floats | None = None) -> Floats:
-        """Compute this rank's contribution to X' C; see `Features.transposed_times`."""
         vectors, out, rows = prepared(C, out, self.shape[0], self.shape[1])
         for group, columns in zip(self.groups, self._columns, strict=True):
             for total, part in zip(rows, group.transposed_times(vectors), strict=True):
@@ -84,26 +73,19 @@ class SideBySide:
         return out
 
     def largest_terms(self, w: Floats) -> float:
-        """Return an upper bound as described in `Features.largest_terms`.
-
-        Adding the g-th group rounds the sums of g groups, and each group's bound is at least twice its sum.
-        """
+        """Return a bound: adding group g rounds the sums of g groups; each bound is at least twice its sum."""
         bounds = [group.largest_terms(w[columns]) for group, columns in zip(self.groups, self._columns, strict=True)]
         return (1 + len(self.groups) / 2) * sum(bounds)
 
     def most_terms(self, largest: float) -> float:
-        """Return an upper bound as described in `Features.most_terms`, made like `largest_terms`."""
         return (1 + len(self.groups) / 2) * sum(group.most_terms(largest) for group in self.groups)
 
     def columns(self, weights: Floats | None = None) -> ColumnStatistics:
-        """Describe each column; see `Features.columns`."""
         of_groups = [group.columns(weights) for group in self.groups]
         return ColumnStatistics._make(map(np.concatenate, zip(*of_groups, strict=True)))
 
     def rows_in_memory(self) -> NDArray[np.bool_]:
-        """Return that no row has its entries in one place; see `Features.rows_in_memory`."""
-        return np.zeros(self.shape[0], bool)
+        return np.zeros(self.shape[0], bool)  # no row has its entries in one place
 
     def row_entries(self, rows: NDArray[Any] | None = None) -> RowEntries | None:
-        """Return None; see `Features.row_entries`."""
         return None

@@ -1,17 +1,12 @@
 """What attributes, pairs of attributes and columns contribute to the scores of a model on features.
 
-A model on bins and crosses is a sum of tables. `of_sums` writes it as
+A model on bins and crosses is a sum of tables: s(x) = intercept + sum_a f_a(c_a) + sum_ab f_ab(c_a, c_b) + ..., where
+each f_a has the mean 0 over the rows, and each f_ab over the rows of each code of a and of b: what a cross says of a
+single attribute is in the table of this attribute (`distsms.features.bins`).
 
-    s(x) = intercept + sum_a f_a(c_a) + sum_ab f_ab(c_a, c_b) + ...
-
-where each f_a has the mean 0 over the rows, and each f_ab has the mean 0 over the rows of each code of a and of b: what
-a cross says of a single attribute is in the table of this attribute (`distsms.features.bins`).
-
-The *share* of a term f is Cov(f, s) / Var(s) over the rows. The shares of all terms add up to 1: each attribute, each
-pair, each column that the trees split on, and each original column that was kept. A term that works against the others
-has a share below 0. For trees, f is the sum of the steps from the mean of a node to that of its child over all splits
-on the column. All of this follows from two sums over the rows for each column of X: X'r and X'(r s), where r has the
-weights of the rows. So one pass over the rows suffices, and its memory is two vectors of length p.
+The *share* of a term f is Cov(f, s) / Var(s); the shares of all terms add up to 1, and a term that works against the
+others has one below 0. For trees, f is the sum of the steps from the mean of a node to that of its child over the
+splits on a column. All follows from X'r and X'(r s), where r has the weights of the rows: one pass, and two vectors.
 """
 
 from __future__ import annotations
@@ -45,9 +40,8 @@ _SHOWN = 8
 class ColumnSums:
     """Sums over rows for each column of a model on features. It is a `scoring.Watch`.
 
-    `n` is the number or the weight of the rows, `score` and `square` are the sums of the scores and of their squares.
-    For each column of X, `rows` (p,) has its sum over the rows (of codes: how many rows have the code), and `scores`
-    (p,) the sum of its product with the scores.
+    `n` is the number or the weight of the rows, `score` and `square` sum the scores and their squares; for each column,
+    `rows` (p,) has its sum over the rows, and `scores` (p,) that of its product with the scores.
     """
 
     def __init__(self) -> None:
@@ -121,11 +115,7 @@ class Term:
         return self.bins.edges[number].astype(np.float64) + self.bins.attributes[number].centre
 
     def table(self) -> dict[str, Any]:
-        """Return columns of a table with a line for each code or pair of codes, as `pandas.DataFrame` takes them.
-
-        The columns are "code", or "first" and "second" of a pair; "low" and "high", the edges of the bin of a number,
-        or NaN; "contribution"; and "rows", the share of the rows. Rows without a code have lines only if there are any.
-        """
+        """Return columns of a table with a line for each code or pair of codes, as `pandas.DataFrame` takes them."""
         mask = self.rows > 0
         mask[tuple(slice(-1) for _ in self.attributes)] = True
         places, names = np.nonzero(mask), ["code"] if len(self.attributes) == 1 else ["first", "second"]
@@ -297,10 +287,9 @@ def _terms(
 
 
 def _tables(bins: Bins, vector: Floats, total: float | None) -> tuple[list[Floats], list[Floats]]:
-    """Return the tables of attributes and of pairs that a vector with a number for each column holds.
+    """Return the tables of attributes and of pairs in a vector of a number for each column.
 
-    Each has a place behind its last code, for rows without a code. There it is 0 if `total` is None. Else the sum over
-    all places is `total`, and that over a row or a column of a pair is the number of the attribute's code.
+    There each has a place behind its last code, for rows without a code: 0, or what completes `total` or the margins.
     """
     blocks = bins.code_map.blocks if isinstance(bins.code_map, Crosses) else bins.code_map
     mains = [
@@ -320,11 +309,7 @@ def _tables(bins: Bins, vector: Floats, total: float | None) -> tuple[list[Float
 
 
 def _columns(model: Model) -> tuple[list[str], Any]:
-    """Return names of the original columns, and for each of them the place of its name. Local.
-
-    The columns of 0 and 1 that were made from one column of a table have the same name. Columns of an attribute that is
-    not one of the table have the name of the attribute.
-    """
+    """Return names of the original columns, of a table or of an attribute, and the place of each. Local."""
     assert model.features is not None
     p, names = model.features.columns, list[str]()
     group = np.zeros(p, np.int64)
@@ -346,10 +331,7 @@ def _columns(model: Model) -> tuple[list[str], Any]:
 
 
 def leaf_rule(model: Model, column: int) -> str:
-    """Return what leads to a leaf, given its column of w: "20 < amount <= 60 and shop=games"; "" for other columns.
-
-    Conditions on the same number are joined. Rows with a missing number have the number that stands for it.
-    """
+    """Return what leads to a leaf, given its column of w: "20 < amount <= 60 and shop=games"; "" for other columns."""
     features = model.features
     if features is None or features.forest is None or column < features.p - features.forest.code_map.p:
         return ""

@@ -42,11 +42,7 @@ def decision(record: Mapping[str, Any]) -> list[str]:
 
 
 def promise(info: Mapping[str, Any], measured: Mapping[str, Any]) -> str:
-    """Return a sentence that compares what held-out folds promised of a model's threshold with what rows show. Local.
-
-    `measured` is what `distsms.models.evaluation.compute_measures` returned. The result is "" if the threshold in
-    the model's information is not of held-out folds, or if `measured` is for another one.
-    """
+    """Return a sentence that compares what held-out folds promised of a threshold with what rows show, or "". Local."""
     decision: Any = info.get("decision") or {}
     if decision.get("threshold") is None or measured["threshold"] != decision["threshold"]:
         return ""

@@ -21,20 +21,12 @@ from distsms.metrics import (
     operating_points,
     ranking,
     row_sample,
+    row_weights,
     threshold_rates,
 )
 from distsms.metrics.calibration import losses
 from distsms.metrics.confidence import LEVEL, Interval
 from distsms.metrics.contingency import Contingency
-from distsms.metrics.row_weights import (
-    describe_weights,
-    differ,
-    effective,
-    effective_sizes,
-    mass_of_classes,
-    masses,
-    require_equal,
-)
 from distsms.metrics.tied_scores import TiedScores, tied_scores
 from distsms.metrics.within_groups import GroupAreas, gauc_difference_interval, gauc_interval, group_areas
 from distsms.models.model import Model
@@ -111,16 +103,10 @@ class ModelComparison:
 def evaluate(
     models: Sequence[tuple[str, Model, Floats]], rows: EvaluatedRows, options: EvaluationOptions, comm: Communicator
 ) -> tuple[list[ModelEvaluation], list[ModelComparison]]:
-    """Measure models by the scores that they give to the same rows, and compare each pair. **Collective.**
-
-    Each of `models` is the model's name, the model, and its scores of this rank's rows (n_local,), of which at least
-    one rank has some. The cost is that of `ranking.placements`, `tied_scores`, and with intervals
-    `bootstrap.prbep_replicates`, `head_intervals.head_replicates` and `influence.row_influences`, each called once for
-    each model. Raises InputError on every rank if k or a condition counts rows, and the rows have different weights.
-    """
+    """Measure models by the scores (n_local,) that they give to the same rows; compare each pair. **Collective.**"""
     counts = [f"precision@{options.k}"] if options.k else []
     for name in counts + [str(each) for each in options.at if each.quantity == "top" and not each.share]:
-        require_equal(rows.weights, name, comm)
+        row_weights.require_equal(rows.weights, name, comm)
     evaluator = _Evaluator([model for _, model, _ in models], rows, options, comm)
     details = []
     for name, model, scores in models:
@@ -152,11 +138,11 @@ class _Evaluator:
     ) -> None:
         infos = [model.info for model in models]
         self._rows, self._options, self._comm = rows, options, comm
-        self._head = _head_measures(infos, options.at, int(masses([rows.labels != 0], None, comm)[0]))
+        self._head = _head_measures(infos, options.at, int(row_weights.masses([rows.labels != 0], None, comm)[0]))
         self._grouped = [] if rows.groups is None else grouped_measures(infos, options.within_groups)
-        self._n_pos = mass_of_classes(rows.labels, rows.weights, comm)[0]
-        self._scaled = effective(rows.weights, comm)
-        self._size_pos, self._size_neg = effective_sizes(rows.labels, rows.weights, comm)
+        self._n_pos = row_weights.mass_of_classes(rows.labels, rows.weights, comm)[0]
+        self._scaled = row_weights.effective(rows.weights, comm)
+        self._size_pos, self._size_neg = row_weights.effective_sizes(rows.labels, rows.weights, comm)
 
     def evaluate(self, path: str, model: Model, scores: Floats) -> _Details:
         """Compute all measures of a model from its scores (n_local,), and their intervals."""
@@ -186,19 +172,15 @@ class _Evaluator:
     def _measures(
         self, model: Model, scores: Floats, tied: TiedScores, rocarea: float, head: dict[str, float]
     ) -> dict[str, Any]:
-        """Return the measures and counts of a model, by the names of `distsms evaluate --json`.
-
-        With weights, tp, fp, fn and tn are sums of weights; measures at a k that only the model names are left out if
-        the weights differ, since they count rows.
-        """
+        """Return the measures and counts of a model, by the names of `distsms evaluate --json`."""
         rows, options, comm = self._rows, self._options, self._comm
         labels, weights = rows.labels, rows.weights
         threshold = model.threshold if options.threshold is None else options.threshold
         rates = threshold_rates.rates_at(threshold, options.level, scores, labels, comm, weights)
         table = Contingency(**{name: rates[name] for name in ("tp", "fp", "fn", "tn")})
-        n_pos, n_neg = map(int, masses((labels > 0, labels < 0), None, comm))
+        n_pos, n_neg = map(int, row_weights.masses((labels > 0, labels < 0), None, comm))
         extra = extra_measures(model.info, options.k)
-        if options.k is None and differ(weights, comm):
+        if options.k is None and row_weights.differ(weights, comm):
             extra = [name for name in extra if "@" not in name or name.startswith("pauc@")]
         points = threshold_rates.rates_of_conditions(options.at, tied, options.level, scores, labels, comm, weights)
         if rows.fingerprint is not None and rows.fingerprint == (model.info.get("data") or {}).get("fingerprint"):
@@ -214,7 +196,7 @@ class _Evaluator:
             "n": n_pos + n_neg,
             "n_pos": n_pos,
             "n_neg": n_neg,
-            **({} if weights is None else {"weights": describe_weights(labels, weights, comm)}),
+            **({} if weights is None else {"weights": row_weights.describe_weights(labels, weights, comm)}),
             "rocarea": rocarea,
             "prbep": ranking.prbep(scores, labels, comm, weights),
             "average_precision": ranking.mean_precision(tied, comm),

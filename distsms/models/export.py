@@ -34,24 +34,14 @@ def is_logistic(model: Model) -> bool:
 
 
 def onnx(model: Model) -> bytes:
-    """Return an ONNX model in double precision, which takes raw columns; see `distsms.models.onnx_graph`.
-
-    Its outputs are `score`, double (n,), `label` (n,), int64 or string, and for models with a calibration
-    `probabilities`, double (n, 2), of the negative and of the positive class. Raises InputError if the package onnx is
-    missing.
-    """
+    """Return an ONNX model in double precision, which takes raw columns; see `distsms.models.onnx_graph`."""
     from distsms.models.onnx_graph import build
 
     return build(model)
 
 
 def liblinear(model: Model) -> bytes:
-    """Return a model file of LIBLINEAR, for its `predict`.
-
-    LIBLINEAR counts columns from 1, even if the training data did not. It decides by the sign, so its decision value is
-    the score minus the threshold (`model.intercept`). With `predict -b 1` it writes the probabilities of a model for
-    which `is_logistic` is true.
-    """
+    """Return a model file of LIBLINEAR, for its `predict`, which decides by the sign, and counts columns from 1."""
     negative, positive = model.classes
     labels = f"{positive} {negative}" if isinstance(negative, int) and isinstance(positive, int) else "1 -1"
     last = intercept(model.raw_bias, model.threshold)
@@ -61,11 +51,7 @@ def liblinear(model: Model) -> bytes:
 
 
 def csv(model: Model, verbatim: bool = False) -> bytes:
-    """Return CSV with the columns `name` and `value`: threshold, bias, and the weight of each column.
-
-    Columns have their names in the table or, without a table, their numbers, counted from 0. Unless they are to be
-    `verbatim`, names are harmless for a terminal and for a spreadsheet.
-    """
+    """Return CSV with the columns `name` and `value`: threshold, bias, and the weight of each column."""
     names = map(str if verbatim else harmless_cell, model.feature_names or map(str, range(model.p)))
     text = io.StringIO()
     rows = csv_writer(text, lineterminator="\n")
@@ -94,12 +80,8 @@ FORMATS: dict[str, Callable[[Model], bytes]] = {"onnx": onnx, "liblinear": libli
 def write(model: Model, to: str, path: str | os.PathLike[str], stdout: TextIO, verbatim: bool = False) -> None:
     """Write the model in the format `to`, a key of FORMATS, atomically; the path "-" is `stdout`.
 
-    For `verbatim` see `csv`.
-
-    Raises InputError if the file cannot be written; for models of rows normalized by l2, unless `to` is "onnx"; and for
-    models with coded columns, unless `to` is "csv", or "onnx" and a feature map makes the codes. The exported model
-    scores rows as they are before normalization: w includes the factors of the columns, and the bias the means that are
-    subtracted.
+    Raises InputError if the file cannot be written, or the format cannot express the model. The exported model scores
+    rows as they are before normalization: w includes the factors of the columns, and the bias the means.
     """
     if model.coded and to != "csv" and (to != "onnx" or model.features is None):
         raise InputError(

@@ -135,10 +135,7 @@ def id_name(model: Model, path: str | os.PathLike[str], options: InputOptions) -
 def to_features(
     rows: RowBlock, model: Model, path: str | os.PathLike[str], options: InputOptions, table: Table | None
 ) -> LocalRows | SideBySide:
-    """Return rows of a reader as the model takes them. Raises InputError if they have more columns.
-
-    table : the encoding by which the reader made them.
-    """
+    """Return rows of a reader as the model takes them. Raises InputError if they have more columns."""
     if rows.codes is not None:
         return coded_rows(rows.codes, model)
     p = model.p_original
@@ -152,10 +149,8 @@ def to_features(
 def as_scored(X: Any, model: Model, where: object, table: Table | None = None) -> LocalRows | SideBySide:
     """Return rows as a model scores them: less the offsets of its table, with its features, normalized. Local.
 
-    Rows X (n, p_original) of every source pass through here, but for rows of data sets that are stored as the model
-    takes them. `where` is the source, with which errors begin. `table` is the encoding that made X of a table; without
-    one, X has the numbers as they were before any encoding. Raises InputError if a value is NaN, and the model has a
-    feature map.
+    Rows of every source pass through here, but for data sets that are stored as the model takes them. `where` names the
+    source in errors. Without the encoding `table`, X has the numbers as they were.
     """
     X = subtract(X, missing_offsets(model, table))
     try:
@@ -167,11 +162,7 @@ def as_scored(X: Any, model: Model, where: object, table: Table | None = None) -
 
 
 def rows_in_memory(X: Any, model: Model, options: InputOptions, notes: list[str]) -> LocalRows | SideBySide:
-    """Return rows of a program's memory as a model scores them: a table, an array, a matrix, or strings. Local.
-
-    The columns of a table are looked up by their names; `notes` gets what its reader left out. Raises InputError if the
-    rows do not fit the model.
-    """
+    """Return rows of a program's memory as a model scores them; `notes` gets what a table's reader left out."""
     if model.table is not None and is_frame(X):
         if not model.table.plain:
             return _table_rows(X, model, options, notes)

@@ -1,12 +1,8 @@
 """Say what a model of sequences looks for: which letters at which positions, and which k-mers, raise the score.
 
-The weights of a weighted degree model are hard to read one by one, since every k-mer contains shorter ones that have
-weights of their own, and overlaps others. Two sums are easy to read (compare Sonnenburg et al., POIMs, 2008):
-
-- The *importance of a letter* at a position is the mean score of random sequences that have the letter there, minus
-  that of random sequences. All letters of a random sequence are equally likely and independent.
-- The *score of a k-mer* at a position is the sum of the terms of all shorter k-mers that lie in it, and its own,
-  minus the mean of this sum over all k-mers of this length.
+Two sums are easy to read (compare Sonnenburg et al., POIMs, 2008). The *importance of a letter* at a position is the
+mean score of random sequences that have it there, minus that of all. The *score of a k-mer* is the sum of the terms of
+all k-mers in it, minus the mean of this sum over all k-mers of this length.
 """
 
 from __future__ import annotations
@@ -24,10 +20,7 @@ SHOWN = 12
 
 
 def letter_importance(w: Floats, code_map: Strings) -> Floats:
-    """Return how much each letter at each position raises the mean score of random sequences, (L, letters). Local.
-
-    Spectra have no positions and are left out. O(K p) for the degree K.
-    """
+    """Return how much each letter at each position raises the mean score, (L, letters), in O(K p). Local."""
     size = len(code_map.letters)
     importance = np.zeros((code_map.length, size))
     for i, start in enumerate(code_map.starts[:-1].tolist()):
@@ -39,11 +32,7 @@ def letter_importance(w: Floats, code_map: Strings) -> Floats:
 
 
 def kmer_scores(w: Floats, code_map: Strings) -> Floats:
-    """Return the scores of all k-mers of length K, the degree, at all their positions, (L - K + 1, letters^K). Local.
-
-    Time and memory are in proportion to p. A k-mer's sum is that of its first k - 1 letters, plus that of its last k -
-    1 letters, minus that of the letters in the middle, which are in both, plus the k-mer's own term.
-    """
+    """Return the scores of all k-mers of length K, the degree, (L - K + 1, letters^K), from shorter ones. Local."""
     size, values = len(code_map.letters), code_map.degree_values
     starts, middle, sums = code_map.starts[:-1], np.zeros((code_map.length + 1, 1)), np.empty((0, 0))
     for k, value in enumerate(values, 1):

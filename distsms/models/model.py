@@ -151,15 +151,7 @@ class Model:
     def labels(self, scores: NDArray[np.float64]) -> NDArray[Any]:
         """Return the class of each row, one of `classes`, (n,), from its score.
 
-        Parameters
-        ----------
-        scores : ndarray of shape (n,)
-            What `distsms.predict` returned.
-
-        Raises
-        ------
-        InputError
-            If no threshold was asked for when the model was trained.
+        Raises InputError if no threshold was asked for when the model was trained.
         """
         if not self.has_decision:
             raise InputError(
@@ -173,25 +165,14 @@ class Model:
 
     @property
     def curve(self) -> dict[str, Any] | None:
-        """The curve from scores to probabilities (see `distsms.metrics.calibration`); None without probabilities.
-
-        It was fitted on held-out folds or, if that was not asked for, is that of logistic regression itself.
-        """
+        """The curve from scores to probabilities, of held-out folds or of logistic regression; None without one."""
         usual = calibration.LOGISTIC if self.info.get("measure") == "logistic" else None
         return self.info.get("calibration", usual)
 
     def probabilities(self, scores: NDArray[np.float64]) -> NDArray[np.float64]:
         """Return the probability that each row is positive, (n,), from its score.
 
-        Parameters
-        ----------
-        scores : ndarray of shape (n,)
-            What `distsms.predict` returned.
-
-        Raises
-        ------
-        InputError
-            If the model was trained without `calibrate`, and not for `logistic`.
+        Raises InputError if the model was trained without `calibrate`, and not for `logistic`.
         """
         if self.curve is None:
             why = calibration.BALANCED if self.info.get("measure") == "logistic-balanced" else ""
@@ -217,11 +198,7 @@ class Model:
 def from_training(
     w: NDArray[np.float64], info: dict[str, Any], data: Manifest | None, table: Table | None = None
 ) -> Model:
-    """Return the model whose coefficients w (p,) were trained on normalized rows.
-
-    The normalization of the training data is folded into w; rows in memory (None) were not normalized, and have a table
-    if their columns have names. Raises InputError if the data have a feature map whose file cannot be read.
-    """
+    """Return the model of coefficients w (p,) for normalized rows, the normalization folded into w."""
     if info.get("l1"):
         info = info | {"nonzeros": int(np.count_nonzero(w))}
     if data is None:
@@ -238,10 +215,7 @@ def intercept(bias: float, threshold: float) -> float:
 
 
 def save(path: str | os.PathLike[str], model: Model) -> None:
-    """Write a model file, completely or not at all; an older one is replaced. One process.
-
-    Raises InputError if the file cannot be written, or there is not enough space.
-    """
+    """Write a model file, completely or not at all; an older one is replaced. One process."""
     arrays = [] if model.features is None else model.features.arrays().values()
     require_space(Path(os.path.realpath(path)).parent, 2 * model.w.nbytes + sum(array.nbytes for array in arrays))
     with atomic_write(path) as output, hdf5.write_to(output) as file:
@@ -267,13 +241,7 @@ def save(path: str | os.PathLike[str], model: Model) -> None:
 
 
 def save_or_rescue(path: str | os.PathLike[str], model: Model) -> None:
-    """Write the model to `path` or, if this fails, to another directory, so that it is not lost.
-
-    The others are, in this order, the directory for temporary files, /tmp, /var/tmp, the working directory, the home
-    directory, and the directory in memory /dev/shm.
-
-    Raises InputError if `path` could not be written; the message says where the model is instead.
-    """
+    """Write the model or, if this fails, into another directory that the InputError then names."""
     try:
         save(path, model)
     except InputError as error:
@@ -298,10 +266,7 @@ def _save_into_new_folder(directory: str | None, name: str, model: Model) -> Pat
 
 
 def check_writable(path: str | os.PathLike[str]) -> None:
-    """Raise InputError if no file can be written at `path`.
-
-    This is called before a run, so that the run fails at its beginning rather than at its end.
-    """
+    """Raise InputError if no file can be written at `path`: before a run rather than at its end."""
     folder = Path(path).absolute().parent
     if not folder.is_dir():
         raise InputError(f"{path}: the folder {folder} does not exist; create it first")
@@ -319,26 +284,9 @@ def check_replaceable(path: str | os.PathLike[str]) -> None:
 
 
 def load(path: str | os.PathLike[str]) -> Model:
-    """Read a model file.
+    """Read a model file that `distsms train` or `save_model` has written. One process.
 
-    Parameters
-    ----------
-    path : path
-        A model written by `distsms train` or `save_model`.
-
-    Returns
-    -------
-    Model
-        The model.
-
-    Raises
-    ------
-    InputError
-        If the file is missing, no model, damaged, or of a newer version.
-
-    Notes
-    -----
-    One process.
+    Raises InputError if the file is missing, no model, damaged, or of a newer version.
     """
     if Path(path).is_dir():
         raise InputError(f"{path}: is a directory, not a model; are the arguments swapped? MODEL comes first")

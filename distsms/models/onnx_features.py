@@ -1,14 +1,11 @@
 """Nodes of ONNX graphs, and feature maps as nodes: forests as tree ensembles, bins as tables of weights.
 
-The leaf values of a tree ensemble are the weights. A TreeEnsembleRegressor computes in float32, which is too coarse for
-scores. So each weight of a leaf is written as a sum of whole numbers below 2^24, each times a power of two, and the
-trees add up these *digits* as separate targets. Sums of such numbers are exact in float32, whatever their order. The
-score is the sum of the targets, each multiplied by its power of two in float64.
+A TreeEnsembleRegressor computes in float32, which is too coarse for scores. So each weight of a leaf is a sum of whole
+numbers below 2^24, each times a power of two, and the trees add up these *digits* as separate targets, exactly. The
+score is the sum of the targets, each times its power of two in float64.
 
-Bins are found by a tree of their own for each number, whose only result is the code. With the codes of all attributes,
-Gather looks up the weights of bins, categories and crosses. A code that is missing has the weight 0.
-
-Values are compared in float32, as `distsms.features` does.
+Bins are found by a tree for each number, whose only result is the code; Gather looks up the weights of codes. A missing
+code has the weight 0. Values are compared in float32, as `distsms.features` does.
 """
 
 from __future__ import annotations
@@ -76,11 +73,7 @@ def single_precision(graph: Graph, rows: str) -> str:
 
 
 def score(graph: Graph, rows: str, feature_map: FeatureMap, w: Floats) -> str:
-    """Return the sum of the weights w (coded columns,) of the codes of each row, (n,).
-
-    `rows` are the columns that the codes are made from, as `single_precision` returns them. Raises InputError if a
-    forest is too large for a file of ONNX.
-    """
+    """Return the sum of the weights w (coded columns,) of the codes of each row, (n,), of single-precision `rows`."""
     total, at = None, 0
     for part in feature_map.parts:
         weights = w[at : at + part.code_map.p]
@@ -95,11 +88,7 @@ def score(graph: Graph, rows: str, feature_map: FeatureMap, w: Floats) -> str:
 
 
 def digits(w: Floats, largest_sum: float, n_terms: int) -> tuple[Floats, Floats]:
-    """Write numbers w (p,) as sums of digits (p, k), which are whole numbers, times powers of two (k,), descending.
-
-    `largest_sum` bounds the sum of the absolute values of any `n_terms` numbers that are added up. Sums of `n_terms`
-    digits are below 2^24.
-    """
+    """Write w (p,) as sums of whole numbers (p, k) times powers of two (k,): sums of `n_terms` are below 2^24."""
     columns, powers = list[Floats](), list[float]()
     rest, bound = w.copy(), largest_sum
     while not powers or (bound > _EXACT * largest_sum and bound > 1e-290):
@@ -130,10 +119,7 @@ def forest_score(graph: Graph, rows: str, forest: Forest, w: Floats) -> str:
 def _add_trees(
     graph: Graph, rows: str, forest: Forest, mode: str, values: Floats, targets: NDArray[Any], n_targets: int
 ) -> str:
-    """Return the sums of what the leaves add to the targets, (n, n_targets) float32.
-
-    values, targets : (leaves of all trees, k)
-    """
+    """Return the sums (n, n_targets), float32, of the values that leaves add to targets, both (leaves, k)."""
     column, threshold, start = (forest.arrays()[name] for name in ("column", "threshold", "start"))
     tree = np.repeat(np.arange(forest.n_trees), np.diff(start))
     first, leaf, each = start[tree], column < 0, values.shape[1]
@@ -186,10 +172,7 @@ def bins_score(graph: Graph, rows: str, bins: Bins, w: Floats) -> str:
 
 
 def _codes(graph: Graph, rows: str, bins: Bins) -> tuple[str, NDArray[np.int64]]:
-    """Return the codes of rows (n, attributes), int64, and the number of the attribute of each of their columns.
-
-    A missing code is the number of codes of its attribute.
-    """
+    """Return the codes of rows (n, attributes), int64, the number of codes for a missing one, and the attributes."""
     groups, order = list[str](), list[int]()
     numbers = [k for k, attribute in enumerate(bins.attributes) if attribute.categories is None]
     if numbers:
@@ -227,10 +210,7 @@ def _is_set(graph: Graph, rows: str, columns: Any) -> str:
 
 
 def _bins_of_numbers(graph: Graph, rows: str, bins: Bins, numbers: list[int]) -> str:
-    """Return how many edges of some attributes are at most the number, (n, numbers) float32.
-
-    Each number has a balanced tree of its edges, whose leaves from left to right are the bins.
-    """
+    """Return how many edges of some attributes are at most the number, (n, numbers) float32, by balanced trees."""
     trees = [_balanced(bins.edges[k].tolist()) for k in numbers]
     edges = [edge for tree in trees for edge in tree]
     of = np.repeat([bins.attributes[k].columns[0] for k in numbers], [len(tree) for tree in trees])

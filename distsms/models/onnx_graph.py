@@ -1,11 +1,9 @@
 """A model as an ONNX graph in double precision, with the encoding of a table: raw columns in, score and label out.
 
-A model with probabilities has a third output, `probabilities` (n, 2): of the negative and of the positive class.
-
-If the model is of a table with categories, the graph has an input of shape (n, 1) for each column, with the column's
-name: strings, or doubles with NaN where a number is missing. Every other model has one input `X` of doubles, of shape
-(n, columns). Numbers are multiplied by their weights. Categories become codes, with which a Gather node looks up their
-weights. A LabelEncoder makes the codes of strings; the codes of numbers come from a comparison with all categories.
+A model of a table with categories has an input of shape (n, 1) for each column: strings, or doubles with NaN where a
+number is missing. Every other model has one input `X` of doubles, (n, columns). Categories become codes, by a
+LabelEncoder or by comparisons, and a Gather looks up their weights. `probabilities` (n, 2) are an output where the
+model has them.
 """
 
 from __future__ import annotations
@@ -60,10 +58,7 @@ def build(model: Model) -> bytes:
 
 
 def input_names(table: Table, outputs: Sequence[str] = OUTPUTS) -> list[str]:
-    """Return the name of the input of each column: "X" for all columns if none has categories, else the column's name.
-
-    If a column has the name of an output, its input gets another name.
-    """
+    """Return the name of the input of each column: "X" for all if none has categories, else the column's name."""
     if not _has_categories(table):
         return ["X"] * len(table.columns)
     names = [column.name for column in table.columns]

@@ -1,20 +1,9 @@
 """Write scores to a file part by part, in the order of the rows, with the names of the rows if they have names.
 
-The end of the file's name says what is written:
-
-========================  ==============================================================================================
-`.csv`, `.tsv`            a header, and a line for each row, separated by commas or tabs: its name if it has one, its
-                          score
-`.parquet`, `.pq`         the same columns
-`.npy`                    the scores alone, float64 (n,)
-`.h5`, `.hdf5`            HDF5: `scores` float64 (n,), and `ids`, strings, if the rows have names
-any other, and "-"        plain text without a header: the score; a name and a tab before it if the row has a name
-========================  ==============================================================================================
-
-Further columns, which follow from the scores, come after the score; `.npy` files cannot have them, and HDF5 has them as
-datasets. Scores in text have all their digits. Names are quoted as in CSV if necessary, and are harmless for a terminal
-and for a spreadsheet unless they are to be verbatim. Names of files that end as those of other formats do, such as
-`.json` and `.gz`, are refused.
+`.csv` and `.tsv` have a header and a line for each row; `.parquet` and `.pq` the same columns; `.npy` the scores alone;
+`.h5` and `.hdf5` datasets `scores` and `ids`; any other file and "-" plain text: a name and a tab, if there is one, and
+the score. Further columns come after the score, but not in `.npy`. Names are harmless for a terminal and a spreadsheet
+unless they are to be verbatim. Endings of other formats, such as `.json` and `.gz`, are refused.
 """
 
 from __future__ import annotations
@@ -53,10 +42,7 @@ REFUSED |= {".pkl", ".pickle", ".h5ad", ".mat", ".sqlite", ".db", ".orc", ".avro
 
 
 def check_ending(path: str, columns: Sequence[str] = ()) -> None:
-    """Raise InputError if the end of the file's name stands for a format that is not written.
-
-    columns : the further columns that the file is to have.
-    """
+    """Raise InputError if the end of the file's name stands for a format that is not written with these columns."""
     if columns and _ending(path) == ".npy":
         raise InputError(
             f"{path}: a .npy file has the scores alone, and not {' and '.join(columns)}; the name of the file may end"
@@ -79,11 +65,8 @@ def write(
 ) -> int:
     """Write the scores of all ranks, in rank order, part after part, and return the number of rows. **Collective.**
 
-    Every rank has equally many `parts`; the root holds one part of every rank. `further` returns further columns of
-    rows, numbers or strings by name, from their scores (n,). Unless ids are to be `verbatim`, characters that a
-    terminal would act on are escaped in text, and in .csv and .tsv names that a spreadsheet would take for formulas get
-    a leading '. Raises InputError if the file cannot be written, or the end of its name stands for another format; an
-    old file of this name is then kept, and also if `parts` raises an exception.
+    Every rank has equally many `parts`. `further` returns further columns by name, from scores (n,). An old file is
+    kept if it cannot be written, or `parts` raises.
     """
     # The column of ids must not have the name of another column.
     others = list(further(np.empty(0)))
@@ -195,10 +178,7 @@ class _Parquet:
 
 
 class ParquetWriter:
-    """A Parquet file of columns of strings, int64 and float64, which is written part by part; a context manager.
-
-    `where` is a path, or a binary file, which stays open.
-    """
+    """A Parquet file (a path or an open binary file) of columns, written part by part; a context manager."""
 
     def __init__(self, where: Any) -> None:
         self._where, self._file = where, contextlib.ExitStack()
@@ -247,10 +227,7 @@ def _gather_lines(
     header: list[str] | None,
     spell: Callable[[str], str],
 ) -> Any:
-    """Return the lines of all ranks, on the root. Only the root has a `header`, and only for the first part.
-
-    `spell` returns what is written for a name.
-    """
+    """Return the lines of all ranks, on the root, with a `header` before the first part; `spell` writes names."""
     lines = io.StringIO()
     written = csv.writer(lines, delimiter=delimiter, lineterminator="\n")
     if header is not None:

@@ -63,11 +63,7 @@ class ScoredRows(NamedTuple):
         return np.ones(len(self.labels), bool) if self.weights is None else self.weights != 0
 
     def counted_scores(self, k: int = 0) -> tuple[Floats, Labels, Floats | None]:
-        """Return the scores of the k-th model, and the labels and weights of the rows that count.
-
-        The weights are None on every rank if no rank has others than 0 and 1. Arrays are copied only if rows have
-        weights.
-        """
+        """Return the scores of the k-th model, and the labels and weights of the rows that count; None if all are 1."""
         if self.weights is None:
             return self.scores[k], self.labels, None
         counted = self.counted
@@ -83,10 +79,7 @@ def score(
 ) -> ScoredRows:
     """Score this rank's share of a data set, a file, a pattern of files, or a folder of tables. **Collective.**
 
-    The models take the same columns, labels and row normalization; the rows are read once for all, and `watch` sees
-    them part by part. Memory: one part of the rows, and twice the result, which has 8 bytes for each row and model.
-    Raises InputError if the rows use columns that the models do not have (file and column are named), if their labels
-    contradict those of the models, or if a score is not finite.
+    The models take the same columns, labels and row normalization; the rows are read once, and `watch` sees them.
     """
     return in_range(_score_as_weighted(models, path, comm, options, watch), comm)
 
@@ -155,11 +148,8 @@ def score_in_parts(
 ) -> Iterator[tuple[Floats, list[str] | None]]:
     """Yield the scores and the names (None if there are none) of the rows, part by part. **Collective.**
 
-    In each step every rank yields one part, which may be empty. The rows of these parts are in the order of the ranks.
-    All ranks must take all steps.
-    After each of them, `progress` is called with the number of steps that are done and the number of all steps.
-    At the end, `notes` gets what readers left out; see `ScoredRows`.
-    Memory: one part. Raises InputError as `score` does.
+    In each step, and all must be taken, every rank yields one part, perhaps empty, in the order of the ranks; then
+    `progress` is called. At the end `notes` gets what readers left out. Raises InputError as `score` does.
     """
     row = 0
     reading = _Pass([model], path, options, in_turns=True, notes=[] if notes is None else notes)
@@ -171,11 +161,7 @@ def score_in_parts(
 
 
 def checked(scored: ScoredRows, path: str | os.PathLike[str], comm: Communicator, row: int = 0) -> ScoredRows:
-    """Return the scores with the global number of their first row, and whether rows have weights other than 0 and 1.
-
-    **Collective.** `row` is the global number of the first row of rank 0. Raises InputError for scores that are not
-    finite.
-    """
+    """Return the scores, numbered from `row` of rank 0 on; InputError for some that are not finite. **Collective.**"""
     weights, groups = scored.weights, scored.groups
     first = row + sum(comm.allgather(len(scored.labels))[: comm.rank])
     with comm.fail_together():
@@ -202,11 +188,7 @@ def score_rows(
 
 @dataclass
 class _Pass:
-    """One reading of the rows for some models.
-
-    If `in_turns`, part k is read by rank k % size, and the names of the rows are read, too. If not, each rank reads
-    consecutive parts, without names.
-    """
+    """One reading of the rows: with `in_turns` part k, with names, by rank k % size; else consecutive parts."""
 
     models: Sequence[Model]
     path: str | os.PathLike[str]
@@ -216,10 +198,7 @@ class _Pass:
     notes: list[str] = field(default_factory=list)  # what readers left out, once all parts are read
 
     def parts(self, comm: Communicator) -> Iterator[tuple[ScoredRows, int]]:
-        """Yield the scored parts of this rank, whose rows are not yet numbered, and the number of its parts.
-
-        Collective at every step. Every rank has equally many parts.
-        """
+        """Yield the scored parts of this rank, not yet numbered, and how many: equally many on each. **Collective.**"""
         with comm.fail_together():
             files = file_names.files_of(self.path) if comm.is_root else []
         files = comm.bcast(files)  # a folder may get another one meanwhile

@@ -1,12 +1,8 @@
 """Say what a threshold is worth on rows whose share of positives differs from that of the training data.
 
-A threshold has a true positive rate TPR and a false positive rate FPR, which do not depend on the share pi of positive
-rows if the positive rows look as in the training data, and so do the negative ones. Its precision does:
-
-    precision = TPR pi / (TPR pi + FPR (1 - pi))
-
-If the labels are not known, pi follows from the share q of rows that are called positive, since
-q = TPR pi + FPR (1 - pi) (Forman, Data Mining and Knowledge Discovery 17, 2008).
+The rates TPR and FPR of a threshold do not depend on the share pi of positive rows, if each class looks as in training.
+The precision, TPR pi / (TPR pi + FPR (1 - pi)), does. Without labels, pi follows from the share q of rows that are
+called positive, q = TPR pi + FPR (1 - pi) (Forman, Data Mining and Knowledge Discovery 17, 2008).
 """
 
 from __future__ import annotations
@@ -29,11 +25,7 @@ MEANS: Fields = {**dict.fromkeys(("mean", "positive", "negative", "share", "vari
 
 
 def describe(info: Mapping[str, Any], called: int, n: int, positive: float | None = None) -> str:
-    """Return what a model's threshold is worth on new rows; "" if their share of positives is as in training. Local.
-
-    So many of n new rows are called positive; `positive` is their share of positive rows, if it is known. Weights do
-    not count here. Without a `decision` in the model's information, the result is "".
-    """
+    """Return what a threshold is worth on n new rows; "" if their share of positives is as in training. Local."""
     decision: Any = info.get("decision") or {}
     decision = {**decision, **decision.get("by_rows", {})}
     if not n or any(decision.get(name) is None for name in ("threshold", "tpr", "fpr", "precision")):
@@ -73,13 +65,7 @@ def describe(info: Mapping[str, Any], called: int, n: int, positive: float | Non
 def describe_probabilities(
     info: Mapping[str, Any], mean: float, variance: float, n: int, positive: float | None = None
 ) -> str:
-    """Return what is wrong with a model's probabilities on new rows; "" if they seem to be as in training. Local.
-
-    The mean probability of the positive rows, and that of the negative ones, does not depend on the share of positive
-    rows. So this share follows from the mean of all rows, as it follows from the rows that are called positive. `mean`
-    and `variance` are those of the probabilities of n new rows; `positive` is their share of positive rows, if it is
-    known.
-    """
+    """Return what is wrong with probabilities on n new rows; "" if they seem to be as in training. Local."""
     of_logistic, calibrated = info.get("mean_probability"), info.get("calibration")
     by_rows = of_logistic.get("by_rows") if isinstance(of_logistic, dict) else None
     means: Any = calibrated.get("means") if calibrated else by_rows

@@ -1,10 +1,8 @@
 """Several solves side by side, which share their passes over the data.
 
-A solver such as TAO's calls the objective from its own loop, which this module cannot interrupt. So each solve is a
-coroutine (a greenlet). It runs until it requests an evaluation. When all solves have requested one, the objective
-answers all requests in one pass over the data, with X times a matrix and X' times a matrix, and each solve continues
-with its own answer. Only one solve runs at a time. Their order is the same on every rank that runs solvers, so
-collective calls match on all ranks, as they do with one solve.
+A solver calls the objective from its own loop. So each solve is a coroutine (a greenlet), which runs until it requests
+an evaluation; one pass over the data answers the requests of all. The order of the solves is the same on every rank
+that runs solvers, so that collective calls match.
 """
 
 from __future__ import annotations
@@ -31,7 +29,9 @@ except ImportError as error:
 
 
 class BatchedSolve:
-    """The objective for one of several solves and its loss: the `Evaluator` of its `TrainingRun`."""
+    """The objective for one of several solves and its loss: the `Evaluator` of its `TrainingRun`. Only evaluations
+    share passes.
+    """
 
     def __init__(self, objective: Objective, number: int) -> None:
         self._objective, self._number = objective, number
@@ -52,7 +52,6 @@ class BatchedSolve:
         return self._objective.plane_errors(self._number)
 
     def rounding(self, evaluation: Evaluation, enough: float) -> float:
-        """See `Objective.rounding`. The pass over the data is not shared with other solves."""
         return self._objective.rounding(evaluation, enough, self._number)
 
     def exact_risk(self, w: Floats, evaluations: float) -> float:
@@ -60,20 +59,17 @@ class BatchedSolve:
         return self._objective.exact_risk(w, evaluations, self._number)
 
     def curvature(self, w: Floats, nu: float) -> Floats:
-        """See `Objective.curvature`; solves that share passes do not ask for it."""
         return self._objective.curvature(w, nu)
 
     def assessment(self, w: Floats) -> Any:
-        """See `Objective.assessment`. The pass over the data is not shared with other solves."""
         return self._objective.assessment(w, self._number)
 
 
 def solve_batched(objective: Objective, solves: Sequence[Callable[[BatchedSolve], None]], at_once: int) -> int:
-    """Run one solve for each loss of the objective, and return the number of passes over the data. **Collective.**
+    """Run solves[i] with the `BatchedSolve` of loss i for each loss; return the number of passes. **Collective.**
 
-    solves[i] is called with the `BatchedSolve` of loss i on the ranks that run solvers; on the others the result is 0.
-    At most `at_once` solves run at the same time: when one ends, the next one begins. An exception from one solve ends
-    all of them.
+    At most `at_once` run at a time. Ranks that run no solver only take part in passes, and return 0. An exception from
+    one solve ends all.
     """
     if not objective.vectors.runs_solver:
         objective.serve()

@@ -10,12 +10,72 @@ from typing import Any
 import numpy as np
 
 from distsms.base.typing import Floats
-from distsms.optim.dual_ascent import Opened
+from distsms.losses.base import Loss
 from distsms.optim.evaluation import Evaluation, Evaluator, Request
 from distsms.optim.proof import NONE_YET, Proof
 from distsms.optim.result import State, Status, StopRun
 from distsms.optim.settings import Settings
-from distsms.optim.smoothing import SmoothingSchedule
+
+START_COST = 0.02  # the first width lowers R by at most this; runs take longer with a much larger or smaller value
+SHRINK = 0.3
+EVALUATIONS_BETWEEN_SHRINKS = 5
+# With a fixed width, the run checks whether it can end if the optimization gap is below this share of the target.
+FLOOR_SHARE = 1e-3
+
+
+class SmoothingSchedule:
+    """The width nu of the smoothing, which is fixed as in the paper (`c_mu`), or `adaptive`.
+
+    Smoothing lowers R by at most kappa nu (`distsms.losses.base.Loss.smoothing_cost`). An adaptive nu starts large,
+    since J_mu is then easy to minimize, and is reduced when the smoothing gap at the solver's `last` evaluation
+    contributes more to the gap than the optimization gap. nu is 0 if the solver minimizes the exact risk, or if that is
+    smooth by itself.
+    """
+
+    def __init__(self, loss: Loss, settings: Settings) -> None:
+        smooth = settings.traits.smooth and not loss.family.smooth_by_itself
+        self.adaptive, self._fixed = smooth and settings.c_mu is None, smooth and settings.c_mu is not None
+        self.nu, self._count_at_shrink = 0.0, 0
+        if self._fixed and settings.c_mu is not None:
+            self.nu = loss.paper_width(settings.c_mu, settings.target(1.0))
+        elif smooth:
+            self.nu = START_COST / loss.smoothing_cost()
+
+    def too_wide(self, last: Evaluation, target: float, count: int) -> bool:
+        """Return whether the width has to be reduced. Raises StopRun if a fixed width makes the target unreachable."""
+        smoothing, optimization = last.smoothing_gap, last.optimization_gap
+        if optimization < FLOOR_SHARE * target:
+            self.check_floor(last, target)
+        return (
+            self.adaptive
+            and smoothing > target / 2
+            and optimization < 10 * max(smoothing, target)
+            and count - self._count_at_shrink >= EVALUATIONS_BETWEEN_SHRINKS
+        )
+
+    def check_floor(self, last: Evaluation, target: float) -> None:
+        """Raise StopRun if a fixed width alone keeps the gap above the target."""
+        if self._fixed and last.smoothing_gap > target / 2:
+            share = f"smoothing with nu = {self.nu:.3g} adds {last.smoothing_gap:.3g} to the gap"
+            raise StopRun(Status.FLOOR, f"{share}; a smaller --c-mu adds less")
+
+    def matters(self, last: Evaluation, target: float) -> bool:
+        """Return whether to reduce the width and restart a solver that can make no further progress."""
+        return self.adaptive and last.smoothing_gap > target / 4
+
+    def shrink(self, count: int) -> None:
+        self.nu *= SHRINK
+        self._count_at_shrink = count
+
+    def numbers(self) -> dict[str, Any]:
+        return {"nu": self.nu, "count_at_shrink": self._count_at_shrink}
+
+    def restore(self, numbers: Mapping[str, Any]) -> None:
+        """Set the state to that of another schedule. A fixed width is not changed."""
+        self._count_at_shrink = numbers["count_at_shrink"]
+        if self.adaptive:
+            self.nu = numbers["nu"]
+
 
 Watcher = Callable[[State, Floats], None]
 
@@ -28,40 +88,28 @@ KEPT = ("count", "count_then", "gap_then", "seconds")
 
 
 class Course:
-    """The course of one run, on each rank that runs the solver; `evaluated` is called after each evaluation that did
-    not end it.
-
-    `proof` has the best evaluation, the lower bound and the gap, `last` the solver's last evaluation without gradients,
-    and `count` is the number of evaluations, with those before the run was resumed. `count_then` and `gap_then` are the
-    number and the gap when the gap was last reduced by the share `LITTLE`; `seconds_before` is the part of `seconds`
-    before the run was last resumed. Time spent in `watch` does not count.
+    """The course of one run, on each rank that runs the solver; `evaluated` is called after evaluations that did not
+    end it.
     """
 
     def __init__(self, objective: Evaluator, settings: Settings, watch: Watcher, evaluated: Callable[[], None]) -> None:
         self._objective, self._settings = objective, settings
         self._watch, self._evaluated = watch, evaluated
         self.proof, self.smoothing = Proof(objective, settings), SmoothingSchedule(objective.losses[0], settings)
-        self.last = NONE_YET
-        self.count = self.count_then = 0
-        self.gap_then = np.inf
-        self.seconds = self.seconds_before = 0.0
-        self._watching = 0.0
+        self.last = NONE_YET  # the solver's last evaluation, without gradients
+        self.count = 0  # of evaluations, with those before the run was resumed
+        self.count_then, self.gap_then = 0, np.inf  # when the gap was last reduced by the share `LITTLE`
+        self.seconds = self.seconds_before = 0.0  # in all, and before the run was last resumed
+        self._watching = 0.0  # the seconds in `watch`, which do not count
         self._start = time.perf_counter()
 
     def begin(self, spent: float = 0.0) -> None:
-        """Start the clock, at so many seconds.
-
-        Raises StopRun if the run was resumed and has already reached its target or a limit.
+        """Start the clock, at so many seconds. Raises StopRun if a resumed run has already reached its target or a
+        limit.
         """
         self._start = time.perf_counter() - spent
         if np.isfinite(self.proof.best.J):
             self._check_limits()
-
-    def continue_from(self, opened: Opened) -> None:
-        """Count what an opening took, and add its plane to the proof."""
-        self.count = opened.evaluations
-        # The first evaluation will bound the rounding errors more closely.
-        self.proof.planes.add(opened.r, opened.d, np.inf)
 
     def evaluate(self, w: Floats, nu: float, by_solver: bool = True) -> Evaluation:
         """Evaluate J and J_mu of width nu at a slice of w. Raises StopRun if the run has to end."""
@@ -104,7 +152,6 @@ class Course:
 
     @contextlib.contextmanager
     def not_counted(self) -> Iterator[None]:
-        """Do something whose time does not count."""
         begun = time.perf_counter()
         yield
         self._watching += time.perf_counter() - begun
@@ -130,16 +177,15 @@ class Course:
             raise StopRun(Status.TIME)
         if self.count >= settings.max_evaluations:
             raise StopRun(Status.LIMIT)
+        # Cutting-plane methods need no such limit, since each plane raises the minimum of the model.
         if settings.traits.smooth and not self._progresses():
             proof.check(at_end=True)
             self.smoothing.check_floor(self.last, proof.target)
             raise StopRun(Status.STALLED, f"{PATIENCE} evaluations have not narrowed the gap")
 
     def _progresses(self) -> bool:
-        """Return whether the last `PATIENCE` evaluations have reduced the gap by the share `LITTLE`.
-
-        If not, rounding errors prevent further progress. Cutting-plane methods need no such limit, since each plane
-        raises the minimum of the model: see `distsms.optim.solvers.bmrm`.
+        """Return whether the last `PATIENCE` evaluations reduced the gap by the share `LITTLE`; else rounding prevents
+        it.
         """
         if self.proof.gap < (1 - LITTLE) * self.gap_then:
             self.gap_then, self.count_then = self.proof.gap, self.count

@@ -1,25 +1,37 @@
 """A change of variables in which the risk is curved about equally in all directions: for ROCArea with few columns.
 
-Where lambda is small, J is flat along some directions and steep along others. L-BFGS then needs many evaluations until
-the gradient is so small that it proves the gap, although J hardly falls meanwhile. With few columns, the matrix H of
-second derivatives of J_mu can be estimated from a sample of rows (`distsms.optim.second_derivatives`). The solver then
-works on u = L'w, where LL' = H, and starts anew. In u, the second derivatives are nearly those of ||u||^2 / 2. An
-inexact H makes the solver slower, but nothing wrong: function, gradient and proof stay those of J.
+Where lambda is small, J is flat along some directions and steep along others, and L-BFGS needs many evaluations until
+the gradient proves the gap. So the matrix H of second derivatives of J_mu is estimated from a sample of rows, and the
+solver starts anew on u = L'w with LL' = H. An inexact H makes it slower, but nothing wrong: function, gradient and
+proof stay those of J.
+
+The coefficient of a row is a function of its score alone, the same for all rows of a class but for their weights: c_i =
+a_i f(s_i). So its slope a_i f'(s_i) is how much c_i differs between rows with neighbouring scores. The matrix is
+
+    H = sum_i a_i f'(s_i) (x_i - m)(x_i - m)' + lambda I,     m the mean of the x_i with these weights
+
+The true one has (x_i - x_j)(x_i - x_j)' for pairs whose hinge is curved, and H treats all pairs alike.
 """
 
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from distsms.base.jit import njit
 from distsms.base.typing import Floats
-from distsms.optim.objective import Objective
-from distsms.optim.second_derivatives import SAMPLE, add_squares
+from distsms.losses.base import Loss
+from distsms.losses.sorting import sort_with_rows
+from distsms.matrix.base import Features, RowEntries
+from distsms.optim.rows import column_of, number_at
 from distsms.optim.settings import Settings, curves
 from distsms.optim.solvers.base import Problem
 from distsms.parallel.vector_placement import RootVectors
+
+if TYPE_CHECKING:  # which sums up what is computed here
+    from distsms.optim.objective import Objective
 
 FIRST, GROWTH, DEAREST = 5, 2, 30.0
 """H is estimated after so many evaluations, or after as many as take the same time, and again after `GROWTH` times as
@@ -42,7 +54,7 @@ def due_after(objective: Objective, settings: Settings) -> int:
     entries = float(objective.comm.sum(np.array([float(features.nnz)]))[0])
     if not curves(loss.n, p, entries):
         return 0
-    if not objective.rows_are_in_memory():
+    if objective.comm.sum(np.array([float(np.sum(~features.rows_in_memory()))]))[0]:  # rows are streamed
         return 0
     share = min(1.0, 2 * SAMPLE * objective.comm.size / loss.n)
     cost = share * (OF_ROW * loss.n + OF_PRODUCT * entries**2 / loss.n) + OF_PRODUCT * p**3 / 3
@@ -62,11 +74,7 @@ def pays(evaluations: int, gap: float, target: float) -> bool:
 
 
 class Preconditioned:
-    """The same problem as a function of u = L'w: a `distsms.optim.solvers.base.Problem`. Whole vectors only, and no l1.
-
-    L (p, p) is lower triangular, and LL' is about the matrix of second derivatives. Each evaluation takes two products
-    with such a matrix.
-    """
+    """The same problem in u = L'w, with L (p, p) lower triangular: two products with it an evaluation; no l1."""
 
     l1 = 0.0
 
@@ -79,7 +87,6 @@ class Preconditioned:
         return self._problem.holders
 
     def value_and_gradient(self, u: Floats) -> tuple[float, Floats]:
-        """See `Problem`; u and the gradient are (p,)."""
         value, gradient = self._problem.value_and_gradient(u @ self._inverse)
         return value, self._inverse @ gradient
 
@@ -91,5 +98,98 @@ class Preconditioned:
         return self.variables(w), value
 
     def variables(self, w: Floats) -> Floats:
-        """Return u, (p,)."""
         return w @ self._L
+
+
+EPS = float(np.finfo(float).eps)
+SAMPLE = 2**13
+"""The most rows of each class on a rank that are taken, at equal distances."""
+REPEATED = 10
+"""If a score occurs so often, on average, the risk has kinks in place of a curvature, and H is not used."""
+NEIGHBOURS = 16
+"""A slope is that between the rows that are so many places before and after a row."""
+
+
+def slopes(scores: Floats, coefficients: Floats) -> Floats:
+    """Return |f'(s_i)| for rows of one class from their increasing scores and f(s_i), (n,). Local; O(n)."""
+    n = len(scores)
+    k, places, steps = max(1, min(NEIGHBOURS, n // 50)), np.arange(n), np.flatnonzero(scores[1:] > scores[:-1]) + 1
+    starts, run = np.append(0, steps), np.repeat(np.arange(len(steps) + 1), np.diff(steps, prepend=0, append=n))
+    first, last = starts[run], np.append(steps, n)[run]  # of the rows with the same score
+    low = np.maximum(np.minimum(places - k, first - 1), 0)
+    high = np.minimum(np.maximum(places + k, last), n - 1)
+    width = scores[high] - scores[low]
+    return np.divide(np.abs(coefficients[high] - coefficients[low]), width, out=np.zeros(n), where=width > 0)
+
+
+def local_sums(features: Features, loss: Loss, scores: Floats, nu: float) -> Floats:
+    """Return this rank's sums of a_i f'(s_i) times 1, x_i and x_i x_i' over the sample, in one array (1 + p + p^2,).
+
+    The sample counts for all rows of its class. The first number is infinite if there is no curvature to speak of. The
+    scores are overwritten. **Collective**, since the loss is evaluated.
+    """
+    classes = [
+        (np.flatnonzero(rows), size) for rows, size in ((loss.positive, loss.A_pos), (loss.negative, loss.A_neg))
+    ]
+    samples = [(rows[:: -(-len(rows) // SAMPLE)], len(rows), size) for rows, size in classes if len(rows) >= 2]
+    increasing = [scores[sample] for sample, *_ in samples]
+    coefficients = loss.evaluate_in_place(scores, nu).coefficients
+    p = features.shape[1]
+    total, mean, matrix = 0.0, np.zeros(p), np.zeros((p, p))
+    for (sample, count, size), s in zip(samples, increasing, strict=True):
+        sample = sort_with_rows(s, sample)
+        if len(sample) > REPEATED * (1 + np.count_nonzero(np.diff(s))):
+            total = np.inf
+            break
+        weights = np.ones(len(sample)) if loss.weights is None else loss.weights[sample]
+        second = slopes(s, coefficients[sample] / weights)
+        second = np.minimum(second, 1 / (size * max(nu, EPS))) * weights * (count / len(sample))
+        rows = features.row_entries(sample)
+        if rows is not None:
+            add_squares(rows, second, mean, matrix)
+        total += float(np.sum(second))
+    return np.concatenate([[total], mean, matrix.ravel()])
+
+
+@njit()
+def add_squares(rows: RowEntries, weights: Floats, mean: Floats, matrix: Floats) -> None:
+    """Add weights_i x_i to the mean (p,), and weights_i x_i x_i' to the lower half of the matrix (p, p)."""
+    p = len(mean)
+    columns, values = np.empty(p, np.int64), np.empty(p)
+    for i in range(len(weights)):
+        a = weights[i]
+        if a == 0:
+            continue
+        count, factor = 0, number_at(rows.row_factors, i)
+        for k in range(rows.begins[i], rows.ends[i]):
+            j = column_of(rows.columns, k, rows.begins[i])
+            columns[count] = j
+            values[count] = factor * number_at(rows.values, k) * number_at(rows.column_factors, j)
+            count += 1
+        if rows.constant != 0:
+            columns[count], values[count] = p - 1, rows.constant
+            count += 1
+        for k in range(count):
+            j, x = columns[k], a * values[k]
+            mean[j] += x
+            for other in range(k + 1):
+                matrix[max(j, columns[other]), min(j, columns[other])] += x * values[other]
+
+
+def factor(sums: Floats, p: int, lam: float, moments: Floats) -> Floats | None:
+    """Return L, lower triangular (p, p), from the sums of all ranks; None if nothing is curved, or not finite.
+
+    Columns that the sample hardly has get a small share of their mean squares `moments` (p,), so that steps along them
+    are not too long. Local; O(p^3).
+    """
+    total, mean, matrix = sums[0], sums[1 : p + 1], sums[p + 1 :].reshape(p, p)
+    if not (total > 0 and np.isfinite(sums).all()):
+        return None
+    with np.errstate(over="ignore", invalid="ignore"):
+        H = matrix - np.outer(mean, mean) / total
+        H[np.diag_indices(p)] += lam + p / SAMPLE * total * moments
+        try:
+            L = np.linalg.cholesky(H)  # reads the lower half
+            return L if np.isfinite([L, np.linalg.inv(L)]).all() else None
+        except np.linalg.LinAlgError:
+            return None

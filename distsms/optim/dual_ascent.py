@@ -7,25 +7,22 @@ Each row has a dual variable. Together they are a plane with one coefficient c_i
 and the largest D is min J (`distsms.optim.dual_variables` has D for each risk; that of ROCArea is a part of the dual,
 and its largest D may be below min J). The method visits the rows in random order, and maximizes D over one variable at
 a time. A visit takes the inner product of x_i and w, a problem in one variable, and the addition of a multiple of x_i
-to w. Where rows are few beside the columns, some passes over the rows come close to the minimum. A pass takes about as
-long as an evaluation, and counts as one.
+to w. Where rows are few beside the columns, some passes come close to the minimum. A pass takes about as long as an
+evaluation, and counts as one.
 
-With several ranks, the root gathers the rows and does this alone, if they are not too large. The alternative is a pass
-of each rank over its own rows, and then a sum of the changes of w (CoCoA+). In trials with logistic regression it
-needed 7 passes on two ranks where one rank needs 4, and 60 came no closer to the minimum than 0.2 % on data with a
-constant column: the ranks agree on its weight only slowly. On a text, two ranks that sum four times in a pass needed
-1.3 times as many passes, which is what they gain, and 64 plain sums in a pass did not converge.
+With several ranks, the root gathers the rows and does this alone, if they are not too large. The alternative, a pass of
+each rank over its own rows and a sum of the changes of w (CoCoA+), needed 7 passes on two ranks where one needs 4 in
+trials with logistic regression, and 60 came no closer than 0.2 % with a constant column, on whose weight the ranks
+agree only slowly.
 
 The numbers of the passes prove nothing: errors of rounding are not bounded. At the end the plane is computed anew from
 the variables, and the run takes it and w as its beginning. If the gap falls too slowly, as where rows are much alike,
 or if ROCArea's dual is exhausted, the solver goes on from there.
 
-References
-----------
-Hsieh et al., A dual coordinate descent method for large-scale linear SVM, ICML 2008; Yu, Huang & Lin, Dual coordinate
-descent methods for logistic regression and maximum entropy models, Machine Learning 85, 2011; Shalev-Shwartz & Zhang,
-Stochastic dual coordinate ascent methods for regularized loss minimization, JMLR 14, 2013; Ma et al., Adding vs.
-averaging in distributed primal-dual optimization, ICML 2015.
+References ---------- |Hsieh et al., A dual coordinate descent method for large-scale linear SVM, ICML 2008; Yu, Huang &
+Lin, Dual coordinate |descent methods for logistic regression and maximum entropy models, Machine Learning 85, 2011;
+Shalev-Shwartz & Zhang, |Stochastic dual coordinate ascent methods for regularized loss minimization, JMLR 14, 2013; Ma
+et al., Adding vs. |averaging in distributed primal-dual optimization, ICML 2015.
 """
 
 from __future__ import annotations
@@ -40,8 +37,7 @@ from numpy.typing import NDArray
 
 from distsms.base.typing import Floats
 from distsms.matrix.base import RowEntries
-from distsms.optim.dual_kernels import TINY
-from distsms.optim.dual_variables import DualPlane, Multipliers, Probabilities
+from distsms.optim.dual_variables import TINY, DualPlane, Multipliers, Probabilities
 from distsms.optim.objective import Objective
 from distsms.optim.penalty import SquaredNorm
 from distsms.optim.proof import TOLERATED
@@ -63,17 +59,14 @@ LEAST = 3
 
 
 class Opened(NamedTuple):
-    """What the opening found: slices of the best w and of a plane <r, w> + d below R, and what it took.
-
-    `final`: whether the evaluation at w probably ends the run, by a proof, by a limit or since it was asked to stop.
-    """
+    """What the opening reached: slices of the best w and of a plane <r, w> + d below R, and what it took."""
 
     w: Floats
     r: Floats
     d: float
     evaluations: int
     seconds: float
-    final: bool = False
+    final: bool = False  # the evaluation at w probably ends the run, by a proof, a limit or since it was asked to stop
 
 
 def is_usual(objective: Objective, settings: Settings) -> bool:
@@ -86,11 +79,7 @@ def is_usual(objective: Objective, settings: Settings) -> bool:
 
 
 def suits(objective: Objective, settings: Settings) -> bool:
-    """Return whether a run with w = 0 at its start shall have an opening. **Collective.**
-
-    It is for the usual solvers. Runs that write checkpoints have none, since its state is not among what they write,
-    and streamed rows have none, since it takes memory for each row.
-    """
+    """Return whether a run from w = 0 shall have an opening: none with checkpoints or streamed rows. **Collective.**"""
     loss, features = objective.losses[0], objective.features
     least = 1 if loss.family.smooth_by_itself else LEAST
     possible = is_usual(objective, settings) and loss.family.has_dual and settings.checkpoint_every is None
@@ -101,11 +90,7 @@ def suits(objective: Objective, settings: Settings) -> bool:
 
 
 def ascend(objective: Objective, settings: Settings, watch: Callable[[State, Floats], None]) -> Opened | None:
-    """Maximize D from q = 0. **Collective.**
-
-    Returns None if rows cannot be visited one by one, if those of all ranks are too large for the root, or if a number
-    is not finite. `watch` is called as in `distsms.optim.run.minimize`.
-    """
+    """Maximize D from q = 0. None: rows cannot be visited or gathered, or a number is not finite. **Collective.**"""
     begun = time.perf_counter()
     with objective.clock.phase("rows"):
         available, rows = gathered_rows(objective.features.row_entries(), objective.comm)
@@ -137,12 +122,8 @@ def gathered_rows(rows: RowEntries | None, comm: Communicator) -> tuple[bool, Ro
 
 
 class _Ascent:
-    """The state of the ascent on each rank. The root visits rows and keeps w; the other ranks take part in evaluations.
-
-    rows : RowEntries, optional
-        The rows of all ranks, on the root.
-    begun : float
-        When the opening began, by this rank's clock.
+    """The ascent on each rank. The root has the rows of all, visits them and keeps w; the others take part in
+    evaluations.
     """
 
     def __init__(
@@ -157,9 +138,8 @@ class _Ascent:
         self._watch, self._rows = watch, rows
         self._comm, self._loss, self._regularizer = objective.comm, objective.losses[0], SquaredNorm(settings.lam)
         with objective.clock.phase("loss"):
-            self._dual = (Probabilities if self._loss.family.smooth_by_itself else Multipliers)(
-                self._loss, settings.lam
-            )
+            kind = Probabilities if self._loss.family.smooth_by_itself else Multipliers
+            self._dual = kind(self._loss, settings.lam)
         self._w = np.zeros(objective.p if self._dual.count else 0)
         self._random = np.random.default_rng(0)
         self._evaluations, self._passes = 0, 0
@@ -172,7 +152,6 @@ class _Ascent:
         self._watching = time.perf_counter() - loading
 
     def run(self) -> Opened | None:
-        """Return what the ascent finds."""
         settings, passes = self._settings, 0
         while True:
             # 1) Passes over the rows on the root.
@@ -230,13 +209,11 @@ class _Ascent:
         return passes
 
     def _visit(self, order: NDArray[np.intp]) -> float:
-        """Visit rows in an order, on the root; return an estimate of the gap."""
         if self._rows is None:
             return math.inf
         return self._dual.visit(self._rows, order, self._passes == 0, self._w)
 
     def _plane(self) -> tuple[DualPlane, Floats]:
-        """Return the plane of the present variables, and a slice of its r."""
         objective = self._objective
         with objective.clock.phase("loss"):
             plane = self._dual.plane()
@@ -249,10 +226,7 @@ class _Ascent:
         return plane, r
 
     def _check(self, plane: DualPlane, r: Floats, w: Floats, late: bool) -> bool:
-        """Compute J at a slice of w, and the bound of the plane; return whether the run has to stop.
-
-        If a number is not finite, nothing is kept.
-        """
+        """Compute J at a slice of w, and the plane's bound, if both are finite; return whether the run has to stop."""
         objective = self._objective
         with objective.clock.phase(objective.vectors.outward):
             W = objective.vectors.replicate(1, [w] if objective.vectors.runs_solver else None)
@@ -298,17 +272,15 @@ class _Ascent:
         return stop > 0
 
     def _best_multiple(self, omega: float, s: Floats) -> tuple[float, float, float]:
-        """Return theta >= 1, J and R at theta w, where w has the scores s and lambda/2 ||w||^2 is omega.
-
-        If the dual variables may give a w that is too short, theta minimizes J. The search uses that R is above its
-        tangents at the two nearest theta on both sides of the minimum (as Franc & Sonnenburg do, JMLR 10, 2009).
-        """
+        """Return theta >= 1, J and R at theta w, where w has the scores s and lambda/2 ||w||^2 is omega."""
 
         def tangent(theta: float) -> tuple[float, float, float]:
             value = self._loss.evaluate(theta * s, 0.0)
             slope = float(self._comm.sum(np.array([value.coefficients @ s]))[0]) if self._dual.multiples else 0.0
             return value.R, slope, theta
 
+        # If the dual variables may give a w that is too short, theta minimizes J. R is above its tangents at the two
+        # nearest theta on both sides of the minimum (as in Franc & Sonnenburg, JMLR 10, 2009).
         left, right = tangent(1.0), None
         best = omega + left[0], 1.0, left[0]
         for _ in range(MULTIPLES if self._dual.multiples else 0):

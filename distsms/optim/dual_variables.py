@@ -1,4 +1,4 @@
-"""The variables of the dual problems that `distsms.optim.dual_ascent` maximizes, one for each row.
+"""The variables of the dual problems that `distsms.optim.dual_ascent` maximizes, one for each row, and their loops.
 
 The root has those of all rows, and visits them. A class for each kind of risk knows what a visit is, and which plane
 below the risk the present variables are.
@@ -14,12 +14,148 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from distsms.base.jit import njit
 from distsms.base.typing import Floats
 from distsms.losses.base import Loss
 from distsms.matrix.base import RowEntries
-from distsms.optim.dual_kernels import pass_over_margins, pass_over_rows
-from distsms.optim.rows import RowSizes, row_sizes
+from distsms.optim.rows import RowSizes, add, row_sizes, score, square
 from distsms.parallel.communicator import Communicator
+
+STEPS, ACCURACY = 20, 0.1
+"""Newton's method for a row ends after so many steps, or where the derivative has fallen to this share, or below it."""
+BIAS, RECENTRE = 0.05, 0.5
+"""In a pass, tau is the weight of a constant feature, whose square is the share `BIAS` of the mean of ||x_i||^2. After
+a pass, tau moves by `RECENTRE` times what the excess of one class's multipliers has moved it by.
+"""
+RESTS, COUNTDOWN = 4, 15
+"""A row whose u_i did not change, most often since it is at a bound, is passed over once, and after each further visit
+without a change twice as often and once more, until `RESTS` visits. Its byte has the number of these visits above the
+bits of `COUNTDOWN`, which say how often it will yet be passed over.
+"""
+TINY = 1e-300
+
+
+@njit(error_model="numpy")
+def _maximizer(margin: float, steepness: float, q: float, t: float) -> tuple[float, float]:
+    """Return t and q of a row after it was visited: D is largest there, up to the accuracy, if only this q changes.
+
+    It is the root of t - margin - steepness (sigma(-t) - q), which increases. By symmetry, it may be taken as positive;
+    the function is concave there, so that Newton's method converges from any point between a lower bound and the root.
+    """
+    offset = margin - steepness * q
+    mirrored = offset <= -0.5 * steepness
+    if mirrored:
+        margin, q, t = -margin, 1.0 - q, -t
+        offset = margin - steepness * q
+    least = max(0.0, offset)
+    excess = t - margin
+    accuracy = ACCURACY * min(abs(excess), 1.0)
+    if t < least:
+        t = max(least, 0.5 * (offset + math.log(0.5 * steepness))) if steepness > 0 else least
+        q = 1.0 / (1.0 + math.exp(t))
+        excess = t - offset - steepness * q
+    for _ in range(STEPS):
+        t = max(least, t - excess / (1.0 + steepness * q * (1.0 - q)))
+        q = 1.0 / (1.0 + math.exp(t))
+        excess = t - offset - steepness * q
+        if abs(excess) <= accuracy:
+            break
+    if mirrored:
+        return -t, 1.0 - q
+    return t, q
+
+
+@njit(error_model="numpy", fastmath={"reassoc", "nsz", "contract"})
+def pass_over_rows(
+    rows: RowEntries,
+    order: NDArray[np.intp],
+    signed: Floats,
+    t: Floats,
+    q: Floats,
+    squares: Floats,
+    scale: float,
+    first: bool,
+    w: Floats,
+) -> float:
+    """Improve q_i for one row after the other, and keep w up to date. Return an estimate of the duality gap.
+
+    signed (n,) is a_i y_i, 0 for rows that are left out; q and t = log((1 - q) / q) are the dual variables, and scale
+    is 1 / lambda. t, q and w are written to, and so are the squares ||x_i||^2 in the first pass.
+    """
+    gap = 0.0
+    for at in range(len(order)):
+        i = order[at]
+        if signed[i] == 0:
+            continue
+        s = score(rows, i, w)
+        if first:
+            squares[i] = square(rows, i)
+        a = abs(signed[i])
+        margin = s if signed[i] > 0 else -s
+        steepness, old = scale * a * squares[i], q[i]
+        # (q - sigma(-margin)) (margin - t) is the divergence of the two probabilities in both directions.
+        gap += 0.5 * a * (old - 1.0 / (1.0 + math.exp(margin))) * (margin - t[i])
+        t[i], q[i] = _maximizer(margin, steepness, q[i], t[i])
+        change = scale * signed[i] * (q[i] - old)
+        if change != 0:
+            add(rows, i, change, w)
+    return gap
+
+
+@njit(error_model="numpy", fastmath={"reassoc", "nsz", "contract"})
+def pass_over_margins(
+    rows: RowEntries,
+    order: NDArray[np.intp],
+    signed: Floats,
+    offset: float,
+    u: Floats,
+    squares: Floats,
+    rests: NDArray[np.uint8],
+    scale: float,
+    first: bool,
+    state: Floats,
+    w: Floats,
+) -> float:
+    """Improve u_i for one row after the other, and keep w and tau up to date. Return an estimate of the duality gap.
+
+    signed (n,) is y_i times the largest u_i, `offset` that of `Multipliers`, and `rests` says how often each row is
+    passed over. `state` has tau, the sum of the squares of the rows seen, and their number. u, rests, state and w are
+    written to; the rest is as in `pass_over_rows`.
+    """
+    gap = excess = bias = 0.0
+    for at in range(len(order)):
+        i = order[at]
+        if signed[i] == 0:
+            continue
+        if rests[i] & COUNTDOWN > 0:
+            rests[i] -= 1
+            continue
+        cap, old = abs(signed[i]), u[i]
+        if first:
+            squares[i] = square(rows, i)
+            state[1] += squares[i]
+            state[2] += 1.0
+        bias = BIAS * state[1] / state[2]
+        t = state[0] - score(rows, i, w)
+        if signed[i] < 0:
+            t = offset - t
+        gap += cap * max(0.0, t) - old * t
+        u[i] = min(cap, max(0.0, old + t / max(scale * (squares[i] + bias), TINY)))
+        change = scale * (u[i] - old)
+        if change == 0:
+            unchanged = min(rests[i] // (COUNTDOWN + 1) + 1, RESTS)
+            rests[i] = unchanged * (COUNTDOWN + 1) + (1 << unchanged) - 1
+        else:
+            rests[i] = 0
+            if signed[i] < 0:
+                change = -change
+            state[0] -= change * bias
+            add(rows, i, change, w)
+    for i in range(len(u)):
+        excess += u[i] if signed[i] > 0 else -u[i]
+    state[0] -= RECENTRE * scale * bias * excess
+    return gap
+
 
 EPS = float(np.finfo(float).eps)
 SLOW, FURTHER = 0.85, 250
@@ -39,10 +175,7 @@ class DualPlane(NamedTuple):
 
 
 class DualVariables(ABC):
-    """The variables of all rows on the root, where `count` is their number. Construction is **collective**.
-
-    Every rank has an object, and knows its own rows.
-    """
+    """The variables of all `count` rows on the root; every rank knows its own rows. Construction is **collective**."""
 
     unchecked: int
     """The number of passes after which J is computed for the first time, if not before."""
@@ -66,10 +199,8 @@ class DualVariables(ABC):
 
     @abstractmethod
     def visit(self, rows: RowEntries, order: NDArray[np.intp], first: bool, w: Floats) -> float:
-        """Visit the rows of all ranks on the root in this order, and change w. Return an estimate of the gap J(w) -
-        dual.
-
-        first : whether no row has been visited before.
+        """Visit all rows on the root in this order, perhaps the `first` time, and change w. Return J(w) - dual,
+        roughly.
         """
 
     @abstractmethod
@@ -119,16 +250,15 @@ class Probabilities(DualVariables):
 class Multipliers(DualVariables):
     """The multipliers u_i of the hinges of a support vector machine with an intercept tau, which is not regularized.
 
-    Its risk is  min over tau of  sum_P caps_i max(0, tau - s_i) + sum_N caps_j max(0, s_j + offset - tau).  With the
-    caps 2 a_i / A and the offset A / (2 A+) that is the risk of PRBEP. With the caps a_i / A+ on P and a_j / A- on N
-    and the offset 1, it is at least that of ROCArea, since max(0, t_ij) <= max(0, tau - s_i) + max(0, s_j + 1 - tau),
-    and equal where no row is on the wrong side by much. The dual is the maximum of
+    Its risk is min over tau of sum_P caps_i max(0, tau - s_i) + sum_N caps_j max(0, s_j + offset - tau). With the caps
+    2 a_i / A and the offset A / (2 A+) that is the risk of PRBEP. With the caps a_i / A+ on P and a_j / A- on N and the
+    offset 1, it is at least that of ROCArea, since max(0, t_ij) <= max(0, tau - s_i) + max(0, s_j + 1 - tau), and equal
+    where no row is on the wrong side by much. The dual is the maximum of
 
         offset sum_N u_j - ||sum_i y_i u_i x_i||^2 / (2 lambda)    over 0 <= u_i <= caps_i with sum_P u_i = sum_N u_j
 
-    The sums of u_i over both classes are equal where tau is the best one. Visits change tau with u_i as if it were the
-    weight of one more column, and each pass begins with another tau (the method of multipliers), so that the sums
-    become equal. For a plane the larger ones are scaled down.
+    Visits change tau with u_i as if it were the weight of one more column, and each pass begins with another tau (the
+    method of multipliers), so that the sums become equal. For a plane the larger ones are scaled down.
 
     For ROCArea, the u_i must be sums of multipliers of pairs, 0 <= u_ij <= caps_i caps_j. By the theorem of Gale and
     Ryser (max-flow min-cut), they are if no rows S of P and T of N exist for which
@@ -156,23 +286,11 @@ class Multipliers(DualVariables):
         return caps if loss.weights is None else caps * loss.weights
 
     def visit(self, rows: RowEntries, order: NDArray[np.intp], first: bool, w: Floats) -> float:
-        gap = pass_over_margins(
-            rows,
-            order,
-            self._of_all,
-            self._offset,
-            self._u,
-            self._squares,
-            self._rests,
-            self._scale,
-            first,
-            self._state,
-            w,
-        )
-        return float(gap)
+        signed, u, squares, rests = self._of_all, self._u, self._squares, self._rests
+        scale, offset, state = self._scale, self._offset, self._state
+        return float(pass_over_margins(rows, order, signed, offset, u, squares, rests, scale, first, state, w))
 
     def _balanced(self) -> Floats:
-        """Return the u_i of all rows with equal sums over both classes, on the root."""
         positive = self._of_all > 0
         sums = float(np.sum(self._u[positive])), float(np.sum(self._u[~positive]))
         of_positive, of_negative = (min(sums) / total if total > 0 else 0.0 for total in sums)
@@ -199,8 +317,8 @@ class Multipliers(DualVariables):
 def share_of_pairs(u: Floats, caps: Floats, v: Floats, caps_v: Floats) -> float:
     """Return the largest share <= 1 for which share u_i = sum_j x_ij and share v_j = sum_i x_ij are possible.
 
-    Each x_ij is between 0 and caps_i caps_j. u and v have the same sum, and both caps have the sum 1. Rows with a cap
-    of 0 have u = 0. The result may be smaller by 1e-6. O(n log n).
+    Each x_ij is between 0 and caps_i caps_j. u and v have the same sum, and both caps the sum 1; a cap of 0 means u =
+    0. The result may be smaller by 1e-6. O(n log n).
     """
     u, caps = u[caps > 0], caps[caps > 0]
     v, caps_v = v[caps_v > 0], caps_v[caps_v > 0]

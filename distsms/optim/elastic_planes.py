@@ -5,33 +5,33 @@ The bound of a mixture alpha of planes (see `distsms.optim.planes`) is then, wit
     <d, alpha> - 1/(2 lam) sum_j max(|m_j| - l1, 0)^2
 
 It is concave and continuously differentiable in alpha. As long as the set A = {j: |m_j| > l1} and the signs s_j of m_j
-on it do not change, it is <d, alpha> - 1/(2 lam) ||sum_k alpha_k (r_k - l1 s)_A||^2, because the alpha_k sum to 1. The
-maximum of this is the quadratic program of the bundle for other planes. So a semi-smooth Newton method finds the best
-mixture: it solves the program for the present A, goes towards its solution as far as the bound rises, and repeats this
-with the new A until the mixture is the best one. Usually that takes two to five rounds. If columns are of very
-different size, its steps become tiny, or rounding decides which columns are in A. Then the search ends far from the
-best mixture, and `distsms.optim.interior_point` finds it.
+on it do not change, it is <d, alpha> - 1/(2 lam) ||sum_k alpha_k (r_k - l1 s)_A||^2, because the alpha_k sum to 1: the
+quadratic program of other planes. So a semi-smooth Newton method solves the program for the present A, goes towards its
+solution as far as the bound rises, and repeats this with the new A, usually two to five times. If columns are of very
+different size, its steps become tiny, or rounding decides which columns are in A. Then `interior_point_mixture` finds
+the best mixture.
 
-The bound of the mixture is computed from m itself, since the active columns depend on it. Its rounding errors are
-bounded as in `Planes._by_mixture`: an entry of max(|m_j| - l1, 0) changes at most as much as m_j does.
+The bound is computed from m itself, since the active columns depend on it. Its rounding errors are bounded as in
+`Planes._by_mixture`: an entry of max(|m_j| - l1, 0) changes at most as much as m_j does.
 """
 
 from __future__ import annotations
 
+import contextlib
 import math
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
+import scipy  # loads scipy.linalg when it is used, which saves time in each start
 from numpy.typing import NDArray
 
 from distsms.base.typing import Floats
-from distsms.optim.interior_point import best_mixture as interior_point_mixture
-from distsms.optim.interior_point import gram_matrix
 from distsms.optim.penalty import ElasticNet, SquaredNorm, soft_threshold
 from distsms.optim.planes import USUAL, Bound, Mixture, Planes, U
 from distsms.optim.qp import simplex_qp
 from distsms.optim.result import Snapshot
-from distsms.parallel.vectors import Vectors
+from distsms.parallel.vectors import SUMMED, Vectors
 
 Integers = NDArray[np.intp]
 
@@ -45,14 +45,6 @@ TRIALS = 40
 """The largest number of trials in a step."""
 FEW = 8
 """The active columns are searched in a copy of the possible ones if these are at most one in so many."""
-
-
-def no_planes(
-    vectors: Vectors, regularizer: SquaredNorm, zero_plane: bool, capacity: int, errors: Floats | float, d_error: float
-) -> Planes:
-    """Return an object without planes for a regularizer; see `Planes`."""
-    kind = ElasticPlanes if isinstance(regularizer, ElasticNet) else Planes
-    return kind(vectors, regularizer, zero_plane, capacity, errors, d_error)
 
 
 class Part(NamedTuple):
@@ -71,8 +63,8 @@ class ElasticPlanes(Planes):
 
     regularizer: ElasticNet
 
-    def __init__(self, vectors: Vectors, *arguments: Any) -> None:
-        super().__init__(vectors, *arguments)
+    def __init__(self, vectors: Vectors, regularizer: SquaredNorm, **others: Any) -> None:
+        super().__init__(vectors, regularizer, **others)
         self._possible = np.zeros(vectors.length, bool)
 
     def add(self, r: Floats, d: float, tolerance: float = 0.0) -> float:
@@ -104,7 +96,6 @@ class ElasticPlanes(Planes):
         return w, self.bound.value
 
     def _bound_of(self, part: Part, alpha: Floats) -> Bound:
-        """Return the bound of a mixture."""
         k, total = len(alpha), math.fsum(alpha)
         excess = np.abs(alpha @ part.planes)
         excess -= self.regularizer.l1 * total  # `lower_bound_of` divides by the total
@@ -118,10 +109,8 @@ class ElasticPlanes(Planes):
     def _best_mixture(self, part: Part, alpha: Floats, scale: float, shift: Floats | float) -> tuple[Floats, Floats]:
         """Return the alpha in the simplex that maximizes <d, alpha> - ||S(m - shift)||^2 / (2 scale), and the w there.
 
+        S is soft thresholding by l1. The search begins at alpha (k,), or at the vertex of the highest d if all are 0.
         **Collective** among the ranks that run the solver.
-
-        alpha : (k,), where the search begins; the vertex of the highest d if all are 0.  shift : in the columns of the
-        part.  S : soft thresholding by l1.
         """
         k, l1, root = len(alpha), self.regularizer.l1, self._vectors.root_values
         d, alpha = self._d[:k], alpha.copy()
@@ -160,9 +149,8 @@ class ElasticPlanes(Planes):
     def _program(
         self, planes: Floats, active: Integers, constant: Floats, alpha: Floats, scale: float
     ) -> Floats | None:
-        """Return the best mixture if the active columns and their signs stay as they are; (k,).
-
-        None : the Gram matrix is too inaccurate.
+        """Return the best mixture (k,) if the active columns and their signs stay; None if the Gram matrix is too
+        inaccurate.
         """
 
         def columns(some: slice) -> Floats:
@@ -177,10 +165,7 @@ class ElasticPlanes(Planes):
         return self._vectors.root_values(simplex_qp(gram, scale * self._d[:k], alpha))
 
     def _step(self, m: Floats, there: Floats, rise: float, scale: float) -> float:
-        """Return how far to go from m towards the mixture `there`, from 0 to 1, so that the bound is about largest.
-
-        rise : <d, .> there minus that here.
-        """
+        """Return how far, from 0 to 1, to go to the mixture `there` for the largest bound; <d, .> grows by rise."""
         l1, sums = self.regularizer.l1, self._vectors.sum_values
         moving = np.flatnonzero((np.abs(m) > l1) | (np.abs(there) > l1))  # elsewhere |m_j| stays below l1
         m, change = m[moving], (there - m)[moving]
@@ -233,3 +218,155 @@ class ElasticPlanes(Planes):
         super().restore(snapshot)
         (possible,) = snapshot.vectors["possible"]
         self._possible = possible > 0
+
+
+STEPS = 60
+"""The largest number of steps; usually there are 6 to 30."""
+SHORTER = 0.99
+"""A step goes so far towards the boundary."""
+
+
+def gram_matrix(vectors: Vectors, k: int, length: int, columns: Callable[[slice], Floats]) -> Floats:
+    """Return the inner products (k, k) of k slices of this length, from blocks of columns. **Collective** as
+    `Vectors.dots`.
+    """
+    gram = np.zeros((k, k))
+    for start in range(0, length, SUMMED):
+        block = columns(slice(start, start + SUMMED))
+        gram += block @ block.T
+    return vectors.sum_values(gram.ravel()).reshape(k, k)
+
+
+class Solved(NamedTuple):
+    """A mixture alpha (k,), this rank's slice of w, and the distance of their values, which bounds both errors."""
+
+    alpha: Floats
+    w: Floats
+    gap: float
+
+
+class Point(NamedTuple):
+    """A direction, or variables inside their bounds; `slack`: how far planes at w are below the model; up, down: u and
+    v.
+    """
+
+    alpha: Floats
+    slack: Floats
+    b: Floats
+    up: Floats
+    down: Floats
+
+
+@np.errstate(all="ignore")  # what is not finite ends the method
+def interior_point_mixture(
+    vectors: Vectors, planes: Floats, d: Floats, shift: Floats, l1: float, scale: float, enough: float
+) -> Solved:
+    """Return the best mixture of slices planes (k, q), if columns are of very different size, to the gap `enough` if it
+    can.
+
+    **Collective** among the ranks that run the solver; a step takes O(q k^2) operations. With b_j in [-l1, l1] for the
+    columns, the program is
+
+        maximize  <d, alpha> - ||e||^2 / (2 scale)  over alpha in the simplex and b,  e = sum_k alpha_k r_k - shift + b
+
+    At its solution w = -e / scale minimizes l1 ||w||_1 + scale/2 ||w||^2 - <shift, w> + max_k (<r_k, w> + d_k). The
+    method is the predictor-corrector method of Mehrotra, On the implementation of a primal-dual interior point method,
+    SIAM J. Optim. 2, 1992. It keeps w = u - v as variables of its own: to compute w from the mixture would magnify the
+    mixture's rounding error by 1 / scale. Nor does anything depend on which of the columns count as active.
+    """
+    (k, q), sums, root = planes.shape, vectors.sum_values, vectors.root_values
+    count = k + 2 * float(sums(np.array([float(q)]))[0])
+    sizes = -np.array([vectors.minimum(-np.abs(plane - shift)) for plane in planes])
+    alpha = 1 / np.maximum(sizes, l1)  # so that steep planes do not hide the others
+    alpha = root(alpha / np.sum(alpha))
+    mu = max(float(np.max(np.abs(d))), enough) / count
+    dual = np.full(q, mu / l1)
+    at = Point(alpha, mu / alpha, np.zeros(q), dual, dual.copy())
+    highest, lowest = -np.inf, np.inf
+    best, best_w = alpha, np.zeros(q)
+    for _ in range(STEPS):
+        # 1) The bound of the mixture and the model at w, between which the minimum is.
+        m, w = at.alpha @ planes - shift, at.up - at.down
+        excess = soft_threshold(m, l1)
+        numbers = [excess @ excess, l1 * np.sum(np.abs(w)) + 0.5 * scale * (w @ w) - shift @ w]
+        numbers += [at.up @ (l1 - at.b) + at.down @ (l1 + at.b)]
+        square, of_w, complementary = sums(np.array(numbers)).tolist()
+        below = float(d @ at.alpha) - square / (2 * scale)
+        above = float(np.max(vectors.dots(planes, w) + d)) + of_w
+        mu = (float(at.alpha @ at.slack) + complementary) / count
+        if not np.isfinite([below, above, mu]).all():
+            break
+        if below > highest:
+            highest, best = below, at.alpha
+        if above < lowest:
+            lowest, best_w = above, w
+        if not (lowest - highest > enough and mu > 0):
+            break
+        # 2) A direction to the solution itself says how far to aim.
+        system = _System(vectors, planes, d, l1, scale, at, m + at.b)
+        if system.factor is None:
+            break
+        predictor = system.direction(0.0, 0.0, 0.0)
+        step = _longest(vectors, at, predictor, l1)
+        ends = Point._make(x + step * dx for x, dx in zip(at, predictor, strict=True))
+        across = float(sums(np.array([ends.up @ (l1 - ends.b) + ends.down @ (l1 + ends.b)]))[0])
+        aim = mu * ((float(ends.alpha @ ends.slack) + across) / (count * mu)) ** 3
+        # 3) A step that corrects for the products of its changes, within the bounds.
+        change = system.direction(
+            aim - predictor.alpha * predictor.slack,
+            aim + predictor.up * predictor.b,
+            aim - predictor.down * predictor.b,
+        )
+        step = min(1.0, SHORTER * _longest(vectors, at, change, l1))
+        at = Point._make(x + step * dx for x, dx in zip(at, change, strict=True))
+        at = at._replace(alpha=at.alpha / np.sum(at.alpha))
+    return Solved(best, best_w, lowest - highest)
+
+
+class _System:
+    """Newton's equations at a point, reduced to the planes' weights; `factor`, of Cholesky, is None where it fails."""
+
+    def __init__(
+        self, vectors: Vectors, planes: Floats, d: Floats, l1: float, scale: float, at: Point, residual: Floats
+    ) -> None:
+        self._vectors, self._planes, self._d = vectors, planes, d
+        self._scale, self._at, self._residual = scale, at, residual
+        self._upper, self._lower, k = l1 - at.b, l1 + at.b, len(d)
+        ratio = at.up / self._upper + at.down / self._lower
+        self._stiffness, self._share = 1 + scale * ratio, ratio / (1 + scale * ratio)
+        roots = np.sqrt(self._share)
+        matrix = gram_matrix(vectors, k, len(roots), lambda some: planes[:, some] * roots[some])
+        matrix += np.diag(at.slack / at.alpha)
+        self._unit = 1 / np.sqrt(np.diag(matrix))  # with this change of units, the diagonal is 1
+        matrix *= self._unit * self._unit[:, None]
+        self.factor: Floats | None = None
+        if np.isfinite(matrix).all():
+            with contextlib.suppress(np.linalg.LinAlgError):
+                self.factor = np.linalg.cholesky(matrix + 8 * U * np.eye(k))
+                self._one = self._solved(np.ones(k))
+
+    def _solved(self, b: Floats) -> Floats:
+        solve, usual = scipy.linalg.solve_triangular, {"lower": True, "check_finite": False}
+        x: Floats = solve(self.factor, solve(self.factor, b * self._unit, **usual), trans=1, **usual)
+        return x * self._unit
+
+    def direction(self, of_planes: Floats | float, of_up: Floats | float, of_down: Floats | float) -> Point:
+        """Return the direction to these products alpha slack, u (l1 - b) and v (l1 + b)."""
+        at, planes, scale = self._at, self._planes, self._scale
+        c = of_up / self._upper - of_down / self._lower
+        pull = self._residual + scale * c
+        right = of_planes / at.alpha + self._d + self._vectors.dots(planes, c - self._share * pull)
+        x = self._solved(right)
+        alpha = self._vectors.root_values(x - (np.sum(x) - 1 + np.sum(at.alpha)) / np.sum(self._one) * self._one)
+        b = -(pull + alpha @ planes) / self._stiffness
+        up = of_up / self._upper - at.up + at.up / self._upper * b
+        down = of_down / self._lower - at.down - at.down / self._lower * b
+        return Point(alpha, of_planes / at.alpha - at.slack - at.slack / at.alpha * alpha, b, up, down)
+
+
+def _longest(vectors: Vectors, at: Point, change: Point, l1: float) -> float:
+    """Return how far a direction stays within the bounds, at most 1."""
+    here = np.concatenate((at.alpha, at.slack, at.up, at.down, l1 - at.b, l1 + at.b))
+    moves = np.concatenate((change.alpha, change.slack, change.up, change.down, -change.b, change.b))
+    falling = moves < 0
+    return min(1.0, vectors.minimum(-here[falling] / moves[falling]))

@@ -26,58 +26,34 @@ class Request(NamedTuple):
 
 
 class Evaluation(NamedTuple):
-    """The result of one evaluation, on the ranks that run the solver.
+    """The result of one evaluation on the ranks that run the solver: global numbers, and slices of vectors."""
 
-    The numbers are global: they are for the rows of all ranks, and identical on the ranks that run the solver.
-
-    Attributes
-    ----------
-    w : ndarray of shape (length,)
-        The slice of w that was given in the request (the same array).
-    nu : float
-        The width of the smoothing.
-    J, J_mu, R, R_mu : float
-        The objective and the risk, exact and smoothed.
-    gradient : ndarray of shape (length,)
-        A slice of the gradient of J_mu; with an elastic net, of J_mu - l1 ||w||_1.
-    r, d : ndarray of shape (length,), float
-        A slice of the gradient of R_mu, and the plane's constant: <r, v> + d <= R(v) for every v.
-    smoothing_gap : float
-        R(w) - (<r, w> + d) >= 0: the distance of the plane from R at w, which is caused by the smoothing alone.
-    optimization_gap : float
-        Omega(w) + Omega*(-r) + <r, w> >= J_mu(w) - min J_mu, with Omega* the conjugate of Omega. The sum of the two
-        gaps is J(w) minus the lower bound that this one plane proves.
-    width : float
-        J and R are the upper ends of intervals of this width; see `distsms.losses.base.LossValue`.
-    """
-
-    w: Floats
-    nu: float
-    J: float
+    w: Floats  # the array of the request
+    nu: float  # the width of the smoothing
+    J: float  # the objective and the risk, exact and smoothed
     J_mu: float
-    gradient: Floats
+    gradient: Floats  # of J_mu; with an elastic net, of J_mu - l1 ||w||_1
     R: float
     R_mu: float
-    r: Floats
+    r: Floats  # the gradient of R_mu, and the constant of its plane: <r, v> + d <= R(v) for every v
     d: float
-    smoothing_gap: float
+    smoothing_gap: float  # R(w) - (<r, w> + d) >= 0, caused by the smoothing alone
+    # Omega(w) + Omega*(-r) + <r, w> >= J_mu(w) - min J_mu, with Omega* the conjugate of Omega. The sum of the two gaps
+    # is J(w) minus the lower bound that this one plane proves.
     optimization_gap: float
-    width: float = 0.0
+    width: float = 0.0  # J and R are the upper ends of intervals of this width; see `distsms.losses.base.LossValue`
 
     def without_slopes(self) -> Evaluation:
-        """Return a copy without the two gradients, which takes less memory."""
         return self._replace(gradient=_NOTHING, r=_NOTHING)
 
 
 class Evaluator(Protocol):
     """The part of an objective that a run uses. `Objective` and `distsms.optim.batching.BatchedSolve` provide it."""
 
-    @property
-    def vectors(self) -> Vectors: ...
-    @property
-    def clock(self) -> Clock: ...
-    @property
-    def losses(self) -> Sequence[Loss]: ...
+    vectors: Vectors
+    clock: Clock
+    losses: Sequence[Loss]
+
     @property
     def stop_requested(self) -> bool: ...
     def evaluate(self, requests: Sequence[Request]) -> list[Evaluation]: ...

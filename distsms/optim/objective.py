@@ -8,10 +8,8 @@ or at several w in one pass over the data, has three steps:
     the loss computes R, R_mu, d and one coefficient c_i for each row
     each rank computes X'c of its rows, and the sum over ranks is r;  the gradient of J_mu is lam w + r
 
-Some ranks run the solver. They call `evaluate`; the other ranks, if there are any, are in `serve` meanwhile and take
-part in the evaluation. `distsms.parallel.vector_placement` says which ranks run the solver: either the root alone, and
-then it holds whole vectors, or all ranks, and then each holds a slice of every vector. In this package, "a slice" means
-the whole vector if the root runs the solver.
+The ranks that run the solver (see `distsms.parallel.vector_placement`) call `evaluate`; the others, if there are any,
+take part in `serve`. In this package, "a slice" means the whole vector if the root alone runs the solver.
 """
 
 from __future__ import annotations
@@ -26,9 +24,9 @@ from distsms.base.timing import Clock
 from distsms.base.typing import Floats
 from distsms.losses.base import Loss
 from distsms.matrix.base import Features
+from distsms.optim.curvature import local_sums
 from distsms.optim.evaluation import Evaluation, Request
 from distsms.optim.rows import EPS, RowSizes
-from distsms.optim.second_derivatives import local_sums
 from distsms.parallel.communicator import Communicator
 from distsms.parallel.vector_placement import RootVectors
 from distsms.parallel.vectors import Vectors
@@ -41,10 +39,7 @@ _NO_NUMBERS = np.empty((0, 2))
 
 
 class Query(IntEnum):
-    """The requests, other than evaluations, that the ranks that run the solver send to the others.
-
-    A message begins with one of these numbers, or with a number k > 0, which asks for k evaluations.
-    """
+    """The requests to the ranks in `serve`: one of these numbers, or a number k > 0, which asks for k evaluations."""
 
     RELEASE = 0  # the others may leave `serve`
     MARGIN_ROUNDING = -1
@@ -55,44 +50,14 @@ class Query(IntEnum):
 
 
 class Objective:
-    """The objective over the rows of all ranks. Each rank builds an object of its own, which is local.
+    """The objective over the rows of all ranks, of which each rank builds an object with its `features`; local.
 
-    Parameters
-    ----------
-    features : Features
-        This rank's rows.
-    losses : sequence of Loss
-        One for each subset of the rows that is trained on.
-    comm : Communicator
-        The ranks.
-    stop_wanted : callable
-        Called without arguments on every rank at each evaluation. It returns True if the run has to stop.
-    clock : Clock, optional
-        Counts the seconds of each phase.
-    vectors : Vectors, optional
-        How vectors such as w are distributed over the ranks. By default the root holds them whole.
-    weights : (n_local,) float64, optional
-        The weights of the local rows, on every rank or on none. Only the scaling of variables uses them: the losses
-        have weights of their own.
-    reload : callable, optional
-        Called after a rank has died, with the number of evaluations so far. It reads the rows again, and returns the
-        features, losses and weights of this rank's new share. **Collective.** The other ranks then repeat the
-        evaluation. By default, the evaluation fails.
-    n : int, optional
-        The number of rows of the data set. With `reload`, the rows of the ranks that live must add up to it.
+    There is a loss for each subset of the rows that is trained on. `stop_wanted` is asked on every rank at each
+    evaluation. By default the root holds `vectors` whole. Only the scaling of variables uses the row `weights`: losses
+    have their own. `reload`, which is collective, is given the number of evaluations after a rank has died; it returns
+    the features, losses and weights of this rank's new share, and the evaluation is repeated; the rows then must add up
+    to `n`. Without it, the evaluation fails.
 
-    Attributes
-    ----------
-    evaluations : int
-        The number of evaluations. If a pass answers several requests, each counts.
-    stop_requested : bool
-        Whether `stop_wanted` returned True on any rank at the last evaluation. Only valid on the ranks that run the
-        solver, where it is the same on all.
-    row_sizes : RowSizes or None
-        If an opening has set it, on every rank, it bounds rounding errors without a pass over the data.
-
-    Notes
-    -----
     Cost of an evaluation: two passes over the local nonzeros, the exchange of the loss, and for each w 8 p bytes
     broadcast (or gathered) and 8 p bytes reduced.
     """
@@ -116,12 +81,12 @@ class Objective:
         self.p = features.shape[1]
         self.vectors = vectors or RootVectors(comm, self.p)
         self.clock = clock or Clock()
-        self.evaluations = 0
-        self.stop_requested = False
+        self.evaluations = 0  # if a pass answers several requests, each counts
+        self.stop_requested = False  # at the last evaluation by any rank; the same on all ranks that run the solver
         self.stop_wanted = stop_wanted
         self._column_errors: Floats | None = None
         self._most_terms = np.inf  # at least the `Features.most_terms` of all ranks, once the columns are described
-        self.row_sizes: RowSizes | None = None
+        self.row_sizes: RowSizes | None = None  # set by an opening, it bounds rounding errors without a pass
         self._scores = np.empty((1, features.shape[0]))
 
     # The ranks that run the solver call these methods while the others are in `serve`.
@@ -173,11 +138,10 @@ class Objective:
         """Return bounds on the rounding errors of a plane: of r and of d.
 
         The first is e, a slice with a bound for each entry of r; with `row_sizes`, a bound on the length of r's error.
-        r_j is the sum over rows of c_i x_ij, and the |c_i| of all ranks sum to at most 2 (see `Loss`). So if column j
-        has m entries on a rank, the error of this rank's summand is at most e_j = m eps max_i |x_ij|, and the largest
-        e_j of a single rank bounds that of all of them. Coefficients that are sums of many numbers themselves add to m.
-        d is a sum of `Loss.additions` terms >= 0 that add up to at most 1. The first call takes a pass over the data,
-        unless `second_moments` has taken it.
+        r_j is a sum of c_i x_ij, and the |c_i| of all ranks sum to at most 2 (see `Loss`). So if column j has m entries
+        on a rank, the error of its summand is at most e_j = m eps max_i |x_ij|, and the largest e_j of a single rank
+        bounds that of all. The additions in coefficients add to m. The first call takes a pass over the data, unless
+        `second_moments` has taken it.
         """
         of_d = EPS * self.losses[loss].additions
         if self._column_errors is None and self.row_sizes is not None:
@@ -190,11 +154,10 @@ class Objective:
         """Return a bound on the rounding error of J at an evaluation, which need not be less than `enough`.
 
         A margin is a sum of L terms, so its error is at most L eps/2 sum_j |x_ij w_j|. That of J is at most twice the
-        largest such error, since the |c_i| sum to at most 2. R itself is a sum of `Loss.additions` terms, whose
-        absolute values add up to at most R + 4. For precision@k and recall@k there is also a term of up to twice the
-        largest margin, for which the first part is large enough. Where R is above `planes_up_to`, the loss is a mean of
-        squares: the coefficients grow as the root of R, the square of the error of a margin counts, too, and so do the
-        roundings of the means. One pass over the data, unless what is known of the sizes of rows and entries is enough.
+        largest, since the |c_i| sum to at most 2. R is a sum of `Loss.additions` terms, whose absolute values add up to
+        at most R + 4. Where R is above `planes_up_to`, the loss is a mean of squares: coefficients grow as the root of
+        R, and the square of a margin's error and the roundings of the means count, too. One pass over the data, unless
+        sizes of rows are enough.
         """
         w, R, sizes = evaluation.w, evaluation.R, self.row_sizes
         limit = self.losses[loss].planes_up_to
@@ -259,18 +222,14 @@ class Objective:
         return self.comm.surviving(on_all_rows, lambda: self._renew(before))
 
     def _check_rows(self) -> None:
-        """Raise DistsmsError unless all rows are there; the ranks look once and after each death. **Collective.**
-
-        J without the rows of a dead rank would be wrong, and nothing else would show it.
-        """
+        """Raise DistsmsError unless all rows are there; once, and after each death. **Collective.**"""
         if self._n is not None and self._complete_for != self.comm.size:
             self.comm.require_all(self._n, self.features.shape[0], len(self.losses[0].positive))
             self._complete_for = self.comm.size
 
     def _renew(self, evaluations: int) -> None:
-        """Replace this rank's rows by its share among the ranks that live. **Collective.**
-
-        `evaluations` is the number of evaluations before the one that is repeated.
+        """Replace this rank's rows by its share among the ranks that live; `evaluations` were made before.
+        **Collective.**
         """
         assert self._reload is not None
         self.evaluations = evaluations
@@ -282,17 +241,13 @@ class Objective:
         self._scores = np.empty((1, self.features.shape[0]))
 
     def assess(self, scores: Floats, loss: int) -> Any:
-        """Compute measures from the margins (n_local,) of this rank's rows, for one of the losses. Collective.
-
-        A subclass defines which measures.
+        """Compute a subclass's measures from the margins (n_local,) of this rank's rows, for one of the losses.
+        **Collective.**
         """
         raise NotImplementedError
 
     def second_moments(self) -> Floats:
-        """Return a slice of the weighted mean of x_ij^2 of each column over all rows. **Collective.**
-
-        One pass over the data, with weights two, which also gives what `plane_errors` needs.
-        """
+        """Return a slice of the weighted mean of x_ij^2 of each column; a pass, with weights two. **Collective.**"""
         weights, n = self._weights, float(self.features.shape[0])
         if weights is not None:
             largest = float(self.comm.maximum(np.array([weights.max(initial=0.0)]))[0])
@@ -305,18 +260,14 @@ class Objective:
         moments /= self.comm.sum(np.array([n]))[0]
         return moments
 
-    def rows_are_in_memory(self) -> bool:
-        """Return whether all ranks hold their rows in memory, where they can be visited one by one. **Collective.**"""
-        return not self.comm.sum(np.array([float(np.sum(~self.features.rows_in_memory()))]))[0]
-
     def _describe_columns(self, weights: Floats | None = None) -> tuple[Floats, Floats]:
         """Return bounds on the rounding errors of this rank's summand of r, and its sums sum_i a_i x_ij^2, (p,) each.
 
-        **Collective.** One pass over the data, in which three vectors (p,) are held; with weights a two passes and four
+        **Collective.** One pass over the data with three vectors (p,) in memory; with weights a, two passes and four
         vectors.
         """
         self.vectors.free_buffer()
-        largest, counts, squares = self.features.columns() if weights is None else self.features.columns(weights)
+        largest, counts, squares = self.features.columns(weights)
         if self.comm.failures:  # the bounds must hold however the rows are distributed after a rank has died
             counts, largest = self.comm.sum(counts), self.comm.maximum(largest)
         terms = self.features.most_terms(float(largest.max(initial=0.0)))
@@ -345,7 +296,6 @@ class Objective:
     # on ranks that do not run the solver.
 
     def _plane_rounding(self, slices: list[Floats] | None, numbers: Floats) -> Floats:
-        """Return a slice of the bound e on rounding in r: see `plane_errors`."""
         with self.clock.phase("rounding"):
             return self.vectors.maximum(self._describe_columns()[0])
 
@@ -381,9 +331,8 @@ class Objective:
     }
 
     def _answer(self, slices: list[Floats] | None, numbers: Floats) -> tuple[list[tuple[float, ...]], Floats]:
-        """Return R, R_mu, d and width of each w and, on ranks that run the solver, slices of r (k, length).
-
-        numbers : (k, 2), the width and the loss of each w.
+        """Return R, R_mu, d and width of each w and, on ranks that run the solver, slices of r; numbers (k, 2): nu and
+        loss.
         """
         clock, k = self.clock, len(numbers)
         self.evaluations += k

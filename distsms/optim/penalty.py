@@ -1,7 +1,4 @@
-"""The regularizers Omega: lambda/2 ||w||^2 of equation (1), and the elastic net, which adds l1 ||w||_1.
-
-By its conjugate Omega*, a plane gives a lower bound on J.
-"""
+"""The regularizers Omega, lambda/2 ||w||^2 and the elastic net; by the conjugate Omega*, planes bound J from below."""
 
 from __future__ import annotations
 
@@ -17,10 +14,7 @@ from distsms.base.typing import Floats
 
 @dataclass(frozen=True)
 class SquaredNorm:
-    """Omega(w) = lam/2 ||w||^2, with lam > 0.
-
-    Some methods take the squared norm of a vector, since the vector itself may be distributed over ranks.
-    """
+    """Omega(w) = lam/2 ||w||^2, with lam > 0. Vectors may be slices, so methods take squared norms and sums."""
 
     lam: float
 
@@ -29,7 +23,6 @@ class SquaredNorm:
             raise InputError(f"lambda is {self.lam}; it must be a finite number of at least {SMALLEST_LAMBDA:g}")
 
     def value(self, norm2: float) -> float:
-        """Return Omega(w) from norm2 = ||w||^2."""
         return 0.5 * self.lam * norm2
 
     def gradient(self, w: Floats, r: Floats) -> Floats:
@@ -43,10 +36,7 @@ class SquaredNorm:
         return [np.dot(w, w), np.dot(gradient, gradient)]
 
     def value_and_gap(self, sums: Sequence[float], rw: float) -> tuple[float, float]:
-        """Return Omega(w), and Omega(w) + Omega*(-r) + <r, w> >= 0, from `sums` and rw = <r, w>.
-
-        The second is the distance of J_mu from its minimum that the gradient r of R_mu proves.
-        """
+        """Return Omega(w), and Omega(w) + Omega*(-r) + <r, w>, by which r proves J_mu to be near its minimum."""
         ww, gg = sums
         return self.value(ww), self.conjugate(gg)
 
@@ -89,7 +79,6 @@ class ElasticNet(SquaredNorm):
 
 
 def penalty(lam: float, l1: float = 0.0) -> SquaredNorm:
-    """Return the regularizer with these weights."""
     return ElasticNet(lam, l1) if l1 else SquaredNorm(lam)
 
 

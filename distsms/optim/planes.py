@@ -38,9 +38,7 @@ from distsms.parallel.vectors import Vectors
 U = float(np.finfo(float).eps) / 2  # the unit roundoff
 
 USUAL = 128 * U
-"""The usual rounding error of an inner product, as a share of the product of the lengths. The largest possible error,
-`Vectors.longest_sum` U, is far larger.
-"""
+"""The usual error of an inner product, as a share of the lengths' product; `Vectors.longest_sum` U bounds it."""
 
 AT_FIRST = 2**22
 """There are as many places for planes at first as take so many bytes; if that is less than 4, all of them."""
@@ -69,38 +67,14 @@ class Mixture(NamedTuple):
 class Planes:
     """The planes <r_k, v> + d_k below R of a proof, and the best lower bound on min J so far.
 
-    The ranks that run the solver have them. They are also the model of J that BMRM minimizes: Omega(w) + the maximum of
-    the planes at w. If there is no room for one more plane, the plane that has been of no use for longest goes.
+    They are also the model of J that BMRM minimizes: Omega(w) + the maximum of the planes at w. `zero_plane`, valid if
+    R >= 0, is the first and stays; of the others there are at most `capacity`, at least 2: then the one that has been
+    of no use for longest goes. `errors` bound the rounding of each entry of any r (a slice), or the length of that
+    error; `d_error` that of d. `unavoidable` is subtracted from every bound for them.
 
-    Parameters
-    ----------
-    vectors : Vectors
-        How vectors are distributed over the ranks; r and w are slices.
-    regularizer : SquaredNorm
-        The regularizer Omega.
-    zero_plane : bool
-        Whether to add the zero plane, which is valid if R >= 0. It is the first, and stays.
-    capacity : int
-        The largest number of other planes, at least 2.
-    errors : ndarray of shape (length,) or float
-        A slice of a bound on the rounding error of each entry of any r; or a bound on the length of the error of any r.
-    d_error : float
-        The same for d.
-
-    Attributes
-    ----------
-    lower_bound : float
-        The best lower bound so far.
-    bound : Bound
-        The lower bound of the present mixture.
-    unavoidable : float
-        The amount that is subtracted from every bound because of rounding errors in the planes themselves.
-
-    Notes
-    -----
     Memory: 8 capacity (p + capacity) bytes, used gradually. Cost of the k-th plane: one pass over k p numbers, and a
-    quadratic program of k variables. If rounding errors of the Gram matrix are too large, one more pass over the planes
-    and a QR factorization of them are needed.
+    quadratic program of k variables; if rounding errors of the Gram matrix are too large, one more pass over the planes
+    and a QR factorization of them.
     """
 
     def __init__(
@@ -142,9 +116,8 @@ class Planes:
         self._factor: Floats | None = None  # F (q, k) with F'F the Gram matrix, if that has lost too many digits
 
     def add(self, r: Floats, d: float, tolerance: float = 0.0) -> float:
-        """Add a slice of a plane <r, v> + d, and return the best lower bound so far. **Collective** among these ranks.
-
-        tolerance : by how much the bound may be too low because of rounding, if that saves a pass over the planes.
+        """Add a slice of a plane; return the best bound, which may lack `tolerance` to save a pass. **Collective**
+        here.
         """
         slot = self._put(r, d)
         self._factor, self._tolerance = None, tolerance
@@ -172,9 +145,8 @@ class Planes:
             self.bound = self._agreed_bound(self._by_mixture(self._alpha[:k]))
 
     def _maximizer(self, scale: float, linear: Floats, guess: Floats) -> Floats:
-        """Return the alpha in the simplex that maximizes (<linear, alpha> - ||sum_k alpha_k r_k||^2 / 2) / scale.
-
-        guess : (k,), where the search begins.
+        """Return the alpha in the simplex that maximizes (<linear, alpha> - ||sum_k alpha_k r_k||^2 / 2) / scale, from
+        a guess.
         """
         if self._factor is None:
             k = self._count
@@ -187,11 +159,10 @@ class Planes:
         return self._gram[: len(alpha), : len(alpha)] @ alpha if F is None else (F @ alpha) @ F
 
     def _by_gram(self, alpha: Floats) -> tuple[Bound, float]:
-        """Return the bound of a mixture computed from the Gram matrix, and an estimate of the loss.
+        """Return the bound of a mixture computed from the Gram matrix, and how much rounding in it has probably cost.
 
-        The loss is the amount by which the bound is probably too low because of rounding in the Gram matrix. It is the
-        larger of two numbers: the usual rounding error of Omega*(-m), and the distance of the quadratic program from
-        its maximum, which is at most the largest entry of its gradient minus the mean of the entries under alpha.
+        That is the larger of the usual rounding error of Omega*(-m), and the distance of the quadratic program from its
+        maximum, which is at most the largest entry of its gradient minus the mean of the entries under alpha.
         """
         k, lam = len(alpha), self.regularizer.lam
         products = self._gram[:k, :k] @ alpha
@@ -220,17 +191,13 @@ class Planes:
         return square, first_order
 
     def _share(self, count: int) -> float:
-        """Return a bound on the error of an inner product of two mixtures of `count` planes.
-
-        It is relative to the product of their sizes S (see the module's docstring).
+        """Return a bound on the error of inner products of mixtures of `count` planes, relative to their sizes S (see
+        above).
         """
         return (self._vectors.longest_sum + 2 * count + 8) * U
 
     def lower_bound_of(self, m: Mixture) -> Bound:
-        """Return the lower bound on min J that a mixture proves, minus the most that rounding can have added to it.
-
-        Every lower bound of a run is computed here.
-        """
+        """Return the bound that a mixture proves, less what rounding may have added: here every bound is computed."""
         alpha, k, conjugate = m.alpha, len(m.alpha), self.regularizer.conjugate
         total = math.fsum(alpha)  # it is 1 up to rounding; the bound is for the mixture with weights alpha / total
         # 1) The bound <d, alpha> - Omega*(-m).
@@ -248,22 +215,18 @@ class Planes:
         return Bound(height - norm - taken, taken)
 
     def minimum(self) -> tuple[Floats, float]:
-        """Return a slice of the model's minimizer w = -(1/lam) sum_k alpha_k r_k, and the model's minimum.
-
-        The minimum is the bound of the present mixture. It is also the best bound so far, unless rounding errors made
-        the last quadratic program inexact.
-        """
+        """Return a slice of the model's minimizer w = -(1/lam) sum_k alpha_k r_k, and its minimum: the bound."""
         alpha = self._alpha[: self._count]
         w = self.regularizer.minimizer(alpha @ self._planes[: self._count])
         return self._evened(w, alpha), self.bound.value
 
     def _evened(self, w: Floats, alpha: Floats) -> Floats:
-        """Correct rounding errors in w, so that all planes with a weight have the same value there.
+        """Correct rounding errors in w, so that all planes with a weight have the same value there, as at the exact
+        minimum.
 
-        At the exact minimum of the model they have. But w contains the rounding errors of m divided by lambda, and
-        steep planes magnify them. The shortest correction that makes the values equal is a combination of differences
-        of the planes' r. It is made only if the Gram matrix is too inaccurate. It has two rounds, each with two passes
-        over the planes.
+        w contains the rounding errors of m divided by lambda, and steep planes magnify them. The shortest correction
+        that makes the values equal is a combination of differences of the planes' r. It is made only if the Gram matrix
+        is too inaccurate, in two rounds with two passes over the planes each.
         """
         used, planes = np.flatnonzero(alpha), self._planes[: len(alpha)]
         if self._factor is None or len(used) == 1:
@@ -279,16 +242,15 @@ class Planes:
         return w
 
     def l1_limit(self, value: float) -> float:
-        """Return an l1 from which on w = 0 is the minimum; infinity if none is known, or without l1. **Collective.**
-
-        value : R at 0.
+        """Return an l1 from which on w = 0 is the minimum, from R(0); infinity if none is known, or without l1.
+        **Collective.**
         """
         return math.inf
 
     def level_point(self, centre: Floats, J: float, share: float) -> Floats:
         """Return a slice of the next point of a level method (Lemarechal, Nemirovskii & Nesterov 1995).
 
-        It is about the point nearest to the best w, `centre`, at which the model is at most lower_bound + share (J -
+        It is about the point nearest to the best w, `centre`, where the model is at most lower_bound + share (J -
         lower_bound). It minimizes the model + u/2 ||w - centre||^2; the weight u is found by doubling, starting at the
         last one. Cost: two passes over k p numbers, and a few quadratic programs of k variables.
         """
@@ -322,10 +284,11 @@ class Planes:
         return self._evened((self._proximity * c - alpha @ planes) / (lam + self._proximity), alpha), lost
 
     def _search_weight(self, proximal: Callable[[float, Floats], tuple[Floats, bool]]) -> tuple[Floats, bool]:
-        """Set `_proximity` to a large weight u at which the model is low enough.
+        """Set `_proximity` to a large weight u at which the model is low enough; return the mixture, and if there is
+        one.
 
-        `proximal` takes u and a mixture to begin with. It returns the mixture at u, and whether the model is low enough
-        there. The result is the last mixture at which it is, and whether there is one.
+        `proximal` takes u and a mixture to begin with; it returns the mixture at u, and whether the model is low enough
+        there.
         """
         lam = self.regularizer.lam
         # 1) Reduce the weight until the model is low enough.
@@ -344,7 +307,6 @@ class Planes:
     # The planes in memory.
 
     def _put(self, r: Floats, d: float) -> int:
-        """Store a plane of weight 0, and return its index. **Collective** among these ranks."""
         slot = self._free_slot()
         self._planes[slot] = r
         self._set_products(slot)
@@ -356,8 +318,8 @@ class Planes:
     def _free_slot(self) -> int:
         """Return the index of the next plane.
 
-        If no place is left, it is that of the plane of weight 0 that was used least recently. If there is none, the two
-        planes of least weight are merged, and the index is that of one of them.
+        Without a free place it is that of the plane of weight 0 that was used least recently, or of one of the two
+        planes of least weight, which are merged.
         """
         if self._count < self._places:
             if self._count == len(self._planes):
@@ -388,7 +350,6 @@ class Planes:
         self._alpha[kept], self._alpha[gone] = total, 0.0
 
     def _set_products(self, slot: int) -> None:
-        """Compute the row and the column of a plane in the Gram matrix."""
         k = self._count
         self._gram[slot, :k] = self._gram[:k, slot] = self._vectors.dots(self._planes[:k], self._planes[slot])
 
@@ -398,8 +359,8 @@ class Planes:
     def slope_at_zero(self, value: float) -> float:
         """Return the least length of a mixture of the planes that touch R at 0, where R has this value. Local.
 
-        Their r are subgradients of R at 0. So, up to rounding, the result bounds how steeply R falls there, and min J
-        is at least `value` - Omega*(result). It is infinity if no plane touches R at 0.
+        Their r are subgradients of R at 0. So, up to rounding, R falls no more steeply there, and min J is at least
+        `value` - Omega*(result). It is infinity if no plane touches R at 0.
         """
         touching = self._touching(value)
         gram = self._gram[np.ix_(touching, touching)]
@@ -412,7 +373,6 @@ class Planes:
         return math.sqrt(max(0.0, float(alpha @ gram @ alpha)))
 
     def _touching(self, value: float) -> NDArray[np.intp]:
-        """Return the planes that touch R at 0, where R has this value. Local."""
         return np.flatnonzero(self._d[: self._count] >= (1 - 1e-12) * value)
 
     def _agreed(self, alpha: Floats, *numbers: float) -> tuple[Floats, list[float]]:
@@ -427,15 +387,9 @@ class Planes:
         return math.sqrt(self._vectors.dots(vector[None, :], vector)[0])
 
     def snapshot(self) -> Snapshot:
-        """Return the state; see `restore`."""
-        k = self._count
+        k, bounds = self._count, {"lower_bound": self.lower_bound, "bound": list(self.bound)}
         return Snapshot(
-            {
-                "lower_bound": self.lower_bound,
-                "bound": list(self.bound),
-                "proximity": self._proximity,
-                "added": self._added,
-            },
+            {**bounds, "proximity": self._proximity, "added": self._added},
             {name: getattr(self, f"_{name}")[:k] for name in OF_PLANES} | {"gram": self._gram[:k, :k]},
             {"planes": list(self._planes[:k])},
         )

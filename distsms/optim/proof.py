@@ -7,7 +7,7 @@ import math
 import numpy as np
 
 from distsms.base.typing import Floats
-from distsms.optim.elastic_planes import no_planes
+from distsms.optim.elastic_planes import ElasticPlanes
 from distsms.optim.evaluation import Evaluation, Evaluator
 from distsms.optim.penalty import penalty
 from distsms.optim.planes import Planes
@@ -29,10 +29,8 @@ BEST = tuple(name for name in Evaluation._fields if name not in ("w", "gradient"
 
 
 class Proof:
-    """The evaluations of a run and what they prove, on each rank that runs the solver.
-
-    `best` is the evaluation of least J, without gradients, and `planes` prove the lower bound. Vectors are slices;
-    numbers are the same on all of these ranks.
+    """The best evaluation of a run, without gradients, and the `planes` that bound min J; alike on all ranks with the
+    solver.
     """
 
     def __init__(self, objective: Evaluator, settings: Settings) -> None:
@@ -40,7 +38,8 @@ class Proof:
         self.best, self.regularizer = NONE_YET, penalty(settings.lam, settings.l1)
         zero, pair = objective.losses[0].nonnegative and settings.zero_plane, settings.traits.planes is PlaneUse.PAIR
         errors, d_error = objective.plane_errors()
-        self.planes: Planes = no_planes(
+        kind = ElasticPlanes if settings.l1 else Planes
+        self.planes: Planes = kind(
             vectors,
             self.regularizer,
             zero_plane=zero and not pair,
@@ -68,18 +67,15 @@ class Proof:
 
     @property
     def target(self) -> float:
-        """The gap to prove."""
         return self._settings.target(self.best.J)
 
     def level_point(self, level: float) -> Floats:
-        """Return a slice of the next point of the level method: see `Planes.level_point`."""
         with self._objective.clock.phase("certificate"):
             return self.planes.level_point(self.best.w, self.best.J, level)
 
     def proved(self) -> tuple[float, float, float]:
-        """Return the lower bound, the gap, and the bound on the rounding error of J that both include.
-
-        One more pass over the data, unless the sizes of rows and entries prove enough.
+        """Return the lower bound, the gap, and the bound on the rounding error of J in both. May take a pass over the
+        data.
         """
         if not np.isfinite(self.best.J):  # nor is there a w, if no evaluation was finite
             return self.planes.lower_bound, np.inf, 0.0
@@ -88,9 +84,8 @@ class Proof:
 
     @property
     def hopeless(self) -> bool:
-        """Whether the target cannot be proved because of rounding errors in the planes.
-
-        That is assumed if these errors are more than half of the target, and at least a quarter of the present gap.
+        """Whether rounding errors in the planes are more than half of the target, and at least a quarter of the present
+        gap.
         """
         lost = self.planes.unavoidable
         return not lost <= self.target / 2 and self.gap <= 4 * lost
@@ -98,8 +93,8 @@ class Proof:
     def check(self, at_end: bool = False) -> None:
         """Raise StopRun if the gap is proved, or if rounding errors alone may be more than half of the target.
 
-        at_end : whether the solver can make no further progress. Then the rounding error of the present convex
-        combination of planes counts, too, since no later one will be more accurate.
+        Where the solver can go no further (`at_end`), those of the present combination of planes count, too: no later
+        one will be more accurate.
         """
         _, gap, rounding = self.proved()
         if gap <= self.target:
@@ -127,13 +122,11 @@ class Proof:
         return (errors if isinstance(errors, float) else -self._objective.vectors.minimum(-errors)) / of_d
 
     def snapshot(self) -> Snapshot:
-        """Return the state; see `restore`."""
         numbers = {name: getattr(self.best, name) for name in BEST}
         kept = Snapshot({}, {}, {"w": [self.best.w]}).joined(Snapshot(numbers).under("best"))
         return kept.joined(self.planes.snapshot().under("certificate"))
 
     def restore(self, snapshot: Snapshot) -> None:
-        """Set the state to that of another tracker."""
         (w,) = snapshot.vectors["w"]
         self.best = NONE_YET._replace(w=w, **snapshot.part("best").numbers)
         self.planes.restore(snapshot.part("certificate"))

@@ -29,12 +29,10 @@ class Status(Enum):
 
     @property
     def exit_code(self) -> int:
-        """The exit code of `distsms train`."""
         return self.value[0]
 
     @property
     def sentence(self) -> str:
-        """What the user is told about how the run ended."""
         return self.value[1]
 
 
@@ -67,16 +65,14 @@ def largest_gain(J_at_zero: float, lower_bound: float, lam: float, other: float)
     """Return a bound on J(0) - min J at the lambda `other`, from a lower bound on min J at the lambda `lam`. Local.
 
     A plane (r, d) below R proves that J(0) - min J <= R(0) - d + ||r||^2 / (2 lambda) at *every* lambda, and R(0) >= d.
-    So at a larger lambda the gain is at most what it is here, and at a smaller lambda' at most lambda / lambda' times
-    that. A gain below 1e-8 J(0) may be rounding alone, and counts as that much.
+    So at a smaller lambda' the gain is at most lambda / lambda' times what it is here. Below 1e-8 J(0) it may be
+    rounding.
     """
     return max(J_at_zero - lower_bound, 1e-8 * J_at_zero) * max(1.0, lam / other)
 
 
 @dataclass(frozen=True)
 class Result:
-    """The result of a run, the same on every rank."""
-
     w: Floats  # (p,), of the best J
     status: Status
     detail: str
@@ -101,10 +97,7 @@ class Result:
 
     @property
     def idle(self) -> bool:
-        """Whether w is hardly better than w = 0.
-
-        That is so if J(0) - J is at most the gap (but not more than 1 % of J(0)), or at most 0.1 % of J(0).
-        """
+        """Whether J(0) - J is at most the gap (but not more than 1 % of J(0)), or at most 0.1 % of J(0)."""
         return bool(self.J_at_zero - max(min(self.gap, 1e-2 * self.J_at_zero), 1e-3 * self.J_at_zero) <= self.J)
 
     def numbers(self) -> dict[str, Any]:
@@ -123,9 +116,9 @@ class Result:
 class Snapshot(NamedTuple):
     """The state of a run, or of a part of it, on a rank that runs the solver.
 
-    The arrays are views of arrays that the run changes when it continues, so they must be written or copied at once.
-    Numbers can be written as JSON, tables are arrays (k,) or (k, k), and both are the same on all these ranks. Vectors
-    are rows of this rank's slices, which can perhaps be read only once.
+    The arrays are views that the run changes, so they must be written or copied at once. Numbers can be written as
+    JSON, tables (k,) or (k, k) are the same on all these ranks, and vectors are rows of slices, perhaps to be read only
+    once.
     """
 
     numbers: Mapping[str, Any] = {}
@@ -142,7 +135,6 @@ class Snapshot(NamedTuple):
         return self._renamed(lambda key: key.removeprefix(start) if key.startswith(start) else None)
 
     def joined(self, other: Snapshot) -> Snapshot:
-        """Return the union of two snapshots that have no keys in common."""
         return Snapshot(
             {**self.numbers, **other.numbers}, {**self.tables, **other.tables}, {**self.vectors, **other.vectors}
         )

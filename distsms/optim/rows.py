@@ -1,8 +1,4 @@
-"""Single rows: loops over their entries, for methods that go from one row to another, and bounds that their sizes give.
-
-The bounds on rounding errors need no pass over the data. They are weaker than those of `distsms.optim.objective`, but
-on rows of usual sizes far smaller than any gap to prove.
-"""
+"""Single rows: loops over their entries, and bounds on rounding that their sizes give, weaker than those of a pass."""
 
 from __future__ import annotations
 
@@ -103,10 +99,7 @@ class RowSizes(NamedTuple):
         return (self.additions + more) * EPS * self.length
 
     def margin_terms(self, norm: float) -> float:
-        """Return at least what `Features.largest_terms` returns at any w of this norm, also with a constant column.
-
-        sum_j |x_ij w_j| is at most ||x_i|| ||w||, and the constant column adds half (see `distsms.matrix.augmented`).
-        """
+        """Return at least `Features.largest_terms` at any w of this norm; a constant column adds half of it."""
         return 1.5 * self.terms * norm
 
     def loss_of_proof(self, largest: float, lam: float) -> float:

@@ -1,7 +1,7 @@
 """A run starts, pauses and restarts the solver until the gap is proved or a limit is reached, and takes snapshots.
 
-Call `minimize`. The ranks that hold the solver's vectors execute a `TrainingRun`; the other ranks take part in its
-evaluations. The solver keeps its memory when the width of the smoothing changes.
+The ranks that hold the solver's vectors execute a `TrainingRun`; the other ranks take part in its evaluations. The
+solver keeps its memory when the width of the smoothing changes.
 """
 
 from __future__ import annotations
@@ -21,7 +21,6 @@ from distsms.optim.evaluation import Evaluator
 from distsms.optim.objective import Objective
 from distsms.optim.problem import SmoothedProblem
 from distsms.optim.result import Result, Snapshot, Status, StopRun
-from distsms.optim.second_derivatives import factor
 from distsms.optim.settings import Settings
 from distsms.optim.solvers.base import Outcome, Problem, Scaled, solver_class
 
@@ -36,42 +35,17 @@ def minimize(
     keep: Keeper = lambda snapshot: None,
     snapshot: Snapshot | None = None,
 ) -> Result:
-    """Minimize J over the rows of all ranks, to a proved gap. **Collective.**
+    """Minimize J over the rows of all ranks to a proved gap; the result is the same on every rank. **Collective.**
 
-    Parameters
-    ----------
-    objective : Objective
-        The objective, with this rank's rows.
-    settings : Settings
-        The same on every rank.
-    w : ndarray of shape (p,), optional
-        Where the run begins. By default 0, or where dual coordinate ascent or stochastic descent leads; see
-        `distsms.optim.dual_ascent` and `distsms.optim.stochastic`.
-    watch : callable
-        Called after every evaluation, on each rank that runs the solver, with the `State` and this rank's slice of the
-        best w so far, which must not be changed. The run's seconds and its time limit do not count the time in it.
-    keep : callable
-        Called with a `Snapshot` on each rank that runs the solver, every `settings.checkpoint_every` seconds and at the
-        end.
-    snapshot : Snapshot, optional
-        A snapshot that `keep` was given in a run of the same problem with the same solver and smoothing, on any number
-        of ranks. The run is continued from there. Its evaluations and seconds are added to the earlier ones, but the
-        time limit is for this call alone.
+    Without a `w` (p,) or a snapshot, it begins at 0, or where dual coordinate ascent or stochastic descent leads. On
+    each rank that runs the solver, `watch` is called after every evaluation with the `State` and this rank's slice of
+    the best w so far, which must not be changed, and its time does not count; `keep` is called with a `Snapshot` every
+    `settings.checkpoint_every` seconds and at the end. Such a snapshot, of the same problem with the same solver and
+    smoothing on any number of ranks, continues that run: evaluations and seconds are added, but the time limit is for
+    this call alone. Raises InputError if the solver needs a smoothed risk and the loss has none.
 
-    Returns
-    -------
-    Result
-        The same on every rank.
-
-    Raises
-    ------
-    InputError
-        If the solver needs a smoothed risk and the loss has none.
-
-    Notes
-    -----
-    Memory in addition to the data: `Settings.vectors_held` on each rank that runs the solver, and two vectors (p,) on
-    every rank, or three at the beginning, while the columns are described.
+    Memory besides the data: `Settings.vectors_held` on each rank that runs the solver, and two vectors (p,) on every
+    rank, or three at the beginning, while the columns are described.
     """
     comm, vectors = objective.comm, objective.vectors
     loss, result, opened = objective.losses[0], None, None
@@ -102,11 +76,7 @@ def minimize(
 
 
 def scale_of(objective: Objective, settings: Settings) -> Floats | None:
-    """Return a slice of the factors by which the solver's variables are multiplied to get w. **Collective.**
-
-    The result is None if the solver works on w itself. Raises InputError if it needs a smoothed risk and the loss has
-    none.
-    """
+    """Return a slice of the factors from the solver's variables to w, or None if it works on w. **Collective.**"""
     loss = objective.losses[0]
     settings.check_measure(loss.family.name, loss.family)
     exponent = settings.scaling_of(objective.p)
@@ -118,12 +88,7 @@ def scale_of(objective: Objective, settings: Settings) -> Floats | None:
 
 
 class TrainingRun:
-    """One run, on each rank that runs the solver. Vectors are slices; numbers and decisions are the same on these
-    ranks.
-
-    `scale` is the result of `scale_of`; for `watch` and `keep` see `minimize`, for `curvature_at` see
-    `SmoothedProblem`.
-    """
+    """One run, which can run once, on each rank with the solver; vectors are slices, and `scale` is of `scale_of`."""
 
     def __init__(
         self,
@@ -151,10 +116,7 @@ class TrainingRun:
     def run(
         self, w: Floats, snapshot: Snapshot | None = None, opened: Opened | None = None, spent: float = 0.0
     ) -> Result:
-        """Return the result of a run from a slice of w, from a snapshot, or from what an opening found.
-
-        spent : the seconds that it took to find w. w in the result is a slice. The object can be used only once.
-        """
+        """Return the result of a run from a slice of w, found in `spent` seconds, a snapshot or an opening."""
         course = self._course
         try:
             if opened is None:
@@ -165,7 +127,9 @@ class TrainingRun:
             else:
                 w = opened.w
                 course.begin(opened.seconds)
-                course.continue_from(opened)
+                course.count = opened.evaluations
+                # The first evaluation will bound the rounding errors more closely.
+                course.proof.planes.add(opened.r, opened.d, np.inf)
                 self._problem.evaluate_start(w)  # this often proves the gap, and then no solver is needed
                 with course.not_counted():
                     self._make_solver(w)
@@ -191,7 +155,6 @@ class TrainingRun:
         )
 
     def _solve(self) -> NoReturn:
-        """Run the solver again and again, until an evaluation raises StopRun or nothing helps."""
         course, problem, failures = self._course, self._problem, 0
         proof = course.proof
         while True:
@@ -231,7 +194,7 @@ class TrainingRun:
         moments = np.zeros(p)
         if self._scale is not None:
             moments = self._scale ** (-1 / settings.scaling_of(p)) - settings.lam
-        L = factor(sums, p, settings.lam, moments)
+        L = curvature.factor(sums, p, settings.lam, moments)
         problem.curvature_at = 0 if L is None else curvature.GROWTH * self._course.count
         if L is not None:
             self._of_solver, self._turned = curvature.Preconditioned(problem, L), True
@@ -245,7 +208,6 @@ class TrainingRun:
             self._keep_snapshot()
 
     def _keep_snapshot(self) -> None:
-        """Call `keep` with a snapshot, if the settings ask for snapshots and there was an evaluation."""
         course, problem = self._course, self._problem
         if self._settings.checkpoint_every is None or not course.count:
             return
@@ -258,7 +220,6 @@ class TrainingRun:
         self._seconds_kept = course.seconds
 
     def _restore(self, snapshot: Snapshot) -> None:
-        """Set the state to that of the run when the snapshot was taken."""
         course, problem = self._course, self._problem
         course.restore(snapshot.numbers)
         self._starts, problem.patience = snapshot.numbers["starts"] + 1, snapshot.numbers["patience"]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
@@ -19,9 +19,7 @@ OF_L1 = 8
 """How many more they and the solver hold with the elastic net."""
 
 PAIRS, PAIRS_OF_WIDE = 50, 5
-"""The usual history, and that with more columns than rows: there, work on vectors takes longer than passes over rows,
-and a longer history saves hardly any evaluations.
-"""
+"""The usual history, and that with more columns than rows, where work on vectors takes longer than passes over rows."""
 SCALING, FEW, SCALING_OF_MORE = 0.125, 512, 0.2
 """The usual exponent of the change of variables with at most `FEW` columns, and that with more."""
 
@@ -37,28 +35,24 @@ DESCENDED, OF_COLUMN = 10_000, 10
 """Stochastic descent is a start where there are so many rows, and so many for each column."""
 
 CURVED = 24
-"""Estimating the curvature takes so many bytes for each row, for a moment; see `distsms.optim.second_derivatives`."""
+"""Estimating the curvature takes so many bytes for each row, for a moment."""
 
 
 def curves(n: float, p: int, entries: float) -> bool:
-    """Return whether the curvature may be estimated on n rows with p columns and so many entries.
-
-    With more columns it takes too long. Rows with fewer entries take less memory than estimating it.
-    """
+    """Return whether the curvature may be estimated on n rows: in little time, with no more memory than they take."""
     return 2 * p <= n and p <= FEW and entries >= 8 * n
 
 
 def ascends(n: float, p: int, smooth_by_itself: bool) -> bool:
     """Return whether dual coordinate ascent pays on n rows with p columns.
 
-    For logistic regression it does if there are few rows beside the columns. For hinges it also does with about as
-    many rows as columns: there, L-BFGS needs hundreds of evaluations if lambda is small.
+    For logistic regression it does if there are few rows beside the columns. For hinges it also does with about as many
+    rows as columns: there, L-BFGS needs hundreds of evaluations if lambda is small.
     """
     return LEAST_ROWS <= n <= min(MOST_ROWS, (0.5 if smooth_by_itself else 2.0) * p)
 
 
 def descends(n: float, p: int) -> bool:
-    """Return whether stochastic descent is a good start on n rows with p columns."""
     return n >= max(DESCENDED, OF_COLUMN * p)
 
 
@@ -127,7 +121,7 @@ class Settings:
     max_evaluations: int = 10_000
     time_limit: float = float("inf")
     checkpoint_every: float | None = None
-    solver_options: tuple[str, ...] = field(default=())
+    solver_options: tuple[str, ...] = ()
     l1: float = 0.0
 
     def __post_init__(self) -> None:
@@ -161,13 +155,11 @@ class Settings:
 
     @property
     def traits(self) -> Traits:
-        """The properties of the solver."""
         return solver_class(self.solver).traits
 
     def check_measure(self, name: str, family: Family) -> None:
-        """Raise InputError if the solver needs a smoothed risk, and the measure called `name` has none.
-
-        `c_mu` is refused, too, if the risk of the measure is smooth by itself.
+        """Raise InputError if the solver needs a smoothed risk that the measure `name` lacks, or c_mu one that is not
+        smooth.
         """
         if self.c_mu is not None and family.smooth_by_itself:
             raise InputError(
@@ -178,16 +170,12 @@ class Settings:
             raise InputError(f"{name} has no smoothed risk, and {self.solver} needs one; use {exact}", everywhere=True)
 
     def scaling_of(self, p: int) -> float:
-        """Return the exponent of the change of variables with p columns."""
         usual = SCALING if p <= FEW else SCALING_OF_MORE
         return usual if self.scaling is None else self.scaling
 
     def history_within(self, p: int, wide: bool = False) -> int:
-        """Return the number of pairs in the solver's history if a rank holds p entries of each vector.
-
-        A pair takes 24 p bytes with "lmvm", 16 p with "lbfgs". There are at least 5 pairs, which is TAO's default.
-
-        wide : whether there are more columns than rows.
+        """Return the pairs in the solver's history, at least 5 (TAO's default), if a rank holds p entries of each
+        vector.
         """
         if not self.traits.history:
             return 0
@@ -196,11 +184,7 @@ class Settings:
         return int(min(pairs, room, max(5, self.max_evaluations)))
 
     def remembered_within(self, p: int, wide: bool = False) -> int:
-        """Return how many pairs are kept a second time for snapshots if a rank holds p entries of each vector.
-
-        They take at most a quarter of `vector_bytes`, but there are at least 5, or as many as in the history. There are
-        none if the solver needs no copies.
-        """
+        """Return how many pairs are kept twice for snapshots, in a quarter of `vector_bytes`, but at least 5."""
         if self.checkpoint_every is None or not self.traits.copies:
             return 0
         room = max(5, self.vector_bytes / 4 // (8 * self.traits.copies * max(p, 1)))
@@ -209,9 +193,8 @@ class Settings:
     def planes_within(self, p: int) -> int:
         """Return how many planes are kept, at least 2, if a rank holds p entries of each.
 
-        k planes and their Gram matrix take 8 k (p + k) bytes. If the planes are the solver's model, as many are kept as
-        `vector_bytes` allows; otherwise at most `planes`. Later planes replace a plane of weight 0; if there is none,
-        the two planes of least weight are merged.
+        k planes and their Gram matrix take 8 k (p + k) bytes. If they are the solver's model, as many are kept as
+        memory allows.
         """
         if self.traits.planes is PlaneUse.PAIR:
             return 2
@@ -221,11 +204,7 @@ class Settings:
         return int(min(most, max(2, room)))
 
     def opening_held(self, n: int, p: int, ranks: int, entries: int, smooth_by_itself: bool) -> Memory:
-        """Return what an opening takes on several ranks; see `ascend`.
-
-        n rows, which take `entries` bytes, are shared evenly. On a single rank it takes no more than the solver does
-        afterwards.
-        """
+        """Return what an opening takes on several ranks, which share n rows of `entries` bytes evenly; see `ascend`."""
         possible = self.traits.movable and self.checkpoint_every is None and not self.l1 and entries <= GATHERED
         if ranks == 1 or not (possible and ascends(n, p, smooth_by_itself)):
             return Memory()
@@ -237,16 +216,12 @@ class Settings:
         return Memory(CURVED * -(-n // ranks) + 24 * p**2) if possible else Memory()
 
     def vectors_held(self, p: int) -> int:
-        """Return the bytes of all vectors of a run if a rank holds p entries of each: solver, planes and `RUN`.
-
-        With more columns than rows they are fewer.
-        """
+        """Return the bytes of all vectors of a run (solver, planes and `RUN`) if a rank holds p entries of each."""
         planes, traits = self.planes_within(p), self.traits
         pairs = traits.history * self.history_within(p) + traits.copies * self.remembered_within(p)
         return 8 * p * (pairs + traits.vectors + planes + RUN + OF_L1 * bool(self.l1)) + 8 * planes**2
 
     def target(self, J: float) -> float:
-        """Return the gap to prove if the best J so far is J."""
         return max(self.epsilon or 0.0, (self.relative or 0.0) * J)
 
     def describe_target(self) -> str:

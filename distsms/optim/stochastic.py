@@ -5,19 +5,15 @@ Step t takes a pair (i, j), and moves w against a subgradient of lambda/2 ||w||^
     eta_t = 1 / (lambda (t + t0)),    t0 = max(2, 1 / (lambda eta_0)),    eta_0 = RATE / mean ||x_i - x_j||^2
 
 The start is the mean of w over the second half of the steps. It proves nothing. But where rows are many beside the
-columns, a tenth of them is enough to come close to the minimum, and from there the solver needs fewer evaluations than
-from w = 0: on data with up to some hundred columns often a third.
+columns, a tenth of them is enough to come close to the minimum, and from there the solver needs fewer evaluations, on
+data with up to some hundred columns often a third. Each rank takes rows of its own (of streamed ones, those that stay
+in memory) at equal distances, or as often as their weights say, in random order, and the starts of the ranks are
+averaged. If the hinges of the second half say that it is hardly better than w = 0, the run begins there.
 
-Each rank takes rows of its own at equal distances, or as often as their weights say, in random order, and the starts
-of the ranks are averaged. Where rows are streamed, it takes those that stay in memory, which are spread over the files.
-The hinges that the steps of the second half find, before they move w, say how good the start is. If it is hardly better
-than w = 0, the run begins there.
-
-References
-----------
-Shalev-Shwartz, Singer, Srebro & Cotter, Pegasos: primal estimated sub-gradient solver for SVM, Mathematical Programming
-127, 2011; Sculley, Large scale learning to rank, NIPS workshop on advances in ranking, 2009; Agarwal, Chapelle, Dudik
-& Langford, A reliable effective terascale linear learning system, JMLR 15, 2014, who start L-BFGS in the same way.
+References ---------- |Shalev-Shwartz, Singer, Srebro & Cotter, Pegasos: primal estimated sub-gradient solver for SVM,
+Mathematical Programming |127, 2011; Sculley, Large scale learning to rank, NIPS workshop on advances in ranking, 2009;
+Agarwal, Chapelle, Dudik |& Langford, A reliable effective terascale linear learning system, JMLR 15, 2014, who start
+L-BFGS in the same way.
 """
 
 from __future__ import annotations
@@ -45,7 +41,6 @@ BETTER = 0.95
 
 
 def suits(objective: Objective, settings: Settings) -> bool:
-    """Return whether a run with w = 0 at its start shall have such a start. The same on every rank."""
     loss = objective.losses[0]
     possible = is_usual(objective, settings) and loss.family.has_descent
     return possible and descends(loss.n, objective.p)
@@ -54,8 +49,8 @@ def suits(objective: Objective, settings: Settings) -> bool:
 def start(objective: Objective, settings: Settings) -> tuple[Floats | None, float]:
     """Return the start, (p,), the same on every rank, and the seconds that it took. **Collective.**
 
-    The start is None if no rank has rows of both classes in memory, or if w = 0 is about as good. Memory: three vectors
-    (p,), and about 24 bytes for each local row, as for an evaluation.
+    It is None if no rank has rows of both classes in memory, or if w = 0 is about as good. Memory: three vectors (p,),
+    and about 24 bytes for each local row, as for an evaluation.
     """
     comm, loss = objective.comm, objective.losses[0]
     lam, p = settings.lam, objective.p
@@ -95,9 +90,8 @@ def start(objective: Objective, settings: Settings) -> tuple[Floats | None, floa
 
 
 def _drawn(rows: NDArray[np.intp], weights: Floats | None, most: int, rng: np.random.Generator) -> NDArray[np.intp]:
-    """Return at most so many of the rows (k,), at equal distances, in random order. Local.
-
-    With weights, the distances are sums of weights, so that a row is drawn as often as its weight says.
+    """Return at most so many of the rows, at equal distances (sums of weights, if there are any), in random order.
+    Local.
     """
     k = min(most, len(rows))
     places = rng.permutation(k)
@@ -120,8 +114,8 @@ def descend(
 ) -> tuple[float, float]:
     """Take a step for each of the rows; return the sum of the hinges in the second half, and their number.
 
-    The rows are visited in the order given, those of the smaller class again and again. For lam and t0 see the module.
-    w and lag are zeros, which become the last w, and its mean over the second half.
+    The rows are visited in this order, those of the smaller class again and again. w and lag are zeros, which become
+    the last w, and its mean over the second half.
     """
     # w is kept as a v, so that a step costs what the entries of two rows cost. v is in the array w. After the second
     # half, the sum of a v over its steps is `scale` times v, less what each change of v has missed, which is in `lag`.

@@ -20,10 +20,7 @@ CODES, CELLS = 64, 12
 
 
 def section(contributions: Contributions | str | None, drawings: list[Drawing]) -> str:
-    """Return the sections on attributes, pairs and columns; "" for a model without features. Appends the figures.
-
-    contributions : the contributions, or a sentence that says why there are none
-    """
+    """Return the sections on attributes, pairs and columns; "" without features. Appends the figures."""
     if contributions is None:
         return ""
     if isinstance(contributions, str):

@@ -1,7 +1,4 @@
-"""Create matplotlib figures in one style, and save them or embed them in a page.
-
-Only this module imports matplotlib.
-"""
+"""Create matplotlib figures in one style; only this module imports matplotlib."""
 
 from __future__ import annotations
 
@@ -33,10 +30,7 @@ def blank(inches: tuple[float, float], rows: int = 1) -> tuple[Figure, Any]:
 
 
 def panels(inches: tuple[float, float], ratios: tuple[float, float], upright: bool) -> tuple[Figure, Any]:
-    """Return a new figure with two axes: one above the other with a common x-axis if `upright`, else side by side.
-
-    ratios : the heights of both, or their widths.
-    """
+    """Return a new figure with two axes of these ratios: above each other if `upright`, else side by side."""
     with matplotlib.rc_context(STYLE):
         figure = Figure(figsize=inches, layout="constrained")
         if upright:
@@ -79,10 +73,7 @@ def round_numbers(low: float, high: float) -> list[float]:
 
 
 def draw_logo(axes: Any, positions: Any, heights: Any, letters: str, colors: tuple[str, ...]) -> None:
-    """Draw a sequence logo: at each position, letters that are as high as their heights, the highest ones outside.
-
-    The heights are (positions, letters), and negative ones hang down from the axis. Colours are used in turn.
-    """
+    """Draw a sequence logo of heights (positions, letters), the highest outside; negative ones hang down."""
     outlines = [TextPath((0, 0), letter, size=1) for letter in letters]
     boxes = [outline.get_extents() for outline in outlines]
     for x, column in zip(positions, heights, strict=True):

@@ -1,8 +1,4 @@
-"""Draw the figures of a report: scores, curves, reliability of probabilities, convergence, path and baseline.
-
-Each figure is drawn once, for both the page and the files of `distsms report --figures`. All curves show the same
-operating points: the model's threshold, and the thresholds that the user asked for.
-"""
+"""Draw the figures of a report: scores, curves, reliability, convergence, path and baseline, for page and files."""
 
 from __future__ import annotations
 
@@ -84,9 +80,7 @@ def scores(histogram: Histogram, threshold: float) -> Drawing:
 
 
 def convergence(trace: dict[str, np.ndarray], against: str) -> Drawing:
-    """Draw the best J and its lower bound in the upper axes and their gap in the lower ones, over a column of the
-    trace.
-    """
+    """Draw the best J and its lower bound in the upper axes, and their gap in the lower ones."""
     figure, (above, below) = mpl.blank((4.2, 4.8), 2)
     x = trace["seconds" if against == "seconds" else "evaluation"]
     J, gap = trace["best_J"], trace["gap"]
@@ -109,10 +103,7 @@ def convergence(trace: dict[str, np.ndarray], against: str) -> Drawing:
 
 
 def path(curve: Sequence[Mean], points: Sequence[Point], choice: Choice, measure: str) -> Drawing:
-    """Draw a measure over lambda: on each held-out fold, their mean and standard error, and on the training rows.
-
-    Points whose lambda is not on the curve, which begins at the largest one, are left out; the chosen lambda is marked.
-    """
+    """Draw a measure over lambda: on each held-out fold, their mean and error, and on the training rows."""
     figure, (axes,) = mpl.blank(WIDE)
     name, lams = display_name(measure), [mean.lam for mean in curve]
     on_folds = [(point.lam, point.held_out[measure]) for point in points if point.held_out and point.lam in lams]
@@ -134,10 +125,7 @@ def path(curve: Sequence[Mean], points: Sequence[Point], choice: Choice, measure
 
 
 def methods(name: str, caption: str, label: str, intervals: Mapping[str, Interval], zero_line: bool) -> Drawing:
-    """Draw a value with its interval, in per cent, for each method.
-
-    `label` is that of the x-axis. With `zero_line` there is a vertical line at 0, which differences are compared with.
-    """
+    """Draw a value with its interval, in per cent, for each method; differences have a line at 0."""
     figure, (axes,) = mpl.blank(WIDE)
     for y, (method, interval) in enumerate(intervals.items()):
         value, style = 100 * interval.value, {"marker": "o", "markersize": 5, "capsize": 3}
@@ -156,10 +144,7 @@ def methods(name: str, caption: str, label: str, intervals: Mapping[str, Interva
 
 
 def roc(curve: Curve, measured: Mapping[str, Any], interval: str, marks: Sequence[Mark] = ()) -> Drawing:
-    """Draw the ROC curve, with the point of the PRBEP, the threshold, and further operating points, `marks`.
-
-    `measured` is what `ModelEvaluation.measures` has, `interval` that of ROCArea as text.
-    """
+    """Draw the ROC curve, with the point of the PRBEP, the threshold, and further operating points, `marks`."""
     figure, (axes,) = mpl.blank(SQUARE)
     axes.plot(curve.fpr, curve.tpr, color=BLUE, label="model")
     axes.plot([0, 1], [0, 1], color="grey", linestyle=":", label="chance")
@@ -178,10 +163,7 @@ def roc(curve: Curve, measured: Mapping[str, Any], interval: str, marks: Sequenc
 
 
 def roc_head(curve: Curve, measured: Mapping[str, Any], marks: Sequence[Mark] = ()) -> Drawing:
-    """Draw the ROC curve over a logarithmic false positive rate, with points at usual rates and the operating points.
-
-    The parameters are those of `roc`. The axis begins at half a negative row.
-    """
+    """Draw the ROC curve over a logarithmic false positive rate, from half a negative row on."""
     figure, (axes,) = mpl.blank(SQUARE)
     n_pos, n_neg = _sizes(measured)
     least = 0.5 / measured["n_neg"]
@@ -208,10 +190,7 @@ def roc_head(curve: Curve, measured: Mapping[str, Any], marks: Sequence[Mark] = 
 
 
 def precision_recall(curve: Curve, measured: Mapping[str, Any], marks: Sequence[Mark] = ()) -> Drawing:
-    """Draw the precision-recall curve, with the operating points and where precision equals recall (PRBEP).
-
-    The parameters are those of `roc`.
-    """
+    """Draw the precision-recall curve, with the operating points and where both are equal (PRBEP)."""
     figure, (axes,) = mpl.blank(SQUARE)
     n_pos, n_neg = _sizes(measured)
     share = n_pos / (n_pos + n_neg)
@@ -232,10 +211,7 @@ def precision_recall(curve: Curve, measured: Mapping[str, Any], marks: Sequence[
 
 
 def gain(curve: Curve, measured: Mapping[str, Any], marks: Sequence[Mark] = ()) -> Drawing:
-    """Draw the gain chart: the recall over the share of the rows that are called positive.
-
-    The parameters are those of `roc`.
-    """
+    """Draw the gain chart: the recall over the share of the rows that are called positive."""
     figure, (axes,) = mpl.blank(SQUARE)
     n_pos, n_neg = _sizes(measured)
     n = n_pos + n_neg
@@ -258,11 +234,7 @@ def gain(curve: Curve, measured: Mapping[str, Any], marks: Sequence[Mark] = ()) 
 
 
 def lift(curve: Curve, measured: Mapping[str, Any], marks: Sequence[Mark] = ()) -> Drawing:
-    """Draw the lift over the share of the rows that are called positive, which is on a logarithmic axis.
-
-    The parameters are those of `roc`. Between two points of the curve, the lift is that of a random order of the rows
-    between them.
-    """
+    """Draw the lift over the share of the rows that are called positive, on a logarithmic axis."""
     figure, (axes,) = mpl.blank(SQUARE)
     n_pos, n_neg = _sizes(measured)
     n = n_pos + n_neg
@@ -286,11 +258,7 @@ def lift(curve: Curve, measured: Mapping[str, Any], marks: Sequence[Mark] = ()) 
 
 
 def reliability(bins: Mapping[str, Sequence[Mapping[str, float]]], share: float) -> Drawing:
-    """Draw the reliability diagram: the share of positive rows over the mean probability, in bins.
-
-    `bins` has for each kind of rows what `calibration.reliability` returned. The share of positive rows among all rows
-    decides on the kind of axes.
-    """
+    """Draw the reliability diagram: the share of positive rows over the mean probability, in bins."""
     figure, (axes,) = mpl.blank(SQUARE)
     smallest = min((each["predicted"] for part in bins.values() for each in part if each["predicted"] > 0), default=1)
     least = max(min(smallest, 0.01) / 3, 1e-6) if share < RARE else 0.0

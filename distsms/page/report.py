@@ -48,10 +48,7 @@ class Report:
 
 
 def report(request: ReportRequest, comm: Communicator) -> Report:
-    """Evaluate the model on all ranks, and write the page on the root. **Collective.**
-
-    Raises InputError on all ranks as `distsms.workflow.report.report_data` does, and if matplotlib is missing.
-    """
+    """Evaluate the model on all ranks, and write the page on the root. **Collective.**"""
     with comm.fail_together():
         if comm.is_root:
             _require_matplotlib()

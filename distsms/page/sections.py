@@ -1,12 +1,12 @@
-"""Write the sections of a report on one model. Everything here runs on the root.
+"""Write the sections of a report on one model, on the root.
 
-Each section is a function of a `ReportData`, which returns HTML and appends its figures to a list of drawings. To add a
-section, add such a function to `SECTIONS`. A section for which there are no data returns an empty string.
+A section is a function of a `ReportData`, which returns HTML, "" without data, and appends its figures to a list. A
+further one is added to `SECTIONS`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
@@ -14,14 +14,16 @@ import numpy as np
 
 from distsms.base._version import __version__
 from distsms.base.formatting import format_bytes
-from distsms.base.measures import SHOWN
+from distsms.base.measures import SHOWN, display_name
 from distsms.metrics import row_sample
+from distsms.metrics.confidence import LEVEL
+from distsms.metrics.estimates import METHOD
 from distsms.models.contributions import leaf_rule
 from distsms.page import feature_sections, html, kmers, measure_sections, plots
 from distsms.page.html import Html, element
 from distsms.page.measure_sections import number as _number
 from distsms.page.plots import Drawing
-from distsms.page.selection_sections import baseline_section, path_section
+from distsms.workflow import baseline_text, path_result
 from distsms.workflow.report import ReportData
 
 WEIGHTS = 20
@@ -102,11 +104,51 @@ def _convergence(data: ReportData, drawings: list[Drawing]) -> Html:
 
 
 def _path(data: ReportData, drawings: list[Drawing]) -> str:
-    return path_section(data.path, drawings)
+    """Return the section on the path: a figure, the choice, and a table of all lambdas; "" without a path."""
+    if (result := data.path) is None:
+        return ""
+    measure, choice = result.select, result.choice
+    header, rows = path_result.points_table(result.points, measure, choice)
+    warnings = [element("p", f"Warning: {warning}.") for warning in result.data_warnings]
+    parts = [html.table("Each lambda", [name or "remark" for name in header], rows)]
+    if choice:
+        drawing = plots.path(result.means, result.points, choice, measure)
+        drawings.append(drawing)
+        lines = path_result.describe_choice(measure, choice, result.means, result.points).strip().splitlines()
+        paragraphs = [element("p", line.strip()) for line in lines]
+        note = "The standard error is that of the mean over the folds; it shows how uncertain the choice is."
+        paragraphs.append(element("p", note, class_="soft"))
+        parts.insert(0, html.side_by_side(drawing.to_html(), element("div", *paragraphs)))
+    return html.section(f"Path of lambdas, {_describe_folds(result.problem)}", *warnings, *parts)
+
+
+def _describe_folds(problem: Mapping[str, Any]) -> str:
+    return f"{problem['folds']} folds by {problem.get('folds_by', 'rows')}"
 
 
 def _baseline(data: ReportData, drawings: list[Drawing]) -> str:
-    return baseline_section(data.baseline, drawings)
+    """Return the section on other methods, and by how much distsms is ahead; "" without a baseline."""
+    if (result := data.baseline) is None:
+        return ""
+    measure = result.select
+    name, intervals = display_name(measure), {method.method: method.intervals[measure] for method in result.methods}
+    differences = {
+        method.method: method.differences[measure] for method in result.methods if measure in method.differences
+    }
+    figures = [plots.methods("methods", f"{name} on held-out folds", f"{name} [%]", intervals, False)]
+    if differences:
+        label = f"{name} of distsms less the other's, points"
+        figures.append(plots.methods("differences", "By how much distsms is ahead", label, differences, True))
+    drawings += figures
+    header, rows = baseline_text.header(measure), [baseline_text.cells(method, measure) for method in result.methods]
+    caption = f"Means over {_describe_folds(result.problem)}; intervals of {100 * LEVEL:g} % are of {METHOD}"
+    sentences = (element("p", sentence) for sentence in result.sentences)
+    return html.section(
+        "Beside other methods",
+        *sentences,
+        html.side_by_side(*map(Drawing.to_html, figures)),
+        html.table(caption, header, rows),
+    )
 
 
 def _weights(data: ReportData, drawings: list[Drawing]) -> Html:
@@ -143,14 +185,6 @@ def _weights(data: ReportData, drawings: list[Drawing]) -> Html:
             + (" The table of words above adds them up." if sequences.code_map.degree else "")
         )
     return html.section("Largest weights", element("p", meaning), html.table(caption, ["column", "weight", ""], rows))
-
-
-def _kmers(data: ReportData, drawings: list[Drawing]) -> str:
-    return kmers.section(data.evaluation.model, drawings)
-
-
-def _features(data: ReportData, drawings: list[Drawing]) -> str:
-    return feature_sections.section(data.contributions, drawings)
 
 
 def _usage(data: ReportData, drawings: list[Drawing]) -> str:
@@ -193,8 +227,8 @@ SECTIONS: tuple[Callable[[ReportData, list[Drawing]], str], ...] = (
     _convergence,
     _path,
     _baseline,
-    _kmers,
-    _features,
+    lambda data, drawings: kmers.section(data.evaluation.model, drawings),
+    lambda data, drawings: feature_sections.section(data.contributions, drawings),
     _weights,
     _usage,
     _provenance,

@@ -30,11 +30,7 @@ _UNEVEN = 0.2
 
 
 class _Axis:
-    """The codes of an attribute along an axis of a drawing: joined or left out, so that there are not too many.
-
-    `groups` has arrays of the codes at each place, in order, and `names` what the places say; for joined bins, what the
-    first one says. `edges` (places of bins - 1,) is empty for categories.
-    """
+    """The codes of an attribute along an axis of a drawing, joined or left out where there are too many."""
 
     def __init__(self, term: Term, axis: int, rows: Floats, most: int, importance: Floats | None = None) -> None:
         names, edges = term.codes(axis), term.edges(axis)

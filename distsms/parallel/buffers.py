@@ -1,7 +1,4 @@
-"""Split arrays into messages small enough for MPI's 32-bit counts, and into the shares of ranks.
-
-The functions return views and copy nothing.
-"""
+"""Split arrays into messages small enough for MPI's 32-bit counts, and into the shares of ranks: views, no copies."""
 
 from __future__ import annotations
 

@@ -2,8 +2,7 @@
 
 The class `Communicator` is for a single rank: its collectives return their argument or do nothing. Its subclass
 `distsms.parallel.mpi.MPICommunicator` implements them over MPI. Callers need not know which of the two they have.
-Arrays are C-contiguous NumPy arrays. Buffers of more than `buffers.COUNT_LIMIT` elements are sent in pieces, since MPI
-counts elements in 32 bits. No module outside this package imports mpi4py.
+Arrays are C-contiguous. No module outside this package imports mpi4py.
 """
 
 from __future__ import annotations
@@ -30,112 +29,58 @@ T = TypeVar("T")
 class Communicator:
     """The communicator of a job with a single rank, and the base class of the others.
 
-    Attributes
-    ----------
-    rank, size : int
-        This rank's number, from 0, and the number of ranks.
-    sent, received : Counter
-        The bytes that this rank gives to MPI and gets from it, by the name of the collective. Data that a rank keeps
-        for itself do not count. A buffer that is reduced counts once in each direction. A buffer that is broadcast
-        counts once at the root and once at each other rank, however the MPI library distributes it. Messages with
-        numbers of rows or with Python objects do not count.
-    failures : tuple of exception classes
-        What a collective raises if a rank has died and the others may go on. It is empty where one dead rank ends the
-        job: everywhere but in `distsms.parallel.survival`.
-    dead : list of DeadRank
-        The ranks that have died while the others went on.
-    on_death : callable
-        Called on every living rank with the numbers that newly dead ranks had at the beginning of the job.
+    `sent` and `received` count the bytes of arrays that this rank gives to MPI and gets from it, by the collective: a
+    buffer that is reduced once in each direction, one that is broadcast once at the root and at each other rank.
     """
 
-    rank = 0
-    size = 1
+    rank, size = 0, 1
+    # what a collective raises if a rank has died and the others may go on; see `distsms.parallel.survival`
     failures: tuple[type[BaseException], ...] = ()
 
     def __init__(self) -> None:
         self.sent: Counter[str] = Counter()
         self.received: Counter[str] = Counter()
-        self.dead: list[Any] = []
+        self.dead: list[Any] = []  # the `DeadRank`s, while the others went on
+        # called on every living rank with the numbers that newly dead ranks had at the beginning of the job
         self.on_death: Callable[[list[int]], None] = lambda ranks: None
 
     @property
     def is_root(self) -> bool:
-        """Whether this is rank 0, which writes the files."""
         return self.rank == 0
 
     def bytes_moved(self) -> tuple[int, int]:
-        """Return the bytes sent and received so far."""
         return sum(self.sent.values()), sum(self.received.values())
 
     def broadcast(self, array: NDArray[Any]) -> NDArray[Any]:
-        """Copy the root's `array` to every rank's `array`. **Collective**, in place.
-
-        The arrays have the same shape and dtype on all ranks.
-        """
+        """Copy the root's `array` to every rank's, of the same shape and dtype. **Collective**, in place."""
         return array
 
     def sum(self, array: NDArray[Any]) -> NDArray[Any]:
-        """Replace `array` on every rank by its sum over ranks (Allreduce). **Collective**, in place.
-
-        The arrays have the same shape and dtype on all ranks.
-        """
+        """Replace every rank's `array`, of one shape and dtype, by the sum over ranks. **Collective**, in place."""
         return array
 
     def maximum(self, array: NDArray[Any]) -> NDArray[Any]:
-        """Replace `array` on every rank by its elementwise maximum over ranks (Allreduce). **Collective**, in place.
-
-        The arrays have the same shape and dtype on all ranks.
-        """
+        """Replace every rank's `array` by the elementwise maximum over ranks. **Collective**, in place."""
         return array
 
     def reduce(self, array: NDArray[Any], piece: int | None = None) -> NDArray[Any]:
-        """Replace the root's `array` by its sum over ranks. **Collective**, in place.
-
-        Parameters
-        ----------
-        array : array
-            The same shape and dtype on all ranks; the other ranks' arrays do not change.
-        piece : int, optional
-            The maximum number of elements that are reduced at a time.
-        """
+        """Replace the root's `array` by the sum over ranks, `piece` elements at a time. **Collective**, in place."""
         return array
 
     def reduce_scatter(self, array: NDArray[Any], counts: Sequence[int], in_turn: bool = False) -> NDArray[Any]:
-        """Sum (n,) arrays over ranks and give each rank its share of the sum. **Collective.**
+        """Sum (n,) arrays over ranks; return this rank's share (counts[rank],), in rank order. **Collective.**
 
-        Parameters
-        ----------
-        array : (n,)
-            This rank's summand.
-        counts : (P,) ints
-            The length of each rank's share; the shares follow one another in rank order.
-        in_turn : bool, optional
-            Reduce to one rank after the other rather than by MPI's Reduce_scatter.
-
-        Returns
-        -------
-        (counts[rank],)
-            This rank's share. A single rank gets its own array back, not a copy.
+        in_turn : reduce to one rank after the other rather than by MPI's Reduce_scatter. A single rank gets its own
+        array back.
         """
         return array
 
     def replica(self, k: int, length: int, shared: bool) -> Replica:
-        """Return buffers for k vectors of the same length that every rank reads. **Collective.**
-
-        Parameters
-        ----------
-        k, length : int
-            The number of vectors and their length.
-        shared : bool
-            Whether the ranks of a node share one copy, if that is possible. Otherwise each rank has its own.
-        """
+        """Return buffers for k vectors that every rank reads, perhaps `shared` by a node's ranks. **Collective.**"""
         return Replica()
 
     def shared_sum(self, length: int) -> SharedSum | None:
-        """Return what sums vectors (length,) in memory that all ranks share; None if that is impossible.
-
-        **Collective.**
-        """
+        """Return what sums vectors (length,) in memory that all ranks share; None if none is. **Collective.**"""
         return None
 
     @property
@@ -148,101 +93,54 @@ class Communicator:
         return local
 
     def scatter_rows(self, whole: Floats | None, n_local: int) -> Floats:
-        """Split the root's (n,) array among the ranks, n_local to each: the inverse of `gather_rows`. **Collective.**
-
-        Parameters
-        ----------
-        whole : (n,) on the root, None elsewhere
-            All rows in rank order.
-        n_local : int
-            The length of this rank's part.
-        """
+        """Split the root's (n,) array, n_local to each rank in order: reverse `gather_rows`. **Collective.**"""
         assert whole is not None
         return whole
 
     def allgather_rows(self, local: NDArray[Any], counts: Sequence[int]) -> NDArray[Any]:
-        """Concatenate the ranks' (counts[rank],) arrays in rank order, on every rank. **Collective.**
-
-        A single rank gets its own array back, not a copy.
-        """
+        """Concatenate the ranks' (counts[rank],) arrays in order, on every rank; one rank: no copy. **Collective.**"""
         return local
 
     def alltoall_rows(self, rows: NDArray[Any], counts: NDArray[np.int64]) -> tuple[NDArray[Any], NDArray[np.int64]]:
-        """Send the first counts[0] rows of an array to rank 0, the next counts[1] rows to rank 1, and so on.
+        """Send the first counts[0] rows of an array to rank 0, the next counts[1] to rank 1, and so on. **Collective.**
 
-        **Collective.**
-
-        Parameters
-        ----------
-        rows : (sum(counts),)
-            What this rank sends.
-        counts : (P,) int64
-            How many rows go to each rank.
-
-        Returns
-        -------
-        rows : (sum of the received counts,)
-            What this rank received, in rank order. A single rank gets its own array back, not a copy.
-        counts : (P,) int64
-            How many rows came from each rank. A second call with these counts sends answers back the same way.
+        Returns the received rows in rank order, and how many came from each rank, (P,): a second call with these counts
+        sends answers back the same way. A single rank gets its own array back, not a copy.
         """
         return rows, counts
 
     def allgather(self, item: Any) -> list[Any]:
-        """Return every rank's Python object, in rank order.
-
-        **Collective.** For small objects in the set-up, never per evaluation.
-        """
+        """Return every rank's Python object, in rank order. **Collective**, for small objects in the set-up."""
         return [item]
 
     def bcast(self, item: Any) -> Any:
-        """Return the root's Python object on every rank.
-
-        **Collective.** For small objects in the set-up, never per evaluation.
-        """
+        """Return the root's Python object on every rank. **Collective**, for small objects in the set-up."""
         return item
 
     def node_ranks(self) -> list[int]:
-        """Return the ranks on this rank's node, which can share memory, including this one.
-
-        **Collective.** For the set-up.
-        """
+        """Return the ranks on this rank's node, which can share memory. **Collective**, in the set-up."""
         return [self.rank]
 
     def barrier(self) -> None:
         """Wait for all ranks. **Collective.**"""
 
     def root_first(self, make: Callable[[], T]) -> T:
-        """Call `make` on the root and afterwards on the other ranks; return its result.
-
-        **Collective.** `make` itself is local.
-
-        This is for functions that compile kernels: the root compiles them, and the other ranks load them from the
-        cache.
-        """
+        """Call `make` on the root, which compiles kernels, then on the others; return its result. **Collective.**"""
         result = make() if self.is_root else None
         self.barrier()
         return make() if result is None else result
 
     def surviving(self, work: Callable[[], T], renew: Callable[[], object] = lambda: None) -> T:
-        """Return `work()`. If a rank dies meanwhile, call `renew()` on the other ranks, and repeat the work there.
+        """Return `work()`. If a rank dies meanwhile, call `renew()` on the other ranks, and repeat the work.
+        **Collective.**
 
-        **Collective**, and so are `work` and `renew`. Where one dead rank ends the job, this only calls `work`.
-
-        Parameters
-        ----------
-        work : callable
-            It must have the same effect if it is called again, on fewer ranks, after it has failed anywhere.
-        renew : callable
-            Gives the living ranks what they need of the rows that the dead ranks held.
+        So are `work`, with the same effect if it is repeated, and `renew`, for the rows of the dead. Here it only
+        works.
         """
         return work()
 
     def require_all(self, n: int, *counts: int) -> None:
-        """Raise DistsmsError on all ranks unless each of these numbers of local rows adds up to n. **Collective.**
-
-        After a death this finds rows that nobody has read again. What is computed without them would be wrong.
-        """
+        """Raise DistsmsError on all ranks unless these numbers of local rows each add up to n. **Collective.**"""
         totals = self.sum(np.array(counts))
         if np.any(totals != n):
             raise DistsmsError(
@@ -253,18 +151,13 @@ class Communicator:
             )
 
     def require_same(self, values: Mapping[str, str], kind: str, remedy: str) -> None:
-        """Raise InputError on all ranks unless each of them was given the same texts by these names. **Collective.**
-
-        The message says which rank has another `kind` of thing, what differs first, and the remedy.
-        """
+        """Raise InputError on all ranks unless all have the same texts, each a `kind`, by name. **Collective.**"""
         for rank, other in enumerate(of_ranks := self.allgather(dict(values))):
             root = of_ranks[0]
             for name in {**root, **other}:
                 if root.get(name) != other.get(name):
-                    texts = [
-                        f"{name} {of_rank[name]}".strip() if name in of_rank else f"no {name}"
-                        for of_rank in (other, root)
-                    ]
+                    ranks = other, root
+                    texts = [f"{name} {of[name]}".strip() if name in of else f"no {name}" for of in ranks]
                     raise InputError(
                         f"rank {rank} of {self.size} was given another {kind} than rank 0: {texts[0]} instead of "
                         f"{texts[1]}. {remedy}",
@@ -273,14 +166,12 @@ class Communicator:
 
     @contextlib.contextmanager
     def fail_together(self) -> Iterator[None]:
-        """Run local work that may fail, such as reading files, so that all ranks fail if one does.
+        """Run local work that may fail, such as reading files, so that all ranks fail if one does. **Collective** at
+        the end.
 
-        **Collective** at the end.
-
-        The files that the body has read (`distsms.base.common_files`) must be the same on all ranks. The body must not
-        communicate. If it raises a `DistsmsError` on any rank, every rank raises the error of the
-        lowest failing rank. So it is reported once, and the job ends without an abort. Any other exception is a bug of
-        the program. It is not caught here, and `distsms.__main__` then aborts the job.
+        If the body, which must not communicate, raises a `DistsmsError` on any rank, every rank raises that of the
+        lowest; any other exception is a bug. Files that it has read (`distsms.base.common_files`) must be the same on
+        all ranks.
         """
         error: DistsmsError | None = None
         try:

@@ -2,19 +2,16 @@
 
 Each rank owns a range of the keys, which a hash has spread evenly. Every rank sends each of its different keys once to
 the owner, with the number of its rows of each class. So the owner knows the sizes of its groups, and its answers go
-back the same way.
-
-`WholeGroups` brings together the rows of each group, so that what concerns one group alone needs no messages.
-
-Only groups with rows of both classes count. There are two kinds of them:
+back the same way. `WholeGroups` brings together the rows of each group, so that what concerns one group alone needs no
+messages. Only groups with rows of both classes count there. There are two kinds of them:
 
 - A *small* group is handled whole on one rank. If one rank has all its rows, they stay there. If not, its rows travel
   to the rank that owns the group's key. Which rows travel is decided once; later only numbers of these rows are sent.
 - A *large* group has more rows than half of a rank's share of all rows (and more than `LEAST`). So there are fewer than
   two for each rank. Its rows stay where they are, and all ranks work on it together.
 
-Cost on each rank, for n_local rows: the construction takes O(n_local log n_local) time and about 150 bytes for each
-row; then 8 bytes remain for each row, and 16 more if the rows have weights or travel. No rank has memory of size n.
+Cost on each rank: the construction takes O(n_local log n_local) time and about 150 bytes for each row; then 8 bytes
+remain for each row, and 16 more if the rows have weights or travel.
 """
 
 from __future__ import annotations
@@ -36,17 +33,15 @@ LEAST = 4096
 
 
 class Groups:
-    """The rows of all ranks, grouped by key. Building it is **collective**, and takes O(n_local log n_local) time.
+    """The rows of all ranks, grouped by key. Building it is **collective**, and sends 24 bytes for each key of a rank.
 
     `keys` are the hashed keys of the groups that this rank owns, which ascend over all ranks; `positive` and `negative`
     are the numbers of all ranks' rows of each class in them, `holders` the number of ranks that have rows of the group,
-    and `holder` the last of these ranks, (groups,) each. `local_keys` are the different hashed keys of this rank's
-    rows, and `of_row` (n_local,) is the place of each row's group there. 24 bytes are sent for each different key of a
-    rank.
+    and `holder` the last of these, (groups,) each. `local_keys` are the different hashed keys of this rank's rows, and
+    `of_row` (n_local,) is the place of each row's group there.
     """
 
     def __init__(self, keys: NDArray[np.uint64], labels: NDArray[np.int8], seed: int, comm: Communicator) -> None:
-        """Group the rows by `keys` (n_local,) with `labels` (n_local,). Another `seed` gives another order."""
         self._comm = comm
         self.local_keys, self.of_row = np.unique(hashing.row_keys(keys, seed), return_inverse=True)
         owner = ((self.local_keys >> _BITS) * np.uint64(comm.size)) >> _BITS
@@ -60,20 +55,14 @@ class Groups:
         self.holder[self._of_received] = np.repeat(np.arange(comm.size), self._origin)
 
     def total(self, values: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Return the sum of all ranks' `values` (n_local,) over each group that this rank owns, (groups,). Collective.
-
-        Sums of whole numbers below 2^53 are exact.
-        """
+        """Return the sums of all ranks' `values` (n_local,) over this rank's groups, exact if whole. **Collective.**"""
         local = np.bincount(self.of_row, values, len(self.local_keys)).astype(float)  # bincount of nothing has integers
         received = self._comm.alltoall_rows(local, self._sent)[0]
         total: NDArray[np.float64] = np.bincount(self._of_received, received, len(self.keys)).astype(float)
         return total
 
     def to_rows(self, values: NDArray[Any]) -> NDArray[Any]:
-        """Return the value of each row's group, (n_local,), from the `values` (groups,) of the groups that a rank owns.
-
-        **Collective.**
-        """
+        """Return the value of each row's group, (n_local,), from those of the groups that ranks own. **Collective.**"""
         return self._comm.alltoall_rows(values[self._of_received], self._origin)[0][self.of_row]
 
 
@@ -89,15 +78,14 @@ class LargeGroup(NamedTuple):
 class WholeGroups:
     """The rows of groups with both classes. Building it is **collective**.
 
-    `rows` (held,) are the rows of the small groups that this rank handles, as places in what `extend` returns: group by
-    group, and in each group the positive rows first. `edges` (2 groups + 1,) says where the rows of each class begin
-    there: the positive rows of group g are edges[2 g] to edges[2 g + 1] - 1, the negative ones edges[2 g + 1] to
-    edges[2 g + 2] - 1. `positive` and `negative` (groups,) are the sums of the weights of each class in these groups,
-    `large` the large groups, in the same order on every rank, `count` the number of groups with both classes over all
-    ranks, and `pairs` the sum over them of the products of both classes' sums of weights.
+    `rows` are those of the small groups that this rank handles, as places in what `extend` returns: group by group, and
+    the positive ones first. `edges` (2 groups + 1,) says where the rows of each class begin there. `positive` and
+    `negative` (groups,) are the sums of the weights of each class, `large` the large groups, alike on every rank,
+    `count` the number of groups over all ranks, and `pairs` the sum over them of the products of both classes' sums of
+    weights.
 
-    `weights`, as `extend` returns them, are multiplied by a power of two, so that the largest sum of a class of such a
-    group is near 1: products of small sums would vanish beside the weights of rows that no group needs.
+    `weights` are multiplied by a power of two, so that the largest sum of a class is near 1: products of small sums
+    would vanish beside the weights of rows that no group needs.
     """
 
     def __init__(
@@ -121,10 +109,8 @@ class WholeGroups:
             exponent, needed = -math.frexp(heaviest)[1], np.zeros(len(keys), bool)
             needed[kept] = groups.to_rows(both)
             weights = np.ldexp(np.where(needed, weights, 0.0), exponent)
-            masses = (
-                np.ldexp(np.where(both, masses[0], 0.0), exponent),
-                np.ldexp(np.where(both, masses[1], 0.0), exponent),
-            )
+            positive_mass, negative_mass = (np.ldexp(np.where(both, mass, 0.0), exponent) for mass in masses)
+            masses = positive_mass, negative_mass
         numbers = np.array([np.count_nonzero(both), np.sum((masses[0] * masses[1])[both]), len(kept)])
         count, self.pairs, n = comm.sum(numbers).tolist()
         self.count = int(count)
@@ -144,10 +130,7 @@ class WholeGroups:
         place: NDArray[np.int64],
         weights: Floats | None,
     ) -> None:
-        """Decide which rows travel, and order the rows that this rank handles. Collective.
-
-        kept, signs, place : the rows that are not left out, their labels, and the rank that handles each (-1: none).
-        """
+        """Decide which of the `kept` rows go to what `place` (-1: none), and order this rank's. **Collective.**"""
         comm = self._comm
         leaving = np.flatnonzero((place >= 0) & (place != comm.rank))
         leaving = leaving[np.argsort(place[leaving], kind="stable")]
@@ -179,19 +162,13 @@ class WholeGroups:
         return self._n_local + int(self._origin.sum()) * self._travels
 
     def extend(self, values: NDArray[Any]) -> NDArray[Any]:
-        """Return the values of this rank's rows, (n_local,), followed by those of rows that came here. **Collective.**
-
-        Without such rows on any rank, these are the `values` themselves, and nothing is sent.
-        """
+        """Return the values of this rank's rows, (n_local,), then of those that came, if any. **Collective.**"""
         if not self._travels:
             return values
         return np.concatenate([values, self._comm.alltoall_rows(values[self._leaving], self._sent)[0]])
 
     def bring_back(self, extended: NDArray[Any]) -> NDArray[Any]:
-        """Return the values of this rank's rows, (n_local,), which the ranks that handle them found. **Collective.**
-
-        extended : (extended,), in the order of `extend`. It is overwritten.
-        """
+        """Return the values of this rank's rows from those in `extend`'s order, overwritten. **Collective.**"""
         if not self._travels:
             return extended
         back = self._comm.alltoall_rows(extended[self._n_local :], self._origin)[0]
@@ -207,10 +184,7 @@ def _large(
     masses: tuple[NDArray[np.float64], NDArray[np.float64]],
     comm: Communicator,
 ) -> list[LargeGroup]:
-    """Return the large groups. Collective.
-
-    kept : (m,) the local rows that `groups` has. is_large, masses : (groups,), of the groups that this rank owns.
-    """
+    """Return the large groups among `kept` rows; is_large, masses : of this rank's groups. **Collective.**"""
     of_rank = groups.keys[is_large], masses[0][is_large], masses[1][is_large]
     keys, positive, negative = (np.concatenate(parts) for parts in zip(*comm.allgather(of_rank), strict=True))
     if not len(keys):

@@ -1,8 +1,4 @@
-"""The collective operations over MPI, and the communicator of this job.
-
-`MPICommunicator` implements the operations that `distsms.parallel.communicator` describes. `world` returns the
-communicator of all ranks, and checks that the launcher and mpi4py use the same MPI library.
-"""
+"""The collective operations over MPI, and the communicator of this job; launcher and mpi4py must use one library."""
 
 from __future__ import annotations
 
@@ -32,8 +28,6 @@ LAUNCHER = re.compile(
 
 
 class MPICommunicator(Communicator):
-    """All ranks of an mpi4py communicator. See `Communicator` for the methods."""
-
     def __init__(self, mpi_comm: Any) -> None:
         super().__init__()
         self._comm = mpi_comm
@@ -42,7 +36,7 @@ class MPICommunicator(Communicator):
 
     @property
     def mpi(self) -> Any:
-        """mpi4py's module MPI, for `shared_memory` and `buffers`."""
+        """mpi4py's module MPI."""
         from mpi4py import MPI
 
         return MPI
@@ -227,10 +221,7 @@ def world() -> Communicator:
 
 
 def _refuse_pmix() -> None:
-    """Raise LaunchError if a launcher of PMIx, such as Open MPI's, meets the MPICH of PyPI, which would fail.
-
-    That MPICH does not know PMIx, and says so when it is started, in words that only its developers understand.
-    """
+    """Raise LaunchError if a launcher of PMIx meets the MPICH of PyPI, which would fail in words for its developers."""
     with contextlib.suppress(importlib.metadata.PackageNotFoundError):
         if "PMIX_RANK" in os.environ:
             library = f"MPICH {importlib.metadata.version('mpich')} of this environment"
@@ -262,11 +253,7 @@ def describe_launcher() -> str:
 
 
 def as_communicator(comm: Any) -> Communicator:
-    """Wrap an mpi4py communicator; None stands for this process alone, and a `Communicator` is returned as it is.
-    Local.
-
-    Raises InputError if it is none of these.
-    """
+    """Wrap mpi4py's communicator; None is this process alone; a `Communicator` stays. Raises InputError for others."""
     if isinstance(comm, Communicator):
         return comm
     if comm is not None and not hasattr(comm, "Get_size"):

@@ -5,18 +5,17 @@ the sum of the weights of the rows, with a position of at most tau. The place th
 position at which G reaches a given target.
 
 The search begins with an interval that contains the place, called the bracket, which is divided into K buckets. One
-pass over the rows computes how G changes in each bucket, and one Allreduce adds the tables of the ranks. Then G is
-known at the edges of all buckets. The bucket in which G reaches the target is divided into K buckets again, and so on,
-until it probably contains a single position. If it does not, its extremes are the next bracket. K and the factor by
-which positions are scaled are powers of two, and positions in the bracket are rounded to a grid. So the division has no
-rounding errors, and a row is in the same bucket in every round.
+pass over the rows computes how G changes in each bucket, and one Allreduce adds the tables of the ranks. The bucket in
+which G reaches the target is divided again, and so on, until it probably contains a single position. If it does not,
+its extremes are the next bracket. K and the factor by which positions are scaled are powers of two, and positions in
+the bracket are rounded to a grid. So the division has no rounding errors, and a row is in the same bucket in each
+round.
 
-Cost of a search: it begins with one pass over the local rows and an Allreduce of 8 (3 K + 1) bytes (12 KiB). If there
-are m rows in the first bracket, about log_K m more Allreduces follow. With each of them goes a pass over the rows in
-the bracket, or over all rows if those do not fit into the buffer. If the place is not in the first bracket, one more
-pass and two or three more Allreduces are needed, or about a hundred Allreduces if some scores are as large as 1e300.
-Memory: n_local bytes (2 n_local with weights) and 20 KiB, allocated once. All ranks take the same decisions, because an
-Allreduce gives identical numbers to all of them.
+Cost of a search: one pass over the local rows and an Allreduce of 8 (3 K + 1) bytes (12 KiB). If there are m rows in
+the first bracket, about log_K m more Allreduces follow, each with a pass over the rows in the bracket, or over all if
+those do not fit into the buffer. If the place is not in the first bracket, one more pass and two or three more
+Allreduces are needed, or about a hundred if some scores are as large as 1e300. Memory: n_local bytes (2 n_local with
+weights) and 20 KiB. All ranks take the same decisions, because an Allreduce gives identical numbers to all of them.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ from distsms.base.errors import InputError
 from distsms.base.typing import Floats
 from distsms.parallel import order_statistics_kernels as kernel
 from distsms.parallel.communicator import Communicator
-from distsms.parallel.order_statistics_kernels import BLOCK, BUCKETS, POSITIVE
+from distsms.parallel.order_statistics_kernels import BLOCK, BUCKETS, POSITIVE, Window
 
 LEVELS = 3  # how often a bracket is divided before its extremes are computed
 SAME = 1e-7  # positions in a bucket with at most this standard deviation, in buckets, are probably equal
@@ -41,20 +40,17 @@ ROWS_WIDE = 128  # and by so much that it contains about this many rows
 class BucketSearch:
     """The search for one place. In each round `count` makes a local table, and `narrow` uses the sum of all tables.
 
-    kinds : LEFT_OUT, POSITIVE or NEGATIVE for each row, uint8. target : the value that G has to reach, above 0 and at
-    most n, or the sum of the weights. weights : their mean is about 1, and they are above 0 but in rows that are left
-    out.
-
-    `rows_in_bracket` is how many rows, by weight, are in the first bracket. `done` says whether this bracket has been
-    divided far enough, `lost` whether the place is outside it; then `continue_between` must be called. `failed` says
-    whether a score of any rank is not finite. Within a bracket, positions are u = z scale - origin, in [0, K). A round
-    considers the positions in [left, right).
+    `kinds` is LEFT_OUT, POSITIVE or NEGATIVE for each row; G has to reach `target`, above 0 and at most n, or the sum
+    of the weights, whose mean is about 1. `rows_in_bracket` is how many rows, by weight, are in the first bracket.
+    `done` says whether this bracket has been divided far enough, `lost` whether the place is outside it; then
+    `continue_between` must be called. `failed` says whether a score of any rank is not finite. Within a bracket,
+    positions are u = z scale - origin, in [0, K). A round considers the positions in [left, right).
     """
 
     def __init__(self, kinds: NDArray[np.uint8], target: float, weights: Floats | None = None) -> None:
         self.kinds, self.target, self.weights = kinds, float(target), weights
-        self._found = np.empty(2 * BLOCK + len(kinds) // 8)  # the positions in the bracket
-        self._found_weights = None if weights is None else np.empty_like(self._found)
+        self._listed = np.empty(2 * BLOCK + len(kinds) // 8)  # the positions in the bracket
+        self._listed_weights = None if weights is None else np.empty_like(self._listed)
         self._block = np.empty(BLOCK), np.empty(BLOCK, np.uint8)
         self._table = np.empty(1 + 3 * BUCKETS)  # G below the bracket, and a table of the buckets
         self.rows_in_bracket = 0.0
@@ -67,32 +63,21 @@ class BucketSearch:
         return (0.0, 0.0) if self._last is None else (self._last - self._radius, self._last + self._radius)
 
     def start(self, shift: float) -> None:
-        """Begin a new search. If there was a search before, begin near its place.
-
-        Local, with the same argument on every rank.
-
-        shift : what is added to the scores of negative rows.
-        """
+        """Begin a search, near the last place if any; `shift` is for negative rows. Local, alike on all ranks."""
         self.shift, ends = shift, self.bracket
         self.failed, self.done, self.lost = False, False, not (ends[0] < ends[1] and all(map(math.isfinite, ends)))
         if not self.lost:
             self._begin(*ends, sure=False)
 
     def continue_between(self, low: float, high: float) -> None:
-        """Continue in the bracket [low, high], which certainly contains the place.
-
-        If an end is not finite, the search fails. Local.
-        """
+        """Continue in the bracket [low, high], which has the place; fail if an end is not finite. Local."""
         self.lost = False
         self.done = self.failed = not (math.isfinite(low) and math.isfinite(high))
         if not self.done:
             self._begin(low, high, sure=True)
 
     def keep(self, place: float, radius: float, rows: float) -> None:
-        """Remember a place that was found, so that the next search begins near it. Local.
-
-        radius, rows : half the width of a bracket around it, and how many rows that has.
-        """
+        """Remember a place, and half the width of a bracket around it with its rows, for the next search. Local."""
         if math.isfinite(place):
             if self._last is not None:
                 seen = radius * min(1.0, ROWS_WIDE / max(rows, 1.0))
@@ -110,25 +95,22 @@ class BucketSearch:
         self._level, self._rescan, self._sure = 0, True, sure
 
     @property
-    def _window(self) -> tuple[float, float, float, float, float, float]:
+    def _window(self) -> Window:
         right = self._left + BUCKETS / self._factor
-        return self.shift, self._scale, self._lift, self._origin, self._left, right
+        return Window(self.shift, self._scale, self._lift, self._origin, self._left, right)
 
     def count(self, scores: Floats) -> Floats:
-        """Return this rank's table for the buckets of the bracket, to be summed over ranks.
-
-        Local. O(n_local) in the first round of a bracket; then only rows in the bracket are considered, if they fit
-        into the buffer.
-        """
+        """Return this rank's table of the buckets, to be summed; a pass, unless rows fit the buffer. Local."""
         counted = self._table
         counted[:] = 0
         table = counted[1:].reshape(BUCKETS, 3)
         if self._rescan:
             start = fills = 0
             while fills == 0 or start < len(scores):
-                rows = scores, self.kinds, self.weights
-                listed = self._found, self._found_weights
-                start, self._m, below = kernel.collect(*rows, *self._window, start, *listed, self._block)
+                listed, masses = self._listed, self._listed_weights
+                start, self._m, below = kernel.collect(
+                    scores, self.kinds, self.weights, self._window, start, listed, masses, self._block
+                )
                 counted[0] += below
                 self._tabulate(table)
                 fills += 1
@@ -138,16 +120,11 @@ class BucketSearch:
         return counted
 
     def _tabulate(self, table: Floats) -> None:
-        weights = None if self._found_weights is None else self._found_weights[: self._m]
-        kernel.tabulate(self._found[: self._m], weights, self._left, self._factor, table)
+        weights = None if self._listed_weights is None else self._listed_weights[: self._m]
+        kernel.tabulate(self._listed[: self._m], weights, self._left, self._factor, table)
 
     def narrow(self, counted: Floats) -> None:
-        """Continue with the bucket in which G reaches the target. Local.
-
-        If G reaches the target outside the bracket, `lost` is set.
-
-        counted : the sum of all ranks' tables.
-        """
+        """Continue with the bucket in which G reaches the target by the summed table; else `lost` is set. Local."""
         table = counted[1:].reshape(BUCKETS, 3)
         if self._level == 0:
             self._value = float(counted[0]) - self.target  # subtracted first, so that the sum is small near the place
@@ -172,18 +149,12 @@ class BucketSearch:
         self.done = spread < SAME or self._level == LEVELS
 
     def extremes(self, scores: Floats) -> Floats:
-        """Return the largest position in the present bucket, and minus the smallest. Local.
-
-        If this rank has no row there, both are -inf.
-        """
-        return np.array(kernel.extremes(scores, self.kinds, *self._window, self._block))
+        """Return the largest position in the present bucket, and minus the smallest; -inf if it has no row. Local."""
+        return np.array(kernel.extremes(scores, self.kinds, self._window, self._block))
 
 
 def find_position(search: BucketSearch, scores: Floats, shift: float, comm: Communicator) -> float:
-    """Return the place exactly; NaN if a score of any rank is not finite. **Collective.**
-
-    shift : what is added to the scores of negative rows.
-    """
+    """Return the place exactly; NaN if any score is not finite. `shift` is added to negative rows. **Collective.**"""
     low, high = (float(scores.min()), float(scores.max())) if len(scores) else (math.inf, -math.inf)
     finite = len(scores) == 0 or (math.isfinite(low) and math.isfinite(high))
     search.start(shift)
@@ -204,10 +175,7 @@ def find_position(search: BucketSearch, scores: Floats, shift: float, comm: Comm
 
 
 def select(scores: Floats, k: int, comm: Communicator) -> float:
-    """Return the k-th largest of all ranks' scores. **Collective**, about six small Allreduces; O(n_local).
-
-    The result is NaN if a score of any rank is not finite. Raises InputError if there are fewer than k scores.
-    """
+    """Return the k-th largest of all scores, or NaN; InputError if there are fewer. **Collective**; O(n_local)."""
     n = int(comm.sum(np.array([len(scores)]))[0])
     if not 1 <= k <= n:
         raise InputError(f"k = {k} is not possible with {n} scores: choose k from 1 to {n}", everywhere=True)

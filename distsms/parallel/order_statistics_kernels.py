@@ -1,11 +1,11 @@
 """The compiled loops of `distsms.parallel.order_statistics`, which explains positions, brackets and buckets.
 
-A row is at the position u = z scale lift - origin. A round considers the rows with a position in [left, right).
-
-No loop allocates memory: to load one that does would take Numba 0.03 s more.
+A row is at the position u = z scale lift - origin. No loop allocates memory: to load one that does takes 0.03 s more.
 """
 
 from __future__ import annotations
+
+from typing import NamedTuple
 
 import numpy as np
 
@@ -16,56 +16,52 @@ BLOCK = 512  # number of rows that are processed together
 LEFT_OUT, POSITIVE, NEGATIVE = 0, 1, 2  # kinds of rows
 
 
+class Window(NamedTuple):
+    """The positions that a round considers, in [left, right), and how scores become positions."""
+
+    shift: float  # of negative rows
+    scale: float
+    lift: float
+    origin: float
+    left: float
+    right: float
+
+
 @njit(fastmath=False)  # explicit, since Numba would otherwise inline this function with its caller's fastmath
-def _position(score, kind, shift, scale, lift, origin):  # type: ignore[no-untyped-def]
+def _position(score, kind, window):  # type: ignore[no-untyped-def]
     """Return the position of a row, rounded to a grid of 2^-42 buckets."""
-    place = (score + (shift if kind == NEGATIVE else 0.0)) * scale * lift - origin
+    place = (score + (window.shift if kind == NEGATIVE else 0.0)) * window.scale * window.lift - window.origin
     return place + 3 * BUCKETS - 3 * BUCKETS if kind != LEFT_OUT else np.inf
 
 
 @njit(fastmath={"reassoc", "nsz"})
-def _compute_positions(scores, kinds, weights, shift, scale, lift, origin, left, right, places, inside):  # type: ignore[no-untyped-def]
+def _compute_positions(scores, kinds, weights, window, places, inside):  # type: ignore[no-untyped-def]
     """Compute the positions of a block of rows, and mark those in [left, right); return the weight of those below."""
     below = 0
     for j in range(len(scores)):
-        place = _position(scores[j], kinds[j], shift, scale, lift, origin)
+        place = _position(scores[j], kinds[j], window)
         places[j] = place
         a = 1 if weights is None else weights[j]  # without weights, whole numbers are counted faster
-        below += a if place < left else 0
-        inside[j] = (1 if place >= left else 0) & (1 if place < right else 0)
+        below += a if place < window.left else 0
+        inside[j] = (1 if place >= window.left else 0) & (1 if place < window.right else 0)
     return below
 
 
 @njit()
-def collect(scores, kinds, weights, shift, scale, lift, origin, left, right, start, listed, listed_weights, block):  # type: ignore[no-untyped-def]
-    """Copy the positions in [left, right) to `listed`, from row `start` on until `listed` is full.
+def collect(scores, kinds, weights, window, start, listed, listed_weights, block):  # type: ignore[no-untyped-def]
+    """Copy the positions in [left, right), and the weights, from row `start` on until `listed` is full.
 
-    If `weights` is not None, `listed_weights` receives the weights of the rows.
-
-    Returns the row to continue with, how many rows are in `listed`, and the weight of the rows below `left`. The rows
-    are processed in blocks and without a branch for each row, since a processor cannot predict whether a row is in the
-    interval.
-
-    block : two arrays (BLOCK,) of float64 and uint8, working space.
+    Returns the row to continue with, how many rows are listed, and the weight of the rows below `left`. Rows are
+    processed in blocks and without a branch for each, since a processor cannot predict whether a row is in the
+    interval. block : two arrays (BLOCK,) of float64 and uint8, working space.
     """
     places, inside = block
     m = 0
     below = 0.0
     while start < len(scores) and m + BLOCK <= len(listed):
         stop = min(len(scores), start + BLOCK)
-        below += _compute_positions(
-            scores[start:stop],
-            kinds[start:stop],
-            None if weights is None else weights[start:stop],
-            shift,
-            scale,
-            lift,
-            origin,
-            left,
-            right,
-            places,
-            inside,
-        )
+        of_block = None if weights is None else weights[start:stop]
+        below += _compute_positions(scores[start:stop], kinds[start:stop], of_block, window, places, inside)
         for j in range(stop - start):
             listed[m] = places[j]
             if weights is not None:
@@ -77,11 +73,7 @@ def collect(scores, kinds, weights, shift, scale, lift, origin, left, right, sta
 
 @njit()
 def tabulate(listed, weights, left, factor, table):  # type: ignore[no-untyped-def]
-    """Add rows to a table (K, 3) of the buckets.
-
-    The columns are the number (or summed weights) of the rows, the sum of their positions relative to the bucket, in
-    [0, 1), and the sum of the squares of these.
-    """
+    """Add rows to a table (K, 3): weights, and with these positions in the bucket, in [0, 1), and their squares."""
     K = len(table)
     for j in range(len(listed)):
         place = (listed[j] - left) * factor
@@ -96,12 +88,8 @@ def tabulate(listed, weights, left, factor, table):  # type: ignore[no-untyped-d
 
 @njit()
 def walk(table, value):  # type: ignore[no-untyped-def]
-    """Find the first bucket at whose right edge G >= target, and G - target at its left edge.
-
-    table : (K, 3), see `tabulate`.
-    value : G - target at the table's left end.
-
-    The bucket is K if there is none.
+    """Return the first bucket (or K) at whose right edge G >= target, and G - target at its left; at first it is
+    `value`.
     """
     for k in range(len(table)):
         grown = value + table[k, 0]
@@ -112,7 +100,7 @@ def walk(table, value):  # type: ignore[no-untyped-def]
 
 
 @njit()
-def extremes(scores, kinds, shift, scale, lift, origin, left, right, block):  # type: ignore[no-untyped-def]
+def extremes(scores, kinds, window, block):  # type: ignore[no-untyped-def]
     """Return the largest z with a position in [left, right), and minus the smallest. See `collect`."""
     places, inside = block
     high = -np.inf
@@ -120,10 +108,10 @@ def extremes(scores, kinds, shift, scale, lift, origin, left, right, block):  # 
     for start in range(0, len(scores), BLOCK):
         some = scores[start : start + BLOCK]
         of_some = kinds[start : start + BLOCK]
-        _compute_positions(some, of_some, None, shift, scale, lift, origin, left, right, places, inside)
+        _compute_positions(some, of_some, None, window, places, inside)
         for j in range(len(some)):
             if inside[j]:
-                place = some[j] + (shift if of_some[j] == NEGATIVE else 0.0)
+                place = some[j] + (window.shift if of_some[j] == NEGATIVE else 0.0)
                 high = max(high, place)
                 low = min(low, place)
     return high, -low
@@ -133,8 +121,7 @@ def extremes(scores, kinds, shift, scale, lift, origin, left, right, block):  # 
 def twice_below(low, high):  # type: ignore[no-untyped-def]
     """Return twice the number of pairs of a lower number in `low` and a higher one in `high`; a tie counts as one.
 
-    Both are sorted as by `numpy.sort`, with NaN as the highest number. Merging them takes a small part of the time of
-    searches.
+    Both are sorted as by `numpy.sort`, with NaN as the highest number. Merging takes far less time than searches.
     """
     total = below = up_to = 0
     for x in high:

@@ -1,14 +1,12 @@
 """Find the same order statistic again and again while scores change, with a few quick passes over the rows.
 
 Rows, positions and the place that is searched for are those of `distsms.parallel.order_statistics`. The place is the
-position of a row, and so it does not depend on where the search begins, unless sums of weights differ in their last
-digits.
+position of a row, and does not depend on where the search begins, unless sums of weights differ in their last digits.
 
-A pass surveys a bracket: it adds the weights of the rows below, and collects the different positions in the bracket
-with their weights. If the place is in the bracket, and the bracket has at most `MOST` different positions, all ranks
-receive these, and every rank finds the place by sorting them. Otherwise the next pass has a bracket around the place
-where it would be if the rows were spread evenly. The first bracket is that of `BucketSearch`: around the last place,
-and as wide as the place has moved lately. After `SURVEYS` passes, `find_position` finds the place.
+A pass surveys a bracket: it adds the weights of the rows below, and collects the different positions in it with their
+weights. If the place is in the bracket, and it has at most `MOST` different positions, all ranks receive these and sort
+them. Otherwise the next pass has a bracket around the place where it would be if the rows were spread evenly. The first
+bracket is that of `BucketSearch`. After `SURVEYS` passes, `find_position` finds the place.
 
 Cost of a pass over the local rows: an Allreduce of 8 (P + 4) bytes; and once an Allgather of at most 16 `MOST` bytes,
 or what `find_position` costs. 32 KiB of memory in addition to that of `BucketSearch`.
@@ -43,9 +41,8 @@ class PositionSearch:
         _survey(np.zeros(0), kinds[:0], of_none, 0.0, 0.0, 0.0, self._places, self._room)
 
     def find(self, scores: Floats, shift: float) -> float:
-        """Return the place; NaN if a score of any rank is not finite. **Collective.**
-
-        shift : the position of a negative row is its score plus this, and that of a positive row its score.
+        """Return the place; NaN if a score of any rank is not finite. `shift` is added to negative rows.
+        **Collective.**
         """
         place, radius, rows = self._find_in_brackets(scores, shift)
         if place is None:
@@ -56,10 +53,7 @@ class PositionSearch:
         return place
 
     def _find_in_brackets(self, scores: Floats, shift: float) -> tuple[float | None, float, float]:
-        """Return the place, or None if it was not among few positions in any bracket, and the numbers for `keep`.
-
-        Collective.
-        """
+        """Return the place, or None if no bracket had few positions, and the numbers for `keep`. **Collective.**"""
         search, lowest, highest = self._search, -np.inf, np.inf
         low, high = search.bracket
         for _ in range(SURVEYS):
@@ -76,7 +70,10 @@ class PositionSearch:
                 places = self.comm.allgather_rows(self._places[:m].ravel(), [2 * int(count) for count in counts])
                 # Many rows at few places: the next bracket is narrower by a third only, since places are far apart.
                 counted = max(sum(counts), min(rows, 1.5 * ROWS_WIDE))
-                return _pick(places.reshape(-1, 2), lacking), radius, counted
+                # The smallest of these up to which their weights add up to what is lacking.
+                positions, weights = places.reshape(-1, 2)[np.argsort(places[::2])].T
+                k = int(np.searchsorted(np.cumsum(weights), lacking))
+                return float(positions[min(k, len(positions) - 1)]), radius, counted
             if within == 0:
                 break
             # The place is not below `lowest`, and not above `highest`.
@@ -95,10 +92,7 @@ class PositionSearch:
 
 @njit(fastmath={"reassoc", "nsz"})
 def _mark(scores, kinds, weights, shift, low, high, inside):  # type: ignore[no-untyped-def]
-    """Mark the rows of a block with a position in [low, high].
-
-    Returns how many they are, the weights of the rows below and in it, and a number that is 0 if all scores are finite.
-    """
+    """Mark rows in [low, high]; return their number, the weights below and in it, and 0 if all scores are finite."""
     some = below = within = 0
     wrong = 0.0
     for j in range(len(scores)):
@@ -120,7 +114,6 @@ def _survey(scores, kinds, weights, shift, low, high, places, room):  # type: ig
 
     Returns a number that is 0 if all scores are finite, the weight of the rows below `low`, the weight and the number
     of the rows in the bracket, and the number of different positions; if these are more than `MOST`, a larger number.
-
     room : working space: (BLOCK,) uint8, (1,) float64, and the same number as uint64.
     """
     inside, one, bits = room
@@ -160,10 +153,3 @@ def _survey(scores, kinds, weights, shift, low, high, places, room):  # type: ig
             places[count, 0], places[count, 1] = places[slot, 0], places[slot, 1]
             count += 1
     return wrong, below, within, n_inside, m
-
-
-def _pick(places: Floats, target: float) -> float:
-    """Return the smallest of the positions places[:, 0] up to which the weights places[:, 1] add up to the target."""
-    sorted_places = places[np.argsort(places[:, 0])]
-    k = int(np.searchsorted(np.cumsum(sorted_places[:, 1]), target))
-    return float(sorted_places[min(k, len(places) - 1), 0])

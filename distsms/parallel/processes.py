@@ -1,7 +1,4 @@
-"""What Linux says of the processes of this host in /proc: names, parents, states, and whether they do anything.
-
-`distsms.parallel.watcher` uses it, so it imports nothing but Python's standard library.
-"""
+"""What Linux says of this host's processes in /proc. The watcher uses it, so it imports only the standard library."""
 
 from __future__ import annotations
 
@@ -19,11 +16,7 @@ RANKS = ("OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "SLURM_PROCID")  # var
 
 
 class Activity:
-    """For how long a process has been idle, and its state.
-
-    `least` seconds of processor time count as activity. `since` is when it was last seen active, by `time.monotonic`,
-    and `state` a letter as in ps.
-    """
+    """A process's `state`, a letter as in ps, and `since` when it uses less than `least` seconds of processor time."""
 
     def __init__(self, pid: int, least: float) -> None:
         self._pid, self._least = pid, least
@@ -32,7 +25,6 @@ class Activity:
         self.state = ""
 
     def look(self) -> None:
-        """Observe the process, and update `since` and `state`."""
         now = fields(self._pid)
         if not now:
             return  # the process has ended, which `run` notices by the closed pipe
@@ -53,7 +45,6 @@ def fields(pid: int) -> list[str]:
 
 
 def state(pid: int) -> str:
-    """Return the state of a process, a letter as in ps; "" if it has ended."""
     return (fields(pid) or [""])[0]
 
 
@@ -65,12 +56,10 @@ def end_of(pid: int) -> list[int]:
 
 
 def parent(pid: int) -> int:
-    """Return the parent of a process; 0 if the process has ended."""
     return int((fields(pid) or ["", "0"])[1])
 
 
 def name(pid: int) -> str:
-    """Return the name of a process; "" if it has ended."""
     with contextlib.suppress(OSError), open(f"/proc/{pid}/comm") as file:
         return file.read().strip()
     return ""
@@ -82,10 +71,7 @@ def deaths_forgiven() -> bool:
 
 
 class Siblings:
-    """The ranks that the launcher has started on this host, beside one of them.
-
-    A job whose launcher forgives deaths hangs if a rank dies before MPI has started everywhere: MPI does not notice it.
-    """
+    """The ranks of this host; a job that forgives deaths hangs, unseen by MPI, if one dies before MPI starts."""
 
     def __init__(self, pid: int) -> None:
         self._pid, self._complete = pid, time.monotonic()
@@ -99,10 +85,10 @@ class Siblings:
 
 
 def others_gone(pid: int) -> int:
-    """Return how many of the ranks that the launcher started on this host beside a rank have ended.
+    """Return how many of the ranks that the launcher started on this host beside a rank have ended; 0 if that is
+    unknown.
 
-    It is 0 where that cannot be known: Open MPI tells its ranks how many it has started on their host, and these are
-    its children unless a shell is between them.
+    Open MPI tells its ranks how many it has started there, and these are its children unless a shell is between them.
     """
     started, launcher = int(os.environ.get("OMPI_COMM_WORLD_LOCAL_SIZE", 0)), parent(pid)
     if not started or name(launcher) not in LAUNCHERS:

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
 
+from distsms.base.typing import Floats
 from distsms.parallel import buffers
 
 MPICommunicator: TypeAlias = Any
@@ -18,42 +18,15 @@ SHARED_MEMORY = "/dev/shm"  # noqa: S108 - where Linux, and so MPI, keeps shared
 
 
 class Replica:
-    """Buffers for k vectors that every rank can read whole.
+    """Buffers for k vectors that every rank can read whole: of a single rank, and in subclasses of several."""
 
-    This class is for a single rank and uses the caller's own vectors; subclasses are for several ranks.
-    """
-
-    def broadcast(self, rows: Sequence[NDArray[np.float64]] | None) -> NDArray[np.float64]:
-        """Return the root's k vectors, on every rank. **Collective.**
-
-        Parameters
-        ----------
-        rows : sequence of k arrays (length,) on the root, None elsewhere
-            The vectors.
-
-        Returns
-        -------
-        (k, length) float64
-            Valid until the next call.
-        """
+    def broadcast(self, rows: Sequence[Floats] | None) -> Floats:
+        """Return the root's k vectors, None elsewhere, on every rank, until the next call. **Collective.**"""
         assert rows is not None
         return rows[0][None, :] if len(rows) == 1 else np.array(rows)
 
-    def gather(self, slices: Sequence[NDArray[np.float64]], counts: Sequence[int]) -> NDArray[np.float64]:
-        """Return k vectors of which each rank holds a slice, on every rank. **Collective.**
-
-        Parameters
-        ----------
-        slices : sequence of k arrays (counts[rank],)
-            This rank's slices.
-        counts : (P,) ints
-            The lengths of the ranks' slices, which follow one another in rank order.
-
-        Returns
-        -------
-        (k, length) float64
-            Valid until the next call.
-        """
+    def gather(self, slices: Sequence[Floats], counts: Sequence[int]) -> Floats:
+        """Return k vectors, of which each rank has a slice, on every rank, until the next call. **Collective.**"""
         return self.broadcast(slices)
 
     def close(self) -> None:
@@ -61,10 +34,7 @@ class Replica:
 
 
 def over_ranks(comm: MPICommunicator, k: int, length: int, shared: bool) -> Replica:
-    """Return buffers for k vectors (length,) on several ranks. **Collective.**
-
-    shared : share one copy among the ranks of each node, if these are consecutive and there is enough shared memory.
-    """
+    """Return buffers for k vectors (length,), `shared` by the ranks of a node where possible. **Collective.**"""
     node = comm.node_ranks() if shared else [comm.rank]
     nodes = comm.allgather(node)
     contiguous = all(ranks == list(range(ranks[0], ranks[-1] + 1)) for ranks in nodes)
@@ -74,7 +44,7 @@ def over_ranks(comm: MPICommunicator, k: int, length: int, shared: bool) -> Repl
 
 
 def _shared_memory(comm: MPICommunicator, node: list[int], size: int) -> bool:
-    """Return whether the shared memory of every node has at least `size` free bytes. Collective."""
+    """Return whether the shared memory of every node has at least `size` free bytes. **Collective.**"""
     try:
         status = os.statvfs(SHARED_MEMORY)
         free = status.f_bavail * status.f_frsize
@@ -88,17 +58,17 @@ class OnePerRank(Replica):
 
     def __init__(self, comm: MPICommunicator, k: int, length: int) -> None:
         self._comm, self._shape = comm, (k, length)
-        self._rows: NDArray[np.float64] | None = None
+        self._rows: Floats | None = None
 
-    def _buffer(self) -> NDArray[np.float64]:
+    def _buffer(self) -> Floats:
         if self._rows is None:
             self._rows = np.empty(self._shape)
         return self._rows
 
-    def broadcast(self, rows: Sequence[NDArray[np.float64]] | None) -> NDArray[np.float64]:
+    def broadcast(self, rows: Sequence[Floats] | None) -> Floats:
         return self._comm.broadcast(self._buffer() if rows is None else super().broadcast(rows))
 
-    def gather(self, slices: Sequence[NDArray[np.float64]], counts: Sequence[int]) -> NDArray[np.float64]:
+    def gather(self, slices: Sequence[Floats], counts: Sequence[int]) -> Floats:
         vectors, comm = self._buffer(), self._comm
         for whole, mine in zip(vectors, slices, strict=True):
             buffers.share(whole, counts, comm.rank)[:] = mine
@@ -114,9 +84,8 @@ class OnePerRank(Replica):
 class OnePerNode(Replica):
     """One copy per node, in shared memory. Only the first rank of each node, its leader, communicates.
 
-    The ranks of a node are consecutive. There is a barrier before a rank writes, so that no rank still reads, and one
-    before a rank reads, so that all have written. Each consists of a barrier between processes and of memory barriers,
-    which are separate calls (MPI 3.1, section 11.4).
+    There is a barrier before a rank writes, so that no rank still reads, and one before a rank reads, so that all have
+    written. Each consists of a barrier between processes and of memory barriers (MPI 3.1, section 11.4).
     """
 
     def __init__(self, comm: MPICommunicator, k: int, length: int, nodes: Sequence[tuple[int, ...]]) -> None:
@@ -134,7 +103,7 @@ class OnePerNode(Replica):
         self._node.Barrier()
         self._window.Sync()
 
-    def broadcast(self, rows: Sequence[NDArray[np.float64]] | None) -> NDArray[np.float64]:
+    def broadcast(self, rows: Sequence[Floats] | None) -> Floats:
         self._synchronize()
         if rows is not None:
             for mine, row in zip(self._rows, rows, strict=True):
@@ -146,7 +115,7 @@ class OnePerNode(Replica):
         self._synchronize()
         return self._rows
 
-    def gather(self, slices: Sequence[NDArray[np.float64]], counts: Sequence[int]) -> NDArray[np.float64]:
+    def gather(self, slices: Sequence[Floats], counts: Sequence[int]) -> Floats:
         self._synchronize()
         for whole, mine in zip(self._rows, slices, strict=True):
             buffers.share(whole, counts, self._comm.rank)[:] = mine
@@ -173,9 +142,8 @@ class OnePerNode(Replica):
 class SharedSum:
     """Sums vectors over ranks that are all on one node: each rank adds up a slice of all ranks' vectors.
 
-    Construction is **collective**; each rank takes 8 length bytes of shared memory. Each rank copies its vector to
-    shared memory. After a barrier it reads its slice of each. There is a barrier before the next vector is written,
-    too. `OnePerNode` says what a barrier consists of.
+    Construction is **collective**; each rank takes 8 length bytes of shared memory, to which it copies its vector
+    between barriers as those of `OnePerNode`.
     """
 
     def __init__(self, comm: MPICommunicator, length: int) -> None:
@@ -190,10 +158,9 @@ class SharedSum:
         self._comm.barrier()
         self._window.Sync()
 
-    def scatter(self, array: NDArray[np.float64], counts: Sequence[int]) -> NDArray[np.float64]:
-        """Return this rank's slice of the sum of all ranks' arrays, of at most `length` entries. **Collective.**
-
-        counts : (P,) ints, the lengths of the ranks' slices, which follow one another in rank order.
+    def scatter(self, array: Floats, counts: Sequence[int]) -> Floats:
+        """Return this rank's slice (counts[rank],) of the sum of all ranks' arrays, of at most `length`.
+        **Collective.**
         """
         self._synchronize()
         self._vectors[self._comm.rank][: len(array)] = array
@@ -204,7 +171,7 @@ class SharedSum:
             total += other
         return total
 
-    def reduce(self, array: NDArray[np.float64]) -> NDArray[np.float64]:
+    def reduce(self, array: Floats) -> Floats:
         """Set the root's array, of any length, to the sum of all ranks' arrays; return the array. **Collective.**"""
         rank, size = self._comm.rank, self._comm.size
         for piece in buffers.pieces(array, len(self._vectors[0])):
@@ -223,10 +190,7 @@ class SharedSum:
 
 
 def shared_sum(comm: MPICommunicator, length: int) -> SharedSum | None:
-    """Return what sums vectors (length,) in shared memory; None if that is impossible. **Collective.**
-
-    It is possible if all ranks are on one node, which has enough shared memory.
-    """
+    """Return what sums vectors in shared memory, if all ranks are on one node with enough of it. **Collective.**"""
     node = comm.node_ranks()
     alone = bool(comm.maximum(np.array([len(node) < comm.size], np.int64))[0])
     if comm.size == 1 or alone or not _shared_memory(comm, node, 8 * length * comm.size):

@@ -1,11 +1,8 @@
-"""Signals that ask a run to save its state and stop.
+"""Signals that ask a run to save its state and stop after the current evaluation.
 
-The signal handler only records the signal. The run stops after the current evaluation. A run that still waits for its
-rows has nothing to save. If it waits for a disk that hangs, it may not even come to its handler, so a small process
-beside it ends it `GRACE` seconds after the signal.
-
-Batch systems announce preemption and time limits by SIGTERM, SIGUSR1 or SIGUSR2, which they often send to one rank
-only.
+A run that still waits for its rows has nothing to save. If it waits for a disk that hangs, it may not even come to its
+handler, so a small process beside it ends it `GRACE` seconds after the signal. Batch systems announce preemption and
+time limits by SIGTERM, SIGUSR1 or SIGUSR2, which they often send to one rank only.
 """
 
 from __future__ import annotations
@@ -27,10 +24,7 @@ OF_BATCH_SYSTEMS = signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2
 
 
 class StopSignals:
-    """A context in which stop signals are recorded and do not end the process. `wanted` says whether there was one.
-
-    A second SIGINT (Ctrl-C) raises KeyboardInterrupt.
-    """
+    """A context in which stop signals are recorded and end nothing, but a second Ctrl-C, a KeyboardInterrupt."""
 
     def __init__(self) -> None:
         self.received: int | None = None

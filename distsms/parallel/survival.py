@@ -1,14 +1,13 @@
 """Ranks that go on when another rank dies, by the User Level Failure Mitigation (ULFM) of MPI 4.1 and Open MPI 5.
 
 The work of the ranks is cut into pieces that can be repeated, such as one evaluation: see `Communicator.surviving`. At
-the end of each piece all ranks agree (MPI's Agree) on whether all of them live and have done the piece. If so, all keep
-its result. If not, nobody does: a rank that fails revokes the communicator, so that every other rank fails, too. All
-make a new communicator without the dead ranks, distribute the rows anew, and repeat the piece. Ranks keep their order,
-so that the root stays rank 0.
+the end of each piece all ranks agree (MPI's Agree) on whether all live and have done it. If not, nobody keeps its
+result: a rank that fails revokes the communicator, so that every other rank fails, too, and all make a new one without
+the dead, distribute the rows anew, and repeat the piece. Ranks keep their order, so that the root stays rank 0.
 
-Without the agreement, a rank could not trust its results. When a rank has died in the middle of a collective, the
-collective raises an exception on some of the other ranks. On others it may return without one, and Open MPI 5.0.11 was
-seen to return without the data then. So an exception of any kind may be the consequence of a death.
+Without the agreement, a rank could not trust its results. When a rank has died in the middle of a collective, that
+raises an exception on some ranks; on others it may return without one, in Open MPI 5.0.11 even without the data. So an
+exception of any kind may be the consequence of a death.
 """
 
 from __future__ import annotations
@@ -50,10 +49,7 @@ class _FailedElsewhere(DistsmsError):
 
 
 class SurvivingCommunicator(MPICommunicator):
-    """The ranks of a job that live. `rank` and `size` change when a rank dies; construction is collective.
-
-    `dead` has the ranks that have died so far, in the order in which they were noticed.
-    """
+    """The ranks of a job that live. `rank` and `size` change when a rank dies; construction is **collective**."""
 
     def __init__(self, mpi_comm: Any) -> None:
         super().__init__(mpi_comm.Dup())
@@ -101,10 +97,7 @@ class SurvivingCommunicator(MPICommunicator):
         return (done, None) if fine else (None, error or _FailedElsewhere(FAILED_ELSEWHERE, everywhere=True))
 
     def _leave_out_the_dead(self, error: Exception) -> None:
-        """Replace the communicator by one of those ranks that live. **Collective** among these.
-
-        If no rank has died, raise the error, which then has another reason.
-        """
+        """Replace the communicator by that of the living; raise the error if none has died. **Collective.**"""
         old = self._comm
         old.Revoke()
         new = old.Shrink()
@@ -115,16 +108,19 @@ class SurvivingCommunicator(MPICommunicator):
         self._comm, self.rank, self.size = new, new.Get_rank(), new.Get_size()
         self.dead += dead
         if self._living[0][0] != 0:
-            self._end_without_root(dead[0])
+            if self.rank == 0:
+                print(
+                    f"distsms: {dead[0]} has died. It held the state of the run, which therefore ends. A run with"
+                    " --checkpoint continues with the same line and --resume",
+                    file=sys.stderr,
+                )
+            self.abort(EXIT_KILLED)
         if not dead:
             raise error
         self.on_death([rank for rank, _ in dead])
 
     def leave(self, code: int) -> None:
-        """End this process with an exit code once its work is done; in a job without deaths, do nothing.
-
-        With dead ranks, MPI_Finalize may wait forever. The root goes last, for the others cannot go on without it.
-        """
+        """End a process whose MPI_Finalize may wait forever, since ranks have died; the root last, whom others need."""
         if self.dead:
             time.sleep(LAST_SECONDS if self.is_root else 0.0)
             for stream in (sys.stdout, sys.stderr):
@@ -132,22 +128,9 @@ class SurvivingCommunicator(MPICommunicator):
                     stream.flush()
             os._exit(code)
 
-    def _end_without_root(self, root: DeadRank) -> None:
-        if self.rank == 0:
-            print(
-                f"distsms: {root} has died. It held the state of the run, which therefore ends. A run with --checkpoint"
-                " continues with the same line and --resume",
-                file=sys.stderr,
-            )
-        self.abort(EXIT_KILLED)
-
 
 def surviving(comm: Communicator) -> Communicator:
-    """Return a communicator of the same ranks that lets the others go on if a rank dies. **Collective.**
-
-    A single rank gets its own communicator back. Raises LaunchError on all ranks if MPI cannot do that, or was not told
-    to.
-    """
+    """Return a communicator with which the others go on if a rank dies; LaunchError if MPI cannot. **Collective.**"""
     if comm.size == 1:
         return comm
     versions = library_versions()

@@ -1,9 +1,7 @@
 """Where the solver's vectors of length p are held: whole on the root, or distributed in slices over all ranks.
 
-- `RootVectors`: the root runs the solver. w goes to all ranks by Bcast, X'c to the root by Reduce. The other ranks wait
-  for the root's requests.
-- `DistributedVectors`: all ranks run the solver in lock-step. Slices of w go to all ranks by Allgather, X'c becomes
-  slices by Reduce-scatter.
+`RootVectors`: w goes to all ranks by Bcast, X'c to the root by Reduce; the others wait for the root's requests.
+`DistributedVectors`: slices of w go to all ranks by Allgather, X'c becomes slices by Reduce-scatter.
 """
 
 from __future__ import annotations
@@ -18,9 +16,7 @@ from distsms.parallel.communicator import Communicator, self_communicator
 from distsms.parallel.vectors import IN_MEMORY, Vectors, triangular
 
 SPREAD_FROM = 2**20
-"""Number of columns from which vectors are distributed: one pass over a vector then takes longer than the extra sums
-over ranks.
-"""
+"""Number of columns from which vectors are distributed: a pass over one then takes longer than the extra sums."""
 SHARED_FROM = 2**17
 """Number of columns from which the ranks of a node share one copy of w, which then takes 1 MiB or more."""
 PIECE = 2**17
@@ -29,10 +25,7 @@ STEPS = ("root", "spread")
 
 
 class RootVectors(Vectors):
-    """Whole vectors on the root, which runs the solver; the other ranks answer its requests.
-
-    Only the root needs the sum X'c.
-    """
+    """Whole vectors on the root, which runs the solver and needs the sum X'c; the others answer its requests."""
 
     outward = "broadcast"
 
@@ -164,10 +157,7 @@ class DistributedVectors(Vectors):
 
 
 def choose_step(step: str, p: int, size: int) -> tuple[str, str]:
-    """Return where the solver's vectors of length p are held, "root" or "spread", and the reason in words. Local.
-
-    "auto" distributes them from `SPREAD_FROM` columns on.
-    """
+    """Return "root" or, from `SPREAD_FROM` columns on, "spread": where vectors are held; and why, in words. Local."""
     if step != "auto":
         return step, "as asked for"
     if size == 1:
@@ -178,10 +168,7 @@ def choose_step(step: str, p: int, size: int) -> tuple[str, str]:
 
 
 def make_vectors(step: str, p: int, comm: Communicator) -> Vectors:
-    """Build a run's vectors and choose the fastest collective; nodes share one copy of w where that pays.
-
-    **Collective.**
-    """
+    """Build a run's vectors and choose the fastest collective; nodes may share one copy of w. **Collective.**"""
     vectors = {"root": RootVectors, "spread": DistributedVectors}[step](comm, p, p >= SHARED_FROM)
     vectors.choose_collective()
     return vectors

@@ -1,8 +1,7 @@
 """The solver's vectors of length p, and the operations on them, wherever the vectors are held.
 
-A rank that runs the solver holds `length` entries of each vector. All these ranks must take the same decisions. So
-they decide only by numbers that are identical on all of them: sums over ranks, since an Allreduce gives the same number
-to every rank, or the root's numbers (`root_values`). `distsms.parallel.vector_placement` has the two placements.
+A rank that runs the solver holds `length` entries of each vector. All these ranks must take the same decisions, by
+numbers that are identical on all of them: sums over ranks, or the root's numbers (`root_values`).
 """
 
 from __future__ import annotations
@@ -24,33 +23,15 @@ MEASURED_FROM = 2**13
 IN_MEMORY = "shared memory"
 """The name of the way to sum X'c in memory that all ranks share."""
 SUMMED = 2**14
-"""Number of entries that are summed in one go; these partial sums are added afterwards, which keeps rounding errors
-small.
-"""
+"""Number of entries that are summed in one go; to add these sums afterwards keeps rounding errors small."""
 
 
 class Vectors(ABC):
-    """Vectors of length p on the ranks of a communicator.
+    """Vectors of length p on the ranks of a communicator, alike on every rank; the ranks of a node may share a copy of
+    w.
 
-    Parameters
-    ----------
-    comm : Communicator
-        The ranks. Construction is local, with the same arguments on every rank.
-    p : int
-        The length of the vectors.
-    shared : bool, optional
-        Let the ranks of a node share one copy of w.
-
-    Attributes
-    ----------
-    length, longest : int
-        The length of this rank's slice, and of the longest slice.
-    runs_solver : bool
-        Whether this rank runs the solver.
-    outward, inward : str
-        The names of the collectives that send w to the ranks and sum X'c.
-    measured : dict
-        For each way to sum X'c that `choose_collective` timed, its time in seconds.
+    `length` is that of this rank's slice, and `longest` that of the longest one. `outward` and `inward` are the names
+    of the collectives that send w to the ranks and sum X'c, `measured` the seconds of each way that was timed.
     """
 
     length: int
@@ -67,8 +48,7 @@ class Vectors(ABC):
 
     @property
     @abstractmethod
-    def longest(self) -> int:
-        """The length of the longest slice."""
+    def longest(self) -> int: ...
 
     @property
     @abstractmethod
@@ -77,67 +57,31 @@ class Vectors(ABC):
 
     @abstractmethod
     def _ways(self) -> dict[str, Callable[[Floats], Floats]]:
-        """Return the ways to sum an array over ranks, by name.
-
-        Each takes this rank's summand and returns this rank's part of the sum.
-        """
+        """Return the ways to sum an array over ranks, by name; each returns this rank's part of the sum."""
 
     @abstractmethod
     def send_request(self, query: int, numbers: Floats) -> None:
-        """Send a request from the root to the ranks that do not run the solver, which wait in `receive_request`.
-
-        Parameters
-        ----------
-        query : int
-            What to do next.
-        numbers : (k, 2) float64
-            Numbers that belong to the request.
-        """
+        """Send a query and numbers (k, 2) from the root to the ranks in `receive_request`."""
 
     @abstractmethod
     def receive_request(self) -> tuple[int, Floats]:
-        """Wait for a request of the root; return its `what` and `numbers`, as given to `send_request`."""
+        """Wait for a request of the root; return its query and numbers."""
 
     @abstractmethod
     def replicate(self, k: int, slices: Sequence[Floats] | None) -> Floats:
-        """Return k whole vectors on every rank. **Collective.**
-
-        Parameters
-        ----------
-        k : int
-            The number of vectors.
-        slices : sequence of k arrays (length,), or None
-            This rank's slice of each vector; None where it does not run the solver.
-
-        Returns
-        -------
-        (k, p) float64
-            Valid until the next call.
-        """
+        """Return k whole vectors (k, p), until the next call, from slices on ranks with the solver. **Collective.**"""
 
     @abstractmethod
     def sum_buffer(self, buffer: Floats) -> tuple[Floats, bool]:
-        """Sum k vectors and a flag over ranks. **Collective.**
+        """Sum k vectors and a flag over ranks, both in a (k p + 1,) array from `buffer`, which is overwritten.
+        **Collective.**
 
-        Parameters
-        ----------
-        buffer : (k p + 1,) float64
-            From `buffer`: k vectors one after the other, then the flag. Its content is overwritten.
-
-        Returns
-        -------
-        slices : (k, length) float64
-            This rank's slice of each sum. Meaningless on ranks that do not run the solver.
-        flag : bool
-            Whether any rank's flag was not 0. Meaningless on ranks that do not run the solver.
+        Returns this rank's slices (k, length), and whether any flag was not 0; meaningless where no solver runs.
         """
 
     @abstractmethod
     def sum_vector(self, local: Floats) -> Floats:
-        """Return this rank's slice of the sum over ranks of (p,) arrays, whose content is overwritten.
-
-        **Collective.**
-        """
+        """Return this rank's slice of the sum over ranks of (p,) arrays, which are overwritten. **Collective.**"""
 
     @abstractmethod
     def local_slice(self, whole: Floats) -> Floats:
@@ -145,32 +89,20 @@ class Vectors(ABC):
 
     @abstractmethod
     def scatter(self, whole: Floats | None) -> Floats:
-        """Return this rank's slice of a vector (p,) that the root has (None elsewhere): the inverse of `gather`.
-
-        **Collective.**
-        """
+        """Return this rank's slice of the root's vector (p,), None elsewhere: reverse `gather`. **Collective.**"""
 
     def maximum(self, local: Floats) -> Floats:
-        """Return this rank's slice of the elementwise maximum of (p,) arrays, whose content is overwritten.
-
-        **Collective.**
-        """
+        """Return this rank's slice of the maximum of (p,) arrays, which are overwritten. **Collective.**"""
         return self.local_slice(self.comm.maximum(local)).copy()
 
     def allgather(self, mine: Floats | None) -> Floats:
-        """Return a whole vector (p,) on every rank, as a copy. **Collective.**
-
-        mine : this rank's slice, (length,); None where it does not run the solver.
-        """
+        """Return a whole vector (p,), a copy, on every rank; `mine` is None where no solver runs. **Collective.**"""
         self.free_buffer()
         return self.replicate(1, None if mine is None else [mine])[0].copy()
 
     @abstractmethod
     def gather(self, mine: Floats) -> Floats | None:
-        """Return a whole vector (p,) on the root, None elsewhere.
-
-        **Collective** among the ranks that run the solver.
-        """
+        """Return a whole vector (p,) on the root, None elsewhere. **Collective** among the ranks with the solver."""
 
     def buffer(self, k: int) -> Floats:
         """Return a buffer for k vectors and a flag, (k p + 1,), to be filled and passed to `sum_buffer`. Local."""
@@ -211,36 +143,20 @@ class Vectors(ABC):
         return values
 
     def minimum(self, values: Floats) -> float:
-        """Return the smallest entry of a vector, infinity if it has none.
-
-        **Collective** among the ranks that run the solver.
-        """
+        """Return a vector's smallest entry, infinity if it has none. **Collective** among the ranks with the solver."""
         return float(np.min(values, initial=np.inf))
 
     def dot(self, a: Floats, b: Floats) -> float:
-        """Return the inner product of two vectors, given by slices.
-
-        **Collective** among the ranks that run the solver.
-        """
+        """Return the inner product of two slices' vectors. **Collective** among the ranks that run the solver."""
         # np.vdot does not warn of an overflow, which the caller sees; to keep np.dot quiet would take far longer.
         return float(self.sum_values(np.array([np.vdot(a, b)]))[0])
 
     @np.errstate(over="ignore", invalid="ignore")  # the caller sees that the result is not finite
     def dots(self, A: Floats, b: Floats) -> Floats:
-        """Return the inner products of k vectors with one. **Collective** among the ranks that run the solver.
+        """Return the inner products of k vectors (k, length) with one (length,). **Collective** among the ranks with
+        the solver.
 
-        Parameters
-        ----------
-        A : (k, length) float64
-            This rank's slices of the k vectors.
-        b : (length,) float64
-            This rank's slice of the other vector.
-
-        Returns
-        -------
-        (k,) float64
-            The inner products. The error of each is at most `longest_sum` times the unit roundoff times the product of
-            the two norms.
+        The error of each is at most `longest_sum` times the unit roundoff times the product of the two norms.
         """
         starts = range(0, max(len(b), 1), SUMMED)  # matmul, since np.dot would copy slices that are not contiguous
         return self.sum_values(
@@ -253,24 +169,11 @@ class Vectors(ABC):
         return min(self.longest, SUMMED) + -(-self.longest // SUMMED) + self.comm.size
 
     def qr_factor(self, A: Floats) -> Floats:
-        """Return F with F'F the matrix of inner products of k vectors.
+        """Return F (q, k) with F'F the inner products of k vectors (k, length). **Collective** among the ranks with the
+        solver.
 
-        **Collective** among the ranks that run the solver.
-
-        Parameters
-        ----------
-        A : (k, length) float64
-            This rank's slices of the k vectors.
-
-        Returns
-        -------
-        (q, k) float64
-            q is at most k and at most the vectors' length.
-
-        Notes
-        -----
-        The computation is by QR, whose rounding errors are relative to the norms of the vectors. Those of inner
-        products would be relative to the squares of the norms. Cost: 2 length k^2.
+        It is by QR, whose rounding errors are relative to the norms of the vectors; those of inner products would be
+        relative to the squares of the norms. Cost: 2 length k^2.
         """
         factor = np.empty((0, len(A)))
         for start in range(0, A.shape[1], SUMMED):
@@ -281,8 +184,7 @@ class Vectors(ABC):
         """Time the ways to sum X'c for this p and these ranks, and use the fastest from now on. **Collective.**
 
         Each way is run at least twice, and then again, up to five times, until a second has passed. The first run does
-        not count, since memory is slow when it is used for the first time. The time of a run is that of the slowest
-        rank, and the time of a way is that of its fastest run.
+        not count, since memory is slow when it is used for the first time. A run takes as long as its slowest rank.
         """
         if self.comm.size == 1 or self.p < MEASURED_FROM:
             return
@@ -308,7 +210,6 @@ class Vectors(ABC):
         return min(taken[1:])
 
     def describe(self) -> str:
-        """Return words that say by which collectives w and X'c are sent, and how long each of these takes."""
         times = ", ".join(f"{name} {1e3 * seconds:.3g} ms" for name, seconds in self.measured.items())
         return f"{self.outward} and {self.inward}" + (f", the fastest of {times}" if times else "")
 

@@ -1,8 +1,4 @@
-"""Watch over the ranks of a job: end it, with a message, when a rank has stopped responding.
-
-Each rank has a watcher, a process of its own, whose program is `distsms.parallel.watcher`. This module starts
-it, tells it where the other watchers are, and tells it when the rank is done.
-"""
+"""Watch over the ranks of a job, each by a process of its own (`distsms.parallel.watcher`) that is started here."""
 
 from __future__ import annotations
 
@@ -32,11 +28,11 @@ START = f"import sys; sys.path.append({FOLDER!r}); from {watcher.__name__} impor
 
 
 class Watchdog:
-    """A context manager for the watcher of this rank, which it starts on entry.
+    """A context manager for the watcher of this rank, which it starts on entry; none with 0, or without /proc.
 
-    The job ends if a rank is idle or not heard from for `timeout` seconds. Until `watch` is called, the watcher waits
-    for the start of MPI. If MPI does not start within the time-out, because another rank hangs in its imports or in
-    MPI_Init, the watcher ends the job. With 0, or without /proc, there is no watcher.
+    The job ends if a rank is idle or not heard from for `timeout` seconds, or if MPI does not start within them,
+    because another rank hangs in its imports or in MPI_Init: until `watch` is called, the watcher waits for the start
+    of MPI.
     """
 
     def __init__(self, timeout: float) -> None:
@@ -55,8 +51,7 @@ class Watchdog:
     def watch(self, comm: Communicator) -> None:
         """Watch all ranks of a job from now on; a single rank is not watched. **Collective.**
 
-        The watchers authenticate each other with a key that the root draws. The ranks receive it through MPI, and it is
-        never part of a datagram.
+        The root draws the key by which watchers know each other; ranks receive it through MPI, and no datagram has it.
         """
         if comm.size == 1 or not self._timeout:
             self._tell(watcher.BYE)

@@ -1,27 +1,23 @@
 """The watcher: a process beside each rank that ends the job when a rank has stopped responding, and names that rank.
 
 Whatever blocks the rank's threads, in MPI, in PETSc or on a disk that hangs, does not block the watcher. It observes
-from outside (in /proc, so on Linux only) whether its rank uses the processor or moves bytes. A rank that computes uses
-the processor. So does a rank that waits in MPI for another one, since MPI polls. A rank that is stopped, or that hangs
-on a disk, does neither: it is idle.
+from outside (in /proc, so on Linux only) whether its rank uses the processor or moves bytes, as a rank does that
+computes or waits in MPI for another one, since MPI polls. A rank that is stopped, or hangs on a disk, is idle.
 
-The watchers of a job report by UDP to the root's watcher how long their ranks have been idle, and the root's watcher
-answers. If a rank has been idle for too long, or its watcher has been silent for too long, the root's watcher prints
-which rank it is and makes every watcher kill its rank. A watcher that no longer hears from the root's watcher kills its
-own rank. If the launcher does not end after that, it is killed, too: mpirun may wait for a host that is no longer
-reachable. The job ends as well if the launcher is stopped (suspended) for too long.
+The watchers of a job report by UDP to the root's watcher how long their ranks have been idle, and it answers. If a rank
+has been idle, or its watcher silent, for too long, the root's watcher prints which rank it is and makes every watcher
+kill its rank. A watcher that no longer hears from the root's watcher kills its own rank. If the launcher does not end
+after that, it is killed, too: mpirun may wait for a host that is no longer reachable. The job ends as well if the
+launcher is stopped (suspended) for too long.
 
-A job begins its work when all watchers have heard each other, or after two seconds. If a host is lost before that, the
-watchers end the job. From then on, a watcher that was never heard from (because of a firewall, say) is ignored. A
-watcher that notices that it has itself been asleep, because the whole job was suspended, allows the others the same
-time.
+A job begins its work when all watchers have heard each other, or after two seconds; before that, a lost host ends it.
+From then on, a watcher that was never heard from (because of a firewall, say) is ignored. A watcher that notices that
+it has itself been asleep, because the whole job was suspended, allows the others the same time.
 
-Every datagram begins with a digest of the rest of it, keyed with a secret of this job. A watcher drops a datagram with
-another digest unread. It also drops a datagram whose number is not larger than all numbers that it has received from
-the same rank. So neither a forged datagram nor a repeated one has any effect.
-
-The watcher is started as a program of its own, without site-packages. So this module and what it imports use nothing
-but Python's standard library.
+Every datagram begins with a digest of the rest of it, keyed with a secret of this job. A watcher drops one with another
+digest, or with a number that is not larger than all that it has received from the same rank. So neither a forged
+datagram nor a repeated one has any effect. The watcher is started as a program of its own, without site-packages: this
+module and what it imports use nothing but Python's standard library.
 """
 
 from __future__ import annotations
@@ -112,7 +108,6 @@ class Watcher:
         self.start = self.last = self.launcher_ran = time.monotonic()
 
     def run(self) -> None:
-        """Watch until the rank has ended, or the job is over."""
         self.send("beat")
         while True:
             patience = max(0.0, self.last + self.interval - time.monotonic())
@@ -137,13 +132,13 @@ class Watcher:
                     self.end("rank 0 has died")
                 return
             if time.monotonic() >= self.last + self.interval:
-                self.beat()
+                self.observe()
+                self.send("beat")
                 self.check()
 
     def wait_for_end(self) -> None:
-        """Watch the rank, which has done its work, until its process has ended.
-
-        It might be stopped, or wait in MPI for a rank whose host was cut off, which takes processor time.
+        """Watch the rank, which has done its work, until it has ended: it may be stopped, or wait in MPI for a lost
+        host.
         """
         for sock in self.sockets:
             sock.close()
@@ -180,18 +175,10 @@ class Watcher:
                     signal.pidfd_send_signal(ended[0], signal.SIGKILL)
                     return
 
-    def beat(self) -> None:
-        """Observe this watcher's rank, and report to the other watchers."""
-        self.observe()
-        self.send("beat")
-
     def observe(self) -> None:
-        """Observe this watcher's rank."""
         now = time.monotonic()
         asleep = now - self.last - self.interval
-        if (
-            asleep > 2 * self.interval
-        ):  # this watcher was asleep, so it cannot know whether the other ranks were active in this time
+        if asleep > 2 * self.interval:  # so it cannot know whether the other ranks were active in this time
             self.answered = {rank: then + asleep for rank, then in self.answered.items()}
             self.activity.since += asleep
             self.start = self.start and self.start + asleep
@@ -217,7 +204,6 @@ class Watcher:
                     sock.send(datagram) if address is None else sock.sendto(datagram, address)
 
     def whereabouts(self) -> str:
-        """Describe for people where this watcher's rank runs and what state it is in."""
         why = STATES.get(self.activity.state, "")
         return f"on {os.uname().nodename}, process {self.parent}{why and ', which ' + why}"
 
@@ -303,7 +289,6 @@ class Watcher:
             os.dup2(os.open(f"/proc/{self.launcher}/fd/2", os.O_WRONLY), 2)
 
     def launcher_name(self) -> str:
-        """Name the launcher for people."""
         return f"the launcher ({processes.name(self.launcher)}, process {self.launcher} on {os.uname().nodename})"
 
     def end(self, why: str) -> None:
@@ -314,7 +299,6 @@ class Watcher:
         self.kill()
 
     def kill(self) -> None:
-        """Kill this watcher's rank and end."""
         kill_rank(self.parent, self.launcher)
 
 
@@ -327,13 +311,11 @@ def _connected(address: str, port: int) -> socket.socket:
 
 
 def say(text: str) -> None:
-    """Print a line on standard error."""
     with contextlib.suppress(OSError):
         os.write(2, f"distsms watchdog: {text}\n".encode())
 
 
 def lost_text(ranks: int) -> str:
-    """Say that ranks of this host are gone."""
     return f"{ranks} rank{'s' if ranks > 1 else ''} on {os.uname().nodename} {'have' if ranks > 1 else 'has'} ended"
 
 
@@ -362,10 +344,7 @@ def kill_rank(parent: int, launcher: int) -> None:
 
 
 def wait_for_setup(timeout: float) -> tuple[bytes, list[int]]:
-    """Wait until the rank reports that MPI has started, and return its message and sockets.
-
-    If this takes too long, another rank hangs in its imports or in MPI_Init; then end the job.
-    """
+    """Wait for the rank's message and sockets, after MPI has started; end the job if another rank hangs before."""
     parent, waited = os.getppid(), 0.0
     interval, siblings = min(1.0, timeout / 10), processes.Siblings(parent)
     with socket.socket(fileno=os.dup(0)) as channel:

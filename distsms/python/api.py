@@ -9,10 +9,14 @@ matrix, array-like or a DataFrame of numbers of shape (n_local, p), and y of sha
 -1, 0 and 1, True and False, or "yes" and "no" (`shards.labels.KNOWN_PAIRS`). The model stores the labels. A rank
 may have no rows.
 
-Wrong input raises `distsms.InputError` on all ranks. If one rank alone raises another exception, the other ranks
-wait for it forever. So start programs with `mpirun -n 4 python -m mpi4py driver.py`, which then ends the whole job. Set
-OMP_NUM_THREADS=1 before NumPy is loaded: a BLAS with one thread for each core slows down the small quadratic programs
-of the proof.
+Wrong input, and settings or files that cannot be used, raise `distsms.InputError` on all ranks. What users must know of
+a model, or of the rows that it is measured on, is in `warnings` of the result, and given as `ModelWarning` on the root;
+`ColumnWarning` says that columns of a table were left out or look odd. The logger ``distsms`` gets the main steps of a
+training, at the level INFO, on the root.
+
+If one rank alone raises another exception, the others wait for it forever. So start programs with
+`mpirun -n 4 python -m mpi4py driver.py`, which then ends the whole job. Set OMP_NUM_THREADS=1 before NumPy is loaded: a
+BLAS with one thread for each core slows down the small quadratic programs of the proof.
 
 >>> import numpy as np, distsms
 >>> rng = np.random.default_rng(0)
@@ -31,7 +35,6 @@ True
 
 from __future__ import annotations
 
-import logging
 import os
 import warnings
 from collections.abc import Mapping, Sequence
@@ -40,25 +43,21 @@ from typing import TYPE_CHECKING, Any
 
 from numpy.typing import ArrayLike
 
-from distsms.base.errors import ColumnWarning, InputError, ModelWarning, speaking_python
+from distsms.base.errors import InputError, ModelWarning, speaking_python
 from distsms.base.formatting import did_you_mean
 from distsms.base.measures import Measure, display_name
-from distsms.base.typing import Floats
 from distsms.base.wording import in_python
 from distsms.ingest import frames
 from distsms.models import model
 from distsms.models.model import Model
-from distsms.optim.course import Watcher
-from distsms.optim.result import State
 from distsms.optim.settings import Settings
-from distsms.parallel.arguments import require_same_arguments
 from distsms.parallel.communicator import Communicator
-from distsms.parallel.mpi import as_communicator
+from distsms.python.calls import fit_request, logger, ranks_of, require_columns, warn, watching
 from distsms.python.judging import Data, contributions, evaluate, predict, report
 from distsms.shards import in_memory
 from distsms.shards.frame_columns import is_frame
 from distsms.training.rows import Survived
-from distsms.training.task import Distribution, TrainingTask
+from distsms.training.task import TrainingTask
 from distsms.workflow import train as workflow
 from distsms.workflow.requests import Arrays, Split, TrainRequest
 
@@ -87,8 +86,7 @@ def train(
 ) -> Model:
     """Train a linear model over the rows of all ranks, to a proved gap. **Collective.**
 
-    It does what the command ``distsms train`` does with the options of the same names, and gives the same model. The
-    logger ``distsms`` gets what the command prints of the main steps, at the level INFO, on the root.
+    It does what the command ``distsms train`` does with the options of the same names, and gives the same model.
 
     Parameters
     ----------
@@ -183,17 +181,6 @@ def train(
         and where it was run (versions, host, command). A gap that was not proved is not an error, and neither is a
         model that ranks no better than chance (``vacuous``); ``warnings`` says what to use instead.
 
-    Raises
-    ------
-    InputError
-        On all ranks, if data, settings, checkpoint or trace cannot be used.
-
-    Warns
-    -----
-    ModelWarning
-        On the root, with each of `info["warnings"]` and with what is odd about the labels; and once (`ColumnWarning`),
-        if columns of a table were left out or look odd: `info["columns"]` lists all columns.
-
     Examples
     --------
     >>> import numpy as np, distsms
@@ -201,27 +188,20 @@ def train(
     >>> distsms.train((X, y), measure="prbep", lam=0.1, solver="bmrm").info["status"]
     'proved'
     """
-    alike = {name: value for name, value in locals().items() if name not in ("comm", "settings")}
-    comm = as_communicator(comm)
-    require_same_arguments(comm, **alike, **settings)
+    ranks = ranks_of(comm, locals() | settings)
     arrays = not (is_frame(data) or isinstance(data, str | os.PathLike))
-    if arrays and any(isinstance(value, str) for value in (weight, group)):
-        raise InputError("weight and group are names of columns for tables, and arrays for rows in memory", True)
-    if not arrays and any(not isinstance(value, str | None) for value in (weight, group)):
-        raise InputError("weight and group are names of columns for tables; put these into the table", everywhere=True)
+    require_columns(weight, group, arrays)
     watch, stop_wanted = settings.pop("watch", None), settings.pop("stop_wanted", None)
-    with speaking_python(), comm.fail_together():
+    with speaking_python(), ranks.fail_together():
         request = _request(data, arrays, measure, settings, {"label": label, "weight": weight, "group": group}, split)
         request = replace(request, lam=lam, at=at, calibrate=calibrate, memory=memory)
     with speaking_python():
-        trained = workflow.train(request, comm, Progress(comm, watch), stop_wanted or (lambda: False))
+        observer = watching(Progress(ranks), "evaluated", watch)
+        trained = workflow.train(request, ranks, observer, stop_wanted or (lambda: False))
+    odd = ""
     if trained.columns:
         trained.model.info["columns"], odd = frames.describe_columns(trained.columns)
-        if odd and comm.is_root:
-            warnings.warn(odd, ColumnWarning, stacklevel=2)
-    if comm.is_root:
-        for warning in trained.warnings:
-            warnings.warn(in_python(warning), ModelWarning, stacklevel=2)
+    warn(ranks, trained.warnings, [odd] if odd else [])
     return trained.model
 
 
@@ -229,7 +209,8 @@ OF_REQUEST = ("bias", "solver", "start", "checkpoint", "checkpoint_every", "resu
 """The settings of `train` that are fields of `TrainRequest`."""
 OF_PARTS = ("within_groups", "ordering", "step", "split_by", "seed", "watch", "stop_wanted")
 """Its settings that are parts of other fields, or none."""
-OF_SETTINGS = {*(each.name for each in fields(Settings)), "relative"}
+NAMES = {*OF_REQUEST, *OF_PARTS, *(each.name for each in fields(Settings)), "relative"}
+"""All of them, with those of the solver."""
 
 
 def _request(
@@ -244,36 +225,31 @@ def _request(
 
     Raises InputError for a setting that does not exist, with the one that may be meant.
     """
-    names = {*OF_REQUEST, *OF_PARTS, *OF_SETTINGS}
-    if arrays and (unknown := set(settings) - names):
+    if arrays and (unknown := settings.keys() - NAMES):
         name = min(unknown)
-        raise InputError(f"there is no option {name!r} for these rows{did_you_mean(name, names)}")
+        raise InputError(f"there is no option {name!r} for these rows{did_you_mean(name, NAMES)}")
     within = settings.pop("within_groups", None)
-    distribution = Distribution(**{name: settings.pop(name) for name in ("ordering", "step") if name in settings})
     shares = None if split is None else frames.shares(split)
     of_split = Split(shares, settings.pop("split_by", None), settings.pop("seed", 0))
-    of_request = {name: settings.pop(name) for name in OF_REQUEST if name in settings}
-    reading = {name: settings.pop(name) for name in set(settings) - OF_SETTINGS}
+    reading = {name: settings.pop(name) for name in settings.keys() - NAMES}
     reading |= {"label": columns["label"]} if arrays else columns
-    reading = frames.conversion_options(reading, names)
+    reading = frames.conversion_options(reading, NAMES)
     X, y = in_memory.pair(data) if arrays else (None, None)
-    return TrainRequest(
+    return fit_request(
+        TrainRequest,
+        settings,
         data=Arrays(X, y, columns["weight"], columns["group"]) if arrays else data,
         measure=Measure.parse(measure).within(within),
-        settings=settings,
-        distribution=distribution,
         split=of_split,
         reading={name: value for name, value in reading.items() if value is not None},
-        **of_request,
     )
 
 
 class Progress(workflow.TrainObserver):
-    """Logs the main steps of a training on the root, and calls a function after each evaluation."""
+    """Logs the main steps of a training on the root."""
 
-    def __init__(self, comm: Communicator, watch: Watcher | None = None) -> None:
-        self._log = logging.getLogger("distsms").info if comm.is_root else _say_nothing
-        self._watch = watch
+    def __init__(self, comm: Communicator) -> None:
+        self._log = logger(comm)
 
     def chose_solver(self, solver: str, why: str) -> None:
         if why:
@@ -288,10 +264,6 @@ class Progress(workflow.TrainObserver):
 
     def cautioned(self, warning: str) -> None:
         warnings.warn(in_python(warning), ModelWarning, stacklevel=2)
-
-    def evaluated(self, state: State, w: Floats) -> None:
-        if self._watch:
-            self._watch(state, w)
 
     def survived(self, survived: Survived) -> None:
         self._log("%s", survived)
@@ -311,7 +283,3 @@ class Progress(workflow.TrainObserver):
 
 def _measures(values: Mapping[str, float]) -> str:
     return ", ".join(f"{display_name(name)} {value:.4f}" for name, value in values.items())
-
-
-def _say_nothing(message: str, *values: object) -> None:
-    """Take the place of a logger on ranks other than the root."""

@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import os
-import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import fields
 from typing import Any
 
-from distsms.base.errors import ModelWarning, speaking_python
+from distsms.base.errors import speaking_python
 from distsms.base.measures import Measure, check_chooser
-from distsms.base.wording import in_python
-from distsms.parallel.arguments import require_same_arguments
-from distsms.parallel.mpi import as_communicator
+from distsms.python.calls import fit_request, ranks_of, warn, watching
 from distsms.workflow.baseline import Baseline, BaselineObserver, FitProgress, compare_methods
 from distsms.workflow.requests import BaselineRequest, Path
 
@@ -79,17 +75,6 @@ def baseline(
         The same on every rank: the methods with their intervals, and the conclusions in words. `to_dict` has what
         ``baseline.json`` has, and `to_frame` a row for each method.
 
-    Raises
-    ------
-    InputError
-        On all ranks, if the arguments contradict each other, the folder belongs to another problem, or a method that
-        was named cannot be trained.
-
-    Warns
-    -----
-    ModelWarning
-        On the root, with each of `Baseline.warnings`.
-
     Examples
     --------
     >>> import tempfile, numpy as np, distsms
@@ -108,14 +93,13 @@ def baseline(
     >>> result.to_frame().columns[:4].tolist()
     ['method', 'rocarea', 'rocarea_low', 'rocarea_high']
     """
-    alike = {name: value for name, value in locals().items() if name not in ("comm", "settings")}
-    comm = as_communicator(comm)
-    require_same_arguments(comm, **alike, **settings)
+    ranks = ranks_of(comm, locals() | settings)
     within_groups = settings.pop("within_groups", None)
-    of_request = settings.keys() & {field.name for field in fields(BaselineRequest)} - {"settings"}
     with speaking_python():
-        with comm.fail_together():
-            request = BaselineRequest(
+        with ranks.fail_together():
+            request = fit_request(
+                BaselineRequest,
+                settings,
                 data=os.fspath(data),
                 output=os.fspath(output),
                 measure=Measure.parse(measure).within(within_groups).name,
@@ -125,26 +109,8 @@ def baseline(
                 methods=methods,
                 path=path,
                 memory=memory,
-                settings={name: value for name, value in settings.items() if name not in of_request},
-                **{name: settings[name] for name in of_request},
             )
-        result = compare_methods(request, comm, _Watching(watch), stop_wanted or _never)
-    if comm.is_root:
-        for text in result.warnings:
-            warnings.warn(in_python(text), ModelWarning, stacklevel=2)
+        observer = watching(BaselineObserver(), "fitting", watch)
+        result = compare_methods(request, ranks, observer, stop_wanted or (lambda: False))
+    warn(ranks, result.warnings)
     return result
-
-
-def _never() -> bool:
-    return False
-
-
-class _Watching(BaselineObserver):
-    """Calls a function before each fit."""
-
-    def __init__(self, watch: Callable[[FitProgress], None] | None) -> None:
-        self._watch = watch
-
-    def fitting(self, progress: FitProgress) -> None:
-        if self._watch is not None:
-            self._watch(progress)

@@ -150,13 +150,7 @@ class ClassMoments:
             raise InputError(f"y: found other labels than those of the first rows, which are {format_labels(labels)}")
 
     def merge(self, other: ClassMoments) -> ClassMoments:
-        """Add the rows of other moments, and return this object. Local.
-
-        Raises
-        ------
-        InputError
-            If they have other columns or labels.
-        """
+        """Add the rows of other moments, of the same columns and labels, and return this object. Local."""
         if other.p != self.p:
             raise InputError(f"moments of {other.p} columns cannot be merged with moments of {self.p} columns")
         if None not in (self.label_map, other.label_map) and self.label_map != other.label_map:
@@ -175,13 +169,7 @@ class ClassMoments:
         return self
 
     def solve(self, lam: float) -> Solution:
-        """Return w, J, its proved gap, and ROCArea by normal theory for one lambda. Local; p^3 / 3 operations.
-
-        Raises
-        ------
-        InputError
-            If lambda is too small, or a class has no rows yet.
-        """
+        """Return w, J, its proved gap, and ROCArea by normal theory for one lambda. Local; p^3 / 3 operations."""
         if not SMALLEST_LAMBDA <= lam < math.inf:
             raise InputError(f"lambda is {lam}; it must be a finite number of at least {SMALLEST_LAMBDA:g}")
         if not np.all(self.moments.mass > 0):
@@ -192,12 +180,8 @@ class ClassMoments:
         """Return the model for one lambda, for `distsms.predict`, `evaluate` and `save_model`. Local.
 
         Its threshold calls as many rows positive as there are, if the scores of each class have a normal distribution.
-        Its status is "proved" if the gap is at most 1e-3, else "rounding".
-
-        Raises
-        ------
-        InputError
-            As `solve`; and if rounding errors leave no proof at all.
+        Its status is "proved" if the gap is at most 1e-3, else "rounding". Raises InputError if lambda is too small, a
+        class has no rows yet, or rounding errors leave no proof at all.
         """
         solution, (mean_pos, mean_neg) = self.solve(lam), self.moments.mean
         if not math.isfinite(solution.gap):
@@ -242,13 +226,7 @@ class ClassMoments:
         return Model(w, info, frame_columns.table_of(self.names))
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write a file, completely or not at all; an older one is replaced. One process.
-
-        Raises
-        ------
-        InputError
-            If it cannot be written.
-        """
+        """Write a file, completely or not at all; an older one is replaced. One process."""
         with atomic_write(path) as output, hdf5.write_to(output) as file:
             contents: dict[str, Any] = {name: getattr(self.moments, name) for name in ARRAYS}
             if self.names is not None:
@@ -261,13 +239,7 @@ class ClassMoments:
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> ClassMoments:
-        """Read a file that `save` wrote. One process.
-
-        Raises
-        ------
-        InputError
-            If there is no such file, or it has no moments.
-        """
+        """Read a file that `save` wrote; InputError if there is none, or it has no moments. One process."""
         if not Path(path).is_file():
             raise InputError(f"{path}: there is no such file of moments")
         hdf5.check_heaps(path)

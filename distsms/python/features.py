@@ -7,15 +7,11 @@ imported.
 from __future__ import annotations
 
 import os
-import warnings
 from collections.abc import Callable
-from dataclasses import fields
 from typing import Any
 
-from distsms.base.errors import ModelWarning, speaking_python
-from distsms.base.wording import in_python
-from distsms.parallel.arguments import require_same_arguments
-from distsms.parallel.mpi import as_communicator
+from distsms.base.errors import speaking_python
+from distsms.python.calls import ranks_of, warn, watching
 from distsms.workflow import features as workflow
 from distsms.workflow.features import Features, FeaturesObserver
 from distsms.workflow.requests import FeaturesRequest, Path
@@ -77,16 +73,6 @@ def make_features(
         The same on every rank: the new data set, its features, and notes on them. `to_dict` is ready for JSON, and
         `to_frame` has a row for each attribute and each tree.
 
-    Raises
-    ------
-    InputError
-        On all ranks, if the options contradict each other or do not fit the data, or the memory does not suffice.
-
-    Warns
-    -----
-    ModelWarning
-        On the root, with each of `Features.warnings`.
-
     Examples
     --------
     >>> import tempfile, numpy as np, distsms
@@ -104,12 +90,9 @@ def make_features(
     >>> result.to_frame().values.tolist()
     [['column 1', 'bins', 4], ['column 2', 'bins', 4]]
     """
-    alike = {name: value for name, value in locals().items() if name not in ("comm", "settings")}
-    comm = as_communicator(comm)
-    require_same_arguments(comm, **alike, **settings)
-    of_request = settings.keys() & {field.name for field in fields(FeaturesRequest)} - {"options"}
-    options = {"bins": bins, "crosses": crosses, "trees": trees, "keep": keep or None}
-    options |= {name: value for name, value in settings.items() if name not in of_request}
+    ranks = ranks_of(comm, locals() | settings)
+    of_request = {name: settings.pop(name) for name in ("shards", "compression") if name in settings}
+    options = {"bins": bins, "crosses": crosses, "trees": trees, "keep": keep or None, **settings}
     request = FeaturesRequest(
         data=os.fspath(data),
         output=os.fspath(output),
@@ -117,22 +100,9 @@ def make_features(
         like=like,
         memory=memory,
         overwrite=overwrite,
-        **{name: settings[name] for name in of_request},
+        **of_request,
     )
     with speaking_python():
-        result = workflow.make_features(request, comm, _Watching(watch))
-    if comm.is_root:
-        for text in result.warnings:
-            warnings.warn(in_python(text), ModelWarning, stacklevel=2)
+        result = workflow.make_features(request, ranks, watching(FeaturesObserver(), "progress", watch))
+    warn(ranks, result.warnings)
     return result
-
-
-class _Watching(FeaturesObserver):
-    """Calls a function as the work goes on."""
-
-    def __init__(self, watch: Callable[[str, str, float, float], None] | None) -> None:
-        self._watch = watch
-
-    def progress(self, task: str, unit: str, done: float, of: float) -> None:
-        if self._watch is not None:
-            self._watch(task, unit, done, of)

@@ -6,25 +6,21 @@ They only translate into requests of `distsms.workflow`, and give its warnings a
 from __future__ import annotations
 
 import os
-import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from numpy.typing import ArrayLike
 
-from distsms.base.errors import ColumnWarning, InputError, ModelWarning, speaking_python
+from distsms.base.errors import InputError, speaking_python
 from distsms.base.formatting import did_you_mean
 from distsms.base.measures import Condition
 from distsms.base.typing import Floats
-from distsms.base.wording import in_python
 from distsms.models.contributions import Contributions
 from distsms.models.evaluation import LEVEL, EvaluationOptions
 from distsms.models.inputs import InputOptions
 from distsms.models.model import Model
-from distsms.parallel.arguments import require_same_arguments
-from distsms.parallel.communicator import Communicator
-from distsms.parallel.mpi import as_communicator
+from distsms.python.calls import ranks_of, warn
 from distsms.shards import in_memory
 from distsms.shards.frame_columns import is_frame
 from distsms.workflow import evaluate as judging
@@ -97,22 +93,12 @@ def predict(
     -------
     ndarray of shape (n_local,)
         The scores <w, x> + bias, float64. A row is called positive where its score is at least `model.threshold`.
-
-    Raises
-    ------
-    InputError
-        On all ranks, if the rows do not fit the model or a score is not finite.
-
-    Notes
-    -----
-    One pass over the rows.
     """
-    comm = as_communicator(comm)
-    require_same_arguments(comm, model=model, data=data, ignore_new_features=ignore_new_features, zero_based=zero_based)
+    ranks = ranks_of(comm, locals())
     reading = InputOptions(ignore_new_features, labelled=False, zero_based=zero_based)
     with speaking_python():
-        predicted = scoring.predict(PredictRequest(model, _unlabelled(data), reading), comm)
-    _warn((), predicted.notes, comm)
+        predicted = scoring.predict(PredictRequest(model, _unlabelled(data), reading), ranks)
+    warn(ranks, (), predicted.notes)
     assert predicted.scores is not None
     return predicted.scores
 
@@ -170,27 +156,10 @@ def evaluate(
         What is not defined is NaN. Several models give an `Evaluated`, with `models` and `pairs`. Both have
         `to_dict()`, which is what the command prints with --json, `frame()`, a DataFrame of the measures with
         intervals, and `warnings`.
-
-    Raises
-    ------
-    InputError
-        On all ranks, if the rows do not fit the model, a score is not finite, or no row counts.
-
-    Warns
-    -----
-    ModelWarning
-        On the root, with what is odd about these rows, such as that some are training rows of the model.
-
-    Notes
-    -----
-    No rank gathers the scores of all rows.
     """
-    comm = as_communicator(comm)
-    several = not isinstance(model, Model | str | os.PathLike)
-    arguments = {"threshold": threshold, "k": k, "at": at, "within_groups": within_groups, "level": level}
-    require_same_arguments(comm, model=model, data=data, weight=weight, group=group, **arguments, **settings)
+    ranks, several = ranks_of(comm, locals() | settings), not isinstance(model, Model | str | os.PathLike)
     with speaking_python():
-        with comm.fail_together():
+        with ranks.fail_together():
             further = _Settings.of("evaluate", settings)
             measures = EvaluationOptions(
                 intervals=several or level is not None,
@@ -208,8 +177,8 @@ def evaluate(
             request = EvaluateRequest(
                 models, _labelled(data, weight, group), measures, further.reading(weight=weight, group=group)
             )
-        evaluated = judging.evaluate(request, comm)
-    _warn(evaluated.warnings, evaluated.notes, comm)
+        evaluated = judging.evaluate(request, ranks)
+    warn(ranks, evaluated.warnings, evaluated.notes)
     return evaluated if several else Evaluation(evaluated)
 
 
@@ -244,27 +213,18 @@ def contributions(
     Contributions
         The same on every rank.
 
-    Raises
-    ------
-    InputError
-        On all ranks, if the model has no feature map, or scales each row to unit length (l2), so that a code has no
-        fixed contribution; and as `predict` does.
-
     Notes
     -----
     One pass over the rows. Memory on each rank: two numbers for each column of the model in addition to what `predict`
     takes, and about six while the tables are made.
     """
-    comm = as_communicator(comm)
-    require_same_arguments(
-        comm, model=model, data=data, weight=weight, ignore_new_features=ignore_new_features, zero_based=zero_based
-    )
+    ranks = ranks_of(comm, locals())
     column = weight if isinstance(weight, str) else None
     reading = InputOptions(ignore_new_features, labelled=False, zero_based=zero_based, weight=column)
     with speaking_python():
-        with comm.fail_together():
+        with ranks.fail_together():
             rows = None if data is None else _unlabelled(data, weight)
-        return judging.contributions_of(PredictRequest(model, rows, reading), comm)
+        return judging.contributions_of(PredictRequest(model, rows, reading), ranks)
 
 
 def report(
@@ -316,26 +276,12 @@ def report(
     -------
     Report
         Where the page is, its size, and the measures in it. The same on every rank.
-
-    Raises
-    ------
-    InputError
-        On all ranks, if the rows do not fit the model, a file cannot be read or written, or matplotlib is missing.
-
-    Warns
-    -----
-    ModelWarning
-        On the root, as `evaluate` does.
     """
+    ranks = ranks_of(comm, locals() | settings)
     from distsms.page import report as page  # which loads what paths and baselines need
 
-    comm = as_communicator(comm)
-    arguments = {"output": output, "at": at, "level": level, "figures": figures, "feature_names": feature_names}
-    require_same_arguments(
-        comm, model=model, data=data, weight=weight, group=group, baseline=baseline, **arguments, **settings
-    )
     with speaking_python():
-        with comm.fail_together():
+        with ranks.fail_together():
             places = {name: settings.pop(name, None) for name in ("trace", "path")}
             further = _Settings.of("report", settings)
             request = ReportRequest(
@@ -350,8 +296,8 @@ def report(
                 path=places["path"],
                 baseline=baseline,
             )
-        written = page.report(request, comm)
-    _warn(written.warnings, written.notes, comm)
+        written = page.report(request, ranks)
+    warn(ranks, written.warnings, written.notes)
     return written
 
 
@@ -410,10 +356,3 @@ def _unlabelled(data: Any, weight: Any = None) -> Any:
 
 def _conditions(at: str | Sequence[str]) -> tuple[Condition, ...]:
     return tuple(Condition.parse(text) for text in ([at] if isinstance(at, str) else at))
-
-
-def _warn(lines: Sequence[str], notes: Sequence[str], comm: Communicator) -> None:
-    """Give the warnings of the function that calls this, on the root; notes are on the columns of files and tables."""
-    for text, category in [*((note, ColumnWarning) for note in notes), *((line, ModelWarning) for line in lines)]:
-        if comm.is_root:
-            warnings.warn(in_python(text), category, stacklevel=3)

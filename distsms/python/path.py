@@ -2,26 +2,19 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
-from distsms.base.errors import InputError, ModelWarning, speaking_python
+from distsms.base.errors import InputError, speaking_python
 from distsms.base.measures import Measure, check_path_measures
-from distsms.base.wording import in_python
 from distsms.features.candidates import Candidate, parse
-from distsms.parallel.arguments import require_same_arguments
-from distsms.parallel.mpi import as_communicator
-from distsms.workflow import path_run
+from distsms.python.calls import fit_request, ranks_of, warn, watching
 from distsms.workflow.choice import Point
-from distsms.workflow.observers import PathObserver
 from distsms.workflow.path_result import PathResult
+from distsms.workflow.path_run import PathObserver, run_path
 from distsms.workflow.requests import Path, PathRequest
-
-OPTIONS = ("extend", "bias", "seed", "ordering", "step", "at_once", "memory", "time_limit", "check", "at", "calibrate")
-"""The settings of `path` that are not fields of `distsms.optim.settings.Settings`, as `PathRequest` has them."""
 
 
 def path(
@@ -75,7 +68,7 @@ def path(
         Whether to take the lambda of the best mean, or the simplest model within one standard error of it.
     watch : callable or PathObserver, optional
         Called with each `Point` that is finished, on the rank that trained it (the root, unless the ranks share the
-        folds of small data). A `distsms.workflow.observers.PathObserver` is told of everything.
+        folds of small data). A `distsms.workflow.path_run.PathObserver` is told of everything.
     **settings
         extend, bias, seed, ordering, step, at_once, memory (bytes), time_limit (seconds), check, at and calibrate: as
         for the command; ``stop_wanted``, a function that is asked on every rank at each evaluation, and ends the run
@@ -86,16 +79,6 @@ def path(
     -------
     PathResult
         The same on every rank: the model, the choice of its lambda, all points, and what is odd about them.
-
-    Raises
-    ------
-    InputError
-        On all ranks, if data, settings or folder cannot be used.
-
-    Warns
-    -----
-    ModelWarning
-        On the root, with each of the result's `warnings`.
 
     Examples
     --------
@@ -109,16 +92,15 @@ def path(
     >>> result.choice.chosen.lam in (1e-1, 1e-2), result.model.info["status"], len(result.points)
     (True, 'proved', 8)
     """
-    alike = {name: value for name, value in locals().items() if name not in ("comm", "settings", "watch")}
-    comm = as_communicator(comm)
-    require_same_arguments(comm, **alike, **settings)
-    stop_wanted = settings.pop("stop_wanted", lambda: False)
-    within_groups, solver = settings.pop("within_groups", None), settings.pop("solver", None)
-    with speaking_python(), comm.fail_together():
+    ranks = ranks_of(comm, locals() | settings)
+    stop_wanted, within_groups = settings.pop("stop_wanted", lambda: False), settings.pop("within_groups", None)
+    with speaking_python(), ranks.fail_together():
         if "lam" in settings:
             raise InputError("a path takes several lambdas: give lambdas in place of lam")
         name = measure.name if isinstance(measure, Measure) else check_path_measures(measure)
-        request = PathRequest(
+        request = fit_request(
+            PathRequest,
+            settings,
             data=data,
             output=output,
             measure=name if within_groups is None else Measure.parse(name).within(within_groups).name,
@@ -129,26 +111,14 @@ def path(
             folds_by=folds_by,
             select=select,
             rule=rule,
-            solver=solver,
-            settings={name: value for name, value in settings.items() if name not in OPTIONS},
-            **{name: value for name, value in settings.items() if name in OPTIONS},
         )
-    observer = watch if isinstance(watch, PathObserver) else _Watching(watch or (lambda point: None))
+    observer = watch if isinstance(watch, PathObserver) else PathObserver()
+    if callable(watch):
+        watching(observer, "kept", lambda point, done, of: watch(point))
     with speaking_python():
-        result = path_run.run_path(request, comm, observer, stop_wanted)
-    for warning in result.warnings if comm.is_root else ():
-        warnings.warn(in_python(warning), ModelWarning, stacklevel=2)
+        result = run_path(request, ranks, observer, stop_wanted)
+    warn(ranks, result.warnings)
     return result
-
-
-class _Watching(PathObserver):
-    """Calls a function with each point."""
-
-    def __init__(self, watch: Callable[[Point], None]) -> None:
-        self._watch = watch
-
-    def kept(self, point: Point, done: int, of: int) -> None:
-        self._watch(point)
 
 
 def _numbers(values: float | Sequence[float], name: str) -> list[float]:

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import os
-import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 from numpy.typing import ArrayLike
 
-from distsms.base.errors import ColumnWarning, InputError, ModelWarning, speaking_python
+from distsms.base.errors import speaking_python
 from distsms.base.wording import in_python
 from distsms.ingest import frames
 from distsms.ingest.options import ConversionObserver, sort_options
-from distsms.parallel.arguments import require_same_arguments
-from distsms.parallel.mpi import as_communicator
+from distsms.python.calls import ranks_of, require_columns, warn
 from distsms.shards import in_memory
 from distsms.shards.frame_columns import is_frame
 from distsms.workflow.requests import Arrays, Path, ShardRequest, Split
@@ -80,17 +78,6 @@ def shard(
     ShardResult
         The same on every rank.
 
-    Raises
-    ------
-    InputError
-        On all ranks, if arguments contradict each other, the rows have a fault, or there is a data set already.
-
-    Warns
-    -----
-    ModelWarning
-        On the root, with what is odd about the rows; and once (`ColumnWarning`), if columns of a table were left out or
-        look odd: `ShardResult.columns` lists all columns.
-
     Examples
     --------
     >>> import numpy as np, distsms, tempfile
@@ -103,23 +90,33 @@ def shard(
     >>> [manifest.n for manifest in result.data_sets], model.p
     ([163, 37], 3)
     """
-    arguments = {name: value for name, value in locals().items() if name not in ("comm", "reading")}
-    comm = as_communicator(comm)
-    require_same_arguments(comm, **arguments, **reading)
+    ranks = ranks_of(comm, locals() | reading)
     observer = _Warner()
     with speaking_python():
-        with comm.fail_together():
-            request = _request(**arguments, reading=reading)
-        result = make_data_sets(request, comm, observer)
+        with ranks.fail_together():
+            of_arrays = not (is_frame(data) or of_paths(data))
+            require_columns(weight, group, of_arrays)
+            columns = {"label": label} | ({} if of_arrays else {"weight": weight, "group": group})
+            options = frames.conversion_options({**reading, **columns}, function="shard")
+            options = {name: value for name, value in options.items() if value is not None}
+            read_options, write_options = sort_options(options)
+            request = ShardRequest(
+                data=Arrays(*in_memory.pair(data), weight, group) if of_arrays else data,
+                output=os.fspath(output),
+                reading=read_options,
+                writing=write_options,
+                split=Split(None if split is None else frames.shares(split), split_by, seed),
+                like=like,
+                overwrite=overwrite,
+            )
+        result = make_data_sets(request, ranks, observer)
     reports = [replace(report, notes=[*map(in_python, report.notes)]) for report in result.data_sets[0].columns or ()]
     if reports:
         first = replace(result.data_sets[0], columns=tuple(reports))
         result = replace(result, data_sets=[first, *result.data_sets[1:]])
     result = replace(result, warnings=[*map(in_python, result.warnings)])
-    if comm.is_root:
-        _, odd = frames.describe_columns(reports, "the result's `columns` describe")
-        for warning in ([odd] if odd else []) + [*map(in_python, observer.warnings), *result.warnings]:
-            warnings.warn(warning, ColumnWarning if warning == odd else ModelWarning, stacklevel=2)
+    _, odd = frames.describe_columns(reports, "the result's `columns` describe")
+    warn(ranks, [*observer.warnings, *result.warnings], [odd] if odd else [])
     return result
 
 
@@ -131,37 +128,3 @@ class _Warner(ConversionObserver):
 
     def cautioned(self, warning: str) -> None:
         self.warnings.append(warning)
-
-
-def _request(
-    *,
-    data: Any,
-    output: Path,
-    label: str | None,
-    weight: Any,
-    group: Any,
-    split: Any,
-    split_by: str | None,
-    seed: int,
-    like: Path | None,
-    overwrite: bool,
-    reading: Mapping[str, Any],
-) -> ShardRequest:
-    """Return what the arguments ask for. Raises InputError if they do not fit the data."""
-    of_arrays = not (is_frame(data) or of_paths(data))
-    if of_arrays and any(isinstance(value, str) for value in (weight, group)):
-        raise InputError("weight and group are names of columns for tables, and arrays for rows in memory")
-    if not of_arrays and any(not isinstance(value, str | None) for value in (weight, group)):
-        raise InputError("weight and group are names of columns for tables; put these into the table")
-    columns = {"label": label} | ({} if of_arrays else {"weight": weight, "group": group})
-    options = frames.conversion_options({**reading, **columns}, function="shard")
-    read_options, write_options = sort_options({name: value for name, value in options.items() if value is not None})
-    return ShardRequest(
-        data=Arrays(*in_memory.pair(data), weight, group) if of_arrays else data,
-        output=os.fspath(output),
-        reading=read_options,
-        writing=write_options,
-        split=Split(None if split is None else frames.shares(split), split_by, seed),
-        like=like,
-        overwrite=overwrite,
-    )

@@ -19,7 +19,6 @@ class FeatureReference(NamedTuple):
 
     @classmethod
     def of(cls, record: Any) -> FeatureReference:
-        """Return what a record describes. Raises ValueError if it is damaged."""
         if not isinstance(record, dict) or set(record) != {"hash", "columns"}:
             raise ValueError("features must have a hash and a number of columns")
         reference = cls(**record)
@@ -40,10 +39,7 @@ class CodedColumns:
 
     @classmethod
     def of(cls, record: Mapping[str, Any]) -> CodedColumns:
-        """Return what the fields `coded`, `sequences` and `features` of a record describe.
-
-        Raises ValueError if it is damaged.
-        """
+        """Return what the fields `coded`, `sequences` and `features` of a record describe; ValueError if damaged."""
         map_records = record.get("coded", [])
         if not isinstance(map_records, list) or not all(isinstance(one_map, dict) for one_map in map_records):
             raise ValueError("coded must be a list of objects")
@@ -70,7 +66,6 @@ class CodedColumns:
 
     @property
     def p(self) -> int:
-        """The number of coded columns."""
         return sum(group.p for group in self.maps)
 
     @property
@@ -104,7 +99,6 @@ class CodedColumns:
         raise IndexError(j)
 
     def describe(self) -> str:
-        """Return a line for people."""
         if self.sequences is not None:
             return f"sequences of {self.sequences.describe()}"
         sizes = " and ".join(f"{group.n_codes} codes for {group.p} columns" for group in self.maps)

@@ -43,10 +43,7 @@ def rows_of_part(code_map: CodeMap) -> int:
 
 
 def write(file: h5py.File, codes: Sequence[Codes], coded: CodedColumns, compression: str) -> None:
-    """Write the codes of all rows of a shard: an array (rows, codes of a row) for each group.
-
-    Raises InputError if they do not fit the maps. Memory: the codes of a group once more.
-    """
+    """Write the codes of all rows of a shard, an array (rows, codes of a row) for each group, which is there twice."""
     group = file.create_group("codes")
     for number, (array, code_map) in enumerate(zip(codes, coded.maps, strict=True)):
         rows = rows_of_part(code_map)

@@ -89,11 +89,8 @@ class DataBlock:
     table: Table | None = None  # of rows in memory whose columns have names
 
     def counted_scores(self, scores: Floats) -> tuple[Floats, Labels, Floats | None]:
-        """Return the scores, labels and weights of this rank's rows that count, those of weight 0 left out.
-
-        scores : (n_local,), of all local rows. The weights are None on every rank if no rank has others than 0 and 1.
-        Arrays are copied only if some rows do not count.
-        """
+        """Return scores (n_local,), labels and weights of this rank's rows that count, those of weight 0 left out. The
+        weights are None on every rank if no rank has others than 0 and 1."""
         if self.weights is None:
             return scores, self.labels, None
         counted = self.counted
@@ -121,55 +118,14 @@ def load(
     with_groups: bool = False,
     temporary: bool = False,
 ) -> DataBlock:
-    """Read this rank's share of the rows, and nothing else. **Collective.**
-
-    Parameters
-    ----------
-    data : path or Manifest
-        The data set.
-    comm : Communicator
-        The ranks that share the rows.
-    n_columns : int, optional
-        The number of columns of a model, if it is to be used in place of p. Columns that the data do not have are zero.
-        If the data use columns beyond `n_columns`, that is an error, or with `ignore_new_features` they are left out
-        (address space is reserved for them, but no memory is used).
-    ignore_new_features : bool
-        Whether to leave out columns beyond `n_columns`.
-    normalization : Normalization, optional
-        How to normalize the rows. By default this is the normalization in the manifest, which training uses.
-    share : (int, int), optional
-        With (k, m), this rank reads the rows that rank k of m ranks would read, and no rows if k = m. By default (rank,
-        number of ranks).
-    budget : MemoryBudget, optional
-        The memory that this rank may use for its rows. Rows that do not fit are streamed, with the same results. With a
-        budget, no columns may be left out. With None, all rows are held in memory.
-    with_groups : bool
-        Whether to read the groups of the rows, too, which takes 8 bytes for each row.
-    temporary : bool
-        Whether nobody needs the shards afterwards. Then each one that a rank has read as a whole into its memory is
-        removed at once, so that files (whose pages may be in memory) and rows do not take up the space of both; and
-        entries that are in this rank's memory already are taken over, not copied.
-
-    Returns
-    -------
-    DataBlock
-        The local rows.
-
-    Raises
-    ------
-    InputError
-        On every rank, if any rank finds a file that is missing, truncated, incomplete or different from the manifest,
-        or rows that violate the format. The message names the file and the row.
-
-    Notes
-    -----
-    The size of a row is its number of stored entries and codes plus 1. Let W be the total size of all rows. The rows of
-    rank r of P ranks begin at the first row for which the rows before it have a total size of r W / P or more. So a
-    rank holds at most W / P plus one row, and it may hold no rows. If the entries of temporary shards are in memory,
-    each rank gets those that it has. Cost per rank: reading its share of the bytes, and 2
-    log2(rows of a shard) single numbers to find where its rows begin and end. Memory: the block, and some MB for the
-    part of a shard that is being read and checked.
-    """
+    """Read this rank's share of the rows of a data set, and nothing else. **Collective.** With a model, `n_columns` is
+    used in place of p; columns beyond it are refused, or with `ignore_new_features` left out. With share (k, m), this
+    rank reads what rank k of m would (no rows if k = m). Rows that do not fit into the `budget` are streamed, with the
+    same results; then no columns may be left out. `temporary` shards are removed as soon as a rank has read them, and
+    entries in memory are taken over, not copied. InputError, on every rank, names file and row. The size of a row is
+    its number of stored entries and codes plus 1. If all rows have the size W, those of rank r of P begin at the first
+    row before which rows have r W / P or more, so a rank holds at most W / P plus one row. Finding this takes 2
+    log2(rows of a shard) single numbers."""
     # 1) Find where this rank's rows begin and end.
     with comm.fail_together():
         manifest = data if isinstance(data, Manifest) else read_manifest(data)
@@ -190,7 +146,8 @@ def load(
     parts: list[LocalRows] = []  # of the columns: those of X, then the coded ones
     for group in loaded.groups:
         # All ranks use the extremes over all ranks, so that they choose the same types and need the same kernels.
-        longest, shortest = comm.maximum(np.array(group.length_extremes()))
+        lengths = np.zeros(1, np.int64) if group.lengths is None else group.lengths.astype(np.int64)
+        longest, shortest = comm.maximum(np.array([lengths.max(initial=0), (-lengths).max(initial=-(2**62))]))
         parts.append(comm.root_first(partial(group.features, int(longest), bool(longest != -shortest))))
     features = parts[0] if len(parts) == 1 else SideBySide(parts)
     bytes_read = loaded.bytes_read
@@ -219,7 +176,7 @@ def other_weights(weights: Floats | None) -> bool:
 
 
 def _start(streams: Sequence[tuple[Stream, LocalRows]], available: int) -> None:
-    """Begin to stream groups of columns of the same rows, which share so many bytes of memory. Local."""
+    """Begin to stream groups of columns of the same rows, which share so many bytes of memory."""
     for stream, rows in streams:
         stream.prepare(rows)
     free, sizes = available - sum(stream.nbytes for stream, _ in streams), [rows.nnz for _, rows in streams]
@@ -228,12 +185,8 @@ def _start(streams: Sequence[tuple[Stream, LocalRows]], available: int) -> None:
 
 
 def load_matrix(manifest: Manifest) -> tuple[Any, Labels, NDArray[np.bool_]]:
-    """Read all rows that count, normalized as for training, as a matrix for other libraries. Local.
-
-    Returns X (n, p) float64, a SciPy CSR matrix or an array, the labels (n,) int8, and which rows of the data set count
-    (rows,) bool: all but those of weight 0. Memory: 12 bytes for each entry, those of coded columns included, which are
-    written out. Raises InputError as `load` does; and if codes stand for more entries than the memory can hold.
-    """
+    """Read all rows that count, normalized as for training, as a matrix (CSR, or an array) for other libraries. Local.
+    Returns X (n, p) float64, the labels (n,), and which rows of the data set count. Memory: 12 bytes for each entry."""
     first, last = (boundary(manifest, k, 1) for k in (0, 1))
     if manifest.coded and (needed := _MATRIX_BYTES * manifest.explicit) > (available := memory.available()):
         raise InputError(
@@ -260,23 +213,16 @@ def read_weights(manifest: Manifest) -> Floats | None:
     """Read the weights of all rows, (n,); None if they are all 0 or 1. Local."""
     if not manifest.weights:
         return None
-    weights, at = np.empty(manifest.n), 0
-    for shard, rows_of_shard in open_shards(manifest, 0, manifest.n):
-        shard.read_weights(rows_of_shard, weights[at : at + rows_of_shard.shard.rows])
-        at += rows_of_shard.shard.rows
+    weights = np.empty(manifest.n)
+    for shard, part in open_shards(manifest, 0, manifest.n):
+        shard.read_weights(part, weights[part.offset : part.offset + part.stop])
     return row_metadata.in_range(weights, Communicator()) if other_weights(weights) else None
 
 
 def read_groups(manifest: Manifest, first: int, last: int) -> Hashes:
-    """Return the groups of the global rows first..last - 1. Local.
-
-    Raises InputError if the rows have no groups.
-    """
+    """Return the groups of the global rows first..last - 1. Local."""
     if manifest.group is None:
-        raise InputError(
-            f"{manifest.directory}: its rows have no groups; make it with distsms shard "
-            f"{option('group', text='COLUMN')}"
-        )
+        raise InputError(f"{manifest.directory}: has no groups; make it with shard {option('group', text='COLUMN')}")
     groups = [shard.read_groups(part) for shard, part in open_shards(manifest, first, last)]
     return np.concatenate([np.empty(0, np.uint64), *groups])
 
@@ -312,9 +258,7 @@ def check_writable(compression: str) -> None:
 def check_columns(manifest: Manifest, width: int) -> None:
     """Raise InputError if the data use more than `width` columns; it names the shard and its last column. Local."""
     if manifest.coded and width != manifest.p:
-        raise InputError(
-            f"{manifest.directory}: has coded columns, {manifest.p} columns in all, and cannot be read with {width}"
-        )
+        raise InputError(f"{manifest.directory}: has coded columns, {manifest.p}, and cannot be read with {width}")
     for shard in manifest.shards:
         if shard.columns > width:
             raise InputError(

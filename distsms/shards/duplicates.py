@@ -22,43 +22,30 @@ from distsms.base.wording import Message, option
 _STRIP = 2**12
 """Rows whose hashes stay in a cache."""
 MANY, ONE_ROW = 0.05, 0.01
-"""Thresholds of `warning`.
-
-Folds by rows are misleading if two conditions hold: more than the share MANY of the rows have an equal row, and no
-single row makes up the share ONE_ROW or more of all rows. In this case many rows occur a few times each, and a model
-remembers them. If a few rows occur very often instead, they are just combinations of categories.
+"""Folds by rows are misleading if more than the share MANY of the rows have an equal row, and no row makes up the share
+ONE_ROW: then many rows occur a few times each, and a model remembers them. Others are combinations of categories.
 """
 
 
 def hash_rows(X: Any, dtype: str = "float64") -> Hashes:
-    """Return a hash of each row of X, sparse or dense (n, p), as it would be in a file of the given dtype.
-
-    Returns (n,) uint64. Local; O(nnz).
-    """
+    """Return a hash of each row of X (n, p), (n,) uint64, as it would be in a file of the given dtype. Local."""
     if not scipy.sparse.issparse(X):
         X = scipy.sparse.csr_matrix(X)
     elif not X.has_canonical_format:
         X = X.copy()
         X.sum_duplicates()
     hashes = np.empty(X.shape[0], np.uint64)
-    _hash(X.indptr.astype(np.int64, copy=False), X.indices, _bits(X.data, dtype), hashes)
+    values = np.ascontiguousarray(X.data.astype(dtype, copy=False), np.float64)
+    _hash(X.indptr.astype(np.int64, copy=False), X.indices, values.view(np.uint64), hashes)
     return hashes
 
 
 def hash_codes(codes: Sequence[NDArray[Any]], rows: Hashes | None = None) -> Hashes:
-    """Return a hash of the codes of each row, (n,) uint64. Local; O(number of codes).
-
-    codes : those of each group of coded columns, (n, codes of a row); at least one group.
-    rows : (n,) uint64, the hashes of the rows' other columns, if they have some.
-    """
+    """Return a hash of the codes (n, codes of a row) of each group, continuing `rows`, the hashes of other columns."""
     hashes = np.zeros(len(codes[0]), np.uint64) if rows is None else rows.copy()
     for group in codes:
         _hash_codes(np.ascontiguousarray(group.T), hashes)
     return hashes
-
-
-def _bits(values: NDArray[Any], dtype: str) -> NDArray[np.uint64]:
-    return np.ascontiguousarray(values.astype(dtype, copy=False), np.float64).view(np.uint64)
 
 
 @njit()
@@ -84,11 +71,7 @@ def _hash_codes(codes, hashes):  # type: ignore[no-untyped-def]
 
 
 def warning(doubles: Mapping[str, int] | None, n: int, by: str | None = None) -> str:
-    """Return a warning that a split by rows separates equal rows, or "" if there are too few of them to matter.
-
-    doubles : the record of the manifest, of n rows. by : how the rows were or will be divided; "doubles" needs no
-    warning.
-    """
+    """Return a warning that a split of n rows by anything but "doubles" separates equal rows; "" if they are few."""
     if by == "doubles" or doubles is None or doubles["rows"] <= MANY * n or doubles["largest"] >= ONE_ROW * n:
         return ""
     return Message(

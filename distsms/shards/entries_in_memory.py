@@ -28,10 +28,7 @@ reserved for so many entries of each byte of the files.
 
 
 class EntriesInMemory:
-    """The columns and values of consecutive shards, one after the other; `filled` is the number of entries.
-
-    Address space is reserved for `n_bytes`, and memory is taken as it is filled. The values are of `dtype`.
-    """
+    """The columns and values of consecutive shards, `filled` entries; address space is reserved, and then filled."""
 
     def __init__(self, n_bytes: int, dtype: str) -> None:
         capacity = n_bytes // (4 + np.dtype(dtype).itemsize)
@@ -69,11 +66,8 @@ class EntriesInMemory:
     def add(
         self, X: Sequence[scipy.sparse.csr_matrix], values: Sequence[NDArray[Any]], n_columns: int, valued: bool
     ) -> ShardEntries | None:
-        """Add the entries of a shard, which are copied; return them, or None if there is no room for them.
-
-        X : consecutive rows. values : those of each piece of X, of the type of the shard. n_columns : the largest
-        column that is used, plus one. valued : whether some values are not 1.
-        """
+        """Add a copy of the entries of a shard, as pieces of X and their values; return None if there is no room.
+        `n_columns` is the largest column that is used, plus one; `valued`, whether some values are not 1."""
         start, stop = self.filled, self.filled + sum(piece.nnz for piece in X)
         if stop > len(self._columns) or n_columns > 2**32:
             return None
@@ -127,21 +121,14 @@ def open_array(
     compression: str,
     digest: str | None = None,
 ) -> StoredArray:
-    """Return an array of a shard by its name: of X from memory if its entries are there, else from the shard's file.
-
-    entries : those of the shard in memory, if they are there. file, raw : the file, opened with HDF5 and without it.
-    digest : that of the array's checksums, if it is in the file. Raises InputError as `storage.open_array` does.
-    """
+    """Return an array of a shard: of X from `entries` if they are there, else from the file, open in two ways."""
     if entries is not None and name.startswith("X/"):
         return entries.array(name)
     return storage.open_array(file[name], raw, compression, storage.read_checksums(file[name], digest))
 
 
 def room(n_bytes: int, neighbours: int) -> int:
-    """Return the bytes that the entries of temporary shards of files of so many bytes may take on a rank.
-
-    neighbours : the number of ranks on its node.
-    """
+    """Return the bytes that entries of temporary shards may take on a rank with so many `neighbours` on its node."""
     addresses = resource.getrlimit(resource.RLIMIT_AS)[0]
     limits = [_SHARE * memory.available(), 12 * _ENTRIES_OF_BYTE * max(n_bytes, 2**20)]
     limits += [] if addresses == resource.RLIM_INFINITY else [_SHARE_OF_ADDRESSES * addresses]
@@ -149,15 +136,8 @@ def room(n_bytes: int, neighbours: int) -> int:
 
 
 class RowsInMemory:
-    """The rows of a temporary data set whose entries are in memory: `Manifest.in_memory`.
-
-    Parameters
-    ----------
-    rank_of : mapping of str to int
-        Which rank has the entries of each shard, by the name of the shard's file. The same on every rank.
-    shards : mapping of str to ShardEntries
-        The entries of this rank's shards, all in one store.
-    """
+    """The rows of a temporary data set whose entries are in memory: `Manifest.in_memory`. `rank_of` says which rank has
+    each shard, by its file; `shards` are this rank's, all in one store."""
 
     def __init__(self, rank_of: Mapping[str, int], shards: Mapping[str, ShardEntries]) -> None:
         self.rank_of, self.shards = dict(rank_of), dict(shards)

@@ -24,21 +24,14 @@ def is_frame(data: Any) -> bool:
 
 
 def names_of(X: Any) -> list[str] | None:
-    """Return the names of the columns of a table in memory. Local.
-
-    None stands for columns without names: those of other data, and of a DataFrame that numbers them 0, 1, 2, ...
-    Raises InputError if two names are the same.
-    """
+    """Return the names of the columns of a table in memory; None for other data, and for columns 0, 1, 2, ... Local."""
     if not is_frame(X) or (hasattr(X, "iloc") and list(X.columns) == list(range(X.shape[1]))):
         return None
     return _names(X)
 
 
 def ordered(X: Any, table: Table, ignore_new: bool) -> Any:
-    """Return the numbers of a table in memory, (n, p), with the columns of an encoding of numbers. Local.
-
-    Raises InputError if columns are missing, or if there are others and `ignore_new` is false.
-    """
+    """Return the numbers of a table in memory, (n, p), with the columns of an encoding of numbers. Local."""
     features, names = [column.name for column in table.columns], _names(X)
     optional = [*table.dropped, *(name for name in (table.label, table.id) if name)]
     check_columns(features, names, optional, "X", ignore_new)
@@ -46,22 +39,9 @@ def ordered(X: Any, table: Table, ignore_new: bool) -> Any:
 
 
 def numbers(X: Any, comm: Communicator, earlier: Sequence[str] | None = None) -> tuple[Any, list[str] | None]:
-    """Return the rows of all ranks with their columns in one order, and the names of these columns. **Collective.**
-
-    Parameters
-    ----------
-    X : table in memory, array-like or sparse matrix, (n_local, p)
-        The rows of this rank. What is no table is returned as it is.
-    comm : Communicator
-        The ranks that share the rows.
-    earlier : sequence of str, optional
-        The names in the order of earlier rows. By default the order is that of the first rank whose columns have names.
-
-    Raises
-    ------
-    InputError
-        On every rank, if some ranks have other names than others, or a column of a table does not hold numbers.
-    """
+    """Return the rows of all ranks (tables or arrays) with their columns in one order, and their names. **Collective.**
+    The order is that of `earlier` rows, or of the first rank whose columns have names; what is no table stays as it
+    is."""
     with comm.fail_together():
         local_names = names_of(X)
     names = next((candidate for candidate in [earlier, *comm.allgather(local_names)] if candidate is not None), None)
@@ -84,7 +64,6 @@ def table_of(names: Sequence[str] | None) -> Table | None:
 
 
 def _names(X: Any) -> list[str]:
-    """Return the names of the columns of a table in memory. Raises InputError if two are the same."""
     names = list(map(str, X.columns if hasattr(X, "iloc") or hasattr(X, "to_arrow") else X.schema.names))
     if len(set(names)) < len(names):
         twice = next(name for name in names if names.count(name) > 1)
@@ -93,10 +72,7 @@ def _names(X: Any) -> list[str]:
 
 
 def _array(X: Any, names: Sequence[str] | None, order: Sequence[str] | None) -> Any:
-    """Return columns of a table in memory, in this order, as an array of numbers; all of them without names. Local.
-
-    names : those of its columns. Raises InputError if a column holds something else than numbers.
-    """
+    """Return columns of a table in memory, which has these names, in this order, as an array of numbers."""
     if names is not None and order is not None and list(names) != list(order):
         X = X.iloc[:, [names.index(name) for name in order]] if hasattr(X, "iloc") else X.select(list(order))
     values = np.asarray(X)

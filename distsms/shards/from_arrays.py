@@ -13,7 +13,6 @@ from numpy.typing import ArrayLike
 
 from distsms.base.errors import InputError
 from distsms.base.files import exclusive
-from distsms.base.typing import Hashes
 from distsms.matrix.code_maps import CodeMap
 from distsms.parallel.communicator import Communicator
 from distsms.shards import duplicates, frame_columns, row_metadata
@@ -22,8 +21,8 @@ from distsms.shards.codes import Codes
 from distsms.shards.groupby import group_statistics
 from distsms.shards.manifest import Manifest
 from distsms.shards.publish import prepare, publish
-from distsms.shards.row_metadata import MetadataColumns, RowMetadata
-from distsms.shards.writer import finish_shard, stage_shard
+from distsms.shards.row_metadata import HEAVIEST, MetadataColumns, RowMetadata
+from distsms.shards.writer import ShardForm, finish_shard, stage_shard
 
 
 def write_data(
@@ -42,46 +41,11 @@ def write_data(
     times: ArrayLike | None = None,
     codes: Sequence[tuple[CodeMap, ArrayLike]] = (),
 ) -> Manifest:
-    """Write arrays as a data set. Local: for one process.
-
-    Parameters
-    ----------
-    directory : path
-        The directory of the data set; it is created if necessary.
-    X : sparse matrix, array-like or DataFrame, (n, p), or None
-        The features. The data set has the names of a DataFrame's columns. None if there are codes only.
-    y : array-like, (n,)
-        The labels, +1 and -1.
-    n_shards : int
-        The number of shards.
-    weights : array-like, (n,), optional
-        A weight for each row, from 0 to 1e250.
-    dtype : str
-        "float32" or "float64", of the values in the shards.
-    label_map, zero_based, source
-        What the manifest says about the origin of the data; see `Manifest`.
-    overwrite : bool
-        Whether to replace a data set that is there already.
-    compression : str
-        One of `manifest.COMPRESSIONS`.
-    groups, times : array-like, (n,), optional
-        Which rows belong together, and when they were recorded: numbers, strings or dates
-        (`distsms.shards.row_metadata`).
-    codes : sequence of (CodeMap, array-like)
-        Groups of coded columns, which follow those of X: a map of `distsms.matrix.code_maps`, and the codes, (n, codes
-        of a row). The largest number of the map's `dtype` means that a code is missing.
-
-    Returns
-    -------
-    Manifest
-        The data set.
-
-    Raises
-    ------
-    InputError
-        If the arrays do not fit together, hold no row or invalid values, or if the directory holds a data set and
-        `overwrite` is False.
-    """
+    """Write arrays as a data set; by one process. X (n, p) is a matrix, array or DataFrame, or None if there are codes
+    only; y (n,) has +1 and -1, weights are from 0 to 1e250, and groups and times are numbers, strings or dates. `codes`
+    are groups of coded columns behind those of X: a map, and the codes (n, codes of a row), of which the largest number
+    of the map's `dtype` is a missing one. `label_map`, `zero_based` and `source` are for the manifest. InputError says
+    what does not fit, or that the directory holds a data set."""
     y, names = np.asarray(y), None
     coded, arrays = _codes(directory, codes)
     if X is None and coded:
@@ -97,23 +61,24 @@ def write_data(
         raise InputError(f"{directory}: codes have shape {wrong[0]}, but there are {shape[0]} rows.")
     if y.shape != shape[:1] or (weights is not None and weights.shape != y.shape):
         raise InputError(f"{directory}: X has {shape[0]} rows; y and weights must have as many entries.")
+    if weights is not None and not ((weights >= 0) & (weights <= HEAVIEST)).all():
+        raise InputError(f"{directory}: weights must be from 0 to 1e250.")
     if not np.isin(y, (-1, 1)).all():
         shown = ", ".join(map(str, np.unique(y)[:5]))
-        raise InputError(
-            f"{directory}: labels must be +1 and -1, but y has {shown}. If the labels are 0 and 1, pass 2 * y - 1."
-        )
+        raise InputError(f"{directory}: labels must be +1 and -1, but y has {shown}. Pass 2 * y - 1 for 0 and 1.")
     metadata = _metadata(directory, len(y), {"groups": groups, "times": times})._replace(weights=weights)
     with exclusive(Path(directory)):
         prepare(directory, overwrite)
-        entries = []
+        form, entries = ShardForm(dtype, compression, coded), []
         for number in range(n_shards):
             rows = slice(len(y) * number // n_shards, len(y) * (number + 1) // n_shards)
             part, part_codes = None if X is None else X[rows], [array[rows] for array in arrays]
-            staged = stage_shard(
-                directory, number, part, dtype, None, compression, metadata.take(rows), part_codes, coded
-            )
+            staged = stage_shard(directory, number, part, form, metadata=metadata.take(rows), codes=part_codes)
             weight = None if weights is None else weights[rows]
             entries.append(finish_shard(staged, y[rows], shape[1] + coded.p, weight))
+        hashes = None if X is None else duplicates.hash_rows(X, dtype)
+        if hashes is None or arrays:
+            hashes = duplicates.hash_codes(arrays, hashes)
         return publish(
             directory,
             entries,
@@ -121,7 +86,7 @@ def write_data(
             zero_based=zero_based,
             source=source,
             statistics=group_statistics(
-                _hashes(X, dtype, arrays),
+                hashes,
                 y,
                 metadata,
                 MetadataColumns(
@@ -136,24 +101,14 @@ def write_data(
         )
 
 
-def _hashes(X: Any, dtype: str, codes: list[Codes]) -> Hashes:
-    """Return a hash of each row, (n,)."""
-    of_entries = None if X is None else duplicates.hash_rows(X, dtype)
-    return of_entries if of_entries is not None and not codes else duplicates.hash_codes(codes, of_entries)
-
-
 def _codes(
     directory: str | os.PathLike[str], codes: Sequence[tuple[CodeMap, ArrayLike]]
 ) -> tuple[CodedColumns, list[Codes]]:
-    """Return the coded columns and the codes (n, codes of a row) of each group, in the types of their maps."""
     arrays = []
     for number, (code_map, values) in enumerate(codes):
         array = np.asarray(values)
         if array.ndim != 2 or array.shape[1] != code_map.n_codes or array.dtype.kind not in "iu":
-            raise InputError(
-                f"{directory}: codes {number} are {array.dtype} of shape {array.shape}; whole numbers of shape "
-                f"(n, {code_map.n_codes}) are wanted."
-            )
+            raise InputError(f"{directory}: codes {number}: whole numbers of shape (n, {code_map.n_codes}) are wanted.")
         if array.size and not 0 <= array.min() <= array.max() <= np.iinfo(code_map.dtype).max:
             raise InputError(f"{directory}: codes {number} are not all from 0 to {np.iinfo(code_map.dtype).max}.")
         arrays.append(array.astype(code_map.dtype, copy=False))
@@ -169,5 +124,7 @@ def _metadata(directory: str | os.PathLike[str], n: int, arrays: Mapping[str, Ar
     def fail(name: str, row: int, problem: str) -> NoReturn:
         raise InputError(f"{directory}: {name}, row {row} (counted from 0): {problem}.")
 
-    group, time = ("groups" if "groups" in columns else None), ("times" if "times" in columns else None)
-    return row_metadata.read(group, time, lambda name: row_metadata.as_strings(columns[name]), fail)
+    group, time = (name if name in columns else None for name in ("groups", "times"))
+    return row_metadata.read(
+        MetadataColumns(group, time, None), lambda name: row_metadata.as_strings(columns[name]), fail
+    )

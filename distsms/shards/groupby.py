@@ -41,20 +41,8 @@ MOSTLY = 0.8
 
 
 def count_groups(keys: Hashes, labels: NDArray[np.int8], comm: Communicator) -> GroupCounts:
-    """Count the rows that share their key with others. **Collective.**
-
-    Parameters
-    ----------
-    keys : (n_local,) uint64
-        The keys, which are hashes.
-    labels : (n_local,) int8
-        +1 and -1.
-
-    Notes
-    -----
-    Counts AT_ONCE rows of each rank in a round. Rows with a key of their own, which are most rows of most data, are not
-    sorted.
-    """
+    """Count the rows that share their key (n_local,), a hash, with others; labels are +1 and -1. **Collective.** In a
+    round, AT_ONCE rows of each rank are counted; those with a key of their own, which are most, are not sorted."""
     rounds = max(1, int(comm.maximum(np.array([-(-len(keys) // AT_ONCE)]))[0]))
     sums, largest = np.zeros(3, np.int64), np.zeros(1, np.int64)
     round_of = hashing.row_keys(keys, 1) % np.uint64(rounds) if rounds > 1 else np.zeros(len(keys), np.uint64)
@@ -73,11 +61,8 @@ def count_groups(keys: Hashes, labels: NDArray[np.int8], comm: Communicator) -> 
 
 
 def _may_be_shared(keys: Hashes, comm: Communicator) -> NDArray[np.bool_]:
-    """Return which rows (n_local,) may have a key that another row of any rank has. **Collective.**
-
-    It is true for all rows that have such a key, and for some others. Keys are hashes. O(n_local) time if few rows
-    share keys. With several ranks, a rank sends each of its different keys once, and gets a byte back.
-    """
+    """Return which rows (n_local,) may have a key that another row of any rank has. **Collective.** Takes O(n_local)
+    time if few do. A rank sends each of its different keys once, and gets a byte back."""
     shared = duplicates.share_places(keys)
     if comm.size > 1:
         alone = np.flatnonzero(~shared)
@@ -98,29 +83,8 @@ def group_statistics(
     columns: MetadataColumns,
     comm: Communicator,
 ) -> dict[str, dict[str, Any]]:
-    """Return what the manifest says about equal rows, groups and times. **Collective.**
-
-    Parameters
-    ----------
-    hashes : (n_local,) uint64
-        From `duplicates.hash_rows`.
-    labels : (n_local,) int8
-        +1 and -1.
-    metadata : RowMetadata
-        Groups, times and weights of the local rows.
-    columns : MetadataColumns
-        The columns of groups, of times and of weights.
-
-    Returns
-    -------
-    dict
-        The manifest's records "doubles", "group", "time" and "weight", the latter three if rows have such things.
-
-    Raises
-    ------
-    InputError
-        On every rank, if some times are numbers and others are dates.
-    """
+    """Return the manifest's records "doubles", "group", "time" and "weight", as far as rows have these. **Collective.**
+    `hashes` are those of the rows. Raises InputError on every rank if some times are numbers and others dates."""
     equal, (group, time, weight) = count_groups(hashes, labels, comm), columns
     doubles = {"different": equal.groups, "rows": equal.shared, "largest": equal.largest, "contradicting": equal.mixed}
     statistics: dict[str, dict[str, Any]] = {"doubles": doubles}
@@ -132,10 +96,7 @@ def group_statistics(
         ends = comm.maximum(np.array([np.max(-times, initial=-np.inf), np.max(times, initial=-np.inf)]))
         kinds = sorted(set().union(*comm.allgather(metadata.kinds)))
         if len(kinds) > 1:
-            raise InputError(
-                f"column {time!r} holds both {' and '.join(kinds)}; times must be all numbers or all dates",
-                everywhere=True,
-            )
+            raise InputError(f"column {time!r} holds both {' and '.join(kinds)}; times must be all of one kind", True)
         statistics["time"] = {"column": time, "kind": kinds[0], "first": float(-ends[0]), "last": float(ends[1])}
     if weight is not None:
         statistics["weight"] = {"column": weight, **_weight_statistics(labels, metadata.weights, comm)}
@@ -143,10 +104,7 @@ def group_statistics(
 
 
 def _weight_statistics(labels: NDArray[np.int8], weights: Floats | None, comm: Communicator) -> dict[str, float]:
-    """Return the sum of the weights of each class, the largest, and the effective sample size. Collective.
-
-    They are rounded to 12 digits, so that they do not depend on the number of ranks.
-    """
+    """Return statistics of the weights, rounded so that the number of ranks has no influence. Collective."""
     weights = np.empty(0) if weights is None else weights
     largest = float(comm.maximum(np.array([weights.max(initial=0.0)]))[0])
     parts = weights / (largest or 1.0)  # whose squares neither overflow nor vanish
@@ -163,10 +121,7 @@ def _weight_statistics(labels: NDArray[np.int8], weights: Floats | None, comm: C
 
 
 def doubles_warning(manifest: Manifest, by: str | None = None) -> str:
-    """Return the warning of `duplicates.warning` for a data set; `by` says how it is divided into folds, if it is.
-
-    There is none for features: different rows often have the same codes. The warning is about the original rows.
-    """
+    """Return `duplicates.warning` for a data set; none for features, as different rows often have the same codes."""
     if manifest.coded and manifest.coded.features:
         return ""
     return duplicates.warning(manifest.doubles, manifest.n, by or (manifest.split or {}).get("by"))
@@ -201,10 +156,7 @@ def describe(manifest: Manifest) -> dict[str, str]:
 
 
 def label_warnings(manifest: Manifest, positive_named: bool) -> list[str]:
-    """Return what is odd about the labels and the split of a data set. Local.
-
-    `positive_named` says whether the user has named the label of the positive class.
-    """
+    """Return what is odd about the labels and the split; `positive_named`: the user named the positive label. Local."""
     positive, negative = (format_labels(original_labels(manifest.label_map, sign)) for sign in ("+1", "-1"))
     warnings = []
     if not (manifest.n_pos and manifest.n_neg):

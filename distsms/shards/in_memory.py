@@ -43,31 +43,9 @@ def block(
     weights: ArrayLike | None = None,
     groups: ArrayLike | None = None,
 ) -> DataBlock:
-    """Return the rows of all ranks as a block. **Collective.**
-
-    Parameters
-    ----------
-    X : array-like, sparse array, LocalRows or SideBySide, of shape (n_local, p)
-        The rows of this rank.
-    y : array-like of shape (n_local,) or None
-        The labels of these rows; None gives the block labels of 0.
-    comm : Communicator
-        The ranks.
-    p : int, optional
-        The number of columns that X must have.
-    model_labels : mapping, optional
-        The labels of a model, as in its `label_map`.
-    weights : array-like of shape (n_local,), optional
-        The weights of these rows, finite and at least 0. Give them on every rank or on none.
-    groups : array-like of shape (n_local,), optional
-        The groups of these rows: numbers, strings or dates. Give them on every rank or on none.
-
-    Raises
-    ------
-    InputError
-        If X, y, weights and groups have other shapes, the labels cannot be understood, a value of X is not finite, a
-        weight is no weight, or a group is missing.
-    """
+    """Return the rows of all ranks as a block. **Collective.** X (n_local, p) may be anything like an array or matrix,
+    or `LocalRows`; p is the number of columns that it must have. Without y (n_local,) all labels are 0; `model_labels`
+    is the `label_map` of a model. Weights and groups (n_local,) are given on every rank or on none."""
     with comm.fail_together():
         if not isinstance(X, LocalRows | SideBySide) and np.ndim(X) != 2:
             raise InputError(f"X has {np.ndim(X)} dimensions; give a matrix with two, rows and columns")
@@ -101,10 +79,7 @@ def block(
 
 
 def group_keys(groups: ArrayLike, n_local: int) -> Hashes:
-    """Return the hash of each row's group, (n_local,), the same as in shards. Local.
-
-    Raises InputError if there is not one group for each row, or one is missing.
-    """
+    """Return the hash of each row's group, (n_local,), the same as in shards; each row must have one. Local."""
     values = np.asarray(groups)
     if values.shape != (n_local,):
         raise InputError(f"groups has shape {values.shape}, but X has {n_local} rows; one group for each row is wanted")
@@ -119,13 +94,9 @@ def _refuse_group(row: int, problem: str) -> NoReturn:
 
 
 def _weights(weights: ArrayLike, n_local: int) -> Floats:
-    """Return weights as float64. Raises InputError if there is not one for each row, or one is no weight."""
     array = np.asarray(weights)
     if array.shape != (n_local,) or array.dtype.kind not in "biuf":
-        raise InputError(
-            f"weight has shape {array.shape} and type {array.dtype}, but X has {n_local} rows; one number for each "
-            "row is wanted"
-        )
+        raise InputError(f"weight has shape {array.shape} and type {array.dtype}; give a number for each row")
     values = array.astype(np.float64)
     wrong = ~((values >= 0) & (values <= HEAVIEST))
     if wrong.any():
@@ -137,10 +108,8 @@ def _weights(weights: ArrayLike, n_local: int) -> Floats:
 def _signs(
     y: NDArray[Any], comm: Communicator, model_labels: Mapping[str, Any] | None
 ) -> tuple[Mapping[str, Any], NDArray[np.int8]]:
-    """Return the label map of the labels y (n_local,) of all ranks, and this rank's labels as +1 and -1. Collective.
-
-    If a model knows all labels, they mean what they meant in training; otherwise they must be a known pair.
-    """
+    """Return the label map of the labels of all ranks, and this rank's (n_local,) as +1 and -1. Collective. If a model
+    knows all labels, they mean what they meant in training; otherwise they must be a known pair."""
     with comm.fail_together():
         kind = y.dtype.kind
         if kind not in "biufOU" or (kind == "f" and not np.isfinite(y).all()):
@@ -161,7 +130,7 @@ def _signs(
             label_map = dict(model_labels)
         else:
             try:
-                label_map = interpret(total).as_map()
+                label_map = interpret(total)
             except InputError as error:
                 raise InputError(
                     f"y: found the labels {format_labels(total, total)}; wanted are +1 and -1, 0 and 1, 1 and 2, True "
@@ -178,10 +147,7 @@ def fingerprint(
     weights: Floats | None = None,
     groups: Hashes | None = None,
 ) -> str:
-    """Return a hash of the rows of all ranks that does not depend on which rank holds which rows. **Collective.**
-
-    The computation needs some 40 bytes for each stored entry of this rank.
-    """
+    """Return a hash of the rows of all ranks, whichever has them; takes 40 bytes an entry. **Collective.**"""
     X = sparse.coo_array(X if sparse.issparse(X) else np.asarray(X, float))
     values = X.data.astype(float)
     positive = first_row + np.flatnonzero(labels > 0)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,23 +29,10 @@ MAX_LABELS = 1000
 """A column with more different values than this does not hold classes."""
 
 
-class LabelMeaning(NamedTuple):
-    """The original label of each class: None if the class does not occur, a list if it has several labels."""
+def interpret(labels: Iterable[Label], positive: Label | None = None) -> dict[str, Any]:
+    """Return the original label, or list of labels, of each class, "+1" and "-1"; None for a class that does not occur.
 
-    positive: Label | list[Label] | None
-    negative: Label | list[Label] | None
-
-    def as_map(self) -> dict[str, Any]:
-        """Return the label map of the manifest: the original label, or list of labels, of each class."""
-        return {"+1": self.positive, "-1": self.negative}
-
-
-def interpret(labels: Iterable[Label], positive: Label | None = None) -> LabelMeaning:
-    """Find out which label is positive.
-
-    labels : those of all rows; a mapping also says how many rows have each, for messages. positive : the positive
-    label; all others are negative. With None the labels must be one of `KNOWN_PAIRS`; capital and small letters are the
-    same. Raises InputError, with the labels, if `positive` is none of them, or if it is needed.
+    `positive` is positive, or with None one of `KNOWN_PAIRS`. If `labels` is a mapping, it has the rows of each.
     """
     counts = labels if isinstance(labels, Mapping) else None
     values = sorted(set(labels))  # type: ignore[type-var]
@@ -69,7 +56,7 @@ def interpret(labels: Iterable[Label], positive: Label | None = None) -> LabelMe
         if len(values) > 1 and not positives:
             raise InputError(f"found {shown}; {option('positive', format_labels([positive_label]))} is none of them")
     others = [value for value in values if value not in positives]
-    return LabelMeaning(_some(positives), _some(others))
+    return {"+1": _some(positives), "-1": _some(others)}
 
 
 def _some(labels: list[Label]) -> Label | list[Label] | None:
@@ -89,10 +76,7 @@ def plain_form(label: Label) -> Label:
 
 
 def convert_like(label: Label, others: Iterable[Label]) -> Label:
-    """Return a label of the command line as a number if the others are numbers, else as a string.
-
-    A label that is not a number stays a string.
-    """
+    """Return a label of the command line as a number if the others are numbers, and it is one, else as a string."""
     if any(isinstance(other, str) for other in others):
         return f"{label:g}" if isinstance(label, float) else label
     try:
@@ -115,11 +99,8 @@ def original_labels(label_map: Mapping[str, Any], sign: str) -> list[Label]:
 
 
 def to_signs(labels: NDArray[Any], label_map: Mapping[str, Any], where: str) -> NDArray[np.int8]:
-    """Return +1 and -1, (n,) int8, for labels (n,), according to a label map that may come from other rows.
-
-    If the negative class of the map has several labels, every unknown label is negative; otherwise InputError is
-    raised, which begins with `where`.
-    """
+    """Return +1 and -1, (n,) int8, for labels (n,), by a label map that may come from other rows. If its negative class
+    has several labels, every unknown label is negative; otherwise InputError begins with `where`."""
     positive, negative = original_labels(label_map, "+1"), original_labels(label_map, "-1")
     different, inverse = np.unique(labels, return_inverse=True)
     signs = np.array([_sign(label, positive, negative) for label in different.tolist()], np.int8)

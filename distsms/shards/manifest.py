@@ -138,7 +138,6 @@ class Manifest:
 
     @property
     def path(self) -> Path:
-        """The file of the manifest."""
         return self.directory / MANIFEST
 
     @property
@@ -150,11 +149,7 @@ class Manifest:
 
     @property
     def fingerprint(self) -> str:
-        """64 hex digits that identify the data, whatever their directory.
-
-        They are a hash of the sizes, the numbers of labels, the checksums of the shards, the normalization and what
-        codes mean. Temporary shards whose entries stay in memory have other checksums than files of the same rows.
-        """
+        """64 hex digits that identify the data, whatever their directory, and whether they are in files."""
         identity = [FORMAT, self.n, self.p, self.nnz, self.n_pos, self.n_neg, [shard.sha256 for shard in self.shards]]
         if scaling := normalization_record(self.normalization):
             identity.append(scaling)
@@ -171,18 +166,12 @@ class Manifest:
         return f"{column} (counted from 0)" if self.zero_based else f"{column + 1} (counted from 1)"
 
     def checked_path(self, shard: Shard) -> Path:
-        """Return the shard's file.
-
-        Raises InputError if it is missing, has another size, or is outside of the directory.
-        """
+        """Return the shard's file; check that it is there, has its size, and is inside the directory."""
         path = self.directory / shard.file
         if path.resolve().parent != self.directory.resolve():
             raise InputError(f"{path}: is a link that leads out of the data set; put the file itself there.")
         if not path.is_file():
-            raise InputError(
-                f"{path}: this shard is missing; copy the data set again, or convert again. If the data set was "
-                "replaced just now, run the command again."
-            )
+            raise InputError(f"{path}: this shard is missing; copy it, or run again if it was just replaced.")
         size = path.stat().st_size
         if size != shard.bytes:
             raise InputError(
@@ -193,25 +182,18 @@ class Manifest:
 
 
 def read_manifest(directory: str | os.PathLike[str], in_memory: RowsInMemory | None = None) -> Manifest:
-    """Read and check the manifest of a data set. Local; O(number of shards).
-
-    Raises InputError, with file and field, if there is no manifest, if it is too new, or if it contradicts itself.
-    """
+    """Read and check the manifest of a data set. InputError names file and field. Local; O(number of shards)."""
     directory = Path(directory)
     path = directory / MANIFEST
     if directory.exists() and not directory.is_dir():
-        raise InputError(
-            f"{directory}: is a file; a data set is a directory with a {MANIFEST}. Convert the file by distsms shard."
-        )
+        raise InputError(f"{directory}: is a file; a data set is a folder with a {MANIFEST}. Use distsms shard.")
     try:
         content = read_whole(path)
         record = json.loads(content)
     except FileNotFoundError as error:
         if inside := sorted(str(path.parent) for path in directory.glob(f"*/{MANIFEST}")):
             shown = ", ".join(inside[:3]) + ", ..." * (len(inside) > 3)
-            raise InputError(
-                f"{directory}: is not a data set, but a folder with data sets: {shown}. Name one of them."
-            ) from error
+            raise InputError(f"{directory}: is a folder with data sets: {shown}. Name one of them.") from error
         if not directory.exists():
             raise InputError(f"{directory}: there is no such file or folder") from error
         raise InputError(
@@ -265,7 +247,6 @@ def parse_manifest(record: Any, directory: Path, in_memory: RowsInMemory | None 
 
 
 def _parse_optional(record: Mapping[str, Any], where: str) -> dict[str, Any]:
-    """Check and return the optional fields: those for tables, normalization, splits, compression and row statistics."""
     if (split := record.get("split")) is not None:
         _checked(split, {"fractions": list, "seed": int, "part": str, "of": int}, f"{where}: split")
     for name, kinds in _ROW_STATISTICS.items():
@@ -324,10 +305,7 @@ def _parse_shard(record: Any, where: str) -> Shard:
 
 
 def _checked(record: Any, kinds: Mapping[str, Any], where: str) -> dict[str, Any]:
-    """Return the named fields of a JSON object.
-
-    Raises InputError unless each has its type; counts are from 0 to 2^63 - 1.
-    """
+    """Return the named fields of a JSON object, each of its type; counts are from 0 to 2^63 - 1."""
     if not isinstance(record, dict):
         raise InputError(f"{where}: must be an object.")
     for name, kind in kinds.items():
@@ -338,8 +316,6 @@ def _checked(record: Any, kinds: Mapping[str, Any], where: str) -> dict[str, Any
 
 
 def _check_whole(manifest: Manifest) -> None:
-    """Check the fields of a manifest against each other."""
-
     def require(condition: bool, problem: str) -> None:
         if not condition:
             raise InputError(f"{manifest.path}: {problem}.")
@@ -366,7 +342,6 @@ def _check_whole(manifest: Manifest) -> None:
 
 
 def _check_shard(manifest: Manifest, shard: Shard) -> None:
-    """Check one shard's fields against each other and against the whole."""
     where = f"{manifest.path}: shard '{shard.file:.80}'"
     if shard.file in ("", ".", "..") or set(shard.file) & set("/\\:\0"):
         raise InputError(f"{where}: the name must be that of a file in the directory of the manifest, without folders.")

@@ -69,17 +69,12 @@ def shard_names(directory: Path, entries: Sequence[Mapping[str, Any]]) -> list[s
 def check_free(directory: Path, overwrite: bool = False) -> None:
     """Raise InputError if the directory holds a data set and `overwrite` is False. Local."""
     if (directory / MANIFEST).exists() and not overwrite:
-        raise InputError(
-            f"{directory}: holds a data set already; name another directory, or replace it ({option('overwrite')})."
-        )
+        raise InputError(f"{directory}: holds a data set already; name another, or replace it ({option('overwrite')}).")
 
 
 def prepare(directory: str | os.PathLike[str], overwrite: bool = False) -> None:
     """Make the directory ready for `stage_shard`: create it, and remove what a killed conversion left. Local: one rank.
-
-    Raises InputError if the directory holds a data set and `overwrite` is False. An old data set stays complete and
-    usable until `publish`.
-    """
+    An old data set stays complete and usable until `publish`."""
     directory = Path(directory)
     try:
         directory.mkdir(parents=True, exist_ok=True)
@@ -94,18 +89,12 @@ def prepare(directory: str | os.PathLike[str], overwrite: bool = False) -> None:
 def publish(
     directory: str | os.PathLike[str], entries: Iterable[Mapping[str, Any]], **manifest_fields: Any
 ) -> Manifest:
-    """Make finished shards the data set of the directory, in the place of an old one. Local: one rank.
-
-    The parameters are those of `complete`, which raises the errors. Then nothing is changed.
-    """
+    """Make finished shards the data set of the directory, in the place of an old one; see `complete`. Local."""
     return exchange([complete(directory, entries, **manifest_fields)])[0]
 
 
 def exchange(manifests: Sequence[Manifest]) -> list[Manifest]:
-    """Give data sets that are complete the places of old ones in their directories, and remove these. Local.
-
-    The old manifests of several parts go first, so that new parts are never found together with old ones.
-    """
+    """Give complete data sets the places of old ones; manifests of several parts go first. Local."""
     for manifest in manifests[1:]:
         if os.path.lexists(manifest.path):  # also true for a broken symbolic link
             manifest.path.unlink()
@@ -121,13 +110,11 @@ def exchange(manifests: Sequence[Manifest]) -> list[Manifest]:
 
 
 def _own_files(directory: Path) -> set[str]:
-    """Return the names of the files that have the names of shards or of a feature map."""
     names = {path.name for path in directory.glob("*.h5")}
     return {name for name in names if _SHARD_NAME.fullmatch(name) or _FEATURES_NAME.fullmatch(name)}
 
 
 def _keep(directory: Path, names: Collection[str]) -> None:
-    """Remove all shards and feature maps but those with these names."""
     for name in _own_files(directory).difference(names):
         (directory / name).unlink(missing_ok=True)
 
@@ -147,16 +134,9 @@ def complete(
     coded: CodedColumns = NOT_CODED,
     in_memory: RowsInMemory | None = None,
 ) -> Manifest:
-    """Complete a data set, for `exchange`: name its files, and write its manifest to a file with `PARTIAL`. Local.
-
-    One rank, the root, calls this after all ranks have finished their shards. An old data set in the directory is kept.
-    If there is no row, or a file cannot be written, the files of this data set are removed, and InputError is raised.
-
-    entries : the results of `finish_shard`, in the order of the rows. statistics : what the manifest says about groups,
-    times and equal rows, from `groupby.group_statistics`. columns : how the columns of a table were interpreted. coded
-    : the coded columns; if a feature map made them, its file is there, as `FEATURES_PARTIAL`. The others: see
-    `Manifest`.
-    """
+    """Complete a data set, for `exchange`: name its files, and write its manifest to a file with `PARTIAL`. The root
+    calls this after all ranks have finished their shards, with what `finish_shard` returned, in the order of the rows.
+    An old data set stays as it is. If a feature map made coded columns, it is in `FEATURES_PARTIAL`."""
     directory, entries = Path(directory), list(entries)
     named = [{**entry, "file": name} for entry, name in zip(entries, shard_names(directory, entries), strict=True)]
     record = _summed(named)
@@ -188,10 +168,7 @@ def complete(
 
 
 def verify(directory: str | os.PathLike[str]) -> list[str]:
-    """Recompute the checksum of every shard, and return a message for each file that is missing or damaged.
-
-    Local; reads all bytes. Raises InputError if the manifest itself cannot be used.
-    """
+    """Recompute the checksum of every shard; return a message for each file that is missing or damaged. Local."""
     manifest = read_manifest(directory)
     problems = []
     for shard in manifest.shards:
@@ -237,11 +214,8 @@ def _summed(entries: list[dict[str, Any]]) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def writing(directory: str | os.PathLike[str], comm: Communicator, overwrite: bool) -> Iterator[None]:
-    """Hold a directory while the body stages, finishes and publishes the shards of a new data set. **Collective.**
-
-    Only one job at a time may write to a directory; a second job gets an InputError. If the body raises InputError, the
-    files that it wrote are removed, and so is the directory if it is then empty. An old data set is kept.
-    """
+    """Hold a directory while the body stages, finishes and publishes the shards of a new data set. **Collective.** A
+    second job gets an InputError. If the body raises InputError, its files are removed, and an old data set stays."""
     with contextlib.ExitStack() as lock:
         with comm.fail_together():
             if comm.is_root:

@@ -60,7 +60,6 @@ class ShardRange(NamedTuple):
     stop: int
 
     def parts(self, rows: int) -> Iterator[ShardRange]:
-        """Yield the same rows in ranges of at most `rows` rows."""
         return split_range(self, rows)
 
 
@@ -77,16 +76,12 @@ class OpenShard:
         if hdf5.attribute(file, "format") != MARK or hdf5.attribute(file, "version") != SHARD_VERSION:
             raise InputError(f"{path}: is not a shard of format {FORMAT}, version {SHARD_VERSION}.")
         if hdf5.attribute(file, "complete") != 1:
-            raise InputError(
-                f"{path}: was not written to its end (its attribute 'complete' is missing). Convert again."
-            )
+            raise InputError(f"{path}: was not written to its end (it lacks 'complete'). Convert again.")
         self.expect("y", (shard.rows,), "int8")
         if manifest.weights:
             self.expect("weights", (shard.rows,), "float64")
         if manifest.ids and ((ids := hdf5.dataset(file, "ids")).dtype.kind != "S" or ids.shape != (shard.rows,)):
-            raise InputError(
-                f"{path}: has no names of its {shard.rows} rows, although the manifest says so. Convert again."
-            )
+            raise InputError(f"{path}: lacks the names of its {shard.rows} rows. Convert again.")
         if manifest.group:
             self.expect("groups", (shard.rows,), "uint64")
         if manifest.time:
@@ -138,10 +133,7 @@ class OpenShard:
             raise InputError(f"{self.path}: {why}. Copy the data set again, or convert again.") from error
 
     def read_dense(self, start: int, stop: int, out: NDArray[Any]) -> None:
-        """Read the rows start..stop - 1 of a dense X into `out` (stop - start, any number of columns).
-
-        If `out` has fewer columns than X, the others are left out; if it has more, these are not changed.
-        """
+        """Read rows of a dense X into `out` (stop - start, columns): those that both have; others are not changed."""
         p, columns = self.file["X"].shape[1], min(self.file["X"].shape[1], out.shape[1])
         if p == out.shape[1]:
             self.read("X", start, stop, out)
@@ -175,10 +167,7 @@ class OpenShard:
         return tuple(None if name is None else self._open(name, file) for name in names)
 
     def search(self, missing: int) -> tuple[int, int]:
-        """Find the first row before which the shard has `missing` (>= 1) or more rows, codes and entries, added up.
-
-        Returns the row and the number of entries before it.
-        """
+        """Return the first row with `missing` or more rows, codes and entries before it, and these entries."""
         low, high, entries = 0, self.shard.rows, self.n_entries
         of_row = 1 + self._manifest.coded.n_codes
         value = np.empty(1, np.int64)
@@ -219,19 +208,16 @@ class OpenShard:
         self._refuse(~((out >= 0) & (out <= HEAVIEST)), out, part, "weight", "must be a number from 0 to 1e250")
 
     def read_ids(self, part: ShardRange) -> list[str]:
-        """Return the names of a part's rows."""
         with self._naming_failures():
             ids = self._array("ids").take(part.start, part.stop)
         return [name.decode("utf-8", "replace") for name in ids.tolist()]
 
     def read_groups(self, part: ShardRange) -> NDArray[np.uint64]:
-        """Return the groups of a part's rows, (rows,)."""
         out = np.empty(part.stop - part.start, np.uint64)
         self.read("groups", part.start, part.stop, out)
         return out
 
     def read_times(self, part: ShardRange) -> NDArray[np.float64]:
-        """Return the times of a part's rows, (rows,), finite."""
         out = np.empty(part.stop - part.start)
         self.read("times", part.start, part.stop, out)
         self._refuse(~np.isfinite(out), out, part, "time", "must be finite")
@@ -262,11 +248,9 @@ class OpenShard:
         return codes.stored_parts(part.start, part.stop, self.shard.rows, distance, code_map.n_codes)
 
     def read_codes(self, number: int, part: ShardRange, out: codes.Codes) -> list[int]:
-        """Read the codes of a part's rows in group `number` into `out` (rows * codes of a row,), and check them.
-
-        They come by the parts of the dataset, block by block in each, as `CodedRows` wants them. Return where the parts
-        end, counted in rows from the first row of `part`.
-        """
+        """Read and check the codes of a part's rows in group `number`, block by block as `CodedRows` wants them, into
+        `out` (rows * codes of a row,). Return where the parts of the dataset end, counted from the first of these
+        rows."""
         array, n_codes, ends = self._array(f"codes/{number}"), self._manifest.coded.maps[number].n_codes, list[int]()
         for stored in self.coded_parts(number, part):
             here = slice(stored.first - part.start, stored.last - part.start)
@@ -305,29 +289,19 @@ class OpenShard:
         return duplicates.hash_codes(self.read_code_rows(part), hashes)
 
     def check_finite(self, part: ShardRange, indptr: NDArray[np.int64] | None, values: NDArray[Any]) -> None:
-        """Raise InputError unless all values of a part are finite.
-
-        values : (entries,) with the indptr (rows + 1,) of the part, which begins with 0; or (rows, p) with None.
-        """
+        """Raise InputError unless all values of a part, (rows, p) or (entries,) with an indptr from 0, are finite."""
         if self.shard.digests is None:  # else the values are those that were written, and were checked then
             self._refuse(~np.isfinite(values), values, part, "value", "must be finite", indptr)
 
     def read_indices(self, part: ShardRange, indptr: NDArray[np.int64], start: int) -> NDArray[Any]:
-        """Return the columns of a part in the file's dtype, checked by `check_indices`.
-
-        indptr : (rows + 1,), the row pointers of the part, which begin with 0. start : the number of the part's first
-        entry in the shard.
-        """
+        """Return the checked columns of a part, whose `indptr` begins with 0, from entry `start` on."""
         indices = np.empty(int(indptr[-1]), self._array("X/indices").dtype)
         self.read("X/indices", start, start + len(indices), indices)
         self.check_indices(part, indptr, indices)
         return indices
 
     def check_indices(self, part: ShardRange, indptr: NDArray[np.int64], indices: NDArray[Any]) -> None:
-        """Raise InputError unless the columns are in the shard's range and ascend strictly in each row.
-
-        indptr : (rows + 1,), the row pointers of the part, which begin with 0.
-        """
+        """Raise InputError unless columns are in the shard's range and ascend in each row; see `read_indices`."""
         limit = min(self.shard.columns, self._manifest.p_entries)
         if len(indices) and indices.view(f"u{indices.itemsize}").max() >= limit:  # negative ones are large then
             wrong = (indices < 0) | (indices >= limit)
@@ -349,10 +323,7 @@ class OpenShard:
         demand: str,
         indptr: NDArray[np.int64] | None = None,
     ) -> None:
-        """Raise InputError for the first wrong value, if any.
-
-        The message names its row, which follows from `indptr`, or without one from the first axis of `values`.
-        """
+        """Raise InputError for the first wrong value, if any, with its row, by `indptr` or the first axis."""
         if not wrong.any():
             return
         at = np.unravel_index(int(wrong.argmax()), wrong.shape)
@@ -360,7 +331,6 @@ class OpenShard:
         raise InputError(f"{self.path}: {noun} {values[at]} at {self.row_name(part.start + row)} {demand}.")
 
     def row_name(self, row: int) -> str:
-        """Return the words by which messages refer to a row of this shard."""
         return f"row {row} of the shard (row {self.offset + row} of the data, counted from 0)"
 
 

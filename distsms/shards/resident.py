@@ -13,14 +13,10 @@ from distsms.matrix.coded import CodedRows, to_csr
 from distsms.matrix.local import PART_ENTRIES, DenseRows, PatternRows, SparseRows, index_dtype, length_dtype, unsigned
 from distsms.shards.entries_in_memory import EntriesInMemory
 from distsms.shards.reader import OpenShard, ShardRange
-from distsms.shards.streaming import length_extremes
 
 
 class SparseLoader:
-    """The local rows of CSR shards. They are read in parts of bounded size into arrays of the final size and type.
-
-    If `store` has all their entries, its arrays are taken over.
-    """
+    """The local rows of CSR shards, read into arrays of the final size and type, or taken over from a `store`."""
 
     def __init__(
         self,
@@ -43,7 +39,6 @@ class SparseLoader:
         self.filled, self.width = 0, width
 
     def add(self, shard: OpenShard, part: ShardRange, local: slice) -> None:
-        """Read the rows of `part` into the local rows `local`."""
         indptr = shard.read_indptr(part)
         self._count(np.diff(indptr), local)
         if self._taken_over:
@@ -84,23 +79,14 @@ class SparseLoader:
         self.indices[self.filled : self.filled + len(indices)] = indices
         self.filled += len(indices)
 
-    def length_extremes(self) -> tuple[int, int]:
-        """Return the number of entries of the longest row, and minus that of the shortest."""
-        return length_extremes(self.lengths)
-
     def features(self, longest: int, differ: bool) -> SparseRows:
-        """Return the rows as features.
-
-        longest : the number of entries of the longest row of all ranks.
-        differ : whether some rows of some rank have fewer entries.
-        """
+        """Return the rows; `longest` is the longest of all ranks, and some have fewer entries if they `differ`."""
         indices, lengths = self.indices[: self.filled], self.lengths.astype(length_dtype(longest), copy=False)
         if self.values is None:
             return PatternRows(indices, lengths, self.width, sort=differ)
         return SparseRows(self.values[: self.filled], indices, lengths, self.width, sort=differ)
 
     def matrix(self) -> scipy.sparse.csr_matrix:
-        """Return all rows and entries as a SciPy matrix."""
         kind, nnz = index_dtype(self.filled, self.width), self.filled
         values = np.ones(nnz) if self.values is None else self.values[:nnz].astype(float)
         indptr = np.concatenate(([0], np.cumsum(self.lengths, dtype=np.int64))).astype(kind)
@@ -112,52 +98,44 @@ class SparseLoader:
 class DenseLoader:
     """The local rows of dense shards. Columns beyond `width` are left out."""
 
+    lengths = None
+
     def __init__(self, n_local: int, width: int, dtype: str) -> None:
         self.array = np.zeros((n_local, width), dtype)
 
     def add(self, shard: OpenShard, part: ShardRange, local: slice) -> None:
-        """Read the rows of `part` into the local rows `local`."""
         for piece in part.parts(max(1, PART_ENTRIES // self.array.shape[1])):
             rows = self.array[local.start + piece.start - part.start : local.start + piece.stop - part.start]
             shard.read_dense(piece.start, piece.stop, rows)
             shard.check_finite(piece, None, rows)
-
-    def length_extremes(self) -> tuple[int, int]:
-        """Return the number of columns, and minus it: all rows are full."""
-        return self.array.shape[1], -self.array.shape[1]
 
     def features(self, longest: int, differ: bool) -> DenseRows:
         """Return the rows. The parameters are for sparse rows."""
         return DenseRows(self.array)
 
     def matrix(self) -> NDArray[np.float64]:
-        """Return the rows as float64."""
         return self.array.astype(float, copy=False)
 
 
 class CodedLoader:
     """The codes of the local rows, of group `number` of the coded columns."""
 
+    lengths = None
+
     def __init__(self, number: int, code_map: CodeMap, n_local: int) -> None:
         self.number, self.code_map = number, code_map
         self.codes, self.cuts = np.empty(n_local * code_map.n_codes, code_map.dtype), [0]
 
     def add(self, shard: OpenShard, part: ShardRange, local: slice) -> None:
-        """Read the codes of the rows of `part`, which become the local rows `local`."""
         n_codes = self.code_map.n_codes
         ends = shard.read_codes(self.number, part, self.codes[local.start * n_codes : local.stop * n_codes])
         self.cuts += [local.start + end for end in ends]
-
-    def length_extremes(self) -> tuple[int, int]:
-        """Return the number of codes of a row, and minus it."""
-        return self.code_map.n_codes, -self.code_map.n_codes
 
     def features(self, longest: int, differ: bool) -> CodedRows:
         """Return the rows. The parameters are for sparse rows."""
         return CodedRows(self.code_map, self.codes, self.cuts)
 
     def matrix(self) -> scipy.sparse.csr_matrix:
-        """Return all rows with their nonzeros as a SciPy matrix."""
         n_codes = self.code_map.n_codes
         pieces = (self.codes[a * n_codes : b * n_codes].reshape(n_codes, -1).T for a, b in pairwise(self.cuts))
         empty = scipy.sparse.csr_matrix((0, self.code_map.p))

@@ -63,8 +63,6 @@ class RowMetadata(NamedTuple):
     weights: Floats | None = None  # (n,) finite, at least 0
 
     def take(self, rows: NDArray[np.intp] | slice) -> RowMetadata:
-        """Return what is known of a selection of the rows."""
-
         def some(array: Any) -> Any:
             return None if array is None else array[rows]
 
@@ -84,17 +82,10 @@ def concatenate(parts: Sequence[RowMetadata]) -> RowMetadata:
 
 
 def read(
-    group: str | None,
-    time: str | None,
-    strings: Callable[[str], Sequence[str]],
-    fail: Callable[[str, int, str], NoReturn],
-    weight: str | None = None,
+    columns: MetadataColumns, strings: Callable[[str], Sequence[str]], fail: Callable[[str, int, str], NoReturn]
 ) -> RowMetadata:
-    """Return what the columns `group`, `time` and `weight` hold; None stands for no column.
-
-    strings : returns the strings of a column, (n,). fail : raises InputError for a column and a row, counted from 0,
-    with what is wrong.
-    """
+    """Return what columns hold, whose values `strings` returns; `fail` raises InputError for a column and a row."""
+    group, time, weight = columns
     hashes = None if group is None else groups(strings(group), partial(fail, group))
     seconds, kinds = (None, frozenset[str]()) if time is None else times(strings(time), partial(fail, time))
     amounts = None if weight is None else weights(strings(weight), partial(fail, weight))
@@ -118,10 +109,7 @@ def _plain(text: str) -> str:
 
 
 def plain_number(text: str) -> str:
-    """Return a decimal number in one form, whatever its zeros, sign and exponent; other texts as they are.
-
-    Whole numbers keep all their digits. Others are the shortest text of the nearest float64.
-    """
+    """Return a decimal number in one form: whole ones with all digits, others as the shortest text of a float64."""
     if not _NUMBER.fullmatch(text) or not math.isfinite(value := float(text)):
         return text
     exact = Decimal(text) if value else Decimal(0)
@@ -157,16 +145,8 @@ def weights(strings: Sequence[str], fail: RaiseForRow) -> Floats:
 
 
 def in_range(weights: Floats, comm: Communicator) -> Floats:
-    """Return weights whose sums and squares float64 can hold. **Collective.**
-
-    All weights times a number have the same effect. So if the largest weight of all ranks is above `LARGEST`, or below
-    1 / `LARGEST`, all are multiplied by the power of two that brings it to between 1/2 and 1.
-
-    Raises
-    ------
-    InputError
-        On all ranks, if a weight other than 0 would become 0 if divided by the largest.
-    """
+    """Return weights whose sums and squares float64 can hold: multiplied by the power of two that brings the largest of
+    all ranks to between 1/2 and 1 if it is not from 1 / `LARGEST` to `LARGEST`. **Collective.**"""
     high = float(comm.maximum(np.array([weights.max(initial=0.0)]))[0])
     scaled = np.ldexp(weights, -math.frexp(high)[1])
     if comm.maximum(np.array([np.count_nonzero(weights) - np.count_nonzero(scaled)]))[0]:
@@ -179,12 +159,8 @@ def in_range(weights: Floats, comm: Communicator) -> Floats:
 
 
 def read_weight_file(path: str | os.PathLike[str], first: int, count: int, n_rows: int) -> Floats:
-    """Return the weights of `count` rows from row `first` on, out of a file with one number on each line. Local.
-
-    The file may be compressed, begin with a byte order mark and end with empty lines. Raises InputError, with file and
-    line, if a line holds no weight, or if there are not as many lines as the whole data have rows. Reads the whole
-    file; memory: about 100 bytes for each of these rows.
-    """
+    """Return the weights of `count` rows from row `first` on, out of a file with one number on each line. Local. It may
+    be compressed, begin with a byte order mark and end with empty lines, and needs a line for each of `n_rows` rows."""
 
     def fail(row: int, problem: str) -> NoReturn:
         raise InputError(f"{path}:{first + row + 1}: {problem}")

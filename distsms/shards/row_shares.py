@@ -33,10 +33,7 @@ def shard_ranges(manifest: Manifest, first: int, last: int) -> Iterator[ShardRan
 
 
 def rows_in_memory(manifest: Manifest, rank: int) -> tuple[Boundary, Boundary] | None:
-    """Return where the rows begin and end whose entries this rank has in memory; None if entries are in files. Local.
-
-    The ranks then have consecutive rows, in their order, and all rows together.
-    """
+    """Return where the consecutive rows begin and end whose entries this rank has in memory; None for files. Local."""
     if manifest.in_memory is None:
         return None
     rank_of = manifest.in_memory.rank_of
@@ -49,11 +46,8 @@ def rows_in_memory(manifest: Manifest, rank: int) -> tuple[Boundary, Boundary] |
 
 
 def boundary(manifest: Manifest, rank: int, size: int) -> Boundary:
-    """Return where the rows of a rank start; with rank = size, where the data end. Local.
-
-    The result depends only on the files, so two neighbouring ranks compute the same boundary. Rows of CSR are searched
-    in the file: some 2 log2(rows of a shard) single numbers are read. Raises InputError if the shard cannot be read.
-    """
+    """Return where the rows of a rank start, or with rank = size the data end, from the files alone. Local. Rows of CSR
+    are searched in the file: some 2 log2(rows of a shard) single numbers are read."""
     rows = [0, *accumulate(shard.rows for shard in manifest.shards)]
     nnz = [0, *accumulate(shard.nnz for shard in manifest.shards)]
     before = [r + z for r, z in zip(rows, nnz, strict=True)]
@@ -77,10 +71,7 @@ _WORK = 40
 
 
 class MemoryBudget(NamedTuple):
-    """The memory that a rank may use for its rows.
-
-    `bytes` is the total. `of_row` is what each row needs in addition to its entries, in bytes.
-    """
+    """The memory that a rank may use for its rows: the total, and what each row needs besides its entries, in bytes."""
 
     bytes: int
     of_row: int = 0
@@ -91,10 +82,7 @@ class MemoryBudget(NamedTuple):
 
 
 def entry_bytes(manifest: Manifest) -> tuple[int, int]:
-    """Return the bytes of an entry in memory, and those in the files (0 for dense rows, whose form is the same).
-
-    A sparse entry consists of a column index and a value; there is no value if all values are 1.
-    """
+    """Return the bytes of an entry (a column, and a value if one is not 1) in memory, and in the files (0 if dense)."""
     value, p = 4 if manifest.dtype == "float32" else 8, manifest.p_entries
     if manifest.layout != "csr":
         return value * (manifest.layout == "dense"), 0
@@ -108,19 +96,14 @@ def held_bytes(manifest: Manifest, rows: int, nnz: int) -> int:
 
 
 def work_bytes(manifest: Manifest) -> int:
-    """Return the bytes that the products of coded rows take for a thread, besides codes and tables of the columns.
-
-    The loops need the numbers of k-mers, their places in a table, and sums, for each row of a part.
-    """
+    """Return the bytes that products of coded rows take for a thread: k-mers, their places, and sums, for each row."""
     return _WORK * max((min(manifest.n, rows_of_part(group)) for group in manifest.coded.maps), default=0)
 
 
 def buffer_bytes(manifest: Manifest, threads: int) -> int:
-    """Return the bytes of memory that streaming takes.
-
-    For each thread these are two parts as they are in memory, one part as it is in the files, and a working copy. More
-    is needed if a sparse row is longer than a sixteenth of a part; the manifest does not say whether there is one.
-    """
+    """Return the bytes that streaming takes: for each thread two parts as in memory, one as in the files, and a copy.
+    More is needed if a sparse row is longer than a sixteenth of a part; the manifest does not say whether there is
+    one."""
     in_memory, stored = entry_bytes(manifest)
     coded = 0
     for group in manifest.coded.maps:

@@ -15,41 +15,26 @@ from distsms.shards.labels import in_one_type
 from distsms.shards.row_metadata import RowMetadata
 
 BLOCK_ENTRIES = 2**20
-"""The number of entries that are read at a time from files whose rows have numbers: large enough to make the cost of a
-call negligible, small against the memory.
-"""
+"""The number of entries that are read at a time: they make the cost of a call negligible, and take little memory."""
 
 
 class RowBlock(NamedTuple):
     """Consecutive rows in CSR form. Columns count from 0, and no explicit zero is stored."""
 
+    # (n,), as they are written: numbers, or for sequences also strings; of a table, +1 and -1; 0 if they are not needed
     labels: NDArray[Any]
-    """(n,), as they are written: numbers, or for sequences also strings; of a table, +1 and -1; 0 if labels are not
-    wanted.
-    """
-    indptr: NDArray[np.int64]
-    """(n + 1,), starting at 0."""
-    indices: NDArray[Any]
-    """(nnz,), ascending in each row; int32, or int64 if n_columns is above 2^31 - 1."""
-    data: NDArray[np.float64]
-    """(nnz,), finite and not zero."""
+    indptr: NDArray[np.int64]  # (n + 1,), starting at 0
+    indices: NDArray[Any]  # (nnz,), ascending in each row; int32, or int64 if n_columns is above 2^31 - 1
+    data: NDArray[np.float64]  # (nnz,), finite and not zero
+    # The largest index + 1, explicit zeros of the file included; 0 if no row has an entry; of a table, all features
     n_columns: int
-    """The largest index + 1, explicit zeros of the file included; 0 if no row has an entry. Of a table: the number of
-    all features.
-    """
-    ids: list[str] | None = None
-    """(n,), the names of the rows, or None if they have none."""
-    metadata: RowMetadata = RowMetadata()
-    """The groups, times and weights of the rows, if they are asked for."""
-    codes: NDArray[Any] | None = None
-    """(n, codes of a row), of sequences; the other arrays then have no entries."""
+    ids: list[str] | None = None  # (n,), the names of the rows, or None if they have none
+    metadata: RowMetadata = RowMetadata()  # the groups, times and weights of the rows, if they are needed
+    codes: NDArray[Any] | None = None  # (n, codes of a row), of sequences; the other arrays then have no entries
 
 
 def concatenate(blocks: Iterable[RowBlock]) -> RowBlock:
-    """Return the rows of all blocks, in order, as one block. No block at all gives a block without rows.
-
-    O(n + nnz) time and memory; a single block is returned as it is.
-    """
+    """Return the rows of all blocks, in order, as one block; a single block is returned as it is."""
     blocks = list(blocks)
     if len(blocks) == 1:
         return blocks[0]
@@ -113,11 +98,9 @@ class RowRange(NamedTuple):
 
     @property
     def size(self) -> int:
-        """The number of rows."""
         return self.stop - self.start
 
     def parts(self, rows: int) -> Iterator[RowRange]:
-        """Yield the same rows in ranges of at most `rows` rows."""
         return split_range(self, rows)
 
 

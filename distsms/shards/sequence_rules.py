@@ -79,7 +79,6 @@ class Sequences:
         return "-".join(str(int(place) + self.window[0] - 1) for place in places.split("-")) + f":{kmer}"
 
     def describe(self) -> str:
-        """Return a line for people."""
         first, last = self.window
         degree, spectra = self.code_map.degree, self.code_map.spectra
         parts = [f"{self.length} letters ({self.alphabet})"]
@@ -90,10 +89,7 @@ class Sequences:
 
 
 def encoding(options: SequenceOptions, length: int, where: str) -> Sequences:
-    """Return how sequences of `length` letters become codes and columns. Local.
-
-    Raises InputError, which begins with `where`, if the options do not fit the sequences or each other.
-    """
+    """Return how sequences of `length` letters become codes and columns. Local. InputError begins with `where`."""
     if length > LONGEST:
         raise InputError(f"{where}: a sequence has {length} letters; up to {LONGEST} are read")
     if not length:
@@ -114,31 +110,21 @@ def encoding(options: SequenceOptions, length: int, where: str) -> Sequences:
             f"{option('spectra', text='FROM:TO')}"
         )
     if not degree and not options.spectra:
-        raise InputError(
-            f"{option('degree', 0)} leaves no features; give {option('spectra', text='FROM:TO')}, or a degree of at "
-            "least 1"
-        )
-    for name, value, least in (("degree", degree, 0), ("spectrum-degree", spectrum_degree, 1)):
+        raise InputError(f"{option('degree', 0)} leaves no features; give {option('spectra', text='FROM:TO')}")
+    for name, value, least in (("degree", degree, 0), ("spectrum_degree", spectrum_degree, 1)):
         if not least <= value <= HIGHEST_DEGREE[alphabet] and (name == "degree" or options.spectra):
-            words = option(name.replace("-", "_"))
             raise InputError(
-                f"{words} {value}: for {alphabet} it is from {least} to {HIGHEST_DEGREE[alphabet]}, "
-                f"because k-mers of "
-                f"length k have {len(ALPHABETS[alphabet])}^k columns"
+                f"{option(name)} {value}: for {alphabet} it is from {least} to {HIGHEST_DEGREE[alphabet]}, because "
+                f"k-mers of length k have {len(ALPHABETS[alphabet])}^k columns"
             )
     if degree > width:
         raise InputError(f"{option('degree', degree)} is more than the {width} letters of the window")
     for start, stop in options.spectra:
+        words = option("spectra", [(start, stop)], text=f"{start}:{stop}")
         if not first <= start <= stop <= last:
-            raise InputError(
-                f"{where}: {option('spectra', [(start, stop)], text=f'{start}:{stop}')} is not within the window "
-                f"{first}:{last} of the sequences, in whose positions it is given"
-            )
+            raise InputError(f"{where}: {words} is not within the window {first}:{last} of the whole sequences")
         if spectrum_degree > stop - start + 1:
-            raise InputError(
-                f"{option('spectra', [(start, stop)], text=f'{start}:{stop}')}: has fewer letters than its degree, "
-                f"{spectrum_degree}"
-            )
+            raise InputError(f"{words}: has fewer letters than its degree, {spectrum_degree}")
     spectra = tuple(Spectrum(start - first + 1, stop - first + 1, spectrum_degree) for start, stop in options.spectra)
     try:
         return Sequences(alphabet, length, (first, last), Strings(alphabet, width, degree, spectra))
@@ -159,10 +145,7 @@ def code_table(alphabet: str) -> NDArray[np.uint8]:
 
 
 def encode(words: Sequence[str], sequences: Sequences) -> NDArray[np.uint8]:
-    """Return the codes of the letters within the window, (n, letters of the window), for whole sequences. Local.
-
-    Raises InputError for another length, and for characters that are no letters; it names the sequence.
-    """
+    """Return the codes of the letters within the window, (n, letters), for whole sequences. Local."""
     for row, word in enumerate(words):
         if not isinstance(word, str) or len(word) != sequences.length:
             actual = f"{len(word)} letters" if isinstance(word, str) else f"the type {type(word).__name__}"

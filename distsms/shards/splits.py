@@ -33,22 +33,8 @@ def usual_split(group: str | None, time: str | None) -> str:
 
 @dataclass(frozen=True)
 class Splitter:
-    """How rows are split into parts.
-
-    Parameters
-    ----------
-    fractions : tuple of float
-        The share of the rows that each part gets on average. If the sum is below 1, the other rows are left out.
-    seed : int
-        Another seed gives another split by hash.
-    by : str
-        "rows", "groups", "doubles" (equal rows stay together) or "time".
-
-    Raises
-    ------
-    InputError
-        On every rank, if there are fewer than two fractions, or if one is not above 0 or their sum is above 1.
-    """
+    """How rows are split into parts, by "rows", "groups", "doubles" (equal rows stay together) or "time". Fractions are
+    the shares of the parts; if their sum is below 1, the other rows are left out."""
 
     fractions: tuple[float, ...]
     seed: int = 0
@@ -65,15 +51,11 @@ class Splitter:
 
     @property
     def names(self) -> list[str]:
-        """The names of the parts, which are those of their directories."""
         n = len(self.fractions)
         return ["train", "test"] if n == 2 else [f"part-{k + 1}" for k in range(n)]
 
     def by_hash(self, hash_keys: NDArray[Any]) -> NDArray[np.intp]:
-        """Return the part of each row, (n,), from its key (n,): its number, or that of its group or content. Local.
-
-        Rows that are left out have the number of parts.
-        """
+        """Return the part of each row, (n,), from its key (n,); the number of parts if it is left out. Local."""
         return np.searchsorted(self._ends, row_keys(hash_keys, _STREAM + self.seed) / 2.0**64, side="right")
 
     def in_time(self, times: NDArray[Any], comm: Communicator) -> NDArray[np.intp]:
@@ -97,20 +79,8 @@ class Splitter:
 
 
 def periods(times: NDArray[Any], ends: Sequence[float], comm: Communicator) -> NDArray[np.intp]:
-    """Cut the rows of all ranks, in the order of time, after given shares of them. **Collective.**
-
-    Parameters
-    ----------
-    times : (n_local,) array
-        Finite times. Rows of equal time stay together, in the part to which the first of them belongs.
-    ends : sequence of float
-        The shares of the rows at which the parts end; an infinite one is ignored.
-
-    Returns
-    -------
-    (n_local,) int
-        The part of each row, from 0.
-    """
+    """Return the part of each row, (n_local,), from 0, by cutting all ranks' rows in the order of (finite) times after
+    given shares, of which infinite ones are ignored. Rows of equal time stay with the first of them. **Collective.**"""
     n = int(comm.sum(np.array([len(times)]))[0])
     counts = [min(int(n * end + _ROUNDING), n) for end in ends if end < np.inf]
     values = np.asarray(times, np.float64)
@@ -127,9 +97,5 @@ class Shares(NamedTuple):
 
 
 def in_sample(rows: NDArray[Any], labels: NDArray[np.int8], shares: Shares, seed: int = 0) -> NDArray[np.bool_]:
-    """Return which of these rows belong to the sample, (n,). Local.
-
-    rows : (n,), the numbers of the rows in the whole data set, or the keys of their groups. labels : +1 or -1.
-    Another seed draws another sample.
-    """
+    """Return which rows (numbers, or keys of groups) with these labels belong to the sample of a seed, (n,). Local."""
     return row_keys(rows, _SAMPLE_STREAM + seed) / 2.0**64 < np.where(labels > 0, shares.positive, shares.negative)

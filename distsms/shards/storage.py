@@ -47,10 +47,7 @@ class StoredArray(ABC):
     shape: tuple[int, ...]
 
     def read(self, start: int, stop: int, out: NDArray[Any]) -> None:
-        """Read the entries start..stop - 1 into `out` (stop - start, ...), C-contiguous, of any dtype.
-
-        Raises OSError or EOFError.
-        """
+        """Read the entries start..stop - 1 into `out` (stop - start, ...), C-contiguous. Raises OSError or EOFError."""
         if out.dtype == self.dtype:
             self._read(start, stop, out)
         else:
@@ -89,7 +86,6 @@ class MemoryArray(StoredArray):
         """Do nothing."""
 
     def n_bytes(self, start: int, stop: int) -> int:
-        """Return 0."""
         return 0
 
     def _read(self, start: int, stop: int, out: NDArray[Any]) -> None:
@@ -98,10 +94,7 @@ class MemoryArray(StoredArray):
 
 @dataclass(frozen=True)
 class FileArray(StoredArray):
-    """An array in a file, which stays open and readable even if it is renamed or deleted.
-
-    checksums : of its blocks, (blocks,); None if they are not known.
-    """
+    """An array in a file, which stays open even if it is deleted; `checksums` of its blocks are None if not known."""
 
     file: io.FileIO
     checksums: Checksums | None
@@ -121,7 +114,6 @@ class FileArray(StoredArray):
 
     @property
     def _step(self) -> int:
-        """Bytes of an entry."""
         return self.dtype.itemsize * int(np.prod(self.shape[1:], dtype=np.int64))
 
     def _fill(self, at: int, out: NDArray[np.uint8]) -> None:
@@ -156,10 +148,7 @@ class ContiguousArray(FileArray):
             self._read_checked(self.checksums, max(low, at), data[max(low - at, 0) : low + _READ - at])
 
     def _read_checked(self, checksums: Checksums, at: int, data: NDArray[np.uint8]) -> None:
-        """Read the bytes of the array from `at` on until `data` is full, and compare the blocks that they belong to.
-
-        Of the first and the last block, the other bytes are read, too. Raises OSError.
-        """
+        """Read bytes of the array, from `at` on, and compare the whole blocks that they are in."""
         self._fill(self.offset + at, data)
         end, size, view = at + len(data), self.n_bytes(0, self.shape[0]), data.data
         first, last = at // BLOCK, -(-end // BLOCK)
@@ -180,10 +169,7 @@ class ContiguousArray(FileArray):
 
 @dataclass(frozen=True)
 class CompressedArray(FileArray):
-    """An array in chunks of `length` entries, the last of which is padded.
-
-    places : (chunks, 2), the position of each chunk in the file and its size, in bytes.
-    """
+    """An array in chunks of `length` entries; `places` (chunks, 2) has the position and the bytes of each."""
 
     length: int
     places: NDArray[np.int64]
@@ -227,10 +213,7 @@ class CompressedArray(FileArray):
 
 
 def write(group: h5py.Group, name: str, array: NDArray[Any], compression: str = "none") -> None:
-    """Write an array of one or two dimensions as a new dataset of `group`. Local. Memory: one chunk.
-
-    Raises InputError if the library for the compression is missing. Errors of HDF5 are not converted to InputError.
-    """
+    """Write an array of one or two dimensions as a new dataset of `group`. Local. Memory: one chunk."""
     if compression == "none" or not array.size:
         group[name] = array
         _write_checksums(group[name], _of_blocks([array]))
@@ -257,10 +240,7 @@ def write(group: h5py.Group, name: str, array: NDArray[Any], compression: str = 
 
 
 def write_pieces(group: h5py.Group, name: str, pieces: Sequence[NDArray[Any]], compression: str = "none") -> None:
-    """Write arrays of one dimension and of one type as one dataset, without a copy of all of them if it is plain.
-
-    See `write`.
-    """
+    """Write arrays of one dimension and type as one dataset, without a copy of all of them if it is plain."""
     if compression != "none" or len(pieces) == 1:
         write(group, name, np.concatenate(pieces) if len(pieces) > 1 else pieces[0], compression)
         return
@@ -272,7 +252,6 @@ def write_pieces(group: h5py.Group, name: str, pieces: Sequence[NDArray[Any]], c
 
 
 def _of_blocks(pieces: Iterable[NDArray[Any]]) -> list[int]:
-    """Return the checksum of each block of an array, whose pieces are these."""
     checksums, digest, missing = list[int](), xxhash.xxh3_64(), BLOCK
     for piece in pieces:
         rest = _bytes(np.ascontiguousarray(piece)).data
@@ -298,10 +277,7 @@ def digests(file: h5py.File) -> dict[str, str]:
 
 
 def read_checksums(dataset: h5py.Dataset, digest: str | None) -> Checksums | None:
-    """Return the checksums of the blocks of an array, which have this digest; None without one.
-
-    Raises InputError if they have another one.
-    """
+    """Return the checksums of the blocks of an array, which must have this digest; None without one."""
     if digest is None:
         return None
     stored = hdf5.dataset(dataset.file, CHECKSUMS + dataset.name)
@@ -316,7 +292,6 @@ def read_checksums(dataset: h5py.Dataset, digest: str | None) -> Checksums | Non
 
 
 def _digest(dataset: h5py.Dataset, checksums: Checksums) -> str:
-    """Return a digest of checksums and of what is known of their array besides."""
     rows = hdf5.attribute(dataset, "part_rows") if dataset.name.startswith("/codes/") else None
     about = f"{dataset.dtype.str} {dataset.shape} {dataset.chunks} {rows} "
     return xxhash.xxh3_64_hexdigest(about.encode() + checksums.tobytes())
@@ -325,11 +300,9 @@ def _digest(dataset: h5py.Dataset, checksums: Checksums) -> str:
 def open_array(
     dataset: h5py.Dataset, file: io.FileIO, compression: str = "none", checksums: Checksums | None = None
 ) -> StoredArray:
-    """Find out where the entries of a dataset are, and return them as an array that is read without HDF5. Local.
-
-    file : the file, opened without HDF5. checksums : those of its blocks, with which what is read is compared. Looks up
-    each chunk in HDF5. Raises InputError if the dataset is not stored as `compression` says, or ends beyond the file.
-    """
+    """Return a dataset as an array that is read without HDF5, from `file`, and compared with checksums if there are
+    some. Looks up each chunk. Raises InputError if it is not stored as `compression` says, or ends beyond the file.
+    Local."""
     shape, size = dataset.shape, os.fstat(file.fileno()).st_size
     if compression == "none" or not dataset.size:
         offset = dataset.id.get_offset()

@@ -49,10 +49,7 @@ def evenly(parts: Sequence[Part], max_entries: int) -> list[Part]:
 
 
 class KeptParts:
-    """Parts in memory, in the order of their rows, one behind the other in arrays that have room for them.
-
-    `stored` has the entries of each part that has been stored, by the part's first row.
-    """
+    """Parts in memory, one behind the other in `arrays`; `stored` has the entries of each by the part's first row."""
 
     def __init__(self, parts: list[Part], arrays: Entries) -> None:
         self.arrays = arrays
@@ -88,23 +85,13 @@ class KeptParts:
 
 
 AHEAD = 2
-"""The operating system is asked to load this many parts after the one that is being read. With a single request at a
-time, a disk would be idle between requests.
-"""
-
-
-def length_extremes(lengths: NDArray[Any]) -> tuple[int, int]:
-    """Return the number of entries of the longest row, and minus that of the shortest."""
-    return int(lengths.max(initial=0)), -int(lengths.min()) if len(lengths) else -(2**62)
+"""The system is asked to load this many parts ahead, since a disk would be idle between single requests."""
 
 
 @dataclass
 class ShardSegment:
-    """Consecutive local rows that are in one shard.
-
-    They begin at local row `row` and at local entry `entry`, which is entry `start` of the shard. Entries of dense rows
-    are whole rows.
-    """
+    """Consecutive local rows in one shard, from local row `row` and local entry `entry` on, which is entry `start` of
+    the shard. Entries of dense rows are whole rows."""
 
     shard: OpenShard  # its file has been closed; its methods that check rows and name them in messages still work
     first: int  # the number of the first of these rows in the shard
@@ -122,11 +109,7 @@ class ShardSegment:
 
 
 class Overlap(NamedTuple):
-    """The rows that a part and a segment have in common.
-
-    They are the local rows first..last - 1, and the entries start..stop - 1 of the part. In the shard, they begin at
-    entry `at`.
-    """
+    """Local rows first..last - 1 in a segment: entries start..stop - 1 of a part, from `at` on in the shard."""
 
     segment: ShardSegment
     first: int
@@ -137,10 +120,7 @@ class Overlap(NamedTuple):
 
 
 class Buffer:
-    """Arrays that are large enough for any part.
-
-    `holds` is the first row of the part that is in them, or -1 if there is none.
-    """
+    """Arrays that are large enough for any part; `holds` is the first row of the part that is in them, or -1."""
 
     def __init__(self, arrays: Entries) -> None:
         self.arrays, self.holds = arrays, -1
@@ -151,6 +131,8 @@ class Stream(ABC):
 
     First `add` is called for every range of rows of the shards, in order; then `features`, `prepare` and `load`.
     """
+
+    lengths: NDArray[Any] | None = None  # of sparse rows, (n_local,): the number of entries of each
 
     def __init__(self, width: int, dtype: str) -> None:
         self.width, self.dtype = width, dtype
@@ -163,26 +145,11 @@ class Stream(ABC):
 
     @abstractmethod
     def add(self, shard: OpenShard, part: ShardRange, local: slice) -> None:
-        """Remember in which shard these rows are.
-
-        part : the range of rows of the shard. local : the numbers of these rows among the local rows.
-        """
-
-    @abstractmethod
-    def length_extremes(self) -> tuple[int, int]:
-        """Return the numbers of entries of the longest and the shortest row, as `length_extremes` does."""
+        """Remember in which shard the rows of `part` are, which are the local rows `local`."""
 
     @abstractmethod
     def features(self, longest: int, differ: bool) -> LocalRows:
-        """Return the rows as features, which use this object as their source of entries.
-
-        Parameters
-        ----------
-        longest : int
-            The number of entries of the longest row of all ranks.
-        differ : bool
-            Whether some rows of some rank have fewer entries.
-        """
+        """Return the rows, which use this object as source; see `resident.SparseLoader.features`."""
 
     @property
     def nbytes(self) -> int:
@@ -200,10 +167,7 @@ class Stream(ABC):
         self._buffers = [[Buffer(self._as_held(count)) for _ in range(2)] for count in largest]
 
     def load(self, available: int) -> None:
-        """Read and check all parts, and keep as many in memory as fit with the buffers into `available` bytes. Local.
-
-        Raises InputError if the buffers alone do not fit, or if something is wrong with the files or the rows.
-        """
+        """Read and check all parts, and keep as many in memory as fit with the buffers. Local."""
         if available < self.nbytes:
             raise InputError(
                 f"{option('memory')} leaves {max(available, 0)} bytes for rows, and {self.nbytes} are needed to stream "
@@ -219,7 +183,6 @@ class Stream(ABC):
                     self.bytes_per_pass += self._n_bytes(part)
 
     def rows_in_memory(self, n_local: int) -> NDArray[np.bool_]:
-        """Return which of the local rows stay in memory, (n_local,)."""
         return self._kept.rows(n_local)
 
     def held_rows(self, rows: NDArray[np.intp]) -> tuple[Entries, NDArray[np.int64]]:
@@ -253,7 +216,6 @@ class Stream(ABC):
                 reading.exception()  # wait until the reading thread no longer writes to a buffer
 
     def _in_buffer(self, part: Part) -> Part:
-        """Return a part with its place in arrays that hold it alone."""
         return part._replace(start=0, stop=part.stop - part.start)
 
     def _read(self, parts: list[Part], buffer: Buffer, raw: Entries) -> Entries:
@@ -313,7 +275,6 @@ class Stream(ABC):
         return total
 
     def _overlaps(self, part: Part) -> Iterator[Overlap]:
-        """Yield the overlaps of a part with the segments."""
         k = bisect_right(self._segments, part.first, key=lambda segment: segment.row) - 1
         while k < len(self._segments) and self._segments[k].row < part.last:
             segment, k = self._segments[k], k + 1
@@ -323,7 +284,6 @@ class Stream(ABC):
             yield Overlap(segment, first, last, start - part.start, stop - part.start, at)
 
     def _n_bytes(self, part: Part) -> int:
-        """Return the number of bytes of a part in the files."""
         return sum(
             stored.n_bytes(overlap.at, overlap.at + overlap.stop - overlap.start)
             for overlap in self._overlaps(part)
@@ -331,9 +291,9 @@ class Stream(ABC):
             if stored is not None
         )
 
-    @abstractmethod
     def _as_stored(self, count: int) -> Entries:
         """Return arrays for `count` entries as they are in the files; () if the form in memory is the same."""
+        return ()
 
     @abstractmethod
     def _as_held(self, count: int) -> Entries:
@@ -343,17 +303,18 @@ class Stream(ABC):
     def _check(self, overlap: Overlap, entries: Entries) -> None:
         """Raise InputError if entries, in the form of the files, violate the format."""
 
-    @abstractmethod
-    def _arrange(self, part: Part, entries: Entries, arrays: Entries) -> None:
+    def _arrange(self, part: Part, entries: Entries, arrays: Entries) -> None:  # noqa: B027 - the form may be the same
         """Bring a part from the form of the files into the form in memory."""
 
 
 class SparseStream(Stream):
     """The local rows of CSR shards. Their lengths are always in memory."""
 
+    lengths: NDArray[Any]
+
     def __init__(self, ranges: list[ShardRange], n_local: int, width: int, dtype: str) -> None:
         super().__init__(width, dtype)
-        self._lengths = np.zeros(n_local, length_dtype(0))
+        self.lengths = np.zeros(n_local, length_dtype(0))
         self._valued = any(rows.shard.values for rows in ranges)
         self._filled, self._column = 0, np.dtype(np.int32)
 
@@ -361,8 +322,8 @@ class SparseStream(Stream):
         indptr = shard.read_indptr(part)
         lengths = np.diff(indptr)
         dtype = length_dtype(int(lengths.max(initial=0)))
-        self._lengths = self._lengths.astype(np.promote_types(self._lengths.dtype, dtype), copy=False)
-        self._lengths[local] = lengths
+        self.lengths = self.lengths.astype(np.promote_types(self.lengths.dtype, dtype), copy=False)
+        self.lengths[local] = lengths
         if not self._segments or self._segments[-1].shard is not shard:
             stored = shard.stored("X/indices", "X/data" if shard.shard.values else None)
             assert stored[0] is not None
@@ -372,13 +333,10 @@ class SparseStream(Stream):
         self._segments[-1].entries += int(indptr[-1] - indptr[0])
         self._filled += int(indptr[-1] - indptr[0])
 
-    def length_extremes(self) -> tuple[int, int]:
-        return length_extremes(self._lengths)
-
     def features(self, longest: int, differ: bool) -> SparseRows:
-        self._lengths = self._lengths.astype(length_dtype(longest), copy=False)
+        self.lengths = self.lengths.astype(length_dtype(longest), copy=False)
         columns, values = self._as_held(0)
-        return SparseRows(values, columns, self._lengths, self.width, sort=differ, source=self)
+        return SparseRows(values, columns, self.lengths, self.width, sort=differ, source=self)
 
     def _as_stored(self, count: int) -> Entries:
         return np.empty(count, self._column), np.empty(count, self.dtype) if self._valued else None
@@ -399,9 +357,8 @@ class SparseStream(Stream):
         self._rows.arrange(part._replace(start=0, stop=len(columns)), columns, values, *arrays)
 
     def _indptr(self, first: int, last: int) -> NDArray[np.int64]:
-        """Return where each of these rows begins, and where the last one ends."""
         indptr = np.zeros(last - first + 1, np.int64)
-        np.cumsum(self._lengths[first:last], out=indptr[1:])
+        np.cumsum(self.lengths[first:last], out=indptr[1:])
         return indptr
 
 
@@ -420,14 +377,8 @@ class DenseStream(Stream):
         self._segments[-1].rows += part.stop - part.start
         self._segments[-1].entries += part.stop - part.start
 
-    def length_extremes(self) -> tuple[int, int]:
-        return self.width, -self.width
-
     def features(self, longest: int, differ: bool) -> DenseRows:
         return DenseRows(self._as_held(0)[0], source=self, rows=self._n_local)
-
-    def _as_stored(self, count: int) -> Entries:
-        return ()
 
     def _as_held(self, count: int) -> Entries:
         return (np.empty((count, self.width), self.dtype),)
@@ -435,16 +386,10 @@ class DenseStream(Stream):
     def _check(self, overlap: Overlap, entries: Entries) -> None:
         overlap.segment.shard.check_finite(overlap.segment.shard_range(overlap.first, overlap.last), None, entries[0])
 
-    def _arrange(self, part: Part, entries: Entries, arrays: Entries) -> None:
-        pass
-
 
 @dataclass
 class CodedSegment(ShardSegment):
-    """Consecutive local rows in one part of the dataset of a shard; `start` is the place of the first row's first code.
-
-    `distance` is the number of rows of the part; see `codes.StoredPart`.
-    """
+    """Consecutive local rows in one part, of `distance` rows, of a shard's dataset; the first code is at `start`."""
 
     distance: int = 0
 
@@ -462,9 +407,6 @@ class CodedStream(Stream):
             rows, row = piece.last - piece.first, self._cuts[-1]
             self._segments.append(CodedSegment(shard, piece.first, row, 0, piece.at, stored, rows, 0, piece.distance))
             self._cuts.append(row + rows)
-
-    def length_extremes(self) -> tuple[int, int]:
-        return self._map.n_codes, -self._map.n_codes
 
     def features(self, longest: int, differ: bool) -> CodedRows:
         return CodedRows(self._map, self._as_held(0)[0], self._cuts, source=self)
@@ -496,14 +438,7 @@ class CodedStream(Stream):
         overlap.segment.shard.check_codes(self._number, shard_range, self._table(overlap, entries[0]))
 
     def _table(self, overlap: Overlap, buffer: NDArray[Any]) -> NDArray[Any]:
-        """Return the codes of an overlap as (codes of a row, rows)."""
         return buffer.reshape(self._map.n_codes, overlap.last - overlap.first)
-
-    def _as_stored(self, count: int) -> Entries:
-        return ()
 
     def _as_held(self, count: int) -> Entries:
         return (np.empty(count, self._map.dtype),)
-
-    def _arrange(self, part: Part, entries: Entries, arrays: Entries) -> None:
-        pass

@@ -58,9 +58,8 @@ AMONG_NUMBERS = (
         "nil",
         "Null",
         "(null)",
-        "<null>",
     ),
-    *("NAN", "Nan", "-nan", "-NaN", "na", "Na", "N.A.", "n.a.", "#NA", "#N/A N/A", "1.#QNAN", "-1.#IND"),
+    *("<null>", "NAN", "Nan", "-nan", "-NaN", "na", "Na", "N.A.", "n.a.", "#NA", "#N/A N/A", "1.#QNAN", "-1.#IND"),
     *("#DIV/0!", "#VALUE!", "#REF!", "#NUM!", "#NAME?", "#NULL!", "missing", "Missing", "unknown", "Unknown"),
 )
 """The strings that stand for a missing value in columns whose other values are numbers."""
@@ -100,9 +99,7 @@ class Column:
             or (self.centred and self.kind not in (NUMBER, DATE))
             or not (1 if self.kind == HASH else 0) <= self.bits <= (MAX_BITS if self.kind == HASH else 0)
         ):
-            raise ValueError(
-                f"column {self.name!r:.60}: kind, categories, fill, bits and centred contradict each other"
-            )
+            raise ValueError(f"column {self.name!r:.60}: kind, categories, fill, bits and centred contradict it")
 
     @property
     def parts(self) -> list[str]:
@@ -122,11 +119,9 @@ class Column:
 
     @property
     def n_features(self) -> int:
-        """The number of features that are made from the column."""
         return self.n_values + self.missing
 
     def feature_names(self) -> list[str]:
-        """Return the names of the column's features."""
         name = self.name
         if self.kind == CATEGORY:
             names = [f"{name}={category}" for category in self.categories or ()] + [f"{name}: other"] * self.other
@@ -174,7 +169,6 @@ def _defaults() -> dict[str, Any]:
 
 @cache
 def _kinds() -> dict[str, Any]:
-    """Return the types that the fields of a column have in JSON."""
     kinds = {name: type(default) for name, default in _defaults().items()}
     return kinds | {
         "name": str,
@@ -244,7 +238,6 @@ def is_separator(text: str) -> bool:
 
 
 def as_number(text: str) -> float | None:
-    """Return the finite number that a text is, or None."""
     try:
         value = float(text) if "_" not in text else np.nan
     except ValueError:
@@ -280,7 +273,6 @@ class Table:
 
     @cached_property
     def numbers(self) -> NumberColumns:
-        """The columns of numbers."""
         pairs = [pair for pair in zip(self.columns, self.feature_starts, strict=False) if pair[0].kind == NUMBER]
         columns, starts = [column for column, _ in pairs], np.array([start for _, start in pairs], np.int64)
         fills = np.array([column.fill for column in columns])
@@ -300,12 +292,10 @@ class Table:
 
     @property
     def p(self) -> int:
-        """The number of features."""
         return self.feature_starts[-1]
 
     @cached_property
     def feature_names(self) -> list[str]:
-        """The names of all p features."""
         return [name for column in self.columns for name in column.feature_names()]
 
     def measured(self) -> NDArray[np.bool_]:
@@ -342,10 +332,7 @@ class Table:
 
 
 def check_same_features(model_table: Table, data_table: Table, where: object, ignore_new: bool) -> None:
-    """Raise InputError unless the features of a data set are those of a model.
-
-    With `ignore_new`, the data set may have more features after those of the model.
-    """
+    """Raise InputError unless the features of a data set are a model's; with `ignore_new`, more may follow."""
     if model_table.columns == data_table.columns:
         return  # without the names of the features, of which a hashed column may have millions
     difference = ""
@@ -384,11 +371,9 @@ def check_columns(
     ignore_new: bool | None,
     first: str | None = None,
 ) -> None:
-    """Raise InputError if a file lacks a required column, or has columns that are neither required nor optional.
-
-    columns : those of the file at `path`. ignore_new : whether it may have others; None: the user has no such choice.
-    first : the file whose columns are required, if they are not those of training data.
-    """
+    """Raise InputError if the file at `path` lacks a required column, or has others than these and optional ones.
+    `ignore_new` allows such (None: users have no such choice); `first` is the file that requires them, if no
+    training."""
     column_set, expected = set(columns), {*required, *optional}
     if missing := [name for name in required if name not in column_set]:
         source = f"{first} has" if first else "the training data had"

@@ -31,83 +31,62 @@ from distsms.shards.entries_in_memory import EntriesInMemory, ShardEntries
 from distsms.shards.manifest import SHARD_VERSION
 from distsms.shards.publish import PARTIAL, file_sha256, shard_name
 from distsms.shards.reader import MARK
-from distsms.shards.row_metadata import HEAVIEST, RowMetadata
+from distsms.shards.row_metadata import RowMetadata
+
+
+@dataclass(frozen=True)
+class ShardForm:
+    """How the shards of a data set are written."""
+
+    dtype: str = "float64"  # of the values in the files: "float32" or "float64"
+    compression: str = "none"  # one of `manifest.COMPRESSIONS`
+    coded: CodedColumns = NOT_CODED  # what the codes of each group stand for
+    durable: bool = True  # whether `finish_shard` waits for the disk, so that shards survive a failure of the machine
 
 
 @dataclass(frozen=True)
 class StagedShard:
-    """A shard whose codes and X have been written to a `.partial` file, with its numbers for the manifest.
-
-    The entries of X may be in memory instead.
-    """
+    """A shard whose codes and X are in a `.partial` file, or X in memory, with its numbers for the manifest."""
 
     path: Path
     number: int  # the number in the file's name, different for all staged shards of the directory
     layout: str
-    dtype: str
+    form: ShardForm
     rows: int
     nnz: int
     columns: int  # the largest column used, plus one
     values: bool
     ids: bool = False
-    compression: str = "none"
-    coded: CodedColumns = NOT_CODED
-    durable: bool = True
     in_memory: ShardEntries | None = None  # the entries of X if they are not in the file
 
     @property
     def entries(self) -> int:
-        """The number of entries of X."""
-        return self.nnz - self.rows * self.coded.n_codes
+        return self.nnz - self.rows * self.form.coded.n_codes
 
 
 def stage_shard(
     directory: str | os.PathLike[str],
     number: int,
     X: scipy.sparse.spmatrix | Sequence[scipy.sparse.spmatrix] | NDArray[Any] | None,
-    dtype: str = "float64",
+    form: ShardForm = ShardForm(),
     ids: Sequence[str] | None = None,
-    compression: str = "none",
     metadata: RowMetadata = RowMetadata(),  # noqa: B008 - it is immutable
     codes: Sequence[coded_rows.Codes] = (),
-    coded: CodedColumns = NOT_CODED,
-    durable: bool = True,
     store: EntriesInMemory | None = None,
 ) -> StagedShard:
-    """Write X and the codes of a shard to a `.partial` file. Local; writes the rows once.
-
-    Parameters
-    ----------
-    directory, number
-        The directory of the data set, and the number of the file until it is published, which is its own.
-    X : sparse matrix or array, (rows, p), or list of sparse matrices
-        The features; a list has consecutive rows. Sparse rows that are not canonical are sorted and their duplicates
-        summed, in a copy. Stored zeros stay. None if there are codes only.
-    dtype, ids, compression
-        The type of the values in the file, the names of the rows, and one of `manifest.COMPRESSIONS`.
-    metadata : RowMetadata
-        The groups and times of the rows, if they have some; their weights are for `finish_shard`.
-    codes, coded : sequence of arrays, (rows, codes of a row) each, and CodedColumns
-        The codes of each group of coded columns, and what they stand for.
-    durable : bool
-        Whether the shard must survive a failure of the machine. If not, `finish_shard` does not wait for the disk.
-    store : EntriesInMemory, optional
-        Takes the entries of sparse X in place of the file, if it has room for them. See `entries_in_memory`.
-
-    Raises
-    ------
-    InputError
-        If a value is not finite in `dtype`, or a column index is negative.
-    """
-    path = Path(directory) / (shard_name(number) + PARTIAL)
+    """Write X (sparse, an array, or a list of sparse matrices of consecutive rows), which is None if there are codes
+    only, and codes (rows, codes of a row) of each group to a `.partial` file of this number. Local. Rows that are not
+    canonical are sorted and summed in a copy. Weights are for `finish_shard`.
+    `store` takes the entries of sparse X in place of the file if it has room."""
+    path, compression = Path(directory) / (shard_name(number) + PARTIAL), form.compression
     pieces = [X] if scipy.sparse.issparse(X) else X if isinstance(X, list) else None
     layout = "coded" if X is None else "dense" if pieces is None else "csr"
     if pieces is not None:
         rows: list[Any] = [_canonical(piece) for piece in pieces]
-        values = [_finite(piece.data, dtype, path) for piece in rows]
+        values = [_finite(piece.data, form.dtype, path) for piece in rows]
     else:
         rows = [np.empty((len(codes[0]), 0)) if X is None else np.asarray(X)]
-        values = [_finite(np.ascontiguousarray(rows[0]), dtype, path)]
+        values = [_finite(np.ascontiguousarray(rows[0]), form.dtype, path)]
     # Entries go to the store if it has room for them; then the file has everything else.
     n, size = sum(piece.shape[0] for piece in rows), sum(piece.size for piece in values)
     names = None if ids is None else np.array([name.encode() for name in ids] or [b""], np.bytes_)[: len(ids)]
@@ -125,8 +104,8 @@ def stage_shard(
         for name, array in (("ids", names), ("groups", metadata.groups), ("times", metadata.times)):
             if array is not None:
                 storage.write(target, name, array, compression)
-        if coded:
-            coded_rows.write(target, codes, coded, compression)
+        if form.coded:
+            coded_rows.write(target, codes, form.coded, compression)
         if layout == "dense":
             storage.write(target, "X", values[0], compression)
             used = np.flatnonzero(values[0].any(axis=0))
@@ -137,24 +116,18 @@ def stage_shard(
         path,
         number,
         layout,
-        dtype,
+        form,
         rows=n,
-        nnz=size + n * coded.n_codes,
+        nnz=size + n * form.coded.n_codes,
         columns=columns,
         values=valued,
         ids=ids is not None,
-        compression=compression,
-        coded=coded,
-        durable=durable,
         in_memory=in_memory,
     )
 
 
 def staged_entries(staged: StagedShard, weights: Floats | None = None) -> Iterator[Entries]:
-    """Yield the entries of a staged CSR shard, a bounded part at a time; nothing of codes alone. Local.
-
-    weights : (rows,), those of the rows if they have some; then they come with the entries.
-    """
+    """Yield the entries of a staged CSR shard, with their weights, a bounded part at a time. Local."""
     if staged.layout == "coded":
         return
     with _arrays(staged) as array:
@@ -180,7 +153,6 @@ class StagedRows(NamedTuple):
     codes: list[coded_rows.Codes]  # of each group, (rows, codes of a row)
 
     def take(self, rows: NDArray[np.intp]) -> StagedRows:
-        """Return a selection of the rows."""
         ids = None if self.ids is None else [self.ids[row] for row in rows]
         return StagedRows(None if self.X is None else self.X[rows], ids, [group[rows] for group in self.codes])
 
@@ -190,11 +162,11 @@ def staged_rows(staged: StagedShard) -> StagedRows:
     n, nnz, X = staged.rows, staged.entries, None
     with _arrays(staged) as array:
         if staged.layout == "csr":
-            data = array("X/data").take(0, nnz) if staged.values else np.ones(nnz, staged.dtype)
+            data = array("X/data").take(0, nnz) if staged.values else np.ones(nnz, staged.form.dtype)
             indices, indptr = array("X/indices").take(0, nnz), array("X/indptr").take(0, n + 1)
             X = scipy.sparse.csr_matrix((data, indices, indptr), (n, max(1, staged.columns)))
         ids = [name.decode() for name in array("ids").take(0, n).tolist()] if staged.ids else None
-        codes = [coded_rows.read_rows(array(f"codes/{k}"), group) for k, group in enumerate(staged.coded.maps)]
+        codes = [coded_rows.read_rows(array(f"codes/{k}"), group) for k, group in enumerate(staged.form.coded.maps)]
         return StagedRows(X, ids, codes)
 
 
@@ -202,30 +174,29 @@ def staged_rows(staged: StagedShard) -> StagedRows:
 def _arrays(staged: StagedShard) -> Iterator[Callable[[str], storage.StoredArray]]:
     """Open a staged shard; yields a function that returns its arrays by name."""
     with hdf5.open_file(staged.path, "an HDF5 shard") as file, open(staged.path, "rb", buffering=0) as raw:
-        yield lambda name: entries_in_memory.open_array(staged.in_memory, name, file, raw, staged.compression)
+        yield lambda name: entries_in_memory.open_array(staged.in_memory, name, file, raw, staged.form.compression)
 
 
 def finish_shard(
     staged: StagedShard, y: ArrayLike, p: int, weights: ArrayLike | None = None, hashes: Hashes | None = None
 ) -> dict[str, Any]:
-    """Add labels, p and weights to a staged shard, and return its entry in the manifest, for `publish`. Local.
-
-    The file is then complete, and on the disk if it is durable, but keeps its `.partial` name. It is read once for its
-    checksum, in which `hashes`, those of `duplicates.hash_rows`, stand for entries that are in memory. p counts the
-    coded columns, too. Raises InputError if the labels (+1 and -1), the weights or p do not fit the shard.
-    """
-    labels, p_entries = _signs(y, staged), p - staged.coded.p
+    """Add labels, p (with coded columns) and weights to a staged shard; return its entry in the manifest. Local. The
+    file is then complete and keeps its `.partial` name. `hashes` of rows stand for entries in memory in its
+    checksum."""
+    labels, p_entries = np.asarray(y, np.int8), p - staged.form.coded.p
+    if labels.shape != (staged.rows,):
+        raise InputError(f"{staged.path}: {staged.rows} rows, but labels of shape {labels.shape}.")
     if p_entries < staged.columns:
         raise InputError(f"{staged.path}: uses {staged.columns} columns, but p = {p_entries}.")
     require_space(staged.path.parent, 9 * staged.rows)
-    with hdf5.write_file(staged.path, new=False, durable=staged.durable) as target:
+    with hdf5.write_file(staged.path, new=False, durable=staged.form.durable) as target:
         if staged.layout == "csr" and "X" in target:
             target["X"].attrs["shape"] = np.array([staged.rows, p_entries], np.int64)
         elif staged.layout == "dense" and target["X"].shape[1] != p_entries:
             raise InputError(f"{staged.path}: has {target['X'].shape[1]} dense columns, but p = {p_entries}.")
-        storage.write(target, "y", labels, staged.compression)
+        storage.write(target, "y", labels, staged.form.compression)
         if weights is not None:
-            storage.write(target, "weights", _weights(weights, staged), staged.compression)
+            storage.write(target, "weights", np.asarray(weights, np.float64), staged.form.compression)
         target.flush()
         target.attrs["complete"] = 1
     with hdf5.open_file(staged.path, "an HDF5 shard") as file:
@@ -240,18 +211,17 @@ def finish_shard(
         "n_neg": staged.rows - n_pos,
     }
     entry |= {
-        "columns": p if staged.coded else staged.columns,
+        "columns": p if staged.form.coded else staged.columns,
         "bytes": staged.path.stat().st_size,
         "digests": digests,
         "sha256": file_sha256(staged.path, appended),
     }
-    common = {"p": int(p), "layout": staged.layout, "dtype": staged.dtype, "weights": weights is not None}
-    common |= {"ids": staged.ids, "compression": staged.compression}
+    common = {"p": int(p), "layout": staged.layout, "dtype": staged.form.dtype, "weights": weights is not None}
+    common |= {"ids": staged.ids, "compression": staged.form.compression}
     return entry | {"values": staged.values} | common
 
 
 def _measured(X: list[scipy.sparse.csr_matrix], values: list[NDArray[Any]], path: Path) -> tuple[int, bool]:
-    """Return the number of columns used by CSR arrays of consecutive rows, and whether some values are not 1."""
     if any(piece.indices.min(initial=0) < 0 for piece in X):
         raise InputError(f"{path}: a column index is negative.")
     columns = max((int(piece.indices.max(initial=-1)) + 1 for piece in X), default=0)
@@ -279,7 +249,6 @@ def _write_csr(
 
 
 def _canonical(X: scipy.sparse.spmatrix) -> scipy.sparse.csr_matrix:
-    """Return CSR with ascending columns in each row; the caller's matrix is not changed."""
     rows = X.tocsr()
     if not rows.has_canonical_format:
         rows = rows.copy()
@@ -295,19 +264,3 @@ def _finite(values: NDArray[Any], dtype: str, path: Path) -> NDArray[Any]:
     if not np.isfinite(values).all():
         raise InputError(f"{path}: X has values that are NaN, infinite, or too large for {dtype}.")
     return values
-
-
-def _signs(y: ArrayLike, staged: StagedShard) -> NDArray[np.int8]:
-    y = np.asarray(y)
-    if y.shape != (staged.rows,):
-        raise InputError(f"{staged.path}: {staged.rows} rows, but labels of shape {y.shape}.")
-    if not np.isin(y, (-1, 1)).all():
-        raise InputError(f"{staged.path}: labels must be +1 or -1.")
-    return y.astype(np.int8)
-
-
-def _weights(weights: ArrayLike, staged: StagedShard) -> NDArray[np.float64]:
-    weights = np.asarray(weights, np.float64)
-    if weights.shape != (staged.rows,) or not ((weights >= 0) & (weights <= HEAVIEST)).all():
-        raise InputError(f"{staged.path}: {staged.rows} weights are required, from 0 to 1e250.")
-    return weights

@@ -43,20 +43,19 @@ INFO = "info.json"
 
 
 class Rows(NamedTuple):
-    """The shape of an array, and an iterator over its rows, so that it can be written without being held as a whole."""
+    """The shape of an array, and its rows one by one, so that it can be written without being held as a whole."""
 
     shape: tuple[int, ...]
     rows: Iterable[Floats]
 
     @classmethod
     def of(cls, array: Floats) -> Rows:
-        """Return the rows of an array (k, p) or (k,) in memory."""
         return cls(array.shape, array if array.ndim > 1 else [array])
 
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A checkpoint file that was read through and found undamaged."""
+    """A checkpoint file that was read through and is undamaged."""
 
     path: Path
     problem: dict[str, Any]
@@ -75,17 +74,12 @@ class Checkpoint:
                 yield np.frombuffer(content, np.float64).copy()
 
     def array(self, name: str) -> Floats:
-        """Return a whole array."""
         return np.array(list(self.rows(name))).reshape(self.shapes[name])
 
 
 def save(folder: Path, problem: Mapping[str, Any], numbers: Mapping[str, Any], arrays: Mapping[str, Rows]) -> None:
-    """Write the newest checkpoint; the previous one becomes the older one. Local: one rank writes.
-
-    Raises
-    ------
-    InputError
-        If the checkpoint cannot be written. The folder then keeps the checkpoints that it had.
+    """Write the newest checkpoint; the previous one becomes the older. Local. Raises InputError, and keeps what there
+    was.
     """
     with contextlib.suppress(OSError):
         folder.mkdir(parents=True, exist_ok=True)  # somebody may have removed it
@@ -112,13 +106,7 @@ def _write(member: IO[bytes], array: Rows) -> None:
 
 
 def load(folder: Path, problem: Mapping[str, Any]) -> tuple[Checkpoint | None, list[str]]:
-    """Return the newest undamaged checkpoint (None if the folder holds none), and messages on damaged files. Local.
-
-    Raises
-    ------
-    InputError
-        If the checkpoint is of another problem (the message says what differs), or if all files are damaged.
-    """
+    """Return the newest undamaged checkpoint, or None, and messages on damaged files; InputError if all are. Local."""
     words = []
     for name in (NEWEST, OLDER):
         try:
@@ -206,8 +194,8 @@ class CheckpointWriter:
     def __call__(self, snapshot: Snapshot) -> None:
         """Write a snapshot. If this fails, print a warning; the older checkpoints are kept, and the run continues.
 
-        **Collective** among the ranks that run the solver. If vectors are spread over the ranks, the root needs memory
-        for one whole vector.
+        **Collective** among the ranks that run the solver. If vectors are spread, the root needs memory for one whole
+        vector.
         """
         arrays = {f"table.{name}": Rows.of(table) for name, table in snapshot.tables.items()}
         for name, vectors in snapshot.vectors.items():
@@ -230,9 +218,8 @@ def opened(
 ) -> tuple[Checkpoint | None, list[str]]:
     """Lock the checkpoint folder, and return the checkpoint to resume (or None) and lines for the user. On the root.
 
-    `closing` unlocks it when it is closed. Raises InputError if another job has locked the folder, if nothing can be
-    written there, if it has a checkpoint of another problem, or if it has any checkpoint and `resume` is false,
-    since the run would replace it.
+    `closing` unlocks it. Raises InputError if another job has locked the folder, if nothing can be written there, or if
+    it has a checkpoint of another problem, or any that `resume` does not ask for, which the run would replace.
     """
     closing.enter_context(files.exclusive(folder))
     files.remove_partial(folder)
@@ -260,8 +247,7 @@ def opened(
 def restored(kept: Checkpoint | None, vectors: Vectors) -> Snapshot | None:
     """Return the snapshot of the root's checkpoint, with this rank's slices; None if there is none. **Collective.**
 
-    Its vectors are read when the run asks for them, once, so that they are not in memory a second time. Reading them is
-    **collective** among the ranks that run the solver.
+    Its vectors are read once, when the run asks for them: **collective** among the ranks that run the solver.
     """
     shapes = vectors.comm.bcast(kept and kept.shapes)
     if shapes is None:

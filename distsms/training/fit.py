@@ -1,12 +1,9 @@
-"""Minimize the objective of a training: plan the memory, load the rows (or stream them), and find a proved minimum.
-
-`fit` does all of it. `distsms.workflow.train` does more between loading and minimizing, and afterwards measures the
-rows, compares the model with others, and says what it is worth.
-"""
+"""Minimize the objective of a training: plan the memory, load the rows (or stream them), and find a proved minimum."""
 
 from __future__ import annotations
 
 import contextlib
+import math
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -20,7 +17,7 @@ from distsms.optim.result import Result
 from distsms.parallel.communicator import Communicator
 from distsms.parallel.vector_placement import choose_step, make_vectors
 from distsms.parallel.vectors import Vectors
-from distsms.training.closed_form import ClosedForm, pays
+from distsms.training.normal_auc_closed import ClosedForm, pays
 from distsms.training.plan import memory_to_stream, plan_run
 from distsms.training.recorder import RunRecorder, recording
 from distsms.training.rows import TrainingObserver, TrainingRows
@@ -48,12 +45,10 @@ class Fit:
 
     @cached_property
     def bias(self) -> float:
-        """The constant that is added to each score."""
         return split_bias(self.result.w, self.task.bias)[1]
 
     @property
     def distribution(self) -> Distribution:
-        """How the run was distributed."""
         return Distribution(self.rows.ordering, self.step)
 
 
@@ -63,28 +58,11 @@ def fit(
     options: RunOptions = RunOptions(),  # noqa: B008 - immutable
     observer: TrainingObserver = TrainingObserver(),  # noqa: B008 - without state
 ) -> Fit:
-    """Minimize the objective of a task to a proved gap. **Collective.**
+    """Minimize the objective of a task to a proved gap; the `observer` learns of the plan, rows and evaluations.
+    **Collective.**
 
-    Parameters
-    ----------
-    task : TrainingTask
-        What is trained.
-    comm : Communicator
-        The ranks that share the rows.
-    options : RunOptions
-        How the run is conducted and kept.
-    observer : TrainingObserver
-        Learns of the plan, of the loaded rows and of each evaluation.
-
-    Raises
-    ------
-    InputError
-        On all ranks, if the data cannot be read, a class is missing, the memory does not suffice, or settings, bias,
-        checkpoint or trace cannot be used. All checks that need no rows are made before the rows are read.
-
-    Notes
-    -----
-    `distsms.training.plan` says which memory a run takes besides the rows.
+    Raises InputError on all ranks, if the data cannot be read, a class is missing, the memory (`distsms.training.plan`)
+    does not suffice, or settings, bias, checkpoint or trace cannot be used. All checks that need no rows come first.
     """
     with loaded_run(task, comm, options, observer, Clock(comm.bytes_moved)) as run:
         return run.minimize()
@@ -94,13 +72,11 @@ def fit(
 def loaded_run(
     task: TrainingTask, comm: Communicator, options: RunOptions, observer: TrainingObserver, clock: Clock
 ) -> Iterator[LoadedRun]:
-    """Plan the memory, open the files of a run, and load its rows; close the files at the end. **Collective.**
-
-    See `fit`. `clock` adds up the seconds of its phases.
-    """
+    """Plan the memory, open the files of a run, load its rows, and close the files; see `fit`. **Collective.**"""
     node_ranks, plan = comm.node_ranks(), None
     with comm.fail_together():
-        task.check()
+        if task.bias is not None and not 0 < task.bias < math.inf:
+            raise InputError(f"bias is {task.bias}; it must be a positive number, or 0 for no constant feature")
     if options.temporary and options.memory is None:  # after an error, the shards would have to be made again
         allowed = memory_to_stream(lambda: plan_run(task, options, comm.size, node_ranks), comm)
         options = replace(options, memory=allowed)
@@ -122,8 +98,6 @@ def loaded_run(
 
 @dataclass
 class LoadedRun:
-    """A run whose rows are loaded, and whose files are open."""
-
     task: TrainingTask
     options: RunOptions
     rows: TrainingRows
@@ -164,10 +138,7 @@ class LoadedRun:
         return step, vectors
 
     def first_point(self) -> tuple[Floats | None, float]:
-        """Return the point to begin from, None for 0, and the seconds that this took. **Collective.**
-
-        It is the minimum where a closed form pays.
-        """
+        """Return where to begin, the minimum where a closed form pays, None for 0; and its seconds. **Collective.**"""
         task, rows, begun = self.task, self.rows, time.monotonic()
         comm, plan = rows.comm, rows.plan
         if task.start is not None:

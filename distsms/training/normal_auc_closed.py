@@ -13,14 +13,21 @@ strongly convex, so at any w, with the gradient g = Sw - t delta + lambda w, min
 from __future__ import annotations
 
 import math
+import time
 from typing import NamedTuple
 
 import numpy as np
 import scipy
+from numpy.typing import NDArray
 
 from distsms.base.measures import Measure
 from distsms.base.typing import Floats
+from distsms.matrix.blocks import LocalRows
 from distsms.matrix.moments import Moments
+from distsms.optim.result import Result, Status
+from distsms.optim.settings import Settings
+from distsms.parallel.communicator import Communicator
+from distsms.shards.dataset import DataBlock
 
 EPS = float(np.finfo(float).eps)
 PRODUCTS, BLAS = 50, 8
@@ -58,21 +65,13 @@ class Solution(NamedTuple):
 
 
 def solve(classes: Moments, lam: float) -> Solution:
-    """Return the minimum of J for one lambda. Local; p^3 / 3 operations, three matrices (p, p).
+    """Return the minimum of J for one lambda from the moments of the positive and the negative rows, two groups. Local.
 
-    Parameters
-    ----------
-    classes : Moments
-        The moments of two groups: the positive rows and the negative rows.
-    lam : float
-        The weight of the regularizer.
-
-    Notes
-    -----
-    Rounding: let q_j^2 be the sum of both classes' mean squares of column j. A sum of n products is wrong by at most n
-    EPS/2 times the sum of their sizes, so by the inequality of Cauchy and Schwarz each S_jk is wrong by at most c q_j
-    q_k, and delta_j by c q_j, where c = EPS (2 n + p + 64) leaves room for the roundings of each product, of means and
-    of merging. With T = sum_j |w_j| q_j, then t is wrong by at most c T, and g_j by c q_j (3 T + |t| + c T).
+    p^3 / 3 operations, three matrices (p, p). Rounding: let q_j^2 be the sum of both classes' mean squares of column j.
+    A sum of n products is wrong by at most n EPS/2 times the sum of their sizes, so by the inequality of Cauchy and
+    Schwarz each S_jk is wrong by at most c q_j q_k, and delta_j by c q_j, where c = EPS (2 n + p + 64) leaves room for
+    the roundings of each product, of means and of merging. With T = sum_j |w_j| q_j, then t is wrong by at most c T,
+    and g_j by c q_j (3 T + |t| + c T).
     """
     mass = np.where(classes.mass > 0, classes.mass, 1.0)
     with np.errstate(over="ignore", invalid="ignore"):  # numbers that are not finite are seen below
@@ -109,22 +108,9 @@ def solve(classes: Moments, lam: float) -> Solution:
 def bytes_of_moments(
     measure: str | Measure, n: int, p: int, entries: int, coded: bool, losses: int = 1, l1: float = 0.0
 ) -> int:
-    """Return the memory that the closed form takes on each rank; 0 if the measure is another, or iterating costs less.
+    """Return the memory that the closed form takes on each rank; 0 if there is none, or iterating costs less. Local.
 
-    This is the one place that decides between the two. Local.
-
-    Parameters
-    ----------
-    measure : str or Measure
-        What is trained for.
-    n, p, entries : int
-        The numbers of rows, columns and stored entries, of all ranks.
-    coded : bool
-        Whether some columns are stored as codes, for which there is no closed form.
-    losses : int
-        How many sets of rows there are to train on: 1, or one more than there are folds.
-    l1 : float
-        The weight of ||w||_1; with a positive one there is no closed form.
+    n, p, entries : of all ranks. coded : some columns have no moments. losses : of 1 set of rows, or of folds + 1 sets.
     """
     if not Measure.parse(measure).family.closed_form or coded or l1 or not n:
         return 0
@@ -133,3 +119,76 @@ def bytes_of_moments(
     work = gathering + losses * p**3 / (3 * BLAS)
     memory = 8 * p**2 * (2 * losses + 5)
     return memory if work <= losses * PRODUCTS * entries and memory <= MOST_BYTES else 0
+
+
+def pays(block: DataBlock, measure: str | Measure, comm: Communicator, l1: float, losses: int = 1) -> bool:
+    """Return whether the closed form is possible for these rows, and costs less than iterating. **Collective.**"""
+    if not Measure.parse(measure).family.closed_form or l1:
+        return False
+    features = block.features
+    sizes = comm.sum(np.array([features.shape[0], features.nnz], np.int64)).tolist()
+    # Rows have moments if they are stored as numbers, not as codes.
+    coded = not isinstance(features, LocalRows) or type(features)._gather is LocalRows._gather
+    return bytes_of_moments(measure, sizes[0], block.p, sizes[1], coded, losses, l1) > 0
+
+
+class ClosedForm:
+    """The minima of normal-auc on all rows, and on the training rows of each fold. Creating it is **collective.**
+
+    `number` (n_local,) int16 is the fold of each row (`distsms.workflow.folds.Folds`); `forward`: whether fold f is
+    trained on the rows of the folds before it. One pass over the rows, and two sums of (folds + 1) p^2 numbers twice.
+    """
+
+    def __init__(
+        self,
+        block: DataBlock,
+        comm: Communicator,
+        number: NDArray[np.int16] | None = None,
+        folds: int = 0,
+        forward: bool = False,
+    ) -> None:
+        assert isinstance(block.features, LocalRows)
+        of_rows = np.zeros(len(block.labels), np.int16) if number is None else number
+        group = np.where(block.counted, 2 * of_rows + (block.labels < 0), -1).astype(np.int16)
+        self._moments = block.features.moments(group, 2 * folds + 2, block.weights).over_ranks(comm)
+        self._folds, self._forward = folds, forward
+        self._trained: tuple[int, Moments | None] = (-1, None)
+        self._passes = 1
+
+    def uncounted_passes(self) -> int:
+        """Return the number of passes over the rows since the last call: 1, and later 0."""
+        passes, self._passes = self._passes, 0
+        return passes
+
+    def classes(self, fold: int) -> Moments:
+        """Return the moments of the positive and of the negative training rows of a fold; 0 stands for all rows."""
+        if self._trained[0] != fold:
+            numbers = np.arange(fold if fold and self._forward else self._folds + 1)
+            kept = 2 * (numbers if self._forward or not fold else numbers[numbers != fold])
+            unions = [self._moments.union(kept + sign) for sign in (0, 1)]
+            parts = zip(*(vars(union).values() for union in unions), strict=True)
+            self._trained = fold, Moments(*(np.concatenate(part) for part in parts))
+        assert self._trained[1] is not None
+        return self._trained[1]
+
+    def result(self, fold: int, settings: Settings, constant: bool = False) -> Result | None:
+        """Return the outcome for a fold and lambda; None if rounding hides the gap; a constant weighs 0. Local."""
+        begun = time.perf_counter()
+        solution = solve(self.classes(fold), settings.lam)
+        if not solution.gap <= settings.target(solution.J):
+            return None
+        w = np.append(solution.w, 0.0) if constant else solution.w
+        return Result(
+            w,
+            Status.PROVED,
+            "",
+            solution.J,
+            solution.R,
+            solution.lower_bound,
+            solution.gap,
+            J_at_zero=0.5,
+            nu=0.0,
+            evaluations=0,
+            seconds=time.perf_counter() - begun,
+            slope_at_zero=float(np.linalg.norm(solution.delta)),
+        )

@@ -56,14 +56,10 @@ class Needs(Memory):
         return self.each + self.node + self.root * root
 
     def room(self, allowed: float, root: bool) -> MemoryBudget:
-        """Return what the root, or another rank, has left for its rows if it may take `allowed` bytes."""
         return MemoryBudget(int(allowed) - self.besides_rows(root), self.row)
 
     def least(self, ranks: int, root: bool) -> int:
-        """Return the bytes that a rank needs at least.
-
-        It then streams all its entries, or holds them if they take less than the buffers for streaming.
-        """
+        """Return the bytes of a rank that streams all its entries, or holds them if that takes less than buffers."""
         entries = (self.data - self.rows) // ranks
         return self.besides_rows(root) + self.rows // ranks + min(self.buffers, entries)
 
@@ -72,7 +68,6 @@ class Needs(Memory):
         return self.columns + self.solver * (root or self.spread)
 
     def describe_least(self, ranks: int, root: bool) -> str:
-        """Return in words what takes the bytes of `least`."""
         vectors, whole = self.vectors(root), self.least(ranks, root)
         rows = whole - self.besides_rows(root)
         solver = f", {format_bytes(vectors - self.columns)} of them for the solver" if vectors > self.columns else ""
@@ -87,10 +82,7 @@ class Needs(Memory):
         return here * self.of_rank(ranks) + self.node + self.root
 
     def ranks_that_fit(self, here: int, there: int) -> tuple[int, int] | None:
-        """Return a number of ranks with which the run fits on nodes of `there` bytes, and the number on each node.
-
-        There are at most `here` ranks on each node. The result is None if the run fits with no number of ranks.
-        """
+        """Return a number of ranks, at most `here` on each node of `there` bytes, and that on each; or None."""
         for on_node in range(here, 0, -1):
             room = there - self.root - self.node - on_node * self.each
             if room > 0:
@@ -98,7 +90,6 @@ class Needs(Memory):
         return None
 
     def in_words(self, ranks: int, here: int) -> str:
-        """Return a text on the needs, for `ranks` ranks of which `here` are on a node."""
         words = [f"{format_bytes(self.of_rank(ranks))} on each rank"]
         words += [f"{format_bytes(self.node)} more on each node"] if self.node and here > 1 else []
         words += [f"{format_bytes(self.root)} more on the root"] if self.root else []
@@ -106,17 +97,13 @@ class Needs(Memory):
 
 
 class Layout(NamedTuple):
-    """Where the solver's vectors are kept (step), and how many ranks there are in all (size) and on this node (here).
-
-    See `distsms.parallel.vector_placement`.
-    """
+    """Where the solver's vectors are kept (step), and how many ranks there are in all (size) and on this node."""
 
     step: str
     size: int
     here: int = 1
 
     def longest(self, p: int) -> int:
-        """Return how many numbers of a vector of length p a rank holds at most."""
         return p if self.step == "root" else -(-p // self.size)
 
 
@@ -137,12 +124,9 @@ def needs(
     """Add up the memory that training on a data set takes. Local.
 
     `cost` is that of a loss; of `losses` on the data set `solves` are solved in one pass; `moments` are the bytes of
-    the moments of a closed form, which scores `scored` models in one pass.
-
-    Each rank holds w, unless the ranks of a node share it. It holds the product X'c of the transposed rows with a
-    coefficient for each row, with a further copy for every thread but the first. MPI needs at most twice as much to
-    sum X'c over the ranks; a description of the columns takes no more than this. A constant feature takes one more
-    copy of X'c. Normalization takes the factors of the columns or of the rows, and the product with them.
+    the moments of a closed form, which scores `scored` models in one pass. Each rank holds w, unless a node's ranks
+    share it, and X'c, with a copy for every thread but the first and one for a constant feature; MPI needs at most
+    twice as much to sum X'c. Normalization takes the factors of the columns or of the rows, and the product with them.
     """
     kind, p, threads = manifest.normalization.kind, manifest.p + bias, thread_count()
     shared, spread = layout.here > 1 and p >= SHARED_FROM, layout.step == "spread"
@@ -185,9 +169,8 @@ def require(
 ) -> None:
     """Raise InputError unless this node, which has `there` bytes, has the memory for its ranks `here`. Local.
 
-    It is `LackOfMemory` if the node has too little; `allowed` bytes of a rank may also be too little even for
-    streaming. `advise` returns a sentence on what helps if vectors take too much. Without `in_files`, the rows are in
-    memory alone, and cannot be streamed.
+    It is `LackOfMemory` if the node has too little; `allowed` bytes of a rank may be too little even for streaming.
+    `advise` returns a sentence on what helps if vectors take too much. Rows that are not `in_files` cannot be streamed.
     """
     holding = [needed.of_rank(ranks) + needed.root * (rank == 0) for rank in here]
     least = [needed.least(ranks, rank == 0) for rank in here]
@@ -247,10 +230,7 @@ def require(
 
 
 class LackOfMemory(InputError):
-    """A node has too little memory to hold the rows of its ranks.
-
-    `share` is what each rank may take if entries that do not fit are streamed; 0 if that is not enough.
-    """
+    """A node has too little memory for its rows; `share` is what each rank may take to stream the rest, or 0."""
 
     def __init__(self, message: str, everywhere: bool = False, share: int = 0) -> None:
         super().__init__(message, everywhere)
@@ -260,8 +240,7 @@ class LackOfMemory(InputError):
 def memory_to_stream(make: Callable[[], Plan], comm: Communicator) -> int | None:
     """Return the bytes that each rank may take if some entries have to be streamed. **Collective**, one number.
 
-    `make` makes this rank's plan, with which all rows are held. Returns None if the memory of all nodes suffices,
-    and where streaming does not help: making the plan again raises then.
+    `make` makes this rank's plan, with which all rows are held. None : all fit, or streaming does not help either.
     """
     share: float = math.inf
     try:
@@ -288,13 +267,11 @@ class Plan:
     scored: int = 0  # how many models of a closed form are scored in one pass; 0 if there is no closed form
 
     def room(self, root: bool) -> MemoryBudget | None:
-        """Return what is left for rows on the root or on another rank; None if memory is not limited."""
         return None if self.allowed is None else self.needs.room(self.allowed, root)
 
     def describe(self, whole: bool) -> list[str]:
-        """Return lines for users: a warning if threads share cores, and then ordering, step and memory.
-
-        Ordering, step and memory are in one line. If `whole`, each has a line of its own, with the reasons.
+        """Return lines for users: ordering, step and memory, in one line or, if `whole`, with the reasons; and a
+        warning.
         """
         threads, cores = thread_count(), len(os.sched_getaffinity(0))
         lines = []
@@ -361,11 +338,10 @@ def make_plan(
     solves: int = 1,
     models: int = 1,
 ) -> Plan:
-    """Choose the ordering and the step, and check that the memory of this rank's node suffices. Local.
+    """Choose the ordering and the step, and check that the memory of this rank's node suffices, else InputError. Local.
 
-    `node_ranks` are the ranks of this rank's node. Each rank may take `memory` bytes, and rows that do not fit are
-    streamed; with None all are held. `losses` and `solves` are those of `needs`, and `models` their number at all
-    lambdas. Raises InputError if the memory is too little, or a library that reads the shards is missing.
+    Each rank may take `memory` bytes, and rows that do not fit are streamed; with None all are held. `losses` and
+    `solves` are those of `needs`, and `models` their number at all lambdas.
     """
     dataset.check_readable(manifest)
     p, n_pos, n_neg = manifest.p + bias, manifest.n_pos, manifest.n_neg
@@ -446,10 +422,8 @@ class Change(NamedTuple):
 
 
 def describe_changes(now: Change, smooth: bool, columns_matter: bool, fits: Callable[[Change], bool]) -> str:
-    """Return a sentence on what makes a run fit in which vectors with a number for each column are too large. Local.
-
-    `now` is the run as the user wants it. `smooth` says whether the solver agm can minimize the measure, and
-    `columns_matter` whether the run would fit without these vectors.
+    """Return what makes a run fit whose vectors are too large, or would `columns_matter`; agm needs a `smooth` measure.
+    Local.
     """
     fitting = [next(filter(fits, changes), None) for changes in _changes(now, smooth)]
     words = [change.words for change in fitting if change is not None]

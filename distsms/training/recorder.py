@@ -1,10 +1,11 @@
-"""Keep the files of a run: the checkpoint folder, from which it can be resumed, and the trace."""
+"""Keep the files of a run: the checkpoint folder, from which it can be resumed, and the trace of its evaluations."""
 
 from __future__ import annotations
 
 import contextlib
 import os
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,45 +20,37 @@ from distsms.training.checkpoint import Checkpoint, CheckpointWriter, opened, re
 from distsms.training.trace import Trace, check_trace
 
 
+@dataclass
 class RunRecorder:
-    """Minimizes an objective and records the run; made by `recording`.
+    """Minimizes an objective and records the run; made by `recording`."""
 
-    On the root, `notes` are lines for the user about the checkpoint from which the run continues, and `evaluations`
-    is the number of evaluations before it. `survived` is what each checkpoint keeps of the deaths that the run
-    survived; at first, on the root, those of earlier starts.
-    """
+    settings: Settings
+    trace: Trace
+    folder: Path
+    identity: Mapping[str, Any]
+    checkpoint: Checkpoint | None  # on the root, from which the run continues, and lines for the user about it
+    notes: list[str]
 
-    def __init__(
-        self,
-        settings: Settings,
-        trace: Trace,
-        folder: Path,
-        identity: Mapping[str, Any],
-        kept: Checkpoint | None,
-        notes: list[str],
-    ) -> None:
-        self._settings, self._trace, self._folder = settings, trace, folder
-        self._identity, self._found, self.notes = identity, kept, notes
-        self.evaluations: int = kept.numbers["count"] if kept else 0
-        self.survived: list[Any] = list(kept.numbers.get("about", {}).get("survived", [])) if kept else []
+    def __post_init__(self) -> None:
+        # The evaluations before the checkpoint, and what each checkpoint keeps of the deaths that the run survived.
+        numbers = self.checkpoint.numbers if self.checkpoint else {}
+        self.evaluations: int = numbers.get("count", 0)
+        self.survived: list[Any] = list(numbers.get("about", {}).get("survived", []))
 
     def minimize(
         self, objective: Objective, start: Floats | None = None, watch: Watcher = lambda state, w: None
     ) -> Result:
-        """Minimize the objective from `start`, or continue from the checkpoint if there is one. **Collective.**
-
-        `start` has shape (p,), and `watch` is that of `distsms.optim.run.minimize`.
-        """
+        """Minimize the objective from `start` (p,), or continue from the checkpoint if there is one. **Collective.**"""
         vectors = objective.vectors
 
         def record(state: State, w: Floats) -> None:
             watch(state, w)
-            self._trace(state)
+            self.trace(state)
 
-        about = {"settings": describe(self._settings), "survived": self.survived}
-        writer = CheckpointWriter(self._folder, self._identity, about, vectors)
-        snapshot = objective.surviving(lambda: restored(self._found, vectors))
-        return minimize(objective, self._settings, start, record, writer, snapshot)
+        about = {"settings": describe(self.settings), "survived": self.survived}
+        writer = CheckpointWriter(self.folder, self.identity, about, vectors)
+        snapshot = objective.surviving(lambda: restored(self.checkpoint, vectors))
+        return minimize(objective, self.settings, start, record, writer, snapshot)
 
 
 @contextlib.contextmanager
@@ -69,12 +62,10 @@ def recording(
     resume: bool = False,
     identity: Mapping[str, Any] | None = None,
 ) -> Iterator[RunRecorder]:
-    """Open the files of a run, and close them when the run ends. **Collective.**
+    """Open the files of a run (see `RunOptions`), lock the folder, and close them when the run ends. **Collective.**
 
-    `trace`, `checkpoint` and `resume` are those of `RunOptions`; the folder is locked, so that no other job uses it.
-    `identity` is what must be the same in a run that is resumed, ready for JSON. Raises InputError on all ranks, if a
-    file cannot be written; if the folder holds a checkpoint of another problem, or one that would be replaced since
-    `resume` was not asked for; if `trace` is a file that is not a trace.
+    `identity` must be the same in a run that is resumed. Raises InputError on all ranks, if a file cannot be written, a
+    checkpoint is of another problem or would be replaced without `resume`, or `trace` is no trace.
     """
     kept, notes, identity = None, list[str](), identity or {}
     with contextlib.ExitStack() as closing:

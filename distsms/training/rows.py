@@ -1,7 +1,7 @@
 """The rows of a training on this rank, and what is made of them: the features and the loss.
 
-If a rank dies and the others go on, these read the rows again. Each then has a share of all rows as if the job had been
-started with that many ranks.
+If a rank dies and the others go on, these read the rows again, each its share as if the job had been started with that
+many ranks.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import contextlib
 import math
 import time
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -51,10 +51,6 @@ class Survived(NamedTuple):
             f" the rows again in {self.seconds:.2f} s"
         )
 
-    def as_json(self) -> dict[str, Any]:
-        """Return what a model file says of it."""
-        return self._asdict()
-
 
 class TrainingObserver:
     """Receives what `fit` reports during a run. Override its methods, which are called on every rank."""
@@ -75,8 +71,8 @@ class TrainingObserver:
 class TrainingRows:
     """This rank's rows, their loss, and their features with the constant one. `load` must be called first.
 
-    `plan` is that of a data set, and None for rows in memory. `reserved` bytes of a rank's memory are left free for
-    the steps after the run: infinitely many if memory is not limited, and 0 if there are too few.
+    `plan` is that of a data set, and None for rows in memory. `reserved` bytes of a rank's memory are left free for the
+    steps after the run: infinitely many if memory is not limited, and 0 if there are too few.
     """
 
     block: DataBlock
@@ -108,11 +104,7 @@ class TrainingRows:
         return [Survived(tuple(dead), *others) for dead, *others in self._recorder.survived]
 
     def load(self, evaluations: int = 0) -> None:
-        """Read this rank's rows within the memory of the plan, and make the loss. **Collective.**
-
-        There were `evaluations` of this start so far. Raises InputError on all ranks, if the rows do not fit into the
-        memory of the ranks that live, or cannot be read.
-        """
+        """Read this rank's rows within the plan's memory, after `evaluations`, and make the loss. **Collective.**"""
         task, comm, start = self._task, self.comm, time.perf_counter()
         self.free()  # the new ones need the memory
         if self.plan is not None and self.plan.ranks != comm.size:
@@ -149,10 +141,7 @@ class TrainingRows:
             )
 
     def surviving(self, work: Callable[[], T], evaluations: int = 0) -> T:
-        """Return `work()`, repeated with the rows read again after a rank has died. **Collective.**
-
-        `work` takes the rows from here each time it is called. See `Communicator.surviving`.
-        """
+        """Return `work()`, repeated with the rows read again after a rank has died. **Collective.**"""
         return self.comm.surviving(work, lambda: self.reload(evaluations))
 
     def objective(self, stop_wanted: Callable[[], bool], vectors: Vectors) -> Objective:

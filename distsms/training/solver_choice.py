@@ -22,10 +22,9 @@ def choose_solver(
 ) -> tuple[str, str]:
     """Return the solver to use, and the reason if it is not the usual one. **Collective**; no data are read.
 
-    If the user requested none, it is the usual one, with three exceptions: ``bmrm`` for a measure that has no smoothed
-    risk, and ``lbfgs`` instead of ``lmvm`` with an l1, or if any rank cannot load petsc4py. `lmvm_only` names, for an
-    error message, the options of the user that only ``lmvm`` has. Raises InputError on all ranks, if ``lmvm`` is
-    requested or needed, and cannot run on some rank.
+    If none is requested, it is ``bmrm`` for a measure without smoothed risk, and ``lbfgs`` in ``lmvm``'s place with an
+    l1, or if any rank cannot load petsc4py: then InputError if ``lmvm`` is requested, or needed for the options
+    `lmvm_only`.
     """
     with comm.fail_together():
         smooth = Measure.parse(measure).family.smooth
@@ -55,9 +54,8 @@ def settings_for(
 ) -> Settings:
     """Return the settings of a run for a measure, with a solver that `choose_solver` named. Local.
 
-    epsilon is 1e-3 if neither it nor `relative` is given; `others` are other fields of `Settings`. If `history` is
-    missing or None, it is the one that suits the measure. Raises InputError if settings contradict each other or
-    the measure.
+    epsilon is 1e-3 if neither it nor `relative` is given; `history` suits the measure if it is missing or None. Raises
+    InputError if settings contradict each other or the measure.
     """
     names = {field.name for field in fields(Settings)}
     if wrong := set(others) - names:

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import math
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from distsms.base.errors import InputError
 from distsms.base.measures import Measure
 from distsms.base.typing import Floats, Hashes, Labels
 from distsms.optim.settings import Settings
@@ -17,10 +15,7 @@ from distsms.shards.manifest import Manifest
 
 
 class Distribution(NamedTuple):
-    """How scores are sorted, and on which ranks the solver's vectors are kept; see `distsms train --help`.
-
-    "auto" takes what costs less. In a plan, and in what a run says of itself, this is decided.
-    """
+    """How scores are sorted, and on which ranks the solver's vectors are kept; "auto" takes what costs less."""
 
     ordering: str = "auto"
     step: str = "auto"
@@ -65,17 +60,13 @@ class TrainingTask:
         weights: Floats | None = None,
         groups: Hashes | None = None,
     ) -> TrainingTask:
-        """Return the task of training on rows in memory, all of them on this process.
-
-        `features` is what `distsms.matrix.arrays.as_features` made from them.
-        """
+        """Return the task of training on all rows in memory, of which `as_features` made the features."""
         n, p = len(labels), features.shape[1]
         block = DataBlock(features, labels, weights, 0, n, p, 0, weighted=other_weights(weights), groups=groups)
         return cls(block, Measure.parse(measure), settings, bias)
 
     @property
     def manifest(self) -> Manifest | None:
-        """The data set; None for rows in memory."""
         return self.data if isinstance(self.data, Manifest) else None
 
     def identity(self) -> dict[str, Any]:
@@ -90,11 +81,6 @@ class TrainingTask:
             "scaling": settings.scaling_of(self.data.p + bool(self.bias)),
             **{name: getattr(settings, name) for name in ("solver", "c_mu", "zero_plane")},
         }
-
-    def check(self) -> None:
-        """Raise InputError if the bias is neither None nor a finite positive number."""
-        if self.bias is not None and not 0 < self.bias < math.inf:
-            raise InputError(f"bias is {self.bias}; it must be a positive number, or 0 for no constant feature")
 
 
 @dataclass(frozen=True)

@@ -22,11 +22,7 @@ TRACED: Fields = {**LINE, "best_J": is_number, "gap": is_number_or_null}
 
 
 class Trace:
-    """Writes a file of JSON lines, one for each evaluation; None as the path writes nothing. Local.
-
-    Lines of an old file up to evaluation `after`, after which a resumed run continues, are kept, and later lines
-    are removed. Raises InputError if the file cannot be written.
-    """
+    """Writes JSON lines, one for each evaluation, behind those of an old file up to `after`; None: no file. Local."""
 
     def __init__(self, path: str | None, solver: str, after: int = 0) -> None:
         self.file_entry, self._solver = None, solver

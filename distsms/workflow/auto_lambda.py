@@ -1,42 +1,225 @@
-"""Choose a lambda quickly, before a training: cross-validate a few lambdas on a sample of the rows.
+"""Choose a lambda quickly: cross-validate a few lambdas with trainings to a large gap, and take a moderate one.
 
-The sample is so small that the choice takes about as long as the training that follows, or some seconds on small data.
-The sample depends only on the data and the seed, so the choice is the same on any number of ranks, up to rounding.
+`--lambda auto` does it on a sample of the rows, before a training; so do the quick ROCArea models that other models are
+compared with. The sample depends only on the data and the seed: the choice is the same on any number of ranks.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
+import scipy  # loads scipy.sparse when it is used, which saves time in each start
 from numpy.typing import NDArray
 
 from distsms.base.errors import InputError
 from distsms.base.measures import Measure, display_name
+from distsms.base.typing import Floats
+from distsms.matrix.arrays import as_features
+from distsms.matrix.coded import CodedRows, code_rows
+from distsms.matrix.local import DenseRows, SparseRows
+from distsms.matrix.side_by_side import SideBySide
+from distsms.optim.result import Result
 from distsms.optim.settings import Settings
 from distsms.parallel.communicator import Communicator
-from distsms.shards.dataset import DataBlock
+from distsms.shards import dataset
+from distsms.shards.dataset import PART_ROWS, DataBlock
 from distsms.shards.manifest import Manifest
+from distsms.shards.row_metadata import in_range
 from distsms.shards.row_shares import MemoryBudget, rows_in_memory
+from distsms.shards.splits import Shares, in_sample
 from distsms.training.solver_choice import choose_solver, settings_for
 from distsms.training.task import AUTO, Distribution
 from distsms.workflow import choice, folds
-from distsms.workflow.choice import Choice, Mean
-from distsms.workflow.lambda_search import (
-    DEFAULT,
-    FEWEST_ROWS,
-    GRID,
-    MODERATE,
-    moderate_choice,
-    number_of_folds,
-    search,
-)
-from distsms.workflow.path import ALONE, PathRows, Problem, shares_folds
-from distsms.workflow.sample import Sample, Shares, in_sample, load_sample
+from distsms.workflow.choice import Choice, Mean, Point
+from distsms.workflow.path import ALONE, PathRows, Problem, Run, run, shares_folds
 from distsms.workflow.verdict import OnFolds
+
+DEFAULT = 1e-4
+"""The lambda of runs that do not choose one, and of data with too few rows to choose one."""
+GRID = (1.0, 1e-1, 1e-2, 1e-3)
+"""The lambdas that are tried first. More are tried beyond an end of the grid while the best one is there."""
+MODERATE = 1e-2
+"""If the folds show no clear difference between the best lambda and others, the one nearest to this is taken."""
+FOLDS, FOLDS_OF_FEW = 3, 5
+"""The usual number of folds, and the number for samples of at most FEWEST_ROWS rows."""
+FEWEST_ROWS = 20_000
+"""Samples have at least this many rows, if the data have."""
+EPSILON, RELATIVE = 2e-3, 0.02
+"""A training here ends at this gap, or at this gap as a share of J."""
+EVALUATIONS, EVALUATIONS_OF_PLANES = 12, 30
+"""The most evaluations of a training here: with a solver for smoothed risks, and with cutting planes. The ROCArea of
+held-out rows hardly changes after so many.
+"""
+
+
+def search(rows: PathRows, problem: Problem, stop_wanted: Callable[[], bool] = lambda: False) -> Run:
+    """Cross-validate the lambdas of `GRID`, and more beyond; no points if some folds lack one. **Collective.**"""
+    assert isinstance(rows.block, DataBlock)
+    starts, by = Starts(), choice.chooser(problem.measure, problem.select)
+    settings = loosened(problem.settings)
+    at_once = max(1, int(settings.vector_bytes // settings.vectors_held(rows.block.features.shape[1])))
+    outcome = run(
+        rows,
+        replace(problem, lambdas=GRID, settings=settings, all_rows=False, select=by, at_once=at_once),
+        starts.add,
+        start=starts.nearest,
+        stop_wanted=stop_wanted,
+        extend=lambda points: choice.extension(points, by, GRID),
+    )
+    whole = len({point.fold for point in outcome.points}) == problem.folds
+    return outcome if whole else outcome._replace(points=[])
+
+
+def number_of_folds(counts: tuple[int, int]) -> int:
+    """Return into how many folds to divide so many rows of each class; below 2 there are too few of them."""
+    return min(FOLDS_OF_FEW if sum(counts) <= FEWEST_ROWS else FOLDS, min(counts))
+
+
+def moderate_choice(points: Sequence[Point], measure: str) -> Choice | None:
+    """Return the lambda nearest to `MODERATE` of those that are about as good as the best one; None if none is usable.
+
+    These are at most one standard error, of the differences of the folds, below the best; `low` and `high` are their
+    ends. With few folds and rows the best mean is often at a large lambda by chance, and with more rows the best lambda
+    is smaller.
+    """
+    curve, unusable = choice.means(points, measure), choice.faults(points)
+    if all(mean.lam in unusable for mean in curve):  # `unusable` may also have lambdas that some folds lack
+        return None
+    best = choice.choose(curve, "best", unusable).chosen
+    values = {(point.lam, point.fold): point.held_out[measure] for point in points if point.held_out and point.fold}
+    folds = sorted({fold for _, fold in values})
+
+    def is_as_good(lam: float) -> bool:
+        behind = np.array([values[best.lam, fold] - values[lam, fold] for fold in folds])
+        return bool(behind.mean() <= behind.std(ddof=1) / np.sqrt(len(behind)) + 1e-12)
+
+    as_good = [mean for mean in curve if mean.lam not in unusable and is_as_good(mean.lam)]
+    moderate = min(as_good, key=lambda mean: abs(np.log(mean.lam / MODERATE)))
+    return Choice(best, moderate, low=as_good[-1], high=as_good[0])
+
+
+def loosened(settings: Settings) -> Settings:
+    """Return the settings of quick trainings: those of a training, but with a loose target and other limits."""
+    return replace(
+        settings,
+        lam=GRID[0],
+        epsilon=EPSILON,
+        relative=RELATIVE,
+        max_evaluations=EVALUATIONS if settings.traits.smooth else EVALUATIONS_OF_PLANES,
+        time_limit=float("inf"),
+        checkpoint_every=None,
+    )
+
+
+class Starts:
+    """The models of each fold so far, on the root. The next training of a fold starts from the nearest lambda's."""
+
+    def __init__(self) -> None:
+        self._models: dict[tuple[int, float], Floats] = {}
+
+    def add(self, point: Point, result: Result, scores: Floats | None = None) -> None:
+        """Keep a model. For each fold, only the models of the largest and of the newest lambda are kept."""
+        lams = [lam for fold, lam in self._models if fold == point.fold]
+        for lam in lams:
+            if lam != max(lams):
+                del self._models[point.fold, lam]
+        self._models[point.fold, point.lam] = result.w
+
+    def nearest(self, fold: int, lam: float) -> Floats | None:
+        """Return the model of a fold whose lambda is nearest in the logarithm; None without one."""
+        lams = [other for of_fold, other in self._models if of_fold == fold]
+        return self._models[fold, min(lams, key=lambda other: abs(np.log(other / lam)))] if lams else None
+
+
+class Sample(NamedTuple):
+    """This rank's rows of a sample."""
+
+    block: DataBlock  # normalized as in training, and numbered as if the sample were a data set of its own
+    rows: NDArray[np.int64]  # (n_local,), the number of each row in the whole data set
+
+
+def load_sample(
+    manifest: Manifest,
+    comm: Communicator,
+    shares: Shares,
+    seed: int = 0,
+    budget: MemoryBudget | None = None,
+    whole_groups: bool = False,
+) -> Sample:
+    """Read this rank's part of a sample of the rows: a share of each class, which the seed draws. **Collective.**
+
+    With `whole_groups`, whole groups are taken. `budget` counts only if the sample has all rows. All shards are read
+    once; this takes 12 bytes for each entry of the sample, twice its codes, and a part of a shard.
+    """
+    if min(shares) >= 1:
+        block = dataset.load(manifest, comm, budget=budget, with_groups=whole_groups)
+        return Sample(block, block.first_row + np.arange(len(block.labels)))
+    first, last = (manifest.n * rank // comm.size for rank in (comm.rank, comm.rank + 1))
+    if ends := rows_in_memory(manifest, comm.rank):
+        first, last = (end.row for end in ends)
+    X, labels, rows = list[Any](), list[NDArray[np.int8]](), list[NDArray[np.int64]]()
+    weights, groups = list[NDArray[Any]](), list[NDArray[np.uint64]]()
+    codes: list[list[Any]] = [[] for _ in manifest.coded.maps]
+    with comm.fail_together():
+        for shard, piece in dataset.open_shards(manifest, first, last):
+            for part in piece.parts(PART_ROWS):
+                labels_of_part = np.empty(part.stop - part.start, np.int8)
+                shard.read_labels(part, labels_of_part)
+                numbers = part.offset + np.arange(part.start, part.stop)
+                keys = shard.read_groups(part) if whole_groups else None
+                taken = in_sample(numbers if keys is None else keys, labels_of_part, shares, seed)
+                if not taken.any():
+                    continue
+                X.append(shard.read_rows(part)[taken])
+                for code_group, part_codes in zip(codes, shard.read_code_rows(part) if codes else (), strict=True):
+                    code_group.append(part_codes[taken])
+                labels.append(labels_of_part[taken])
+                rows.append(numbers[taken])
+                groups += [] if keys is None else [keys[taken]]
+                if manifest.weights:
+                    weight = np.empty(len(numbers))
+                    shard.read_weights(part, weight)
+                    weights.append(weight[taken])
+    features = comm.root_first(lambda: _features(manifest, X, codes))
+    with comm.fail_together():
+        features.normalize(manifest.normalization)
+    y = np.concatenate([np.empty(0, np.int8), *labels])
+    a = in_range(np.concatenate([np.empty(0), *weights]), comm) if manifest.weights else None
+    counts = comm.allgather(len(y))
+    block = DataBlock(
+        features,
+        y,
+        a,
+        first_row=sum(counts[: comm.rank]),
+        n=sum(counts),
+        p=manifest.p,
+        bytes_read=0,
+        weighted=any(comm.allgather(dataset.other_weights(a))),
+        groups=np.concatenate([np.empty(0, np.uint64), *groups]) if whole_groups else None,
+    )
+    return Sample(block, np.concatenate([np.empty(0, np.int64), *rows]))
+
+
+def _features(
+    manifest: Manifest, X: list[Any], codes: Sequence[list[NDArray[Any]]]
+) -> SparseRows | DenseRows | CodedRows | SideBySide:
+    """Return rows as features, from pieces of X and of the codes of each group, (rows, codes of a row) each."""
+    groups: list[Any] = []
+    if manifest.layout != "coded":
+        nothing = np.empty((0, manifest.p_entries), manifest.dtype)
+        if manifest.layout == "dense":
+            groups.append(as_features(np.vstack([nothing, *X])))
+        else:
+            groups.append(as_features(scipy.sparse.vstack([scipy.sparse.csr_matrix(nothing), *X], "csr")))
+    for code_map, pieces in zip(manifest.coded.maps, codes, strict=True):
+        rows = np.concatenate([np.empty((0, code_map.n_codes), code_map.dtype), *pieces])
+        groups.append(CodedRows(code_map, code_rows(rows, code_map), [0, len(rows)]))
+    return groups[0] if len(groups) == 1 else SideBySide(groups)
+
 
 MOST_ROWS, PART_OF_ROWS = 10**6, 12
 """A sample has one in PART_OF_ROWS of the rows, but at least FEWEST_ROWS and at most MOST_ROWS."""
@@ -84,45 +267,13 @@ def choose_lambda(
     stop_wanted: Callable[[], bool] = lambda: False,
     budget: MemoryBudget | None = None,
 ) -> LambdaChoice:
-    """Choose a lambda for a training on these data. **Collective.**
+    """Choose a lambda for a training on these data, by the same measure on held-out rows. **Collective.**
 
-    Parameters
-    ----------
-    data : Manifest or DataBlock
-        A data set, of which a sample is read; or this rank's rows, of which a sample is used.
-    measure : str or Measure
-        What will be trained for. The same measure on held-out rows chooses.
-    comm : Communicator
-        The ranks.
-    settings : Settings, optional
-        The settings of the training. Solver, number of planes and so on are taken from them, but not lambda, target and
-        limits. The default is the settings of the usual solver.
-    bias : float, optional
-        The value of the constant feature, if the training has one.
-    distribution : Distribution
-        As for `distsms.training.task.TrainingTask`.
-    seed : int
-        The seed of the sample and of the folds.
-    stop_wanted : callable
-        Asked on every rank at each evaluation; True on any rank ends the choice with what is known so far.
-    budget : MemoryBudget, optional
-        The memory that this rank may use for its rows. It is used only if the sample has all rows.
-
-    Returns
-    -------
-    LambdaChoice
-
-    Raises
-    ------
-    InputError
-        On all ranks, if the data cannot be read.
-
-    Notes
-    -----
-    A data set is read once. For three folds, models of about six lambdas are trained to a large gap, all folds in the
-    same passes. This takes some 100 evaluations on two thirds of the sample. The sample of large data has a twelfth of
-    the rows. Where smaller lambdas are clearly worse on the folds, and the data have many more rows than these, the
-    lambda is smaller than the folds say; see `FEW`.
+    Solver, number of planes and so on are taken from `settings`, but not lambda, target and limits; without settings,
+    they are those of the usual solver. `budget` is the memory for this rank's rows, if the sample has all rows. If it
+    is stopped, the choice follows from what is known so far. A data set is read once; about six lambdas are trained on
+    three folds, which share their passes: some 100 evaluations on two thirds of the sample. Raises InputError on all
+    ranks if the data cannot be read.
     """
     begun, measure = time.perf_counter(), Measure.parse(measure)
     if measure.k and measure.k > data.n:
@@ -141,8 +292,9 @@ def choose_lambda(
     too_few = f"the default, since {min(counts)} rows of the rarer class are too few to compare lambdas"
     if n_folds < 2:
         return result(DEFAULT, [], too_few)
-    step = "root" if distribution.step == "auto" else distribution.step
-    problem = Problem(measure.name, GRID, n_folds, seed, settings, distribution.ordering, step, folds_by=by, bias=bias)
+    if distribution.step == "auto":
+        distribution = distribution._replace(step="root")
+    problem = Problem(measure.name, GRID, n_folds, seed, settings, distribution, folds_by=by, bias=bias)
     try:
         trained = search(PathRows(sample.block, comm, fold_keys, share_folds), problem, stop_wanted)
     except InputError as error:
@@ -197,11 +349,7 @@ def _describe_choice(moderate: Choice, name: str, lambdas: str, folds_text: str)
 
 
 def sample_shares(n_pos: int, n_neg: int, nnz: int, measure: Measure) -> Shares:
-    """Return which share of each class's rows is in the sample of a data set of this size.
-
-    For ROCArea and pauc, which do not depend on how frequent the classes are, up to a quarter of the sample is of the
-    rarer class. For other measures both classes have the same share.
-    """
+    """Return each class's share of rows in a sample; the rarer has up to a quarter where frequencies do not matter."""
     n = n_pos + n_neg
     rarer = max(min(n_pos, n_neg), 1)
     rows = max(FEWEST_ROWS, n // PART_OF_ROWS)

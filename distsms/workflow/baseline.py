@@ -1,25 +1,15 @@
-"""A baseline as a user asks for it: several methods on the same folds, and by how much distsms is ahead or behind.
-
-`compare_methods` decides what the command line and `distsms.baseline` leave open, makes all checks before the rows are
-read, makes the fits that are missing in the folder, and returns what they show as data. It prints nothing, and tells an
-observer of its progress. Messages name options as the command line writes them.
-"""
+"""A baseline as a user asks for it: several methods on the same folds, and by how much distsms is ahead or behind."""
 
 from __future__ import annotations
 
-import json
-import math
-import os
 import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
-from pathlib import Path
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 from distsms.base import files
-from distsms.base.formatting import to_json
 from distsms.base.measures import GROUPED, display_name
 from distsms.features import arrays
 from distsms.models import inputs
@@ -34,7 +24,6 @@ from distsms.workflow import baseline_fits, baseline_text, competitors, folds, m
 from distsms.workflow.baseline_fits import BaselineStore, Fit, FitSpec, FoldedRows, Trial
 from distsms.workflow.baseline_plan import (
     BaselinePlan,
-    LeftOut,
     MethodPlan,
     baseline_problem,
     check_measures,
@@ -44,8 +33,8 @@ from distsms.workflow.baseline_plan import (
     requested_methods,
 )
 from distsms.workflow.competitors import FEATURED, METHODS
-from distsms.workflow.fold_features import FOLDER, FoldFeatures
-from distsms.workflow.method_results import MethodResult
+from distsms.workflow.fold_features import FOLDER, FoldFeatures, FoldsObserver
+from distsms.workflow.method_results import WARNING, Baseline
 from distsms.workflow.path import SMALL, PathRows, Problem
 from distsms.workflow.requests import BaselineRequest
 
@@ -61,11 +50,8 @@ class FitProgress(NamedTuple):
     shared: bool = False  # whether each rank makes fits of its own, and `done` and `total` count those of this rank
 
 
-class BaselineObserver:
-    """Receives what `compare_methods` reports. Its methods are called on every rank unless they say otherwise."""
-
-    def chose_solver(self, solver: str, why: str) -> None:
-        """Called with the solver of distsms, and why it is not the usual one; "" if it is."""
+class BaselineObserver(FoldsObserver):
+    """Receives what `compare_methods` reports."""
 
     def planned(self, plan: BaselinePlan) -> None:
         """Called before the rows are read, with all that was decided."""
@@ -79,94 +65,6 @@ class BaselineObserver:
     def fitted(self) -> None:
         """Called after each series of fits, also if it was stopped."""
 
-    def making_features(self, task: str, unit: str, done: float, of: float) -> None:
-        """Called as features are made: what is done, in which unit, how much of it, and of how much."""
-
-    def told(self, text: str) -> None:
-        """Called on the root with a line for users on the features of a fold."""
-
-
-@dataclass(frozen=True)
-class Baseline:
-    """What a baseline shows; the same on every rank. If it was stopped, it has no results yet.
-
-    Attributes
-    ----------
-    folder : Path
-        The folder with the fits and ``baseline.json``.
-    problem : dict
-        The data, the measure that is trained for, the folds and the target, as in ``baseline.json``.
-    solver : str
-        The solver of distsms.
-    select : str
-        The measure that chooses the settings of each method.
-    stopped : bool
-        Whether a signal, `stop_wanted` or the time limit ended it. The same call again continues it.
-    left_out : sequence of LeftOut
-        The methods that were not compared (`methods`), and `why`.
-    methods : sequence of MethodResult
-        A row of the table for each method, with intervals.
-    head : dict
-        For each measure of the head of the ranking, the methods as they are if tuned for it.
-    sentences : sequence of str
-        The conclusions in words, with notes and warnings.
-    """
-
-    folder: Path
-    problem: Mapping[str, Any]
-    solver: str
-    select: str
-    stopped: bool = False
-    left_out: Sequence[LeftOut] = ()
-    methods: Sequence[MethodResult] = ()
-    head: Mapping[str, Sequence[MethodResult]] | None = None
-    sentences: Sequence[str] = ()
-
-    @property
-    def warnings(self) -> list[str]:
-        """Those of the sentences that are warnings."""
-        return [text.removeprefix(WARNING) for text in self.sentences if text.startswith(WARNING)]
-
-    def results(self) -> dict[str, Any]:
-        """Return what ``baseline.json`` has beside the problem."""
-        return {
-            "solver": self.solver,
-            "select": self.select,
-            "methods": [result.as_json() for result in self.methods],
-            "head": {name: [result.as_json() for result in results] for name, results in (self.head or {}).items()},
-            "sentences": list(self.sentences),
-        }
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return everything as ``baseline.json`` has it, with None for NaN, and `folder`, `stopped` and `left_out`."""
-        left_out = [{"methods": list(each.methods), "why": each.why} for each in self.left_out]
-        rest = {"folder": os.fspath(self.folder), "stopped": self.stopped, "left_out": left_out}
-        return dict(json.loads(to_json({"problem": self.problem, **self.results(), **rest})))
-
-    def to_frame(self) -> Any:
-        """Return a `pandas.DataFrame` with a row for each method.
-
-        Its columns are the measures and the limits of their intervals, such as ``rocarea``, ``rocarea_low`` and
-        ``rocarea_high``; by how much distsms is ahead by `select` (``ahead``, ``ahead_low``, ``ahead_high``); the
-        smallest and the largest setting of the folds; and the seconds.
-        """
-        import pandas as pd
-
-        rows = []
-        for result in self.methods:
-            intervals = dict(result.intervals)
-            intervals |= {"ahead": result.differences[self.select]} if result.differences else {}
-            row: dict[str, Any] = {"method": result.method}
-            for name, interval in intervals.items():
-                row |= {name: interval.value, f"{name}_low": interval.low, f"{name}_high": interval.high}
-            ends = {"least_setting": min(result.settings), "largest_setting": max(result.settings)}
-            rows.append(row | ends | {"seconds": result.seconds})
-        return pd.DataFrame(rows)
-
-
-WARNING = "Warning: "
-"""Begins those sentences that are warnings."""
-
 
 def compare_methods(
     request: BaselineRequest,
@@ -176,14 +74,9 @@ def compare_methods(
 ) -> Baseline:
     """Make the fits that are missing in the folder, and evaluate all of them. **Collective.**
 
-    `stop_wanted` is asked on every rank before each fit and at each evaluation; True ends the run, which keeps the
-    finished fits.
-
-    Raises
-    ------
-    InputError
-        On all ranks, if the request contradicts itself, the folder belongs to another one, or a method that the user
-        named cannot be trained.
+    `stop_wanted` is asked on every rank before each fit and at each evaluation; True ends the run, which keeps what is
+    finished. Raises InputError on all ranks if the request contradicts itself, the folder belongs to another one, or a
+    method that the user named cannot be trained.
     """
     with ExitStack() as opened:
         run = _BaselineRun(request, comm, observer, stop_wanted, opened)
@@ -313,9 +206,8 @@ class _BaselineRun:
             folder=self._store.path / FOLDER / kind,
             problem=plan.problem,
             comm=comm,
-            progress=self._observer.making_features,
-            say=self._observer.told,
-            memory=math.inf if request.memory is None else request.memory,
+            observer=self._observer,
+            memory=request.memory,
         )
         for fold in range(1, plan.problem.folds + 1):
             fold_features.manifest(fold)

@@ -1,14 +1,8 @@
-"""The fits of a baseline: several methods on the same folds, kept in a folder, so that a killed run can continue.
+"""The fits of a baseline: which there are, the folder that keeps them, and making them, in one process or over ranks.
 
-A fit belongs to a method, a setting and a fold: the method is trained with the setting on the rows outside of the fold
-(or before it in time), and scores the rows of the fold. The settings of trees are searched on the training rows of each
-fold: first every setting is tried there (first round), and then only the best one is fitted to all training rows and
-scores the fold (second round).
-
-`fit_alone` makes fits in one process, which holds all rows, since the other libraries need them so; the ranks share
-these fits. `fit_distributed` makes the fits of the methods that distsms trains itself with rows that are distributed
-over the ranks, and may be streamed from the disk. For each method, all folds are then trained in the same passes, from
-the largest lambda to the smallest, as `distsms path` does it.
+A method with a search is fitted in two rounds: trials of its settings on the training rows of each fold, and then the
+best of these on all training rows. In fits with distributed rows, the ranks share the rows; else each fit is made by
+one rank, which holds all rows.
 """
 
 from __future__ import annotations
@@ -97,11 +91,7 @@ class Trial(NamedTuple):
 
 
 class FitSpec(NamedTuple):
-    """The specification of a fit that is to be made, or of a trial.
-
-    For a method with a search, this specifies the trial of a setting. If `best` is given, it specifies the fit of the
-    best trial instead, and `setting` is the number of trials.
-    """
+    """A fit that is to be made, or a trial of a setting; with `best`, the fit of the best of `setting` trials."""
 
     method: str
     setting: float
@@ -122,11 +112,9 @@ class Fit(NamedTuple):
 
 
 class BaselineStore(ResumableStore):
-    """The folder of a baseline.
+    """The folder of a baseline: baseline.json, and in fits/ METHOD_SETTING_foldF.json with the scores in .npy.
 
-    It contains baseline.json and the folder fits/. There a fit has the files METHOD_SETTING_foldF.json and
-    METHOD_SETTING_foldF.npy; the latter has the scores of the fold's rows, in the order of the rows. A trial has the
-    file METHOD_tryN_foldF.json. Any rank may call `keep`; only the root may call the other methods.
+    A trial has METHOD_tryN_foldF.json. Any rank may call `keep`; only the root may call the other methods.
     """
 
     kind, parts = "baseline", "fits"
@@ -201,10 +189,7 @@ def first_round(methods: Sequence[str], lambdas: Sequence[float], folds: int, bu
 
 
 def second_round(trials: Sequence[Trial], budget: int) -> list[FitSpec]:
-    """Return a specification of the fit of the best trial, for each method and fold whose trials are all done.
-
-    If several trials are equally good, the first one is taken. Its seconds become the sum over all trials of the fold.
-    """
+    """Return the fit of the best trial, the first of equal ones, for each method and fold whose trials are all done."""
     specs = []
     for name, fold in sorted({(trial.method, trial.fold) for trial in trials}):
         tried = sorted(t for t in trials if (t.method, t.fold) == (name, fold) and t.setting < budget)
@@ -227,11 +212,7 @@ def fit_alone(
     stop_wanted: Callable[[], bool] = lambda: False,
     begin: Callable[[FitSpec], None] = lambda spec: None,
 ) -> bool:
-    """Make fits and trials one after the other, and return whether `stop_wanted` ended the run. Local.
-
-    The measure is trained for, with these settings but for lambda. `begin` is called before each fit. Raises InputError
-    if a fit gives scores that are not finite.
-    """
+    """Make fits and trials, each after a call of `begin`, and return whether `stop_wanted` ended the run. Local."""
     for spec in specs:
         if stop_wanted():
             return True
@@ -281,12 +262,11 @@ def fit_distributed(
     begin: Callable[[FitSpec], None],
     before: Callable[[int], float] = lambda fold: 0.0,
 ) -> bool:
-    """Make fits of methods that distsms trains, one method after the other. **Collective.**
+    """Make fits of methods that distsms trains, one method after the other; return whether stopped. **Collective.**
 
-    The ranks share the rows, not the folds, and `problems` are those of the methods' plans. `keep` and `before` are
-    called on the root: `before` with a fold; it returns the seconds that were spent on the rows of the fold, which the
-    first fit of each method on the fold takes longer. `begin` is called before the fits of a method, with the first of
-    them. Returns whether `stop_wanted` ended the run; fits that are not finished then are lost.
+    `begin` is called with the first fit of each method. `keep` and `before` are called on the root: `before` returns
+    the seconds that the rows of a fold took, which count for the first fit of each method on the fold. Unfinished fits
+    are lost.
     """
     for name, problem in problems.items():
         missing = {(spec.setting, spec.fold): spec for spec in specs if spec.method == name}
@@ -332,10 +312,7 @@ def fit_distributed(
 
 
 def gather_rows(rows: PathRows, problem: Problem, within: bool = False) -> FoldedRows | None:
-    """Return what evaluates the fits, without the entries of the rows; None on ranks other than the root. Collective.
-
-    It takes up to 11 bytes for each row of the data, and 8 more where measures are taken `within` groups.
-    """
+    """Return what evaluates the fits, on the root, without the entries: at most 19 bytes a row. **Collective.**"""
     assert isinstance(rows.block, DataBlock)
     block, comm, folds = rows.block, rows.comm, rows.make_folds(problem)
     counted = block.counted

@@ -26,12 +26,9 @@ from distsms.workflow import baseline_fits, competitors, folds
 from distsms.workflow.baseline_fits import FitSpec
 from distsms.workflow.competitors import FEATURED, METHODS, OURS
 from distsms.workflow.path import Problem
-from distsms.workflow.path_store import PathStore
-from distsms.workflow.requests import BaselineRequest
-from distsms.workflow.several_paths import BetaStore, FeaturesStore, L1Store
+from distsms.workflow.path_result import BetaStore, FeaturesStore, L1Store, PathStore
+from distsms.workflow.requests import LAMBDAS, BaselineRequest
 
-LAMBDAS = (1.0, 1e-1, 1e-2, 1e-3, 1e-4, 1e-5)
-"""The lambdas that are tried if the user names neither lambdas nor a path."""
 MOST_ATTRIBUTES = 32
 """Crosses are tried if there are at most this many attributes, which have 496 pairs."""
 MOST_COLUMNS = 500
@@ -122,10 +119,7 @@ def check_measures(request: BaselineRequest) -> None:
 
 
 def baseline_problem(request: BaselineRequest, solver: str, manifest: Manifest) -> Problem:
-    """Return what all fits of a baseline have in common.
-
-    Raises InputError if the path does not fit the data or the request, or there are no folds.
-    """
+    """Return what all fits have in common. Raises InputError if the path does not fit, or there are no folds."""
     shared = {name: getattr(request, name) for name in OF_PATH}
     lambdas = set(LAMBDAS if request.lambdas is None else request.lambdas)
     if request.path is not None:
@@ -210,12 +204,7 @@ def identity(request: BaselineRequest, problem: Problem, manifest: Manifest) -> 
 def leave_out(
     request: BaselineRequest, methods: Sequence[str], manifest: Manifest, neighbours: Sequence[int], comm: Communicator
 ) -> list[LeftOut]:
-    """Return which methods to leave out, unless the user named them. **Collective.**
-
-    These are methods whose packages are not installed, that need all rows in each process where these do not fit, and
-    on features that do not suit the data. Raises InputError on all ranks if the user named such a method, or no method
-    has its package.
-    """
+    """Return which methods to leave out, and why. Raises InputError if the user named one. **Collective.**"""
     left_out = leave_out_missing(request, methods, comm)
 
     def rest() -> list[str]:
@@ -295,10 +284,7 @@ def plan_methods(
     neighbours: Sequence[int],
     one_by_one: bool = False,
 ) -> dict[str, MethodPlan]:
-    """Return the plan of each method whose rows are distributed. Local. Raises InputError if one does not fit.
-
-    With `one_by_one`, each fold has rows of its own, and one fold is trained after the other.
-    """
+    """Return the plan of each distributed method; with `one_by_one` each fold has rows of its own. Local."""
     at_once = 1 if one_by_one or manifest.p >= WIDE else problem.folds
     settings = replace(problem.settings, time_limit=math.inf, vector_bytes=problem.settings.vector_bytes // at_once)
     whole, plans = replace(problem, settings=settings, at_once=at_once), dict[str, MethodPlan]()
@@ -310,13 +296,13 @@ def plan_methods(
             settings,
             size,
             list(neighbours),
-            distribution=Distribution(request.ordering if name == OURS else "auto", request.step),
+            distribution=request.distribution if name == OURS else Distribution(step=request.distribution.step),
             memory=request.memory,
             bias=bool(of_method.bias),
             losses=1 if one_by_one else problem.folds,
             solves=at_once,
         )
-        plans[name] = MethodPlan(plan, replace(of_method, **plan.distribution._asdict()))
+        plans[name] = MethodPlan(plan, replace(of_method, distribution=plan.distribution))
     at_end = INTERPRETER + EVALUATION_BYTES * manifest.n * (len(methods) + 1)
     if request.memory is not None and methods and at_end > request.memory:
         raise InputError(

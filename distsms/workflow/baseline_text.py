@@ -103,10 +103,7 @@ def describe_beyond(tables: Iterable[Sequence[MethodResult]], lines: Sequence[st
 
 
 def sentences(results: Sequence[MethodResult], measure: str, select: str | None = None) -> list[str]:
-    """Return sentences on whether direct optimization pays, on trees, and on how to read the table.
-
-    `measure` was trained for, and `select` chose the settings; by default they are the same.
-    """
+    """Return sentences on whether direct optimization pays, on trees, and on how to read the table."""
     select, lines = select or measure, []
     for result in sorted(results, key=lambda result: [BEST, BEST_FEATURES, result.method].index(result.method)):
         if result.method == BEST:
@@ -235,15 +232,7 @@ def _is_tie(difference: Interval) -> bool:
 
 
 class Ends(NamedTuple):
-    """Where lambdas beyond the grid might change what a difference says: surely not decided if there are `steep` ones.
-
-    Attributes
-    ----------
-    steep : list of str
-        The methods and sides, such as "for svm below 0.1", where the last step of the grid changed the mean.
-    flat : list of str
-        The methods that take an end of the grid where the last step changed it by little.
-    """
+    """Where lambdas beyond the grid might change what a difference says: not decided if there are `steep` ones."""
 
     steep: Sequence[str] = ()
     flat: Sequence[str] = ()
@@ -255,11 +244,7 @@ class Ends(NamedTuple):
 def _open_ends(
     difference: Interval, results: Sequence[MethodResult], ours: Collection[str], theirs: Collection[str]
 ) -> Ends:
-    """Return where lambdas beyond the grid might change what the difference of two sides says.
-
-    ours, theirs : the names of the methods of both sides. A better lambda makes a side better. So it may change nothing
-    for the side that is ahead, nor where both sides are the same models.
-    """
+    """Return where lambdas beyond the grid might change what a difference says: for a side that is not ahead."""
     side = _side(difference)
     if difference.low == difference.value == difference.high == 0:
         return Ends()
@@ -271,11 +256,7 @@ def _open_ends(
 
 
 def _compare(subject: str, difference: Interval, other: str, name: str, ends: Ends = Ends()) -> str:  # noqa: B008
-    """Return "SUBJECT ahead of OTHER, by 0.427 points of ROCArea (interval ...)", or "behind OTHER", without a stop.
-
-    The subject ends with its verb. The interval has the sign of the words. Where there are `_open_ends`, the sentence
-    says that the question is not decided, or only for these lambdas; `describe_beyond` explains the stars.
-    """
+    """Return "SUBJECT ahead of OTHER, by 0.427 points of ROCArea (interval ...)" or "behind OTHER", with open ends."""
     on_grid = ""
     if ends.flat:
         on_grid = (

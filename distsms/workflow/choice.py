@@ -1,13 +1,9 @@
 """The points of a path: which lambdas are trained next, which one is chosen, and how sure that is.
 
-A lower bound on min J at one lambda gives a bound on what any lambda can gain, J(0) - min J (see
-`distsms.optim.result.largest_gain`). A lambda is left out if, for all rows and for each fold, this gain is at most the
-target: a training there might end at w = 0 at once. The smallest lambda is never left out, since it has the most to
-gain.
-
-The gain is largest at the smallest lambda. So if nothing was gained at the largest lambda by PRBEP or pauc, whose
-problems can be vacuous at every lambda, the smallest one is trained next. If nothing is gained there either, the
-lambdas between the two are left out.
+A lower bound on min J at one lambda bounds what any lambda can gain, J(0) - min J
+(`distsms.optim.result.largest_gain`). A lambda is left out if for all rows and for each fold this is at most the
+target: a training might end at w = 0 at once. The smallest lambda has the most to gain: it is never left out, and is
+trained second for measures that can be vacuous everywhere.
 """
 
 from __future__ import annotations
@@ -24,9 +20,8 @@ from distsms.metrics.confidence import Interval
 from distsms.metrics.estimates import MeanEstimate
 from distsms.metrics.within_groups import gauc_interval
 from distsms.optim.result import largest_gain
-from distsms.workflow.advice import describe_distance
 from distsms.workflow.folds import best_on_other_folds
-from distsms.workflow.verdict import ERRORS
+from distsms.workflow.verdict import ERRORS, describe_distance
 
 if TYPE_CHECKING:
     from distsms.optim.settings import Settings
@@ -80,11 +75,7 @@ class Choice(NamedTuple):
 
 
 def means(points: Sequence[Point], measure: str, without: int = 0) -> list[Mean]:
-    """Return the mean over the folds for each lambda that has a point of every fold, from the largest lambda on.
-
-    The standard error of a mean is s / sqrt(folds), where s is the sample standard deviation of the folds' measures.
-    The fold `without`, if it is not 0, is left out; the mean of one fold has the standard error NaN.
-    """
+    """Return the mean over the folds, but `without`, for each lambda that all folds have, the largest first."""
     folds = max((point.fold for point in points), default=0) - bool(without)
     curve = []
     for lam in sorted({point.lam for point in points}, reverse=True):
@@ -102,10 +93,7 @@ def mean_over_folds(lam: float, values: Sequence[float]) -> Mean:
 
 
 def values_of_folds(points: Sequence[Point], measure: str, rule: str = "best") -> list[float]:
-    """Return the measure of each fold, at the lambda that the rule chooses by the *other* folds.
-
-    So no fold evaluates a lambda that it helped to choose. The list is empty if no lambda has a point of every fold.
-    """
+    """Return the measure of each fold at the lambda that the *other* folds choose; empty if no lambda has all."""
     return [held_out[measure] for held_out in _at_lambdas_of_others(points, measure, rule)]
 
 
@@ -130,11 +118,10 @@ def _at_lambdas_of_others(points: Sequence[Point], measure: str, rule: str) -> l
 
 
 def expected(points: Sequence[Point], measure: str, rule: str = "best") -> Interval | None:
-    """Estimate the measure that this way of choosing lambda reaches, with its interval.
+    """Estimate the measure that this way of choosing lambda reaches: the mean of `values_of_folds`, with its interval.
 
-    It is the mean of `values_of_folds`. The interval comes from the rows where the points have `squares` of this
-    measure, and otherwise from the spread of the folds. The result is None if no lambda has a point of every fold, or
-    if the points were written by a version that did not keep `squares`.
+    It comes from the rows where the points have `squares` of this measure, else from the spread of the folds. None if
+    no lambda has all folds, or an earlier version kept no `squares`.
     """
     if any(point.held_out and "squares" not in point.held_out for point in points):
         return None
@@ -142,10 +129,7 @@ def expected(points: Sequence[Point], measure: str, rule: str = "best") -> Inter
 
 
 def interval_of(folds: Sequence[Mapping[str, Any]], measure: str) -> Interval | None:
-    """Return the mean of a measure over folds with its interval, given what was measured on each; None without folds.
-
-    Whatever is measured on a fold must be chosen by the other folds.
-    """
+    """Return the mean of a measure over folds, each measured at what the other folds chose, with its interval."""
     if not folds:
         return None
     if any(fold.get("squares_of", measure) != measure for fold in folds):
@@ -161,11 +145,7 @@ def interval_of(folds: Sequence[Mapping[str, Any]], measure: str) -> Interval | 
 
 
 def chooser(trained: str, select: str | None) -> str:
-    """Return the measure of held-out rows that chooses lambda, for a path that trains for `trained`.
-
-    It is `select`, if that is given. Better models must have a larger measure, so a path for the error rate chooses by
-    accuracy, and one for logistic regression or normal-auc by ROCArea.
-    """
+    """Return the measure of held-out rows that chooses lambda: `select`, or what suits a training for `trained`."""
     return select or (FAMILIES[trained].chooser if trained in FAMILIES else None) or trained
 
 
@@ -183,9 +163,8 @@ def is_chance(area: Mean, errors: float = 1.0) -> bool:
 def why_chance(points: Sequence[Point]) -> str:
     """Return why no lambda gives a model that ranks rows better than chance, by the held-out folds; else "".
 
-    It is so if no mean ROCArea (or GAUC, see `area_of`) is more than two standard errors above 0.5, and if the interval
-    of `expected` does not show that the area is above 0.5 either: the spread of a few folds that differ, such as folds
-    by groups, is large.
+    The interval of `expected` counts as well, since the spread of a few unlike folds, such as those by groups, is
+    large.
     """
     measure = area_of(points)
     areas = means(points, measure)
@@ -209,12 +188,9 @@ def describe_lambdas(curve: Sequence[Mean]) -> str:
 def faults(points: Sequence[Point], without: int = 0) -> dict[float, str]:
     """Return the lambdas whose models are not usable, and why.
 
-    A lambda is not usable if the model of all rows ranks its training rows no better than chance. A J that is hardly
-    below J(0) is no fault then: at a large lambda, w is short, but it may rank the rows as well as any other. Without a
-    model of all rows, a lambda is not usable if the models of all folds are hardly better than w = 0, or rank no better
-    than chance: a training at this lambda, which begins at w = 0, might end there at once. Nor is a lambda usable if
-    the mean ROCArea of the held-out folds is at most one standard error above 0.5, which is chance. The rows of the
-    fold `without`, if it is not 0, have no part in that mean: what is judged on a fold must not depend on its rows.
+    The model of all rows ranks no better than chance; a J that is hardly below J(0) is no fault then, since w is short
+    at a large lambda and may rank well. Without models of all rows: those of all folds are hardly better than w = 0, or
+    than chance. Or the mean area of the folds, of which `without` has no part, is at most one standard error above 0.5.
     """
     reasons = {}
     with_all = any(not point.fold for point in points)
@@ -243,11 +219,9 @@ def nonzeros(points: Sequence[Point]) -> dict[float, int]:
 def extension(points: Sequence[Point], measure: str, grid: Sequence[float], rule: str = "best") -> float | None:
     """Return a lambda to try beyond the lambdas so far, or None if the best one is inside.
 
-    `grid` has the lambdas that were asked for; the extension ends `DECADES` powers of ten beyond them. If the best
-    lambda, or the lambda that the rule takes, is at an end of the grid, the grid grows there by a factor of 10. It does
-    not grow if the last step there changed the mean by at most `FLAT` standard errors. Nor does it grow upwards if the
-    models at its upper end are not usable (see `faults`), since those of larger lambdas would not be usable either. If
-    no model is usable, it grows downwards.
+    At an end of `grid` where the best lambda is, or what the rule takes, it grows by a factor of 10, at most `DECADES`
+    times, unless the last step was `FLAT` or, upwards, models there are not usable. If no model is usable, it grows
+    downwards.
     """
     curve, unusable = means(points, measure), faults(points)
     if not curve:
@@ -267,10 +241,7 @@ def extension(points: Sequence[Point], measure: str, grid: Sequence[float], rule
 
 
 def ends_at(curve: Sequence[Mean], lambdas: Collection[float]) -> str:
-    """Return "largest" or "smallest" if one of the lambdas is at that end of the grid and the curve is not flat there.
-
-    If it is so at both ends, the answer is "smallest".
-    """
+    """Return "smallest" or else "largest" if a lambda is at that end of the grid, and the curve is steep there."""
     ends = (("smallest", curve[:-3:-1]), ("largest", curve[:2]))
     steep = (name for name, last_two in ends if last_two[0].lam in lambdas and not _is_flat(last_two))
     return next(steep, "") if len(curve) > 1 else ""
@@ -288,14 +259,12 @@ def _rounded(lam: float) -> float:
 def choose(
     curve: Sequence[Mean], rule: str, without: Collection[float] = (), sizes: Mapping[float, int] | None = None
 ) -> Choice:
-    """Choose a lambda from means, at least one, from the largest lambda to the smallest.
+    """Choose a lambda from means, at least one, from the largest lambda to the smallest, not in `without` if possible.
 
-    "best" takes the lambda of the best mean (the largest lambda if several are equal). "one-se" goes from there to
-    larger lambdas, as long as all means are within one standard error of the best mean, and takes the last of them
-    (Breiman et al., Classification and Regression Trees, 1984, section 3.4.3). If there are `sizes` (`nonzeros` of the
-    points), it also goes to smaller lambdas, and takes the one with the fewest coefficients: with l1, a larger lambda
-    often gives more coefficients, and not a simpler model. Lambdas in `without` are not chosen as long as there are
-    others; see `faults`.
+    "best" takes the best mean, the first of equal ones. "one-se" takes the last lambda upwards from there with all
+    means within one standard error (Breiman et al., Classification and Regression Trees, 1984, section 3.4.3); with
+    `sizes` (`nonzeros` of the points), the one with the fewest coefficients up- and downwards, since with l1 a larger
+    lambda often gives more.
     """
     usable = [i for i, mean in enumerate(curve) if mean.lam not in without] or range(len(curve))
     best = max(usable, key=lambda i: curve[i].mean)
@@ -318,11 +287,7 @@ def gained_nothing(J: float | None, J_at_zero: float | None, settings: Settings)
 def next_lambdas(
     measure: str, settings: Settings, lambdas: Sequence[float], folds: Iterable[int], points: Sequence[Point]
 ) -> tuple[list[float], dict[float, float]]:
-    """Return the lambdas to train next, and those to leave out, each with the most that can be gained there.
-
-    The lambdas come from the largest to the smallest. `points` are those so far, also of earlier runs; fold 0 is all
-    rows.
-    """
+    """Return the lambdas to train next, the largest first, and those to leave out, each with the most to gain there."""
     of_folds: dict[int, dict[float, Any]] = {fold: {} for fold in folds}
     for point in points:
         of_folds.get(point.fold, {})[point.lam] = point.result
@@ -349,11 +314,7 @@ def describe_left_out(
     points: Sequence[Point] = (),
     weights: tuple[float, float] | None = None,
 ) -> str:
-    """Return a line that says which lambdas were left out, and why; "" if there are none. Local.
-
-    `target` is in words. With the measure that was trained for, the points and the weights of both classes, the line
-    also says how close the classes are.
-    """
+    """Return a line on which lambdas were left out, why, and how close the classes are, or "". Local."""
     if not left_out:
         return ""
     slopes = [point.result.get("slope_at_zero") for point in points if not point.fold]
@@ -367,10 +328,7 @@ def describe_left_out(
 
 
 def _gain(solved: dict[float, Any], lam: float, settings: Settings) -> float:
-    """Return the most that can be gained at a lambda, by the results of other lambdas of the same rows.
-
-    The result is infinity if this is more than the target, or not known.
-    """
+    """Return the most to gain at a lambda, by the results of others; infinity if more than the target."""
     bounds = [
         (largest_gain(result["J_at_zero"], result["lower_bound"], other, lam), result["J_at_zero"])
         for other, result in solved.items()

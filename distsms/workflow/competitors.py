@@ -1,13 +1,8 @@
 """The methods of `distsms baseline`: distsms itself and the usual alternatives, each with a function that fits it.
 
-distsms trains its own models and those of logistic regression. The functions of this module do that in one process.
-`distsms.workflow.baseline_fits` does it with rows that are distributed over the ranks.
-
-The objective of distsms is lambda ||w||^2 / 2 plus a mean loss over rows or pairs. That of scikit-learn is ||w||^2 / 2
-plus C times a sum of losses over rows. So lambda corresponds to C = 1 / (lambda n), where n is the number of training
-rows. This is also true if classes are balanced, since the weights n / (2 n_class) of the rows have the mean 1. If rows
-have weights, n is the sum of their weights. Trees get weights that are divided by their mean, since the settings of
-trees depend on their size.
+distsms trains its own models and those of logistic regression, here in one process, in `baseline_fits` over all ranks.
+Its lambda corresponds to scikit-learn's C = 1 / (lambda n), where n is the sum of the weights of the training rows;
+balanced weights n / (2 n_class) have the mean 1. Trees get weights of mean 1, since their settings depend on the size.
 """
 
 from __future__ import annotations
@@ -97,9 +92,9 @@ def describe_end(status: Status | str, vacuous: bool) -> str:
 def with_target(settings: Settings, measure: Measure, share: float) -> Settings:
     """Return the settings with a gap to prove that is as strict for logistic regression as for the measures of ranking.
 
-    A model that gives all rows the same score has the risk 1 for ROCArea. For logistic regression it has at best the
-    entropy of the classes, which is small where positives (a `share` of the rows) are rare. So that is what an absolute
-    gap is multiplied by.
+    A model that gives all rows one score has the risk 1 for ROCArea, and for logistic regression the entropy of the
+    classes, which is small where positives (a `share` of the rows) are rare; so that is what an absolute gap is
+    multiplied by.
     """
     if not measure.family.log_loss or settings.epsilon is None:
         return settings
@@ -166,11 +161,7 @@ def _svm(balanced: bool) -> Callable[[Task, float], Fitted]:
 
 
 def scikit_agrees(task: Task, measure: Measure, lam: float) -> tuple[bool, str]:
-    """Return whether scikit-learn finds the same minimum as distsms for logistic regression, and a sentence on it.
-
-    scikit-learn gets the same constant column. Its J has to be within the bounds that distsms proved, or above the J of
-    distsms by at most the gap to prove.
-    """
+    """Return whether scikit-learn finds the minimum that distsms proves for logistic regression, and a sentence."""
     from sklearn.linear_model import LogisticRegression
 
     ours, (weights, total) = _train(task, measure, lam).result, _balancing(task, measure.family.balanced)
@@ -286,10 +277,7 @@ def is_installed(package: str) -> bool:
 
 
 def check_select(measure: str | None) -> None:
-    """Raise InputError unless `measure`, one of `base.measures.CHOOSERS`, can choose the settings of all methods.
-
-    The methods have no threshold in common, so only measures that depend on the ranking alone can choose.
-    """
+    """Raise InputError unless `measure` depends on the ranking alone: the methods have no threshold in common."""
     if measure and measure.startswith("lift@"):
         raise InputError(
             f"{measure} is a recall divided by a share of the rows; choose by {measure.replace('lift', 'recall')}"

@@ -1,52 +1,136 @@
 """A threshold that fulfils a condition, and a curve of probabilities, from the scores of held-out rows.
 
-The threshold is the best one for the condition on all held-out rows of all folds together
-(`distsms.metrics.operating_points.operating_point`), and so is the curve of probabilities. Thresholds of single folds
-would have to be combined, and the threshold of one fold, at which a precision is reached by chance, is often too low:
-with few positive rows in a fold, a mean or median of such thresholds keeps its promise less well.
+A model ranks its own training rows better than new ones, so a threshold that is found on them promises too much. Here a
+model is trained outside of each fold, at the same lambda, and scores the fold's rows. All these scores are treated as
+those of one model, as scikit-learn's `CalibratedClassifierCV(ensemble=False)` does it: thresholds of single folds keep
+their promise less well. Where a measure leaves the origin of scores open, and their unit depends on the number of rows,
+each fold's scores are moved and stretched: its model's scores of its own training rows get the mean and the deviation
+of those of the model of all rows.
 """
 
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import scipy  # loads scipy.special when it is used, which saves time in each start
 from numpy.typing import NDArray
 
 from distsms.base.errors import InputError
-from distsms.base.measures import CONDITIONS_OF_MODELS, Condition
-from distsms.base.typing import Labels
+from distsms.base.measures import CONDITIONS_OF_MODELS, Condition, Measure
+from distsms.base.typing import Floats, Labels
 from distsms.base.wording import marked
+from distsms.matrix.augmented import with_bias
 from distsms.matrix.blocks import LocalRows
 from distsms.matrix.side_by_side import SideBySide
 from distsms.metrics import calibration, threshold_rates
 from distsms.metrics.confidence import LEVEL, limits
 from distsms.metrics.estimates import MeanEstimate
 from distsms.metrics.operating_points import operating_point
-from distsms.metrics.row_weights import effective, effective_sizes, masses
+from distsms.metrics.row_sample import sample_rows
+from distsms.metrics.row_weights import effective, effective_sizes, masses, mean_and_deviation
 from distsms.metrics.tied_scores import tied_scores
 from distsms.parallel.communicator import Communicator
 from distsms.shards.dataset import DataBlock
 from distsms.training.plan import folds_at_once
 from distsms.training.task import TrainingTask
 from distsms.workflow.folds import Folds, make_folds
-from distsms.workflow.held_out import HeldOut, held_out
-from distsms.workflow.path import PathRows, Problem
+from distsms.workflow.path import KeptScores, PathRows, Problem, Start, start_at_zero, trainings
 from distsms.workflow.requests import FOLDS
+
+
+class HeldOut(NamedTuple):
+    """The held-out rows of this rank, each once."""
+
+    scores: Floats  # (m,), from the model of the fold that holds the row out
+    labels: Labels  # (m,), +1 or -1
+    weights: Floats | None  # (m,), above 0; None on every rank if no rank has others than 1
+    folds: NDArray[np.int16]  # (m,), from 1 on
+    # folds, folds_by, seed, seconds, and the number of models that are not_proved; the same on every rank
+    record: dict[str, Any]
+
+
+def held_out(
+    rows: PathRows,
+    problem: Problem,
+    spread: tuple[float, float],
+    start: Start = start_at_zero,
+    stop_wanted: Callable[[], bool] = lambda: False,
+) -> HeldOut | None:
+    """Train a model for each fold, at the first lambda, and score the fold's rows; None if stopped. **Collective.**
+
+    `spread` is the mean and the deviation of the scores that the model of all rows gives them. `start` must return no
+    model that has seen the fold's rows: within the gap to prove, the result could remember them.
+    """
+    begun, comm, lam = time.perf_counter(), rows.comm, problem.lambdas[0]
+    problem = replace(problem, lambdas=[lam], all_rows=False)
+    kept = dict[int, KeptScores]()
+    models = trainings(rows, problem, stop_wanted, kept=kept)
+    lambdas = [[lam]] * len(models.numbers)
+    try:
+        trained = rows.of_all_ranks(models.run(lambda point, result, scores: None, lambdas, start))
+    finally:
+        models.close()
+    if trained.stopped:
+        return None
+    target = spread if Measure.parse(problem.measure).family.ignores_shift else None
+    folds = [kept[fold].rows for fold in models.numbers]
+    scores = [_rescaled(kept[fold].rows.scores, kept[fold].training, target) for fold in models.numbers]
+    weights = [fold.weights for fold in folds if fold.weights is not None]
+    weighted = any(comm.allgather(bool(weights)))
+    sizes = [len(fold.labels) for fold in folds]
+    record = {"folds": problem.folds, "folds_by": problem.folds_by, "seed": problem.seed}
+    record["not_proved"] = sum(point.result["status"] != "proved" for point in trained.points)
+    record["seconds"] = comm.bcast(time.perf_counter() - begun)
+    return HeldOut(
+        scores=np.concatenate([np.empty(0), *scores]),
+        labels=np.concatenate([np.empty(0, np.int8), *(fold.labels for fold in folds)]),
+        weights=np.concatenate([np.empty(0), *weights]) if weighted else None,
+        folds=np.repeat(np.array(models.numbers, np.int16), sizes),
+        record=record,
+    )
+
+
+def _rescaled(scores: Floats, spread: tuple[float, float], target: tuple[float, float] | None) -> Floats:
+    """Return scores, whose model's mean and deviation are `spread`, with those of `target`; as they are without it."""
+    if target is None:
+        return scores
+    unit = target[1] / spread[1] if min(target[1], spread[1]) > 0 else 1.0
+    return target[0] + unit * (scores - spread[0])
+
+
+def score_spread(w: Floats, block: DataBlock, bias: float | None, comm: Communicator) -> tuple[float, float]:
+    """Return mean and deviation of the scores that w, on every rank, gives all rows that count. **Collective.**"""
+    scores, _, weights = block.counted_scores(with_bias(block.features, bias).margins(w))
+    return mean_and_deviation(scores, weights, comm)
+
+
+def sampled_rows(
+    w: Floats, block: DataBlock, bias: float | None, comm: Communicator, dtype: str
+) -> dict[str, Any] | None:
+    """Return what a model keeps of its training rows: `row_sample.sample_rows`; see `score_spread`. **Collective.**"""
+    scores, labels, _ = block.counted_scores(with_bias(block.features, bias).margins(w))
+    return sample_rows(scores, labels, comm, dtype)
+
+
+def mean_probability(
+    w: Floats, block: DataBlock, bias: float | None, comm: Communicator
+) -> dict[str, dict[str, float]]:
+    """Return what a model for logistic regression has as `mean_probability`; see `score_spread`. **Collective.**"""
+    scores, labels, weights = block.counted_scores(with_bias(block.features, bias).margins(w))
+    return calibration.means_of_logistic(scores, labels, comm, weights)
+
 
 BEFORE = "1 / (1 + exp(-score))"
 """The probability that is compared with the calibrated one: the score taken for the logarithm of the odds."""
 
 
 def check(at: str | Condition | None, calibrate: str | None, folds: int) -> Condition | None:
-    """Return the condition. Raises InputError if it, the method of calibration, or the number of folds cannot be used.
-
-    Local.
-    """
+    """Return the condition. Raises InputError if it, the calibration, or the number of folds cannot be used. Local."""
     if type(folds) is not int:
         raise InputError(f"folds is {folds!r}, and not a whole number")
     if not isinstance(at, str | Condition | None):
@@ -104,21 +188,7 @@ class Decisions:
         spread: tuple[float, float],
         stop_wanted: Callable[[], bool],
     ) -> dict[str, Any] | None:
-        """Train the models of the folds, and return `findings`; None if it was stopped. **Collective.**
-
-        Parameters
-        ----------
-        block, task : DataBlock, TrainingTask
-            This rank's rows, and what was trained on them, with the distribution of that run.
-        comm : Communicator
-            The ranks.
-        memory : float or None
-            The most bytes that a rank may take, if there is a limit.
-        spread : tuple of float
-            The mean and the standard deviation of the scores of the training rows.
-        stop_wanted : callable
-            Asked on every rank at each evaluation; True ends it.
-        """
+        """Train the models of the folds, and return `findings`; None if it was stopped. **Collective.**"""
         folds = self.make_folds(block, comm)
         at_once, settings = folds_at_once(self.folds, block.p, memory), task.settings
         bytes_each = settings.vector_bytes // at_once
@@ -128,8 +198,7 @@ class Decisions:
             folds=self.folds,
             seed=0,
             settings=replace(settings, checkpoint_every=None, time_limit=math.inf, vector_bytes=bytes_each),
-            ordering=task.distribution.ordering,
-            step=task.distribution.step,
+            distribution=task.distribution,
             at_once=at_once,
             folds_by="rows" if block.groups is None else "groups",
             all_rows=False,
@@ -148,10 +217,7 @@ class Decisions:
 
 
 def findings(at: Condition | None, calibrate: str | None, rows: HeldOut, comm: Communicator) -> dict[str, Any]:
-    """Return what a model's information gets: `decision`, `calibration`, and with a decision `threshold`.
-
-    **Collective.** The same on every rank.
-    """
+    """Return what a model's information gets: `decision` with `threshold`, and `calibration`. **Collective.**"""
     info: dict[str, Any] = {}
     if at is not None:
         info["decision"] = decision = decide(at, rows, comm)
@@ -165,9 +231,8 @@ def findings(at: Condition | None, calibrate: str | None, rows: HeldOut, comm: C
 def decide(condition: Condition, rows: HeldOut, comm: Communicator) -> dict[str, Any]:
     """Return what the model's information gets as `decision`: the threshold for a condition. **Collective.**
 
-    `threshold` is None, and `why` says why, if no threshold fulfils the condition on the held-out rows. Rates and their
-    intervals are those of all these rows together. If rows have weights, `by_rows` has the rates without them, since
-    `predict` can only count rows.
+    It is None, and `why` says why, if no threshold fulfils the condition on the held-out rows. `by_rows` has the rates
+    without weights, since `predict` can only count rows.
     """
     scores, labels, weights = rows.scores, rows.labels, rows.weights
     tied = tied_scores(scores, labels, effective(weights, comm), comm)

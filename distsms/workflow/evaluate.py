@@ -88,10 +88,7 @@ def name_of(data: Any) -> str:
 def score_data(
     models: Sequence[Model], data: Any, comm: Communicator, reading: InputOptions, watch: Watch | None = None
 ) -> ScoredRows:
-    """Score this rank's share of a file or a data set, or its rows in memory. **Collective.**
-
-    The models take the same columns; `watch` sees the rows. Raises InputError as `scoring.score` does.
-    """
+    """Score this rank's share of a file or a data set, or its rows in memory; `watch` sees them. **Collective.**"""
     table = models[0].table
     if is_frame(data) and reading.labelled and (table is None or (table.label is None and reading.label is None)):
         raise InputError("the model does not know which column has the labels; give them apart: (X, labels)", True)
@@ -111,24 +108,7 @@ def score_data(
 def evaluate(request: EvaluateRequest, comm: Communicator, watch: Watch | None = None) -> Evaluated:
     """Measure models on the labelled rows of all ranks, exactly, and compare each pair. **Collective.**
 
-    Parameters
-    ----------
-    request : EvaluateRequest
-        What the user asks for.
-    comm : Communicator
-        The ranks that share the rows.
-    watch : callable, optional
-        Sees the rows while they are read.
-
-    Raises
-    ------
-    InputError
-        On all ranks, if a model or the rows cannot be read, no row counts, something is asked for that these rows do
-        not have, or the models do not agree on which label is positive.
-
-    Notes
-    -----
-    The rows are read once for consecutive models that need the same columns. No rank gathers the scores of all rows.
+    `watch` sees the rows, which are read once for consecutive models of the same columns.
     """
     data, options = request.data, request.measures
     models, name = load_models(request.models, comm), name_of(request.data)
@@ -217,10 +197,7 @@ def _warnings_of_rows(evaluated: ModelEvaluation) -> list[str]:
 
 
 def contributions_of(request: PredictRequest, comm: Communicator) -> Contributions:
-    """Return what the features of a model contribute to the scores of rows; without rows, to any. **Collective.**
-
-    Raises InputError on all ranks as `predict` does, and if the contributions of a model's features cannot be told.
-    """
+    """Return what the features of a model contribute to the scores of rows; without rows, to any. **Collective.**"""
     (named,) = load_models([request.model], comm)
     with comm.fail_together():
         contributions.check(named.model)

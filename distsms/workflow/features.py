@@ -112,13 +112,7 @@ def make_features(
     comm: Communicator,
     observer: FeaturesObserver = FeaturesObserver(),  # noqa: B008 - without state
 ) -> Features:
-    """Make a data set with features from another one. **Collective.**
-
-    Raises
-    ------
-    InputError
-        On all ranks, if the request contradicts itself or does not fit the data, or the memory does not suffice.
-    """
+    """Make a data set with features from another one. **Collective.**"""
     start, watched, notes = time.perf_counter(), _Watched(observer), list[Note]()
 
     def keep(note: Note) -> None:

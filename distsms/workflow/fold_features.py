@@ -1,12 +1,8 @@
 """Features that are made for each fold from the rows on which the models of the fold are trained, and from no others.
 
-Trees know the labels of the rows on which they grow, and `top:K` chooses crosses by labels. If the rows of a fold had a
-part in this, models would look better on the fold than on new rows. So each fold has a data set of its own in a folder:
-its map is made without the rows of the fold, and then applied to all rows. One rule holds for all features, also for
-bins, which do not look at labels. The models of all rows have the features in the data set `all`.
-
-The data sets are on the disk, so that only the rows of one fold are in memory, and that a killed run need not make them
-again.
+Trees and `top:K` choose by labels: if the rows of a fold had a part in this, models would look better on it than on new
+rows. So each fold has a data set of its own, whose map is made without the fold's rows and applied to all; `all` is
+that of all rows. They are on the disk, so that one fold at a time is in memory, and a killed run goes on.
 """
 
 from __future__ import annotations
@@ -15,7 +11,6 @@ import json
 import math
 import shutil
 import time
-from collections.abc import Callable
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
@@ -29,7 +24,7 @@ from distsms.base.files import atomic_write, read_whole
 from distsms.base.typing import Labels
 from distsms.features import feature_map
 from distsms.features.build import build
-from distsms.features.fit import FeatureOptions, Progress, fit, room
+from distsms.features.fit import FeatureOptions, fit, room
 from distsms.features.rows import CountedRows, RowParts
 from distsms.parallel.communicator import Communicator
 from distsms.shards import dataset
@@ -43,13 +38,24 @@ from distsms.workflow.path import Problem
 FOLDER = "features"
 
 
+class FoldsObserver:
+    """Receives what a path or a baseline reports. Each rank calls the methods, unless they say otherwise."""
+
+    def chose_solver(self, solver: str, why: str) -> None:
+        """Called with the solver, and why it is not the usual one; "" if it is."""
+
+    def making_features(self, task: str, unit: str, done: float, of: float) -> None:
+        """Called as features are made: what is done, in which unit, how much of it, and of how much."""
+
+    def made_features(self, text: str) -> None:
+        """Called on the root with a line on the features of a fold."""
+
+
 class FoldFeatures:
     """The data sets with the features of all rows and of each fold. Creating it is **collective.**
 
-    They are written into `folder`, from which those of other data, options or folds are removed. `problem` says how the
-    folds are made. `progress` and `say` are those of `distsms.features.fit.fit`, and `memory` is the most bytes that a
-    rank may take, for everything. `rows` holds in memory what `budget` allows, and reads groups if `with_groups` is
-    set.
+    They are written into `folder`, from which those of other data, options or folds are removed. `rows` holds in memory
+    what `budget` allows, and reads groups if `with_groups` is set.
     """
 
     budget: MemoryBudget | None = None
@@ -62,15 +68,14 @@ class FoldFeatures:
         folder: Path,
         problem: Problem,
         comm: Communicator,
-        progress: Progress = lambda task, unit, done, of: None,
-        say: Callable[[str], None] = lambda text: None,
-        memory: float = math.inf,
+        observer: FoldsObserver = FoldsObserver(),  # noqa: B008 - without state
+        memory: float | None = None,
     ) -> None:
         self._data, self._comm = manifest, comm
         self._options, self._problem, self._folder = options, problem, folder
-        self._progress, self._say = progress, say
+        self._observer = observer
         self._manifests = dict[int, Manifest]()
-        self._room = room(manifest, comm, memory, options.trees)
+        self._room = room(manifest, comm, math.inf if memory is None else memory, options.trees)
         about = {"data": manifest.fingerprint, "folds": problem.folds, "by": problem.folds_by, "seed": problem.seed}
         with comm.fail_together():
             if comm.is_root and _read(folder / "features.json") != (about := about | record(options)):
@@ -94,7 +99,7 @@ class FoldFeatures:
             directory,
             self._comm,
             overwrite=True,
-            progress=self._progress,
+            progress=self._observer.making_features,
             fitted=fitted_map,
             room=self._room,
         )
@@ -104,7 +109,7 @@ class FoldFeatures:
                 _write(self._about(fold), {"seconds": seconds, "fingerprint": manifest.fingerprint})
         if self._comm.is_root:
             rows = f"without the rows of fold {fold}" if fold else "on all rows"
-            self._say(f"features  {rows}: {fitted_map.describe()}, {seconds:.1f} s")
+            self._observer.made_features(f"features  {rows}: {fitted_map.describe()}, {seconds:.1f} s")
         return manifest
 
     def _is_kept(self, fold: int, directory: Path) -> bool:
@@ -120,14 +125,14 @@ class FoldFeatures:
     def _fit(self, fold: int) -> Any:
         """Return the map of a fold. **Collective.**"""
         if not fold:
-            return fit(self._data, self._comm, self._options, self._progress, room=self._room)
+            return fit(self._data, self._comm, self._options, self._observer.making_features, room=self._room)
         labels, folds = self._folds
         counted = folds.training(fold)
         positive, rows = int((labels[counted] > 0).sum()), int(counted.sum())
         n_pos, n = self._comm.sum(np.array([positive, rows])).tolist()
         parts = CountedRows(RowParts.of_rank(self._data, self._comm), counted)
         training = replace(self._data, n_pos=n_pos, n_neg=n - n_pos)
-        return fit(training, self._comm, self._options, self._progress, parts=parts, room=self._room)
+        return fit(training, self._comm, self._options, self._observer.making_features, parts=parts, room=self._room)
 
     @cached_property
     def _folds(self) -> tuple[Labels, Any]:
@@ -172,10 +177,7 @@ class FoldFeatures:
 
 
 def record(options: FeatureOptions) -> dict[str, Any]:
-    """Return the options, ready for JSON; for a file of attributes, what it holds counts, and not its name. Local.
-
-    Raises InputError if the file cannot be read.
-    """
+    """Return the options, ready for JSON; of a file of attributes, what it holds counts, not its name. Local."""
     fields = {name: value for name, value in options._asdict().items() if value is not None}
     if options.attributes is not None:
         try:

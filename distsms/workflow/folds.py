@@ -1,20 +1,14 @@
 """Assign rows to the folds of a cross-validation, in the same way on any number of ranks.
 
-Folds by rows are stratified. The rows of each class are numbered in the order of the data set, and cut into runs: with
-K folds, a run is K consecutive rows. Each fold gets one row of each run; which one follows from a hash of the seed, the
-class and the row numbers. So the numbers of rows of a class in two folds differ by at most 1, and the fold of a row
-does not depend on the rank that holds it. No row is sent; the ranks only exchange how many rows of each class they
-hold.
+Folds by rows are stratified: the rows of each class, in the order of the data set, are cut into runs of K, and each
+fold gets one row of each run, by a hash of the seed, the class and the row numbers. No row is sent.
 
-Folds by groups (or by doubles, which are groups of duplicate rows) keep all rows of a group in one fold. Two groups
-have the same composition if they have equally many rows of each class. If c groups have the same composition, each fold
-gets c // folds of them, in the order of a hash. The other groups are assigned one by one, from large to small: each
-goes to the fold that so far has the fewest rows of the group's classes. If every group has one row, this is as even as
-folds by rows.
+Folds by groups (or by doubles, which are groups of duplicate rows) keep a group together. Of c groups with equally many
+rows of each class, each fold gets c // folds, in the order of a hash; each other group, from large to small, goes to
+the fold with the fewest rows of its classes.
 
-Folds by time cut the rows, in their order in time, into folds + 1 blocks of equal numbers of rows. Block f evaluates
-the models that are trained on all blocks before it. The first block, number 0, evaluates none, as in scikit-learn's
-TimeSeriesSplit.
+Folds by time cut the rows into folds + 1 blocks in the order of time. Block f evaluates the models that are trained on
+all blocks before it, as in scikit-learn's TimeSeriesSplit; block 0 evaluates none.
 """
 
 from __future__ import annotations
@@ -67,10 +61,7 @@ class Folds(NamedTuple):
 
 
 def choose_folds_by(by: str | None, manifest: Manifest) -> str:
-    """Return how folds are made: as `by` says, or else by groups if the data set has them, or by rows. Local.
-
-    Raises InputError if folds by groups are asked for and the data set has no groups.
-    """
+    """Return how folds are made: as `by` says, or else by groups if the data set has them, or by rows. Local."""
     if by == "groups" and manifest.group is None:
         raise InputError(
             f"{manifest.directory}: its rows have no groups; make it with distsms shard "
@@ -80,12 +71,7 @@ def choose_folds_by(by: str | None, manifest: Manifest) -> str:
 
 
 def read_fold_keys(manifest: Manifest, by: str, first: int, last: int) -> NDArray[Any]:
-    """Read the keys on which the folds depend, of the rows from `first` to `last` (exclusive) of the data set. Local.
-
-    These are (last - first,) for "groups" the hashes of the groups, for "doubles" those of the rows, for "time" the
-    times; for "rows", and for "time" without a column of times, the row numbers. For doubles (duplicate rows), all
-    entries of these rows are read. Raises InputError if a shard cannot be read.
-    """
+    """Read the keys of rows first to last: hashes of groups or whole rows, times, or row numbers. Local."""
     parts = list[NDArray[Any]]()
     if by == "rows" or (by == "time" and manifest.time is None):
         return np.arange(first, last)
@@ -137,11 +123,7 @@ def make_folds(
 
 
 def best_on_other_folds(values: NDArray[np.float64]) -> NDArray[np.int64]:
-    """Return for each fold the candidate with the best mean over the *other* folds, (folds,). Local.
-
-    In this way no fold is evaluated by a candidate that it helped to choose. `values` has the measure of each candidate
-    on each fold, (candidates, folds); larger is better. Of equal candidates the first one is taken.
-    """
+    """Return for each fold the best of (candidates, folds) by the mean over the *other* folds. Local."""
     others = np.round(values.sum(axis=1, keepdims=True) - values, 12)
     return np.argmax(others, axis=0)
 
@@ -149,10 +131,7 @@ def best_on_other_folds(values: NDArray[np.float64]) -> NDArray[np.int64]:
 def deal_rows(
     labels: NDArray[np.int8], counted: NDArray[np.bool_], folds: int, seed: int, comm: Communicator
 ) -> NDArray[np.int16]:
-    """Deal the rows of each class out evenly, as `make_folds` does. **Collective.** Time: O(n_local folds).
-
-    Raises InputError on all ranks if a class has fewer rows than there are folds, so that a fold would lack it.
-    """
+    """Deal the rows of each class out evenly, as `make_folds` does, in O(n_local folds). **Collective.**"""
     number = np.zeros(len(labels), np.int16)
     for sign, name in ((1, "positive"), (-1, "negative")):
         rows = np.flatnonzero(counted & (labels == sign))
@@ -173,10 +152,7 @@ def deal_rows(
 
 
 def deal_by_time(times: NDArray[Any], labels: NDArray[np.int8], folds: int, comm: Communicator) -> NDArray[np.int16]:
-    """Cut the rows into folds + 1 blocks in the order of time, and return the block of each. **Collective.**
-
-    Rows of equal times stay together, in the earlier block. Raises InputError on all ranks if a block lacks a class.
-    """
+    """Cut the rows into folds + 1 blocks in the order of time; equal times stay together. **Collective.**"""
     block = periods(times, [k / (folds + 1) for k in range(1, folds + 1)], comm)
     if lacking := _lacking(block, labels, folds + 1, comm):
         number, name = lacking
@@ -191,11 +167,7 @@ def deal_by_time(times: NDArray[Any], labels: NDArray[np.int8], folds: int, comm
 def deal_groups(
     group_hashes: Hashes, labels: NDArray[np.int8], folds: int, seed: int, by: str, comm: Communicator
 ) -> NDArray[np.int16]:
-    """Deal groups, which are rows with equal hashes, out to folds. **Collective.** `by` is for messages.
-
-    Raises InputError on all ranks if there are too few groups, or a fold would lack a class. The cost is that of
-    `Groups`, and each rank sorts the different compositions of groups, of which there are at most about n^(2/3).
-    """
+    """Deal groups, which are rows with equal hashes, out to folds. **Collective.** `by` is for messages."""
     groups = Groups(group_hashes, labels, _STREAM + seed, comm)
     totals = comm.sum(np.array([groups.positive.sum(), groups.negative.sum(), len(groups.keys)]))
     n_pos, n_neg, n_groups = map(int, totals)
@@ -239,11 +211,9 @@ _NOUNS = {"groups": "groups", "doubles": "different rows"}
 
 
 def hold_out(by: str, fold_keys: NDArray[Any], labels: NDArray[np.int8], parts: int) -> NDArray[np.bool_] | None:
-    """Choose training rows to hold out, (n,), for choices that a method makes during its training. Local.
+    """Choose one of `parts` of training rows to hold out, by time the latest; None if no two are possible. Local.
 
-    The arguments are those of `make_folds`, with all rows on this rank. The rows are divided into this many parts, and
-    one part is held out (by time, the latest one). There are fewer parts if this number is not possible, or if a part
-    would lack a class; the result is None if not even two are possible.
+    There are fewer parts if a part would lack a class. The arguments are those of `make_folds`, with all rows here.
     """
     alone = Communicator()
     for count in range(min(parts, int(np.sum(labels > 0)), int(np.sum(labels < 0))), 1, -1):
@@ -260,11 +230,10 @@ def hold_out(by: str, fold_keys: NDArray[Any], labels: NDArray[np.int8], parts: 
 
 
 def _leftovers(shares: NDArray[np.float64], left: NDArray[np.int64], folds: int, seed: int) -> NDArray[np.int64]:
-    """Return the folds, from 0 on, of the groups that could not be dealt out evenly. The same on every rank.
+    """Return the folds, from 0 on, of the groups that could not be dealt out evenly, composition by composition.
 
-    `shares` has the share of all positive and of all negative rows that a group of each composition has, (2,
-    compositions), and `left` how many groups of each are left. The result has first the folds of the left[0] groups of
-    composition 0.
+    `shares` (2, compositions) has the share of all positive and of all negative rows that a group of each composition
+    has, and `left` how many groups of each are left.
     """
     kind = np.repeat(np.arange(len(left)), left)
     a, b = shares[:, kind]
@@ -288,10 +257,7 @@ def _lacking(fold: NDArray[Any], labels: NDArray[np.int8], folds: int, comm: Com
 
 
 def labels_warning(manifest: Manifest) -> str:
-    """Return a warning if features of a data set have seen the labels of the rows that folds hold out; else "". Local.
-
-    Raises InputError if the file of the feature map cannot be read.
-    """
+    """Return a warning if features have seen the labels of the rows that folds hold out; else "". Local."""
     rules = feature_map.load(manifest)
     if rules is None or not rules.chosen_by_labels:
         return ""

@@ -1,25 +1,27 @@
 """Evaluate the fits of a baseline: the measures of each method over the folds, with intervals and differences.
 
-The setting of a fold is the one with the best mean measure on the *other* folds, so that no fold is evaluated by a
-setting that it helped to choose. In the same way, the best of the linear methods besides distsms is chosen for each
-fold by the other folds. The measure of a method is the mean over the folds. Its interval says how the method would do
-if it were trained on new rows and evaluated on other new rows (see `distsms.metrics.confidence`). A difference of two
-methods compares their scores of the same rows.
+The setting of a fold, and in the same way the best of several methods, is the one with the best mean on the *other*
+folds. The interval of a mean over the folds says how the method would do if it were trained on new rows and evaluated
+on other new ones (`distsms.metrics.confidence`). Two methods are compared by their scores of the same rows.
 """
 
 from __future__ import annotations
 
+import json
+import os
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cache
-from typing import Any, NamedTuple
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from distsms.base import schema
 from distsms.base.errors import InputError
+from distsms.base.formatting import to_json
 from distsms.base.measures import COMPARED, FAMILIES, GROUPED, RANKING, HeadMeasure, Measure
 from distsms.base.schema import Fields, is_number
 from distsms.base.typing import Floats
@@ -38,6 +40,9 @@ from distsms.workflow.competitors import ALONE, METHODS, OTHERS, OURS, OWN, is_i
 from distsms.workflow.folds import best_on_other_folds
 from distsms.workflow.path import SMALL
 
+if TYPE_CHECKING:
+    from distsms.workflow.baseline_plan import LeftOut
+
 REPLICATES = 1000
 """The number of bootstrap replicates for the intervals of PRBEP."""
 BEST = "best other linear"
@@ -49,6 +54,10 @@ BEST_FEATURES = "distsms, best features"
 """The name of distsms on the features, the original columns among them, that the other folds choose for each fold."""
 CHOSEN = (BEST, BEST_FEATURES)
 """The rows of the table that choose among methods."""
+
+
+WARNING = "Warning: "
+"""Begins those sentences that are warnings."""
 
 
 class MethodResult(NamedTuple):
@@ -104,14 +113,88 @@ METHOD_RESULT: Fields = {
 }
 
 
+@dataclass(frozen=True)
+class Baseline:
+    """What a baseline shows; the same on every rank. If it was stopped, it has no results yet.
+
+    Attributes
+    ----------
+    folder : Path
+        The folder with the fits and ``baseline.json``.
+    problem : dict
+        The data, the measure that is trained for, the folds and the target, as in ``baseline.json``.
+    solver : str
+        The solver of distsms.
+    select : str
+        The measure that chooses the settings of each method.
+    stopped : bool
+        Whether a signal, `stop_wanted` or the time limit ended it. The same call again continues it.
+    left_out : sequence of LeftOut
+        The methods that were not compared (`methods`), and `why`.
+    methods : sequence of MethodResult
+        A row of the table for each method, with intervals.
+    head : dict
+        For each measure of the head of the ranking, the methods as they are if tuned for it.
+    sentences : sequence of str
+        The conclusions in words, with notes and warnings.
+    """
+
+    folder: Path
+    problem: Mapping[str, Any]
+    solver: str
+    select: str
+    stopped: bool = False
+    left_out: Sequence[LeftOut] = ()
+    methods: Sequence[MethodResult] = ()
+    head: Mapping[str, Sequence[MethodResult]] | None = None
+    sentences: Sequence[str] = ()
+
+    @property
+    def warnings(self) -> list[str]:
+        """Those of the sentences that are warnings."""
+        return [text.removeprefix(WARNING) for text in self.sentences if text.startswith(WARNING)]
+
+    def results(self) -> dict[str, Any]:
+        """Return what ``baseline.json`` has beside the problem."""
+        return {
+            "solver": self.solver,
+            "select": self.select,
+            "methods": [result.as_json() for result in self.methods],
+            "head": {name: [result.as_json() for result in results] for name, results in (self.head or {}).items()},
+            "sentences": list(self.sentences),
+        }
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return everything as ``baseline.json`` has it, with None for NaN, and `folder`, `stopped` and `left_out`."""
+        left_out = [{"methods": list(each.methods), "why": each.why} for each in self.left_out]
+        rest = {"folder": os.fspath(self.folder), "stopped": self.stopped, "left_out": left_out}
+        return dict(json.loads(to_json({"problem": self.problem, **self.results(), **rest})))
+
+    def to_frame(self) -> Any:
+        """Return a `pandas.DataFrame` with a row for each method.
+
+        Its columns are the measures with the limits of their intervals (``rocarea``, ``rocarea_low``,
+        ``rocarea_high``), by how much distsms is ahead by `select` (``ahead``, ...), the smallest and the largest
+        setting of the folds, and the seconds.
+        """
+        import pandas as pd
+
+        rows = []
+        for result in self.methods:
+            intervals = dict(result.intervals)
+            intervals |= {"ahead": result.differences[self.select]} if result.differences else {}
+            row: dict[str, Any] = {"method": result.method}
+            for name, interval in intervals.items():
+                row |= {name: interval.value, f"{name}_low": interval.low, f"{name}_high": interval.high}
+            ends = {"least_setting": min(result.settings), "largest_setting": max(result.settings)}
+            rows.append(row | ends | {"seconds": result.seconds})
+        return pd.DataFrame(rows)
+
+
 def evaluate_methods(
     store: BaselineStore, fits: Sequence[Fit], rows: FoldedRows, measure: str, select: str | None = None
 ) -> list[MethodResult]:
-    """Evaluate each method that has a setting with fits on all folds, and then those of `CHOSEN`. On the root alone.
-
-    `measure` was trained for; `select`, of those that `competitors.check_select` accepts, chooses the settings, by
-    default `measure`. It needs memory for the scores that each method gives all rows.
-    """
+    """Evaluate the methods with a setting on all folds, chosen by `select`, and those of `CHOSEN`. On the root."""
     folds, by = int(rows.fold.max()), select or measure
 
     @cache
@@ -207,12 +290,7 @@ def _find_ends(
 def evaluate_head(
     store: BaselineStore, fits: Sequence[Fit], rows: FoldedRows, measure: str, select: str | None = None
 ) -> dict[str, list[MethodResult]]:
-    """Evaluate the methods by each measure of the head of the ranking, every method tuned for this measure.
-
-    The parameters are those of `evaluate_methods`. A measure up to a false positive rate is left out if this is less
-    than one negative row of a fold. After a training within groups there are none, since they compare rows of different
-    groups.
-    """
+    """Evaluate the methods by each measure of the head, tuned for it; none within groups, whose rows it mixes."""
     if Measure.parse(measure).within_groups:
         return {}
     names = dict.fromkeys([*COMPARED, *[name for name in [select] if name and HeadMeasure.parse(name)]])
@@ -227,25 +305,18 @@ def evaluate_head(
 
 
 def complete(fits: Sequence[Fit], method: str, folds: int) -> dict[tuple[float, int], Fit]:
-    """Return the fits of a method by (setting, fold), of those settings that have a fit on every fold.
-
-    They are in descending order of the settings. For a method with a search, only the fits with the most trials are
-    taken.
-    """
+    """Return the fits of a method by (setting, fold), of settings that have all folds, in descending order."""
     of_method = {(fit.setting, fit.fold): fit for fit in fits if fit.method == method}
     whole = {
         key: fit for key, fit in of_method.items() if all((key[0], fold) in of_method for fold in range(1, folds + 1))
     }
+    # Of a search, only the fits with the most trials count.
     least = 0.0 if METHODS[method].linear else max((setting for setting, _ in whole), default=0.0)
     return dict(sorted(((key, fit) for key, fit in whole.items() if key[0] >= least), reverse=True))
 
 
 def choose(fits: Mapping[tuple[Any, int], Fit], value: Callable[[Fit], float]) -> list[Fit]:
-    """Return for each fold the fit of the candidate with the best mean measure on the other folds.
-
-    A candidate is a setting, or a method and a setting. Each must have all folds, which count from 1; of equal
-    candidates the first one is taken. `value` returns the measure of a fit on its fold.
-    """
+    """Return for each fold the fit of the candidate with the best mean `value` on the other folds."""
     candidates, folds = list(dict.fromkeys(candidate for candidate, _ in fits)), sorted({fold for _, fold in fits})
     values = np.array([[value(fits[candidate, fold]) for fold in folds] for candidate in candidates])
     return [fits[candidates[best], fold] for fold, best in zip(folds, best_on_other_folds(values), strict=True)]
@@ -265,11 +336,7 @@ class _ScoredFold(NamedTuple):
 
 
 class _FoldScores:
-    """What is computed from the scores of a method on all folds, for its intervals.
-
-    These are the placements (`ranking.placements`) and the shares (`ranking.top_k_shares`) of the rows of each fold,
-    and bootstrap replicates of the mean PRBEP.
-    """
+    """What is computed for the intervals of a method: placements, shares of the top, replicates of PRBEP."""
 
     def __init__(self, store: BaselineStore, fits: Sequence[Fit], rows: FoldedRows) -> None:
         inside = [rows.fold == fit.fold for fit in fits]
@@ -373,17 +440,12 @@ class _FoldScores:
 
 
 def check_logistic(results: Sequence[MethodResult], rows: FoldedRows, measure: str, settings: Settings) -> list[str]:
-    """On small data, check the logistic regression of a baseline: scikit-learn has to find the same minimum.
-
-    There is a sentence for each logistic regression of the results; none for large data, or without scikit-learn. The
-    first fold's training rows are fitted again, with the lambda that was chosen for this fold. The sentence is a
-    warning if the two minima differ. The baseline trains for `measure`.
-    """
+    """Return a sentence for each logistic regression of small data: does scikit-learn find the same minimum?"""
     if rows.X is None or len(rows.y) + getattr(rows.X, "nnz", rows.X.size) > SMALL or not is_installed("sklearn"):
         return []
     task, sentences = rows.task(1, measure, settings), []
     for result in results:
         if (family := FAMILIES.get(result.method)) and family.log_loss:
             agrees, sentence = scikit_agrees(task, Measure.parse(result.method), result.settings[0])
-            sentences.append(f"{'' if agrees else 'Warning: '}{sentence}, on the training rows of fold 1.")
+            sentences.append(f"{'' if agrees else WARNING}{sentence}, on the training rows of fold 1.")
     return sentences

@@ -1,14 +1,10 @@
-"""Train models for a path of lambdas, on all rows and on the training rows of each fold.
+"""Train models for a path of lambdas, on all rows (fold 0) and on the training rows of each fold.
 
-Fold 0 stands for all rows. The models of fold f are trained on the rows outside of the fold or, for folds by time, on
-the rows before it. There is one copy of the data; weights of 0 and 1 say on which rows a fold trains. For each fold,
-models are trained from the largest lambda to the smallest, and each training starts from the model of the lambda
-before. The trainings of all folds advance together and share their passes over the data
-(`distsms.optim.batching`). A finished point is written to disk at once, whether its gap was proved or not. Lambdas
-at which the points so far prove that w = 0 is as good are left out (`choice.next_lambdas`).
-
-If features are made for each fold, each fold has rows of its own. Then the folds are trained one after the other
-(`FoldByFold`), and only the rows of one of them are in memory.
+There is one copy of the data: weights of 0 and 1 say on which rows a fold trains. For each fold, models are trained
+from the largest lambda to the smallest, each from the one before; the trainings of all folds share their passes over
+the data (`distsms.optim.batching`). A finished point is written at once. Lambdas at which the points so far prove that
+w = 0 is as good are left out (`choice.next_lambdas`). Folds with features of their own have rows of their own, and are
+trained one after the other (`FoldByFold`), so that only the rows of one are in memory.
 """
 
 from __future__ import annotations
@@ -37,8 +33,9 @@ from distsms.optim.settings import Settings
 from distsms.parallel.communicator import Communicator
 from distsms.parallel.vector_placement import make_vectors
 from distsms.shards.dataset import DataBlock
-from distsms.training.closed_form import ClosedForm, pays
+from distsms.training.normal_auc_closed import ClosedForm, pays
 from distsms.training.rows import make_losses
+from distsms.training.task import Distribution
 from distsms.workflow.choice import Point, gained_nothing, next_lambdas
 from distsms.workflow.folds import Folds, make_folds
 from distsms.workflow.verdict import ALL_TIED, scores_tie, why_chance
@@ -55,6 +52,7 @@ held-out rows of all ranks, in the order of the rows; None if `Problem.scores` d
 """
 RULES = ("best", "one-se")
 ALONE = Communicator()
+ON_ROOT = Distribution(step="root")
 SMALL = 2**21
 """If rows and entries together are at most this many, messages between ranks cost more than evaluations."""
 SCORE_BYTES = 2**28
@@ -75,8 +73,7 @@ class Problem:
     folds: int  # 0: only models of all rows
     seed: int
     settings: Settings  # of each training, except for lambda
-    ordering: str = "auto"
-    step: str = "root"
+    distribution: Distribution = ON_ROOT
     at_once: int = 2**30  # how many trainings share a pass
     folds_by: str = "rows"  # see `distsms.workflow.folds`
     all_rows: bool = True  # whether there are models of all rows; if not, only what a search needs is measured
@@ -159,28 +156,11 @@ def run(
 ) -> Run:
     """Solve the points that are not done yet, and pass each one to `keep` when it is finished. **Collective.**
 
-    Parameters
-    ----------
-    rows, problem : PathRows, Problem
-        The rows, and what is trained; the latter is the same on every rank.
-    keep, start : Keep, Start
-        If the ranks share the folds, they are called on the rank that trains the fold.
-    earlier : sequence of Point
-        On the root, the points that are on disk already; they are not solved again.
-    stop_wanted, clock
-        As for `Objective`. If it stops the run, the points that are not finished are lost.
-    extend : callable
-        Called on the root with the points of this call when all lambdas so far are solved; returns another lambda to
-        solve, or None to end.
-
-    Raises
-    ------
-    InputError
-        On all ranks, if a class has fewer rows than there are folds.
-
-    Notes
-    -----
-    The trainings of each fold need the memory of a training besides the data, and a few bytes for each row.
+    `keep` and `start` are called on the root or, if the ranks share the folds, on the rank that trains the fold. On the
+    root, `earlier` has the points on disk, which are not solved again, and `extend` gets the points of this call when
+    all lambdas so far are solved: it returns another lambda, or None to end. If it is stopped, unfinished points are
+    lost. Each fold needs the memory of a training besides the data. Raises InputError on all ranks if a class has fewer
+    rows than there are folds.
     """
     comm = rows.comm
     models = trainings(rows, problem, stop_wanted, clock)
@@ -219,7 +199,7 @@ def shares_folds(n: int, nnz: int, comm: Communicator) -> bool:
     return comm.size > 1 and n + nnz <= SMALL
 
 
-class ScoredRows(NamedTuple):
+class RowScores(NamedTuple):
     """The scores that a model gives some of this rank's rows, with the labels, weights and groups of these rows."""
 
     scores: Floats  # (m,)
@@ -231,7 +211,7 @@ class ScoredRows(NamedTuple):
 class KeptScores(NamedTuple):
     """This rank's held-out rows of a fold, and the mean and deviation of the model's scores of all training rows."""
 
-    rows: ScoredRows
+    rows: RowScores
     training: tuple[float, float]
 
 
@@ -245,59 +225,35 @@ class Assessment(NamedTuple):
     scores: Floats | None  # on the root, those of the held-out rows of all ranks, if the problem asks for them
 
 
-class BlockInFolds(NamedTuple):
-    """This rank's rows, and the folds whose models are trained on them."""
-
-    block: DataBlock
-    folds: Folds  # which rows each fold trains on, and which it holds out
-    numbers: Sequence[int]  # the folds that are trained; each has a loss
-    comm: Communicator  # the ranks that train them
-
-    def scored(self, scores: Floats, rows: NDArray[np.bool_]) -> ScoredRows:
-        """Return some rows with their scores, of the scores (n_local,) of all rows."""
-        block = self.block
-        assert block.weights is not None or not block.weighted
-        return ScoredRows(
-            scores[rows],
-            block.labels[rows],
-            block.weights[rows] if block.weighted else None,  # type: ignore[index]
-            None if block.groups is None else block.groups[rows],
-        )
-
-
 class FoldsObjective(Objective):
-    """The objective of the trainings of some folds, which also measures their models. Creating it is **collective.**
-
-    `kept` gets the scores of held-out rows of this rank; `stop_wanted` and `clock` are those of `Objective`.
-    """
+    """The objective of the trainings of some folds, which also measures their models. Creating it is **collective.**"""
 
     def __init__(
         self,
         problem: Problem,
-        rows: BlockInFolds,
+        block: DataBlock,
+        folds: Folds,  # which rows each fold trains on, and which it holds out
+        numbers: Sequence[int],  # the folds that are trained; each has a loss
+        comm: Communicator,
         kept: dict[int, KeptScores] | None = None,
         stop_wanted: Callable[[], bool] = lambda: False,
         clock: Clock | None = None,
     ) -> None:
-        block, comm, training = rows.block, rows.comm, [rows.folds.training(fold) for fold in rows.numbers]
-        _, losses = make_losses(block, problem.measure, problem.ordering, comm, training)
+        training = [folds.training(fold) for fold in numbers]
+        _, losses = make_losses(block, problem.measure, problem.distribution.ordering, comm, training)
         features = with_bias(block.features, problem.bias)
-        vectors = make_vectors(problem.step, features.shape[1], comm)
+        vectors = make_vectors(problem.distribution.step, features.shape[1], comm)
         super().__init__(features, losses, comm, stop_wanted, clock, vectors, block.weights)
         self.prove_to(problem.settings.target)
-        self._problem, self._measure, self._rows, self._kept = problem, Measure.parse(problem.measure), rows, kept
+        self._problem, self._measure, self._kept = problem, Measure.parse(problem.measure), kept
+        self._block, self._folds, self._numbers = block, folds, numbers
 
     def assess(self, scores: Floats, loss: int) -> Assessment:
-        """Measure the model of a fold on its training rows and on the rows that it holds out. **Collective.**
-
-        If only a search needs the measures (not `Problem.all_rows`), there are none of the training rows and no
-        standard errors, and only equal scores are a reason for `chance`.
-        """
-        comm, rows, problem = self.comm, self._rows, self._problem
-        fold = rows.numbers[loss]
-        in_fold = rows.folds.judged(fold) & bool(fold)
+        """Measure the model of a fold on the rows that it trained on and those that it holds out. **Collective.**"""
+        comm, problem, fold = self.comm, self._problem, self._numbers[loss]
+        in_fold = self._folds.judged(fold) & bool(fold)
         scores_of_all = comm.gather_rows(scores[in_fold]) if problem.scores and fold else None
-        training, held_out = rows.scored(scores, rows.folds.training(fold)), rows.scored(scores, in_fold)
+        training, held_out = self._scored(scores, self._folds.training(fold)), self._scored(scores, in_fold)
         if self._kept is not None and fold:
             self._kept[fold] = KeptScores(held_out, mean_and_deviation(training.scores, training.weights, comm))
         threshold = decision_threshold(
@@ -325,13 +281,24 @@ class FoldsObjective(Objective):
         parts = {"squares": list(spread.squares), "counts": list(spread.counts), "squares_of": name}
         return Assessment(threshold, measures, self._measures(held_out, threshold) | parts, chance, scores_of_all)
 
-    def _within_groups(self, measure: Measure, rows: ScoredRows) -> estimates.MeanEstimate | None:
+    def _scored(self, scores: Floats, rows: NDArray[np.bool_]) -> RowScores:
+        """Return some rows with their scores, of the scores (n_local,) of all rows. Local."""
+        block = self._block
+        assert block.weights is not None or not block.weighted
+        return RowScores(
+            scores[rows],
+            block.labels[rows],
+            block.weights[rows] if block.weighted else None,  # type: ignore[index]
+            None if block.groups is None else block.groups[rows],
+        )
+
+    def _within_groups(self, measure: Measure, rows: RowScores) -> estimates.MeanEstimate | None:
         """Return the estimate of a measure within groups; None for other measures. Collective."""
         if not measure.within_groups or rows.groups is None:
             return None
         return gauc_estimate(measure.within_groups, rows.scores, rows.labels, rows.groups, self.comm, rows.weights)
 
-    def _measures(self, rows: ScoredRows, threshold: float) -> dict[str, Any]:
+    def _measures(self, rows: RowScores, threshold: float) -> dict[str, Any]:
         select, comm = self._problem.select, self.comm
         measures: dict[str, Any] = headline_measures(
             self._measure, rows.scores, rows.labels, threshold, comm, rows.weights, rows.groups
@@ -344,10 +311,7 @@ class FoldsObjective(Objective):
 
 
 class CrossValidation:
-    """The trainings of some folds of a problem, by default of those of this rank. Creating it is **collective.**
-
-    The parameters are those of `run`; `kept` gets the scores of held-out rows.
-    """
+    """The trainings of some folds of a problem, by default of those of this rank. Creating it is **collective.**"""
 
     def __init__(
         self,
@@ -363,8 +327,7 @@ class CrossValidation:
         self.problem, self.comm, self._stop_wanted = problem, comm, stop_wanted
         self.numbers = rows.folds_of_rank(problem) if numbers is None else numbers
         self.folds = folds = rows.make_folds(problem)
-        in_folds = BlockInFolds(block, folds, self.numbers, comm)
-        self.objective = FoldsObjective(problem, in_folds, kept, stop_wanted, clock)
+        self.objective = FoldsObjective(problem, block, folds, self.numbers, comm, kept, stop_wanted, clock)
         self.vectors, losses = self.objective.vectors, len(self.objective.losses)
         self._closed: ClosedForm | None = None
         may_be_closed = losses and problem.scored != 0
@@ -377,10 +340,9 @@ class CrossValidation:
         return scale_of(self.objective, replace(self.problem.settings, lam=self.problem.lambdas[0]))
 
     def run(self, keep: Keep, lambdas: Sequence[Sequence[float]], start: Start = start_at_zero) -> Run:
-        """Solve these lambdas of each fold; the other parameters are those of `run`. **Collective.**
+        """Solve these lambdas of each fold; `keep` and `start` are those of the function `run`. **Collective.**
 
-        A fold ends after the largest lambda of the problem if nothing was gained there, so that `next_lambdas` can
-        leave out others.
+        A fold ends after the largest lambda if nothing was gained there, so that `next_lambdas` can leave out others.
         """
         vectors, settings, comm = self.vectors, self.problem.settings, self.comm
         closed = Run([])
@@ -392,7 +354,8 @@ class CrossValidation:
         for fold, lambdas_of_fold in zip(self.numbers, lambdas, strict=True):
             with comm.fail_together():
                 w = start(fold, lambdas_of_fold[0]) if comm.is_root and lambdas_of_fold else None
-            starts.append(self._scatter_start(w))
+            of_root = comm.bcast(w is not None)
+            starts.append(vectors.scatter(w) if of_root else np.zeros(vectors.length))
         points: list[Point] = []
         stopped: list[int] = []
 
@@ -436,11 +399,7 @@ class CrossValidation:
     def _solve_closed(
         self, closed_form: ClosedForm, keep: Keep, lambdas: Sequence[Sequence[float]]
     ) -> tuple[Run, list[list[float]]]:
-        """Solve the lambdas of each fold as far as the closed form proves them, and return those that are left.
-
-        **Collective.** It takes one pass over the rows for the moments, unless it was counted before, and one for all
-        models whose scores fit into memory together.
-        """
+        """Solve the lambdas of each fold as far as the closed form proves them; return what is left. **Collective.**"""
         comm, problem, objective = self.comm, self.problem, self.objective
         left = [list(of_fold) for of_fold in lambdas]
         missing = [(k, lam) for k, of_fold in enumerate(lambdas) for lam in of_fold]
@@ -469,20 +428,13 @@ class CrossValidation:
                     points.append(self._keep(keep, k, lam, result, assessment))
         return Run(comm.bcast(points), False, passes), left
 
-    def _scatter_start(self, w: Floats | None) -> Floats:
-        """Return this rank's slice of the root's start vector, or zeros if the root has none. **Collective.**"""
-        return self.vectors.scatter(w) if self.comm.bcast(w is not None) else np.zeros(self.vectors.length)
-
     def close(self) -> None:
         """Free what the ranks share."""
         self.vectors.close()
 
 
 class FoldByFold:
-    """The trainings of folds that have rows of their own, one fold after the other.
-
-    The parameters are those of `CrossValidation`, but `rows.block` returns the rows of each fold.
-    """
+    """The trainings of folds that have rows of their own, which `rows.block` returns, one fold after the other."""
 
     def __init__(
         self,
@@ -534,9 +486,6 @@ def trainings(
     clock: Clock | None = None,
     kept: dict[int, KeptScores] | None = None,
 ) -> CrossValidation | FoldByFold:
-    """Return the trainings of this rank's folds, on one block of rows, or on rows of each fold. **Collective.**
-
-    The parameters are those of `CrossValidation`.
-    """
+    """Return the trainings of this rank's folds, on one block of rows, or on rows of each fold. **Collective.**"""
     kind = CrossValidation if isinstance(rows.block, DataBlock) else FoldByFold
     return kind(rows, problem, stop_wanted, clock, kept)

@@ -1,27 +1,382 @@
-"""What is decided of a path before its rows are read, and what it found."""
+"""The result of a path, the folder that keeps it, and how several paths compare: as data, as tables and in words."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import numpy as np
+
+from distsms.base import schema
 from distsms.base.errors import EXIT_OK, EXIT_REQUEUE, EXIT_VACUOUS
-from distsms.metrics.confidence import Interval
+from distsms.base.measures import Measure, display_name
+from distsms.base.runstore import ResumableStore
+from distsms.base.schema import Fields, is_number, is_number_or_null, read_objects
+from distsms.base.typing import Floats
+from distsms.metrics.confidence import LEVEL, Interval, folds_interval
+from distsms.models import model
 from distsms.models.model import Model
 from distsms.optim.result import Status
+from distsms.optim.settings import Settings
 from distsms.shards.manifest import Manifest
 from distsms.workflow import choice as choosing
-from distsms.workflow.choice import Choice, Mean, Point
+from distsms.workflow.choice import THE_MEAN, Choice, Mean, Point
+from distsms.workflow.folds import best_on_other_folds
 from distsms.workflow.path import Problem
 from distsms.workflow.requests import PathRequest
 from distsms.workflow.rocarea_check import FoldComparison
-from distsms.workflow.several_paths import PathComparison
 
 if TYPE_CHECKING:
     import pandas
+
+MODEL = "model.h5"
+
+RESULT: Fields = {
+    "status": tuple(status.name.lower() for status in Status).__contains__,
+    **dict.fromkeys(("J", "lower_bound", "gap"), is_number_or_null),
+    "evaluations": is_number,
+    "vacuous": (False, True).__contains__,
+}
+POINT: Fields = {
+    "lam": is_number,
+    "lane": is_number,
+    "result": lambda value: schema.find_fault(value, RESULT) is None,
+    "threshold": is_number_or_null,
+    "training": lambda value: schema.find_fault(value, schema.MEASURED) is None,
+    "held_out": lambda value: value is None or schema.find_fault(value, schema.MEASURED) is None,
+}
+
+
+class PathStore(ResumableStore):
+    """The folder of a path. Only the root may use it, and must hold it with `files.exclusive`.
+
+    It has path.json (the problem and, at the end, points and choice), model.h5 (the model of all rows at the chosen
+    lambda), and points/LAMBDA_all or LAMBDA_foldF: .json says how a training ended, .h5 is its model, for folds only
+    that of the largest and of the newest lambda, from which others start.
+    """
+
+    kind, parts = "path", "points"
+
+    def points(self) -> list[Point]:
+        """Read all points, by falling lambda and then by fold. Raises InputError if one is damaged."""
+        points = []
+        for path in (self.path / self.parts).glob("[!.]*.json"):
+            points.append(
+                Point.from_json(read_objects(path, POINT, f"Remove {path}, and the point is computed again")[0])
+            )
+        return sorted(points, key=lambda point: (-point.lam, point.fold))
+
+    def keep(self, point: Point, trained: Model) -> None:
+        """Write a point and its model. For each fold, only the models of the largest and the newest lambda are kept."""
+        newest = self._file(point.lam, point.fold, "h5")
+        model.save(newest, trained)
+        self.write(self._file(point.lam, point.fold, "json"), point.as_json())
+        models = self._models(point.fold)
+        if point.fold:
+            for lam, old in models.items():
+                if lam != max(models) and old != newest:
+                    old.unlink()
+
+    def start(self, fold: int, lam: float, bias: float | None = None) -> Floats | None:
+        """Return the coefficients, for normalized rows, of the fold's model of the nearest lambda; None without one."""
+        models = self._models(fold)
+        if not models:
+            return None
+        loaded = model.load(models[min(models, key=lambda other: abs(math.log(other) - math.log(lam)))])
+        w = loaded.normalization.unfold(loaded.w)
+        return np.append(w, loaded.bias / bias) if bias else w
+
+    def _models(self, fold: int) -> dict[float, Path]:
+        """Return the files of the models of a fold, by lambda."""
+        paths = (self.path / self.parts).glob(f"[!.]*_{_rows(fold)}.h5")
+        return {float(path.name.partition("_")[0]): path for path in paths}
+
+    def model(self, lam: float) -> Model:
+        """Read the model of all rows at a lambda."""
+        return model.load(self._file(lam, 0, "h5"))
+
+    def _file(self, lam: float, fold: int, suffix: str) -> Path:
+        return self.path / self.parts / f"{lam!r}_{_rows(fold)}.{suffix}"
+
+
+def finished(point: Point, settings: Settings, select: str | None = None) -> bool:
+    """Return whether a point need not be made again: its evaluations suffice, and `select` was measured."""
+    cut_short = point.result["status"] == Status.LIMIT.name.lower()
+    measured = select is None or point.held_out is None or select in point.held_out
+    return measured and not (cut_short and point.result["evaluations"] < settings.max_evaluations)
+
+
+def _rows(fold: int) -> str:
+    return f"fold{fold}" if fold else "all"
+
+
+ROCAREA = "rocarea"
+
+
+class BetaStore(ResumableStore):
+    """The folder of a comparison: betas.json, a path for each measure in paths/, and the best model, model.h5."""
+
+    kind, parts, name = "betas", "paths", "path of several BETA"
+
+
+class L1Store(ResumableStore):
+    """The same for several l1: l1.json, a path for each l1 in paths/, and the best model, model.h5."""
+
+    kind, parts, name = "l1", "paths", "path of several l1"
+
+
+class FeaturesStore(ResumableStore):
+    """The same for several features: features.json, a path for each in paths/, and the best model, model.h5."""
+
+    kind, parts, name = "features", "paths", "path of several features"
+
+
+class Setting(NamedTuple):
+    """A second setting, beside lambda, of which several values are compared."""
+
+    name: str  # what sentences call it
+    header: str  # what tables call it
+    usual: str  # the value with which the best one is compared
+    usual_name: str  # what sentences call that
+    store: type[ResumableStore]  # the folder
+    key: str  # what the information on the best model calls the comparison
+    each: str  # what of it each path has
+
+
+BETA = Setting("BETA", "trained for", ROCAREA, "ROCArea", BetaStore, "betas", "measure")
+L1 = Setting("l1", "l1", "0", "l1 = 0", L1Store, "l1_path", "l1")
+FEATURES = Setting("features", "features", "raw", "the original columns", FeaturesStore, "features_path", "candidate")
+
+
+def measures_of_betas(names: str) -> list[str]:
+    """Return the measures to train for, from the largest BETA on. The first is ROCArea, whose BETA is 1."""
+    betas = {Measure.parse(name).max_fpr: name for name in names.split(",")}
+    falling = sorted((beta for beta in betas if beta and beta < 1), reverse=True)
+    return [ROCAREA, *(betas[beta] for beta in falling)]
+
+
+class PathComparison(NamedTuple):
+    """How the paths compare."""
+
+    select: str  # the measure that judges
+    choices: dict[str, Choice]  # of lambda, for each value of the setting that has a common lambda
+    useless: list[str]  # the values whose chosen model ranks no better than chance
+    best: str  # whose model has the best mean; with one-se, the first within one standard error of that
+    # by how much choosing both value and lambda is better than the usual value with a chosen lambda; each fold is
+    # judged by what the other folds choose
+    gain: Interval | None
+    setting: Setting = BETA
+    # with l1: of the chosen models of all rows; `compare` leaves them out, since points of l1 = 0 have none
+    nonzeros: Mapping[str, int] = {}
+    # with features: the measure that choosing both reaches, each fold judged by what the others choose
+    expected: Interval | None = None
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the fields as betas.json or l1.json has them."""
+        choices = {name: choice.chosen._asdict() for name, choice in self.choices.items()}
+        fields = self._asdict() | {"choices": choices, "gain": self.gain and self.gain.as_json()}
+        fields["expected"] = self.expected and self.expected.as_json()
+        absent = ["setting", *(name for name in ("nonzeros", "expected") if not fields[name])]
+        return {name: value for name, value in fields.items() if name not in absent}
+
+    def table(self, evaluations: Mapping[str, int]) -> tuple[list[str], list[list[str]]]:
+        """Return the header and the rows of a table with a row for each value of the setting."""
+        name, rows = display_name(self.select), []
+        for measure, choice in self.choices.items():
+            remarks = ["best"] * (measure == self.best) + ["no better than chance"] * (measure in self.useless)
+            mean, error = f"{choice.chosen.mean:.6f}", f"{choice.chosen.error:.6f}"
+            size = [str(self.nonzeros[measure])] if self.nonzeros else []
+            took = str(evaluations[measure])
+            rows.append([measure, f"{choice.chosen.lam:g}", *size, mean, error, took, ", ".join(remarks)])
+        header = [self.setting.header, "lambda", *(["nonzeros"] if self.nonzeros else [])]
+        return [*header, f"held out {name}", "s.e.", "evaluations", ""], rows
+
+    def sentences(self) -> list[str]:
+        """Return sentences that say which value won, and what that is worth beside the usual value."""
+        name, choices, setting = display_name(self.select), self.choices, self.setting
+        mean = choices[self.best].chosen
+        value = self.best if setting == BETA else f"{setting.name} {self.best}"
+        sentences = [f"best      {value}, lambda {mean.lam:g}: held-out {name} {mean.mean:.6f}"]
+        if self.nonzeros:
+            sentences[0] += f", {self.nonzeros[self.best]} coefficients are not 0"
+        if self.expected:
+            low, high = self.expected.low, self.expected.high
+            sentences.append(
+                f"interval  {low:.6f} to {high:.6f} ({100 * LEVEL:g} %) about {self.expected.value:.6f}: of the method,"
+                f" if it is trained on new rows and measured on other new rows; {setting.name} and lambda of each fold"
+                f" are chosen by the other folds. {THE_MEAN}"
+            )
+        if setting.usual in choices:
+            mean = choices[setting.usual].chosen
+            usual = setting.usual_name if setting == L1 else setting.usual
+            sentences.append(f"{usual:<9} lambda {mean.lam:g}: held-out {name} {mean.mean:.6f}")
+        if self.gain and self.best != setting.usual:
+            low, high = self.gain.low, self.gain.high
+            clear = "clearly better" if low > 0 else "clearly worse" if high < 0 else "no clear difference"
+            sentences.append(
+                f"worth     choosing {setting.name} as well as lambda changes {name} by {self.gain.value:+.6f}"
+                f" ({low:+.6f} to {high:+.6f}, with {100 * LEVEL:g} % confidence) compared with {setting.usual_name}:"
+                f" {clear}. Each fold is judged by what the other folds choose"
+            )
+        return sentences
+
+
+def compare(
+    paths: Mapping[str, Sequence[Point]], select: str, rule: str = "best", setting: Setting = BETA
+) -> PathComparison | None:
+    """Compare finished paths on the same folds; None if none has a lambda with all folds. Local."""
+    choices, useless = dict[str, Choice](), list[str]()
+    for measure, points in paths.items():
+        unusable = choosing.faults(points)
+        if curve := choosing.means(points, select):
+            choices[measure] = choosing.choose(curve, rule, unusable, choosing.nonzeros(points))
+            useless += [measure] * (choices[measure].chosen.lam in unusable)
+    if not choices:
+        return None
+    # Paths whose chosen model ranks no better than chance win only if all do so; of equal ones the first wins.
+    best = max(choices, key=lambda measure: (measure not in useless, choices[measure].chosen.mean))
+    if rule == "one-se" and setting == L1:
+        least = choices[best].best.mean - choices[best].best.error
+        usable = [name for name in choices if (name in useless) == (best in useless)]
+        best = next(name for name in usable if choices[name].chosen.mean >= least or name == best)
+    gain, usual = None, setting.usual
+    folds = _judged([paths[measure] for measure in choices], select)
+    if usual in choices:
+        both = np.array([fold[select] for fold in folds])
+        alone = np.array(choosing.values_of_folds(paths[usual], select, rule))
+        gain = folds_interval((both - alone).tolist(), LEVEL)
+    expected = choosing.interval_of(folds, select) if setting == FEATURES else None
+    return PathComparison(select, choices, useless, best, gain, setting, expected=expected)
+
+
+def _judged(paths: Sequence[Sequence[Point]], select: str) -> list[Mapping[str, Any]]:
+    """Return what was measured on each fold, of the path and usable lambda that are best on the *other* folds."""
+    held_out = [{(point.lam, point.fold): point.held_out for point in points if point.held_out} for points in paths]
+    grids = [[mean.lam for mean in choosing.means(points, select)] for points in paths]
+    folds, judged = sorted({fold for of_path in held_out for _, fold in of_path}), list[Mapping[str, Any]]()
+    for k, fold in enumerate(folds):
+        candidates = []
+        for points, of_path, lambdas in zip(paths, held_out, grids, strict=True):
+            unusable = choosing.faults(points, fold)
+            usable = [lam for lam in lambdas if lam not in unusable] or lambdas
+            candidates += [[of_path[lam, other] for other in folds] for lam in usable]
+        values = np.array([[of_fold[select] for of_fold in candidate] for candidate in candidates])
+        judged.append(candidates[best_on_other_folds(values)[k]][k])
+    return judged
+
+
+def point_line(point: Point, measure: str) -> str:
+    """Return a line on how a point ended."""
+    result, rows = point.result, f"fold {point.fold}" if point.fold else "all rows"
+    kind, values = ("training", point.training) if point.held_out is None else ("held out", point.held_out)
+    return (
+        f"lambda {point.lam:<8g} {rows:8s} {result['status']:8s} J {_number(result['J'], '.8f')}"
+        f"  gap {_number(result['gap'], '.2g'):>8s}  {result['evaluations']:5d} evaluations"
+        f"  {kind} {display_name(measure)} {_number(values.get(measure), '.6f')}"
+    )
+
+
+def points_table(points: Sequence[Point], measure: str, choice: Choice | None) -> tuple[list[str], list[list[str]]]:
+    """Return the header and the rows of a table: for each lambda, the training on all rows, and the folds."""
+    name, curve, rows = display_name(measure), {mean.lam: mean for mean in choosing.means(points, measure)}, []
+    unusable, sparse = choosing.faults(points), any("nonzeros" in point.result for point in points)
+    for lam in dict.fromkeys(point.lam for point in points):
+        at_lam = [point for point in points if point.lam == lam]
+        of_all, mean = next((point for point in at_lam if not point.fold), None), curve.get(lam)
+        result = of_all.result if of_all else {}
+        of_folds = sum(point.result["evaluations"] for point in at_lam if point.fold)
+        rows.append(
+            [
+                f"{lam:g}",
+                *([_number(result.get("nonzeros"), "d")] if sparse else []),
+                _number(result.get("J"), ".8f"),
+                _number(result.get("gap"), ".2g"),
+                _number(result.get("evaluations"), "d") + (f" + {of_folds}" if of_folds else ""),
+                _number(of_all and of_all.training.get(measure), ".6f"),
+                _number(mean and mean.mean, ".6f"),
+                _number(mean and mean.error, ".6f"),
+                _remark(of_all, mean, choice, unusable.get(lam)),
+            ]
+        )
+    header = [
+        "lambda",
+        *(["nonzeros"] if sparse else []),
+        "J",
+        "gap",
+        "evaluations",
+        f"training {name}",
+        f"held out {name}",
+        "s.e.",
+        "",
+    ]
+    return header, rows
+
+
+def describe_choice(
+    measure: str, choice: Choice, curve: Sequence[Mean], points: Sequence[Point] = (), rule: str = "best"
+) -> str:
+    """Return lines on which lambda was chosen, how good it is on the folds, and what speaks against it."""
+    best, mean, unusable = choice.best, choice.chosen, choosing.faults(points)
+    text = f"\nchosen    lambda {mean.lam:g}: held-out {display_name(measure)} {mean.mean:.6f}"
+    text += f", standard error {mean.error:.6f}"
+    if mean != best:
+        text += f"; the best mean is {best.mean:.6f} at {best.lam:g}"
+    if interval := choosing.expected(points, measure, rule):
+        text += f"\n  interval  {interval.low:.6f} to {interval.high:.6f} ({100 * LEVEL:g} %)"
+        text += f" about {interval.value:.6f}: of {interval.of}"
+        text += f"; the lambda of each fold is chosen by the other folds. {THE_MEAN}"
+    text += "\n  flatness  "
+    if len(curve) == 1:
+        text += "unknown, since only one lambda was tried"
+    elif choice.low == choice.high:
+        others = "lambdas that can be used" if unusable else "lambdas"
+        text += f"the next larger and smaller {others} have means more than one standard error below the best"
+    else:
+        ends = [f"{end.mean - best.mean:+.6f} at {end.lam:g}" for end in (choice.low, choice.high) if end != best]
+        text += (
+            f"the means of lambda {choice.low.lam:g} to {choice.high.lam:g} are within one standard error of the best"
+        )
+        text += f" mean: {', '.join(ends)}"
+    if choice.instead_of:
+        lam = choice.instead_of.lam
+        text += f"\n  not       lambda {lam:g}, which the rule would choose by its mean: {unusable[lam]}"
+    if mean.lam in unusable:
+        text += f"\n  warning   {unusable[mean.lam]}: at this lambda the training learns almost nothing from these data"
+        text += "; no other lambda that was tried can be used either"
+    elif end := choosing.ends_at(curve, [best.lam]):
+        other = end.replace("est", "er")
+        text += f"\n  warning   the best lambda is the {end} one that was tried; {other} ones may be better still:"
+        text += " add some with --lambdas, or let --extend try further ones"
+    return text
+
+
+def describe_useless(measure: str, points: Sequence[Point]) -> str:
+    """Return a warning, with advice, if no lambda gives a model that ranks better than chance; otherwise ""."""
+    if {point.lam for point in points if not point.fold} - set(choosing.faults(points)):
+        return ""
+    advice = (
+        "smaller lambdas may do better" if measure == "rocarea" else "use --measure rocarea, and its model as it is"
+    )
+    return f"  warning   none of these lambdas gives a model that ranks better than chance; {advice}"
+
+
+def _remark(of_all: Point | None, mean: Mean | None, choice: Choice | None, fault: str | None) -> str:
+    remarks = []
+    if choice and mean:
+        remarks += ["chosen"] if mean == choice.chosen else ["best"] if mean == choice.best else []
+    if of_all and of_all.result["status"] != "proved":
+        remarks.append(of_all.result["status"])
+    if fault:
+        remarks.append(fault)
+    return ", ".join(remarks)
+
+
+def _number(value: float | None, form: str) -> str:
+    return "-" if value is None else format(value, form)
 
 
 class PathTask(NamedTuple):
@@ -104,9 +459,7 @@ class PathResult:
 
     @cached_property
     def choice(self) -> Choice | None:
-        """The means at the lambda that was chosen (`choice.chosen.lam`), at the best one, and at the ends of the range
-        where the mean is within one standard error of the best one; None without folds, and if the run was stopped.
-        """
+        """The means at the chosen lambda (`choice.chosen.lam`), at the best, and at the ends of what is as good."""
         if self.stopped or not self.means:
             return None
         return choosing.choose(self.means, self.rule, self.faults, choosing.nonzeros(self.points))
@@ -164,9 +517,9 @@ class PathResult:
     def to_frame(self) -> pandas.DataFrame:
         """Return a table of pandas with a row for each point.
 
-        Its columns are lam and fold, the fields of the training's result (status, J, lower_bound, gap, evaluations,
-        ...), threshold, and the measures on the rows that trained (training_rocarea, ...) and on those that were held
-        out (held_out_rocarea, ...). With several paths, the first column says of which of them the point is.
+        Its columns are lam and fold, the fields of the training's result (status, J, gap, ...), threshold, the measures
+        on training and held-out rows (training_rocarea, held_out_rocarea, ...), and first, with several paths, which
+        one it is.
         """
         import pandas
 

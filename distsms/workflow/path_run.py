@@ -1,9 +1,6 @@
 """A path as a user asks for it: models at several lambdas, on all rows and on folds, and the choice among them.
 
-`run_path` decides what a request leaves open, makes all checks, keeps each model in a folder, and returns what was
-chosen as data. With several BETA of pauc, several l1 or several kinds of features there is a path for each of them, and
-the paths are compared. It prints nothing, and tells an observer of its progress. Messages name options as the command
-line writes them.
+With several BETA of pauc, several l1 or several kinds of features there is a path for each, and they are compared.
 """
 
 from __future__ import annotations
@@ -37,26 +34,69 @@ from distsms.shards.groupby import doubles_warning
 from distsms.shards.manifest import Manifest
 from distsms.training.plan import Plan, make_plan
 from distsms.training.solver_choice import choose_solver, settings_for
-from distsms.training.task import Distribution
 from distsms.workflow import choice as choosing
 from distsms.workflow import decisions, folds
-from distsms.workflow.advice import describe_constant
 from distsms.workflow.choice import Mean, Point
-from distsms.workflow.fold_features import FOLDER, FoldFeatures, record
-from distsms.workflow.held_out import held_out, mean_probability, sampled_rows, score_spread
-from distsms.workflow.observers import PathObserver
+from distsms.workflow.decisions import held_out, mean_probability, sampled_rows, score_spread
+from distsms.workflow.fold_features import FOLDER, FoldFeatures, FoldsObserver, record
 from distsms.workflow.path import RULES, PathRows, Problem, run, shares_folds
-from distsms.workflow.path_result import PathResult, PathTask
-from distsms.workflow.path_store import MODEL, PathStore, finished
+from distsms.workflow.path_result import (
+    BETA,
+    FEATURES,
+    L1,
+    MODEL,
+    PathResult,
+    PathStore,
+    PathTask,
+    Setting,
+    compare,
+    finished,
+    measures_of_betas,
+)
 from distsms.workflow.provenance import describe_data_set, model_info, provenance
-from distsms.workflow.requests import PathRequest
+from distsms.workflow.requests import LAMBDAS, PathRequest
 from distsms.workflow.rocarea_check import FoldComparison, compare_on_folds
-from distsms.workflow.several_paths import BETA, FEATURES, L1, Setting, compare, measures_of_betas
+from distsms.workflow.verdict import describe_constant
 
-LAMBDAS = (1.0, 1e-1, 1e-2, 1e-3, 1e-4, 1e-5)
-"""The lambdas that are tried if the user names none; more are tried at an end where the best one is."""
 LEAST_CHECK = 2.0
 """The comparison with quick ROCArea models may take a tenth of the run's seconds, or this many if that is more."""
+
+
+class PathObserver(FoldsObserver):
+    """Receives what `run_path` reports."""
+
+    def comparing(self, setting: Setting, name: str, number: int, of: int) -> None:
+        """Called before each of several paths: which setting differs, its value, and the number of the path."""
+
+    def began(self, task: PathTask) -> None:
+        """Called when all checks are made that need no rows."""
+
+    def planned(self, plan: Plan) -> None:
+        """Called before the rows are loaded."""
+
+    def loaded(self, block: DataBlock, rows_on_all_ranks: bool) -> None:
+        """Called when the rows are loaded, unless each fold has its own. May be collective."""
+
+    def training(self, done: int, of: int, models_of_rank: bool) -> None:
+        """Called before the first training: how many models are there, of how many, of this rank or of all."""
+
+    def extended(self, lam: float) -> None:
+        """Called on the root before a lambda beyond an end of those so far is tried."""
+
+    def kept(self, point: Point, done: int, of: int) -> None:
+        """Called on the rank that trained a model when it is kept: the outcome, and how many models are there."""
+
+    def trained(self) -> None:
+        """Called when the last model is trained."""
+
+    def deciding(self, lam: float) -> None:
+        """Called before the models of the folds are trained again, for a threshold and probabilities."""
+
+    def ended(self, result: PathResult) -> None:
+        """Called at the end of each path."""
+
+    def compared(self, result: PathResult) -> None:
+        """Called at the end of several paths."""
 
 
 def run_path(
@@ -67,22 +107,9 @@ def run_path(
 ) -> PathResult:
     """Train the models of a path that are not there yet, and choose one; or several paths, and compare. **Collective.**
 
-    Parameters
-    ----------
-    request : PathRequest
-        What the user asks for.
-    comm : Communicator
-        The ranks that share the rows.
-    observer : PathObserver
-        Is told of the progress.
-    stop_wanted : callable
-        Asked on every rank at each evaluation; True on any rank ends the run. What is finished is kept in the folder.
-
-    Raises
-    ------
-    InputError
-        On all ranks, if the request contradicts itself, or something that it names cannot be read or written. All
-        checks that need no rows are made before the rows are read.
+    `stop_wanted` is asked on every rank at each evaluation; True on any rank ends the run, and what is finished is
+    kept. Raises InputError on all ranks if the request contradicts itself, or something that it names cannot be read or
+    written; all checks that need no rows are made before the rows are read.
     """
     if request.output is None:
         with folder_of_all(comm) as folder:
@@ -125,10 +152,7 @@ def _checked(request: PathRequest) -> PathRequest:
 
 
 class _PathRun:
-    """The steps of one path, in their order. Methods are collective, but for those that say that the root calls them.
-
-    Models start from those of the path `start_from`, where its own folder has none.
-    """
+    """The steps of one path. Methods are collective, unless they say that the root calls them."""
 
     _earlier: Sequence[Point] = ()  # those that are there when the run begins, on the root
     _warnings: Sequence[str] = ()  # what the folds do not take into account
@@ -232,7 +256,7 @@ class _PathRun:
             problem.settings,
             ranks=self._comm.size,
             node_ranks=self._node_ranks,
-            distribution=Distribution(request.ordering, request.step),
+            distribution=request.distribution,
             memory=request.memory,
             bias=bool(problem.bias),
             losses=models if self._candidate.options is None else 1,  # with features, folds take turns
@@ -273,15 +297,14 @@ class _PathRun:
                 self._store.path / FOLDER,
                 self._problem,
                 comm,
-                progress=self._observer.making_features,
-                say=self._observer.made_features,
-                memory=math.inf if request.memory is None else request.memory,
+                self._observer,
+                request.memory,
             )
         self._features = features
         with comm.fail_together():
             plan = self._plan or self._make_plan(manifest if features is None else features.manifest(0))
         self._observer.planned(plan)
-        self._problem = problem = replace(self._problem, **plan.distribution._asdict(), scored=plan.scored)
+        self._problem = problem = replace(self._problem, distribution=plan.distribution, scored=plan.scored)
         budget = plan.room(comm.is_root)
         if features is not None:
             features.budget, features.with_groups = budget, problem.needs_groups
@@ -317,7 +340,6 @@ class _PathRun:
         done, of = len(self._kept & models), len(models)
         observer.training(done, of, rows.share_folds)
         data = describe_data_set(self._manifest, request.data)
-        distribution = Distribution(problem.ordering, problem.step)
 
         def keep(point: Point, result: Result, scores: Floats | None) -> None:
             """Write a point and its model into the folder. The rank that trained it calls this."""
@@ -328,7 +350,7 @@ class _PathRun:
                 self._measure,
                 settings,
                 result,
-                distribution,
+                problem.distribution,
                 rows.trainers.size,
                 bias,
                 point.threshold,
@@ -394,10 +416,7 @@ class _PathRun:
         )
 
     def _decide(self, lam: float) -> dict[str, Any] | None:
-        """Return what the information on the model at this lambda gets from rows: a sample, threshold, probabilities.
-
-        The last two come from held-out rows. None if it was stopped.
-        """
+        """Return the sample, threshold and probabilities that the model's information gets; None if it was stopped."""
         request, comm = self._request, self._comm
         w = comm.bcast(self._start(0, lam) if comm.is_root else None)
         block = self._rows.block if isinstance(self._rows.block, DataBlock) else self._rows.block(0)[0]

@@ -71,23 +71,7 @@ def predict(
     comm: Communicator,
     observer: PredictObserver = PredictObserver(),  # noqa: B008 - without state
 ) -> Predicted:
-    """Score rows, in one pass, and write the scores if the request names a file. **Collective.**
-
-    Parameters
-    ----------
-    request : PredictRequest
-        What the user asks for.
-    comm : Communicator
-        The ranks that share the rows.
-    observer : PredictObserver
-        Is told of the progress.
-
-    Raises
-    ------
-    InputError
-        On all ranks, if the rows do not fit the model, a score is not finite, the model has no labels or probabilities
-        that are asked for, or the file cannot be written.
-    """
+    """Score rows, in one pass, and write the scores if the request names a file. **Collective.**"""
     (named,) = load_models([request.model], comm)
     loaded, sums = named.model, _Sums()
     data, reading = request.data, request.reading

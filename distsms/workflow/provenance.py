@@ -31,8 +31,8 @@ DATA_KEYS = ("n", "p", "nnz", "n_pos", "n_neg")
 def versions(load_mpi: bool = False) -> dict[str, str]:
     """Return the versions of distsms and of the libraries that it uses, without starting MPI or PETSc. Local.
 
-    Unless mpi4py was loaded before, or `load_mpi` asks for it, the versions of mpi4py and petsc4py are "not loaded": to
-    load it would load MPI without starting it, and the caller's own program could then not use MPI any more.
+    mpi4py and petsc4py are "not loaded" unless they were, or `load_mpi`: loading MPI without starting it would keep the
+    caller's own program from using it.
     """
     libraries = {
         "distsms": __version__,
@@ -85,11 +85,7 @@ def model_info(
     data: Mapping[str, Any],
     origin: Mapping[str, Any],
 ) -> dict[str, Any]:
-    """Return everything that a model file says besides the coefficients, ready for JSON. Local.
-
-    `training` has the measures on the training rows, `data` is what `describe_data_set` or `describe_rows`
-    returned, and `origin` what `provenance` returned.
-    """
+    """Return everything that a model file says besides the coefficients, ready for JSON. Local."""
     return {
         "measure": measure.name,
         "lambda": settings.lam,

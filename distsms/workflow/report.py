@@ -27,11 +27,10 @@ from distsms.models.model import Model
 from distsms.optim.result import Status
 from distsms.parallel.communicator import Communicator
 from distsms.training.trace import read_trace
-from distsms.workflow import path_store
 from distsms.workflow.baseline_fits import BaselineStore
-from distsms.workflow.choice import Point
 from distsms.workflow.evaluate import Evaluated, evaluate
-from distsms.workflow.method_results import MethodResult
+from distsms.workflow.method_results import Baseline, MethodResult
+from distsms.workflow.path_result import PathResult, PathStore
 from distsms.workflow.requests import EvaluateRequest, ReportRequest
 
 POINTS = [
@@ -59,25 +58,6 @@ class OwnProbabilities(NamedTuple):
     after: Mapping[str, float]
 
 
-class PathResult(NamedTuple):
-    """The result of a finished `distsms path`."""
-
-    problem: Mapping[str, Any]  # data, measure and folds, as path.json has them
-    points: Sequence[Point]
-    rule: str  # the one of `path.RULES` that chose lambda
-    warnings: Sequence[str] = ()
-    select: str | None = None  # the measure that chose lambda; None: the one that was trained for
-
-
-class BaselineResult(NamedTuple):
-    """The result of a finished `distsms baseline`."""
-
-    problem: Mapping[str, Any]  # data, measure and folds, as baseline.json has them
-    methods: Sequence[MethodResult]
-    sentences: Sequence[str]  # the conclusions
-    select: str  # the measure that chose the settings
-
-
 @dataclass(frozen=True)
 class ReportData:
     """Everything that a report shows."""
@@ -93,7 +73,7 @@ class ReportData:
     points: Sequence[ShownPoint] = ()
     probabilities: OwnProbabilities | None = None  # None if the model has none
     path: PathResult | None = None
-    baseline: BaselineResult | None = None
+    baseline: Baseline | None = None
     contributions: Contributions | str | None = None  # of a model on features, or why there are none
     warnings: Sequence[str] = ()  # what users must know of the measures, and what readers left out; see `Evaluated`
     notes: Sequence[str] = ()
@@ -111,26 +91,9 @@ class ReportData:
         return sentences.get(str(self.info.get("status")), str(self.info.get("status"))) + detail
 
 
-class _Training(NamedTuple):
-    """What a report shows of the training, and is read before the rows."""
-
-    trace: dict[str, Floats]
-    trace_note: str
-    feature_names: Sequence[str] | None
-    path: PathResult | None
-    baseline: BaselineResult | None
-
-
 def report_data(request: ReportRequest, comm: Communicator) -> ReportData | None:
-    """Measure the model, and read what else the page shows; None on other ranks than the root. **Collective.**
-
-    Raises
-    ------
-    InputError
-        On all ranks, as `evaluate` does; if a file or folder that the request names cannot be read, or belongs to other
-        data than the model; or if the page cannot be written, or would replace something else than a page.
-    """
-    training = None
+    """Measure the model, and read what else the page shows; None on other ranks than the root. **Collective.**"""
+    training: dict[str, Any] = {}
     with comm.fail_together():  # all checks that can be made before the rows are read
         _check_output(request, comm.is_root)
         if comm.is_root:
@@ -150,7 +113,7 @@ def report_data(request: ReportRequest, comm: Communicator) -> ReportData | None
     curve = curves.curve(of_model.scores, rows.labels, comm, exact_at, rows.weights)
     histogram = curves.histogram(of_model.scores, rows.labels, curve, comm, weights=rows.weights)
     probabilities = _probabilities(evaluated, comm)
-    if training is None:
+    if not comm.is_root:
         return None
     return ReportData(
         of_model,
@@ -158,13 +121,9 @@ def report_data(request: ReportRequest, comm: Communicator) -> ReportData | None
         evaluated.level,
         curve,
         histogram,
-        trace=training.trace,
-        trace_note=training.trace_note,
-        feature_names=training.feature_names,
         points=points,
         probabilities=probabilities,
-        path=training.path,
-        baseline=training.baseline,
+        **training,
         contributions=_contributions(of_model.model, sums),
         warnings=evaluated.warnings,
         notes=evaluated.notes,
@@ -183,8 +142,8 @@ def _check_output(request: ReportRequest, is_root: bool) -> None:
         raise InputError(f"{output}: exists and is not a report; name another file, or remove it first")
 
 
-def _read_training(request: ReportRequest) -> _Training:
-    """Read what the page shows of the training. Raises InputError where a folder or file does not fit. On the root."""
+def _read_training(request: ReportRequest) -> dict[str, Any]:
+    """Read the fields of `ReportData` on the training. Raises InputError if something does not fit. On the root."""
     in_memory = isinstance(request.model, Model)
     loaded = request.model if isinstance(request.model, Model) else model.load(request.model)
     folder = None if in_memory else Path(os.fspath(request.model)).parent  # type: ignore[arg-type]
@@ -196,20 +155,17 @@ def _read_training(request: ReportRequest) -> _Training:
     of_path = request.path
     if of_path is None and folder is not None and loaded.info.get("path") and (folder / "path.json").exists():
         of_path = folder
-    return _Training(
-        trace,
-        note,
-        names,
-        path=None if of_path is None else read_path(Path(of_path), fingerprint),
-        baseline=None if request.baseline is None else read_baseline(Path(request.baseline), fingerprint),
-    )
+    return {
+        "trace": trace,
+        "trace_note": note,
+        "feature_names": names,
+        "path": None if of_path is None else read_path(Path(of_path), fingerprint),
+        "baseline": None if request.baseline is None else read_baseline(Path(request.baseline), fingerprint),
+    }
 
 
 def _trace(named: str | os.PathLike[str] | None, of: Model, folder: Path | None) -> tuple[dict[str, Floats], str]:
-    """Return the columns of the training's trace, or no columns and a sentence that says why.
-
-    Raises InputError where the user names a file that cannot be read.
-    """
+    """Return the columns of the training's trace, or no columns and a sentence that says why."""
     if named is not None:
         return read_trace(Path(named)), "The trace has no lines."
     written = of.info.get("trace")
@@ -254,24 +210,22 @@ def _names(names: str | os.PathLike[str] | Sequence[str], p: int) -> Sequence[st
 
 
 def read_path(folder: Path, fingerprint: str | None) -> PathResult:
-    """Read the result of a finished path from the folder of `distsms path`.
-
-    Raises InputError if there is no finished path, or one of other data than those with the model's fingerprint.
-    """
-    store = path_store.PathStore(folder)
+    """Read the result of a finished path, which must be of the data with the model's fingerprint."""
+    store = PathStore(folder)
     content = store.read("problem", "points")
     _require_same_data(folder, content["problem"], fingerprint)
     warnings = content["warnings"] if isinstance(content.get("warnings"), list) else []
     return PathResult(
-        content["problem"],
-        store.points(),
-        str(content.get("rule", "best")),
-        [str(warning) for warning in warnings],
-        content.get("select"),
+        points=store.points(),
+        select=content.get("select") or content["problem"]["measure"],
+        rule=str(content.get("rule", "best")),
+        problem=content["problem"],
+        folder=folder,
+        data_warnings=[str(warning) for warning in warnings],
     )
 
 
-def read_baseline(folder: Path, fingerprint: str | None) -> BaselineResult:
+def read_baseline(folder: Path, fingerprint: str | None) -> Baseline:
     """Read the result of a finished baseline from its folder; parameters and errors are those of `read_path`."""
     store = BaselineStore(folder)
     content = store.read("problem", "methods", "sentences")
@@ -280,7 +234,14 @@ def read_baseline(folder: Path, fingerprint: str | None) -> BaselineResult:
     select = content.get("select", content["problem"]["measure"])
     if not all(select in method.intervals for method in methods):  # a baseline of an earlier version
         select = content["problem"]["measure"]
-    return BaselineResult(content["problem"], methods, [str(sentence) for sentence in content["sentences"]], select)
+    return Baseline(
+        folder=folder,
+        problem=content["problem"],
+        solver=str(content.get("solver", "")),
+        select=select,
+        methods=methods,
+        sentences=[str(sentence) for sentence in content["sentences"]],
+    )
 
 
 def _require_same_data(folder: Path, problem: Mapping[str, Any], fingerprint: str | None) -> None:

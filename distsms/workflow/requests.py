@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from dataclasses import KW_ONLY, dataclass, field, fields
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeVar
 
 from numpy.typing import NDArray
 
@@ -26,6 +26,7 @@ if TYPE_CHECKING:  # every command loads this module, and few need these
     from distsms.models.evaluation import EvaluationOptions
 
 Path: TypeAlias = str | os.PathLike[str]
+R = TypeVar("R", bound="Request")
 FOLDS = 5
 """How many folds there are if nobody says otherwise."""
 
@@ -40,20 +41,14 @@ class Arrays(NamedTuple):
 
 
 class Split(NamedTuple):
-    """How rows of files and tables are held out: the shares of training and test rows, what stays together, the seed.
-
-    Without shares all rows train. Without `by`, it follows from groups and times.
-    """
+    """The shares of training and test rows (None: all train), what stays together, and the seed."""
 
     shares: Sequence[float] | None = None
     by: str | None = None
     seed: int = 0
 
     def splitter(self, group: str | None, time: str | None) -> Splitter | None:
-        """Return how rows are split that have groups and times in these columns; None if all stay together.
-
-        Raises InputError if the split contradicts itself.
-        """
+        """Return how rows with groups and times in these columns are split; None if all stay together."""
         if self.shares is None:
             if self.by is not None:
                 raise InputError(
@@ -64,9 +59,61 @@ class Split(NamedTuple):
         return Splitter(tuple(self.shares), self.seed, self.by or usual_split(group, time))
 
 
+LAMBDAS = (1.0, 1e-1, 1e-2, 1e-3, 1e-4, 1e-5)
+"""The lambdas that are tried if the user names none; a path tries more at an end where the best one is."""
+
+
 @dataclass(frozen=True)
-class ShardRequest:
-    """Data sets that are made of rows, as a user can ask for them. All ranks have the same, but for rows in memory."""
+class Request:
+    """What a user can ask for. All ranks have the same, except for rows in memory."""
+
+    @classmethod
+    def of(cls: type[R], options: Mapping[str, Any], /, **others: Any) -> R:
+        """Return the request whose fields are those options that have their names, and `others`."""
+        names = {field.name for field in fields(cls)}
+        return cls(**{name: value for name, value in options.items() if name in names} | others)
+
+
+@dataclass(frozen=True)
+class FitRequest(Request):
+    """What all trainings have in common."""
+
+    data: Any  # a data set; files, patterns or folders of tables; a table in memory; or this rank's rows (`Arrays`)
+    _: KW_ONLY
+    solver: str | None = None  # the solver; None: what is usual for the measure and the machine
+    settings: Mapping[str, Any] = field(default_factory=dict)  # other fields of `distsms.optim.settings.Settings`
+    distribution: Distribution = AUTO  # how scores are sorted, and where vectors are kept
+    memory: float | None = None  # the most bytes that each rank may take
+
+
+@dataclass(frozen=True)
+class FoldsRequest(FitRequest):
+    """What trainings on the folds of a data set have in common."""
+
+    _: KW_ONLY
+    measure: str = "rocarea"  # what to optimize
+    select: str | None = None  # the measure of held-out rows that chooses; None: the one that is optimized
+    lambdas: Sequence[float] | None = None  # None: `LAMBDAS`, or those of a path that is named
+    folds: int = FOLDS  # the number of folds, what they keep together (None: groups, if there are some), their seed
+    folds_by: str | None = None
+    seed: int = 0
+    time_limit: float = math.inf  # the seconds of all trainings together
+
+
+@dataclass(frozen=True)
+class DecisionRequest(Request):
+    """What trainings with one model in the end have in common."""
+
+    _: KW_ONLY
+    bias: float | None = None  # the value of a constant feature, 0 for none; None: what is usual for the measure
+    check: bool = True  # whether to compare models for other measures with quick ROCArea models
+    at: str | Condition | None = None  # the condition for the threshold, and the curve of probabilities
+    calibrate: str | None = None
+
+
+@dataclass(frozen=True)
+class ShardRequest(Request):
+    """Data sets that are made of rows."""
 
     data: Any  # files, patterns or folders of tables; or this rank's rows, a table or `Arrays`
     output: Path  # the folder of the data set, or that of the folders of the parts of a split
@@ -78,19 +125,13 @@ class ShardRequest:
 
 
 @dataclass(frozen=True)
-class TrainRequest:
-    """A training, as a user can ask for it. All ranks have the same, except for rows in memory."""
+class TrainRequest(FitRequest, DecisionRequest):
+    """A training."""
 
-    data: Any  # a data set; files, patterns or folders of tables; or this rank's rows
     measure: Measure = field(default_factory=lambda: Measure.parse("rocarea"))  # what to optimize
     # lambda. None: that of the checkpoint that is resumed; "auto" for tables and data sets made of them; else 1e-4.
     lam: float | str | None = None
-    bias: float | None = None  # the value of a constant feature, 0 for none; None: what is usual for the measure
-    solver: str | None = None  # the solver; None: what is usual for the measure and the machine
-    settings: Mapping[str, Any] = field(default_factory=dict)  # other fields of `distsms.optim.settings.Settings`
     start: Model | Path | None = None  # a model to begin from
-    distribution: Distribution = AUTO  # how scores are sorted, and where vectors are kept
-    memory: float | None = None  # the most bytes that each rank may take
     # the folder for the state of the run, whether to continue from it, and the seconds between two states
     checkpoint: Path | None = None
     checkpoint_every: float | None = None
@@ -103,18 +144,14 @@ class TrainRequest:
     split: Split = field(default_factory=Split)  # how rows of files and tables are held out, if there is no `test`
     # how files and tables are read: arguments of `distsms.ingest.convert.convert`
     reading: Mapping[str, Any] = field(default_factory=dict)
-    check: bool = True  # whether to compare models for other measures with a quick ROCArea model
-    # the condition for the threshold, the curve of probabilities, and the number of folds that serve both
-    at: str | Condition | None = None
-    calibrate: str | None = None
-    folds: int = FOLDS
+    folds: int = FOLDS  # the number of folds for the threshold and the curve
     # makes the features of all rows from some rows alone, for these folds
     features_of: Callable[[NDArray[Any]], LocalRows | SideBySide] | None = None
 
 
 @dataclass(frozen=True)
-class EvaluateRequest:
-    """An evaluation of models on labelled rows. All ranks have the same, except for rows in memory."""
+class EvaluateRequest(Request):
+    """An evaluation of models on labelled rows."""
 
     models: Sequence[Model | Path]
     data: Any  # a data set; a file, a pattern or a folder of tables; a table in memory; or this rank's rows (`Arrays`)
@@ -123,8 +160,8 @@ class EvaluateRequest:
 
 
 @dataclass(frozen=True)
-class PredictRequest:
-    """Scores of rows. All ranks have the same, except for rows in memory."""
+class PredictRequest(Request):
+    """Scores of rows."""
 
     model: Model | Path
     data: Any  # rows, as for an evaluation, which need no labels
@@ -136,8 +173,8 @@ class PredictRequest:
 
 
 @dataclass(frozen=True)
-class ReportRequest:
-    """A page on a model, and on its measures on labelled rows. All ranks have the same, except for rows in memory."""
+class ReportRequest(Request):
+    """A page on a model, and on its measures on labelled rows."""
 
     model: Model | Path
     data: Any  # rows, as for an evaluation
@@ -153,66 +190,35 @@ class ReportRequest:
 
 
 @dataclass(frozen=True)
-class PathRequest:
-    """A path of lambdas, or several paths that are compared, as a user can ask for it. All ranks have the same."""
+class PathRequest(FoldsRequest, DecisionRequest):
+    """A path of lambdas, or several paths that are compared: with several pauc, l1 or features there is one of each."""
 
-    data: Path  # a data set
     output: Path | None = None  # the folder of points and models, which a second call continues; None: a temporary one
-    measure: str = "rocarea"  # what to optimize; several pauc, separated by commas, for a path of each
-    lambdas: Sequence[float] | None = None  # None: those of `distsms.workflow.path_run.LAMBDAS`, and more at an end
     extend: bool | None = None  # whether lambdas are tried beyond those; None: unless `lambdas` says which
-    l1: Sequence[float] = (0.0,)  # the weights of ||w||_1; there is a path for each
-    features: Sequence[Candidate] = (COLUMNS,)  # what is made from the columns; there is a path for each
-    bias: float | None = None  # the value of a constant feature, 0 for none; None: what is usual for the measure
-    folds: int = 5  # 0: models of all rows alone
-    folds_by: str | None = None  # what the folds keep together; None: groups, if the data set has them, or rows
-    seed: int = 0
-    select: str | None = None  # the measure of held-out rows that chooses; None: the one that is optimized
+    l1: Sequence[float] = (0.0,)  # the weights of ||w||_1
+    features: Sequence[Candidate] = (COLUMNS,)  # what is made from the columns
     rule: str = "best"  # how lambda is chosen: one of `distsms.workflow.path.RULES`
-    solver: str | None = None  # the solver; None: what is usual for the measure and the machine
-    settings: Mapping[str, Any] = field(default_factory=dict)  # other fields of `distsms.optim.settings.Settings`
-    ordering: str = "auto"  # how scores are sorted, and where vectors are kept
-    step: str = "auto"
     at_once: int | None = None  # how many models share a pass; None: all, unless there are very many columns
-    memory: float | None = None  # the most bytes that each rank may take
-    time_limit: float = math.inf  # the seconds of all trainings together
-    check: bool = True  # whether to compare models for other measures with quick ROCArea models
-    at: str | Condition | None = None  # the condition for the threshold, and the curve of probabilities
-    calibrate: str | None = None
 
 
 @dataclass(frozen=True)
-class BaselineRequest:
-    """A comparison of methods on the folds of a data set. All ranks have the same."""
+class BaselineRequest(FoldsRequest):
+    """A comparison of methods on the folds of a data set."""
 
-    data: Path  # a data set
     output: Path  # the folder of the fits, in which a baseline of the same problem goes on
-    measure: str = "rocarea"  # what distsms trains for
-    select: str | None = None  # what chooses the settings of all methods; None: the measure
-    lambdas: Sequence[float] | None = None  # those of linear methods; None: those of the path, or the usual ones
-    folds: int = 5  # the number of folds, what they keep together, and their seed
-    folds_by: str | None = None
-    seed: int = 0
     epsilon: float | None = None  # the gap to prove
     relative: float | None = None
-    path: Path | None = (
-        None  # a folder of `distsms path`, from which all these are taken unless they are said otherwise
-    )
+    # a folder of `distsms path`, from which measure, lambdas, folds and gap are taken unless they are said otherwise
+    path: Path | None = None
     methods: Sequence[str] | None = None  # names of `competitors.METHODS`; None: those that suit data and memory
     trees: bool = True  # whether to compare with boosted trees
     features: bool = True  # whether to compare with models on features, also without trees if the methods are named
     tree_fits: int = 20  # how many settings of trees are tried for each fold
-    solver: str | None = None  # the solver of distsms; None: what is usual for the measure and the machine
-    settings: Mapping[str, Any] = field(default_factory=dict)  # other fields of `distsms.optim.settings.Settings`
-    ordering: str = "auto"  # how scores are sorted, and where vectors are kept
-    step: str = "auto"
-    memory: float | None = None  # the most bytes that each rank may take
-    time_limit: float = math.inf  # the seconds after which the fits are stopped
 
 
 @dataclass(frozen=True)
-class FeaturesRequest:
-    """A data set whose rows are features of the rows of another one. All ranks have the same."""
+class FeaturesRequest(Request):
+    """A data set whose rows are features of the rows of another one."""
 
     data: Path  # a data set
     output: Path  # the directory of the new one

@@ -1,17 +1,12 @@
 """Compare models for another measure with quick ROCArea models of the same rows: that of a run, or those of a path.
 
-A proof says that the convex risk of a measure is near its minimum. It does not say that the model has a better value of
-this measure than another model. So after a training for a measure other than ROCArea, a ROCArea model is trained on a
-sample of the rows; its lambda is chosen on folds of the sample, as `--lambda auto` does it. Both models are then
-compared on rows on which neither was trained:
+A proof does not say that no other model has a better value of the measure. So after a training for a measure other than
+ROCArea, a ROCArea model is trained on a sample of the rows, whose folds choose its lambda. Both models are compared on
+test rows, if there are some. If not, a third of the sample is held out, and a second model for the run's measure is
+trained on the rest; if this does not end in time, the run's own model is compared, which has an advantage.
 
-- If there are test rows, the run's own model and the ROCArea model are compared on them.
-- If not, a third of the sample is held out. Since the run's own model was trained on these rows, too, a second model
-  for its measure is trained on the rest of the sample, like the ROCArea model. If this does not end in time, the run's
-  own model is compared instead: it has an advantage, since it was trained on the held-out rows.
-
-A check may take a tenth of the run's seconds, but always at least `LEAST_SECONDS`. A hash of the row numbers draws the
-sample and its parts, so that they do not depend on which rank holds which rows. Each rank keeps its rows of the sample.
+A check may take a tenth of the run's seconds, but always `LEAST_SECONDS`. A hash of the row numbers draws the sample
+and its parts, whichever rank holds the rows.
 """
 
 from __future__ import annotations
@@ -19,7 +14,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -27,12 +22,13 @@ from numpy.typing import NDArray
 
 from distsms.base.errors import InputError
 from distsms.base.hashing import row_keys
-from distsms.base.measures import Measure, display_name
+from distsms.base.measures import SHOWN, Measure, display_name
 from distsms.base.typing import Floats, Labels
 from distsms.matrix.augmented import with_bias
 from distsms.matrix.base import Features
 from distsms.metrics.confidence import LEVEL, Interval, folds_interval
-from distsms.metrics.differences import JudgedRows
+from distsms.metrics.differences import JudgedRows, difference
+from distsms.metrics.ranking import measure_value
 from distsms.optim.objective import Objective
 from distsms.optim.result import Result, Status
 from distsms.optim.run import minimize
@@ -41,10 +37,148 @@ from distsms.parallel.communicator import Communicator
 from distsms.parallel.vector_placement import choose_step, make_vectors
 from distsms.shards.dataset import DataBlock
 from distsms.training.rows import make_losses
+from distsms.training.task import Distribution, Reserve
+from distsms.workflow.auto_lambda import DEFAULT, GRID, moderate_choice, number_of_folds, search
 from distsms.workflow.choice import Point, means, values_of_folds
-from distsms.workflow.lambda_search import DEFAULT, GRID, moderate_choice, number_of_folds, search
 from distsms.workflow.path import PathRows, Problem
-from distsms.workflow.quick_check import LIBRARIES, ROCAREA, QuickCheck, is_clear, judge
+from distsms.workflow.verdict import rounded_up, why_chance
+
+LIBRARIES = 16 * 2**20
+"""Bytes that a check takes besides its sample, for compiled code (measured)."""
+RESERVE = Reserve(LIBRARIES, 1 / 20)
+"""What a run leaves free for the check of its model, if memory is limited."""
+ROCAREA = Measure.parse("rocarea")
+CLEARLY_WORSE = 0.02
+"""A model ranks clearly worse if its ROCArea is lower by at least this much, and the interval of the difference
+excludes 0.
+"""
+CLEARLY_BETTER = 0.02
+"""A quick ROCArea model is clearly better at a measure if the interval of the difference excludes 0, and if the
+difference is at least this share of the larger value. Smaller differences are not worth another measure, and without
+this condition one in forty checks of equal models would find one.
+"""
+COMPARE = "and compare its model with logistic regression (distsms baseline)."
+
+
+@dataclass(frozen=True)
+class Contest:
+    """How two models compare on the same rows."""
+
+    on: str  # a text for users that says which rows these are
+    # the measure of the run. If it has a K, and these rows are a part of all rows, K is reduced in proportion.
+    measure: str
+    # ROCArea and that measure of the run's model and of the ROCArea model; keys are "rocarea" and "measure"
+    ours: dict[str, float]
+    theirs: dict[str, float]
+    gains: dict[str, Interval]  # by how much the ROCArea model is better, with the same keys
+    useful: bool  # whether the ROCArea model ranks these rows better than chance
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the attributes, ready for JSON."""
+        gains = {name: finite(interval.as_json()) for name, interval in self.gains.items()}
+        return vars(self) | {"ours": finite(self.ours), "theirs": finite(self.theirs), "gains": gains}
+
+
+def finite(values: dict[str, Any]) -> dict[str, Any]:
+    """Return the values with None in place of numbers that are not finite, which JSON does not have. Local."""
+    return {name: None if isinstance(v, float) and not math.isfinite(v) else v for name, v in values.items()}
+
+
+@dataclass(frozen=True)
+class QuickCheck:
+    """A quick ROCArea model, and how it compares with the model of a run."""
+
+    w: Floats  # its coefficients for rows as training sees them; empty if there is no such model
+    # its lambda, and the threshold that is best for the measure of the run, by the scores of its training rows
+    lam: float = math.nan
+    threshold: float = 0.0
+    rows: int = 0  # how many rows of the sample it was trained on
+    seconds: float = 0.0  # what the check took
+    # the comparison. It is None until the caller compares the models on test rows, or for the reason in `why`.
+    contest: Contest | None = None
+    why: str = ""  # why there is no ROCArea model, or no comparison
+    # the smallest BETA at which this model shows that training for pauc@BETA does not end at w = 0: on its training
+    # rows, the mean score of the BETA n- negative rows with the highest scores is below that of the positive rows.
+    # NaN if there is none, or the run trains neither for PRBEP nor for pauc.
+    least_beta: float = math.nan
+
+    def as_json(self) -> dict[str, Any]:
+        """Return what a model file says of the check."""
+        if self.why:
+            return {"why": self.why, "seconds": self.seconds}
+        record = {"lambda": self.lam, "rows": self.rows, "seconds": self.seconds}
+        record |= finite({"least_beta": self.least_beta})
+        return record | (self.contest.as_json() if self.contest else {})
+
+
+def judge(on: str, measure: Measure, judged: JudgedRows, comm: Communicator) -> Contest:
+    """Compare the ROCArea model, the first in `judged`, with the run's own, on rows called `on`. **Collective.**"""
+    labels, measures = judged.labels, {"rocarea": ROCAREA, "measure": measure}
+    theirs, ours = (
+        {name: measure_value(each, scores, labels, at, comm, judged.weights) for name, each in measures.items()}
+        for scores, at in zip(judged.scores, judged.thresholds, strict=True)
+    )
+    gains = {name: difference(each, judged, comm) for name, each in measures.items()}
+    useful = not why_chance(judged.scores[0], labels, theirs["rocarea"], comm, judged.weights)
+    return Contest(on, measure.name, ours, theirs, gains, useful)
+
+
+def is_clear(gain: Interval, *values: float) -> bool:
+    """Return whether a measure is clearly better, for the interval of the difference and both values. Local."""
+    return bool(gain.low > 0 and gain.value >= CLEARLY_BETTER * max(values))
+
+
+def advise(check: QuickCheck | None, measure: Measure, chance: bool, no_bias: str = "") -> str:
+    """Return advice: a quick ROCArea model is clearly better than the run's, or what else may help; or "". Local."""
+    contest = None if check is None else check.contest
+    if check is None or contest is None:
+        return f"Use the measure rocarea instead, {COMPARE}" if chance and not measure.family.compares_pairs else ""
+    if chance and not contest.useful:
+        return (
+            f"A quick ROCArea model does not clearly do so either: its ROCArea is {contest.theirs['rocarea']:.3f} on "
+            f"{contest.on}. Other columns may help, or standardized ones, or more rows."
+        )
+    better = is_clear(contest.gains["measure"], contest.ours["measure"], contest.theirs["measure"])
+    worse = contest.gains["rocarea"].low > 0 and contest.gains["rocarea"].value >= CLEARLY_WORSE
+    if not (chance or better or worse):
+        return ""
+    values = [_compared(contest, "measure")] if better or not worse else []
+    values += [_compared(contest, "rocarea")] if worse or chance else []
+    begin = (
+        "A quick ROCArea model has"
+        if chance or not worse
+        else "This model ranks clearly worse than a quick ROCArea model, which has"
+    )
+    said = [
+        f"{begin} {' and '.join(values)}, on {contest.on}.",
+        *filter(None, [_describe_beta(check) if chance else ""]),
+    ]
+    instead = f"use the measure rocarea with lambda {check.lam:g} instead, {COMPARE}"
+    said.append(f"{no_bias} Or {instead}" if no_bias and not chance else f"U{instead[1:]}")
+    return " ".join(said)
+
+
+def _describe_beta(check: QuickCheck) -> str:
+    """Return a sentence on the BETA for which training for pauc@BETA gains something; "" if none is known. Local."""
+    if math.isnan(check.least_beta):
+        return ""
+    beta = min(rounded_up(check.least_beta, 2), 1.0)
+    return (
+        f"Training for pauc@BETA does not end with such a model if BETA is {beta:g} or more: the ROCArea model gives "
+        f"positive rows a higher score, on average, than the {100 * beta:.2g} % of the negative rows with the highest "
+        "scores."
+    )
+
+
+def _compared(contest: Contest, name: str) -> str:
+    """Return the value of the ROCArea model and, if it is clearly better, that of the run's model and the interval."""
+    gain, measure = contest.gains[name], "rocarea" if name == "rocarea" else contest.measure
+    more = "less" if measure == "error-rate" else "more"
+    if not gain.low > 0:  # not clearly better, or no interval
+        return f"{SHOWN.get(measure, measure)} {contest.theirs[name]:.3f}"
+    interval = f" ({gain.low:.3f} to {gain.high:.3f} {more}, with 95 % confidence)"
+    return f"{SHOWN.get(measure, measure)} {contest.theirs[name]:.3f} instead of {contest.ours[name]:.3f}{interval}"
+
 
 SHARE, LEAST_SECONDS = 0.1, 2.0
 LEAST_ROWS, MOST_ROWS = 2000, 10**6
@@ -64,12 +198,7 @@ class _OutOfTime(Exception):
 
 
 class Checker:
-    """Checks the model of one run on a sample of its rows. Creating it is **collective**.
-
-    `block` has this rank's training rows; `measure` is not ROCArea; `seconds` and `evaluations` say how long the run
-    took, and w, (p,) or with a bias (p + 1,), is its result. `memory` is what a rank has for the check, if it is
-    limited.
-    """
+    """Checks the model w of one run on a sample of its rows. Creating it is **collective**."""
 
     def __init__(
         self,
@@ -152,8 +281,8 @@ class Checker:
         weights = self._block.weights
         training_weights = np.where(training, 1.0 if weights is None else weights, 0.0)
         rows = PathRows(replace(self._block, weights=training_weights), self._comm)
-        step = self._step(self._block.features)
-        problem = Problem("rocarea", GRID, n_folds, seed=0, settings=self._quick(DEFAULT), step=step)
+        distribution = Distribution(step=self._step(self._block.features))
+        problem = Problem("rocarea", GRID, n_folds, 0, self._quick(DEFAULT), distribution)
         points = search(rows, problem, self._late).points
         if not means(points, "rocarea"):
             raise _OutOfTime
@@ -248,10 +377,7 @@ class FoldComparison(NamedTuple):
         return self._asdict() | {"gain": self.gain.as_json()}
 
     def warning(self, measure: str, chance: bool) -> str:
-        """Return a warning if the ROCArea models are clearly better, or the path's models are useless; otherwise "".
-
-        `chance` says whether the path's model ranks no better than chance; by `measure` they were compared.
-        """
+        """Return a warning if the ROCArea models are clearly better, or those of the path are useless; otherwise ""."""
         clear = is_clear(self.gain, self.ours, self.theirs)
         if not clear and not chance:
             return ""
@@ -270,11 +396,7 @@ def compare_on_folds(
     stop_wanted: Callable[[], bool],
     rule: str = "best",
 ) -> FoldComparison | None:
-    """Train quick ROCArea models on the folds of a path, and compare them with its models. **Collective.**
-
-    `points` are those of the path on the root, and `rule` is that by which it chooses. Returns the comparison on the
-    root; None on the other ranks, and if it was stopped or has no folds to compare.
-    """
+    """Compare quick ROCArea models on the folds of a path with its `points`, on the root. **Collective.**"""
     by = problem.select or problem.measure
     outcome = search(rows, replace(problem, measure="rocarea", select=by, bias=None), stop_wanted)
     if outcome.stopped or not rows.comm.is_root:

@@ -62,22 +62,7 @@ def shard(
     comm: Communicator,
     observer: ConversionObserver = ConversionObserver(),  # noqa: B008 - without state
 ) -> ShardResult:
-    """Make data sets of files or of rows in memory. **Collective.**
-
-    Parameters
-    ----------
-    request : ShardRequest
-        What the user asks for.
-    comm : Communicator
-        The ranks that read and write.
-    observer : ConversionObserver
-        Is told of the progress.
-
-    Raises
-    ------
-    InputError
-        On all ranks, if the request contradicts itself, files have a fault, or there is a data set already.
-    """
+    """Make data sets of files or of rows in memory. **Collective.**"""
     data, output, reading = request.data, Path(request.output), request.reading
     if isinstance(data, Arrays):
         weight, group = (None if data.weights is None else "weights"), (None if data.groups is None else "groups")

@@ -71,15 +71,9 @@ def are_tables(data: Any, comm: Communicator) -> bool:
 def as_data_sets(
     request: TrainRequest, comm: Communicator, observer: TrainObserver, clock: Clock
 ) -> Iterator[DataSets]:
-    """Make data sets of the files or the table of a request. **Collective.**
+    """Make data sets of the files or the table of a request; temporary ones are removed at the end. **Collective.**
 
-    Temporary data sets are removed at the end, also after an error. What messages call them is then what users know.
-
-    Raises
-    ------
-    InputError
-        On every rank, if options contradict each other, a folder for the shards is needed and not named, the files
-        cannot be read, or training or test rows are of one class.
+    Messages call them as users know them.
     """
     several, in_memory, kept = frames.on_several_hosts(comm), is_frame(request.data), request.shards is not None
     base, names, same_rows = Path(request.shards or ""), list[str](), False
@@ -116,7 +110,9 @@ def as_data_sets(
             if not made:
                 data_sets = [read_manifest(directory), *([read_manifest(base / "test")] if split else [])]
             training, held_out = data_sets[0], data_sets[1] if split else None
-            _check_classes(training, whole)
+            if not (training.n_pos and training.n_neg):
+                label = "positive" if training.n_pos else "negative"
+                raise InputError(f"{whole}: all {training.n} training rows are {label}; two classes are needed")
             test_set = read_manifest(test) if test is not None and is_data_set(test) else held_out
             if test_set is not None and not (test_set.n_pos and test_set.n_neg):
                 raise InputError(
@@ -177,12 +173,6 @@ def _check_free(folder: Path, directory: Path) -> None:
         )
 
 
-def _check_classes(training: Manifest, whole: str) -> None:
-    if not (training.n_pos and training.n_neg):
-        label = "positive" if training.n_pos else "negative"
-        raise InputError(f"{whole}: all {training.n} training rows are {label}; two classes are needed")
-
-
 def _make(
     request: TrainRequest,
     files: Sequence[str],
@@ -191,12 +181,9 @@ def _make(
     comm: Communicator,
     observer: TrainObserver,
 ) -> list[Manifest]:
-    """Convert the rows, unless the run is resumed and an earlier start has made their shards. **Collective.**
+    """Convert the rows; return no data sets if the run is resumed, and an earlier start has made them. **Collective.**
 
-    Returns the data sets; none if an earlier start has made them.
-
-    A table in memory is always converted, since nothing else shows that it is still the same: then the checkpoint is
-    refused if the rows have changed.
+    A table in memory is always converted, since nothing else shows that it is the same: else the checkpoint is refused.
     """
     from distsms.ingest.convert import convert  # which loads parts of SciPy
 
@@ -233,11 +220,7 @@ def _make(
 
 @contextlib.contextmanager
 def as_files(data: Any, files: Sequence[str], folder: Path, comm: Communicator) -> Iterator[Sequence[str]]:
-    """Yield files with the rows of all ranks: `files`, or for rows in memory temporary ones, of each rank's rows.
-
-    **Collective.** The temporary files are in a folder that all ranks see, and which is made if necessary. Messages do
-    not name them.
-    """
+    """Yield files with the rows of all ranks: `files`, or temporary ones of rows in memory. **Collective.**"""
     if not (is_frame(data) or isinstance(data, Arrays)):
         yield files
         return
@@ -280,10 +263,7 @@ def _record(request: TrainRequest, files: Sequence[str]) -> dict[str, Any]:
 
 
 def _check_record(base: Path, record: dict[str, Any]) -> None:
-    """Raise InputError if the shards that are there were made from other files, or with other options. On the root.
-
-    Shards of earlier versions have no record, or one of fewer options.
-    """
+    """Raise InputError if the shards were made from other files, or with other options. On the root."""
     path = base / RECORD
     if not path.exists():
         return

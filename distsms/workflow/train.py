@@ -1,9 +1,4 @@
-"""A training as a user asks for it: from files, tables or rows in memory to a model that is judged on test rows.
-
-`train` decides what the command line, `distsms.train` and `SMSClassifier` leave open, makes all checks, and returns
-what it found as data. It prints nothing, and tells an observer of its progress. Messages name options as the command
-line writes them.
-"""
+"""A training as a user asks for it: from files, tables or rows in memory to a model that is judged on test rows."""
 
 from __future__ import annotations
 
@@ -14,7 +9,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -25,7 +20,7 @@ from distsms.base.wording import Message, option
 from distsms.features import feature_map
 from distsms.ingest import frames
 from distsms.ingest.file_names import is_data_set
-from distsms.ingest.formats.registry import format_of, print_warning
+from distsms.ingest.formats.registry import format_of
 from distsms.ingest.options import ConversionObserver
 from distsms.matrix.normalization import Normalization
 from distsms.metrics import calibration
@@ -48,20 +43,16 @@ from distsms.training.fit import Fit, loaded_run
 from distsms.training.rows import TrainingObserver
 from distsms.training.solver_choice import choose_solver, settings_for
 from distsms.training.task import RunOptions, TrainingTask
-from distsms.workflow import tables
+from distsms.workflow import auto_lambda, tables
+from distsms.workflow.auto_lambda import DEFAULT, LambdaChoice
 from distsms.workflow.decisions import Decisions
 from distsms.workflow.folds import labels_warning
-from distsms.workflow.lambda_search import DEFAULT
 from distsms.workflow.provenance import describe_data_set, describe_rows
-from distsms.workflow.quick_check import RESERVE, QuickCheck
 from distsms.workflow.requests import Arrays, TrainRequest
-from distsms.workflow.rocarea_check import Checker
+from distsms.workflow.rocarea_check import RESERVE, Checker, QuickCheck
 from distsms.workflow.tables import DataSets
 from distsms.workflow.trained_model import TrainedModel, TrainingScores
 from distsms.workflow.verdict import SUSPICIOUS, AreaOnTest, LeakingColumn, leaking_columns, why_chance
-
-if TYPE_CHECKING:
-    from distsms.workflow.auto_lambda import LambdaChoice
 
 CHECKPOINT_EVERY = 300.0
 """Seconds between two checkpoints, unless the user says otherwise."""
@@ -142,22 +133,9 @@ def train(
 ) -> Trained:
     """Train a linear model to a proved gap, and judge it on test rows if there are some. **Collective.**
 
-    Parameters
-    ----------
-    request : TrainRequest
-        What the user asks for.
-    comm : Communicator
-        The ranks that share the rows.
-    observer : TrainObserver
-        Is told of the progress.
-    stop_wanted : callable
-        Asked on every rank at each evaluation; True on any rank ends the run with what it has.
-
-    Raises
-    ------
-    InputError
-        On all ranks, if the request contradicts itself, or something that it names cannot be read or written. All
-        checks that need no rows are made before the rows are read.
+    `stop_wanted` is asked on every rank at each evaluation; True on any rank ends the run with what it has. Raises
+    InputError on all ranks if the request contradicts itself, or something that it names cannot be read or written; all
+    checks that need no rows are made before the rows are read.
     """
     clock = Clock(comm.bytes_moved)
     if tables.are_tables(request.data, comm):
@@ -200,7 +178,16 @@ def _train(
     task, test, choice = decided.task, decided.test, None
     if decided.automatic:
         with clock.phase("lambda"):
-            choice = _choose_lambda(request, task, comm, stop_wanted)
+            choice = auto_lambda.choose_lambda(
+                task.data,
+                task.measure,
+                comm,
+                task.settings,
+                task.bias,
+                task.distribution,
+                stop_wanted=stop_wanted,
+                budget=None if request.memory is None else MemoryBudget(int(request.memory / 2)),
+            )
         task = replace(task, settings=replace(task.settings, lam=choice.lam))
     if request.lam in (None, "auto"):
         observer.chose_lambda(task.settings.lam, choice, decided.resumed)
@@ -229,7 +216,7 @@ def _train(
     if test is not None:
         gc.collect()  # the memory of the training rows is needed for the test rows
         with clock.phase("test"):
-            trained.test, trained.area = comm.surviving(lambda: _judge(trained, decided, comm))
+            trained.test, trained.area = comm.surviving(lambda: _judge(trained, decided, comm, observer))
         info.update(run.findings(), test=trained.test, test_rows=trained.area.as_json())
         observer.tested(trained)
     trained.usage = comm.surviving(lambda: run.usage(comm))
@@ -267,8 +254,7 @@ def train_task(
 ) -> TrainedModel:
     """Fit a model, and find out on its training rows what it is worth. **Collective.**
 
-    Besides the solver's evaluations, this makes one pass over the rows for their scores, which are sorted over all
-    ranks. If a rank dies, its rows are read again by the others, and the step that it took part in is repeated.
+    This takes one pass besides the evaluations. If a rank dies, the others read its rows, and repeat the step.
     """
     measure, decisions, clock = task.measure, steps.decisions, clock or Clock(comm.bytes_moved)
     check = steps.check and not measure.family.compares_pairs and not measure.family.log_loss
@@ -377,7 +363,9 @@ def _decide(request: TrainRequest, sets: DataSets | None, comm: Communicator, ob
         data: Manifest | DataBlock | None = sets.training if sets else block
         data = read_manifest(tables.of_paths(request.data)[0]) if data is None else data
         manifest = data if isinstance(data, Manifest) else None
-        lam = resumed or request.lam or ("auto" if _of_tables(manifest) and not request.resume else DEFAULT)
+        sources = [] if manifest is None else [str(file.get("name", "")) for file in manifest.source]
+        automatic = any(format_of(name) == "table" for name in sources) and not request.resume
+        lam = resumed or request.lam or ("auto" if automatic else DEFAULT)
         if lam == "auto" and request.features_of is not None:
             raise InputError(
                 f"{option('lam', 'auto')} would choose on rows whose labels have made the features; give a number, or "
@@ -423,11 +411,6 @@ def _rows(request: TrainRequest, comm: Communicator) -> tuple[DataBlock, str | N
     return block, in_memory.fingerprint(X, block.labels, block.first_row, comm, block.weights, block.groups)
 
 
-def _of_tables(manifest: Manifest | None) -> bool:
-    """Return whether a data set was made from tables, so that its lambda is chosen automatically. Local."""
-    return manifest is not None and any(format_of(str(file.get("name", ""))) == "table" for file in manifest.source)
-
-
 def lambda_of_checkpoint(folder: Path) -> float | None:
     """Return the lambda of the run that is to be resumed; None if the folder has no readable checkpoint. Local."""
     for name in (checkpoint.NEWEST, checkpoint.OLDER):
@@ -461,11 +444,7 @@ def _task(
 
 
 def start_vector(begin: Model, data: Manifest | DataBlock, bias: float | None, name: str = "start") -> Floats:
-    """Return the coefficients of a model to begin from, (p,) or with a bias (p + 1,). Local.
-
-    Raises InputError, which calls the model `name`, if it has more columns than the data, or was made for rows that
-    were normalized otherwise.
-    """
+    """Return the coefficients of a model, called `name`, to begin from, (p,) or with a bias (p + 1,). Local."""
     normalization = data.normalization if isinstance(data, Manifest) else Normalization()
     coded = data.coded if isinstance(data, Manifest) else NOT_CODED
     if begin.coded.maps != coded.maps:
@@ -506,24 +485,6 @@ def _reading_of_test(request: TrainRequest, manifest: Manifest, test: str | os.P
     return inputs.InputOptions(request.ignore_new, weight=request.reading.get("weight"), group=group)
 
 
-def _choose_lambda(
-    request: TrainRequest, task: TrainingTask, comm: Communicator, stop_wanted: Callable[[], bool]
-) -> LambdaChoice:
-    """Choose lambda by a quick cross-validation, within half of the memory. **Collective.**"""
-    from distsms.workflow.auto_lambda import choose_lambda  # which loads parts of SciPy
-
-    return choose_lambda(
-        task.data,
-        task.measure,
-        comm,
-        task.settings,
-        task.bias,
-        task.distribution,
-        stop_wanted=stop_wanted,
-        budget=None if request.memory is None else MemoryBudget(int(request.memory / 2)),
-    )
-
-
 def _save(request: TrainRequest, saved: Model, comm: Communicator) -> None:
     """Write the model, if the request names a file for it. **Collective.**"""
     with comm.fail_together():
@@ -531,17 +492,16 @@ def _save(request: TrainRequest, saved: Model, comm: Communicator) -> None:
             model.save_or_rescue(request.output, saved)
 
 
-def _judge(trained: Trained, decided: _Decided, comm: Communicator) -> tuple[dict[str, float], AreaOnTest]:
-    """Return the measures on the test rows, and their ROCArea with its interval. **Collective.**
-
-    The model is also compared with the quick ROCArea model of the run, unless test rows are training rows.
-    """
+def _judge(
+    trained: Trained, decided: _Decided, comm: Communicator, observer: TrainObserver
+) -> tuple[dict[str, float], AreaOnTest]:
+    """Return the measures on the test rows, and their ROCArea with its interval. **Collective.**"""
     run, test = trained.run, os.fspath(decided.test or "")
     quick = run.rocarea_model(trained.model)
     with run.fit.rows.reading:
         scored = scoring.score([trained.model, *([quick] if quick else [])], test, comm, decided.reading)
     for note in scored.notes if comm.is_root else ():
-        print_warning(note)
+        observer.cautioned(note)
     scores, labels, weights = scored.counted_scores()
     groups = scored.counted_groups
     measures = headline_measures(run.task.measure, scores, labels, run.threshold, comm, weights, groups)

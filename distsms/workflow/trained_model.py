@@ -14,6 +14,7 @@ from distsms.base.timing import Clock
 from distsms.base.typing import Floats, Hashes, Labels
 from distsms.base.usage import maximum_usage, resource_usage
 from distsms.base.wording import Message, marked, option
+from distsms.losses.binned import WIDE
 from distsms.metrics.differences import JudgedRows
 from distsms.metrics.row_sample import describe_share, share_of_training_rows
 from distsms.models import model
@@ -24,23 +25,21 @@ from distsms.parallel.communicator import Communicator
 from distsms.shards.dataset import DataBlock
 from distsms.training.fit import Fit
 from distsms.training.task import TrainingTask
-from distsms.workflow.advice import (
-    describe_chance,
-    describe_constant,
-    describe_idleness,
-    describe_no_bias,
-    describe_unseen,
-)
 from distsms.workflow.provenance import model_info, provenance
-from distsms.workflow.quick_check import QuickCheck, advise, judge
+from distsms.workflow.rocarea_check import QuickCheck, advise, judge
 from distsms.workflow.verdict import (
     ALL_TIED,
     AreaOnTest,
     LeakingColumn,
     area_on_test,
+    describe_chance,
+    describe_constant,
     describe_doubt,
+    describe_idleness,
     describe_leaks,
+    describe_no_bias,
     describe_test,
+    describe_unseen,
 )
 
 if TYPE_CHECKING:
@@ -50,6 +49,11 @@ FEW_REACH = 0.02
 """If a smaller share of the positive held-out rows reaches the threshold for a condition, there is a warning."""
 FACTOR = 1.2
 """A mean probability that differs from the share of positive rows by more than this factor gets a warning."""
+
+
+def was_too_wide(result: Result) -> bool:
+    """Return whether the interval of J by bins was wider than it should be in some evaluations."""
+    return WIDE in (result.ways or {})
 
 
 @dataclass(frozen=True)
@@ -206,10 +210,7 @@ class TrainedModel:
         return model.from_training(self.check.w, info, self.task.manifest)
 
     def compare(self, scored: ScoredRows, name: str, comm: Communicator) -> None:
-        """Compare this model with the ROCArea model on test rows. **Collective.**
-
-        `scored` has the scores of this model first, and then those of the ROCArea model.
-        """
+        """Compare this model, the first in `scored`, with the ROCArea model on test rows. **Collective.**"""
         assert self.check is not None
         (ours, labels, weights), (theirs, _, _) = scored.counted_scores(0), scored.counted_scores(1)
         numbers = scored.first_row + np.flatnonzero(scored.counted)
@@ -225,11 +226,7 @@ class TrainedModel:
         groups: Hashes | None = None,
         same_rows: bool = False,
     ) -> AreaOnTest:
-        """Find out whether this model ranks test rows better than chance, and whether it overfits. **Collective.**
-
-        `scores`, `labels`, `weights` and `groups` are those of the test rows on this rank, (n_local,). `same_rows` says
-        whether they are known to be the training rows.
-        """
+        """Find out whether this model ranks test rows better than chance, and whether it overfits. **Collective.**"""
         manifest, of_training, choice = self.task.manifest, self.scores, self.lambda_choice
         on_folds = choice.on_folds if choice else None
         check_perfect = manifest is not None and manifest.table is not None and not of_training.leaks
@@ -278,7 +275,7 @@ class TrainedModel:
         info |= self.findings() | ({"row_sample": scores.sample} if scores.sample else {})
         trace = fit.options.trace
         info |= {"trace": None if trace is None else os.path.abspath(trace), "usage": usage}
-        if survived := comm.bcast([survived.as_json() for survived in fit.rows.survived]):
+        if survived := comm.bcast([survived._asdict() for survived in fit.rows.survived]):
             info["survived"] = survived
         if self.lambda_choice:
             info["auto_lambda"] = self.lambda_choice.as_json()

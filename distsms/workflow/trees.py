@@ -1,12 +1,8 @@
 """Tune and train the boosted trees of XGBoost and LightGBM by random search, with the same budget for both.
 
-They show what a model that is not linear can reach on the same data. Each setting has a number. Setting 0 has a
-learning rate (eta) of 0.1, and otherwise the defaults of the library: trees of depth 6 in XGBoost, of 31 leaves in
-LightGBM. Every other setting is drawn at random, but in the same way in every run and for both libraries, so that a
-larger budget adds settings to those of a smaller one. A setting is tried on training rows only: trees are trained on
-four fifths of them, and the number of rounds is the one at which the measure on the other fifth is best. This best
-measure is the value of the setting. With the best setting, trees are then trained on all training rows for the same
-number of rounds.
+Setting 0 has a learning rate of 0.1 and otherwise the library's defaults. The others are drawn at random, alike in
+every run and for both libraries, so that a larger budget adds settings. A setting is trained on four fifths of the
+training rows: the best measure on the other fifth is its value, and says for how many rounds all rows are then trained.
 """
 
 from __future__ import annotations
@@ -95,11 +91,7 @@ def attempt(
     groups: Hashes | None = None,
     library: str = XGBOOST,
 ) -> TrialResult:
-    """Try a setting on training rows X (n, p), y (n,), and evaluate it on those `held_out` (n,). Local.
-
-    The measure stops the rounds and is returned: PRBEP or GAUC if it is one of these, and else ROCArea. If `held_out`
-    is None, nothing is tried: the value of the result is NaN, and its number of rounds is a constant.
-    """
+    """Try a setting on training rows, and evaluate it on those `held_out`; NaN if there are none. Local."""
     if held_out is None:
         return TrialResult(np.nan, MOST_ROUNDS // 20)
     training, validation = (

@@ -1,13 +1,9 @@
-"""Whether a trained model ranks better than chance, and hints that it may be worse in use than its measures say.
+"""Whether a trained model ranks better than chance, hints that it may be worse in use, and what to use instead.
 
-A small gap does not mean that a model is useful: if the minimum of J is at w = 0, the best model gives all rows the
-same score. So the scores of the training rows decide. A model ranks no better than chance if all scores are equal, or
-if its ROCArea on these rows is not more than two standard errors above 0.5.
-
-A model with many features can pass this on noise, because it learns its training rows by heart. So test rows decide as
-well, if there are any and they have enough rows of both classes (`AreaOnTest`).
-
-For a training within groups, GAUC takes the place of ROCArea, and groups take the place of rows.
+A small gap does not mean that a model is useful: if the minimum of J is at w = 0, all scores are equal. A model ranks
+no better than chance if they are, or if its ROCArea (after a training within groups: GAUC) on the training rows is not
+more than two standard errors above 0.5. A model with many features can pass this on noise, which it learns by heart; so
+test rows decide as well, if they have enough rows of both classes (`AreaOnTest`).
 """
 
 from __future__ import annotations
@@ -20,14 +16,16 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from distsms.base.measures import Measure, display_name
+from distsms.base.measures import GROUPED, Measure, display_name
 from distsms.base.typing import Floats, Hashes, Labels
-from distsms.base.wording import Message, option
+from distsms.base.wording import Message, marked, option
 from distsms.metrics.confidence import LEVEL, Interval, rocarea_interval
 from distsms.metrics.estimates import MeanEstimate, rocarea_estimate
 from distsms.metrics.ranking import placements, rocarea
 from distsms.metrics.row_weights import effective_sizes, masses
 from distsms.metrics.within_groups import gauc_estimate, gauc_interval
+from distsms.optim.result import Result, Status, largest_gain
+from distsms.optim.settings import Settings
 from distsms.parallel.communicator import Communicator
 from distsms.shards.dataset import DataBlock
 from distsms.shards.table_schema import Table
@@ -52,11 +50,10 @@ ERRORS standard errors on the training rows, and half the interval on the test r
 
 
 class AreaOnTest(NamedTuple):
-    """The ROCArea on test rows with its interval, and the numbers of positive and negative test rows.
+    """The ROCArea on test rows, or GAUC, with its interval, and the numbers of positive and negative test rows.
 
-    `effective` is the smaller of the effective numbers of positive and negative rows (`row_weights.effective_sizes`).
-    If `measure` is within groups, `area` is GAUC, and `effective` the effective number of groups. `training_rows` is
-    the share of the rows that are training rows.
+    `effective` is the smaller effective number of rows of a class (`row_weights.effective_sizes`), or that of groups;
+    `training_rows` is the share of the rows that are training rows.
     """
 
     area: Interval
@@ -125,11 +122,7 @@ def area_on_test(
     measure: Measure = ROCAREA,
     groups: Hashes | None = None,
 ) -> AreaOnTest:
-    """Return the ROCArea of the scores of test rows, (n_local,) on this rank, with its interval. **Collective.**
-
-    If the measure that was trained for is within groups, and the rows have groups, this is GAUC. If all scores are
-    equal, the area is 0.5 whatever the rows are, and has no interval.
-    """
+    """Return the area of the scores of test rows with its interval; equal scores have none. **Collective.**"""
     n_pos, n_neg = map(int, masses((labels > 0, labels < 0), None, comm))
     if measure.within_groups and groups is not None:
         estimate = gauc_estimate(measure.within_groups, scores, labels, groups, comm, weights)
@@ -159,13 +152,8 @@ def why_chance(
 ) -> str:
     """Return why scores rank no better than chance, or an empty string if they rank better. **Collective.**
 
-    `scores`, `labels` and `weights`, (n_local,), are those of the rows on this rank that count, and `rocarea` is their
-    ROCArea over all ranks; if that is NaN, the only reason that is looked for is that all scores are equal. `within`,
-    the GAUC of these scores, takes the place of ROCArea.
-
-    The standard error is DeLong's. Its square is at most A (1 - A) / min(n+, n-) for an area A and n+ positive and n-
-    negative rows (with weights: effective numbers of rows). If this bound already shows that the model is useful, the
-    standard error is not computed.
+    If `rocarea` is NaN, only equal scores are a reason; `within`, their GAUC, takes its place. DeLong's standard error
+    is at most the root of A (1 - A) / min(n+, n-) for an area A: it is computed only if this bound does not suffice.
     """
     if scores_tie(scores, comm):
         return ALL_TIED
@@ -196,11 +184,8 @@ class LeakingColumn(NamedTuple):
 def leaking_columns(block: DataBlock, table: Table, w: Floats, n_pos: int, comm: Communicator) -> list[LeakingColumn]:
     """Return the columns that rank the training rows almost perfectly by themselves, the best first. **Collective.**
 
-    `table` has the columns that the features are made of, w (p,) the coefficients of the model.
-
-    A column ranks the rows by its part of the model's scores: the sum of its features, each with its weight. Columns
-    with many features are left out, since they can learn the rows by heart. Of the others, the MOST_COLUMNS with the
-    largest weights are looked at. This costs as much as that many evaluations of the objective.
+    A column ranks by its part of the scores. Columns with many features are left out, since they can learn the rows by
+    heart; the others are tried from the largest weights on, which costs as much as `MOST_COLUMNS` evaluations.
     """
     starts = table.feature_starts
     features = [slice(start, end) for start, end in pairwise(starts)]
@@ -263,11 +248,9 @@ def describe_test(
     folds: OnFolds | None = None,
     automatic: bool = False,
 ) -> str:
-    """Return a warning if ROCArea on test rows is too good, unclear, or far below that of the training rows; else "".
+    """Return a warning if the area on test rows is too good, unclear, or far below that in training; else "".
 
-    Local. That a model has learned its rows by heart is said only where held-out folds show it as well: one split
-    alone may be unlucky, and its test rows may be of another kind. `data` is what is known of the training rows,
-    `check_perfect` says whether a ROCArea of 1 is suspicious, and `automatic` whether the folds have chosen lambda.
+    That a model has learned its rows by heart is said only where held-out folds show it, too: one split may be unlucky.
     """
     area, before, name = test.area.value, training[test.measure.name], test.name
     if area > PERFECT and check_perfect and test.enough:
@@ -310,3 +293,129 @@ def describe_test(
             f" ({held_out} on them): the test rows are of another kind, or the split is unlucky."
         )
     return Message(f"{clear} {unclear}".rstrip())
+
+
+OTHER_COLUMNS = "Another lambda will hardly help; other columns or more rows may."
+
+
+def rounded_up(value: float, digits: int) -> float:
+    """Return a number of at least 0, rounded up to so many significant digits. Local."""
+    if not value:
+        return 0.0
+    rounded = float(f"{value:.{digits - 1}e}")
+    step = 10.0 ** (math.floor(math.log10(value)) - digits + 1)
+    return float(f"{rounded if rounded >= value else rounded + step:.{digits}g}")
+
+
+def largest_lambda(settings: Settings, result: Result) -> float:
+    """Return a lambda from which on, by the proved lower bound, J(0) is within the wanted gap of min J. Local."""
+    gain = largest_gain(result.J_at_zero, result.lower_bound, settings.lam, settings.lam)
+    return settings.lam * min(1.0, gain / (settings.target(result.J_at_zero) or gain or 1.0))
+
+
+def describe_chance(
+    why: str,
+    measure: Measure,
+    settings: Settings,
+    bias: float | None,
+    result: Result,
+    n_pos: int,
+    weights: tuple[float, float] | None = None,
+    no_lambda_helps: bool = False,
+) -> str:
+    """Return sentences on a model that ranks no better than chance for this reason, and what to do. Local."""
+    said = [f"This model ranks no better than chance: {why}."]
+    below = largest_lambda(settings, result)
+    if result.status is not Status.PROVED:
+        more = "allow it more evaluations or time, or take a larger lambda"
+        rounding = result.status is Status.ROUNDING
+        said.append(f"The run ended without a proof: {f'rounding errors, {result.detail}' if rounding else more}.")
+    elif measure.k not in (None, n_pos):
+        said.append(
+            f"K differs from the number of positive rows, {n_pos}. Then training can lower its risk by adding the same "
+            "number to all scores, which changes nothing in their order."
+        )
+    elif settings.l1 >= result.l1_limit:
+        said.append(f"l1 is too large: all coefficients are 0 from l1 = {result.l1_limit:.3g} on; take a smaller one.")
+    elif settings.l1 and (measure.family.smooth_by_itself or measure.family.compares_pairs):
+        said.append(
+            f"l1 or lambda is too large: use an {option('l1')} below {settings.l1:g}, or {option('lam', 'auto')}."
+        )
+    elif measure.family.compares_pairs:
+        said.append(
+            OTHER_COLUMNS
+            if no_lambda_helps
+            else f"This lambda is too large: use {option('lam', 'auto')}, or a lambda below {float(f'{below:.1g}'):g}."
+        )
+    elif result.idle:
+        lam, gain = f"{rounded_up(below, 1):g}", max(result.J_at_zero - result.lower_bound, 0.0)
+        said.append(
+            f"At every lambda above {lam}{' with this l1' if settings.l1 else ''}, training for this measure ends with "
+            "such a model: no w has a J that is lower than that of w = 0 by more than the gap to prove, "
+            f"{settings.target(result.J_at_zero):g} (at lambda {settings.lam:g}: by more than {gain:.2g})."
+        )
+        said += [text for text in [describe_distance(measure, result.slope_at_zero, weights)] if text]
+    return Message(" ".join([*said, marked(describe_no_bias(measure, bias))]).rstrip())
+
+
+def describe_no_bias(measure: Measure, bias: float | None) -> str:
+    """Return advice to add a constant feature where the measure depends on the threshold and there is none, or ""."""
+    if bias or not measure.family.has_threshold:
+        return ""
+    return Message(f"Train with {option('bias', 1)}: without it, a row is called positive if its score is at least 0.")
+
+
+def describe_constant(measure: Measure, l1: float, constant: float | None, bias: float) -> str:
+    """Return a warning if l1 made the weight of the `constant` 0 where the measure depends on it; else "". Local."""
+    if not (l1 and constant) or bias or measure.family.ignores_shift:
+        return ""
+    use = "probabilities" if measure.family.log_loss else "labels"
+    return Message(
+        f"l1 made the weight of the constant feature 0. So a row of zeros has the score 0, and the {use} may be wrong. "
+        "Give the constant feature a larger value, which makes its penalty smaller "
+        f"({option('bias', 10.0 * constant)}), or take a smaller l1."
+    )
+
+
+def describe_distance(measure: Measure, slope: float | None, weights: tuple[float, float] | None) -> str:
+    """Return a sentence on the distance D between the classes, which limits what training for the head can gain. Local.
+
+    D is from the mean m+ of the positive rows to the means of negative rows in which no row has a larger share than
+    1/K, with K as in `distsms.losses.pauc`, and K = n+ for PRBEP with n+ <= n-. `slope` is a bound on the length of the
+    shortest subgradient of R at w = 0, for pauc D and for PRBEP (2 n+ / n) D; so J >= J(0) - (the length)^2 / (2
+    lambda).
+    """
+    if weights is None or slope is None or not math.isfinite(slope):
+        return ""
+    positive, negative = weights
+    if measure.max_fpr is not None:
+        K, share, least = measure.max_fpr * negative, 1.0, "D^2 / (2 lambda)"
+    elif measure.family.can_be_vacuous and positive <= negative:
+        K, share = positive, 2 * positive / (positive + negative)
+        least = f"({share:.3g} D)^2 / (2 lambda)"
+    else:
+        return ""
+    return (
+        f"The distance D from the mean of the positive rows to the nearest mean of negative rows, in which no row has a"
+        f" larger share than 1/K, is at most {slope / share:.2g} (K = {K:.6g}), and J is at least 1 - {least}."
+    )
+
+
+def describe_unseen(why: str, training: Mapping[str, float] | None, automatic: bool) -> str:
+    """Return sentences on a model that ranks no better than chance on rows that it has not seen. Local."""
+    said = f"This model ranks no better than chance on rows that it has not seen: {why}."
+    if training is not None:
+        name = next((name for name in training if name in GROUPED), "rocarea")
+        said += f" What it has learned is the noise of its training rows, where its {display_name(name)} is "
+        said += f"{training[name]:.3f}."
+    auto = f"{option('lam', 'auto')} may find a better lambda; other columns or more rows may help."
+    return Message(f"{said} {OTHER_COLUMNS if automatic else auto}")
+
+
+def describe_idleness(result: Result) -> str:
+    """Return a sentence if a run ended without proof and with a model that is no better than w = 0; else "". Local."""
+    if result.status is Status.PROVED or not result.idle:
+        return ""
+    return (
+        "This model is not yet better than w = 0: allow more evaluations, or take a larger lambda, which needs fewer."
+    )

@@ -43,7 +43,7 @@ from distsms.shards.coded_columns import CodedColumns
 from distsms.shards.codes import Codes
 from distsms.shards.manifest import read_manifest
 from distsms.shards.publish import prepare, publish
-from distsms.shards.writer import finish_shard, stage_shard
+from distsms.shards.writer import ShardForm, finish_shard, stage_shard
 from scripts import records
 from scripts.compare.tables import markdown
 from scripts.experiments.common import STOPPED, output_of, run_program
@@ -102,7 +102,7 @@ def write_shard(folder: Path, first: int, rows: int, number: int) -> dict[str, A
     """Write one shard of the data set; return its entry of the manifest."""
     found = draw(first + number, min(SHARD_ROWS, rows - number * SHARD_ROWS))
     codes: list[Codes] = [found.codes[:, BYTE].astype(np.uint8), found.codes[:, WORD]]
-    staged = stage_shard(folder, number, found.numbers, "float32", codes=codes, coded=CODED)
+    staged = stage_shard(folder, number, found.numbers, ShardForm("float32", coded=CODED), codes=codes)
     return finish_shard(staged, found.labels, NUMBERS + CODED.p)
 
 

@@ -29,8 +29,7 @@ from distsms.optim.settings import Settings
 from distsms.shards.dataset import DataBlock
 from distsms.training.fit import fit
 from distsms.training.task import TrainingTask
-from distsms.workflow.decisions import decide
-from distsms.workflow.held_out import held_out
+from distsms.workflow.decisions import decide, held_out
 from distsms.workflow.path import ALONE, PathRows, Problem
 from distsms.workflow.requests import FOLDS
 from scripts import records

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -78,12 +77,13 @@ MANY = 30_000
 """Sets with more rows are divided once only."""
 
 
-@dataclass(frozen=True)
 class SetRows(ArrayRows):
     """Rows, with the encoding of their columns if they come from a table, which tells its attributes."""
 
-    table: Any = None  # type: ignore[assignment]
-    maps: dict[Any, Any] = field(default_factory=dict)  # the feature maps that were made from these rows
+    def __init__(self, X: Any, labels: NDArray[np.int8], table: Any = None) -> None:
+        super().__init__(X, labels)
+        self.table = table
+        self.maps: dict[Any, Any] = {}  # the feature maps that were made from these rows
 
     def take(self, rows: NDArray[Any]) -> SetRows:
         """Return some of the rows."""
@@ -118,7 +118,8 @@ def splits(paths: list[Path], every: int, most: int) -> Iterator[tuple[SetRows, 
     parts = [read(path) for path in paths]
     p = max(part.p for part in parts)
     for part in parts:
-        part.X.resize(part.X.shape[0], p)
+        part.X.resize(part.n, p)
+        part.p = p
     if len(parts) == 2:
         yield parts[0], parts[1]
     else:

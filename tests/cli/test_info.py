@@ -12,7 +12,7 @@ from distsms.cli import info
 from distsms.models import model
 from distsms.training.checkpoint import NEWEST
 from distsms.workflow.baseline_fits import BaselineStore
-from distsms.workflow.path_store import PathStore
+from distsms.workflow.path_result import PathStore
 from scripts.compare.grid import IDENTITY
 
 pytestmark = pytest.mark.serial

@@ -99,7 +99,7 @@ def test_info_leaves_out_what_is_empty(weighted, capsys):
 )
 def test_files_may_stand_behind_options(words):
     args = cli.parse(words)
-    assert (args.command, args.paths, args.test, args.json) == ("evaluate", ["m.h5"], "data/test", True)
+    assert (args.command, args.paths, args.test, args.json) == ("evaluate", ["m.h5", "data/test"], None, True)
 
 
 def test_other_commands_take_files_behind_options_too(capsys):

@@ -16,7 +16,7 @@ from distsms.cli import evaluate, info, progress, terminal
 from distsms.metrics.confidence import Interval
 from distsms.models import evaluation as evaluate_module
 from distsms.models.model import Model
-from distsms.workflow import baseline_text, path_text
+from distsms.workflow import baseline_text, path_result
 from distsms.workflow import evaluate as judging
 from distsms.workflow.choice import Point
 from distsms.workflow.method_results import BEST, MethodResult
@@ -78,7 +78,7 @@ def methods():
 
 def test_tables_fit(columns):
     results = list(methods())
-    assert_fits(formatting.format_table(*path_text.table(list(points()), "rocarea", None)), columns)
+    assert_fits(formatting.format_table(*path_result.points_table(list(points()), "rocarea", None)), columns)
     assert_fits(baseline_text.table(results, "rocarea"), columns)
     assert_fits(info._results(list(models())), columns)
     assert_fits(info._usages(list(models())), columns)

@@ -254,7 +254,7 @@ def test_attributes_of_the_user(comm, shared_dir, data):
         (FeatureOptions(10**6), "bins, not 1000000"),
         (FeatureOptions(8, attributes="/nowhere"), "cannot be read"),
         (FeatureOptions(None, trees=10**9), "trees"),
-        (FeatureOptions(None, trees=2, tree_rows=-5), "100 rows or more to grow on, not -5"),
+        (FeatureOptions(None, trees=2, tree_rows=-5), "100 rows or more, not -5"),
         (FeatureOptions(None, trees=2, seed=2**63), "a seed from 0 to"),
     ],
 )

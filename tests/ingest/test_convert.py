@@ -39,9 +39,9 @@ from tests.support.files import ALONE, on_root
 )
 def test_labels(found, positive, expected):
     meaning = interpret(map(float, found), positive)
-    assert (meaning.positive, meaning.negative) == expected
-    found_signs = to_signs(np.array(found, float), meaning.as_map(), "the labels").tolist()
-    assert found_signs == [1 if label == meaning.positive else -1 for label in found]
+    assert (meaning["+1"], meaning["-1"]) == expected
+    found_signs = to_signs(np.array(found, float), meaning, "the labels").tolist()
+    assert found_signs == [1 if label == meaning["+1"] else -1 for label in found]
 
 
 @pytest.mark.serial
@@ -62,9 +62,9 @@ def test_labels(found, positive, expected):
 )
 def test_labels_in_words(found, positive, expected):
     meaning = interpret(found, positive)
-    assert (meaning.positive, meaning.negative) == expected
+    assert (meaning["+1"], meaning["-1"]) == expected
     signs = [1 if label in np.atleast_1d(expected[0]).tolist() else -1 for label in found]
-    assert to_signs(np.array(found), meaning.as_map(), "the labels").tolist() == signs
+    assert to_signs(np.array(found), meaning, "the labels").tolist() == signs
 
 
 @pytest.mark.serial

@@ -13,7 +13,7 @@ from distsms.losses.registry import make_loss
 from distsms.matrix.augmented import with_bias
 from distsms.matrix.local import DenseRows, SparseRows
 from distsms.matrix.normalization import Normalization
-from distsms.optim import curvature, second_derivatives
+from distsms.optim import curvature
 from distsms.optim.evaluation import Request
 from distsms.optim.objective import Objective
 from distsms.optim.penalty import SquaredNorm
@@ -64,7 +64,7 @@ def test_sums_of_squares(kind):
     dense = np.column_stack([features.margins(np.eye(p)[j]) for j in range(p)])
     sample, weights = np.arange(0, 50, 3), np.linspace(0, 1, 17)
     mean, matrix = np.zeros(p), np.zeros((p, p))
-    second_derivatives.add_squares(features.row_entries(sample), weights, mean, matrix)
+    curvature.add_squares(features.row_entries(sample), weights, mean, matrix)
     np.testing.assert_allclose(mean, weights @ dense[sample], rtol=1e-12, atol=1e-14)
     expected = (dense[sample] * weights[:, None]).T @ dense[sample]
     np.testing.assert_allclose(np.tril(matrix), np.tril(expected), rtol=1e-12, atol=1e-14)
@@ -74,10 +74,10 @@ def test_sums_of_squares(kind):
 @pytest.mark.parametrize("n", [1, 2, 5, 400])
 def test_slopes_are_those_of_the_function(n):
     s = np.sort(np.random.default_rng(0).normal(size=n))
-    found = second_derivatives.slopes(s, 3 * s - 1)
+    found = curvature.slopes(s, 3 * s - 1)
     np.testing.assert_allclose(found, 3.0 if n > 1 else 0.0, rtol=1e-9)
     tied = np.round(s, 1)  # a slope is never that between equal scores
-    np.testing.assert_allclose(second_derivatives.slopes(tied, 3 * tied), 3.0 if len(set(tied)) > 1 else 0.0, rtol=1e-9)
+    np.testing.assert_allclose(curvature.slopes(tied, 3 * tied), 3.0 if len(set(tied)) > 1 else 0.0, rtol=1e-9)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -90,7 +90,7 @@ def test_the_matrix_is_near_the_second_derivatives(kind, comm):
         return
     rng = np.random.default_rng(1)
     w = 0.3 * rng.standard_normal(p)
-    L = second_derivatives.factor(objective.curvature(w, nu), p, lam, np.zeros(p))
+    L = curvature.factor(objective.curvature(w, nu), p, lam, np.zeros(p))
     ratios = []
     for v in rng.standard_normal((20, p)):
         h = 1e-4 * v
@@ -192,7 +192,7 @@ def test_rows_that_are_much_alike_have_no_curvature():
     features = DenseRows(np.repeat(np.eye(20)[:3] + 0.5, 200, axis=0))
     alike = Objective(features, objective.losses, objective.comm)
     sums = alike.curvature(np.arange(20.0), 0.1)
-    assert sums[0] == np.inf and second_derivatives.factor(sums, 20, 1e-3, np.ones(20)) is None
+    assert sums[0] == np.inf and curvature.factor(sums, 20, 1e-3, np.ones(20)) is None
 
 
 @pytest.mark.serial
@@ -201,7 +201,7 @@ def test_numbers_beyond_the_usual_range_give_no_matrix_or_a_finite_one(size):
     X = np.random.default_rng(0).normal(size=(50, 3)) * np.array([size, 1.0, 1 / size])
     with np.errstate(over="ignore"):
         sums, moments = np.concatenate([[50.0], X.sum(0), (X.T @ X).ravel()]), np.mean(X**2, axis=0)
-    found = second_derivatives.factor(sums, 3, 1e-6, moments)
+    found = curvature.factor(sums, 3, 1e-6, moments)
     assert found is None or np.isfinite(np.linalg.inv(found)).all()
 
 

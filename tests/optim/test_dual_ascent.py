@@ -16,8 +16,7 @@ from distsms.matrix.normalization import Normalization
 from distsms.matrix.side_by_side import SideBySide
 from distsms.optim import dual_ascent, dual_variables
 from distsms.optim.dual_ascent import ascend, gathered_rows, suits
-from distsms.optim.dual_kernels import pass_over_rows
-from distsms.optim.dual_variables import Multipliers, share_of_pairs
+from distsms.optim.dual_variables import Multipliers, pass_over_rows, share_of_pairs
 from distsms.optim.evaluation import Request
 from distsms.optim.objective import EPS, Objective
 from distsms.optim.penalty import SquaredNorm

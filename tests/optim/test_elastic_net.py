@@ -12,9 +12,8 @@ from hypothesis import strategies as st
 from scipy import optimize, sparse
 
 from distsms.base.errors import InputError
-from distsms.optim.elastic_planes import ElasticPlanes
+from distsms.optim.elastic_planes import ElasticPlanes, interior_point_mixture
 from distsms.optim.evaluation import Request
-from distsms.optim.interior_point import best_mixture
 from distsms.optim.penalty import ElasticNet, soft_threshold
 from distsms.optim.result import Status
 from distsms.optim.run import minimize
@@ -29,7 +28,9 @@ ABLE = [name for name in SOLVERS if solver_class(name).traits.l1]
 
 
 def bundle_of(p, lam, l1, zero_plane=True, capacity=40):
-    return ElasticPlanes(make_vectors("root", p, Communicator()), ElasticNet(lam, l1), zero_plane, capacity)
+    return ElasticPlanes(
+        make_vectors("root", p, Communicator()), ElasticNet(lam, l1), zero_plane=zero_plane, capacity=capacity
+    )
 
 
 @pytest.mark.serial
@@ -301,7 +302,7 @@ def test_interior_points_enclose_the_best_mixture(spread, most):
         planes = np.vstack([rng.normal(size=(k - 1, p)) * sizes * 10.0 ** -rng.uniform(0, 3, (k - 1, 1)), np.zeros(p)])
         d, shift = np.append(rng.random(k - 1), 0.0), rng.normal(size=p) * lam
         vectors = make_vectors("root", p, Communicator())
-        alpha, w, gap = best_mixture(vectors, planes, d, shift, l1, lam, 1e-9)
+        alpha, w, gap = interior_point_mixture(vectors, planes, d, shift, l1, lam, 1e-9)
         exact = [[Fraction(x) for x in row] for row in planes.tolist()]
         a, v, s = ([Fraction(x) for x in values.tolist()] for values in (alpha / alpha.sum(), w, shift))
         m = [sum(a[i] * exact[i][j] for i in range(k)) / sum(a) - s[j] for j in range(p)]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from distsms.optim.level_steps import LevelStepSchedule
+from distsms.optim.problem import LevelStepSchedule
 
 pytestmark = pytest.mark.serial
 

@@ -148,7 +148,7 @@ def test_one_pass_describes_the_columns(solver, comm, monkeypatch):
     X, y = data()
     problem, passes = objective(X, y, comm), []
     describe = problem.features.columns
-    monkeypatch.setattr(problem.features, "columns", lambda: passes.append(0) or describe())
+    monkeypatch.setattr(problem.features, "columns", lambda weights=None: passes.append(0) or describe())
     minimize(problem, Settings(lam=1e-2, solver=solver, max_evaluations=3))
     assert len(passes) == 1
 

@@ -21,12 +21,11 @@ from distsms.page.mpl import as_svg
 from distsms.parallel.communicator import Communicator
 from distsms.shards.dataset import write_data
 from distsms.workflow.choice import Point
-from distsms.workflow.method_results import MethodResult
+from distsms.workflow.method_results import Baseline, MethodResult
+from distsms.workflow.path_result import PathResult
 from distsms.workflow.report import (
     POINTS,
-    BaselineResult,
     OwnProbabilities,
-    PathResult,
     ReportData,
     ShownPoint,
     _trace,
@@ -217,8 +216,8 @@ def test_path_and_baseline(folds):
     found = [
         MethodResult(name, [0.1], False, 1.0, "", sure, less if name == "svm" else {}) for name in ("distsms", "svm")
     ]
-    path_result = PathResult(problem, points, "best")
-    baseline_result = BaselineResult(problem, found, [EVIL], "rocarea")
+    path_result = PathResult(points, "rocarea", "best", problem, None)
+    baseline_result = Baseline("folder", problem, "lmvm", "rocarea", methods=found, sentences=[EVIL])
     text, drawn = sections.compose(replace(report_data([1, -1, 1, -1]), path=path_result, baseline=baseline_result))
     page = Reader(text)
     assert "<script" not in text and EVIL in page.words

@@ -30,7 +30,7 @@ from distsms.shards.dataset import load_matrix, read_manifest, write_data
 from distsms.training import checkpoint
 from distsms.training.checkpoint import Rows
 from distsms.workflow.baseline_fits import BaselineStore, Fit
-from distsms.workflow.path_store import PathStore
+from distsms.workflow.path_result import PathStore
 
 
 class Kind(NamedTuple):

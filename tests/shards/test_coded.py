@@ -26,7 +26,7 @@ from distsms.shards.dataset import load, load_matrix, read_manifest, verify, wri
 from distsms.shards.row_shares import MemoryBudget
 from distsms.training import plan
 from distsms.workflow import folds
-from distsms.workflow.sample import Shares, load_sample
+from distsms.workflow.auto_lambda import Shares, load_sample
 from distsms.workflow.train import start_vector
 from tests.shards.test_streaming import assert_same, smallest
 from tests.support.examples import examples
@@ -215,7 +215,7 @@ def test_damaged_manifests_are_refused(tmp_path, change, message):
     ("codes", "message"),
     [
         (np.zeros((5, 2), int), r"whole numbers of shape \(n, 3\) are wanted"),
-        (np.zeros((5, 3)), "codes 0 are float64"),
+        (np.zeros((5, 3)), "codes 0: whole numbers"),
         (np.full((5, 3), 256), "codes 0 are not all from 0 to 255"),
         (np.full((5, 3), -1), "codes 0 are not all from 0 to 255"),
         (np.full((5, 3), 2), "codes 0: row 0: code 1 is 2, but must be below 1"),

@@ -20,6 +20,7 @@ from distsms.shards import dataset
 from distsms.shards.dataset import finish_shard, load, prepare, publish, read_manifest, stage_shard, verify, write_data
 from distsms.shards.manifest import COMPRESSIONS
 from distsms.shards.row_shares import MemoryBudget
+from distsms.shards.writer import ShardForm
 from tests.support.sharded import ALONE, as_array, draw, load_all
 
 
@@ -71,7 +72,7 @@ def test_rows_in_pieces(own_dir, dtype, compression):
     pieces = [X[:3], X[:0], X[3:20], X[20:]]
     pieces[2].indices = pieces[2].indices.astype(np.int64)
     prepare(own_dir)
-    staged = stage_shard(own_dir, 0, pieces, dtype, compression=compression)
+    staged = stage_shard(own_dir, 0, pieces, ShardForm(dtype, compression))
     publish(own_dir, [finish_shard(staged, y, 12)], label_map={"+1": 1, "-1": -1}, zero_based=True)
     np.testing.assert_array_equal(as_array(load(own_dir, ALONE).features), X.toarray().astype(dtype))
     assert read_manifest(own_dir).nnz == X.nnz and verify(own_dir) == []

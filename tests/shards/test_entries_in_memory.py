@@ -15,7 +15,7 @@ from distsms.ingest import convert as conversion
 from distsms.shards import dataset, entries_in_memory
 from distsms.shards.row_shares import MemoryBudget, rows_in_memory
 from distsms.shards.splits import Splitter
-from distsms.workflow.sample import Shares, load_sample
+from distsms.workflow.auto_lambda import Shares, load_sample
 from tests.support.conversion import convert
 from tests.support.examples import examples
 from tests.support.files import ALONE, on_root

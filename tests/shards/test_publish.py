@@ -27,7 +27,7 @@ def test_a_data_set_is_overwritten_only_on_request(own_dir):
     second = write_data(own_dir, X, -y, 2, overwrite=True)
     assert {shard.file for shard in first.shards}.isdisjoint(shard.file for shard in second.shards)
     assert set(os.listdir(own_dir)) == {"manifest.json", "notes.h5", *(shard.file for shard in second.shards)}
-    with pytest.raises(InputError, match=r"missing.* If the data set was replaced just now, run the command again"):
+    with pytest.raises(InputError, match=r"missing.* run again if it was just replaced"):
         load(first, ALONE)
     np.testing.assert_array_equal(load(own_dir, ALONE).labels, -y)
 

@@ -187,7 +187,7 @@ def test_a_column_is_a_feature_only_where_asked_for(tmp_path):
         ),
         ("a.svm", f"1 qid:1 1:1\n0 qid:{2**63} 1:1\n", {"group": "qid"}, r"a\.svm:2: .*the query id is above"),
         ("a.svm", "1 qid:1 1:1\n", {"group": "user"}, "--group qid"),
-        ("a.svm", "1 qid:1 1:1\n", {"keep": ("qid",), "group": "qid"}, "whose columns have no names, which --label"),
+        ("a.svm", "1 qid:1 1:1\n", {"keep": ("qid",), "group": "qid"}, "whose columns have no names, which --keep"),
     ],
 )
 def test_rows_of_no_group_or_time_are_refused(comm, shared_dir, name, text, how, message):
@@ -211,7 +211,7 @@ def test_missing_in_arrays_and_parquet(tmp_path):
 def test_what_contradicts_itself_or_would_be_lost(tmp_path):
     (tmp_path / "a.csv").write_text("y,g,t,x\n1,a,9007199254740993,1\n0,b,9007199254740995,2\n")
     for how, message in (
-        ({"group": "y"}, "that column is the label"),
+        ({"group": "y"}, "--weight y is the label"),
         ({"group": "g", "drop": ("g",)}, "not a feature anyway"),
         (
             {"time": "t"},

@@ -142,7 +142,7 @@ def test_refusals_change_nothing(comm, shared_dir):
     convert(path, shared_dir / "d", comm, split=Splitter((0.5, 0.5)), overwrite=True)
     assert read_manifest(shared_dir / "d/test").n < N
     convert(path, shared_dir / "whole", comm)
-    with pytest.raises(InputError, match=r"whole: is a data set, and"):
+    with pytest.raises(InputError, match=r"whole: is a data set itself"):
         convert(path, shared_dir / "whole", comm, split=Splitter((0.5, 0.5)), overwrite=True)
 
 
@@ -150,7 +150,7 @@ def test_refusals_change_nothing(comm, shared_dir):
 def test_the_folder_of_the_parts_names_them(tmp_path):
     write(ALONE, tmp_path, "svm")
     convert([tmp_path / "a.svm"], tmp_path / "d", ALONE, split=Splitter((0.5, 0.5)))
-    with pytest.raises(InputError, match=r"not a data set, but a folder with data sets: \S*d/test, \S*d/train\. Name"):
+    with pytest.raises(InputError, match=r"is a folder with data sets: \S*d/test, \S*d/train\. Name"):
         read_manifest(tmp_path / "d")
     convert([tmp_path / "a.svm"], tmp_path / "e", ALONE, split=Splitter((0.2,) * 4))
     with pytest.raises(InputError, match=r"e/part-1, \S*e/part-2, \S*e/part-3, \.\.\.\. Name"):
@@ -257,7 +257,7 @@ def test_time_is_the_order_of_the_input_where_there_is_no_other(comm, shared_dir
     write(comm, shared_dir, "svm")
     convert([shared_dir / "a.svm"], shared_dir / "d", comm, 5, split=Splitter((0.8, 0.2), by="time"))
     np.testing.assert_array_equal(numbers(shared_dir / "d/test"), np.arange(240, N))
-    with pytest.raises(InputError, match="--split-by groups needs to know which column"):
+    with pytest.raises(InputError, match="--split-by groups needs --group COLUMN"):
         convert([shared_dir / "a.svm"], shared_dir / "e", comm, 5, split=Splitter((0.8, 0.2), by="groups"))
 
 

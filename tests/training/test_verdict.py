@@ -20,15 +20,17 @@ from distsms.optim.result import Result, Status
 from distsms.optim.run import minimize
 from distsms.optim.settings import Settings
 from distsms.parallel.communicator import Communicator
-from distsms.workflow.advice import (
+from distsms.workflow.trained_model import TrainedModel
+from distsms.workflow.verdict import (
+    ALL_TIED,
     describe_chance,
     describe_constant,
     describe_distance,
     describe_idleness,
     largest_lambda,
+    scores_tie,
+    why_chance,
 )
-from distsms.workflow.trained_model import TrainedModel
-from distsms.workflow.verdict import ALL_TIED, scores_tie, why_chance
 from tests.support.problems import data, local_part, objective
 
 ALONE = Communicator()

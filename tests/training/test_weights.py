@@ -84,7 +84,7 @@ def test_folds_are_of_rows_and_their_measures_of_weights(comm, shared_dir):
     for name in ("one", "seven"):
         block = load(read_manifest(shared_dir / name), comm)
         settings = settings_for("rocarea", "lbfgs", lam=1e-2, max_evaluations=5)
-        problem = path.Problem("rocarea", (1e-2,), 3, 0, settings, "auto", "root", select="average-precision")
+        problem = path.Problem("rocarea", (1e-2,), 3, 0, settings, select="average-precision")
         run = path.run(path.PathRows(block, comm), problem, lambda point, result, scores: None)
         found.append({point.fold: point.held_out for point in run.points if point.fold})
     for fold, held_out in found[0].items():

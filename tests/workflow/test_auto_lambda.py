@@ -16,12 +16,21 @@ from distsms.parallel.communicator import Communicator
 from distsms.shards import dataset
 from distsms.shards.from_arrays import write_data
 from distsms.training.solver_choice import settings_for
-from distsms.workflow import auto_lambda, path, sample
-from distsms.workflow.auto_lambda import _describe_choice, choose_lambda, sample_shares
+from distsms.workflow import auto_lambda, path
+from distsms.workflow.auto_lambda import (
+    DEFAULT,
+    GRID,
+    Shares,
+    _describe_choice,
+    choose_lambda,
+    in_sample,
+    load_sample,
+    moderate_choice,
+    sample_shares,
+    search,
+)
 from distsms.workflow.choice import Choice, Mean, Point
 from distsms.workflow.folds import deal_rows
-from distsms.workflow.lambda_search import DEFAULT, GRID, moderate_choice, search
-from distsms.workflow.sample import Shares, in_sample, load_sample
 from tests.support.files import on_root
 from tests.support.problems import block, data, objective
 
@@ -100,6 +109,7 @@ def test_more_rows_than_those_of_the_sample_want_a_smaller_lambda(comm, folder, 
     y = np.where(score + 2 * score.std() * rng.normal(size=len(score)) > 0, 1, -1)
     on_root(comm, lambda: write_data(folder / "d", X[:8000], y[:8000], 3))
     monkeypatch.setattr(auto_lambda, "FEWEST_ROWS", 600)
+    monkeypatch.setattr(auto_lambda, "FOLDS", auto_lambda.FOLDS_OF_FEW)
     rarer = lambda rows: min(np.count_nonzero(rows & (y[:8000] == sign)) for sign in (1, -1))  # noqa: E731
     classes = [int(np.sum(y[:8000] == sign)) for sign in (1, -1)]
     shares = sample_shares(*classes, X[:8000].nnz, Measure.parse("rocarea"))
@@ -204,7 +214,7 @@ def test_every_measure_has_a_lambda(measure, comm):
 @pytest.mark.parametrize("layout", [sparse.csr_matrix, np.asarray])
 def test_a_sample_has_the_rows_that_their_numbers_name(layout, comm, folder, monkeypatch):
     """On any number of ranks, from any number of shards, in the order of the data."""
-    monkeypatch.setattr(sample, "PART_ROWS", 7)
+    monkeypatch.setattr(auto_lambda, "PART_ROWS", 7)
     X, y = data(n=150)
     X = X.toarray()
     on_root(comm, lambda: write_data(folder / "data", layout(X), y, n_shards=4))

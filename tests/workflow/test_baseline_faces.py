@@ -15,7 +15,7 @@ import distsms
 from distsms import cli
 from distsms.base.errors import EXIT_OK, EXIT_REQUEUE, InputError, ModelWarning
 from distsms.cli import baseline as command
-from distsms.cli.path_grid import USUAL, lambdas
+from distsms.cli.path import USUAL, lambdas
 from distsms.features.feature_map import load
 from distsms.parallel.communicator import Communicator
 from distsms.shards.dataset import read_manifest, write_data
@@ -190,7 +190,7 @@ def test_the_command_line_names_what_the_workflow_has():
     assert set(command.TREES) == {name for name, method in competitors.METHODS.items() if not method.linear}
     assert lambdas(USUAL) == list(baseline_plan.LAMBDAS)
     args = cli.parse(["baseline", "d"])
-    usual = BaselineRequest(data="d", output="baseline", settings=command.of_vectors(args))
+    usual = BaselineRequest(data="d", output="baseline", settings=command.options.of_vectors(args))
     assert command._request(args) == usual
 
 

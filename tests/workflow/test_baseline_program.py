@@ -14,9 +14,8 @@ from distsms.parallel.communicator import Communicator
 from distsms.shards import dataset
 from distsms.workflow.baseline_plan import baseline_problem, requested_methods
 from distsms.workflow.method_results import BEST
-from distsms.workflow.path_store import PathStore
+from distsms.workflow.path_result import FeaturesStore, L1Store, PathStore
 from distsms.workflow.requests import BaselineRequest
-from distsms.workflow.several_paths import FeaturesStore, L1Store
 from tests.support import program
 
 pytestmark = pytest.mark.serial

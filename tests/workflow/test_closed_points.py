@@ -15,9 +15,10 @@ from distsms.optim.settings import Settings
 from distsms.parallel.communicator import Communicator
 from distsms.parallel.vector_placement import STEPS
 from distsms.shards.dataset import DataBlock
+from distsms.training.task import Distribution
 from distsms.workflow import path
+from distsms.workflow.decisions import held_out
 from distsms.workflow.folds import make_folds
-from distsms.workflow.held_out import held_out
 from distsms.workflow.path import PathRows, Problem, run
 from tests.support.problems import data, share
 
@@ -47,7 +48,7 @@ def test_it_finds_what_iterations_find(kind, step, bias, comm):
     a = np.random.default_rng(0).integers(0, 3, 160).astype(float)
     block = weighted_block(comm, X, y, a)
     keys = np.arange(160.0)[share(comm, 160)]
-    problem = replace(PROBLEM, folds_by=kind, step=step, bias=bias)
+    problem = replace(PROBLEM, folds_by=kind, distribution=Distribution(step=step), bias=bias)
     found, w = solved(comm, problem, block, fold_keys=keys)
     other, by_iterations = solved(comm, replace(problem, scored=0), block, fold_keys=keys)
     assert (found.passes, found.evaluations) == (2, 0) and other.evaluations > 8

@@ -16,9 +16,8 @@ from distsms.models import decision_text
 from distsms.optim.run import minimize
 from distsms.optim.settings import Settings
 from distsms.parallel.communicator import Communicator
-from distsms.workflow.decisions import Decisions, check, decide, findings
+from distsms.workflow.decisions import Decisions, HeldOut, check, decide, findings, held_out
 from distsms.workflow.folds import make_folds
-from distsms.workflow.held_out import HeldOut, held_out
 from distsms.workflow.path import PathRows, Problem
 from tests.support.problems import block, data, drawn_scores, local_part, objective, share
 

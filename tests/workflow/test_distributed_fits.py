@@ -14,6 +14,7 @@ from distsms.optim.settings import Settings
 from distsms.parallel.communicator import Communicator
 from distsms.shards import dataset, in_memory
 from distsms.shards.row_shares import MemoryBudget
+from distsms.training.task import Distribution
 from distsms.workflow import baseline_fits, competitors, method_results
 from distsms.workflow.baseline_fits import FitSpec, first_round, method_problem, read_rows
 from distsms.workflow.competitors import METHODS, OURS, Task
@@ -53,7 +54,7 @@ def test_they_are_the_fits_of_one_process(weighted, step, comm):
     weights = np.where(np.arange(160) % 9 == 4, 0.0, np.linspace(0.5, 2, 160)) if weighted else None
     specs = first_round(NAMES, LAMBDAS, 3, 0)
     rows = block(X, y, comm, weights)
-    found, stopped = fitted(rows, comm, specs, step=step)
+    found, stopped = fitted(rows, comm, specs, distribution=Distribution(step=step))
     whole = baseline_fits.gather_rows(PathRows(rows, comm), Problem("rocarea", LAMBDAS, 3, 0, SETTINGS))
     assert not stopped
     if not comm.is_root:

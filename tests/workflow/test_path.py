@@ -21,11 +21,11 @@ from distsms.optim.settings import Settings
 from distsms.optim.solvers.base import SOLVERS
 from distsms.parallel.communicator import Communicator
 from distsms.parallel.vector_placement import STEPS
+from distsms.training.task import Distribution
 from distsms.workflow.choice import Point, describe_left_out
 from distsms.workflow.folds import make_folds
 from distsms.workflow.path import CrossValidation, PathRows, Problem, run
-from distsms.workflow.path_store import PathStore, finished
-from distsms.workflow.several_paths import L1Store
+from distsms.workflow.path_result import L1Store, PathStore, finished
 from tests.support.problems import asked, block, data, objective, share
 
 EPSILON = 1e-4
@@ -76,7 +76,7 @@ def rows_of(comm, problem, X, y, fold):
 @pytest.mark.parametrize("measure, ordering", RANKING)
 def test_a_fold_is_the_problem_of_its_rows_alone(measure, ordering, step, comm):
     X, y = data(n=120)
-    problem = replace(PROBLEM, measure=measure, ordering=ordering, step=step)
+    problem = replace(PROBLEM, measure=measure, distribution=Distribution(ordering, step))
     models = CrossValidation(PathRows(block(comm, X, y), comm), problem)
     w = np.random.default_rng(1).normal(size=X.shape[1])
     requests = [
@@ -100,7 +100,7 @@ def test_a_fold_is_the_problem_of_its_rows_alone(measure, ordering, step, comm):
 @pytest.mark.parametrize("measure", ["rocarea", "prbep"])
 def test_what_is_proved_of_a_point_is_true_of_its_rows(measure, step, comm):
     X, y = data(n=120)
-    problem = replace(PROBLEM, measure=measure, step=step)
+    problem = replace(PROBLEM, measure=measure, distribution=Distribution(step=step))
     found, w = solved(comm, problem, X, y)
     assert {(point.lam, point.fold) for point in found.points} == {
         (lam, f) for lam in problem.lambdas for f in range(4)
@@ -158,7 +158,7 @@ def test_warm_starts_need_fewer_evaluations(comm):
 @pytest.mark.parametrize("step", STEPS)
 def test_points_that_are_there_are_not_computed_again(step, comm):
     X, y = data(n=120)
-    problem = replace(PROBLEM, step=step)
+    problem = replace(PROBLEM, distribution=Distribution(step=step))
     whole, w = solved(comm, problem, X, y)
     there = {(0.1, 0), (0.1, 1), (0.1, 2), (0.1, 3), (0.01, 2)}
     known = [point for point in whole.points if (point.lam, point.fold) in there]

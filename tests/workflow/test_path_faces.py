@@ -16,7 +16,7 @@ from distsms.parallel.communicator import Communicator
 from distsms.python import path as python_path
 from distsms.shards.from_arrays import write_data
 from distsms.workflow import path_run
-from distsms.workflow.observers import PathObserver
+from distsms.workflow.path_run import PathObserver
 from tests.workflow.test_faces import lasting, same, told
 
 GRID = {"lambdas": [1e-1, 1e-2], "folds": 3, "solver": "lbfgs"}

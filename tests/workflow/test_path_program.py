@@ -10,8 +10,8 @@ import h5py
 import numpy as np
 import pytest
 
-from distsms.cli.path_grid import lambdas
-from distsms.workflow.path_store import PathStore
+from distsms.cli.path import lambdas
+from distsms.workflow.path_result import PathStore
 from tests.support.program import TIME_LIMIT, finish, killed, run, run_json, start, write_svmlight
 
 pytestmark = [pytest.mark.e2e, pytest.mark.serial, pytest.mark.by_turns]

@@ -16,11 +16,10 @@ from distsms.parallel.communicator import Communicator
 from distsms.training.solver_choice import settings_for
 from distsms.training.task import RunOptions, TrainingTask
 from distsms.workflow import rocarea_check
-from distsms.workflow.advice import describe_no_bias
 from distsms.workflow.auto_lambda import choose_lambda
-from distsms.workflow.quick_check import COMPARE, Contest, QuickCheck, advise
-from distsms.workflow.rocarea_check import Checker
+from distsms.workflow.rocarea_check import COMPARE, Checker, Contest, QuickCheck, advise
 from distsms.workflow.train import Steps, train_task
+from distsms.workflow.verdict import describe_no_bias
 from tests.support.problems import block, share
 
 ALONE = Communicator()

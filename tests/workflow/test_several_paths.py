@@ -7,7 +7,7 @@ import pytest
 
 from distsms.cli.types import path_measures
 from distsms.workflow.choice import Point, _at_lambdas_of_others
-from distsms.workflow.several_paths import _judged, compare, measures_of_betas
+from distsms.workflow.path_result import _judged, compare, measures_of_betas
 
 SELECT, LAMBDAS = "tpr@fpr=0.1", (1e-1, 1e-2)
 

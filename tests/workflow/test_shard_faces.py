@@ -154,9 +154,9 @@ REFUSED = [
     ({"label": "a--nothing"}, "has no column 'a--nothing'; it has 'bought'"),
     ({"label": "bought", "split_by": "rows"}, "split_by says what split keeps together; give split, too"),
     ({"label": "bought", "split": (0.9, 0.9)}, "as in split=(0.8, 0.2)"),
-    ({"label": "bought", "split": (0.9, 0.1), "split_by": "groups"}, "name it with group=COLUMN"),
-    ({"label": "bought", "drop": ["a--x"], "weight": "a--x"}, "drop=['a--x']: the column of group, time or weight is"),
-    ({"label": "bought", "keep": ["a--x"]}, "keep=['a--x']: only the columns of group, time and weight can be kept"),
+    ({"label": "bought", "split": (0.9, 0.1), "split_by": "groups"}, "split_by='groups' needs group=COLUMN"),
+    ({"label": "bought", "drop": ["a--x"], "weight": "a--x"}, "drop=['a--x']: this column is not a feature"),
+    ({"label": "bought", "keep": ["a--x"]}, "keep=['a--x']: is for columns of groups, times and weights"),
     ({"label": "bought", "numeric": ["city--group"]}, "column 'city--group' of categorical, numeric, dates or hashed"),
     ({"label": "bought", "hashed": {"remark": 99}}, "hashed={'remark': 99}: the number of bits is from 1 to"),
 ]

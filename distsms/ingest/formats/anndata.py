@@ -7,7 +7,7 @@ column (AnnData 0.7 and newer). Columns are matched by name with those of the tr
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -33,10 +33,9 @@ LONGEST = 1024
 class AnnDataReader(RowRangeReader):
     """Reader of .h5ad files; see `distsms.ingest.formats.base.Reader`."""
 
-    compressed = False
+    table: Table
 
     def __init__(self, paths: Sequence[str], options: ReadOptions, comm: Communicator) -> None:
-        """Check the files, find out what the labels mean, and match the columns. **Collective.**"""
         with comm.fail_together():
             longest = {path: hdf5.check_heaps(path) for path in paths if comm.is_root}
         self._longest: dict[str, int] = comm.bcast(longest)
@@ -46,9 +45,7 @@ class AnnDataReader(RowRangeReader):
                 if options.id is None and all(_has(path, training_table.id) for path in paths):
                     options = replace(options, id=training_table.id)
         if options.labelled and options.label is None:
-            raise InputError(
-                f"{paths[0]}: which column of obs is the label? {option('label', text='COLUMN')}", everywhere=True
-            )
+            raise InputError(f"{paths[0]}: which column of obs is the label? {option('label', text='COLUMN')}", True)
         super().__init__(paths, options, comm)
         with comm.fail_together():
             names = {path: self._names(path) for path in paths}
@@ -67,14 +64,15 @@ class AnnDataReader(RowRangeReader):
                 check_columns(expected, names[path], table.dropped, path, options.ignore_new, first_path)
             features = dict(zip(expected, table.feature_starts, strict=False))
             self._place = {
-                path: None if columns == expected and table.p == len(expected) else _places(columns, features)
+                path: None  # the same columns in the same order
+                if columns == expected and table.p == len(expected)
+                else np.array([features.get(name, -1) for name in columns], np.intp)
                 for path, columns in names.items()
             }
         self.table = replace(table, label=options.label, id=options.id)
         self.n_columns = table.p
 
     def read_size(self, path: str) -> MatrixSize:
-        """Return the size of X, as the file states it."""
         with _open(path) as file:
             names = set(file)  # what links lead to is not opened
             X = hdf5.member(file, "X") if "X" in names else None
@@ -98,7 +96,6 @@ class AnnDataReader(RowRangeReader):
             return MatrixSize(n, p, len(hdf5.dataset(file, "X/data")))
 
     def read_blocks(self, part: RowRange) -> Iterator[tuple[RowRange, sparse.csr_matrix]]:
-        """Read these rows, and bring their columns into the order of the training data."""
         p = self.sizes[part.path].p
         with _open(part.path) as file:
             X = hdf5.member(file, "X")
@@ -124,11 +121,9 @@ class AnnDataReader(RowRangeReader):
             rows = sparse.csr_matrix(
                 (picked.data, place[order][picked.indices], picked.indptr), (len(picked.indptr) - 1, self.n_columns)
             )
-        assert self.table is not None
         return sparse.csr_matrix(subtract(rows, self.table.offsets))
 
     def read_column(self, part: RowRange, name: str | None) -> NDArray[Any]:
-        """Read these rows of a column of obs."""
         with _open(part.path) as file:
             obs, older = hdf5.member(file, "obs"), "obs/__categories"
             if name not in set(obs):
@@ -148,18 +143,12 @@ class AnnDataReader(RowRangeReader):
             return names
 
 
-def _places(names: Sequence[str], features: Mapping[str, int]) -> NDArray[np.intp]:
-    """Return the feature of each column; -1 for columns that are none."""
-    return np.array([features.get(name, -1) for name in names], np.intp)
-
-
 def _attribute(item: h5py.Group, *names: str) -> Any:
     """Return the first of these attributes that the item has, or None."""
     return next((value for name in names if (value := hdf5.attribute(item, name, text=True)) is not None), None)
 
 
 def _has(path: str, name: str | None) -> bool:
-    """Whether obs has this column."""
     with _open(path) as file:
         return name is not None and name in set(hdf5.member(file, "obs"))
 
@@ -169,17 +158,13 @@ def _open(path: str) -> Iterator[h5py.File]:
     """Open a file. Raises InputError if its tables have the layout of AnnData before 0.7."""
     with hdf5.open_file(path, "AnnData") as file:
         if any(isinstance(hdf5.member(file, name), h5py.Dataset) for name in {"obs", "var"} & set(file)):
-            raise InputError(
-                f"{path}: was written by anndata before 0.7; read it with a newer anndata, and write it again"
-            )
+            raise InputError(f"{path}: was written by anndata before 0.7; read and write it with a newer one")
         yield file
 
 
 def _values(file: h5py.File, name: str, rows: slice, longest: int, older: str = "") -> NDArray[Any]:
     """Return rows of a column: numbers and truth values as they are, strings as str; "" or NaN where one is missing.
-
-    older : where the categories of a column of codes are, if they are elsewhere, as before AnnData 0.8.
-    """
+    Before AnnData 0.8, the categories of codes are elsewhere, at `older`."""
     item, path = hdf5.member(file, name), file.filename
     if isinstance(item, h5py.Dataset) and not older:
         column = hdf5.dataset(file, name, strings=True)

@@ -7,14 +7,15 @@ import itertools
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 
 from distsms.base import text_files
 from distsms.base.errors import InputError
 from distsms.base.files import look_at
-from distsms.ingest.formats import columns, parquet_pages
+from distsms.base.wording import option
+from distsms.ingest.formats import columns
 from distsms.shards import rows
 from distsms.shards.table_schema import USUAL, Cells, format_names
 
@@ -78,7 +79,7 @@ class ParquetFiles:
                 self.counts.append((path, n))
                 schema = file.schema_arrow
                 self.headers[path] = distinct(schema.names, path)
-                self._texts = {field.name for field in schema if is_string(field.type)}
+                self._texts = {field.name for field in schema if columns.is_string(field.type)}
                 self.declared = _declared(schema)
         self.names = self.headers[self.paths[0]]
 
@@ -115,7 +116,6 @@ class ParquetFiles:
         return ""
 
     def is_text(self, name: str) -> bool:
-        """Whether a column holds strings."""
         return name in self._texts
 
     def written(self, position: BatchPosition, row: int, name: str) -> str | None:
@@ -136,7 +136,7 @@ class ParquetFiles:
         with open(row_range.path, "rb") as raw:
             for column in map(row_group.column, range(row_group.num_columns)):
                 if column.path_in_schema in column_set:
-                    parquet_pages.require_small(raw, column, row_range.path)
+                    require_small_pages(raw, column, row_range.path)
         batches = file.iter_batches(BATCH_ROWS, [group], column_names, use_threads=False)
         for batch in itertools.chain.from_iterable(map(_pieces, batches)):
             start, stop = max(row_range.start - first, 0), min(row_range.stop - first, batch.num_rows)
@@ -152,21 +152,17 @@ class ParquetFiles:
 
 
 def batch_of(part: Any, position: BatchPosition, names: Sequence[str], metadata: Sequence[str], cells: Cells) -> Batch:
-    """Return rows that have types as a batch."""
     typed = {name: columns.typed(part[name], name, position.path, cells) for name in dict.fromkeys([*names, *metadata])}
-    written = {name: part[name] for name in names if cells.decimal == "," and is_string(part[name].type)}
+    written = {name: part[name] for name in names if cells.decimal == "," and columns.is_string(part[name].type)}
     strings = {name: columns.as_strings(typed[name]) for name in metadata}
     return Batch(position, typed, len(part), strings, written=written)
 
 
 def _pieces(batch: Any) -> Iterator[Any]:
-    """Divide a batch, so that the strings of a piece do not take much memory if each row gets its own.
-
-    A file has a string once, however many rows have it, and its metadata do not say how long it is.
-    """
+    """Divide a batch, since a file has a string once, and its rows would take much memory if each gets its own."""
     size = np.zeros(batch.num_rows, np.int64)
     for column in batch.columns:
-        if is_string(column.type) and pa.types.is_dictionary(column.type):
+        if columns.is_string(column.type) and pa.types.is_dictionary(column.type):
             lengths = pc.fill_null(pc.binary_length(column.dictionary), 0).to_numpy(zero_copy_only=False)
             size += columns.of_rows(lengths.astype(np.int64), column, 0)
     piece = (np.cumsum(size) - size) // PIECE_BYTES
@@ -185,12 +181,6 @@ def _declared(schema: Any) -> set[str]:
         return set()
 
 
-def is_string(kind: Any) -> bool:
-    """Whether a type is that of strings, also where they are numbered."""
-    kind = kind.value_type if pa.types.is_dictionary(kind) else kind
-    return pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind)
-
-
 def whole(column: Any) -> Any:
     """Return the chunks of a column as one array."""
     text = column.combine_chunks()
@@ -204,7 +194,7 @@ def _parquet(path: str) -> Iterator[Any]:
     try:
         look_at(path)
         with text_files.naming_errors(path), ParquetFile(path) as file:
-            about, strings = file.metadata, [field.name for field in file.schema_arrow if is_string(field.type)]
+            about, strings = file.metadata, [field.name for field in file.schema_arrow if columns.is_string(field.type)]
         # Strings stay numbered, as they are in the file: one of a megabyte may stand in a million rows.
         options = {"metadata": about, "read_dictionary": strings, "buffer_size": 2**20}
         with text_files.naming_errors(path), ParquetFile(path, **options) as file:
@@ -220,3 +210,96 @@ def distinct(names: list[str], where: str, hint: str = "") -> list[str]:
         twice = next(name for name in names if name in seen or seen.add(name))  # type: ignore[func-returns-value]
         raise InputError(f"{where}: the column name {twice!r} occurs twice{hint}; columns: {format_names(names)}")
     return names
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# The sizes of the pages of a Parquet file, as their headers claim them; pyarrow allocates whatever they claim. A column
+# of a row group is a sequence of pages, each with a header in Thrift's compact protocol before it. Its second field is
+# the size of the page in memory, its third the size in the file. The other fields are skipped here.
+# ---------------------------------------------------------------------------------------------------------------------
+
+MOST_PAGE_BYTES = 2**28
+"""The largest page that is read. Writers make pages of about 1 MiB, or of a thousand texts if these are longer."""
+_HEADER_BYTES = 2**10, 2**20
+"""The bytes of a header that are looked at: first so many, and more if it is longer."""
+_BOOLEANS, _BYTE, _INTEGERS, _DOUBLE, _BINARY, _LISTS, _STRUCT = (1, 2), 3, (4, 5, 6), 7, 8, (9, 10), 12
+
+
+def require_small_pages(file: BinaryIO, column: Any, path: str) -> None:
+    """Raise InputError if a page of a column, of one row group, is too large; pyarrow judges damaged headers."""
+    at = column.data_page_offset
+    if column.has_dictionary_page and column.dictionary_page_offset:
+        at = min(at, column.dictionary_page_offset)
+    end = at + column.total_compressed_size
+    while at < end:
+        file.seek(at)
+        header = file.read(_HEADER_BYTES[0])
+        try:
+            try:
+                fields, length = _struct(header, 0)
+            except IndexError:
+                header += file.read(_HEADER_BYTES[1])
+                fields, length = _struct(header, 0)
+            in_memory, in_file = fields[2], fields[3]
+        except (LookupError, RecursionError):
+            return
+        if in_memory > MOST_PAGE_BYTES:
+            raise InputError(
+                f"{path}: column {column.path_in_schema!r} has a page of {in_memory} bytes, and at most "
+                f"{MOST_PAGE_BYTES} are read; write it with smaller pages, or leave out the column: {option('drop')}"
+            )
+        if in_file < 0:
+            return
+        at += length + in_file
+
+
+def _struct(data: bytes, at: int) -> tuple[dict[int, int], int]:
+    """Return the fields of a struct that are integers, by their numbers, and the place after the struct."""
+    fields, number = dict[int, int](), 0
+    while (head := data[at]) != 0:
+        at += 1
+        if head >> 4:
+            number += head >> 4
+        else:
+            number, at = _integer(data, at)
+        if head & 15 in _INTEGERS:
+            fields[number], at = _integer(data, at)
+        elif head & 15 not in _BOOLEANS:
+            at = _skip(data, at, head & 15)
+    return fields, at + 1
+
+
+def _skip(data: bytes, at: int, kind: int) -> int:
+    if kind in (*_BOOLEANS, _BYTE):
+        return at + 1
+    if kind in _INTEGERS:
+        return _varint(data, at)[1]
+    if kind == _DOUBLE:
+        return at + 8
+    if kind == _BINARY:
+        length, at = _varint(data, at)
+        return at + length
+    if kind == _STRUCT:
+        return _struct(data, at)[1]
+    if kind not in _LISTS:
+        raise LookupError(kind)
+    length, kind, at = data[at] >> 4, data[at] & 15, at + 1
+    if length == 15:
+        length, at = _varint(data, at)
+    for _ in range(length):
+        data[at]
+        at = _skip(data, at, kind)
+    return at
+
+
+def _integer(data: bytes, at: int) -> tuple[int, int]:
+    value, at = _varint(data, at)
+    return value >> 1 ^ -(value & 1), at
+
+
+def _varint(data: bytes, at: int) -> tuple[int, int]:
+    value = shift = 0
+    while data[at] & 128:
+        value |= (data[at] & 127) << shift
+        shift, at = shift + 7, at + 1
+    return value | data[at] << shift, at + 1

@@ -1,62 +1,66 @@
-"""The protocol that every reader of files implements."""
+"""The base class of all readers of files."""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, Protocol
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
+from distsms.base import text_files
+from distsms.ingest.options import ReadOptions
 from distsms.shards.column_options import ColumnReport
+from distsms.shards.labels import to_signs
 from distsms.shards.rows import RowBlock
 from distsms.shards.sequence_rules import Sequences
 from distsms.shards.table_schema import Table
 
 
-class Reader(Protocol):
-    """A reader of files of one format. The rows do not depend on the number of shares that the files are cut into."""
+class Reader(ABC):
+    """A reader of files of one format. The rows do not depend on the number of shares that the files are cut into.
 
-    warnings: Counter[str]
-    """What the training data did not have, or what is left out, each with the number of rows concerned so far."""
+    Attributes
+    ----------
+    warnings : Counter
+        What the training data did not have, or what is left out, each with the number of rows concerned so far.
+    table : Table or None
+        The names of the columns and their categories; None where columns have numbers only.
+    sequences : Sequences or None
+        How sequences become codes; None where the rows are not sequences.
+    reports : list of ColumnReport or None
+        The report on each column of a table; None if the reader did not have to survey the columns.
+    n_columns : int or None
+        The number of features p if it is known before any row is read.
+    label_map : mapping or None
+        Which original labels became +1 and -1; None if the rows come with their labels as written.
+    compressed, has_ids : bool
+        Whether svmlight text of the same rows would be far longer than the files, and whether the rows have ids.
+    """
 
-    @property
-    def table(self) -> Table | None:
-        """The names of the columns and their categories; None where columns have numbers only."""
-        ...
+    table: Table | None = None
+    sequences: Sequences | None = None
+    reports: list[ColumnReport] | None = None
+    n_columns: int | None = None
+    compressed: bool = False
+    has_ids: bool = False
 
-    @property
-    def sequences(self) -> Sequences | None:
-        """How sequences become codes; None where the rows are not sequences."""
-        ...
-
-    @property
-    def reports(self) -> list[ColumnReport] | None:
-        """The report on each column of a table; None if the reader did not have to survey the columns."""
-        ...
-
-    @property
-    def n_columns(self) -> int | None:
-        """The number of features p if it is known before any row is read, else None."""
-        ...
-
-    @property
-    def label_map(self) -> Mapping[str, Any] | None:
-        """Which original labels became +1 and -1; None if the rows come with their labels as written."""
-        ...
-
-    @property
-    def compressed(self) -> bool:
-        """Whether svmlight text of the same rows would be far longer than the files."""
-        ...
-
-    @property
-    def has_ids(self) -> bool:
-        """Whether the rows have ids."""
-        ...
+    def __init__(self, paths: Sequence[str], options: ReadOptions) -> None:
+        self.paths, self.options, self.warnings = list(paths), options, Counter[str]()
+        self.label_map: Mapping[str, Any] | None = options.label_map
 
     def plan(self, n_shares: int) -> list[list[Any]]:
         """Cut the input into `n_shares` consecutive shares. Local; every rank gets the same result."""
-        ...
+        return text_files.plan(self.paths, n_shares)
 
+    @abstractmethod
     def read(self, share: Iterable[Any]) -> Iterator[RowBlock]:
         """Yield the rows of a share in order, in blocks of bounded size. Local. Errors name file and row."""
-        ...
+
+    def signs(self, labels: NDArray[Any], where: str) -> NDArray[Any]:
+        """Return labels (n,) as they are written, or with a label map as +1 and -1; 0 if they are not needed. Local."""
+        if not self.options.labelled:
+            return np.zeros(len(labels))
+        return labels if self.label_map is None else to_signs(labels, self.label_map, where).astype(float)

@@ -59,11 +59,7 @@ _HUMP = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 def decide(
     name: str, survey: TableSurvey, options: ColumnOptions, files: Any, keep: bool = False
 ) -> tuple[Column | None, ColumnReport]:
-    """Return the encoding of a column (None if it is left out), and the report on it.
-
-    Raises InputError, which says what to do, if the column does not fit the options, or if only the user can know what
-    it means.
-    """
+    """Return the encoding of a column (None if it is left out), and the report on it; InputError says what to do."""
     place, text = survey.place[name], survey.texts.get(name)
     count, missing = survey.numbers.counts[place].tolist()
     if text is None:
@@ -96,7 +92,6 @@ def decide(
 def _number(
     name: str, survey: TableSurvey, options: ColumnOptions, report: ColumnReport, files: Any, keep: bool
 ) -> tuple[Column | None, ColumnReport]:
-    """Decide about a column of numbers."""
     place = survey.place[name]
     if (text := survey.texts.get(name)) is not None:
         if text.first is None:
@@ -168,11 +163,8 @@ def _are_years(low: float, high: float) -> bool:
 
 
 def _is_even(numbers: NumberSurvey, place: int, values: int) -> bool:
-    """Return whether whole numbers recur and are spread evenly, as numbers are that were given one after the other.
-
-    Amounts and counts are rarely even: small ones are more frequent. Years and ages are too few, or known by their
-    size. Numbers up to 255 may be brightness.
-    """
+    """Return whether whole numbers recur and are spread evenly, as those that were given one after the other. Amounts
+    and counts are rarely even, years and ages are too few, and numbers up to 255 may be brightness."""
     low, high = numbers.extremes[place].tolist()
     count, repeated = int(numbers.counts[place, 0]), numbers.sample.repeated(place)
     often = repeated > 0.5 and count >= 2 * values
@@ -184,7 +176,6 @@ def _is_even(numbers: NumberSurvey, place: int, values: int) -> bool:
 
 
 def _check_marks(name: str, marks: Mapping[str, set[bool]], report: ColumnReport, files: Any) -> None:
-    """Refuse, or note, numbers whose marks may be decimal marks or stand between thousands; see `columns.marked`."""
     if marks.get(".") == {True} and not files.cells.thousands:
         raise InputError(
             f"{files.paths[0]}: column {name!r}: all numbers with a point have exactly three digits behind it, and "
@@ -217,7 +208,6 @@ def _marks_advice(value: str) -> str:
 def _words(
     name: str, text: TextSurvey, options: ColumnOptions, report: ColumnReport, files: Any, keep: bool
 ) -> tuple[Column | None, ColumnReport]:
-    """Decide about a column with strings or dates, or whose numbers are names of something."""
     is_date = text.typed_dates or (not text.rows_with_numbers and "date" in text.may_be)
     if name in options.hashed:
         report.taken_for = TEXT if _is_text(text, report) else CATEGORY
@@ -292,7 +282,6 @@ def _is_text(text: TextSurvey, report: ColumnReport) -> bool:
 def _category(
     name: str, text: TextSurvey, options: ColumnOptions, report: ColumnReport, files: Any
 ) -> tuple[Column, ColumnReport]:
-    """Return the encoding by categories, and note in the report what may be wrong with them."""
     report.taken_for = CATEGORY
     if text.strings is None or text.numbers is None or len(text.strings) + len(text.numbers) > MAX_CATEGORIES:
         raise InputError(
@@ -324,10 +313,7 @@ def _category(
 
 
 def _unit(strings: Counter[str]) -> str:
-    """Return a note if most strings of a column are numbers with the same text, such as a unit; else "".
-
-    Only columns of many different values count: "38 EU" may well be a category if there are few sizes.
-    """
+    """Return a note if most of many different strings are numbers with the same text, such as a unit; else ""."""
     matches = (_AMOUNT.fullmatch(value) for value in strings)
     units = Counter((match[1], match[2]) for match in matches if match and (match[1] or match[2]))
     ((before, behind), times) = max(units.items(), key=lambda pair: pair[1], default=(("", ""), 0))

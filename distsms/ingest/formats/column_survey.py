@@ -48,7 +48,6 @@ class Sample:
         self.sizes = np.zeros(n_columns, np.int64)
 
     def merge(self, other: Sample) -> None:
-        """Include the values of other rows."""
         survey_kernels.merge_samples(self.hashes, self.times, self.sizes, other.hashes, other.times, other.sizes)
 
     def different(self, column: int) -> tuple[int, bool]:
@@ -76,10 +75,7 @@ class NumberSurvey:
         self.sample = Sample(n_columns)
 
     def add(self, values: NDArray[np.float64], where: NDArray[np.intp], weights: Floats | None = None) -> None:
-        """Include rows of the columns `where` (m,), with the weights (n,) of the rows if they have some.
-
-        values : (n, m), NaN where a number is missing.
-        """
+        """Include rows (n, m) of the columns `where` (m,), with NaN for missing numbers, and their weights (n,)."""
         if weights is not None and len(where):
             missing = np.isnan(values)
             self.weighted[where, 0] += weights @ ~missing
@@ -101,7 +97,6 @@ class NumberSurvey:
         )
 
     def merge(self, other: NumberSurvey) -> None:
-        """Include other rows."""
         self.counts += other.counts
         total = self.sums[:, 0] + other.sums[:, 0]
         part = total - self.sums[:, 0]
@@ -120,10 +115,7 @@ class NumberSurvey:
         return float(self.sums[column, :2].sum() / count / survey_kernels.SCALE) if count else 0.0
 
     def fill(self, column: int) -> float:
-        """Return the number that replaces missing ones: the mean, in which each row counts by its weight.
-
-        With weights it is rounded to 14 digits, so that it hardly ever depends on which rank has which rows.
-        """
+        """Return the number for missing ones: the mean; with weights rounded, so that ranks hardly ever matter."""
         total, product = self.weighted[column].tolist()
         return float(f"{product / total / survey_kernels.SCALE:.14g}") if total else self.mean(column)
 
@@ -133,10 +125,7 @@ class NumberSurvey:
         return math.sqrt(max(0.0, self.sums[column, 2] / count - mean * mean)) / survey_kernels.SCALE
 
     def is_offset(self, column: int) -> bool:
-        """Return whether the mean of a column is more than `OFFSET` standard deviations away from 0.
-
-        This is False for a column with only one value, which may be there on purpose, as a constant feature.
-        """
+        """Return whether the mean of different values is more than `OFFSET` standard deviations away from 0."""
         (low, high), total, squares = self.extremes[column], float(self.sums[column, :2].sum()), self.sums[column, 2]
         return bool(low < high and self.counts[column, 0] * squares < (1 + OFFSET**-2) * total * total)
 
@@ -203,7 +192,6 @@ class TextSurvey:
         return self.shapes if self.rows_with_strings > self.marks.total() else set()
 
     def merge(self, other: TextSurvey) -> None:
-        """Include later rows."""
         self.marks.update(other.marks)
         for name in ("rows_with_strings", "rows_with_numbers", "missing", "words"):
             setattr(self, name, getattr(self, name) + getattr(other, name))
@@ -241,11 +229,8 @@ class TextSurvey:
 
 
 class TableSurvey:
-    """What all columns of a table hold in the rows that were added.
-
-    as_text : the columns whose numbers are names of something, or which hold dates. date_forms : the form of the dates
-    of those that hold some. among : the strings that stand for missing values among numbers.
-    """
+    """What all columns of a table hold in the rows that were added. `as_text` are columns whose numbers are names or
+    that hold dates, `date_forms` the forms of these, and `among` the marks of missing values among numbers."""
 
     def __init__(
         self,
@@ -296,10 +281,7 @@ class TableSurvey:
     def _without_infinite(
         self, values: NDArray[np.float64], names: Sequence[str], batch: arrow.Batch
     ) -> NDArray[np.float64]:
-        """Return values (n, m) with NaN for infinite numbers. Note the first one of each column.
-
-        They are refused only if later rows, or those of other ranks, do not show that the column has words.
-        """
+        """Return values (n, m) with NaN for infinite numbers, which are refused only if later rows show no words."""
         infinite = np.isinf(values)
         for k in infinite.any(axis=0).nonzero()[0].tolist():
             row = int(infinite[:, k].argmax())
@@ -307,7 +289,6 @@ class TableSurvey:
         return np.where(infinite, np.nan, values)
 
     def merge(self, other: TableSurvey) -> None:
-        """Include the survey of later rows."""
         self.numbers.merge(other.numbers)
         self.infinite = other.infinite | self.infinite
         for name, survey in other.texts.items():
@@ -326,10 +307,7 @@ class TableSurvey:
             self.missing.pop(name, None)
 
     def uncounted(self) -> list[str]:
-        """Return the columns with strings of which some rows were not kept, since they came before any string.
-
-        Marks of missing values are strings, too, where there is no number.
-        """
+        """Return the columns with strings of which rows were not kept, as they came before any string or mark."""
         counts, place = self.numbers.counts, self.place
         before = {
             name for name in self.texts if counts[place[name], 0] or name in self.infinite or name in self.missing
@@ -355,7 +333,6 @@ def _counted(
 def _added(
     counter: Counter[str] | None, other: Counter[str] | None, limit: int = MAX_CATEGORIES
 ) -> Counter[str] | None:
-    """Return the sum, or None if it has more than `limit` elements."""
     if counter is None or other is None:
         return None
     counter.update(other)

@@ -76,7 +76,6 @@ class PlainColumns(Mapping[str, Any]):
         return len(self._places) + len(self._others)
 
     def numbers(self, names: Sequence[str]) -> Numbers | None:
-        """See `numbers`; None if some of the columns are not in the array."""
         if not self._places.keys() >= set(names):
             return None
         places = np.array([self._places[name] for name in names], np.intp)
@@ -102,7 +101,6 @@ class WideColumns(Mapping[str, Any]):
         return len(self._names)
 
     def numbers(self, names: Sequence[str], among: Sequence[str] = ()) -> Numbers:
-        """See `numbers`."""
         width, places = len(self._names), np.array([self._places[name] for name in names], np.intp)
         numeric = np.zeros(width, bool)
         numeric[places] = True
@@ -163,7 +161,6 @@ def without(text: Any, marks: Sequence[str]) -> tuple[Any, NDArray[np.bool_]]:
 
 
 def _counts(column: Any, marks: Sequence[str]) -> dict[str, int]:
-    """Return in how many rows a column of strings has each of the marks."""
     different, places = dictionary_encode(column)
     rows = np.bincount(places[places >= 0], minlength=len(different))
     return {text: int(k) for text, k in zip(different.to_pylist(), rows, strict=True) if text in marks and k}
@@ -185,7 +182,6 @@ def of_rows(values: NDArray[Any], column: Any, missing: Any) -> NDArray[Any]:
 
 
 def _mapped(column: Any, function: Callable[[Any], Any]) -> Any:
-    """Return an encoded column with other strings, or none, in the place of its different strings."""
     strings = function(column.dictionary)
     if strings.equals(column.dictionary):
         return column
@@ -206,10 +202,7 @@ def _cast_numbers(text: Any) -> NDArray[np.float64] | None:
 
 
 def clean(text: Any, cells: Cells, decimal: str = ".") -> Any:
-    """Return strings without space around them, with nulls where they stand for a missing value.
-
-    Numbers are written as in English afterwards: without marks between thousands, and with a decimal point.
-    """
+    """Return strings without space around them, and numbers as in English, with nulls for missing values."""
     if is_encoded(text):
         return _mapped(text, lambda strings: clean(strings, cells, decimal))
     text, thousands = pc.utf8_trim_whitespace(text), cells.thousands
@@ -242,10 +235,7 @@ def _grouped(thousands: str, decimal: str) -> str:
 
 
 def marked(text: Any) -> dict[str, set[bool]]:
-    """Return which of the marks "." and "," occur in the numbers of a column, and whether they may separate thousands.
-
-    A mark has both answers if it may separate thousands in some numbers, and cannot in others.
-    """
+    """Return which of the marks "." and "," occur in numbers, and whether they may, or may not, separate thousands."""
     text, answers = text.dictionary if is_encoded(text) else text, {}
     for mark, other in (".,", ",."):
         text = pc.utf8_trim_whitespace(text)
@@ -267,7 +257,6 @@ def is_text(column: Any) -> bool:
 
 
 def is_date(column: Any) -> bool:
-    """Whether a column of a batch holds timestamps."""
     return pa.types.is_timestamp(column.type)
 
 
@@ -284,15 +273,11 @@ def looks_like(column: Any, pattern: str) -> bool:
 
 
 def n_words(column: Any) -> NDArray[np.int64]:
-    """Return the number of words of each string, (n,); 0 where it is missing."""
     return pc.fill_null(pc.count_substring_regex(column, r"\S+"), 0).to_numpy(zero_copy_only=False).astype(np.int64)
 
 
 def dictionary_encode(column: Any) -> tuple[Any, Any]:
-    """Return the different values of a column, without missing ones, and the index of each row's value, (n,).
-
-    Rows without a value have an index below 0.
-    """
+    """Return the different values of a column, and the index of each row's value, (n,), below 0 for none."""
     encoded = column if is_encoded(column) else pc.dictionary_encode(column)
     indices = pc.fill_null(encoded.indices, -1) if encoded.indices.null_count else encoded.indices
     return encoded.dictionary, indices.to_numpy(zero_copy_only=False)
@@ -339,10 +324,7 @@ def as_text(column: Any) -> Any:
 
 
 def as_codes(column: Any, version: int = VERSION) -> Any:
-    """Return a column as strings, with equal numbers in one form: 7 also for 07, +7, 7.0 and 7e0, and 0.5 for .50.
-
-    Before version 3 of the encoding, only whole numbers without exponents have one form.
-    """
+    """Return a column as strings, with equal numbers (before version 3, whole ones) in one form: 7 for 7.0."""
     if is_encoded(column):
         return _mapped(column, lambda strings: as_codes(strings, version))
     if version > 2 and pa.types.is_floating(column.type):
@@ -359,10 +341,7 @@ def as_codes(column: Any, version: int = VERSION) -> Any:
 
 
 def codes(column: Any, categories: Sequence[str]) -> Any:
-    """Return the number of each row's category, (n,) int64; -1 if it is none of the categories.
-
-    Truth values are the same in all spellings: true, True and TRUE.
-    """
+    """Return the number of each row's category, (n,) int64; -1 for none. Truth values have any spelling."""
     if is_encoded(column):
         return of_rows(codes(column.dictionary, categories), column, -1)
     places = _index(column, categories)
@@ -392,9 +371,7 @@ def typed(column: Any, name: str, path: str, cells: Cells) -> Any:
     kind = column.type
     column.validate(full=True)  # otherwise strings need not be UTF-8
     require_readable(kind, name, path)
-    if pa.types.is_dictionary(kind) and (
-        pa.types.is_string(kind.value_type) or pa.types.is_large_string(kind.value_type)
-    ):
+    if pa.types.is_dictionary(kind) and is_string(kind):
         used = column.indices.dictionary_encode()
         strings = pc.cast(column.dictionary.take(used.dictionary), pa.string()).dictionary_encode()
         text = pa.DictionaryArray.from_arrays(strings.indices.take(used.indices), strings.dictionary)
@@ -403,7 +380,7 @@ def typed(column: Any, name: str, path: str, cells: Cells) -> Any:
         return typed(column.dictionary_decode(), name, path, cells)
     if pa.types.is_boolean(kind):
         return as_text(column)
-    if pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind):
+    if is_string(kind):
         text = pc.dictionary_encode(as_text(column))
         return clean(text, cells, cells.decimal) if cells.version > 1 else text
     if pa.types.is_null(kind):
@@ -418,19 +395,18 @@ def typed(column: Any, name: str, path: str, cells: Cells) -> Any:
     return pc.cast(times, pa.timestamp("us", zone))
 
 
+def is_string(kind: Any) -> bool:
+    """Whether a type is that of strings, also where they are numbered."""
+    kind = kind.value_type if pa.types.is_dictionary(kind) else kind
+    return pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind)
+
+
 def require_readable(kind: Any, name: str, path: str) -> None:
     """Raise InputError if the columns of a type are not read: those of lists, structures and bytes."""
-    value_type, is_a = kind.value_type if pa.types.is_dictionary(kind) else kind, pa.types
-    tests = (
-        is_a.is_boolean,
-        is_a.is_string,
-        is_a.is_large_string,
-        is_a.is_string_view,
-        is_a.is_null,
-        is_a.is_decimal,
-        is_a.is_integer,
-    )
-    if not any(test(value_type) for test in (*tests, is_a.is_floating, is_a.is_date, is_a.is_timestamp)):
+    value_type = kind.value_type if pa.types.is_dictionary(kind) else kind
+    of_numbers, others = (pa.types.is_integer, pa.types.is_floating, pa.types.is_decimal), (pa.types.is_date, is_string)
+    tests = (*of_numbers, *others, pa.types.is_timestamp, pa.types.is_boolean, pa.types.is_null)
+    if not any(test(value_type) for test in tests):
         raise InputError(
             f"{path}: column {name!r} has the type {kind}, which is neither numbers, strings nor dates: convert it, or "
             f"leave it out with {option('drop')}"
@@ -438,5 +414,4 @@ def require_readable(kind: Any, name: str, path: str) -> None:
 
 
 def as_strings_column(strings: Sequence[str]) -> Any:
-    """Return strings as a column."""
     return pa.array(strings, pa.string())

@@ -16,11 +16,8 @@ CHUNK = 512
 
 
 class Frames(io.RawIOBase):
-    """The decompressed content of a file's frames, one after the other, with `padding` between them or behind the last.
-
-    `decompressor` returns an object that decompresses one frame: with `decompress`, `eof`, and `unused_data`, the bytes
-    after its end. Raises EOFError if the last frame is cut, and what the decompressor raises for damaged data.
-    """
+    """The content of a file's frames, each by a new object of `decompressor`, with `padding` between or behind them.
+    Reading raises EOFError if the last frame is cut, and what the decompressor raises for damaged data."""
 
     def __init__(self, path: str, decompressor: Callable[[], Any], padding: bytes = b"") -> None:
         self._file = open(path, "rb")  # noqa: SIM115 - until this stream is closed
@@ -52,7 +49,6 @@ class Frames(io.RawIOBase):
         return count
 
     def close(self) -> None:
-        """Close the file as well."""
         self._file.close()
         super().close()
 
@@ -72,5 +68,4 @@ def open_zst(path: str, mode: str = "rb") -> io.BufferedReader:
 
 
 def _buffered(path: str, decompressor: Callable[[], Any], padding: bytes = b"") -> io.BufferedReader:
-    """Return the decompressed bytes of a file as a stream."""
     return io.BufferedReader(Frames(path, decompressor, padding), 2**20)

@@ -67,7 +67,6 @@ class CsvFiles:
         self._places = {path: {name: k for k, name in enumerate(names)} for path, names in self.headers.items()}
 
     def plan(self, n_shares: int) -> list[list[text_files.ByteRange]]:
-        """Cut the files into shares; see `text_files.plan`."""
         return text_files.plan(self.paths, n_shares)
 
     def batches(
@@ -78,12 +77,8 @@ class CsvFiles:
         as_numbers: Callable[[str], bool] = lambda name: False,
         keep_bytes: float = 0,
     ) -> Iterator[Batch]:
-        """Yield the rows of a share, in order. Errors name the file and the line that is not a row.
-
-        names, metadata : the columns of `Batch.columns` and of `Batch.metadata`. as_numbers : says before each batch
-        which columns may come as numbers if they hold nothing else there. keep_bytes : so many bytes of columns may be
-        kept for a second reading of the same share, which parses only the rest.
-        """
+        """Yield the rows of a share, in order. `as_numbers` says before each batch which columns may come as numbers if
+        they hold nothing else; `keep_bytes` of columns may be kept for a second reading of the same share."""
         required = list(dict.fromkeys([*names, *metadata]))
 
         def numeric() -> set[str]:
@@ -107,7 +102,6 @@ class CsvFiles:
                 yield batch._replace(metadata={name: columns.as_strings(batch.columns[name]) for name in metadata})
 
     def _keep(self, batch: Batch, place: tuple[str, int], keep_bytes: float) -> None:
-        """Keep a batch if there is room for it."""
         if not isinstance(batch.columns, columns.WideColumns):
             size = sum(column.nbytes for part in (batch.columns, batch.written) for column in part.values())
             if self._kept_bytes + size <= keep_bytes:
@@ -127,7 +121,6 @@ class CsvFiles:
         return 0
 
     def is_text(self, name: str) -> bool:
-        """Whether a column holds strings."""
         return True
 
     def where(self, position: BatchPosition, row: int) -> str:
@@ -166,9 +159,7 @@ class CsvFiles:
             raise _not_utf8(f"{path}:1", error) from error
         except csv.Error as error:
             if "end of data" in str(error):
-                raise InputError(
-                    f"{path}:1: a name in quotes continues in the next line; a row must be one line"
-                ) from error
+                raise InputError(f"{path}:1: a name in quotes continues in the next line; a row is one line") from error
             raise InputError(f"{path}:1: the first line must name the columns: {error}") from error
         if not line:
             raise InputError(f"{path}: the file is empty")
@@ -253,11 +244,7 @@ class CsvFiles:
     def _read(
         self, text: bytes, n: int, position: BatchPosition, names: Sequence[str], numeric: Collection[str] = ()
     ) -> dict[str, Any] | None:
-        """Parse `n` lines. Return the columns: those of `numeric` as numbers, the others as encoded strings.
-
-        Return None if a line is not a row, or if a column has no number where one is wanted. Raises InputError if all
-        columns are strings.
-        """
+        """Parse n lines: columns of `numeric` as numbers (None if that fails), others as encoded strings."""
         header, delimiter, bad = self.headers[position.path], self._separators[position.path], list[Any]()
         # A row of empty fields is appended. If a quote is still open at the end, this row becomes part of the quoted
         # field.
@@ -285,9 +272,7 @@ class CsvFiles:
         except pa.ArrowInvalid as error:
             if numeric:
                 return None
-            raise InputError(
-                f"{self.where(position, 0)}: in or after this line: {error}; expected CSV in UTF-8"
-            ) from error
+            raise InputError(f"{self.where(position, 0)}: in or after this line: {error}; is it CSV?") from error
         if numeric and (bad or table.num_rows != n + 1):
             return None
         if bad:
@@ -315,7 +300,7 @@ class CsvFiles:
         return {name: whole(table[name]) for name in names}
 
     def _n_lines(self, text: bytes, path: str) -> int:
-        """Return the number of rows in lines that end in a newline; they may be empty if there is only one column."""
+        """Return the number of rows; lines may be empty if there is only one column."""
         lines, empty = count_lines(np.frombuffer(text, np.uint8))
         if not empty or len(self.headers[path]) == 1:
             return int(lines)
@@ -392,11 +377,7 @@ class PlainLines(NamedTuple):
 def read_plain_lines(
     text: bytes, n: int, mark: int, header: Sequence[str], names: Sequence[str], numeric: Collection[str]
 ) -> PlainLines | None:
-    """Read n lines that end in a newline in one pass, faster than pyarrow; return None if they are not plain.
-
-    mark : the byte that separates fields.  header : all columns.  names : those that are wanted, of which the columns
-    of `numeric` hold numbers.
-    """
+    """Read n lines, whose fields the byte `mark` separates, faster than pyarrow; return None if they are not plain."""
     if text.startswith(text_files.BYTE_ORDER_MARK):  # which pyarrow leaves out
         return None
     words = [name for name in names if name not in numeric]
@@ -424,7 +405,6 @@ def read_plain_lines(
 
 
 def _is_finite(column: Any) -> bool:
-    """Whether all numbers of a column, but missing ones, are finite."""
     return bool(np.isfinite(column.to_numpy(zero_copy_only=False)).sum() == len(column) - column.null_count)
 
 
@@ -437,7 +417,7 @@ def _names(line: str, delimiter: str) -> list[str]:
 
 
 def _n_fields(line: str, delimiter: str) -> int:
-    """Return the number of fields; 0 if a line has a carriage return, or 131,072 characters in a field."""
+    """Return the number of fields; 0 if csv refuses the line."""
     try:
         return len(_fields(line, delimiter))
     except csv.Error:
@@ -445,11 +425,8 @@ def _n_fields(line: str, delimiter: str) -> int:
 
 
 def _fit(mark: str, first: str, lines: Sequence[str]) -> tuple[int, int, int]:
-    """Return how well a mark cuts lines into fields: more is better, and zeros if it does not cut the first one.
-
-    What counts is in how many lines there are as many fields as names (the first line included), then how many these
-    are, and then how many of them are numbers, which may have decimal commas.
-    """
+    """Return how many lines a mark cuts into as many fields as the first, how many these are, and how many are
+    numbers."""
     n = _n_fields(first, mark)
     if n < 2:
         return 0, 0, 0

@@ -33,10 +33,7 @@ def count_lines(text):  # type: ignore[no-untyped-def]
 
 @njit()
 def find_padded(text, mark, padded):  # type: ignore[no-untyped-def]
-    """Mark in `padded`, (columns,) bool, which columns have a whole number with a leading zero, as codes have.
-
-    text : (bytes,) uint8, lines that end in a newline.  mark : the byte that separates fields.
-    """
+    """Mark in `padded`, (columns,), which columns of lines have a whole number with a leading zero, as codes have."""
     hits = 0
     for i in range(len(text) - 1):  # a quick look, since most texts have none
         before = text[i - 1] if i else _NEWLINE
@@ -169,10 +166,7 @@ def read_plain(text, mark, kinds, places, values, gaps, padded, codes, table, wo
 
 @njit(error_model="numpy", **UNCOUNTED)
 def _short_decimal(text, start, mark):  # type: ignore[no-untyped-def]
-    """Read the field at `start` if it has at most 15 digits and no exponent, as `decimal` does, but in less time.
-
-    Return whether it is such a number, the value, and its end.
-    """
+    """Read a field of at most 15 digits, faster than `decimal`; return whether it is one, the value, and its end."""
     negative = byte_at(text, start) == _MINUS
     i = start + negative
     mantissa = decimals = 0
@@ -205,10 +199,7 @@ def _ends_line(byte):  # type: ignore[no-untyped-def]
 
 @njit(**UNCOUNTED)
 def _number_of(text, start, end, h, table, words, sizes, place):  # type: ignore[no-untyped-def]
-    """Return the number of the text text[start:end], of hash h, among the different ones; see `read_plain`.
-
-    Return -1 if so many texts share a place in the table that they must have been made for it.
-    """
+    """Return the number of text[start:end], of hash h, among the different ones; -1 if too many share a place."""
     last = np.uint64(len(table) - 1)
     slot = (h * GOLDEN >> _HALF) & last
     met = 0

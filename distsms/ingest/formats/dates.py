@@ -22,11 +22,8 @@ _AWARE = r":[0-9]{2}\S*(?:Z|[+-][0-9]{2}:?[0-9]{2})$"
 
 
 def as_microseconds(column: Any, form: str | None) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-    """Return dates as microseconds since 1970 in UTC, (n,), and where they are dates, (n,) bool.
-
-    column : timestamps or strings; numbers are taken as they are written. form : how strings are written, in the
-    letters of strptime; None is ISO 8601, in UTC where no offset is named.
-    """
+    """Return dates as microseconds since 1970 in UTC, (n,), and where they are dates, (n,). Strings are written in the
+    `form`, in the letters of strptime; None is ISO 8601, in UTC where no offset is named."""
     if not columns.is_date(column) and not columns.is_text(column):
         column = columns.as_codes(column)
     if columns.is_encoded(column):
@@ -50,11 +47,8 @@ def has_offset(column: Any, form: str | None) -> NDArray[np.bool_]:
 
 
 def guess_forms(values: Iterable[str]) -> list[str]:
-    """Return the forms of dates, in the letters of strptime, that fit most of the strings, the likeliest first.
-
-    There are two only if the strings do not decide whether the day or the month comes first. The day is likelier, but
-    the month where times have AM or PM.
-    """
+    """Return the forms, in the letters of strptime, that fit most strings: two if they do not decide between day and
+    month, of which the day is likelier to be first, but the month where times have AM or PM."""
     texts = [text.strip() for text in values]
     forms = Counter(form for text in texts[:: -(-len(texts) // MOST_TRIED) or 1] for form in _possible_forms(text))
     if not forms:
@@ -78,7 +72,7 @@ def describe_forms(name: str, values: Iterable[str]) -> str:
 def describe_other_order(name: str, text: str, form: str | None) -> str:
     """Return advice, with a semicolon before it, if a date fits the form with day and month exchanged; else ""."""
     swapped = _other_order(form or "")
-    if swapped == form or not _fits(text, swapped):
+    if swapped == form or _fault(text, swapped):
         return ""
     return f"; day and month seem to be the other way round: {option('dates', {name: swapped})} reads this value"
 
@@ -100,32 +94,27 @@ def _possible_forms(text: str) -> Iterator[str]:
         clock += match[8].replace(match[8].strip(), "%p") if match[8] else ""
     for order in orders:
         form = match[2].join(order) + clock
-        if _fits(text, form):
+        if not _fault(text, form):
             yield form
 
 
-def _fits(text: str, form: str) -> bool:
+def _fault(text: str, form: str) -> str:
+    """Return what Python says against a date of this form, such as "day is out of range for month"; "" if it fits."""
     try:
         datetime.strptime(text, form)
-    except ValueError:
-        return False
-    return True
+    except ValueError as error:
+        return str(error)
+    return ""
 
 
 def _dates(text: Any, form: str) -> Any:
     """Return timestamps, with nulls for dates that do not exist: pyarrow takes 31 February for 2 or 3 March."""
     times = pc.strptime(text, format=form, unit="us", error_is_null=True)
     early = pc.fill_null(pc.less_equal(pc.day(times), 3), False)
-    wrong = [value for value in pc.unique(text.filter(early)).to_pylist() if _is_beyond_its_month(value, form)]
+    wrong = [
+        value for value in pc.unique(text.filter(early)).to_pylist() if "out of range for month" in _fault(value, form)
+    ]
     return pc.if_else(pc.is_in(text, value_set=pa.array(wrong, pa.string())), None, times) if wrong else times
-
-
-def _is_beyond_its_month(text: str, form: str) -> bool:
-    try:
-        datetime.strptime(text, form)
-    except ValueError as error:
-        return "out of range for month" in str(error)
-    return False
 
 
 def _iso_dates(text: Any) -> Any:
@@ -139,7 +128,6 @@ def _iso_dates(text: Any) -> Any:
 
 
 def _cast_dates(text: Any, kind: Any) -> Any:
-    """Return dates as timestamps, with nulls where there is no such day or time."""
     try:
         return pc.cast(text, kind)
     except pa.ArrowInvalid:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Any, NoReturn
 
@@ -34,15 +35,11 @@ def encode(
     cells: Mapping[str, Any],
     n: int,
     fail: Callable[[str, int, str], NoReturn],
-    warn: Callable[[str, int], None] = lambda problem, rows: None,
+    warnings: Counter[str],
 ) -> sparse.csr_matrix:
-    """Return the features of n rows, (n, p) float64, without explicit zeros and with ascending columns.
-
-    cells : the columns, as `distsms.ingest.formats.columns` describes them. fail : raises InputError for a column and a
-    row, counted from 0, with what is wrong. warn : is called with a text on what the training rows did not have, and
-    the number of rows that have it.
-    """
-    numbers, records = _numbers(table, cells, fail, warn)
+    """Return the features of n rows, (n, p) float64, without explicit zeros and with ascending columns. `fail` raises
+    InputError for a column, a row and a problem; `warnings` counts rows with what the training rows did not have."""
+    numbers, records = _numbers(table, cells, fail, warnings)
     m, place, order = len(numbers), 0, list[int]()
     amounts, codes, words = list[NDArray[np.float64]](), list[Codes](), []
     for column, start in zip(table.columns, table.feature_starts, strict=False):
@@ -55,13 +52,13 @@ def encode(
         n_missing = int(np.count_nonzero(missing))
         features: list[Codes] = []
         if column.kind == CATEGORY:
-            features.append(_category(table, column, start, cell, missing, warn))
+            features.append(_category(table, column, start, cell, missing, warnings))
         elif column.kind == DATE:
             if columns.is_text(cell):
                 cell = columns.without(cell, table.cells.among_numbers)[0]
                 missing = columns.is_missing(cell)
                 n_missing = int(np.count_nonzero(missing))
-            amount, features = _date(column, start, cell, missing, fail, warn)
+            amount, features = _date(column, start, cell, missing, fail, warnings)
             order.append(m + len(amounts))
             amounts.append(amount)
             records.append((start, column.fill, column.fill if column.centred else 0.0, NO_FEATURE))
@@ -71,7 +68,7 @@ def encode(
             text = columns.as_codes(cell, table.cells.version) if column.numeric or not columns.is_text(cell) else cell
             feature, positive = _hashed(column, text)
             features.append(np.where(missing, NO_FEATURE, np.where(positive, start + feature, -2 - start - feature)))
-        _check_gaps(column, n_missing, warn)
+        _check_gaps(column, n_missing, warnings)
         if column.missing:
             features.append(np.where(missing, start + column.n_values, NO_FEATURE))
         order += [-1 - len(codes) - k for k in range(len(features))]
@@ -90,7 +87,6 @@ def _rows(
     records: list[Number],
     codes: list[Codes],
 ) -> sparse.csr_matrix:
-    """Put the features of rows together; see `_fill_rows`."""
     n, p = shape
     max_entries = n * (len(order) + sum(gap != NO_FEATURE for *_, gap in records))
     indptr, data = np.zeros(n + 1, np.int64), np.empty(max_entries)
@@ -139,11 +135,10 @@ def _fill_rows(order, numbers, amounts, records, codes, indptr, indices, data): 
     return at
 
 
-def _numbers(table: Table, cells: Mapping[str, Any], fail: Any, warn: Any) -> tuple[NDArray[np.float64], list[Number]]:
-    """Read all columns of numbers together, since there may be very many.
-
-    Returns the numbers (m, n), NaN where they are missing, and how each column is read.
-    """
+def _numbers(
+    table: Table, cells: Mapping[str, Any], fail: Any, warnings: Any
+) -> tuple[NDArray[np.float64], list[Number]]:
+    """Return all columns of numbers, (m, n) with NaN for missing ones, and how each is read; there may be very many."""
     numeric = table.numbers
     names = [column.name for column in numeric.columns]
     numbers = columns.numbers(cells, names, table.cells.among_numbers)
@@ -160,7 +155,7 @@ def _numbers(table: Table, cells: Mapping[str, Any], fail: Any, warn: Any) -> tu
         row, k = (int(place) for place in np.argwhere(np.isinf(numbers.values))[0])
         fail(names[k], row, "the value is not finite; expected a decimal number")
     for k in numbers.gaps.nonzero()[0].tolist():
-        _check_gaps(numeric.columns[k], int(numbers.gaps[k]), warn)
+        _check_gaps(numeric.columns[k], int(numbers.gaps[k]), warnings)
     marks = [
         start + 1 if column.missing else NO_FEATURE
         for column, start in zip(numeric.columns, numeric.starts, strict=True)
@@ -169,15 +164,14 @@ def _numbers(table: Table, cells: Mapping[str, Any], fail: Any, warn: Any) -> tu
     return np.ascontiguousarray(numbers.values.T), records
 
 
-def _check_gaps(column: Column, n_missing: int, warn: Any) -> None:
-    """Warn of missing values in a column that had none in the training data."""
+def _check_gaps(column: Column, n_missing: int, warnings: Any) -> None:
     if n_missing and not column.missing:
         effect = "they count as the mean" if column.fill else "they count as 0"
-        warn(f"column {column.name!r}: missing values, of which the training data had none; {effect}", n_missing)
+        problem = f"column {column.name!r}: missing values, of which the training data had none; {effect}"
+        warnings[problem] += n_missing
 
 
-def _category(table: Table, column: Column, start: int, cell: Any, missing: NDArray[np.bool_], warn: Any) -> Codes:
-    """Return the feature of each row's category, NO_FEATURE if it has none, (n,)."""
+def _category(table: Table, column: Column, start: int, cell: Any, missing: NDArray[np.bool_], warnings: Any) -> Codes:
     assert column.categories is not None
     text = columns.as_codes(cell, table.cells.version) if column.numeric or not columns.is_text(cell) else cell
     encoded = columns.is_encoded(text)
@@ -189,13 +183,13 @@ def _category(table: Table, column: Column, start: int, cell: Any, missing: NDAr
         problem = (
             f"column {column.name!r}: categories that the training data did not have; they add nothing to the score"
         )
-        warn(problem, np.count_nonzero(columns.of_rows(unknown, text, False)) if encoded else n_unknown)
+        warnings[problem] += np.count_nonzero(columns.of_rows(unknown, text, False)) if encoded else n_unknown
     feature: Codes = np.where(category < 0, NO_FEATURE, start + category)
     return columns.of_rows(feature, text, NO_FEATURE) if encoded else feature
 
 
 def _date(
-    column: Column, start: int, cell: Any, missing: NDArray[np.bool_], fail: Any, warn: Any
+    column: Column, start: int, cell: Any, missing: NDArray[np.bool_], fail: Any, warnings: Any
 ) -> tuple[NDArray[np.float64], list[Codes]]:
     """Return the time of each row as a number, (n,), and the features for the parts of its date."""
     encoded = columns.is_encoded(cell)
@@ -203,10 +197,8 @@ def _date(
         with_offset = dates.has_offset(cell, column.format)
         if n_other := np.count_nonzero((with_offset != column.offset) & ~missing):
             offsets = ("an offset", "none") if column.offset is False else ("no offset", "one")
-            warn(
-                f"column {column.name!r}: dates with {offsets[0]}, where the training data had {offsets[1]}; {IN_UTC}",
-                n_other,
-            )
+            problem = f"dates with {offsets[0]}, where the training data had {offsets[1]}; {IN_UTC}"
+            warnings[f"column {column.name!r}: {problem}"] += n_other
     time, valid = dates.as_microseconds(cell.dictionary if encoded else cell, column.format)
     wrong = ~valid
     if wrong.any():
@@ -245,9 +237,6 @@ def _words(table: Table, column: Column, start: int, cell: Any) -> Any:
 
 
 def _hashed(column: Column, text: Any) -> tuple[Codes, NDArray[np.bool_]]:
-    """Return the feature of a hashed column that the absolute value of a string's hash selects, and the hash's sign.
-
-    The value of the feature is 1, or -1 if the hash is negative, as in scikit-learn.
-    """
+    """Return the feature that a string's absolute hash selects, and the hash's sign, as in scikit-learn."""
     hashes = columns.hash_strings(text).view(np.int32).astype(np.int64)
     return np.abs(hashes) % column.n_values, hashes >= 0

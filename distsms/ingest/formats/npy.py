@@ -36,17 +36,11 @@ class ArrayReader(RowRangeReader):
     """Reader of .npy and .npz files, all with matrices of one form; see `distsms.ingest.formats.base.Reader`."""
 
     def __init__(self, paths: Sequence[str], options: ReadOptions, comm: Communicator) -> None:
-        """Check the files and, unless they are known, find out what the labels mean. **Collective.**"""
         self._open: dict[tuple[str, str | None], NpyArray] = {}
+        self.compressed = paths[0].lower().endswith(".npz")  # they mostly are
         super().__init__(paths, options, comm)
 
-    @property
-    def compressed(self) -> bool:
-        """Whether the files are .npz, which mostly are compressed."""
-        return self.paths[0].lower().endswith(".npz")
-
     def read_size(self, path: str) -> MatrixSize:
-        """Return the size of the matrix as the headers of its arrays state it."""
         if not path.lower().endswith(".npz"):
             return _dense_size(NpyArray(path), path)
         members = _members(path)
@@ -54,16 +48,11 @@ class ArrayReader(RowRangeReader):
             return _sparse_size(path, members)
         if "X" not in members:
             arrays = ", ".join(sorted(members))
-            raise InputError(
-                f"{path}: has {arrays}; expected an array X, or a matrix as scipy.sparse.save_npz writes it"
-            )
+            raise InputError(f"{path}: has {arrays}; expected an array X, or what scipy.sparse.save_npz writes")
         return _dense_size(NpyArray(path, "X"), path)
 
     def read_blocks(self, part: RowRange) -> Iterator[tuple[RowRange, scipy.sparse.csr_matrix]]:
-        """Read these rows.
-
-        A compressed file is decompressed from the end of the rows that were read before, or from its start.
-        """
+        """Read these rows; a compressed file is decompressed from those before on, or from its start."""
         path, size = part.path, self.sizes[part.path]
         member = "X" if path.lower().endswith(".npz") else None
         if member is None or "indptr" not in _members(path):
@@ -87,15 +76,11 @@ class ArrayReader(RowRangeReader):
         elif path.lower().endswith(".npz") and (name or "y") in _members(path):
             column = self._read(path, name or "y", part.start, part.stop)
         elif name is None:
-            raise InputError(
-                f"{path}: has no labels y; name an array of the file, or another file: {option('label', 'y.npy')}"
-            )
+            raise InputError(f"{path}: has no labels y; name an array, or a file: {option('label', 'y.npy')}")
         else:
             raise InputError(f"{path}: has no array {name!r} of labels or ids; a file's name must end in .npy")
         if column.shape != (n,):
-            raise InputError(
-                f"{path}: labels or ids {name or 'y'} have shape {column.shape}; expected one for each row"
-            )
+            raise InputError(f"{path}: {name or 'y'} has the shape {column.shape}; expected one entry for each row")
         return column
 
     def _read(self, path: str, member: str | None, start: int, stop: int) -> NDArray[Any]:
@@ -108,11 +93,8 @@ class ArrayReader(RowRangeReader):
 
 
 class NpyArray:
-    """A .npy file, or an array `member` of a .npz file, open for reading.
-
-    Entries that follow those read before are read without decompressing anything again. The file is closed when this
-    object is deleted. Raises InputError if the array is damaged or no plain array.
-    """
+    """A .npy file, or an array `member` of a .npz file, open for reading; what follows needs no second decompression.
+    Raises InputError if the array is damaged or no plain array."""
 
     def __init__(self, path: str, member: str | None = None) -> None:
         self.path = path
@@ -156,7 +138,6 @@ class NpyArray:
             return np.frombuffer(content, self.dtype).reshape(-1, *self.shape[1:])
 
     def whole(self) -> NDArray[Any]:
-        """Read all of a small array."""
         if math.prod(self.shape) * self.dtype.itemsize > SMALL:
             raise InputError(f"{self.path}: an array that should hold a word or two has the shape {self.shape}")
         with _naming_damage(self.path):

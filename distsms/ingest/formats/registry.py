@@ -19,7 +19,9 @@ import os
 import sys
 from collections import Counter
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 from distsms.base import text_files
 from distsms.base.errors import InputError
@@ -76,85 +78,45 @@ def has_sequences(path: str | os.PathLike[str]) -> bool:
 
 
 def open_reader(paths: Sequence[str | os.PathLike[str]], options: ReadOptions, comm: Communicator) -> Reader:
-    """Return the reader for files of one format. **Collective.**
-
-    Parameters
-    ----------
-    paths : sequence of path
-        The files, all of one format.
-    options : ReadOptions
-        How to read them.
-    comm : Communicator
-        The ranks that will read.
-
-    Raises
-    ------
-    InputError
-        On every rank, if a file is missing or is not a regular file, if the formats differ, or if the options do not
-        fit the format.
-
-    Notes
-    -----
-    Without the columns of the training data, the reader of a table reads all files once to find out what the columns
-    hold. Readers are imported only when they are needed: some need packages that are not always installed.
-    """
+    """Return the reader for files of one format. **Collective.** Readers are imported only when they are needed: some
+    need packages that are not always installed. A table without known columns is read once to find out what they
+    hold."""
     names = [os.fspath(path) for path in paths]
     with comm.fail_together():
         text_files.plan(names, 1)  # refuses files that are missing or not regular
         kind, *others = {format_of(path) for path in names}
         endings = {_SAME.get(ending := text_files.ending(path), ending) for path in names}
         if others or (kind in ("table", "arrays") and len(endings) > 1):
-            raise InputError(
-                f"{', '.join(names)}: are of several formats; convert the files of each format by themselves"
-            )
+            raise InputError(f"{', '.join(names)}: are of several formats; convert each format by itself")
         _refuse_foreign(names, kind)
         sequences = has_sequences(names[0]) or (kind == "text" and (options.sequences or options.encoding) is not None)
         if (options.sequences or options.encoding) is not None and not sequences:
             why = "the training data were sequences" if options.encoding else "options for sequences were given"
-            raise InputError(
-                f"{names[0]}: {why}, which are read from FASTA or from lines LABEL SEQUENCE, and not from such a file"
-            )
+            raise InputError(f"{names[0]}: {why}, and they are read from FASTA or lines LABEL SEQUENCE only")
+        reader: Any = None
         if sequences:
             from distsms.ingest.formats.sequences import SequenceReader
-        elif kind == "table":
-            from distsms.ingest.formats.table import TableReader
-        elif kind == "arrays":
-            from distsms.ingest.formats.npy import ArrayReader
-        elif kind == "anndata":
-            from distsms.ingest.formats.anndata import AnnDataReader
-    if sequences:
-        fasta = options.sequences.fasta if options.sequences else None
-        with comm.fail_together():
+
+            fasta = options.sequences.fasta if options.sequences else None
             if fasta is None:
                 fasta = kind == "fasta" or (kind == "text" and _begins_as_fasta(names[0]))
-        return SequenceReader(names, options, comm, fasta)
-    if kind == "table":
-        return TableReader(names, options, comm)
-    if kind == "arrays":
-        return ArrayReader(names, options, comm)
-    if kind == "anndata":
-        return AnnDataReader(names, options, comm)
-    if options.id or options.drop or options.label or options.keep:
-        raise InputError(
-            f"{names[0]}: is taken for svmlight text, whose columns have no names, which {option('label')}, "
-            f"{option('id')}, {option('drop')} and {option('keep')} need; {svmlight.NAMES}",
-            True,
-        )
+            reader = partial(SequenceReader, fasta=fasta)
+        elif kind == "table":
+            from distsms.ingest.formats.table import TableReader as reader
+        elif kind == "arrays":
+            from distsms.ingest.formats.npy import ArrayReader as reader
+        elif kind == "anndata":
+            from distsms.ingest.formats.anndata import AnnDataReader as reader
+    if reader is not None:
+        return reader(names, options, comm)
+    named = [option(name) for name in ("label", "id", "drop", "keep", "weight") if getattr(options, name)]
+    named += [option(name) for name in ("group", "time") if getattr(options, name) not in (None, svmlight.QUERY_ID)]
     if options.table is None and (options.cells != USUAL or options.columns != ColumnOptions()):
+        named.append("an option for columns")
+    if named:
         raise InputError(
-            f"{names[0]}: is taken for svmlight text, which has none of the options for columns; {svmlight.NAMES}",
-            True,
-        )
-    if {options.group, options.time} - {None, svmlight.QUERY_ID}:
-        raise InputError(
-            f"{names[0]}: columns of svmlight text have no names; only its query ids can be groups or times: "
-            f"{option('group', svmlight.QUERY_ID)}",
-            True,
-        )
-    if options.weight:
-        raise InputError(
-            f"{names[0]}: columns of svmlight text have no names, which {option('weight')} needs; write the weights "
-            f"into a file, one on each line, and name it with {option('weight_file')}",
+            f"{names[0]}: is taken for svmlight text, whose columns have no names, which {named[0]} needs; only "
+            f"{option('group', svmlight.QUERY_ID)} and {option('weight_file')} do not; {svmlight.NAMES}",
             True,
         )
     return SvmlightReader(names, options)
@@ -176,7 +138,6 @@ def _refuse_foreign(names: Sequence[str], kind: str) -> None:
 
 
 def _begins_as_fasta(path: str) -> bool:
-    """Return whether the first character of a text that is not blank is >, or ; as of a comment."""
     with text_files.open_text(path) as stream:
         return stream.read(2**16).removeprefix(text_files.BYTE_ORDER_MARK).lstrip().startswith((b">", b";"))
 

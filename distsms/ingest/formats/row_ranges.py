@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from abc import abstractmethod
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
@@ -13,14 +12,14 @@ from numpy.typing import NDArray
 
 from distsms.base.errors import InputError
 from distsms.base.wording import marked, option
+from distsms.ingest.formats.base import Reader
 from distsms.ingest.options import ReadOptions
 from distsms.matrix.arrays import require_finite
 from distsms.parallel.communicator import Communicator
 from distsms.shards import labels, row_metadata, rows
 from distsms.shards.column_options import ColumnOptions
-from distsms.shards.row_metadata import RowMetadata
 from distsms.shards.rows import RowBlock, RowRange, index_dtype
-from distsms.shards.table_schema import USUAL, Table
+from distsms.shards.table_schema import USUAL
 
 MAX_ENTRIES = 2**24
 """The most entries of a matrix that are read at once, so that a small compressed file cannot take all memory."""
@@ -34,43 +33,28 @@ class MatrixSize(NamedTuple):
     nnz: int
 
 
-class RowRangeReader(ABC):
-    """Base class of readers that read ranges of rows; see `distsms.ingest.formats.base.Reader`.
-
-    Labels and ids are columns beside the matrix X.
-    """
-
-    table: Table | None = None
-    reports = sequences = None
+class RowRangeReader(Reader):
+    """Base class of readers that read ranges of rows, with labels and ids as columns beside X."""
 
     def __init__(self, paths: Sequence[str], options: ReadOptions, comm: Communicator) -> None:
-        """Check the files and, unless they are known, find out what the labels mean. **Collective.**"""
-        self.paths, self.options, self.warnings = list(paths), options, Counter[str]()
-        self.label_map: Mapping[str, Any] | None = options.label_map
+        super().__init__(paths, options)
         self.has_ids = options.id is not None
         with comm.fail_together():
             cells = options.table is None and options.cells != USUAL
             if options.drop or options.keep or options.columns != ColumnOptions() or cells:
-                raise InputError(
-                    f"{paths[0]}: {option('drop')}, {option('keep')}, {option('categorical')}, {option('numeric')}, "
-                    f"{option('dates')}, {option('hashed')}, {option('min_count')}, {option('decimal')}, "
-                    f"{option('thousands')}, {option('separator')}, {option('missing')} and {option('not_missing')} "
-                    "are for CSV and Parquet"
-                )
+                raise InputError(f"{paths[0]}: {option('drop')} and the options for columns are for CSV and Parquet")
             self.sizes = {path: self.read_size(path) for path in paths}
             widths = {path: size.p for path, size in self.sizes.items()}
             if len(set(widths.values())) > 1:
                 raise InputError(f"the files differ in their columns: {widths}")
-        self.n_columns: int | None = self.sizes[paths[0]].p
+        self.n_columns = self.sizes[paths[0]].p
         if options.labelled and self.label_map is None:
             self._survey(comm)
 
     def plan(self, n_shares: int) -> list[list[RowRange]]:
-        """Cut the input into `n_shares` consecutive shares."""
         return rows.plan([(path, self.sizes[path].n) for path in self.paths], n_shares)
 
     def read(self, share: Iterable[RowRange]) -> Iterator[RowBlock]:
-        """Yield the rows of a share, in order. Raises InputError with file and row."""
         for row_range in share:
             size = self.sizes[row_range.path]
             for part in row_range.parts(max(1, rows.BLOCK_ENTRIES * size.n // max(size.nnz, size.n))):
@@ -79,11 +63,6 @@ class RowRangeReader(ABC):
                     X.eliminate_zeros()
                     yield self._rows(X, piece)
                     self.options.meter.add(piece.size)
-
-    @property
-    @abstractmethod
-    def compressed(self) -> bool:
-        """Whether the files are compressed."""
 
     @abstractmethod
     def read_size(self, path: str) -> MatrixSize:
@@ -102,30 +81,22 @@ class RowRangeReader(ABC):
 
     def _rows(self, X: scipy.sparse.csr_matrix, part: RowRange) -> RowBlock:
         n, options = part.stop - part.start, self.options
-        signs = np.zeros(n)
-        if options.labelled:
-            assert self.label_map is not None
-            values = self._labels(part)
-            signs = labels.to_signs(values, self.label_map, f"{part.path}: from row {part.start} on").astype(float)
+        values = self._labels(part) if options.labelled else np.zeros(n)
+        signs = self.signs(values, f"{part.path}: from row {part.start} on")
         ids = None if options.id is None else [_text(value) for value in self.read_column(part, options.id).tolist()]
         p = X.shape[1]
         indices = X.indices.astype(index_dtype(p), copy=False)
-        return RowBlock(signs, X.indptr.astype(np.int64), indices, X.data, p, ids, self._metadata(part))
 
-    def _metadata(self, part: RowRange) -> RowMetadata:
         def fail(name: str, row: int, problem: str) -> NoReturn:
             raise InputError(f"{part.path}: row {part.start + row} (counted from 0): {name!r}: {problem}")
 
-        return row_metadata.read(
-            self.options.group,
-            self.options.time,
-            lambda name: row_metadata.as_strings(self.read_column(part, name)),
-            fail,
-            self.options.weight,
-        )
+        def strings(name: str) -> list[str]:
+            return row_metadata.as_strings(self.read_column(part, name))
+
+        metadata = row_metadata.read(options.row_columns, strings, fail)
+        return RowBlock(signs, X.indptr.astype(np.int64), indices, X.data, p, ids, metadata)
 
     def _labels(self, part: RowRange) -> NDArray[Any]:
-        """Return the labels as float64 or as strings; InputError names the first row without one."""
         values = self.read_column(part, self.options.label)
         if values.dtype.kind == "b":
             values = np.where(values, "true", "false")
@@ -137,13 +108,10 @@ class RowRangeReader(ABC):
             bad = values == ""
         if bad.any():
             row = part.start + int(bad.argmax())
-            raise InputError(
-                f"{part.path}: row {row} (counted from 0): the label is missing or not finite; remove such rows"
-            )
+            raise InputError(f"{part.path}: row {row} (counted from 0): the label is missing or not finite")
         return values
 
     def _survey(self, comm: Communicator) -> None:
-        """Find out what the labels mean. Collective."""
         values: set[Any] = set()
         with comm.fail_together():
             for row_range in self.plan(comm.size)[comm.rank]:
@@ -153,16 +121,13 @@ class RowRangeReader(ABC):
         whole = set().union(*comm.allgather(values))
         with comm.fail_together():
             try:
-                self.label_map = labels.interpret(whole, self.options.positive).as_map()
+                self.label_map = labels.interpret(whole, self.options.positive)
             except InputError as error:
                 raise InputError(f"{self.paths[0]}: {marked(error.message)}") from error
 
 
 def pieces(indptr: NDArray[np.int64], part: RowRange) -> Iterator[tuple[RowRange, NDArray[np.int64]]]:
-    """Cut rows of a CSR matrix, whose `indptr` (rows + 1,) is given, into pieces of at most `MAX_ENTRIES` entries.
-
-    Raises InputError for a row that has more, and for what is no `indptr`.
-    """
+    """Cut rows of a CSR matrix, by its `indptr` (rows + 1,), into pieces of at most `MAX_ENTRIES` entries; check it."""
     start, last = 0, len(indptr) - 1
     if (np.diff(indptr) < 0).any():
         raise _misfit(part)
@@ -178,7 +143,6 @@ def pieces(indptr: NDArray[np.int64], part: RowRange) -> Iterator[tuple[RowRange
 
 
 def require_narrow(p: int, path: str) -> None:
-    """Raise InputError if dense rows have too many columns to be read."""
     if p > MAX_ENTRIES:
         raise InputError(f"{path}: X has {p} dense columns; up to {MAX_ENTRIES} are read. Save it as a sparse matrix")
 

@@ -98,11 +98,8 @@ def scan_lines(  # type: ignore[no-untyped-def]
 def scan_records(  # type: ignore[no-untyped-def]
     text, begin, table, first, last, length, codes, fields
 ):
-    """Read records of FASTA: a line that begins with >, and lines with the letters of the sequence, or of comments (;).
-
-    The parameters and results are those of `scan_lines`, but `fields` gets where each header begins, after its >, and
-    ends. A fault in the length is at the header.
-    """
+    """Read records of FASTA as `scan_lines`: a line with >, then lines of letters, or of comments (;). `fields` gets
+    where each header begins, after its >, and ends; a fault in the length is at the header."""
     n = 0
     letters = 0
     i = begin

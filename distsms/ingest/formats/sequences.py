@@ -16,9 +16,9 @@ to the share in which it begins. `distsms.shards.sequence_rules` says which lett
 
 from __future__ import annotations
 
+import math
 import re
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any, NoReturn
 
@@ -31,75 +31,51 @@ from distsms.base.text_files import BYTE_ORDER_MARK, ByteRange, TextPosition, li
 from distsms.base.untrusted_text import printable
 from distsms.base.wording import option
 from distsms.ingest.formats import sequence_kernels as kernel
-from distsms.ingest.formats import sequence_labels
+from distsms.ingest.formats.base import Reader
 from distsms.ingest.options import ReadOptions
 from distsms.parallel.communicator import Communicator
 from distsms.shards import row_metadata
 from distsms.shards.column_options import ColumnOptions
-from distsms.shards.labels import to_signs
+from distsms.shards.labels import Label, in_one_type
 from distsms.shards.row_metadata import RowMetadata
 from distsms.shards.rows import RowBlock
-from distsms.shards.sequence_rules import LONGEST, SequenceOptions, code_table, encoding
+from distsms.shards.sequence_rules import LONGEST, SequenceOptions, Sequences, code_table, encoding
 
 BLOCK_BYTES, FIRST_BYTES = 2**22, 2**16
-"""Bytes of text that are parsed at a time, and that are read at a time where only the first or last record is wanted.
-"""
+"""Bytes of text that are parsed at a time, and that are read where only the first or last record is of interest."""
 LONGEST_RECORD = 2 * LONGEST + 2**22
 """The bytes of a record, with its header and the ends of its lines, that are read at most, besides a block."""
+_NUMBER = re.compile(rb"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
 _HEADER = "expected a header, a line that begins with >, before the first letter"
 
 
-class SequenceReader:
-    """Reader of sequences; see `distsms.ingest.formats.base.Reader`. Building it is **collective**.
+class SequenceReader(Reader):
+    """Reader of sequences; see `distsms.ingest.formats.base.Reader`. Building it is **collective**."""
 
-    Parameters
-    ----------
-    paths : sequence of str
-        The files.
-    options : ReadOptions
-        How they are read.
-    comm : Communicator
-        The ranks that will read.
-    fasta : bool
-        Whether they are FASTA.
-    """
-
-    table = reports = None
-    compressed = False
+    sequences: Sequences
 
     def __init__(self, paths: Sequence[str], options: ReadOptions, comm: Communicator, fasta: bool) -> None:
-        self.paths, self.options, self.warnings = list(paths), options, Counter[str]()
-        self.label_map: Mapping[str, Any] | None = options.label_map
+        super().__init__(paths, options)
         self.fasta = self.has_ids = fasta
         sequence_options = options.sequences or SequenceOptions()
         with comm.fail_together():
             self._refuse_options(sequence_options)
             self._labels_file = sequence_options.labels
-            self._label_of = (
-                None if sequence_options.labels is None else sequence_labels.read_file(sequence_options.labels)
-            )
+            self._label_of = None if sequence_options.labels is None else read_labels(sequence_options.labels)
             self.sequences = options.encoding or encoding(sequence_options, self._first_length(), self.paths[0])
         self.n_columns = self.sequences.code_map.p
         self._table = code_table(self.sequences.alphabet)
         comm.root_first(lambda: self._parse(b"", TextPosition()))  # compiles the kernel
-
-    def plan(self, n_shares: int) -> list[list[ByteRange]]:
-        """Cut the input into shares; see `text_files.plan`."""
-        return text_files.plan(self.paths, n_shares)
 
     def read(self, share: Iterable[ByteRange]) -> Iterator[RowBlock]:
         """Yield the rows of a share, in order. Their labels are numbers or strings, or +1 and -1 with a label map."""
         for byte_range in share:
             for offset, text in self._blocks(byte_range, BLOCK_BYTES):
                 rows = self._parse(text, TextPosition(byte_range.path, offset))
-                if self.label_map is not None and self.options.labelled:
-                    y = to_signs(rows.labels, self.label_map, byte_range.path)
-                    rows = rows._replace(labels=y.astype(float))
-                yield rows
+                yield rows._replace(labels=self.signs(rows.labels, byte_range.path))
                 self.options.meter.add(len(text))
 
     def _refuse_options(self, sequence_options: SequenceOptions) -> None:
-        """Raise InputError for options that do not fit sequences."""
         options, name = self.options, self.paths[0]
         if options.label or options.id:
             raise InputError(
@@ -138,7 +114,7 @@ class SequenceReader:
                     header, _, letters = plain.lstrip().split(b"\n>", 1)[0].partition(b"\n")
                     if not header.startswith(b">"):
                         at = len(text) - len(text.lstrip())
-                        raise InputError(f"{self._place(TextPosition(byte_range.path), text, at)}: {_HEADER}")
+                        raise InputError(f"{_place(TextPosition(byte_range.path), text, at)}: {_HEADER}")
                     return len(letters.translate(None, b" \t\r\n"))
                 fields = (line.partition(b"#")[0].split() for line in text.split(b"\n"))
                 if words := next(filter(None, fields), None):
@@ -146,7 +122,6 @@ class SequenceReader:
         raise InputError(f"{', '.join(self.paths)}: there is no sequence")
 
     def _parse(self, text: bytes, origin: TextPosition) -> RowBlock:
-        """Return the rows of whole lines or records."""
         if not text.endswith(b"\n"):
             text += b"\n"
         length, (first, last) = self.sequences.length, self.sequences.window
@@ -167,11 +142,12 @@ class SequenceReader:
         words = [text[start:stop] for start, stop in places]
 
         def place(row: int) -> str:
-            return self._place(origin, text, places[row][0])
+            return _place(origin, text, places[row][0])
 
         names, labels = None, np.zeros(n)
         if self.fasta:
-            names = [sequence_labels.name_in(header, partial(place, row)) for row, header in enumerate(words)]
+            first_words = (next(iter(header.split(None, 1)), b"") for header in words)
+            names = [text_of(word, partial(place, row)) for row, word in enumerate(first_words)]
         if self.options.labelled:
             labels = self._labels(words, names, place)
         metadata = RowMetadata()
@@ -192,26 +168,22 @@ class SequenceReader:
         )
 
     def _metadata(self, words: list[bytes], place: Callable[[int], str]) -> RowMetadata:
-        """Return the groups, times and weights in the headers or comments of rows; `place(row)` is for messages."""
-
         def strings(name: str) -> list[str]:
-            values = (sequence_labels.value_in(text, name) for text in words)
-            return [sequence_labels.text_of(value, partial(place, row)) for row, value in enumerate(values)]
+            values = (value_in(text, name) for text in words)
+            return [text_of(value, partial(place, row)) for row, value in enumerate(values)]
 
         def fail(name: str, row: int, problem: str) -> NoReturn:
-            lacking = "" if sequence_labels.value_in(words[row], name) else f"there is no {name}=VALUE in {where}; "
+            lacking = "" if value_in(words[row], name) else f"there is no {name}=VALUE in {where}; "
             raise InputError(f"{place(row)}: {lacking or name + ': '}{problem}")
 
         where = "the header" if self.fasta else "a comment (#) after the sequence"
-        options = self.options
-        return row_metadata.read(options.group, options.time, strings, fail, options.weight)
+        return row_metadata.read(self.options.row_columns, strings, fail)
 
     def _labels(self, words: list[bytes], names: list[str] | None, place: Any) -> NDArray[Any]:
-        """Return the labels of rows, numbers or strings, from their lines or headers; `place(row)` is for messages."""
         if names is None:
             texts = list[bytes | None](words)
         elif self._label_of is None:
-            texts = [sequence_labels.label_in(header) for header in words]
+            texts = [label_in(header) for header in words]
         else:
             texts = [self._label_of.get(name) for name in names]
         if None in texts:
@@ -222,13 +194,9 @@ class SequenceReader:
                 f"{place(row)}: the header has no label; expected >NAME LABEL, or label=LABEL after the name. Labels "
                 f"in a file of their own are read by `distsms shard {option('labels', text='FILE')}`"
             )
-        return sequence_labels.to_array(texts, place)  # type: ignore[arg-type]
-
-    def _place(self, origin: TextPosition, text: bytes, at: int) -> str:
-        return f"{origin.path}:{line_number(origin, text, at)}"
+        return labels_of(texts, place)  # type: ignore[arg-type]
 
     def _refuse(self, scan: kernel.Scan, text: bytes, origin: TextPosition) -> NoReturn:
-        """Raise InputError for the fault of a scan."""
         fault, at = scan.fault, scan.at
         problems = {
             kernel.NO_SEQUENCE: "expected LABEL SEQUENCE, and found one word only",
@@ -250,15 +218,13 @@ class SequenceReader:
                 problem += ", which the model is for" if has_model else for_protein
         else:
             problem = problems[fault]
-        raise InputError(f"{self._place(origin, text, at)}: {problem}")
+        raise InputError(f"{_place(origin, text, at)}: {problem}")
 
 
 def read_records(byte_range: ByteRange, block_bytes: int) -> Iterator[tuple[int, bytes]]:
-    """Yield (offset in the text, whole records) for the records of FASTA that begin in a byte range.
-
-    What comes before the first header belongs to the range that begins at byte 0. Memory: a block, and one record,
-    which may have `LONGEST_RECORD` bytes.
-    """
+    """Yield (offset in the text, whole records) for the records of FASTA that begin in a byte range. What comes before
+    the first header belongs to the range at byte 0. Memory: a block, and one record, of up to `LONGEST_RECORD`
+    bytes."""
     pending, at, inside = list[bytes](), 0, byte_range.start == 0  # the beginning of a record, in pieces
     for offset, text in text_files.read_blocks(byte_range, block_bytes):
         first = 0 if text.startswith(b">") else text.find(b"\n>") + 1
@@ -292,3 +258,64 @@ def _check_size(path: str, record: list[bytes]) -> None:
             f"{path}: a sequence takes more than {LONGEST_RECORD} bytes; up to {LONGEST} letters are read. Cut windows "
             "out of longer sequences, one for each row"
         )
+
+
+def _place(origin: TextPosition, text: bytes, at: int) -> str:
+    return f"{origin.path}:{line_number(origin, text, at)}"
+
+
+def text_of(word: bytes, place: Callable[[], str]) -> str:
+    """Return a word as a string. Raises InputError unless it is UTF-8."""
+    try:
+        return word.decode()
+    except UnicodeDecodeError as error:
+        raise InputError(
+            f"{place()}: {printable(word.decode('latin-1'))!r} is not UTF-8; convert the file first, from Latin-1 for "
+            "instance by: iconv -f LATIN1 -t UTF-8 OLD > NEW"
+        ) from error
+
+
+def label_in(header: bytes) -> bytes | None:
+    """Return what follows `label=` in a header, or its second word if it has two; else None."""
+    if named := value_in(header, "label"):
+        return named
+    words = header.split()
+    return words[1] if len(words) == 2 else None
+
+
+def value_in(text: bytes, name: str) -> bytes:
+    """Return what follows `name=` in a header or comment; b"" if nothing does."""
+    sign = name.encode() + b"="
+    return next((word[len(sign) :] for word in text.split() if word.startswith(sign)), b"")
+
+
+def labels_of(texts: Sequence[bytes], place: Callable[[int], str]) -> NDArray[Any]:
+    """Return labels (n,) as float64 if all are (finite) numbers, else as strings; `place(row)` is for messages."""
+    values: dict[bytes, Label] = {}
+    for row, text in enumerate(texts):
+        if text in values:
+            continue
+        values[text] = float(text) if _NUMBER.fullmatch(text) else text_of(text, partial(place, row))
+        if isinstance(values[text], float) and not math.isfinite(values[text]):  # type: ignore[arg-type]
+            raise InputError(f"{place(row)}: the label {printable(text.decode())} is too large for a double (1.8e308)")
+    place_of = {text: place for place, text in enumerate(values)}
+    return in_one_type([*values.values()])[[place_of[text] for text in texts]]
+
+
+def read_labels(path: str) -> dict[str, bytes]:
+    """Return the label of each name in a file with lines `NAME LABEL`, and comments after #. Local."""
+    labels: dict[str, bytes] = {}
+    size, compression = text_files.inspect(path)
+    for offset, text in text_files.read_blocks(ByteRange(path, 0, None if compression else size)):
+        at = 0
+        for line in text.split(b"\n"):
+            words = line.removeprefix(BYTE_ORDER_MARK).partition(b"#")[0].split()
+            where = partial(_place, TextPosition(path, offset), text, at)
+            name = text_of(words[0], where) if words else ""
+            if words and (len(words) != 2 or name in labels):
+                problem = "expected NAME LABEL" if len(words) != 2 else f"{printable(name)!r} has a label already"
+                raise InputError(f"{where()}: {problem}")
+            if words:
+                labels[name] = words[1]
+            at += len(line) + 1
+    return labels

@@ -27,12 +27,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from distsms.base.errors import InputError
-from distsms.base.text_files import BYTE_ORDER_MARK, ByteRange, TextPosition, line_number, plan, read_blocks
+from distsms.base.text_files import BYTE_ORDER_MARK, ByteRange, TextPosition, line_number, read_blocks
 from distsms.base.wording import Message, marked, option
+from distsms.ingest.formats.base import Reader
 from distsms.ingest.formats.svmlight_kernels import BASE, LARGE, MAX_INDEX, ORDER, Scan, count_lines, scan
-from distsms.ingest.options import ReadOptions
 from distsms.shards import row_metadata
-from distsms.shards.labels import to_signs
 from distsms.shards.row_metadata import RowMetadata
 from distsms.shards.rows import RowBlock, index_dtype
 
@@ -48,20 +47,8 @@ QUERY_IDS_LEFT_OUT = Message(
 )
 
 
-class SvmlightReader:
+class SvmlightReader(Reader):
     """Reader of svmlight text; see `distsms.ingest.formats.base.Reader`."""
-
-    table = sequences = None
-    n_columns = None
-    compressed = has_ids = False
-
-    def __init__(self, paths: Sequence[str], options: ReadOptions) -> None:
-        self.paths, self.options, self.warnings = paths, options, Counter[str]()
-        self.label_map, self.reports = options.label_map, None
-
-    def plan(self, n_shares: int) -> list[list[ByteRange]]:
-        """Cut the input into shares; see `text_files.plan`."""
-        return plan(self.paths, n_shares)
 
     def read(self, share: Iterable[ByteRange]) -> Iterator[RowBlock]:
         """Yield the rows of a share; see `read`. With a label map, labels are +1 and -1."""
@@ -69,13 +56,7 @@ class SvmlightReader:
         meter = self.options.meter
         blocks = read(share, self.options.zero_based, None, self.warnings, grouped, timed, meter.add)
         for rows in _naming_the_format(blocks, self.paths):
-            if not self.options.labelled:
-                yield rows._replace(labels=rows.labels * 0)
-            elif self.label_map is None:
-                yield rows
-            else:
-                y = to_signs(rows.labels, self.label_map, ", ".join(self.paths))
-                yield rows._replace(labels=y.astype(float))
+            yield rows._replace(labels=self.signs(rows.labels, ", ".join(self.paths)))
 
 
 def _naming_the_format(blocks: Iterator[RowBlock], paths: Sequence[str]) -> Iterator[RowBlock]:
@@ -86,9 +67,7 @@ def _naming_the_format(blocks: Iterator[RowBlock], paths: Sequence[str]) -> Iter
         named = [path for path in paths if str(error).startswith(f"{path}:1:") and not path.lower().endswith(ENDINGS)]
         if not named:
             raise
-        raise InputError(
-            f"{marked(error.message)}. It is taken for svmlight text because of its name; {NAMES}"
-        ) from error
+        raise InputError(f"{marked(error.message)}. Taken for svmlight text because of its name; {NAMES}") from error
 
 
 def read(
@@ -100,14 +79,9 @@ def read(
     timed: bool = False,
     seen: Callable[[int], None] = lambda n_bytes: None,
 ) -> Iterator[RowBlock]:
-    """Yield the rows of a share, in order, in blocks of about `block_bytes` of text; nothing if there is no text.
-    Local.
-
-    Each block has its own `n_columns`. `warnings` counts the query ids that were left out, which `grouped` and `timed`
-    take as groups and times. `seen` is called with the bytes of each block after its rows were used. Raises InputError
-    at the first fault of the text, with file and line, or if a file cannot be read, ends too early, or has shrunk since
-    the plan.
-    """
+    """Yield the rows of a share, in order, in blocks of about `block_bytes` of text. Local. `warnings` counts query ids
+    that are not taken as groups (`grouped`) or times (`timed`); `seen` gets the bytes of each block after its rows were
+    used."""
     for byte_range in share:
         for offset, text in read_blocks(byte_range, block_bytes or BLOCK_BYTES):
             yield parse(text, zero_based, TextPosition(byte_range.path, offset), warnings, grouped, timed)
@@ -122,11 +96,8 @@ def parse(
     grouped: bool = False,
     timed: bool = False,
 ) -> RowBlock:
-    """Parse whole lines, of which the last may lack its newline. One pass, O(bytes).
-
-    origin : where the first byte of the text is, for messages. The other parameters are those of `read`. Raises
-    InputError at the first fault: "path:line: what was found, what was expected". Lines are counted only then.
-    """
+    """Parse whole lines, of which the last may lack its newline, as `read` does. InputError names the first fault of
+    the text; `origin` is where it begins. Lines are counted only then."""
     origin = origin or TextPosition()
     first = len(BYTE_ORDER_MARK) if origin.offset == 0 and text.startswith(BYTE_ORDER_MARK) else 0
     if not text.endswith(b"\n"):
@@ -198,7 +169,6 @@ _NOT_FINITE = re.compile(rb"[+-]?(?:nan|inf|infinity)", re.IGNORECASE)
 
 
 def _number(text: bytes, position: int, is_label: bool, origin: TextPosition) -> float:
-    """Return the number that is written at `position`, or raise InputError."""
     field = _field(text, position)
     if _DECIMAL.fullmatch(field) and math.isfinite(value := float(field)):
         return value
@@ -219,7 +189,6 @@ def _number(text: bytes, position: int, is_label: bool, origin: TextPosition) ->
 
 
 def _refuse(fault: int, text: bytes, position: int, origin: TextPosition) -> NoReturn:
-    """Raise InputError for a fault that the kernel found in the field at `position`."""
     field = _field(text, position)
     if fault == BASE:
         problem = f"indices begin at 1; use {option('zero_based')} if those of this file begin at 0"
@@ -243,7 +212,6 @@ def _refuse(fault: int, text: bytes, position: int, origin: TextPosition) -> NoR
 
 
 def _explain_order(text: bytes, position: int) -> str:
-    """Say why the entry at `position` cannot follow the one before it."""
     index = int(text[position : text.index(b":", position)].lstrip(b"0") or b"0")
     before = text[max(0, position - 4096) : position]  # enough for any sensible entry
     previous = re.findall(rb"([0-9]+):[^ \t]*[ \t]+$", before)

@@ -95,19 +95,14 @@ def _divide(mantissa: int, power: float) -> tuple[bool, float]:
 
 @njit(**UNCOUNTED)
 def digit_at(text: NDArray[np.uint8], i: int) -> Any:
-    """Return the digit at i, as an int64; below 0 or above 9 if there is none.
-
-    Without the conversion, it would be a byte if this runs in NumPy 2 without Numba.
-    """
+    """Return the digit at i, below 0 or above 9 if there is none; as int64, for NumPy 2 without Numba."""
     return np.int64(byte_at(text, i)) - _ZERO
 
 
 @njit(error_model="numpy", **UNCOUNTED)
 def decimal(text: NDArray[np.uint8], start: int, mark: int = _SPACE) -> tuple[bool, float, int]:
-    """Read the number at `start`: return whether this gave what `float` gives, the value, and the field's end.
-
-    mark : a byte that ends fields, besides space, the ends of lines, and what begins a comment.
-    """
+    """Read the number at `start` (`mark` ends fields, too): return whether `float` would agree, the value, and its
+    end."""
     i = start
     byte = byte_at(text, i)
     negative = byte == _MINUS

@@ -22,6 +22,7 @@ from distsms.base.memory import available
 from distsms.base.wording import Message, marked, option
 from distsms.ingest.formats import arrow, columns, csv_files, dates
 from distsms.ingest.formats.arrow import Batch
+from distsms.ingest.formats.base import Reader
 from distsms.ingest.formats.column_kinds import decide, spelled
 from distsms.ingest.formats.column_survey import Sample, TableSurvey, TextSurvey
 from distsms.ingest.formats.encoding import encode
@@ -30,7 +31,7 @@ from distsms.parallel.communicator import Communicator
 from distsms.shards import labels, row_metadata
 from distsms.shards.column_options import ColumnReport
 from distsms.shards.labels import Label
-from distsms.shards.row_metadata import RowMetadata
+from distsms.shards.row_metadata import MetadataColumns, RowMetadata
 from distsms.shards.rows import RowBlock, of_rank
 from distsms.shards.table_schema import MAX_BITS, NUMBER, USUAL, Cells, Column, Table, check_columns, format_names
 
@@ -42,17 +43,14 @@ MOST_REFUSED = 5
 """A message describes at most this many columns that are refused."""
 
 
-class TableReader:
+class TableReader(Reader):
     """Reader of CSV and Parquet files; see `distsms.ingest.formats.base.Reader`."""
 
-    sequences = None
+    table: Table
 
     def __init__(self, paths: Sequence[str], options: ReadOptions, comm: Communicator) -> None:
-        """Check the names of the columns. **Collective.**
-
-        Without the table of the training data, all ranks read all files once to find it out.
-        """
-        self.options, self.warnings = options, Counter[str]()
+        """Check the names of the columns; without the training table, read all files to find it out. **Collective.**"""
+        super().__init__(paths, options)
         with comm.fail_together():
             names = [options.label, options.id, *options.metadata_columns]
             if options.table is not None:
@@ -60,23 +58,19 @@ class TableReader:
             self.files: Any = open_files(paths, options.split_names(()).cells, [name for name in names if name])
             table = self._check_names(options.table)
         self.compressed = self.files.compressed
-        self.label_map = options.label_map
-        self.reports: list[ColumnReport] | None = None
         self.table = table or self._survey(comm)
         self.n_columns, self.has_ids = self.table.p, self.table.id is not None
 
     def plan(self, n_shares: int) -> list[list[Any]]:
-        """Cut the input into shares."""
         return self.files.plan(n_shares)
 
     def read(self, share: Iterable[Any]) -> Iterator[RowBlock]:
-        """Yield the rows of a share, in order, by batches. Errors name file, row and column."""
         table = self.table
         used = [table.label if self.options.labelled else None, table.id]
         names = [column.name for column in table.columns] + [name for name in used if name is not None]
         numeric = {column.name for column in table.columns if column.kind == NUMBER} - set(used)
         for batch in self.files.batches(share, names, self.options.metadata_columns, numeric.__contains__):
-            X = encode(table, batch.columns, batch.n, partial(self._fail_at, batch), self._warn)
+            X = encode(table, batch.columns, batch.n, partial(self._fail_at, batch), self.warnings)
             ids = None if table.id is None else self._ids(batch, table.id)
             indptr = X.indptr.astype(np.int64)
             yield RowBlock(self._signs(batch), indptr, X.indices, X.data, table.p, ids, self._metadata(batch))
@@ -157,16 +151,13 @@ class TableReader:
             encoded = tuple(column for column, _ in decisions if column is not None)
             if not encoded:
                 out = "".join(f"; {report.name}: {marked(report.notes[-1])}" for report in self.reports)
-                raise InputError(
-                    f"{files.paths[0]}: has no columns but those of labels and ids; no feature is left{out}"
-                )
+                raise InputError(f"{files.paths[0]}: has only labels and ids; no feature is left{out}")
         kept = set(names)
         dropped = [name for name in (*options.drop, *options.metadata_columns) if name not in kept]
         dropped += [report.name for column, report in decisions if column is None]
         return Table(encoded, options.label, options.id, tuple(dict.fromkeys(dropped)), options.cells)
 
     def _decided(self, names: Sequence[str], survey: TableSurvey) -> list[tuple[Column | None, ColumnReport]]:
-        """Return how each column is used. Raises InputError on all columns that need a word from the user."""
         decisions, refused = [], []
         for name in names:
             try:
@@ -202,7 +193,8 @@ class TableReader:
             metadata = [weight] if weight else []
             for batch in self.files.batches(share, [*names, *label], metadata, local.may_be_numbers, keep_bytes):
                 fail = partial(self._refuse, batch)
-                weights = row_metadata.read(None, None, batch.metadata.__getitem__, fail, weight).weights
+                columns_of_weights = MetadataColumns(None, None, weight)
+                weights = row_metadata.read(columns_of_weights, batch.metadata.__getitem__, fail).weights
                 local.add(batch, weights)
                 local_labels.add(batch)
                 meter.add(batch.size)
@@ -214,19 +206,14 @@ class TableReader:
 
     def _check_options(self, names: Sequence[str]) -> None:
         column_options = self.options.columns
-        feature_columns, seen = set(names), set[str]()
+        where, feature_columns, seen = self.files.paths[0], set(names), set[str]()
+        kinds = f"{option('categorical')}, {option('numeric')}, {option('dates')} or {option('hashed')}"
         for name in column_options.named:
             if name not in feature_columns and not (name == self.options.time and name in column_options.dates):
                 problem = "is not a feature" if name in self.files.names else "is not there"
-                raise InputError(
-                    f"{self.files.paths[0]}: column {name!r} of {option('categorical')}, {option('numeric')}, "
-                    f"{option('dates')} or {option('hashed')} {problem}; columns: {format_names(names)}"
-                )
+                raise InputError(f"{where}: column {name!r} of {kinds} {problem}; columns: {format_names(names)}")
             if name in seen:
-                raise InputError(
-                    f"{self.files.paths[0]}: column {name!r} is named twice by {option('categorical')}, "
-                    f"{option('numeric')}, {option('dates')} and {option('hashed')}; choose one"
-                )
+                raise InputError(f"{where}: column {name!r} is named twice by {kinds}; choose one")
             seen.add(name)
         for name, form in column_options.dates.items():
             if form is not None and "%" not in form:
@@ -237,11 +224,7 @@ class TableReader:
                 )
         for name, bits in column_options.hashed.items():
             if not 1 <= bits <= MAX_BITS:
-                raise InputError(
-                    f"{option('hashed', {name: bits}, text=f'{name}:{bits}')}: the number of bits is from 1 to "
-                    f"{MAX_BITS}",
-                    everywhere=True,
-                )
+                raise InputError(f"{option('hashed', {name: bits})}: the number of bits is from 1 to {MAX_BITS}", True)
 
     def _meaning(self, survey: TextSurvey) -> dict[str, Any]:
         """Return the label map, from the survey of the labels. Raises InputError if their meaning is unclear."""
@@ -254,23 +237,18 @@ class TableReader:
                 f"these rows from the file, for example with pandas: frame.dropna(subset=[{name!r}])"
             )
         if survey.strings is None or survey.numbers is None or survey.sample.sizes[0] > labels.MAX_LABELS:
-            raise InputError(
-                f"{path}: column {name!r} has more than {labels.MAX_LABELS} different values: is it the label?"
-            )
+            raise InputError(f"{path}: column {name!r} has more than {labels.MAX_LABELS} values: is it the label?")
         if not survey.sample.sizes[0]:
             raise InputError(f"{path}: there is no row below the names of the columns")
         rows = spelled(survey.strings + survey.numbers, not survey.strings)
         counts: Counter[Label] = Counter(rows) if survey.strings else Counter({float(k): v for k, v in rows.items()})
         try:
-            meaning = labels.interpret(counts, self.options.positive)
+            label_map = labels.interpret(counts, self.options.positive)
             if len(counts) == 1:
                 raise InputError(f"has only the value {labels.format_labels(counts)}; two classes are needed")
         except InputError as error:
             raise InputError(f"{path}: column {name!r}: {marked(error.message)}") from error
-        return meaning.as_map()
-
-    def _warn(self, problem: str, rows: int) -> None:
-        self.warnings[problem] += rows
+        return label_map
 
     def _signs(self, batch: arrow.Batch) -> NDArray[np.float64]:
         name = self.table.label
@@ -310,14 +288,14 @@ class TableReader:
     def _metadata(self, batch: arrow.Batch) -> RowMetadata:
         options, fail = self.options, partial(self._refuse, batch)
         if options.time is None or (form := self._time_form(options.time)) is None:
-            return row_metadata.read(options.group, options.time, batch.metadata.__getitem__, fail, options.weight)
+            return row_metadata.read(options.row_columns, batch.metadata.__getitem__, fail)
         strings = batch.metadata[options.time]
         times, valid = dates.as_microseconds(columns.as_strings_column(strings), form)
         if not valid.all():
             row = int(valid.argmin())
             advice = dates.describe_other_order(options.time, strings[row], form)
             fail(options.time, row, f"found {strings[row]!r:.40}: expected a time, written as {form}{advice}")
-        others = row_metadata.read(options.group, None, batch.metadata.__getitem__, fail, options.weight)
+        others = row_metadata.read(options.row_columns._replace(time=None), batch.metadata.__getitem__, fail)
         return others._replace(times=times / 1e6, kinds=frozenset({row_metadata.DATES}))
 
     def _time_form(self, name: str) -> str | None:
@@ -343,10 +321,7 @@ class TableReader:
 
 
 def open_files(paths: Sequence[str], cells: Cells = USUAL, known_names: Sequence[str] = ()) -> Any:
-    """Return the files, by the format that follows from the first file's name, with what their folders say.
-
-    known_names : columns that must be there.
-    """
+    """Return the files, by the format of the first one's name, with what their folders say."""
     values = {path: values_of(path) for path in paths}
     if paths[0].lower().endswith((".parquet", ".pq")):
         files: Any = arrow.ParquetFiles(paths, cells)
@@ -384,7 +359,6 @@ class PartitionedFiles:
         return getattr(self._files, name)
 
     def is_text(self, name: str) -> bool:
-        """Whether a column holds strings."""
         return name in self.from_folders or self._files.is_text(name)
 
     def batches(
@@ -395,7 +369,6 @@ class PartitionedFiles:
         as_numbers: Callable[[str], bool] = lambda name: False,
         keep_bytes: float = 0,
     ) -> Iterator[Batch]:
-        """Yield the rows of a share, as `CsvFiles.batches` does."""
         for part in share:
             header = self._files.headers[part.path]
             in_file = [name for name in names if name in header] or header[:1]

@@ -23,21 +23,17 @@ _C = sqrt(2) / 4
 
 
 class _LowerBound:
-    """The base class of both constructions. Row 1 is the only positive row.
-
-    It is a `distsms.ingest.synthetic.write.RowSource`.
-    """
+    """The base class of both constructions, a `write.RowSource`. Row 1 is the only positive row."""
 
     measure: str
     row_bytes = 33.0
     block_rows = 2**16
 
-    def __init__(self, size: int, rows: int, epsilon: Fraction) -> None:
-        self.size, self.epsilon = size, epsilon
+    def __init__(self, size: int, rows: int, epsilon: Fraction, x_1: float) -> None:
+        self.size, self.epsilon, self._x_1 = size, epsilon, x_1  # x_1: the factor of e_2 in the row x_1
         self.n, self.p = rows, size + 2
 
     def block(self, number: int) -> tuple[sparse.csr_matrix, NDArray[np.int8]]:
-        """Return X (rows, p) CSR and y of a block. Local."""
         first = number * self.block_rows
         i = np.arange(first + 1, min(self.n, first + self.block_rows) + 1)  # the paper's i, from 1
         columns, values = self._negatives(i)
@@ -48,11 +44,6 @@ class _LowerBound:
         indptr = np.concatenate(([0], np.cumsum(entries)))
         X = sparse.csr_matrix((values[stored], columns[stored] - 1, indptr), shape=(len(i), self.p))
         return X, np.where(i == 1, 1, -1).astype(np.int8)
-
-    @property
-    def _x_1(self) -> float:
-        """The factor of e_2 in x_1."""
-        raise NotImplementedError
 
     def _negatives(self, i: NDArray[np.int64]) -> tuple[NDArray[np.int64], Floats]:
         """Return the columns, from 1 and ascending, and the values of the rows x_i, i >= 2, each (rows, entries)."""
@@ -73,12 +64,9 @@ class PrbepLowerBound(_LowerBound):
     measure = "prbep"
 
     def __init__(self, size: int, epsilon: Fraction | None = None) -> None:
-        """Construct the data for n = `size`, at least 2.
-
-        `epsilon` is the epsilon for which n was chosen, by default 1/(n - 1), the smallest for which n is large enough.
-        """
+        """Construct the data for n = `size` >= 2, chosen for `epsilon`, by default 1/(n - 1), the smallest."""
         _require_size(size, 2)
-        super().__init__(size, size, epsilon or Fraction(1, size - 1))
+        super().__init__(size, size, epsilon or Fraction(1, size - 1), x_1=_C * size)
         norm = 1 + 1 / (2 * (size - 1))  # ||a||^2
         self.w_0 = self._vector({1: 1.0, 2: 2 * _C, 3: 2 * _C})
         self.J_0 = 1.0
@@ -99,12 +87,7 @@ class PrbepLowerBound(_LowerBound):
         return self._vector({2: 2 * _C, 3: 2 * _C}, 4, k, 2 * _C / k)
 
     def J(self, k: int) -> float:
-        """Return J(w_k)."""
         return (2 + 1 / k) / 4
-
-    @property
-    def _x_1(self) -> float:
-        return _C * self.size
 
     def _negatives(self, i: NDArray[np.int64]) -> tuple[NDArray[np.int64], Floats]:
         return np.column_stack((np.full_like(i, 3), i + 2)), np.full((len(i), 2), -_C * self.size)
@@ -116,12 +99,9 @@ class RocAreaLowerBound(_LowerBound):
     measure = "rocarea"
 
     def __init__(self, size: int, epsilon: Fraction | None = None) -> None:
-        """Construct the data for n = `size`, at least 1.
-
-        `epsilon` is the epsilon for which n was chosen, by default 1/n.
-        """
+        """Construct the data for n = `size` >= 1, chosen for `epsilon`, by default 1/n."""
         _require_size(size, 1)
-        super().__init__(size, size + 1, epsilon or Fraction(1, size))
+        super().__init__(size, size + 1, epsilon or Fraction(1, size), x_1=sqrt(size))
         self.w_0 = self._vector({1: 1.0, 2: 1 / sqrt(size)})
         self.J_0 = (1 + 1 / size) / 2
         self.minimizer = self._vector({2: 1 / (2 * sqrt(size))}, 3, size, 1 / (2 * size))
@@ -140,12 +120,7 @@ class RocAreaLowerBound(_LowerBound):
         return self._vector({2: 1 / sqrt(self.size)}, 3, k, 1 / k)
 
     def J(self, k: int) -> float:
-        """Return J(w_k)."""
         return (1 / self.size + 1 / k) / 2
-
-    @property
-    def _x_1(self) -> float:
-        return sqrt(self.size)
 
     def _negatives(self, i: NDArray[np.int64]) -> tuple[NDArray[np.int64], Floats]:
         return (i + 1)[:, None], np.full((len(i), 1), -float(self.size))
@@ -158,10 +133,7 @@ LOWER_BOUNDS: dict[str, type[PrbepLowerBound] | type[RocAreaLowerBound]] = {
 
 
 def _exact(epsilon: float) -> Fraction:
-    """Return epsilon as the exact decimal number that the user wrote.
-
-    With the rounded float, the ceiling of 1/epsilon could be wrong by 1.
-    """
+    """Return epsilon as the exact decimal number that was written, so that the ceiling of 1/epsilon is right."""
     if not 1e-9 <= epsilon <= 1:
         raise InputError(f"--epsilon {epsilon:g}: must be from 1e-9 to 1")
     return Fraction(repr(float(epsilon)))

@@ -65,15 +65,11 @@ class Recipe:
         return np.random.Generator(np.random.Philox(key=np.array([self.seed, number], np.uint64)))
 
     def rows_of(self, number: int, block_rows: int) -> int:
-        """Return the number of rows of a block."""
         return min(block_rows, self.n - number * block_rows)
 
     def label(self, number: int, margins: Floats, threshold: float) -> NDArray[np.int8]:
-        """Return +1 where a noisy score (rows,) is above the threshold, else -1. The first block gets both classes.
-
-        If it would not have both, the row with the highest score becomes positive, or that with the lowest score
-        negative. So every data set has rows of both classes, which training needs.
-        """
+        """Return +1 where a noisy score (rows,) is above the threshold, else -1. In the first block the row with the
+        highest, or lowest, score changes sides if it has one class only, since training needs both."""
         y = np.where(margins > threshold, 1, -1).astype(np.int8)
         if number == 0:
             if y.max() < 0:
@@ -96,7 +92,6 @@ class DenseSource:
         self.threshold = float(np.hypot(1, recipe.noise) * ndtri(1 - recipe.positive))
 
     def block(self, number: int) -> LabelledRows:
-        """Return X (rows, p) in the recipe's dtype, and y. Local; O(rows p)."""
         recipe, rng = self.recipe, self.recipe.stream(number)
         rows = recipe.rows_of(number, self.block_rows)
         X = rng.standard_normal((rows, self.p), recipe.dtype)  # type: ignore[call-overload]
@@ -105,17 +100,11 @@ class DenseSource:
 
 
 class SparseSource:
-    """Rows in which column j occurs with probability q_j = 1 - exp(-rate_j), independently of all other columns.
-
-    rate_j = min(C (j + 1)^-skew, 3), with C such that the q_j add up to density * p. Values are uniform on (0, 1], or
-    all 1 (pattern). A row may be empty if density * p is small.
-    """
+    """Rows with column j with probability q_j = 1 - exp(-rate_j), rate_j = min(C (j + 1)^-skew, 3), independently. C is
+    such that the q_j add up to density * p. Values are uniform on (0, 1], or all 1 (pattern); rows may be empty."""
 
     def __init__(self, recipe: Recipe, density: float, skew: float = 1.0, pattern: bool = False) -> None:
-        """Draw w and compute the threshold. Raises InputError if a value is not allowed.
-
-        Memory: 20 p bytes (about 50 p during the construction) and a block. Time: O(p), and that of a pilot sample.
-        """
+        """Draw w and compute the threshold; takes 20 p bytes (about 50 p meanwhile), and the time of a pilot sample."""
         _require(0 < density <= MAX_DENSITY, f"--density {density:g}: must be above 0 and at most {MAX_DENSITY}")
         _require(0 <= skew <= 5, f"--skew {skew:g}: must be from 0 (the same density in all columns) to 5")
         self.recipe, self.pattern = recipe, pattern
@@ -133,7 +122,6 @@ class SparseSource:
         self.threshold, self.sigma = self._calibrated(-np.expm1(-rates))
 
     def block(self, number: int) -> LabelledRows:
-        """Return X (rows, p) CSR in the recipe's dtype, and y. Local; O(entries)."""
         rows = self.recipe.rows_of(number, self.block_rows)
         rng = self.recipe.stream(number)
         X = self._features(rng, rows)
@@ -141,12 +129,8 @@ class SparseSource:
         return X, self.recipe.label(number, margins, self.threshold)
 
     def _features(self, rng: np.random.Generator, rows: int) -> sparse.csr_matrix:
-        """Draw the entries of all rows by a Poisson process of rate 1 on one long line, on which row follows row.
-
-        Its points are drawn in ascending order, so nothing has to be sorted. A row has an entry in a column if at least
-        one point is in the interval of the column. The probability of this is 1 - exp(-rate), independently of all
-        other columns.
-        """
+        """Draw the entries of all rows by a Poisson process of rate 1 on one long line, on which row follows row. A row
+        has a column if at least one point is in its interval; points ascend, so nothing has to be sorted."""
         at = _poisson_process(rng, rows * self.ends[-1])
         indices = np.empty(len(at), index_dtype(len(at), self.p))
         indptr = np.zeros(rows + 1, indices.dtype)
@@ -200,7 +184,6 @@ def _cumulants(q: Floats, moments: Floats, w: Floats) -> Floats:
 
 
 def _quantile(share: float, skewness: float, kurtosis: float) -> float:
-    """Return a quantile of a standardized, nearly normal variable by the Cornish-Fisher expansion."""
     z = float(ndtri(share))
     return z + skewness * (z**2 - 1) / 6 + kurtosis * (z**3 - 3 * z) / 24 - skewness**2 * (2 * z**3 - 5 * z) / 36
 
@@ -224,11 +207,8 @@ def _rates(p: int, entries: float, skew: float) -> Floats:
 
 @njit()
 def _columns_at(at: Floats, ends: Floats, guide: NDArray[np.int32], indices: NDArray[Any], indptr: NDArray[Any]) -> int:
-    """Convert the ascending points `at` to CSR arrays without repeated entries, and return the number of entries.
-
-    The guide (p + 1,) restricts the search for the column of a point to a few columns. So a point needs one or two
-    memory accesses, and not log p.
-    """
+    """Convert ascending points to CSR arrays without repeated entries; return their number. The guide (p + 1,)
+    restricts the search to a few columns, so that a point needs one or two memory accesses, and not log p."""
     p, rows, length = len(ends), len(indptr) - 1, ends[-1]
     count, row = 0, 0
     for t in at:

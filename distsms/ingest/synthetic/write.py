@@ -18,6 +18,7 @@ from distsms.ingest.synthetic.planted import LabelledRows
 from distsms.parallel.communicator import Communicator
 from distsms.shards import dataset
 from distsms.shards.publish import writing
+from distsms.shards.writer import ShardForm
 
 SHARD_BYTES = 64 * 2**20
 """The size of a shard if the number of shards is not given, whatever the number of ranks."""
@@ -26,23 +27,13 @@ SHARD_BYTES = 64 * 2**20
 class RowSource(Protocol):
     """Rows that can be made block by block, in any order, on any rank."""
 
-    @property
-    def n(self) -> int: ...
-    @property
-    def p(self) -> int: ...
-    @property
-    def block_rows(self) -> int: ...
-    @property
-    def row_bytes(self) -> float:
-        """Bytes of a row in a file, on average."""
-        ...
+    n: int
+    p: int
+    block_rows: int
+    row_bytes: float  # of a row in a file, on average
 
     def block(self, number: int) -> LabelledRows:
-        """Return X and y of the rows from number * block_rows on. Local.
-
-        There are block_rows of them; the last block may have fewer. A sparse X is a canonical CSR matrix.
-        """
-        ...
+        """Return X (canonical) and y of the block_rows rows (the last block has fewer) of a block. Local."""
 
 
 def write(
@@ -56,42 +47,8 @@ def write(
     progress: Callable[[int, int], None] = lambda done, of: None,
     compression: str = "none",
 ) -> dataset.Manifest:
-    """Write all rows of a source as a data set. **Collective.**
-
-    Parameters
-    ----------
-    source : RowSource
-        The rows.
-    directory : path
-        The directory of the data set.
-    comm : Communicator
-        The ranks that write.
-    n_shards : int, optional
-        The number of shards, by default one for every 64 MiB. A shard has at least one row.
-    dtype : str
-        "float32" or "float64".
-    overwrite : bool
-        Whether to replace a data set that is there already.
-    name : str
-        What the manifest calls the source.
-    progress, compression
-        See `convert.convert`.
-
-    Returns
-    -------
-    Manifest
-        The data set.
-
-    Raises
-    ------
-    InputError
-        On every rank, if the library for the compression is missing, or if the directory cannot be written to, or
-        holds a data set and `overwrite` is False.
-
-    Notes
-    -----
-    Memory of a rank: a block, and the rank's largest shard, which is there twice for a moment.
-    """
+    """Write all rows of a source as a data set, by default with a shard for every 64 MiB. **Collective.** A rank holds
+    a block, and its largest shard, which is there twice for a moment. Raises InputError on every rank."""
     with comm.fail_together():
         dataset.check_writable(compression)
     n_shards = min(source.n, n_shards or max(1, round(source.n * source.row_bytes / SHARD_BYTES)))
@@ -101,7 +58,7 @@ def write(
         with comm.fail_together():
             for done, k in enumerate(my_shards):
                 X, y = rows(source, source.n * k // n_shards, source.n * (k + 1) // n_shards)
-                staged = dataset.stage_shard(directory, k, X, dtype, compression=compression)
+                staged = dataset.stage_shard(directory, k, X, ShardForm(dtype, compression))
                 entries.append(dataset.finish_shard(staged, y, source.p))
                 progress(done + 1, len(my_shards))
         entries = [entry for of_rank in comm.allgather(entries) for entry in of_rank]
@@ -115,10 +72,7 @@ def write(
 
 
 def rows(source: RowSource, start: int, stop: int) -> LabelledRows:
-    """Return the global rows start..stop - 1 (start < stop) of a source.
-
-    Local; blocks at the ends are made whole and then cut.
-    """
+    """Return the global rows start..stop - 1 (start < stop) of a source. Local; blocks are made whole and then cut."""
     size = source.block_rows
     parts, labels = [], []
     for number in range(start // size, -(-stop // size)):

@@ -33,8 +33,8 @@ TRIALS = 100  # largest number of values of L in one step; L then grows by a fac
 class Solver:
     """Nesterov's method on a `Problem`; `history`, `options` and `remembers` are not used.
 
-    Each trial of L takes two evaluations, and most steps need only one trial. After a pause the method starts without
-    momentum, since the sums of gradients belong to the function before the pause. It keeps the estimate L.
+    A trial of L takes two evaluations; most steps need one trial. After a pause it keeps L, but starts without
+    momentum, since the sums of gradients belong to the function before the pause.
     """
 
     traits = Traits(l1=True)
@@ -56,10 +56,8 @@ class Solver:
         while True:
             step = self._step(self._A, self._shrunk(self._total, self._A) / (1.0 + self._sigma * self._A))
             if step is None:
-                return (
-                    Outcome.FAILED,
-                    f"no step decreases the function beyond rounding (Lipschitz estimate {self._L:.3g})",
-                )
+                why = f"no step decreases the function beyond rounding (Lipschitz estimate {self._L:.3g})"
+                return Outcome.FAILED, why
             self._x, a, slope = step
             if self._problem.iterated():
                 self._A, self._total = 0.0, self._x.copy()
@@ -71,10 +69,7 @@ class Solver:
             self._L /= LOWER
 
     def _step(self, A: float, v: Floats) -> tuple[Floats, float, Floats] | None:
-        """Return the next x, its a and f'(x), with L increased as far as needed.
-
-        The result is None if the step is so short that rounding errors dominate it.
-        """
+        """Return the next x, its a and f'(x), with L increased as needed; None if rounding dominates the step."""
         assert self._L is not None
         for _ in range(TRIALS):
             L, sigma = self._L, self._sigma
@@ -93,19 +88,14 @@ class Solver:
         return None
 
     def _shrunk(self, x: Floats, times: float = 1.0) -> Floats:
-        """Return S_times(x): see the module."""
         l1 = self._problem.l1
         return soft_threshold(x, times * l1) if np.any(l1) else x
 
     def _slope(self, w: Floats) -> Floats:
-        """Return f'(w); one evaluation."""
         return self._problem.value_and_gradient(w)[1] - self._sigma * w
 
     def _first_estimate(self) -> bool:
-        """Set L to ||g||^2 / (2 F), with F the function and g its gradient. Return False if g = 0.
-
-        If F >= 0 everywhere, this L is at most the Lipschitz constant of the gradient.
-        """
+        """Set L to ||g||^2 / (2 F), at most the Lipschitz constant of the gradient g if F >= 0; False if g = 0."""
         value, gradient = self._problem.value_and_gradient(self._x)
         norm2 = self._problem.dot(gradient, gradient)
         if not norm2 > 0:
@@ -117,11 +107,7 @@ class Solver:
         return float(np.sqrt(self._problem.dot(x, x)))
 
     def _large_enough(self, L: float, change: Floats, move: Floats, noise: float) -> bool:
-        """Return whether ||change||^2 <= L <change, move>; the change of f' may be wrong by a vector of norm `noise`.
-
-        If f is linear along the move, both sides are zero. Without `noise`, rounding errors would then increase L again
-        and again.
-        """
+        """Return whether ||change||^2 <= L <change, move> but for `noise`, by which L would grow where f is linear."""
         dot, room = self._problem.dot, 2 * self._norm(change) + L * self._norm(move)
         return dot(change, change) - L * dot(change, move) <= noise * room
 

@@ -6,7 +6,6 @@ ranks. To add a solver, write a module with a class that follows `Solver`, and a
 
 from __future__ import annotations
 
-import functools
 import importlib
 from collections.abc import Sequence
 from enum import Enum
@@ -30,10 +29,7 @@ SOLVERS = {
 }
 
 WIDE = 2**17
-"""From this many columns on, models of several folds are trained one after the other.
-
-If they were trained together, their vectors would push each other out of the processor's caches.
-"""
+"""From so many columns on, vectors of models that are trained together would push each other out of the caches."""
 
 
 class Problem(Protocol):
@@ -144,7 +140,8 @@ class Traits(NamedTuple):
     options: bool = False  # whether it takes options of PETSc's command line
     vectors: int = 6  # how many vectors it holds at a time, without the history
     scaled: bool = False  # whether it is faster if all variables have a similar curvature: see `Scaled`
-    movable: bool = False  # whether it has `move`: see `Movable`
+    # whether it has `move(w)`, after which the next `run` starts at w (p,), with everything remembered
+    movable: bool = False
     l1: bool = False  # whether it minimizes functions with a sum of l_j |w_j|: see `Problem`
 
 
@@ -193,21 +190,9 @@ class Solver(Protocol):
         """Free what the solver holds."""
 
 
-class Movable(Solver, Protocol):
-    """A solver that can be moved to another point and keeps its memory."""
-
-    def move(self, w: Floats) -> None:
-        """Make the next `run` start at w (p,), with everything remembered."""
-
-
 def solver_class(name: str) -> Any:
     """Return the class of the solver called `name`, a `Solver`. Raises InputError if there is none."""
     if name not in SOLVERS:
         raise InputError(f"no solver is called {name!r}; there are {', '.join(SOLVERS)}")
-    return _imported(SOLVERS[name])
-
-
-@functools.cache
-def _imported(name: str) -> Any:
-    module, attribute = name.split(":")
+    module, attribute = SOLVERS[name].split(":")
     return getattr(importlib.import_module(module), attribute)

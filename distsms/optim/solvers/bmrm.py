@@ -25,10 +25,7 @@ REPEATS, HAIR = 20, 4 * float(np.finfo(float).eps)
 
 
 class Solver:
-    """BMRM on a `Problem`; `history`, `options` and `remembers` are not used.
-
-    Cost of a step beyond the evaluation: one pass over the k planes, 8 k p bytes, and the program.
-    """
+    """BMRM on a `Problem`: a step is an evaluation, one pass over the k planes, 8 k p bytes, and the program."""
 
     traits = Traits(smooth=False, planes=PlaneUse.MODEL, vectors=1, l1=True)
 
@@ -47,17 +44,14 @@ class Solver:
             repeats = 0 if least - HAIR * abs(least) > highest else repeats + 1
             highest = max(highest, least)
             if repeats == REPEATS:
-                return (
-                    Outcome.FAILED,
-                    f"{REPEATS} new planes have not raised the lower bound; rounding errors limit it",
-                )
+                why = f"{REPEATS} new planes have not raised the lower bound; rounding errors limit it"
+                return Outcome.FAILED, why
 
     def restart(self, w: Floats) -> None:
         self._w = w
 
     def memory(self) -> Snapshot:
-        """See `base.Solver.memory`. The snapshot is empty, since the problem stores the planes."""
-        return Snapshot()
+        return Snapshot()  # the problem stores the planes
 
     def recall(self, memory: Snapshot) -> None:
         self._w, _ = self._problem.model_minimum()

@@ -43,10 +43,7 @@ class Pair(NamedTuple):
 
 
 class InverseHessian:
-    """A positive definite approximation of the inverse of a convex function's Hessian.
-
-    It applies the newest pairs, at most `history` of them, on a `diagonal` (length,); `dot` is `Problem.dot`.
-    """
+    """A positive definite approximation of a convex function's inverse Hessian: pairs on a `diagonal` (length,)."""
 
     def __init__(self, dot: Callable[[Floats, Floats], float], length: int, history: int) -> None:
         self._dot = dot
@@ -54,12 +51,11 @@ class InverseHessian:
         self.diagonal = np.ones(length)
 
     def reset(self) -> None:
-        """Make this the identity."""
         self.pairs.clear()
         self.diagonal = np.ones(len(self.diagonal))
 
     def times(self, vector: Floats, free: NDArray[np.intp] | None = None) -> Floats:
-        """Return the product with a vector. It takes two inner products for each pair.
+        """Return the product with a vector, which takes two inner products for each pair.
 
         With `free`, the vector has only the entries of the variables with these indices, and so have all pairs. That
         takes an inner product more for each pair, and leaves out pairs to which these variables contribute too little.
@@ -86,8 +82,8 @@ class InverseHessian:
         """Add the pair of a step s and of the change y of the gradient, unless rounding hides the curvature along s.
 
         The new diagonal is that of Broyden's update of the old one, D in terms of the Hessian: `THETA` times that of
-        DFP, the rest that of BFGS. Then D is divided by the number sigma that minimizes
-        ||sigma^ALPHA D^(-1/2) y - sigma^(ALPHA - 1) D^(1/2) s||, which is the positive root of a quadratic equation.
+        DFP, the rest that of BFGS. Then D is divided by the number sigma that minimizes ||sigma^ALPHA D^(-1/2) y -
+        sigma^(ALPHA - 1) D^(1/2) s||, which is the positive root of a quadratic equation.
         """
         dot = self._dot
         sy = dot(s, y)
@@ -106,10 +102,7 @@ class InverseHessian:
 
 
 class Line(NamedTuple):
-    """The straight line on which a line search looks for the next point.
-
-    On it, the function is smooth, and its gradient is that of `Problem.value_and_gradient` + tilt.
-    """
+    """The line of a search; on it the function is smooth, its gradient that of `Problem.value_and_gradient` + tilt."""
 
     direction: Floats
     longest: float = LONGEST  # the largest multiple of the direction
@@ -127,11 +120,10 @@ class Line(NamedTuple):
 
 
 class Solver:
-    """L-BFGS on a `Problem`; `options` and `remembers` are not used.
+    """L-BFGS on a `Problem`; `options` and `remembers` are not used. The pairs take 16 history p bytes.
 
-    The pairs take 16 history p bytes. Most steps take one evaluation, and 4 history + 10 passes over vectors. After a
-    pause, the pairs are kept, and the next pair leads to the point where the solver goes on, although the function may
-    have changed. `lmvm` does the same, and so both evaluate at the same points, apart from rounding.
+    Most steps take one evaluation, and 4 history + 10 passes over vectors. After a pause, the pairs are kept, and the
+    next one leads to where the solver goes on, although the function may have changed, as in `lmvm`.
     """
 
     traits = Traits(history=2, vectors=14, scaled=True, movable=True, l1=True)
@@ -169,9 +161,8 @@ class Solver:
     def _line(self, gradient: Floats) -> Line:
         """Return the line on which the next point is searched.
 
-        Of a function with a sum of l_j |w_j|, the subgradient of least length says which variables are free to move,
-        and into which orthant those that are 0 move. A step is at most the whole direction if a variable comes closer
-        to 0 on it.
+        With a sum of l_j |w_j|, the subgradient of least length says which variables are free, and into which orthant
+        those that are 0 move. A step is at most the whole direction if a variable comes closer to 0 on it.
         """
         l1, w = self._problem.l1, self._w
         if not np.any(l1):
@@ -185,9 +176,8 @@ class Solver:
         return Line(direction, 1.0 if shrinking else LONGEST, l1 * signs, signs)
 
     def _search(self, value: float, gradient: Floats, line: Line) -> tuple[Floats, float, Floats] | None:
-        """Return the point where a line search ends, with the function and its gradient there; None if it fails.
-
-        The first trial is the whole direction.
+        """Return where a line search ends, with the function and its gradient there, or None; it begins with the whole
+        step.
         """
         dot, direction = self._problem.dot, line.direction
         slope = dot(line.slope(gradient), direction)

@@ -38,7 +38,6 @@ class Trial(NamedTuple):
     slope: float
 
     def minus(self, rate: float) -> Trial:
-        """Return the trial of the function minus rate times the step."""
         return Trial(self.step, self.value - rate * self.step, self.slope - rate)
 
 
@@ -87,11 +86,7 @@ def search(
 
 
 def next_step(x: Trial, y: Trial | None, t: Trial) -> float:
-    """Return the next step after a trial t.
-
-    x is the best trial before t, and y is the other end of the interval; None if there is no interval yet, because the
-    function falls at all trials.
-    """
+    """Return the next step after a trial t; x is the best before, y the interval's other end, None if all fall."""
     if t.value > x.value:  # case 1
         cubic = cubic_minimizer(x, t)
         way = t.step - x.step
@@ -119,10 +114,7 @@ def next_step(x: Trial, y: Trial | None, t: Trial) -> float:
 
 
 def cubic_minimizer(a: Trial, b: Trial) -> float:
-    """Return the minimizer of the cubic with the values and slopes of two trials; NaN if it has none.
-
-    For the sake of rounding, a is the one that is nearer to it.
-    """
+    """Return the minimizer, nearer to a for the sake of rounding, of the cubic through two trials; NaN if none."""
     theta = 3.0 * (a.value - b.value) / (b.step - a.step) + a.slope + b.slope
     scale = max(abs(theta), abs(a.slope), abs(b.slope))
     root = scale * math.sqrt(max(0.0, (theta / scale) * (theta / scale) - (a.slope / scale) * (b.slope / scale)))

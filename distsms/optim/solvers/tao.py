@@ -34,10 +34,7 @@ REASONS = {
 
 
 def lacking(load: bool = True) -> str:
-    """Return why lmvm cannot run in this process, or an empty string if it can. Starts neither PETSc nor MPI.
-
-    load : whether to load PETSc's library, which takes 0.2 s. Only then the answer is certain.
-    """
+    """Return why lmvm cannot run in this process, or "". The answer is certain only with `load`, which takes 0.2 s."""
     if not has_working_folder():
         return f"{NO_WORKING_FOLDER}, where PETSc looks for its options"
     try:
@@ -75,10 +72,7 @@ def version() -> str:
 
 
 def _called_back(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Wrap a function that PETSc calls, so that no garbage is collected while its exception passes through PETSc.
-
-    A garbage collection would lose the exception, and Python 3.13 with petsc4py 3.22 would crash.
-    """
+    """Wrap a function that PETSc calls: a garbage collection would lose its exception, and crash Python 3.13."""
 
     @functools.wraps(function)
     def guarded(*args: Any) -> Any:
@@ -95,13 +89,11 @@ class Solver:
     """TAO's LMVM on a `Problem`. Building and closing it is **collective** among the holders of the vectors.
 
     PETSc takes 24 history p bytes for the pairs; `remembers` points take 16 p bytes each. Options such as
-    "-tao_ls_type" apply to this process from now on; when it ends, PETSc names those that nothing has used. TAO's own
-    tolerances are off: it stops when the problem asks for it, or when its line search fails.
+    "-tao_ls_type" apply to this process from now on. TAO's own tolerances are off: the problem, or a failing line
+    search, ends it.
     """
 
-    traits = Traits(
-        history=3, copies=2, options=True, vectors=23, scaled=True, movable=True
-    )  # measured with PETSc 3.18
+    traits = Traits(history=3, copies=2, options=True, vectors=23, scaled=True, movable=True)  # measured: PETSc 3.18
 
     def __init__(self, problem: Problem, w: Floats, history: int, options: Sequence[str], remembers: int = 0) -> None:
         self._petsc, self._problem = _petsc(), problem
@@ -197,16 +189,15 @@ class Solver:
         self._record.clear()
 
     def memory(self) -> Snapshot:
-        """See `base.Solver.memory`. The snapshot has TAO's last points, with the gradients at these points."""
         points, gradients = zip(*self._record, strict=True) if self._record else ((), ())
         return Snapshot({}, {}, {"points": points, "gradients": gradients})
 
     def recall(self, memory: Snapshot) -> None:
         """See `base.Solver.recall`.
 
-        petsc4py cannot set the pairs of TAO's matrix. But TAO builds the same matrix if it visits the same points. So
-        TAO takes unit steps, which need no function values, and after each step its point and gradient are replaced by
-        the next remembered ones.
+        petsc4py cannot set the pairs of TAO's matrix, but TAO builds the same matrix if it visits the same points. So
+        it takes unit steps, which need no function values, and each point and gradient are replaced by the next
+        remembered ones.
         """
         self._recalled.extend(zip(memory.vectors["points"], memory.vectors["gradients"], strict=True))
         if not self._recalled:

@@ -90,7 +90,7 @@ def test_what_cannot_be_read_is_refused_by_name(tmp_path, data, name, told):
 
 @pytest.mark.serial
 def test_a_fault_in_the_first_line_of_an_unknown_format_names_the_endings(tmp_path):
-    with pytest.raises(InputError, match=r"a\.jsonl:1: .* taken for svmlight text because of its name; .*\.csv"):
+    with pytest.raises(InputError, match=r"a\.jsonl:1: .* Taken for svmlight text because of its name; .*\.csv"):
         read(tmp_path, '{"x":1}\n', "a.jsonl", label=None)
 
 

@@ -15,7 +15,7 @@ from scipy import sparse
 
 from distsms.base import text_files
 from distsms.base.errors import InputError
-from distsms.ingest.formats import arrow, parquet_pages, registry
+from distsms.ingest.formats import arrow, registry
 from distsms.ingest.formats.registry import open_reader
 from distsms.ingest.options import ReadOptions
 from distsms.matrix import normalization
@@ -151,11 +151,11 @@ def test_a_large_page_is_refused_before_it_is_read(tmp_path, monkeypatch, how):
         **{"data_page_size": 1000, "write_batch_size": 10, "compression": "zstd", "row_group_size": 280, **how},
     )
     chunk, headers = pq.read_metadata(path).row_group(0).column(0), []
-    monkeypatch.setattr(parquet_pages, "MOST_BYTES", 10_000)
+    monkeypatch.setattr(arrow, "MOST_PAGE_BYTES", 10_000)
     convert([path], tmp_path / "d", ALONE, label="y", drop=["a"])
     with pytest.raises(InputError, match=r"a\.parquet: column 'a' has a page of [0-9]+ bytes, and at most 10000"):
         convert([path], tmp_path / "e", ALONE, label="y")
-    struct = parquet_pages._struct
+    struct = arrow._struct
 
     def noted(data, at):
         found = struct(data, at)
@@ -163,10 +163,10 @@ def test_a_large_page_is_refused_before_it_is_read(tmp_path, monkeypatch, how):
             headers.append(found)
         return found
 
-    monkeypatch.setattr(parquet_pages, "MOST_BYTES", 2**31)
-    monkeypatch.setattr(parquet_pages, "_struct", noted)
+    monkeypatch.setattr(arrow, "MOST_PAGE_BYTES", 2**31)
+    monkeypatch.setattr(arrow, "_struct", noted)
     with open(path, "rb") as file:
-        parquet_pages.require_small(file, chunk, "a.parquet")
+        arrow.require_small_pages(file, chunk, "a.parquet")
     assert sum(fields[3] + length for fields, length in headers) == chunk.total_compressed_size
     assert sum(fields[2] + length for fields, length in headers) == chunk.total_uncompressed_size
 

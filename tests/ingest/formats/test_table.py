@@ -141,11 +141,11 @@ BAD_TABLES = [
         {},
         r"a\.csv:1502: column 'x': found '12o': is not a number",
     ),
-    ("y\na\nb\n", {}, "no columns but those of labels and ids"),
+    ("y\na\nb\n", {}, "has only labels and ids"),
     (
         "x,y\n" + "".join(f"1,{k}\n" for k in range(1500)),
         {"positive": "3"},
-        "more than 1000 different values: is it the label",
+        "more than 1000 values: is it the label",
     ),
 ]
 
