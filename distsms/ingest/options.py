@@ -23,6 +23,9 @@ from distsms.shards.table_schema import THOUSANDS, VERSION, Cells, Table, is_sep
 class ConversionObserver:
     """Receives what reading files reports. Override its methods, which are called on the root unless they say else."""
 
+    def opening(self, files: Sequence[str]) -> None:
+        """Called before files are read. May raise InputError."""
+
     def converting(self, task: str, unit: str, done: float, of: float) -> None:
         """Called on every rank: what is done, in which unit ("MiB" or "rows"), how much of it, and of how much."""
 

@@ -16,7 +16,7 @@ The true one has (x_i - x_j)(x_i - x_j)' for pairs whose hinge is curved, and H 
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -26,12 +26,7 @@ from distsms.losses.base import Loss
 from distsms.losses.sorting import sort_with_rows
 from distsms.matrix.base import Features, RowEntries
 from distsms.optim.rows import column_of, number_at
-from distsms.optim.settings import Settings, curves
 from distsms.optim.solvers.base import Problem
-from distsms.parallel.vector_placement import RootVectors
-
-if TYPE_CHECKING:  # which sums up what is computed here
-    from distsms.optim.objective import Objective
 
 FIRST, GROWTH, DEAREST = 5, 2, 30.0
 """H is estimated after so many evaluations, or after as many as take the same time, and again after `GROWTH` times as
@@ -43,28 +38,11 @@ OF_ROW, OF_PRODUCT = 10.0, 0.3
 """What a row and a multiplication for H take, as multiples of the time for one entry in an evaluation; measured."""
 
 
-def due_after(objective: Objective, settings: Settings) -> int:
-    """Return after how many evaluations H shall first be estimated; 0: not at all. **Collective.**"""
-    loss, p = objective.losses[0], objective.p
-    possible = loss.family.has_curvature and settings.traits.movable and settings.bundle_steps and settings.c_mu is None
-    possible &= not (settings.l1 or settings.solver_options or objective.comm.failures)
-    if not (possible and isinstance(objective.vectors, RootVectors)):
-        return 0
-    features = objective.features
-    entries = float(objective.comm.sum(np.array([float(features.nnz)]))[0])
-    if not curves(loss.n, p, entries):
-        return 0
-    if objective.comm.sum(np.array([float(np.sum(~features.rows_in_memory()))]))[0]:  # rows are streamed
-        return 0
-    share = min(1.0, 2 * SAMPLE * objective.comm.size / loss.n)
-    cost = share * (OF_ROW * loss.n + OF_PRODUCT * entries**2 / loss.n) + OF_PRODUCT * p**3 / 3
-    evaluations = cost / (entries + OF_ROW * loss.n)
-    if evaluations > DEAREST:
-        return 0
-    rows = features.row_entries(np.empty(0, np.intp))
-    if rows is not None:  # compile the loop, or load it, before the seconds of the run count
-        add_squares(rows, np.empty(0), np.zeros(p), np.zeros((p, p)))
-    return max(FIRST, math.ceil(evaluations))
+def evaluations_worth(n: float, p: int, entries: float, ranks: int) -> float:
+    """Return how many evaluations take as long as an estimate of H for n rows, on all ranks together."""
+    share = min(1.0, 2 * SAMPLE * ranks / n)
+    cost = share * (OF_ROW * n + OF_PRODUCT * entries**2 / n) + OF_PRODUCT * p**3 / 3
+    return cost / (entries + OF_ROW * n)
 
 
 def pays(evaluations: int, gap: float, target: float) -> bool:

@@ -6,6 +6,7 @@ solver keeps its memory when the width of the smoothing changes.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, NoReturn
@@ -21,8 +22,9 @@ from distsms.optim.evaluation import Evaluator
 from distsms.optim.objective import Objective
 from distsms.optim.problem import SmoothedProblem
 from distsms.optim.result import Result, Snapshot, Status, StopRun
-from distsms.optim.settings import Settings
+from distsms.optim.settings import Settings, curves
 from distsms.optim.solvers.base import Outcome, Problem, Scaled, solver_class
+from distsms.parallel.vector_placement import RootVectors
 
 Keeper = Callable[[Snapshot], None]
 
@@ -60,7 +62,7 @@ def minimize(
             w, spent = stochastic.start(objective, settings)
     if opened is None or not opened.final:
         scale = objective.surviving(lambda: scale_of(objective, settings))
-        curvature_at = objective.surviving(lambda: curvature.due_after(objective, settings))
+        curvature_at = objective.surviving(lambda: curvature_due_after(objective, settings))
     if vectors.runs_solver:
         start = np.zeros(vectors.length) if w is None else np.array(vectors.local_slice(w), float)
         result = TrainingRun(objective, settings, scale, watch, keep, curvature_at).run(start, snapshot, opened, spent)
@@ -253,3 +255,25 @@ class TrainingRun:
             l1_limit=course.proof.planes.l1_limit(at_zero),
             slope_at_zero=course.proof.planes.slope_at_zero(at_zero),
         )
+
+
+def curvature_due_after(objective: Objective, settings: Settings) -> int:
+    """Return after how many evaluations H shall first be estimated; 0: not at all. **Collective.**"""
+    loss, p = objective.losses[0], objective.p
+    possible = loss.family.has_curvature and settings.traits.movable and settings.bundle_steps and settings.c_mu is None
+    possible &= not (settings.l1 or settings.solver_options or objective.comm.failures)
+    if not (possible and isinstance(objective.vectors, RootVectors)):
+        return 0
+    features = objective.features
+    entries = float(objective.comm.sum(np.array([float(features.nnz)]))[0])
+    if not curves(loss.n, p, entries):
+        return 0
+    if objective.comm.sum(np.array([float(np.sum(~features.rows_in_memory()))]))[0]:  # rows are streamed
+        return 0
+    evaluations = curvature.evaluations_worth(loss.n, p, entries, objective.comm.size)
+    if evaluations > curvature.DEAREST:
+        return 0
+    rows = features.row_entries(np.empty(0, np.intp))
+    if rows is not None:  # compile the loop, or load it, before the seconds of the run count
+        curvature.add_squares(rows, np.empty(0), np.zeros(p), np.zeros((p, p)))
+    return max(curvature.FIRST, math.ceil(evaluations))

@@ -8,7 +8,7 @@ import os
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from distsms.base.errors import InputError
 from distsms.base.files import atomic_write, naming_failures, read_whole
@@ -17,7 +17,7 @@ from distsms.base.timing import Clock
 from distsms.base.wording import option
 from distsms.ingest import frames
 from distsms.ingest.file_names import are_files, expand, files_of, is_data_set
-from distsms.ingest.options import ReadOptions, sort_options
+from distsms.ingest.options import ConversionObserver, ReadOptions, sort_options
 from distsms.models import inputs, model
 from distsms.parallel.communicator import Communicator
 from distsms.shards.frame_columns import is_frame
@@ -26,9 +26,6 @@ from distsms.shards.manifest import MANIFEST, Manifest, read_manifest
 from distsms.shards.sequence_rules import SequenceOptions
 from distsms.training.plan import INTERPRETER
 from distsms.workflow.requests import Arrays, TrainRequest
-
-if TYPE_CHECKING:
-    from distsms.workflow.train import TrainObserver
 
 RECORD = "made-from.json"
 """The file, in the folder of `TrainRequest.shards`, that says what the shards were made from."""
@@ -69,7 +66,7 @@ def are_tables(data: Any, comm: Communicator) -> bool:
 
 @contextlib.contextmanager
 def as_data_sets(
-    request: TrainRequest, comm: Communicator, observer: TrainObserver, clock: Clock
+    request: TrainRequest, comm: Communicator, observer: ConversionObserver, clock: Clock
 ) -> Iterator[DataSets]:
     """Make data sets of the files or the table of a request; temporary ones are removed at the end. **Collective.**
 
@@ -179,7 +176,7 @@ def _make(
     base: Path,
     directory: Path,
     comm: Communicator,
-    observer: TrainObserver,
+    observer: ConversionObserver,
 ) -> list[Manifest]:
     """Convert the rows; return no data sets if the run is resumed, and an earlier start has made them. **Collective.**
 

@@ -91,9 +91,6 @@ class Trained:
 class TrainObserver(ConversionObserver, TrainingObserver):
     """Receives what `train` reports. Override its methods, which are called on every rank unless they say otherwise."""
 
-    def opening(self, files: Sequence[str]) -> None:
-        """Called on the root before files are read. May raise InputError."""
-
     def converted(self, sets: DataSets) -> None:
         """Called when data sets have been made of files or of a table."""
 

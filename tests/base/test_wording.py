@@ -37,6 +37,7 @@ PLAIN = {"parallel", "cli", "report"}
         (option("dates", {"the day": "%d"}), "--date 'the day:%d'", "dates={'the day': '%d'}"),
         (option("hashed", {"a": 16}, text="a"), "--hash a", "hashed={'a': 16}"),
     ],
+    ids=range(9),  # the first texts have another key in every process
 )
 def test_options(words, command, python):
     message = Message(f"give {words}!")

@@ -13,7 +13,7 @@ from distsms.losses.registry import make_loss
 from distsms.matrix.augmented import with_bias
 from distsms.matrix.local import DenseRows, SparseRows
 from distsms.matrix.normalization import Normalization
-from distsms.optim import curvature
+from distsms.optim import curvature, run
 from distsms.optim.evaluation import Request
 from distsms.optim.objective import Objective
 from distsms.optim.penalty import SquaredNorm
@@ -140,7 +140,7 @@ def test_it_takes_fewer_evaluations_to_the_same_minimum(solver, weighted, comm, 
     for used in (False, True):
         with monkeypatch.context() as patch:
             if not used:
-                patch.setattr(curvature, "due_after", lambda objective, settings: 0)
+                patch.setattr(run, "curvature_due_after", lambda objective, settings: 0)
             states, objective = [], problem("sparse", comm, n=4000, p=40, weights=weights)
             found[used] = minimize(objective, settings, watch=noting(states))
             assert found[used].status is Status.PROVED
@@ -173,7 +173,7 @@ def test_a_run_that_was_cut_after_it_estimates_it_anew(solver, comm):
 @pytest.mark.serial
 def test_who_has_none():
     def due(objective, **how):
-        return curvature.due_after(objective, Settings(1e-6, **{"solver": "lbfgs", **how}))
+        return run.curvature_due_after(objective, Settings(1e-6, **{"solver": "lbfgs", **how}))
 
     alone = Communicator()
     objective = problem("sparse", alone)

@@ -6,7 +6,6 @@ import json
 import re
 import time
 from dataclasses import replace
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -373,7 +372,7 @@ def test_a_solver_is_moved_to_the_best_point_in_its_own_scale(monkeypatch):
     """Steps of the bundle find better points than the solver, whose variables are scaled."""
     X, y = data(n=100, p=40, seed=2)
     X = csr_matrix(X @ diags(np.logspace(-1, 1, 40)))
-    monkeypatch.setattr(run, "curvature", SimpleNamespace(due_after=lambda *_: 0))  # it would change the variables
+    monkeypatch.setattr(run, "curvature_due_after", lambda *_: 0)  # it would change the variables
     kind, best, moves = solver_class("lmvm"), [], []
     move = kind.move
     monkeypatch.setattr(kind, "move", lambda self, w: moves.append((w.copy(), best[-1])) or move(self, w))
