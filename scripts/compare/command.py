@@ -158,6 +158,7 @@ def _run(args: argparse.Namespace, comm: Communicator, signals: StopSignals, fol
     from distsms.shards import dataset
     from distsms.training.plan import make_plan
     from distsms.training.solver_choice import settings_for
+    from distsms.training.task import Distribution
     from distsms.workflow.provenance import versions
     from scripts.compare.grid import grid
     from scripts.compare.runner import HeldOutRows, Runner
@@ -173,8 +174,11 @@ def _run(args: argparse.Namespace, comm: Communicator, signals: StopSignals, fol
         common = next(iter(settings.values()))
         manifest = dataset.read_manifest(args.data)
         losses = len({cell.measure for cell in cells})
-        layout = comm.size, neighbours, args.ordering, args.step, args.memory
-        plans = [make_plan(manifest, c.measure, one, *layout, losses=losses) for c, one in settings.items()]
+        distribution = Distribution(args.ordering, args.step)
+        plans = [
+            make_plan(manifest, c.measure, one, comm.size, neighbours, distribution, memory=args.memory, losses=losses)
+            for c, one in settings.items()
+        ]
         room = min((budget for plan in plans if (budget := plan.room(comm.is_root))), default=None)
         if args.test:
             inputs.check(args.test, inputs.untrained_model(manifest), inputs.InputOptions(args.ignore_new_features))
