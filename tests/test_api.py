@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import doctest
 import inspect
 import json
@@ -321,7 +322,9 @@ def test_the_named_arguments_of_train_are_few_and_can_be_read():
     assert len(parameters) <= 12
     assert not [name for name, one in parameters.items() if " at 0x" in str(one)]
     described = distsms.train.__doc__
-    for name in {*api.OF_REQUEST, *api.OF_PARTS, "l1"}:
+    of_solver = {field.name for field in dataclasses.fields(api.Settings)} | {"relative"}
+    assert api.NAMES & of_solver == of_solver and len(api.NAMES - of_solver) > 15
+    for name in (api.NAMES - of_solver) | {"l1"}:
         assert re.search(rf"^    (\w+, )*{name}\b.* : |^    {name}, ", described, re.M), name
 
 

@@ -5,8 +5,9 @@
     l2          x_i / ||x_i||
 
 `standard` does not centre the columns: that would make sparse rows dense, and only add the same number to the scores of
-all rows. Columns that are constant up to rounding (for maxabs: without a nonzero entry) and empty rows stay as they
-are. A row of weight 3 counts as three rows.
+all rows. (A table's column whose mean is far from 0 is centred where its values become numbers, as it is read:
+`ingest/formats/encoding.py`.) Columns that are constant up to rounding (for maxabs: without a nonzero entry) and empty
+rows stay as they are. A row of weight 3 counts as three rows.
 
 The rows are stored without normalization. Training multiplies w by the factors of the columns, or the scores by those
 of the rows. The w of a saved model includes the factors of the columns. So the score of a row is <w, x>, or <w, x> /

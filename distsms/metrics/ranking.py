@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from distsms.base.measures import PRECISION_AT_K, Measure
+from distsms.base.measures import ERROR_RATE, F_BETA, PRECISION_AT_K, Measure
 from distsms.base.typing import Floats, Labels
 from distsms.metrics.area_from_cells import enclosed_area
 from distsms.metrics.contingency import contingency, ratio
@@ -145,7 +145,11 @@ def measure_value(
         head = top_k(scores, labels, measure.k, comm)
         return head.precision if family == PRECISION_AT_K else head.recall
     table = contingency(scores, labels, threshold, comm, weights)
-    return table.error_rate if family.smaller_is_better else table.f(*measure.parameters)
+    if family == ERROR_RATE:
+        return table.error_rate
+    if family == F_BETA:
+        return table.f(*measure.parameters)
+    raise NotImplementedError(f"{measure.name}: say in measure_value how it is computed")
 
 
 def rocarea(scores: Floats, labels: Labels, comm: Communicator, weights: Floats | None = None) -> float:

@@ -205,12 +205,15 @@ def train(
     return trained.model
 
 
-OF_REQUEST = ("bias", "solver", "start", "checkpoint", "checkpoint_every", "resume", "trace", "shards", "check")
-"""The settings of `train` that are fields of `TrainRequest`."""
-OF_PARTS = ("within_groups", "ordering", "step", "split_by", "seed", "watch", "stop_wanted")
-"""Its settings that are parts of other fields, or none."""
-NAMES = {*OF_REQUEST, *OF_PARTS, *(each.name for each in fields(Settings)), "relative"}
-"""All of them, with those of the solver."""
+NAMED = {"data", "measure", "lam", "memory", "at", "calibrate", "split", "reading"}
+"""Fields of `TrainRequest` that the arguments of `train` become."""
+OF_RUN = {"settings", "distribution", "output", "test", "ignore_new", "folds", "features_of"}
+"""Fields that `train` leaves as they are, or makes of several settings."""
+OF_PARTS = {"within_groups", "ordering", "step", "split_by", "seed", "watch", "stop_wanted"}
+"""Settings of `train` that are parts of a field, or of none."""
+NAMES = {each.name for each in fields(TrainRequest)} - NAMED - OF_RUN | OF_PARTS
+NAMES |= {each.name for each in fields(Settings)} | {"relative"}
+"""The settings of `train`: all other fields of `TrainRequest`, and those of the solver."""
 
 
 def _request(

@@ -173,7 +173,7 @@ def _describe_beta(check: QuickCheck) -> str:
 def _compared(contest: Contest, name: str) -> str:
     """Return the value of the ROCArea model and, if it is clearly better, that of the run's model and the interval."""
     gain, measure = contest.gains[name], "rocarea" if name == "rocarea" else contest.measure
-    more = "less" if measure == "error-rate" else "more"
+    more = "less" if Measure.parse(measure).family.smaller_is_better else "more"
     if not gain.low > 0:  # not clearly better, or no interval
         return f"{SHOWN.get(measure, measure)} {contest.theirs[name]:.3f}"
     interval = f" ({gain.low:.3f} to {gain.high:.3f} {more}, with 95 % confidence)"
