@@ -33,6 +33,8 @@ from distsms.parallel.survival import SurvivingCommunicator
 STATE = [(sys, "stdout"), (sys, "stderr"), (common_files, "_noted"), (files, "_held")]
 STATE += [(warnings, "filters"), (warnings, "showwarning"), (warnings, "_showwarnmsg_impl")]
 """What modules hold that belongs to a process, and so to a rank."""
+SEPARATE = 64
+"""Up to so many ranks, each gets objects of its own from the others. Of more, a rank shares those that are equal."""
 
 
 class Failure(Exception):
@@ -396,7 +398,9 @@ class Comm:
         content = pickle.dumps(item)
         call, known = self._call("allgather", content), dict[bytes, Any]()
         self._me.count("allgather", len(content), sum(map(len, call.items.values())))
-        for k in range(self._size):  # what is equal is one object on this rank
+        if self._size <= SEPARATE:
+            return [pickle.loads(call.items[k]) for k in range(self._size)]
+        for k in range(self._size):
             if (content := call.items[k]) not in known:
                 known[content] = pickle.loads(content)
         return [known[call.items[k]] for k in range(self._size)]
