@@ -17,6 +17,7 @@ from distsms.base.formatting import did_you_mean
 from distsms.base.output_file import naming_failures
 from distsms.base.wording import in_python, marked, option
 from distsms.ingest.options import ReadOptions
+from distsms.matrix.arrays import as_numbers
 from distsms.parallel.communicator import Communicator
 from distsms.shards.column_options import ColumnOptions, ColumnReport
 from distsms.shards.sequence_rules import SequenceOptions
@@ -56,7 +57,7 @@ def write_arrays(path: str | os.PathLike[str], X: Any, y: Any, weights: Any = No
         rows = X.tocsr()
         X_arrays = {"indptr": rows.indptr, "indices": rows.indices, "data": rows.data, "shape": np.array(rows.shape)}
     else:
-        X_arrays = {"X": np.ascontiguousarray(X)}
+        X_arrays = {"X": np.ascontiguousarray(as_numbers(X))}
     with naming_failures(path):
         np.savez(path, **X_arrays, **others)
 

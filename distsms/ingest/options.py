@@ -119,8 +119,8 @@ class ReadOptions:
             raise InputError(f"{option('keep', [wrong[0]])}: is for columns of groups, times and weights")
         if wrong := sorted(set(drop) & set(self.metadata_columns)):
             raise InputError(
-                f"{option('drop', [wrong[0]])}: the column of {option('group')}, {option('time')} or {option('weight')} "
-                "is not a feature anyway"
+                f"{option('drop', [wrong[0]])}: the column of {option('group')}, {option('time')} or {option('weight')}"
+                " is not a feature anyway"
             )
         return replace(self, drop=drop, keep=keep, columns=self.columns.split(table_columns), decimal=decimal)
 

@@ -24,6 +24,18 @@ def as_features(X: Any) -> SparseRows | DenseRows:
     return SparseRows.of(X)
 
 
+def as_numbers(X: Any) -> Any:
+    """Return a matrix of numbers (n, p) as CSR or as an array. Raises InputError for anything else. Local."""
+    try:
+        X = scipy.sparse.csr_matrix(X) if scipy.sparse.issparse(X) else np.asarray(X)
+        X = X if X.dtype.kind in "biuf" else X.astype(np.float64)
+    except (TypeError, ValueError) as error:
+        raise InputError(f"X does not hold numbers, equally many in each row: {error}") from error
+    if X.ndim != 2:
+        raise InputError(f"X has {X.ndim} dimensions; give a matrix with two, rows and columns")
+    return X
+
+
 def require_finite(X: Any, where: str = "", first: int = 0) -> None:
     """Raise InputError with `where` and the place, from row `first` on, of a value that is NaN or infinite. Local."""
     sparse = scipy.sparse.issparse(X)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
@@ -10,8 +11,10 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from distsms.base.errors import InputError
 from distsms.base.measures import GROUPED, HEAD, Condition, HeadMeasure, Measure
 from distsms.base.typing import Floats, Hashes
+from distsms.base.wording import option
 from distsms.metrics import (
     bootstrap,
     confidence,
@@ -45,6 +48,16 @@ class EvaluationOptions:
     k: int | None = None
     at: tuple[Condition, ...] = ()  # conditions for which thresholds are found
     within_groups: str | None = None  # what groups count in GAUC; None: as in training, if the rows have groups
+
+    def __post_init__(self) -> None:
+        if not 0 < self.level < 1:
+            raise InputError(f"{option('level')}: a confidence level is between 0 and 1, and {self.level} is not")
+        if self.k is not None and self.k < 1:
+            raise InputError(f"{option('k')}: give a number of rows of at least 1, not {self.k}")
+        if self.threshold is not None and math.isnan(self.threshold):
+            raise InputError(f"{option('threshold')}: NaN is no threshold")
+        if self.replicates < 0:
+            raise InputError(f"bootstrap samples are 0 or more, not {self.replicates}")
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ from distsms.ingest.file_names import files_of, is_data_set
 from distsms.ingest.formats.base import Reader
 from distsms.ingest.formats.registry import format_of, has_sequences, open_reader, reader_warnings
 from distsms.ingest.options import ReadOptions
-from distsms.matrix.arrays import as_features, subtract
+from distsms.matrix.arrays import as_features, as_numbers, subtract
 from distsms.matrix.blocks import LocalRows
 from distsms.matrix.coded import CodedRows, code_rows
 from distsms.matrix.side_by_side import SideBySide
@@ -176,12 +176,8 @@ def rows_in_memory(X: Any, model: Model, options: InputOptions, notes: list[str]
         words = np.asarray(X)
         if words.ndim == 1 and (not len(words) or words.dtype.kind in "OU"):
             return coded_rows(encode(words.tolist(), model.coded.sequences), model)
-    X = scipy.sparse.csr_matrix(X) if scipy.sparse.issparse(X) else np.asarray(X)
-    if X.dtype.kind != "f":
-        try:
-            X = X.astype(np.float64)
-        except (TypeError, ValueError) as error:
-            raise InputError(f"X does not hold numbers: {error}") from error
+    X = as_numbers(X)
+    X = X if X.dtype.kind == "f" else X.astype(np.float64)
     if X.ndim != 2 or X.shape[1] != model.p_original:
         raise InputError(
             f"X has the shape {X.shape}, but the model takes rows with {model.p_original} columns; give the columns of "

@@ -170,17 +170,24 @@ class Communicator:
         the end.
 
         If the body, which must not communicate, raises a `DistsmsError` on any rank, every rank raises that of the
-        lowest; any other exception is a bug. Files that it has read (`distsms.base.common_files`) must be the same on
-        all ranks.
+        lowest. Any other exception goes on where it is raised, and is a `DistsmsError` on the other ranks. Files that
+        the body has read (`distsms.base.common_files`) must be the same on all ranks.
         """
-        error: DistsmsError | None = None
+        error: Exception | None = None
         try:
             yield
-        except DistsmsError as caught:
+        except self.failures:
+            raise
+        except Exception as caught:
             error = caught
-        of_ranks = self.allgather((error, common_files.take()))
+        of_all = error
+        if error is not None and not isinstance(error, DistsmsError):
+            of_all = DistsmsError(f"{type(error).__name__}: {error}")
+        of_ranks = self.allgather((of_all, common_files.take()))
         for rank, (failure, _) in enumerate(of_ranks):
             if failure is not None:
+                if error is not None and not isinstance(error, DistsmsError):
+                    raise error
                 note = f" [rank {rank} of {self.size}]" if self.size > 1 else ""
                 raise type(failure)(f"{marked(failure.message)}{note}", everywhere=True) from error
         first = dict[str, tuple[int, str]]()

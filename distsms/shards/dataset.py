@@ -223,7 +223,8 @@ def read_groups(manifest: Manifest, first: int, last: int) -> Hashes:
     """Return the groups of the global rows first..last - 1. Local."""
     if manifest.group is None:
         raise InputError(
-            f"{manifest.directory}: its rows have no groups; make it with distsms shard {option('group', text='COLUMN')}"
+            f"{manifest.directory}: its rows have no groups; make it with distsms shard "
+            f"{option('group', text='COLUMN')}"
         )
     groups = [shard.read_groups(part) for shard, part in open_shards(manifest, first, last)]
     return np.concatenate([np.empty(0, np.uint64), *groups])

@@ -14,7 +14,7 @@ from scipy import sparse
 from distsms.base import hashing
 from distsms.base.errors import InputError
 from distsms.base.typing import Floats, Hashes, Labels
-from distsms.matrix.arrays import as_features, require_finite
+from distsms.matrix.arrays import as_features, as_numbers, require_finite
 from distsms.matrix.blocks import LocalRows
 from distsms.matrix.side_by_side import SideBySide
 from distsms.parallel.communicator import Communicator
@@ -26,6 +26,8 @@ from distsms.shards.row_metadata import HEAVIEST, NO_WEIGHT, in_range
 
 def pair(data: Any) -> tuple[Any, Any]:
     """Return X and y. Raises InputError for anything that is no pair, and for a list of paths. Local."""
+    if not hasattr(data, "__len__"):
+        raise InputError(f"data are a path, a DataFrame, or a pair (X, y); {data!r:.60} is none of these")
     if len(data) == 2 and not any(isinstance(part, os.PathLike | str) for part in data):
         return data[0], data[1]
     raise InputError(
@@ -47,9 +49,9 @@ def block(
     or `LocalRows`; p is the number of columns that it must have. Without y (n_local,) all labels are 0; `model_labels`
     is the `label_map` of a model. Weights and groups (n_local,) are given on every rank or on none."""
     with comm.fail_together():
-        if not isinstance(X, LocalRows | SideBySide) and np.ndim(X) != 2:
-            raise InputError(f"X has {np.ndim(X)} dimensions; give a matrix with two, rows and columns")
-        n_local, width = X.shape if hasattr(X, "shape") else np.shape(X)
+        if not isinstance(X, LocalRows | SideBySide):
+            X = as_numbers(X)
+        n_local, width = X.shape
         labels = np.zeros(n_local) if y is None else np.asarray(y)
         if labels.shape != (n_local,):
             raise InputError(f"y has shape {labels.shape}, but X has {n_local} rows; one label for each row is wanted")
@@ -70,7 +72,6 @@ def block(
     label_map, signs = (None, np.zeros(n_local, np.int8)) if y is None else _signs(labels, comm, model_labels)
     if not isinstance(X, LocalRows | SideBySide):
         with comm.fail_together():
-            X = sparse.csr_matrix(X) if sparse.issparse(X) else np.asarray(X)
             require_finite(X, "X, ")
     features = comm.root_first(lambda: X if isinstance(X, LocalRows | SideBySide) else as_features(X))
     counts = [rows for rows, _ in sizes]

@@ -7,11 +7,15 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from distsms.base.errors import InputError
 from distsms.base.measures import Measure
 from distsms.base.typing import Floats, Hashes, Labels
+from distsms.base.wording import option
 from distsms.optim.settings import Settings
 from distsms.shards.dataset import DataBlock, other_weights
 from distsms.shards.manifest import Manifest
+
+ORDERINGS, STEPS = ("gather", "exchange", "bins"), ("root", "spread")
 
 
 class Distribution(NamedTuple):
@@ -19,6 +23,12 @@ class Distribution(NamedTuple):
 
     ordering: str = "auto"
     step: str = "auto"
+
+    def check(self) -> None:
+        """Raise InputError unless both are ways that exist."""
+        for name, value, ways in (("ordering", self.ordering, ORDERINGS), ("step", self.step, STEPS)):
+            if value not in ("auto", *ways):
+                raise InputError(f"{option(name)}: {value!r} is none of auto, {', '.join(ways)}")
 
 
 AUTO = Distribution()

@@ -120,6 +120,8 @@ def check_measures(request: BaselineRequest) -> None:
 
 def baseline_problem(request: BaselineRequest, solver: str, manifest: Manifest) -> Problem:
     """Return what all fits have in common. Raises InputError if the path does not fit, or there are no folds."""
+    if unusual := sorted({"l1", "lam"} & set(request.settings)):
+        raise InputError(f"a baseline has no {option(unusual[0])}; its lambdas are {option('lambdas')}")
     shared = {name: getattr(request, name) for name in OF_PATH}
     lambdas = set(LAMBDAS if request.lambdas is None else request.lambdas)
     if request.path is not None:

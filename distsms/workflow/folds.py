@@ -62,6 +62,8 @@ class Folds(NamedTuple):
 
 def choose_folds_by(by: str | None, manifest: Manifest) -> str:
     """Return how folds are made: as `by` says, or else by groups if the data set has them, or by rows. Local."""
+    if by not in (None, *FOLDS_BY):
+        raise InputError(f"{option('folds_by')}: {by!r} is none of {', '.join(FOLDS_BY)}")
     if by == "groups" and manifest.group is None:
         raise InputError(
             f"{manifest.directory}: its rows have no groups; make it with distsms shard "

@@ -17,7 +17,7 @@ from distsms.features.candidates import COLUMNS, Candidate
 from distsms.ingest.options import ReadOptions, WriteOptions
 from distsms.models.inputs import AS_TRAINED, UNLABELLED, InputOptions
 from distsms.models.model import Model
-from distsms.shards.splits import Splitter, usual_split
+from distsms.shards.splits import SPLITS, Splitter, usual_split
 from distsms.training.task import AUTO, Distribution
 
 if TYPE_CHECKING:  # every command loads this module, and few need these
@@ -56,6 +56,8 @@ class Split(NamedTuple):
                     everywhere=True,
                 )
             return None
+        if self.by not in (None, *SPLITS):
+            raise InputError(f"{option('split_by')}: {self.by!r} is none of {', '.join(SPLITS)}", everywhere=True)
         return Splitter(tuple(self.shares), self.seed, self.by or usual_split(group, time))
 
 
@@ -84,6 +86,9 @@ class FitRequest(Request):
     settings: Mapping[str, Any] = field(default_factory=dict)  # other fields of `distsms.optim.settings.Settings`
     distribution: Distribution = AUTO  # how scores are sorted, and where vectors are kept
     memory: float | None = None  # the most bytes that each rank may take
+
+    def __post_init__(self) -> None:
+        self.distribution.check()
 
 
 @dataclass(frozen=True)

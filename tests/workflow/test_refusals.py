@@ -1,0 +1,76 @@
+"""What no face takes, wherever a user says it; and a failure of one rank, which the others learn of."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import distsms
+from distsms.base.errors import DistsmsError, InputError
+from distsms.shards.from_arrays import write_data
+
+NO_MATRIX = r"^X does not hold numbers, equally many|^X has 1 dimensions|given another argument than rank 0: data"
+
+
+@pytest.fixture
+def rows():
+    X = np.random.default_rng(0).normal(size=(60, 3))
+    return X, np.where(X[:, 0] > 0.3, 1, -1)
+
+
+@pytest.mark.serial
+@pytest.mark.parametrize(
+    ("call", "options", "message"),
+    [
+        ("baseline", {"l1": 0.5}, "a baseline has no l1"),
+        ("baseline", {"lam": 1.0}, "a baseline has no lam"),
+        ("baseline", {"folds_by": "x"}, "folds_by: 'x' is none of rows"),
+        ("path", {"folds_by": "x"}, "folds_by|folds by"),
+        ("path", {"step": "x"}, "step: 'x' is none of auto, root, spread"),
+        ("baseline", {"ordering": "x"}, "ordering: 'x' is none of auto, gather"),
+        ("train", {"step": "x"}, "step: 'x' is none of"),
+        ("evaluate", {"k": 0}, "k: give a number of rows of at least 1"),
+        ("evaluate", {"threshold": float("nan")}, "NaN is no threshold"),
+        ("evaluate", {"level": 2}, "level: a confidence level is between 0 and 1"),
+    ],
+)
+def test_values_that_do_not_exist(call, options, message, rows, tmp_path):
+    write_data(tmp_path / "d", *rows)
+    first, function = [tmp_path / "d"], getattr(distsms, call)
+    if call == "evaluate":
+        first = [distsms.train(rows, lam=1.0, solver="lbfgs"), rows]
+    elif call in ("path", "baseline"):
+        options = {"output": tmp_path / "out", "lambdas": [0.1], "folds": 2, "solver": "lbfgs", **options}
+    with pytest.raises(InputError, match=message):
+        function(*first, **options)
+
+
+@pytest.mark.serial
+def test_a_split_by_what_does_not_exist(rows, tmp_path):
+    with pytest.raises(InputError, match="split_by: 'x' is none of rows, groups, doubles, time"):
+        distsms.shard(rows, tmp_path / "d", split=(0.5, 0.5), split_by="x")
+
+
+@pytest.mark.parametrize("bad", [[[1.0, 2.0], [3.0]] * 30, np.array([["a"] * 3] * 60), np.zeros(60)])
+def test_a_rank_with_rows_that_are_no_matrix(bad, rows, comm):
+    """All ranks are told, and none waits."""
+    X, y = rows
+    X = bad if comm.rank == comm.size - 1 else X
+    model = distsms.train(rows, lam=1.0, solver="lbfgs")
+    with pytest.raises(InputError, match=NO_MATRIX):
+        distsms.train((X, y), comm.mpi_comm, lam=1.0, solver="lbfgs")
+    with pytest.raises(InputError, match=NO_MATRIX):
+        distsms.predict(model, X, comm.mpi_comm)
+
+
+def test_another_failure_of_one_rank_ends_all(comm):
+    """It goes on as it is where it happened, and the others say what it was."""
+
+    def fail():
+        with comm.fail_together():
+            if comm.rank == comm.size - 1:
+                raise ValueError("seven")
+
+    with pytest.raises((ValueError, DistsmsError), match="seven") as caught:
+        fail()
+    assert (caught.type is ValueError) == (comm.rank == comm.size - 1)
