@@ -179,14 +179,15 @@ def _deviations(extent: Extent, entries: Iterable[Entries], n: int, weight: floa
     middle, half = extent.low / 2 + extent.high / 2, extent.high / 2 - extent.low / 2
     size = np.where(half > 0, half, 1.0)
     sums, whole = np.zeros((2, p)), np.zeros((p, 4), np.int64)
-    for part in entries:
-        indices, values, weights = _present(*part)
-        if weights is None:
-            _add_whole(indices, values, middle, size, whole)
-            continue
-        t = (values - middle[indices]) / size[indices]
-        for k, term in enumerate((t, t * t)):
-            sums[k] += np.bincount(indices, weights * term, p)
+    with comm.fail_together():
+        for part in entries:
+            indices, values, weights = _present(*part)
+            if weights is None:
+                _add_whole(indices, values, middle, size, whole)
+                continue
+            t = (values - middle[indices]) / size[indices]
+            for k, term in enumerate((t, t * t)):
+                sums[k] += np.bincount(indices, weights * term, p)
     if weight is None:  # each sum is two whole numbers, in the columns 0 and 1, or 2 and 3; see `_add_whole`
         whole = comm.sum(whole)
         first, second = (whole[:, [0, 2]] + whole[:, [1, 3]] / 2.0**_BITS).T / 2.0**_BITS

@@ -95,3 +95,18 @@ def test_more_columns_than_memory_are_refused(comm, monkeypatch, kind):
             fitted()
     else:
         assert fitted().kind == kind
+
+
+def test_rows_that_one_rank_cannot_read_the_second_time(comm):
+    """All ranks are told, and none waits for the others."""
+    passes = []
+
+    def entries():
+        passes.append(len(passes))
+        yield np.array([0, 1]), np.array([1.0, 2.5])
+        if len(passes) == 2 and comm.rank == comm.size - 1:
+            raise InputError("the disk is gone")
+
+    with pytest.raises(InputError, match="the disk is gone"):
+        normalization.fit("standard", entries, (comm.size, 2), comm)
+    assert len(passes) == 2

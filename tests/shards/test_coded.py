@@ -8,7 +8,7 @@ import tempfile
 import h5py
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from scipy import sparse
 
@@ -71,6 +71,7 @@ def draw(n=90, x="none", names=("strings",), seed=0):
     threads=st.integers(1, 3),
     compression=st.sampled_from(["none", "blosc-lz4"]),
 )
+@example(seed=0, n=7, x="none", names=["categories"], n_shards=1, rows=1, ranks=1, threads=1, compression="none")
 def test_rows_are_those_written_in_memory_and_streamed(seed, n, x, names, n_shards, rows, ranks, threads, compression):
     """Any parts, shards, ranks and threads. Streamed rows give the same products bit for bit."""
     X, y, groups, whole = draw(n, x, names, seed)

@@ -170,6 +170,8 @@ def _touch(rank: Rank, disturbance: Disturbance, name: str, kind: str, place: An
     if not phil._is_owned():  # HDF5 must not be called by another rank while it calls us
         rank.job.step(name)
     fault = disturbance.of(kind, rank)
+    if name in ("unlink", "rmdir"):  # if it failed, nothing could take away what is then left behind
+        return None
     if fault is not None and fault.kind != "short":
         raise OSError(fault.detail, os.strerror(fault.detail), None if isinstance(place, int) else os.fspath(place))
     return fault
