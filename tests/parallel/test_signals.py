@@ -30,29 +30,37 @@ WAITING = {"in Python": (lambda: time.sleep(60), 75), "in C": (_locked, -signal.
 def test_a_run_that_has_not_begun_ends_after_a_signal(wait, code, monkeypatch):
     monkeypatch.setattr(signals, "GRACE", 0.1)
     monkeypatch.setattr(signals, "LAST_GRACE", 0.1)
-    assert _code_after_a_signal(lambda stop: wait()) == code
+
+    def wait_for_rows(stop, ready):
+        ready()
+        wait()
+
+    assert _code_after_a_signal(wait_for_rows) == code
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_a_run_that_has_begun_is_left_alone(monkeypatch):
     monkeypatch.setattr(signals, "GRACE", 0.1)
 
-    def train(stop):
+    def train(stop, ready):
         assert not stop.wanted()
-        time.sleep(0.5)
-        os._exit(3 if stop.wanted() else 4)
+        ready()
+        for _ in range(600):
+            if stop.wanted():
+                time.sleep(0.5)  # longer than it would be waited for
+                os._exit(3)
+            time.sleep(0.1)
 
     assert _code_after_a_signal(train) == 3
 
 
 def _code_after_a_signal(work):
-    """Return how a process ends that does this work, and gets a signal soon after its beginning."""
+    """Return how a process ends that does this work, and gets a signal as soon as it says that it is ready."""
     ready, started = os.pipe()
     if not (process := os.fork()):
         try:
             with signals.StopSignals() as stop:
-                os.write(started, b".")
-                work(stop)
+                work(stop, lambda: os.write(started, b"."))
         finally:
             os._exit(1)
     os.read(ready, 1)
