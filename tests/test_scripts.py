@@ -29,6 +29,7 @@ PROGRAMS = {
     "scripts.benchmarks.check",
     "scripts.benchmarks.run",
     "scripts.benchmarks.scaling",
+    "scripts.benchmarks.streamed_path",
     "scripts.experiments.all",
     "scripts.experiments.attack",
     "scripts.experiments.coverage",
@@ -126,6 +127,16 @@ def test_coverage():
     assert "ROCArea: mean false verdicts [%]" in header
     assert [row.split(" | ")[0] for row in rows] == ["| 10", "| 20", "| 50", "| 200"]
     assert all(row.count("±") == 4 for row in rows)
+
+
+def test_a_streamed_path(texts, tmp_path):
+    run("shard", texts[0], tmp_path / "data")
+    more = ("--memory", "1GiB", "--rounds", 2, "--", "--lambdas", "1e-1", "1e-2", "--folds", 2, "--solver", "lbfgs")
+    lines = script("benchmarks.streamed_path", tmp_path / "data", tmp_path, *more).splitlines()
+    names = ["GiB read", "cpu [s]", "clock [s]"]
+    assert [line.partition(" one by one ")[0].strip() for line in lines[:-1]] == names
+    assert all(0 < float(line.partition("; ratio ")[2].split()[0]) for line in lines[:-1])
+    assert lines[-1].startswith("lambda chosen: 0.") and "," not in lines[-1]
 
 
 def test_a_sweep(texts):

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from distsms.base.choices import ORDERINGS, STEPS
 from distsms.base.measures import CONDITIONS_OF_MODELS, WEIGHTINGS
 from distsms.cli.types import add_threads, condition, count, duration, memory, not_negative, positive
 from distsms.parallel.signals import StopSignals
@@ -136,7 +137,7 @@ def add_vectors(group: argparse._ActionsContainer) -> None:
     """Add the options that say how scores are sorted, where vectors are kept, and how many of them."""
     group.add_argument(
         "--ordering",
-        choices=("auto", "gather", "exchange", "bins"),
+        choices=("auto", *ORDERINGS),
         default="auto",
         help="How the scores of all rows are sorted: gather sends all of them to the root; exchange sorts them where"
         " the rows are, so that no rank holds the scores of all rows; bins, for rocarea and pauc@BETA, counts rows by"
@@ -145,7 +146,7 @@ def add_vectors(group: argparse._ActionsContainer) -> None:
     )
     group.add_argument(
         "--step",
-        choices=("auto", "root", "spread"),
+        choices=("auto", *STEPS),
         default="auto",
         help="Where the solver's vectors are kept: root keeps them whole on the root, spread keeps a slice of each on"
         " every rank; auto spreads them from 2^20 columns on (default: %(default)s).",

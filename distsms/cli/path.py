@@ -8,10 +8,11 @@ from collections import Counter
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
+from distsms.base.choices import RULES, TOGETHER
 from distsms.base.errors import EXIT_VACUOUS, InputError
 from distsms.base.measures import CHOOSERS, RANKING, RIVALS, Measure
 from distsms.cli import options
-from distsms.cli.types import BY, add_old_names, chooser, count, not_negative, path_measures, positive, whole
+from distsms.cli.types import add_old_names, chooser, count, not_negative, path_measures, positive, whole
 from distsms.features.candidates import COLUMNS, Candidate, parse
 from distsms.optim.solvers.base import SOLVERS, WIDE
 
@@ -104,7 +105,7 @@ def add_grid(parser: argparse.ArgumentParser, type: Callable[[str], str], names:
     )
     parser.add_argument(
         "--folds-by",
-        choices=BY,
+        choices=TOGETHER,
         help="What the folds keep together: rows keeps nothing together, groups the rows of a group of `distsms"
         " shard --group`, doubles duplicate rows; with time, models are evaluated on rows that come later"
         " than those they are trained on (default: groups where the data have them, else rows).",
@@ -195,7 +196,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--rule",
-        choices=("best", "one-se"),
+        choices=RULES,
         default="best",
         help="best takes the lambda with the best mean; one-se takes the largest lambda whose mean is within a standard"
         " error of it or, with --l1, the lambda with the fewest nonzero coefficients among those (default:"

@@ -5,10 +5,11 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
+from distsms.base.choices import TOGETHER
 from distsms.base.errors import EXIT_OK
 from distsms.cli.columns import add_column_options, add_list, column_options
 from distsms.cli.sequences import add_sequence_options, sequence_options
-from distsms.cli.types import BY, add_compress, add_old_names, add_output_folder, count, shares, whole
+from distsms.cli.types import add_compress, add_old_names, add_output_folder, count, shares, whole
 
 if TYPE_CHECKING:
     from typing import Any
@@ -120,7 +121,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--split-by",
-        choices=BY,
+        choices=TOGETHER,
         help="What --split keeps together: rows keeps nothing together, groups the rows of a group, doubles"
         " duplicate rows; with time the last part has the latest rows (default: groups with --group, time with"
         " --time alone, else rows).",

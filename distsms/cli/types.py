@@ -18,8 +18,6 @@ from distsms.base.measures import (
 )
 
 T = TypeVar("T")
-BY = ("rows", "groups", "doubles", "time")
-"""How parts and folds are made: by single rows, by groups, by equal rows, or in the order of time."""
 
 
 def _of_numbers(allowed: Callable[[float], bool], expected: str) -> Callable[[str], float]:

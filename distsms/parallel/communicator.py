@@ -173,21 +173,21 @@ class Communicator:
         lowest. Any other exception goes on where it is raised, and is a `DistsmsError` on the other ranks. Files that
         the body has read (`distsms.base.common_files`) must be the same on all ranks.
         """
-        error: Exception | None = None
+        error: DistsmsError | None = None
+        bug: Exception | None = None
         try:
             yield
+        except DistsmsError as caught:
+            error = caught
         except self.failures:
             raise
         except Exception as caught:
-            error = caught
-        of_all = error
-        if error is not None and not isinstance(error, DistsmsError):
-            of_all = DistsmsError(f"{type(error).__name__}: {error}")
-        of_ranks = self.allgather((of_all, common_files.take()))
+            bug, error = caught, DistsmsError(f"{type(caught).__name__}: {caught}")
+        of_ranks = self.allgather((error, common_files.take()))
+        if bug is not None:
+            raise bug
         for rank, (failure, _) in enumerate(of_ranks):
             if failure is not None:
-                if error is not None and not isinstance(error, DistsmsError):
-                    raise error
                 note = f" [rank {rank} of {self.size}]" if self.size > 1 else ""
                 raise type(failure)(f"{marked(failure.message)}{note}", everywhere=True) from error
         first = dict[str, tuple[int, str]]()

@@ -21,7 +21,6 @@ SHARED_FROM = 2**17
 """Number of columns from which the ranks of a node share one copy of w, which then takes 1 MiB or more."""
 PIECE = 2**17
 """Number of elements in a piece, where a reduction proceeds in pieces."""
-STEPS = ("root", "spread")
 
 
 class RootVectors(Vectors):

@@ -57,6 +57,8 @@ def block(
             raise InputError(f"y has shape {labels.shape}, but X has {n_local} rows; one label for each row is wanted")
         row_weights = None if weights is None else _weights(weights, n_local)
         keys = None if groups is None else group_keys(groups, n_local)
+        if not isinstance(X, LocalRows | SideBySide):
+            require_finite(X, "X, ")
         if p is not None and width != p:
             raise InputError(f"X has {width} columns, but the model has {p}; give the columns of the training data")
     sizes = comm.allgather((n_local, width))
@@ -70,9 +72,6 @@ def block(
     if len(set(widths)) > 1:
         raise InputError(f"X has {min(widths)} to {max(widths)} columns; all ranks must have the same", True)
     label_map, signs = (None, np.zeros(n_local, np.int8)) if y is None else _signs(labels, comm, model_labels)
-    if not isinstance(X, LocalRows | SideBySide):
-        with comm.fail_together():
-            require_finite(X, "X, ")
     features = comm.root_first(lambda: X if isinstance(X, LocalRows | SideBySide) else as_features(X))
     counts = [rows for rows, _ in sizes]
     first, n = sum(counts[: comm.rank]), sum(counts)

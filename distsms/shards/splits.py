@@ -26,10 +26,6 @@ _STREAM, _SAMPLE_STREAM = 2**63, 3 * 2**61
 _ROUNDING = 1e-9
 
 
-SPLITS = ("rows", "groups", "doubles", "time")
-"""What a split keeps together."""
-
-
 def usual_split(group: str | None, time: str | None) -> str:
     """Return what a split keeps together by default, given the columns of groups and of times (None: no column)."""
     return "groups" if group else "time" if time else "rows"

@@ -7,15 +7,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from distsms.base.errors import InputError
+from distsms.base.choices import ORDERINGS, STEPS, require_choice
 from distsms.base.measures import Measure
 from distsms.base.typing import Floats, Hashes, Labels
-from distsms.base.wording import option
 from distsms.optim.settings import Settings
 from distsms.shards.dataset import DataBlock, other_weights
 from distsms.shards.manifest import Manifest
-
-ORDERINGS, STEPS = ("gather", "exchange", "bins"), ("root", "spread")
 
 
 class Distribution(NamedTuple):
@@ -26,9 +23,8 @@ class Distribution(NamedTuple):
 
     def check(self) -> None:
         """Raise InputError unless both are ways that exist."""
-        for name, value, ways in (("ordering", self.ordering, ORDERINGS), ("step", self.step, STEPS)):
-            if value not in ("auto", *ways):
-                raise InputError(f"{option(name)}: {value!r} is none of auto, {', '.join(ways)}")
+        require_choice("ordering", self.ordering, ("auto", *ORDERINGS))
+        require_choice("step", self.step, ("auto", *STEPS))
 
 
 AUTO = Distribution()

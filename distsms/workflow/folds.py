@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from distsms.base.choices import TOGETHER, require_choice
 from distsms.base.errors import InputError
 from distsms.base.hashing import row_keys
 from distsms.base.typing import Hashes
@@ -31,8 +32,6 @@ from distsms.shards.dataset import open_shards
 from distsms.shards.manifest import Manifest
 from distsms.shards.splits import periods
 
-FOLDS_BY = ("rows", "groups", "doubles", "time")
-"""What folds keep together."""
 CAVEATS = {
     "groups": "the intervals treat rows as independent; if the rows of a group are similar, they are too narrow",
     "time": "the intervals are those of folds by rows; they are a rough guide where models see earlier rows only",
@@ -62,8 +61,8 @@ class Folds(NamedTuple):
 
 def choose_folds_by(by: str | None, manifest: Manifest) -> str:
     """Return how folds are made: as `by` says, or else by groups if the data set has them, or by rows. Local."""
-    if by not in (None, *FOLDS_BY):
-        raise InputError(f"{option('folds_by')}: {by!r} is none of {', '.join(FOLDS_BY)}")
+    if by is not None:
+        require_choice("folds_by", by, TOGETHER)
     if by == "groups" and manifest.group is None:
         raise InputError(
             f"{manifest.directory}: its rows have no groups; make it with distsms shard "
@@ -102,7 +101,7 @@ def make_folds(
     Parameters
     ----------
     by : str
-        One of `FOLDS_BY`; see the module.
+        One of `TOGETHER`; see the module.
     fold_keys, labels, counted : ndarray, shape (n_local,)
         The result of `read_fold_keys` for this rank's rows, which folds by rows do not need; +1 or -1; and whether each
         row is used.

@@ -50,7 +50,6 @@ Keep = Callable[[Point, Result, Floats | None], None]
 """Called on the root with each finished point, its result, which holds the whole w (p,), and the scores of the fold's
 held-out rows of all ranks, in the order of the rows; None if `Problem.scores` does not ask for them.
 """
-RULES = ("best", "one-se")
 ALONE = Communicator()
 ON_ROOT = Distribution(step="root")
 SMALL = 2**21

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from distsms.base import files
+from distsms.base.choices import RULES, require_choice
 from distsms.base.errors import InputError
 from distsms.base.measures import GROUPED, RIVALS, Measure, check_chooser, check_path_measures
 from distsms.base.typing import Floats
@@ -39,7 +40,7 @@ from distsms.workflow import decisions, folds
 from distsms.workflow.choice import Mean, Point
 from distsms.workflow.decisions import held_out, mean_probability, sampled_rows, score_spread
 from distsms.workflow.fold_features import FOLDER, FoldFeatures, FoldsObserver, record
-from distsms.workflow.path import RULES, PathRows, Problem, run, shares_folds
+from distsms.workflow.path import PathRows, Problem, run, shares_folds
 from distsms.workflow.path_result import (
     BETA,
     FEATURES,
@@ -132,10 +133,7 @@ def _checked(request: PathRequest) -> PathRequest:
             raise InputError(
                 f"{option(name)} {wrong[0]}: is not a {'positive number' if name == 'lambdas' else 'weight'}"
             )
-    if request.rule not in RULES or request.folds_by not in (None, *folds.FOLDS_BY):
-        raise InputError(
-            f"rule {request.rule!r}, folds_by {request.folds_by!r}: there are {RULES} and {folds.FOLDS_BY}"
-        )
+    require_choice("rule", request.rule, RULES)
     if request.folds < 0 or request.folds == 1:
         raise InputError(f"{option('folds')} {request.folds}: give at least 2, or 0 for no folds")
     if request.at_once is not None and request.at_once < 1:

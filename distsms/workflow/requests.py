@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeVar
 
 from numpy.typing import NDArray
 
+from distsms.base.choices import TOGETHER, require_choice
 from distsms.base.errors import InputError
 from distsms.base.measures import Condition, Measure
 from distsms.base.wording import option
@@ -17,7 +18,7 @@ from distsms.features.candidates import COLUMNS, Candidate
 from distsms.ingest.options import ReadOptions, WriteOptions
 from distsms.models.inputs import AS_TRAINED, UNLABELLED, InputOptions
 from distsms.models.model import Model
-from distsms.shards.splits import SPLITS, Splitter, usual_split
+from distsms.shards.splits import Splitter, usual_split
 from distsms.training.task import AUTO, Distribution
 
 if TYPE_CHECKING:  # every command loads this module, and few need these
@@ -56,8 +57,8 @@ class Split(NamedTuple):
                     everywhere=True,
                 )
             return None
-        if self.by not in (None, *SPLITS):
-            raise InputError(f"{option('split_by')}: {self.by!r} is none of {', '.join(SPLITS)}", everywhere=True)
+        if self.by is not None:
+            require_choice("split_by", self.by, TOGETHER)
         return Splitter(tuple(self.shares), self.seed, self.by or usual_split(group, time))
 
 
@@ -202,7 +203,7 @@ class PathRequest(FoldsRequest, DecisionRequest):
     extend: bool | None = None  # whether lambdas are tried beyond those; None: unless `lambdas` says which
     l1: Sequence[float] = (0.0,)  # the weights of ||w||_1
     features: Sequence[Candidate] = (COLUMNS,)  # what is made from the columns
-    rule: str = "best"  # how lambda is chosen: one of `distsms.workflow.path.RULES`
+    rule: str = "best"  # how lambda is chosen: one of `distsms.base.choices.RULES`
     at_once: int | None = None  # how many models share a pass; None: all, unless there are very many columns
 
 

@@ -34,7 +34,7 @@ def measure(words: list[str]) -> dict[str, float]:
 
 
 def main() -> None:
-    """Run both in turn, and print the medians and their ratios."""
+    """Run both in turn, and print the medians, and the ratios of the rounds with their spread."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("data", help="a data set of distsms shard")
     parser.add_argument("folder", type=Path, help="where the paths are written; two folders in it are replaced")
@@ -54,8 +54,11 @@ def main() -> None:
             results[way].append(measure(["path", args.data, "--output", str(out), *common, *at_once]))
             lambdas.add(json.loads((out / "path.json").read_text())["chosen"]["lam"])
     for name in results["shared"][0]:
-        alone, shared = (statistics.median(result[name] for result in results[way]) for way in ways)
-        print(f"{name:10s} one by one {alone:.3f}, shared {shared:.3f}, ratio {shared / alone:.3f}")
+        alone, shared = ([result[name] for result in results[way]] for way in ways)
+        ratios = sorted(one / other for one, other in zip(shared, alone, strict=True))
+        medians = f"one by one {statistics.median(alone):.3f}, shared {statistics.median(shared):.3f}"
+        spread = f"{statistics.median(ratios):.3f} ({ratios[0]:.3f} to {ratios[-1]:.3f} in {len(ratios)} rounds)"
+        print(f"{name:10s} {medians}; ratio {spread}")
     print(f"lambda chosen: {', '.join(f'{lam:g}' for lam in sorted(lambdas))}")
 
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from distsms.base.choices import STEPS
 from distsms.metrics.operating_points import partial_auc
 from distsms.optim.result import State, Status
 from distsms.optim.settings import Settings
 from distsms.parallel.communicator import Communicator
-from distsms.parallel.vector_placement import STEPS
 from distsms.shards.dataset import read_manifest, write_data
 from scripts.compare.grid import RunSpec, RunStore
 from scripts.compare.runner import HeldOutRows, Runner, SavedIterates

@@ -9,6 +9,7 @@ from scipy.optimize import linprog
 from scipy.special import expit, xlogy
 from sklearn.linear_model import LogisticRegression
 
+from distsms.base.choices import STEPS
 from distsms.losses.registry import make_loss
 from distsms.matrix.augmented import with_bias
 from distsms.matrix.local import DenseRows, SparseRows
@@ -24,7 +25,7 @@ from distsms.optim.result import Status
 from distsms.optim.run import minimize
 from distsms.optim.settings import Settings
 from distsms.parallel.communicator import Communicator
-from distsms.parallel.vector_placement import STEPS, make_vectors
+from distsms.parallel.vector_placement import make_vectors
 from tests.support.problems import asked, data, noting, share
 
 MACHINES = ("prbep", "rocarea")

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import optimize, sparse
 
+from distsms.base.choices import STEPS
 from distsms.base.errors import InputError
 from distsms.optim.elastic_planes import ElasticPlanes, interior_point_mixture
 from distsms.optim.evaluation import Request
@@ -20,7 +21,7 @@ from distsms.optim.run import minimize
 from distsms.optim.settings import Settings
 from distsms.optim.solvers.base import SOLVERS, solver_class
 from distsms.parallel.communicator import Communicator
-from distsms.parallel.vector_placement import STEPS, make_vectors
+from distsms.parallel.vector_placement import make_vectors
 from tests.support.examples import examples
 from tests.support.problems import asked, data, objective
 

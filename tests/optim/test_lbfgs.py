@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from numpy.testing import assert_allclose
 from scipy import optimize
 
+from distsms.base.choices import STEPS
 from distsms.optim.result import Snapshot
 from distsms.optim.run import minimize
 from distsms.optim.settings import Settings
@@ -16,7 +17,7 @@ from distsms.optim.solvers import tao
 from distsms.optim.solvers.base import Outcome
 from distsms.optim.solvers.lbfgs import ALPHA, THETA, InverseHessian, Solver
 from distsms.parallel.communicator import Communicator
-from distsms.parallel.vector_placement import STEPS, make_vectors
+from distsms.parallel.vector_placement import make_vectors
 from tests.support.problems import data, noting, objective
 
 

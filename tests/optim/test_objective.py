@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from scipy.sparse import csr_matrix, diags
 
+from distsms.base.choices import STEPS
 from distsms.losses.registry import make_loss
 from distsms.optim.evaluation import Request
 from distsms.optim.objective import EPS
@@ -16,7 +17,6 @@ from distsms.optim.result import Status
 from distsms.optim.run import minimize
 from distsms.optim.settings import Settings
 from distsms.parallel.communicator import Communicator
-from distsms.parallel.vector_placement import STEPS
 from tests.support import oracles
 from tests.support.problems import asked, data, objective, share
 

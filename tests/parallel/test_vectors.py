@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from distsms.base.choices import STEPS
 from distsms.optim.evaluation import Request
 from distsms.optim.penalty import SquaredNorm
 from distsms.optim.result import Status
@@ -12,7 +13,7 @@ from distsms.optim.run import minimize
 from distsms.optim.settings import Settings
 from distsms.optim.solvers.base import SOLVERS
 from distsms.parallel import buffers, shared_memory, vector_placement, vectors
-from distsms.parallel.vector_placement import STEPS, choose_step, make_vectors
+from distsms.parallel.vector_placement import choose_step, make_vectors
 from tests.support.problems import asked, data, noting, objective
 
 pytestmark = pytest.mark.mpi

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from scipy import sparse
 
 from distsms.base import memory
+from distsms.base.choices import STEPS
 from distsms.base.errors import InputError
 from distsms.base.usage import peak_memory
 from distsms.losses.base import Cost
@@ -21,7 +22,7 @@ from distsms.matrix import local
 from distsms.matrix.normalization import Normalization
 from distsms.optim.settings import Settings
 from distsms.parallel.communicator import Communicator
-from distsms.parallel.vector_placement import STEPS, make_vectors
+from distsms.parallel.vector_placement import make_vectors
 from distsms.shards import dataset, row_shares
 from distsms.shards.dataset import load, write_data
 from distsms.shards.manifest import COMPRESSIONS

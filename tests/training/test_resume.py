@@ -9,13 +9,14 @@ import tracemalloc
 import numpy as np
 import pytest
 
+from distsms.base.choices import STEPS
 from distsms.base.errors import InputError
 from distsms.optim.result import Snapshot, Status
 from distsms.optim.run import minimize
 from distsms.optim.settings import Settings
 from distsms.optim.solvers.base import SOLVERS
 from distsms.parallel.communicator import Communicator
-from distsms.parallel.vector_placement import STEPS, make_vectors
+from distsms.parallel.vector_placement import make_vectors
 from distsms.training import checkpoint
 from distsms.training.checkpoint import CheckpointWriter, opened, restored
 from tests.support.problems import data, noting, objective

@@ -9,6 +9,7 @@ import pytest
 from scipy import sparse
 from sklearn.metrics import roc_auc_score
 
+from distsms.base.choices import STEPS
 from distsms.base.errors import InputError
 from distsms.losses.registry import all_losses
 from distsms.metrics import estimates
@@ -20,7 +21,6 @@ from distsms.optim.run import minimize
 from distsms.optim.settings import Settings
 from distsms.optim.solvers.base import SOLVERS
 from distsms.parallel.communicator import Communicator
-from distsms.parallel.vector_placement import STEPS
 from distsms.training.task import Distribution
 from distsms.workflow.choice import Point, describe_left_out
 from distsms.workflow.folds import make_folds

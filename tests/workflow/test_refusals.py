@@ -25,7 +25,7 @@ def rows():
         ("baseline", {"l1": 0.5}, "a baseline has no l1"),
         ("baseline", {"lam": 1.0}, "a baseline has no lam"),
         ("baseline", {"folds_by": "x"}, "folds_by: 'x' is none of rows"),
-        ("path", {"folds_by": "x"}, "folds_by|folds by"),
+        ("path", {"folds_by": "x"}, "folds_by: 'x' is none of rows, groups, doubles, time"),
         ("path", {"step": "x"}, "step: 'x' is none of auto, root, spread"),
         ("baseline", {"ordering": "x"}, "ordering: 'x' is none of auto, gather"),
         ("train", {"step": "x"}, "step: 'x' is none of"),
