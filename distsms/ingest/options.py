@@ -97,6 +97,8 @@ class ReadOptions:
     # Into how many shares text will be cut when its rows are read, 0 if that is not known. The survey of a table cuts
     # it in the same way, so that it need not be parsed twice.
     n_shares: int = 0
+    # Where the survey of a table may keep what it has parsed and has no room for in memory; None: nowhere
+    folder: Path | None = None
     meter: Meter = field(default_factory=Meter, compare=False)  # is told what has been read
 
     def split_names(self, table_columns: Sequence[str]) -> ReadOptions:
