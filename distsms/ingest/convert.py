@@ -84,7 +84,8 @@ def convert(
     source = [{"name": Path(path).name, "bytes": size} for path, size in zip(inputs, sizes, strict=True)]
     n_shares = _n_shares(sum(sizes), comm.size, writing.n_shards)
     folder = next(folder for folder in (directory.absolute(), *directory.absolute().parents) if folder.is_dir())
-    reader = open_reader(inputs, replace(reading, n_shares=n_shares, folder=folder), comm)
+    reading_here = replace(reading, n_shares=n_shares, folder=folder, rows_stay=writing.in_memory)
+    reader = open_reader(inputs, reading_here, comm)
     if reader.sequences is not None and like is not None and reading.encoding is None:
         raise InputError(f"{option('like', like)}: that data set has no sequences, as {inputs[0]} has", True)
     if reader.sequences is not None and (n_features is not None or writing.normalize not in (None, "none")):

@@ -99,6 +99,7 @@ class ReadOptions:
     n_shares: int = 0
     # Where the survey of a table may keep what it has parsed and has no room for in memory; None: nowhere
     folder: Path | None = None
+    rows_stay: bool = False  # whether the rows are to stay in memory
     meter: Meter = field(default_factory=Meter, compare=False)  # is told what has been read
 
     def split_names(self, table_columns: Sequence[str]) -> ReadOptions:

@@ -21,7 +21,7 @@ from distsms.matrix.local import index_dtype, unsigned
 from distsms.shards import storage
 from distsms.shards.storage import MemoryArray, StoredArray
 
-_SHARE, _SHARE_OF_ADDRESSES, _ENTRIES_OF_BYTE = 0.5, 0.25, 4
+_SHARE, _SHARE_OF_ADDRESSES, _ENTRIES_OF_BYTE = 0.75, 0.25, 4
 """Entries take at most these shares of the available memory and of a limit of the address space (`ulimit -v`). Room is
 reserved for so many entries of each byte of the files.
 """

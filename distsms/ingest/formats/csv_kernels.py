@@ -6,12 +6,12 @@ import numpy as np
 
 from distsms.base.hashing import GOLDEN
 from distsms.base.jit import UNCOUNTED, njit
-from distsms.ingest.formats.svmlight_kernels import POWERS, byte_at, decimal, digit_at
+from distsms.ingest.formats.svmlight_kernels import byte_at, decimal, digit_at, short_decimal
 
 NUMBER, TEXT, UNUSED = range(3)
 """What `read_plain` makes of a column."""
 _TAB, _NEWLINE, _RETURN, _SPACE, _QUOTE = 9, 10, 13, 32, 34
-_PLUS, _MINUS, _POINT, _ZERO = 43, 45, 46, 48
+_PLUS, _ZERO = 43, 48
 MOST_MET = 64
 """A text is compared with at most so many others. In a table that is half empty, far fewer share a place by chance."""
 _ONE, _FACTOR, _HALF, _BYTE = map(np.uint64, (1, 0x100000001B3, 32, 8))
@@ -73,7 +73,7 @@ def read_plain(text, mark, missing, kinds, places, values, gaps, padded, odd, co
             # 1) A number: mostly a short one, without quotes.
             start, quoted, plain, end, h = i, False, False, i, np.uint64(0)
             if kind == NUMBER:
-                plain, value, end = _short_decimal(text, start, mark)
+                plain, value, end = short_decimal(text, start, mark)
             if not plain:
                 quoted = byte_at(text, i) == _QUOTE
                 start = i + int(quoted)
@@ -130,34 +130,6 @@ def read_plain(text, mark, missing, kinds, places, values, gaps, padded, odd, co
         i += 1
         row += 1
     return n_odd if row == values.shape[1] else -1
-
-
-@njit(error_model="numpy", **UNCOUNTED)
-def _short_decimal(text, start, mark):  # type: ignore[no-untyped-def]
-    """Read a field of at most 15 digits, faster than `decimal`; return whether it is one, the value, and its end."""
-    negative = byte_at(text, start) == _MINUS
-    i = start + negative
-    mantissa = decimals = 0
-    n_digits, digit = -i, digit_at(text, i)
-    while 0 <= digit <= 9:
-        mantissa = mantissa * 10 + digit
-        i += 1
-        digit = digit_at(text, i)
-    n_digits += i
-    if byte_at(text, i) == _POINT:
-        i += 1
-        decimals -= i
-        digit = digit_at(text, i)
-        while 0 <= digit <= 9:
-            mantissa = mantissa * 10 + digit
-            i += 1
-            digit = digit_at(text, i)
-        decimals += i
-        n_digits += decimals
-    byte = byte_at(text, i)
-    short = (1 <= n_digits <= 15) & ((byte == mark) | _ends_line(byte))
-    value = float(mantissa) / POWERS[np.uint64(min(decimals, 15))]  # both are exact
-    return short, -value if negative else value, i
 
 
 @njit(**UNCOUNTED)

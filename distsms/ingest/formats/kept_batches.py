@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from distsms.ingest.formats.arrow import Batch
-from distsms.ingest.formats.columns import PlainColumns
+from distsms.ingest.formats.columns import PlainColumns, narrow
 
 ROOM = 4
 """Batches are written to a file only where the disk has room for so many times their bytes, since shards follow."""
@@ -42,7 +42,10 @@ class KeptBatches:
 
     def add(self, place: Place, batch: Batch, most_bytes: float) -> None:
         """Keep a batch, in memory if all batches there then take at most so many bytes."""
-        batch = batch._replace(written={}, metadata={})
+        columns = batch.columns
+        others = {name: narrow(column) for name, column in columns.others.items()}
+        columns = PlainColumns(columns.names, columns.values, columns.gaps, others)
+        batch = batch._replace(columns=columns, written={}, metadata={})
         if self._bytes + batch.columns.nbytes <= most_bytes:
             self._in_memory[place] = batch
             self._bytes += batch.columns.nbytes

@@ -36,9 +36,10 @@ from distsms.shards.row_metadata import MetadataColumns, RowMetadata
 from distsms.shards.rows import RowBlock, of_rank
 from distsms.shards.table_schema import MAX_BITS, NUMBER, USUAL, Cells, Column, Table, check_columns, format_names
 
-KEPT_BYTES, KEPT_SHARE = 2**30, 8
+KEPT_BYTES, KEPT_SHARE, KEPT_WITH_ROWS = 2**30, 8, 2
 """What the survey has parsed is kept for the reading of the rows: at most these bytes in the memory of each rank, and
-one part in KEPT_SHARE of what is available, for all ranks of a node together; the rest in a file.
+one part in KEPT_SHARE of what is available, for all ranks of a node together; the rest in a file. If the rows will stay
+in memory, it may be one part in KEPT_WITH_ROWS, since what is kept gives way to them.
 """
 MOST_REFUSED = 5
 """A message describes at most this many columns that are refused."""
@@ -191,6 +192,8 @@ class TableReader(Reader):
             shares = [part for part in self.plan(n_shares) if part]
             share = [part for k in of_rank(len(shares), comm) for part in shares[k]]
             keep_bytes = min(KEPT_BYTES, available() / (KEPT_SHARE * neighbours))
+            if self.options.rows_stay:
+                keep_bytes = available() / (KEPT_WITH_ROWS * neighbours)
             meter.begin("looking at the columns", share)
             weight = self.options.weight
             metadata = [weight] if weight else []
@@ -205,6 +208,8 @@ class TableReader(Reader):
                 local.add(batch, weights)
                 local_labels.add(batch)
                 meter.add(batch.size)
+            local.finish()
+            local_labels.finish()
         (survey, label_survey), *of_other_ranks = comm.allgather((local, local_labels))
         for other, other_labels in of_other_ranks:
             survey.merge(other)
