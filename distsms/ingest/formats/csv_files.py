@@ -53,7 +53,7 @@ class CsvFiles:
     def __init__(
         self, paths: Sequence[str], cells: Cells = USUAL, known_names: Collection[str] = (), folder: Path | None = None
     ) -> None:
-        """Read the first lines. Known names help to find out what separates the fields; batches are kept in `folder`."""
+        """Read the first lines. Known names help to find out what separates the fields; `folder` is for `_kept`."""
         self.paths, self.cells, self._known_names = list(paths), cells, set(known_names)
         self._separators, self._starts = dict[str, str](), dict[str, int]()  # of the first row, in bytes
         self._hints = dict[str, str]()  # of another separator
@@ -186,7 +186,6 @@ class CsvFiles:
         return "; the first line must name the columns, and seems to be missing, since most of its fields are numbers"
 
     def _parse(self, text: bytes, position: BatchPosition, names: Sequence[str], numeric: Collection[str]) -> Batch:
-        header = self.headers[position.path]
         if not text.isascii():
             try:
                 text.decode()
