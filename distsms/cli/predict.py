@@ -7,7 +7,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from distsms.base.errors import EXIT_OK
-from distsms.cli.types import add_new_columns, add_threads
+from distsms.cli.types import add_new_columns, add_threads, count
 
 if TYPE_CHECKING:
     from distsms.parallel.communicator import Communicator
@@ -69,6 +69,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="Also write the probability that the row is positive, for models of `--calibrate` or `--measure"
         " logistic`.",
+    )
+    parser.add_argument(
+        "--reasons",
+        type=count,
+        default=0,
+        metavar="K",
+        help="Also write the K columns of the table that move the score of the row most, with what each adds to the"
+        " score or takes from it, compared with the mean training row: reason_1, reason_2, ...",
     )
     parser.add_argument(
         "--id",

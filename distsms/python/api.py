@@ -53,7 +53,7 @@ from distsms.models.model import Model
 from distsms.optim.settings import Settings
 from distsms.parallel.communicator import Communicator
 from distsms.python.calls import fit_request, logger, ranks_of, require_columns, warn, watching
-from distsms.python.judging import Data, contributions, evaluate, predict, report
+from distsms.python.judging import Data, contributions, evaluate, predict, reasons, report
 from distsms.shards import in_memory
 from distsms.shards.frame_columns import is_frame
 from distsms.training.rows import Survived
@@ -64,7 +64,7 @@ from distsms.workflow.requests import Arrays, Split, TrainRequest
 if TYPE_CHECKING:
     from distsms.workflow.auto_lambda import LambdaChoice
 
-__all__ = ["contributions", "evaluate", "load_model", "predict", "report", "save_model", "train"]
+__all__ = ["contributions", "evaluate", "load_model", "predict", "reasons", "report", "save_model", "train"]
 
 load_model, save_model = model.load, model.save
 

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
 from distsms.base.errors import InputError, speaking_python
 from distsms.base.formatting import did_you_mean
@@ -182,6 +182,48 @@ def evaluate(
     return evaluated if several else Evaluation(evaluated)
 
 
+def reasons(
+    model: Model | Path,
+    data: Any,
+    count: int = 3,
+    comm: Any = None,
+    *,
+    ignore_new_features: bool = False,
+) -> NDArray[Any]:
+    """Return the columns that move the score of each row most, such as "amount +1.2". **Collective.**
+
+    Parameters
+    ----------
+    model : Model or path
+        A model that was trained on a table: on its columns, or on bins, crosses or leaves of them.
+    data : path, DataFrame or X
+        Rows, as for `predict`.
+    count : int
+        How many columns to name for each row.
+    comm : mpi4py communicator, optional
+        The ranks that share the rows; None is this process alone.
+    ignore_new_features
+        As for `predict`.
+
+    Returns
+    -------
+    ndarray of shape (n_local, count)
+        Strings, the largest contribution first: the name of a column, of a pair of columns ("a & b"), or "trees", and
+        what it adds to the score of the row, compared with the mean training row. All contributions add up to the score
+        less the mean score of the training rows.
+
+    Notes
+    -----
+    As many products with the rows as the model has terms.
+    """
+    ranks = ranks_of(comm, locals())
+    reading = InputOptions(ignore_new_features, labelled=False)
+    with speaking_python():
+        predicted = scoring.predict(PredictRequest(model, _unlabelled(data), reading, reasons=count), ranks)
+    assert predicted.reasons is not None
+    return predicted.reasons
+
+
 def contributions(
     model: Model | Path,
     data: Any = None,
@@ -196,7 +238,8 @@ def contributions(
     Parameters
     ----------
     model : Model or path
-        A model on bins, crosses or leaves.
+        A model on the columns as they are, or on bins, crosses or leaves; not one of sequences, of rows that are
+        scaled to unit length, or of more than 2^20 columns.
     data : path, DataFrame or X, optional
         Rows, as for `predict`. Without rows, all codes of an attribute count alike, and so do the leaves of a tree;
         shares of the variance are then not known.

@@ -174,6 +174,7 @@ class PredictRequest(Request):
     reading: InputOptions = UNLABELLED
     labels: bool = False  # whether each row also gets its class, and its probability of being positive
     probability: bool = False
+    reasons: int = 0  # how many of the columns that move the score of a row most are named
     output: str | None = None  # the file to write, "-" for standard output; None: the scores are returned
     verbatim: bool = False  # whether names of rows are written as they are
 

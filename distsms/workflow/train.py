@@ -30,6 +30,7 @@ from distsms.metrics.row_weights import describe_weights, mean_and_deviation
 from distsms.metrics.within_groups import gauc_estimate
 from distsms.models import inputs, model, scoring
 from distsms.models.model import Model
+from distsms.models.reasons import mean_contributions
 from distsms.optim.result import Result, Status
 from distsms.parallel.communicator import Communicator
 from distsms.shards import frame_columns
@@ -307,7 +308,9 @@ def _measure_training_rows(fit: Fit, comm: Communicator) -> TrainingScores:
             leaks = leaking_columns(block, table, fit.result.w[: block.p], data["n_pos"], comm)
         chance = why_chance(scores, labels, measures["rocarea"], comm, weights, within)
         sample = sample_rows(scores, labels, comm, "float64" if manifest is None else manifest.dtype)
-    return TrainingScores(threshold, measures, data, chance, spread, sample, means, leaks)
+        of_table = model.from_training(fit.w, {"zero_based": data["zero_based"]}, manifest, block.table)
+        contributions = mean_contributions(of_table, fit.w, block, comm)
+    return TrainingScores(threshold, measures, data, chance, spread, sample, means, leaks, contributions)
 
 
 def _compare_with_rocarea(fit: Fit, comm: Communicator, hold_out: bool) -> QuickCheck:
