@@ -102,7 +102,8 @@ class Reasons:
             values = np.concatenate([values, added])
             terms = np.concatenate([terms, np.broadcast_to(here[:, None], added.shape)])
             largest = np.argsort(-np.abs(values), axis=0, kind="stable")[: self.count]
-            values, terms = (np.take_along_axis(array, largest, axis=0) for array in (values, terms))
+            values = np.take_along_axis(values, largest, axis=0)
+            terms = np.take_along_axis(terms, largest, axis=0)
         texts = [f"{self._names[k]} {value:+.3g}" for k, value in zip(terms.T.flat, values.T.flat, strict=True)]
         self._texts.append(np.array(texts, object).reshape(n, self.count))
 
