@@ -51,11 +51,9 @@ NARROW = 24
 
 
 def format_table(header: Sequence[str], rows: Sequence[Sequence[Any]], width: int | None = None) -> str:
-    """Return a table as text, with the first column aligned to the left and the others to the right.
-
-    Cells are numbers, which get four significant digits, or strings, with escapes for what a terminal would act on. If
-    it is wider than `width`, by default that of the terminal, headers and then long texts are folded; if that does not
-    suffice, there are several tables, each of which begins with the first column.
+    """Return a table of texts, and numbers of four significant digits, with all columns but the first aligned to the
+    right. If it is wider than `width` (the terminal's), headers, then long texts are folded; at last there are several
+    tables.
     """
     width = width or terminal_width()
     cells = [

@@ -1,7 +1,5 @@
-"""The performance measures: their families, their parameters and names, such as ``"f0.5"`` or ``"precision@100"``.
-
-The commands and public functions convert the name to a `Measure` with `Measure.parse`; all other functions are given
-the `Measure`. This module does not import NumPy, so that ``--help`` is fast.
+"""The performance measures: their families, parameters and names, such as ``"f0.5"``. Commands and public functions
+convert names by `Measure.parse`. This module does not import NumPy, so that ``--help`` is fast.
 """
 
 from __future__ import annotations

@@ -83,9 +83,8 @@ def sealed(value: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def read_objects(path: Path, fields: Fields, remedy: str, lines: bool = False) -> list[dict[str, Any]]:
-    """Read the JSON objects in a file: one, in a list, or one in each line; `fields` are conditions on their values.
-
-    Raises InputError, with the number of the line and the remedy, if it cannot be read, is damaged or lacks a field.
+    """Read the JSON objects in a file: one, or with `lines` one in each; `fields` are conditions on their values.
+    Raises InputError, with the line and the remedy, if one is damaged or lacks a field.
     """
     found, number = [], 0
     try:

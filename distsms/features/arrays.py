@@ -29,10 +29,7 @@ KINDS: dict[str, tuple[Any, str]] = {
 
 
 class ArrayRows:
-    """Rows X (n, p), CSR or an array, with labels and weights (n,), and names of columns if they have any.
-
-    They have the attributes of a manifest that making a feature map looks at.
-    """
+    """Rows X (n, p), CSR or an array, with labels, weights (n,) and names, as making a feature map sees a manifest."""
 
     directory, zero_based, first = "X", True, 0
     table: Any = None

@@ -1,9 +1,6 @@
 """Codes of attributes: the bin of a number, or the category that a set of 0/1 columns names; and crosses of two.
-
-`purified` divides a table of two attributes into what each attribute says by itself and what only the pair says. A
-table F can be written as F(u, v) = a(u) + b(v) + G(u, v) in many ways. Here G has the mean 0 over the rows of each code
-u, and over those of each code v, so nothing in it could be said by one attribute alone (Lengerich et al., *Purifying
-Interaction Effects with the Functional ANOVA*, AISTATS 2020). Means are found and moved in turn, as there.
+`purified` divides a table F(u, v) of two attributes into a(u) + b(v) + G(u, v), where G has the mean 0 over the rows of
+each code u and of each v (Lengerich et al., *Purifying Interaction Effects with the Functional ANOVA*, AISTATS 2020).
 """
 
 from __future__ import annotations
@@ -53,15 +50,12 @@ Singles = NDArray[np.float32]
 
 
 class Bins:
-    """The codes of attributes, of which there is at least one, and crosses of two of them.
+    """The codes of attributes, of which there is at least one, and crosses of two of them, `pairs`.
 
-    The code of a number says how many edges are at most the number: code k stands for [edge k - 1, edge k). One more
-    code stands for a missing number if the attribute has a column that says so. The code of a categorical attribute is
-    the place of its first column that is set. If none is set, it is one more code if the attribute has such a code, and
-    else the code is missing: no column has the row.
-
-    `edges` are ascending, and empty for categories; `pairs` are crossed, and `screened` says whether the labels of rows
-    chose them. Raises ValueError if the arguments contradict each other.
+    Code k of a number stands for [edge k - 1, edge k), and one more for a missing number if a column says so. The code
+    of a categorical attribute is the place of its first column that is set; if none is, one more code if there is one,
+    else none: no column has the row. `edges` ascend, and are empty for categories; `screened`: whether labels chose the
+    pairs. Raises ValueError if the arguments contradict each other.
     """
 
     def __init__(

@@ -1,11 +1,7 @@
-"""The feature map: how the columns of a row become codes, and which columns these stand for.
+"""The feature map: how the columns of a row, before any normalization, become codes, and which columns these stand for.
 
-A feature map works on rows as they are in shards, before any normalization: bins and trees give the same codes whatever
-the scale of a column. It has one part or both: `Bins` (codes of attributes and their crosses) and `Forest` (the leaves
-that a row reaches). The columns of the bins come first. If the map keeps the original columns, these are before all.
-
-A data set with such codes has its map in `features.h5`, and a model has it in the group `features`. The data set's
-manifest and the model say its hash, by which maps are compared, and by which a changed map is found out.
+It has `Bins`, a `Forest`, or both, after the original columns if it keeps them. A data set with such codes has its map
+in `features.h5`, and a model in the group `features`; manifest and model say its hash, by which a changed map shows.
 """
 
 from __future__ import annotations

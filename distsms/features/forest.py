@@ -1,8 +1,6 @@
-"""A forest of decision trees as a map of features: the leaves that a row reaches are its codes.
-
-A value goes to the left child of a node if, rounded to float32, it is at most the node's threshold, which is a float32
-too. scikit-learn and the trees of ONNX compare in the same way, so a row reaches the same leaves in all of them,
-whether its values are stored as float64 or float32.
+"""A forest of decision trees as a map of features: the leaves that a row reaches are its codes. A value, rounded to
+float32, goes to the left up to a node's threshold, as in scikit-learn and the trees of ONNX, whatever type it is stored
+in.
 """
 
 from __future__ import annotations

@@ -1,15 +1,9 @@
 """Grow a forest: extremely randomized trees (Geurts, Ernst and Wehenkel, 2006) by scikit-learn, over all ranks.
 
-Each tree has random numbers of its own, which depend on the seed and on the number of the tree. The ranks share the
-trees, and each of them has all rows that the trees grow on. So the forest is the same on any number of ranks, bit for
-bit, with the same version of scikit-learn.
-
-The trees grow on all rows, or on a sample that a hash of the rows' numbers chooses. Few positive rows say more about
-where a tree should split than one of many negative rows. So a sample takes all positive rows, up to half of its size,
-and fills up with negative rows; or the other way round, if these are fewer.
-
-At each node all columns are tried. So the time of a tree grows with the product of rows and columns, and with very many
-columns it is days. What growing takes is found out before hours are lost.
+The ranks share the trees, each with random numbers by seed and number, and have all rows that these grow on: so the
+forest is the same, bit for bit, on any number of ranks with the same scikit-learn. These are all rows, or a sample by a
+hash of their numbers, with all rows of the rarer class, up to half of it. At each node all columns are tried, so time
+grows with rows times columns; what growing takes is found out before hours are lost.
 """
 
 from __future__ import annotations

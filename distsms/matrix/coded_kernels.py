@@ -1,11 +1,8 @@
 """The compiled loops of coded rows: categories, whose codes are the stored ones, and crosses of two blocks of them.
 
-A part of the rows is worked on strip by strip, and a strip block by block, so that the scores of the strip and the
-table of a block stay in the caches. A *table* has a number for each code of a block: a piece of w for X w, or of X'c.
-
-A code that is not below its limit counts as missing, so no code leads out of a table. The kernels check nothing else.
-In all of them a part has first = 0, and vectors with a number for each row are those of the part. `_cross` makes the
-codes of a cross for the rows of a strip; the loops of categories look them up, and add to them, four crosses at a time.
+A part is worked on strip by strip, and a strip block by block, so that its scores and the *table* of a block, a number
+for each code, stay in the caches. A code not below its limit counts as missing; kernels check nothing else. In all of
+them a part has first = 0. `_cross` makes the codes of a cross for a strip, four crosses at a time.
 """
 
 from __future__ import annotations
@@ -84,10 +81,8 @@ def look_up_four(codes: Array, run: int, tables: Array, out: Array) -> None:
 
 @njit()
 def _add_two(table: Array, i: Any, j: Any, x: float, y: float) -> None:
-    """Add x to table[i], and then y to table[j].
-
-    Neighbouring rows often have the same code. So both numbers are read before one is written, which the second would
-    have to wait for; and there is no branch, which would often be mispredicted.
+    """Add x to table[i], and then y to table[j]: both are read before one is written, without a branch for equal
+    places.
     """
     first, second = table[i] + x, table[j]
     second = (first if i == j else second) + y

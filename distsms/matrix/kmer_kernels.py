@@ -1,13 +1,9 @@
 """The compiled loops of coded rows: k-mers, whose codes are made from letters.
 
-A part of the rows is worked on strip by strip, and a strip position by position. `_advance` makes the number of the
-k-mer that begins at the position, for all rows of the strip, from that of the position before; then `_look_up` or
-`_add_up` is the only loop over rows.
-
-All k-mers that begin at a position are prefixes of the longest, so one look-up does for all degrees. `_expand` builds
-the table whose entry is the sum of w over the prefixes, level by level, and `_collapse` does the opposite for X'c. The
-table of level k also serves positions at the end of a region, where only k letters are left, and k-mers that an unknown
-letter ends. Where a row's counts are needed, in spectra, the rows follow one another.
+A part is worked on strip by strip, and a strip position by position: `_advance` makes the numbers of the k-mers that
+begin there, then `_look_up` or `_add_up` is the only loop over rows. All k-mers of a position are prefixes of the
+longest, so `_expand` builds a table of sums of w over prefixes, level by level, and `_collapse` does the opposite for
+X'c; level k serves where only k letters are left or known. In spectra, rows follow one another.
 """
 
 from __future__ import annotations
@@ -187,10 +183,8 @@ def _mark(codes: Array, new: int, size: int, count: int, unknown: Array) -> None
 
 @njit()
 def _index(numbers: Array, unknown: Array, count: int, size: int, before: Array, index: Array) -> None:
-    """Set index[r] to the place, in a table of all levels, of the k-mer before the first unknown letter.
-
-    If the first letter is unknown, this is the place after the table. `unknown` has zeros up to a multiple of 8 rows,
-    because eight rows at a time are looked at.
+    """Set index[r] to the place, in a table of all levels, of the k-mer before the first unknown letter, or after the
+    table without one. `unknown` has zeros up to a multiple of 8 rows.
     """
     start = before[count - 1]
     for r in range(len(numbers)):

@@ -1,10 +1,8 @@
 """ROC and precision-recall curves over all ranks, thinned out for drawing, and histograms of scores.
 
-A curve consists of the counts (tp, fp) at descending thresholds. The counts are exact, but there are only as many
-thresholds as a picture needs. For each class, each rank proposes every s-th of its sorted scores (`_offer` chooses s),
-and its 1st, 2nd, 4th, 8th, ... highest score. One Allreduce counts all rows at the thresholds that the ranks propose.
-Beyond the first few points, a point is left out if both its rates differ by less than 1/`STEPS` from those of the last
-point that was kept. No rank sends anything of size n.
+A curve has exact counts (tp, fp) at descending thresholds. For each class, each rank proposes every s-th of its sorted
+scores (`_offer`), and its 1st, 2nd, 4th, 8th, ... highest; one Allreduce counts all rows there. Points are left out
+that differ by less than 1/`STEPS` in both rates from the last one. No rank sends anything of size n.
 """
 
 from __future__ import annotations
@@ -28,9 +26,8 @@ TAIL = 0.002
 
 @dataclass(frozen=True)
 class Curve:
-    """The numbers of rows whose score is at least the threshold, or the sums of their weights. Global.
-
-    At the first threshold, which is infinite, there are none of the rows; at the last, all.
+    """The numbers of rows, or sums of weights, whose score is at least the threshold, from none (infinity) to all.
+    Global.
     """
 
     thresholds: Floats  # (m,) float64: the thresholds, descending
@@ -55,11 +52,8 @@ class Curve:
         return np.concatenate([[np.nan], self.tp[1:] / (self.tp[1:] + self.fp[1:])])
 
     def precision_recall(self) -> tuple[Floats, Floats]:
-        """Return recall and precision for drawing: at these points, and between them where two are far apart.
-
-        Between two points precision is what a random order of the rows between them is expected to give. That is not a
-        straight line: see Davis & Goadrich, The relationship between precision-recall and ROC curves (ICML 2006),
-        section 4.
+        """Return recall and precision for drawing, between distant points as a random order of the rows there gives
+        them: no straight line (Davis & Goadrich, ICML 2006, section 4).
         """
         jumps = np.maximum(np.diff(self.tpr), np.diff(self.fpr))
         pieces = np.clip(np.ceil(100 * jumps), 1, 50).astype(int)
@@ -72,12 +66,9 @@ class Curve:
 def curve(
     scores: Floats, labels: Labels, comm: Communicator, also: Sequence[float] = (), weights: Floats | None = None
 ) -> Curve:
-    """Compute the curve of all ranks' finite scores, on every rank; it has points at the thresholds `also`.
-    **Collective.**
-
-    Between two neighbouring points there are at most about 3/`STEPS` of the rows of each class, unless many rows have
-    the same score. At most about 8 (2 STEPS + 128) P bytes are gathered, and twice as many reduced. O(n_local log
-    n_local) time.
+    """Compute the curve of all ranks' finite scores, alike on every rank, with points at the thresholds `also`; between
+    two are at most about 3/`STEPS` of each class, but for ties. **Collective**, about 8 (2 STEPS + 128) P bytes,
+    O(n_local log n_local) time.
     """
     classes, reach = zip(*(_in_order(scores, rows, weights) for rows in (labels > 0, labels < 0)), strict=True)
     n = comm.sum(np.array([len(ordered) for ordered in classes]))
@@ -93,9 +84,8 @@ def curve(
 
 
 def _in_order(scores: Floats, rows: NDArray[np.bool_], weights: Floats | None) -> tuple[Floats, NDArray[Any]]:
-    """Return the scores of some rows in ascending order, (m,), and what is at or after each place, (m + 1,). Local.
-
-    That is the number of rows, or the sum of their weights.
+    """Return the scores of some rows in ascending order, (m,), and the rows or weights from each place on, (m + 1,).
+    Local.
     """
     if weights is None:
         ordered = np.sort(scores[rows])
@@ -105,10 +95,8 @@ def _in_order(scores: Floats, rows: NDArray[np.bool_], weights: Floats | None) -
 
 
 def _offer(ordered: Floats, total: int, size: int) -> Floats:
-    """Choose thresholds from this rank's ascending scores of a class that has `total` rows over all ranks. Local.
-
-    The step s of the module's docstring is total / (P STEPS) with P ranks. So there are fewer than s of the rank's rows
-    between two thresholds that it proposes.
+    """Choose thresholds from this rank's ascending scores of a class with `total` rows over all ranks, total / (P
+    STEPS) apart. Local.
     """
     from_above = ordered[::-1]
     step = max(1, total // (size * STEPS))
@@ -117,9 +105,8 @@ def _offer(ordered: Floats, total: int, size: int) -> Floats:
 
 
 def _spread(tpr: Floats, fpr: Floats, needed: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    """Mark the points to keep: the wanted ones, the first 32, the last, and all at 1/STEPS or more from the one before.
-
-    The distance is the larger of the differences of the two rates.
+    """Mark the points to keep: wanted, the first 32, the last, and all at 1/STEPS or more, in a rate, from the one
+    before.
     """
     kept = needed.copy()
     kept[-1:] = True
@@ -133,10 +120,7 @@ def _spread(tpr: Floats, fpr: Floats, needed: NDArray[np.bool_]) -> NDArray[np.b
 
 @dataclass(frozen=True)
 class Histogram:
-    """The number of rows of each class by score, or the sum of their weights, in bins of equal width.
-
-    The outermost bins include the rows beyond them.
-    """
+    """The number, or weight, of rows of each class by score, in bins of equal width; the outermost are open."""
 
     edges: Floats  # (m + 1,)
     positive: NDArray[Any]  # (m,)
@@ -146,10 +130,9 @@ class Histogram:
 def histogram(
     scores: Floats, labels: Labels, drawn: Curve, comm: Communicator, bins: int = 60, weights: Floats | None = None
 ) -> Histogram:
-    """Compute the histogram of all ranks' scores, on every rank. **Collective**, one Allreduce of 2 * bins numbers.
-
-    The curve of these rows, `drawn`, shows where to end the bins, so that about `TAIL` of each class is beyond each
-    end. If they extended to the extreme scores, one outlier could put all other rows into a single bar.
+    """Compute the histogram of all ranks' scores, alike on every rank, in bins that leave about `TAIL` of each class
+    beyond each end, by the curve `drawn`: an outlier would put all others into one bar. **Collective**, 2 * bins
+    numbers.
     """
     inner, ends = slice(1, -1), []
     for share in (drawn.tpr, drawn.fpr):

@@ -1,8 +1,6 @@
-"""Intervals of average precision and of BEDROC, from the influence of each row.
-
-The influence of a row is the derivative of a measure by the row's weight, times this weight. The influences of all rows
-add up to 0, and the variance of the measure on new rows is the sum of their squares. They need two sums along the
-sorted scores. The limits are those of a mean over rows (`distsms.metrics.confidence.limits`).
+"""Intervals of average precision and of BEDROC, from the influence of each row: the derivative of the measure by the
+row's weight, times it. Influences add up to 0, and their squares to the variance on new rows; the limits are those of
+`distsms.metrics.confidence.limits`.
 """
 
 from __future__ import annotations
@@ -39,10 +37,8 @@ class Influences(NamedTuple):
 
 
 def row_influences(tied: TiedScores, scores: Floats, labels: Labels, comm: Communicator) -> dict[str, Influences]:
-    """Compute both measures and their influences, by the names of `distsms.base.measures.WHOLE`. **Collective.**
-
-    The cost is that of `tied_scores.tied_scores`. A rank sends 8 bytes for each different score that it has, and
-    receives 32.
+    """Compute both measures and their influences, by the names of `distsms.base.measures.WHOLE`; a rank sends 8 bytes
+    for each of its scores, and receives 32. **Collective.**
     """
     look_up = _LookUp(tied, scores, comm)
     value = mean_precision(tied, comm)
@@ -53,10 +49,8 @@ def row_influences(tied: TiedScores, scores: Floats, labels: Labels, comm: Commu
 
 
 def _of_average_precision(tied: TiedScores, value: float, comm: Communicator) -> tuple[Floats, Floats]:
-    """Return the derivatives of average precision by the weight of a positive and of a negative row at each score.
-
-    Collective. With p(v) = tp / (tp + fp) at the score v, a row at the score u changes p(v) at all v that are not above
-    u.
+    """Return the derivatives of average precision by the weight of a positive and of a negative row at each score,
+    which changes p(v) = tp / (tp + fp) at all v not above it. **Collective.**
     """
     called, n_pos = tied.tp + tied.fp, tied.n_pos or math.nan
     positive = tied.tp / called - value + _from_below(tied.positive / called * (tied.fp / called), comm)
@@ -65,10 +59,8 @@ def _of_average_precision(tied: TiedScores, value: float, comm: Communicator) ->
 
 
 def _of_bedroc(tied: TiedScores, comm: Communicator) -> tuple[Floats, Floats]:
-    """Return the derivatives of BEDROC by the weight of a positive and of a negative row at each score. Collective.
-
-    BEDROC is g(q) E + h(q), where q is the share of positives and E is S / q in the letters of
-    `operating_points.bedroc`. As there, it is 1 minus the same for the negatives where these are fewer.
+    """Return the derivatives of BEDROC, g(q) E + h(q) with the share q of positives and E = S / q
+    (`operating_points.bedroc`), by the weight of a positive and of a negative row at each score. **Collective.**
     """
     n, few = tied.n_pos + tied.n_neg, tied.n_pos <= tied.n_neg
     counted, total = (tied.positive, tied.n_pos) if few else (tied.negative, tied.n_neg)
@@ -104,9 +96,8 @@ def _of_bedroc(tied: TiedScores, comm: Communicator) -> tuple[Floats, Floats]:
 def influence_estimate(
     influences: Influences, labels: Labels, weights: Floats | None, comm: Communicator
 ) -> MeanEstimate:
-    """Return a measure, or the difference of two, as a mean over rows with its spread. **Collective**, two numbers.
-
-    The weights are those with which the scores were sorted.
+    """Return a measure, or the difference of two, as a mean over rows with its spread, from the weights with which
+    scores were sorted. **Collective**, two numbers.
     """
     sizes = effective_sizes(labels, weights, comm)
     each = (influences.rows if weights is None else influences.rows * weights) ** 2
@@ -150,9 +141,8 @@ class _LookUp:
         self.place = len(tied.values) - 1 - np.searchsorted(tied.values[::-1], queries)
 
     def __call__(self, columns: Sequence[Floats], labels: Labels) -> Floats:
-        """Return each row's entry of the column of its class, (n_local,). Collective.
-
-        columns : for positive and for negative rows, each with an entry for each of the rank's `tied.values`.
+        """Return each row's entry (n_local,) of its class's column, which has one for each of the rank's `tied.values`.
+        Collective.
         """
         values = np.full(len(labels), math.nan)
         for column, rows in zip(columns, (labels > 0, labels < 0), strict=True):

@@ -1,9 +1,7 @@
-"""Write scores to a file part by part, in the order of the rows, with the names of the rows if they have names.
-
-`.csv` and `.tsv` have a header and a line for each row; `.parquet` and `.pq` the same columns; `.npy` the scores alone;
-`.h5` and `.hdf5` datasets `scores` and `ids`; any other file and "-" plain text: a name and a tab, if there is one, and
-the score. Further columns come after the score, but not in `.npy`. Names are harmless for a terminal and a spreadsheet
-unless they are to be verbatim. Endings of other formats, such as `.json` and `.gz`, are refused.
+"""Write scores to a file part by part, in the order of the rows, with the names of the rows if they have names: `.csv`,
+`.tsv`, `.parquet`, `.pq`, `.npy` (scores alone), `.h5`, `.hdf5`, and text for others but endings of other formats.
+Further columns come after the score. Names are harmless for a terminal and a spreadsheet unless they are to be
+verbatim.
 """
 
 from __future__ import annotations
@@ -63,10 +61,8 @@ def write(
     verbatim: bool = False,
     further: Further = lambda scores: {},
 ) -> int:
-    """Write the scores of all ranks, in rank order, part after part, and return the number of rows. **Collective.**
-
-    Every rank has equally many `parts`. `further` returns further columns by name, from scores (n,). An old file is
-    kept if it cannot be written, or `parts` raises.
+    """Write the scores of all ranks, in rank order, with the columns that `further` returns for scores (n,), from
+    equally many `parts` on each; return the number of rows. An old file is kept on failures. **Collective.**
     """
     # The column of ids must not have the name of another column.
     others = list(further(np.empty(0)))

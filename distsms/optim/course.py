@@ -24,12 +24,9 @@ FLOOR_SHARE = 1e-3
 
 
 class SmoothingSchedule:
-    """The width nu of the smoothing, which is fixed as in the paper (`c_mu`), or `adaptive`.
-
-    Smoothing lowers R by at most kappa nu (`distsms.losses.base.Loss.smoothing_cost`). An adaptive nu starts large,
-    since J_mu is then easy to minimize, and is reduced when the smoothing gap at the solver's `last` evaluation
-    contributes more to the gap than the optimization gap. nu is 0 if the solver minimizes the exact risk, or if that is
-    smooth by itself.
+    """The width nu of the smoothing, fixed as in the paper (`c_mu`), or `adaptive`: it starts large, since J_mu is then
+    easy to minimize, and is reduced when smoothing, by at most kappa nu, contributes more to the gap than optimization
+    does. nu is 0 for the exact risk, and where that is smooth by itself.
     """
 
     def __init__(self, loss: Loss, settings: Settings) -> None:

@@ -29,13 +29,9 @@ REPEATS, LITTLE = 20, 1e-4  # PATIENCE, and the gain above which a step pays, if
 
 
 class LevelStepSchedule:
-    """The decision when level steps, evaluations of J at `Planes.level_point`, take the place of the solver's
-    evaluations.
-
-    They need only a fraction of those if there are many more columns than rows, or if most rows are similar; otherwise
-    many times as many. So trials decide, the first when the gap is small, as long as they pay; later each time that
-    they do not. If `eager`, also while the solver has not stalled: that pays with more columns than rows and a risk
-    that is not smooth.
+    """Decides when level steps, evaluations at `Planes.level_point`, take the place of the solver's: they need a
+    fraction of those with many more columns than rows or similar rows, else many times as many. So trials decide, the
+    first when the gap is small, later ones ever more rarely. If `eager`, also while the solver has not stalled.
     """
 
     def __init__(self, eager: bool) -> None:
@@ -111,11 +107,10 @@ STUCK = 50
 
 
 class SmoothedProblem:
-    """J_mu, its gradient and the model of planes: a `distsms.optim.solvers.base.Problem`; `eager` is for level steps.
-
-    The solver is asked to pause since the smoothing has to become narrower (`too_wide`), a level step was better
-    (`found_better`), there was no progress for `patience` evaluations (`stuck`), or the curvature shall be estimated
-    (`curvature_due`), after `curvature_at` evaluations unless that is 0.
+    """J_mu, its gradient and the model of planes: a `Problem`; `eager` is for level steps. The solver is asked to pause
+    if the smoothing has to narrow (`too_wide`), a level step was better (`found_better`), there was no progress for
+    `patience` evaluations (`stuck`), or the curvature shall be estimated after `curvature_at` of them
+    (`curvature_due`).
     """
 
     def __init__(

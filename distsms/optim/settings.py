@@ -44,10 +44,8 @@ def curves(n: float, p: int, entries: float) -> bool:
 
 
 def ascends(n: float, p: int, smooth_by_itself: bool) -> bool:
-    """Return whether dual coordinate ascent pays on n rows with p columns.
-
-    For logistic regression it does if there are few rows beside the columns. For hinges it also does with about as many
-    rows as columns: there, L-BFGS needs hundreds of evaluations if lambda is small.
+    """Return whether dual coordinate ascent pays on n rows with p columns: with few rows beside the columns, for hinges
+    also with about as many, where L-BFGS needs hundreds of evaluations if lambda is small.
     """
     return LEAST_ROWS <= n <= min(MOST_ROWS, (0.5 if smooth_by_itself else 2.0) * p)
 
@@ -191,10 +189,8 @@ class Settings:
         return int(min(self.history_within(p, wide), room))
 
     def planes_within(self, p: int) -> int:
-        """Return how many planes are kept, at least 2, if a rank holds p entries of each.
-
-        k planes and their Gram matrix take 8 k (p + k) bytes. If they are the solver's model, as many are kept as
-        memory allows.
+        """Return how many planes are kept, at least 2, with p entries of each: k take 8 k (p + k) bytes. Of a solver's
+        model, as many as memory allows.
         """
         if self.traits.planes is PlaneUse.PAIR:
             return 2

@@ -82,10 +82,8 @@ class OnePerRank(Replica):
 
 
 class OnePerNode(Replica):
-    """One copy per node, in shared memory. Only the first rank of each node, its leader, communicates.
-
-    There is a barrier before a rank writes, so that no rank still reads, and one before a rank reads, so that all have
-    written. Each consists of a barrier between processes and of memory barriers (MPI 3.1, section 11.4).
+    """One copy per node, in shared memory, for which only the node's first rank, its leader, communicates. There is a
+    barrier, of processes and of memory (MPI 3.1, section 11.4), before a rank writes, and before a rank reads.
     """
 
     def __init__(self, comm: MPICommunicator, k: int, length: int, nodes: Sequence[tuple[int, ...]]) -> None:
@@ -140,10 +138,8 @@ class OnePerNode(Replica):
 
 
 class SharedSum:
-    """Sums vectors over ranks that are all on one node: each rank adds up a slice of all ranks' vectors.
-
-    Construction is **collective**; each rank takes 8 length bytes of shared memory, to which it copies its vector
-    between barriers as those of `OnePerNode`.
+    """Sums vectors over ranks of one node: each adds up a slice of all ranks' vectors, which they copy to 8 length
+    bytes of shared memory each. Construction is **collective**.
     """
 
     def __init__(self, comm: MPICommunicator, length: int) -> None:

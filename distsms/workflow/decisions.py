@@ -1,11 +1,9 @@
 """A threshold that fulfils a condition, and a curve of probabilities, from the scores of held-out rows.
 
-A model ranks its own training rows better than new ones, so a threshold that is found on them promises too much. Here a
-model is trained outside of each fold, at the same lambda, and scores the fold's rows. All these scores are treated as
-those of one model, as scikit-learn's `CalibratedClassifierCV(ensemble=False)` does it: thresholds of single folds keep
-their promise less well. Where a measure leaves the origin of scores open, and their unit depends on the number of rows,
-each fold's scores are moved and stretched: its model's scores of its own training rows get the mean and the deviation
-of those of the model of all rows.
+Thresholds of training rows promise too much. So a model is trained outside of each fold, at the same lambda, and scores
+the fold's rows; all scores are treated as one model's, as in scikit-learn's `CalibratedClassifierCV(ensemble=False)`.
+Where a measure leaves the origin of scores open, each fold's are moved and stretched, so that training rows have the
+mean and the deviation that they have in the model of all rows.
 """
 
 from __future__ import annotations
@@ -61,10 +59,9 @@ def held_out(
     start: Start = start_at_zero,
     stop_wanted: Callable[[], bool] = lambda: False,
 ) -> HeldOut | None:
-    """Train a model for each fold, at the first lambda, and score the fold's rows; None if stopped. **Collective.**
-
-    `spread` is the mean and the deviation of the scores that the model of all rows gives them. `start` must return no
-    model that has seen the fold's rows: within the gap to prove, the result could remember them.
+    """Train a model for each fold, at the first lambda, and score the fold's rows; None if stopped. `spread` is the
+    mean and the deviation of the scores of the model of all rows. `start` must return no model that has seen the fold's
+    rows. **Collective.**
     """
     begun, comm, lam = time.perf_counter(), rows.comm, problem.lambdas[0]
     problem = replace(problem, lambdas=[lam], all_rows=False)
@@ -229,10 +226,8 @@ def findings(at: Condition | None, calibrate: str | None, rows: HeldOut, comm: C
 
 
 def decide(condition: Condition, rows: HeldOut, comm: Communicator) -> dict[str, Any]:
-    """Return what the model's information gets as `decision`: the threshold for a condition. **Collective.**
-
-    It is None, and `why` says why, if no threshold fulfils the condition on the held-out rows. `by_rows` has the rates
-    without weights, since `predict` can only count rows.
+    """Return what the model's information gets as `decision`: the threshold for a condition, or None and `why`;
+    `by_rows` has the rates without weights, since `predict` can only count rows. **Collective.**
     """
     scores, labels, weights = rows.scores, rows.labels, rows.weights
     tied = tied_scores(scores, labels, effective(weights, comm), comm)
@@ -289,14 +284,10 @@ def _rates_of_rows(above: NDArray[np.bool_], labels: Labels, comm: Communicator)
 
 
 def calibrated(method: str, rows: HeldOut, comm: Communicator) -> dict[str, Any]:
-    """Return what the model's information gets as `calibration`: the curve of probabilities, judged. **Collective.**
-
-    These are the curve (`distsms.metrics.calibration`), Brier score and log loss `before` and `after` it and for a
-    `constant` probability, `means` of the probabilities by class, in which every row counts alike, and the bins of a
-    reliability diagram.
-
-    The curve is fitted to all held-out rows. What judges it, `after` and the bins, are the probabilities that the rows
-    of a fold get from a curve fitted to the other folds.
+    """Return what the model's information gets as `calibration`: the curve, Brier score and log loss `before` and
+    `after` it and for a `constant`, `means` by class in which rows count alike, and the bins of a reliability diagram.
+    The curve is fitted to all held-out rows; what judges it comes from curves fitted to the other folds.
+    **Collective.**
     """
     scores, labels, weights = rows.scores, rows.labels, rows.weights
     curve = calibration.fit(method, scores, labels, comm, weights)

@@ -106,9 +106,8 @@ def score_data(
 
 
 def evaluate(request: EvaluateRequest, comm: Communicator, watch: Watch | None = None) -> Evaluated:
-    """Measure models on the labelled rows of all ranks, exactly, and compare each pair. **Collective.**
-
-    `watch` sees the rows, which are read once for consecutive models of the same columns.
+    """Measure models on the labelled rows of all ranks, exactly, and compare each pair; `watch` sees the rows, which
+    are read once for consecutive models of the same columns. **Collective.**
     """
     data, options = request.data, request.measures
     models, name = load_models(request.models, comm), name_of(request.data)

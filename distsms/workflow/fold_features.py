@@ -1,8 +1,6 @@
-"""Features that are made for each fold from the rows on which the models of the fold are trained, and from no others.
-
-Trees and `top:K` choose by labels: if the rows of a fold had a part in this, models would look better on it than on new
-rows. So each fold has a data set of its own, whose map is made without the fold's rows and applied to all; `all` is
-that of all rows. They are on the disk, so that one fold at a time is in memory, and a killed run goes on.
+"""Features that are made for each fold from the rows on which its models are trained, and from no others: trees and
+`top:K` choose by labels. So each fold has a data set of its own on the disk, and `all` is that of all rows; one fold at
+a time is in memory, and a killed run goes on.
 """
 
 from __future__ import annotations
@@ -52,10 +50,9 @@ class FoldsObserver:
 
 
 class FoldFeatures:
-    """The data sets with the features of all rows and of each fold. Creating it is **collective.**
-
-    They are written into `folder`, from which those of other data, options or folds are removed. `rows` holds in memory
-    what `budget` allows, and reads groups if `with_groups` is set.
+    """The data sets with the features of all rows and of each fold, in `folder`, from which those of other data,
+    options or folds are removed. `rows` holds in memory what `budget` allows, and groups if `with_groups`. Creating it
+    is **collective.**
     """
 
     budget: MemoryBudget | None = None

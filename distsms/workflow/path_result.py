@@ -52,11 +52,9 @@ POINT: Fields = {
 
 
 class PathStore(ResumableStore):
-    """The folder of a path. Only the root may use it, and must hold it with `files.exclusive`.
-
-    It has path.json (the problem and, at the end, points and choice), model.h5 (the model of all rows at the chosen
-    lambda), and points/LAMBDA_all or LAMBDA_foldF: .json says how a training ended, .h5 is its model, for folds only
-    that of the largest and of the newest lambda, from which others start.
+    """The folder of a path, for the root, which holds it by `files.exclusive`: path.json (the problem and, at the end,
+    points and choice), model.h5 (of all rows at the chosen lambda), and points/LAMBDA_all or LAMBDA_foldF, .json and
+    .h5, for folds only the models of the largest and the newest lambda.
     """
 
     kind, parts = "path", "points"

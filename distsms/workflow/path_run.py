@@ -106,11 +106,10 @@ def run_path(
     observer: PathObserver = PathObserver(),  # noqa: B008 - without state
     stop_wanted: Callable[[], bool] = lambda: False,
 ) -> PathResult:
-    """Train the models of a path that are not there yet, and choose one; or several paths, and compare. **Collective.**
-
-    `stop_wanted` is asked on every rank at each evaluation; True on any rank ends the run, and what is finished is
-    kept. Raises InputError on all ranks if the request contradicts itself, or something that it names cannot be read or
-    written; all checks that need no rows are made before the rows are read.
+    """Train the models of a path that are not there yet, and choose one; or several paths, and compare. True of
+    `stop_wanted`, asked on every rank at each evaluation, ends the run, and what is finished is kept. Raises InputError
+    on all ranks if the request contradicts itself, or files cannot be used; checks that need no rows come first.
+    **Collective.**
     """
     if request.output is None:
         with folder_of_all(comm) as folder:

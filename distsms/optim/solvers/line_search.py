@@ -1,12 +1,8 @@
-"""The line search of More & Thuente, which ends where a function has become lower and flat enough.
+"""The line search of More & Thuente (ACM Transactions on Mathematical Software 20, 1994), which ends where a function
+has become lower and flat enough; the cases are those of its section 4, numbers left open those of TAO and SciPy.
 
-Its interval contains such steps: one end is the best trial so far, which falls towards the other end. Each trial
-replaces an end, and the next step is the minimizer of a polynomial with the values and slopes of trials. At first, a
-trial that is better than the best one, but not low enough, is judged as if the decrease that is required were
-subtracted from the function: otherwise the interval might lose all good steps.
-
-The source is Line search algorithms with guaranteed sufficient decrease, ACM Transactions on Mathematical Software 20,
-1994; the cases below are those of its section 4. Numbers that it leaves open are those of TAO and SciPy.
+One end of its interval is the best trial so far, which falls towards the other end. The next step minimizes a
+polynomial with values and slopes of trials, at first with the required decrease subtracted, lest good steps are lost.
 """
 
 from __future__ import annotations
