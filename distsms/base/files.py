@@ -101,9 +101,7 @@ MOST_TEXT = 2**30
 
 
 def look_at(path: str | os.PathLike[str]) -> os.stat_result:
-    """Return the state of a file before it is read; InputError for a folder, and pipes and devices, which may block.
-    Local.
-    """
+    """Return the state of a file before it is read; InputError for what is no regular file, and may block. Local."""
     found = os.stat(path)
     if stat.S_ISDIR(found.st_mode):
         raise InputError(f"{path}: is a directory; name the files in it")

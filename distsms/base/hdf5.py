@@ -60,9 +60,7 @@ def write_file(path: str | os.PathLike[str], new: bool = True, durable: bool = T
 
 @contextlib.contextmanager
 def open_file(path: str | os.PathLike[str], kind: str) -> Iterator[h5py.File]:
-    """Open an HDF5 file of a kind, such as "a model", to read it without locks; errors become an InputError with its
-    name.
-    """
+    """Open an HDF5 file of a kind, such as "a model", without locks; errors become an InputError with its name."""
     try:
         look_at(path)
         with h5py.File(path, "r", locking=False) as file:

@@ -172,9 +172,7 @@ class _Cache(FunctionCache):  # type: ignore[misc]
 
 
 def _compiled_in(function: Any) -> list[tuple[str, str]]:
-    """Return what is compiled into a kernel: the digests of files with kernels that it calls, and global constants.
-    Numba looks at the kernel's own file alone.
-    """
+    """Return what is compiled into a kernel: digests of the files of kernels that it calls, and global constants."""
     parts, waiting, seen = dict[str, str](), [function], set[Any]()
     while waiting:
         kernel = waiting.pop()
@@ -233,9 +231,7 @@ def _absolute_home() -> Iterator[None]:
 
 
 def _without_compiler(load: Callable[..., Any], load_only: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a method that loads a compiled version without Numba's implementation of Python and NumPy, which takes 0.2
-    s, but with the runtime that counts references.
-    """
+    """Return a method that loads a compiled version without what only compiling needs, which takes 0.2 s to import."""
 
     def loaded(signature: Any, target: Any) -> Any:
         rtsys.initialize(target)

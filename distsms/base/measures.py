@@ -232,9 +232,7 @@ class Measure:
         return Measure.parse(f"{self.family.name.removesuffix('k')}{max(1, round(self.k * share))}")
 
     def within(self, weighting: str | None) -> Measure:
-        """Return this measure within groups, or itself for None; InputError if it is not ROCArea, or the weighting
-        unknown.
-        """
+        """Return this measure within groups, or itself for None; InputError if that is no ROCArea, or unknown."""
         if weighting is None:
             return self
         if weighting not in WEIGHTINGS:
@@ -254,9 +252,7 @@ class Measure:
         return self.family.chooser or self.name
 
     def bias(self, value: float | None) -> float | None:
-        """Return the constant feature's value of a training, None for none, if the user asks for `value` (None: the
-        usual).
-        """
+        """Return the constant feature's value, or None for none, if the user asks for `value` (None: the usual)."""
         return self.family.bias if value is None else value or None
 
     @property

@@ -83,9 +83,7 @@ def sealed(value: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def read_objects(path: Path, fields: Fields, remedy: str, lines: bool = False) -> list[dict[str, Any]]:
-    """Read the JSON objects in a file: one, or with `lines` one in each; `fields` are conditions on their values.
-    Raises InputError, with the line and the remedy, if one is damaged or lacks a field.
-    """
+    """Read JSON objects, one or with `lines` one in each, whose values fulfil `fields`; else InputError with remedy."""
     found, number = [], 0
     try:
         text = read_whole(path).decode("utf-8")

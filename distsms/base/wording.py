@@ -34,9 +34,7 @@ class Option(NamedTuple):
 
 
 def option(name: str, value: Any = None, *, text: str | None = None) -> str:
-    """Return an option, by its name in Python, for a text that becomes a message, with a `value` as Python takes it, or
-    followed by `text` on the command line; without a value, in Python, too.
-    """
+    """Return an option by its name in Python, with a `value` as Python takes it, or `text` on a command line."""
     words = [f"--{COMMANDS.get(name, name).replace('_', '-')}"]
     words += [_in_command(value) if text is None else text] * (value is not None or text is not None)
     shown = text if value is None else f"{value:g}" if isinstance(value, float) else repr(value)

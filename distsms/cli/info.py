@@ -163,8 +163,7 @@ def _usages(models: list[dict[str, Any]]) -> str:
 
 
 def _status(model: dict[str, Any]) -> str:
-    """Return how training ended, with "vacuous" for no better than chance; in older models, "J(0)" for J near that at w
-    = 0."""
+    """Return how training ended, and whether its model is vacuous; in older models, whether J is near J(0)."""
     J, at_zero = model.get("J"), model.get("J_at_zero")
     remark = ", vacuous" if model.get("vacuous") else ""
     if "vacuous" not in model and J is not None and at_zero is not None and (1 - 1e-3) * at_zero <= J:

@@ -68,8 +68,7 @@ def fold(text: str) -> str:
 
 
 class Speaker:
-    """Prints lines, if it `speaks`, but keeps those that begin with "warning", and prints each of these once, at the
-    end."""
+    """Prints lines, if it `speaks`, but each line that begins with "warning" only once, at the end."""
 
     def __init__(self, speaks: bool) -> None:
         self._speaks = speaks

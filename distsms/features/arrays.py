@@ -48,8 +48,7 @@ class ArrayRows:
 
 
 def options(features: str | Mapping[str, Any]) -> FeatureOptions:
-    """Return the options that a key of `PRESETS`, a text of `candidates.parse`, or a mapping of fields stands for.
-    "min-leaf" is the same as "min_leaf", and there are bins unless trees alone are asked for."""
+    """Return the options that a text of `candidates.parse` or a mapping stands for; bins unless only trees are named."""
     if not isinstance(features, (str, Mapping)):
         raise InputError(f"features={features!r}: needs one of {', '.join(map(repr, PRESETS))}, or a dict of options")
     try:

@@ -24,8 +24,7 @@ _SMALL = 1e-12
 
 
 def purified(table: Floats, rows: Floats) -> tuple[Floats, Floats, Floats]:
-    """Return G (n_u, n_v), a (n_u,) and b (n_v,), whose sum is the table F (n_u, n_v); `rows` are the weights of cells.
-    Codes that no row has get their mean over the rows of the other attribute. Local."""
+    """Return G (n_u, n_v), a (n_u,) and b (n_v,), whose sum is the table F; `rows` are its cells' weights. Local."""
     G, a, b = table.astype(np.float64), np.zeros(len(table)), np.zeros(table.shape[1])
     of_u, of_v = rows.sum(axis=1), rows.sum(axis=0)
     limit = _SMALL * np.abs(G[rows > 0]).max(initial=0.0)

@@ -84,8 +84,7 @@ class FeatureMap:
         return " and ".join(["the crosses"] * screened + ["the trees"] * (self.forest is not None))
 
     def codes(self, X: Any) -> list[NDArray[Any]]:
-        """Return the codes of rows X (n, up to p) before normalization, (n, codes of a row) for each part. Missing
-        columns are 0. NaN is refused, since missing values of tables are marked by columns of their own."""
+        """Return the codes of rows X (n, up to p) before normalization, without NaN: (n, codes) for each part."""
         values = X.data if hasattr(X, "indptr") else X
         if np.isnan(values).any():
             raise InputError("a value is NaN; a feature map needs numbers, as its training data had")
@@ -162,8 +161,7 @@ def write(feature_map: FeatureMap, group: Any) -> None:
 
 
 def read(file: Any, prefix: str, reference: FeatureReference, where: object) -> FeatureMap:
-    """Read a map from an open HDF5 file, from `prefix`, "" or a group and a slash; InputError begins with `where`. The
-    map must be the one that `reference`, of a manifest or a model, names."""
+    """Read the map that `reference` names from an open HDF5 file; `prefix` is "" or a group/, `where` for errors."""
     arrays, size = dict[str, NDArray[Any]](), 0
     try:
         record = json.loads(hdf5.dataset(file, f"{prefix}record", packed=False)[()].tobytes())

@@ -132,9 +132,7 @@ class Forest:
         return nodes
 
     def leaves(self, X: Any, out: NDArray[Any] | None = None) -> NDArray[Any]:
-        """Return the leaf that each row of X (n, p) reaches in each tree: (n, trees) uint16, or `out`, of any order and
-        unsigned type. Takes nanoseconds for each row, tree and level, and up to 4 MiB for each thread, or eight
-        rows."""
+        """Return the leaf of each row of X (n, p) in each tree: (n, trees) uint16, or `out` of any unsigned type."""
         X = scipy.sparse.csr_matrix(X) if scipy.sparse.issparse(X) else np.asarray(X)
         if X.ndim != 2 or X.shape[1] != self.columns:
             raise InputError(f"X has the shape {X.shape}, but the forest was grown on {self.columns} columns")
@@ -188,8 +186,7 @@ class Forest:
         return places
 
     def explained(self, values: Floats, rows: Floats, sums: Floats) -> Floats:
-        """Return what the splits on each column contribute to a sum over rows, (columns,): see
-        `forest_kernels.explained`, for the values, rows and sums of all leaves."""
+        """Return `forest_kernels.explained` (columns,) for the values, rows and sums of all leaves."""
         contributions = np.zeros(self.columns)
         column, start = self._arrays["column"], self._arrays["start"]
         forest_kernels.explained(column, self._other, start, self.code_map.offsets, values, rows, sums, contributions)

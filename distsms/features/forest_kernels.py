@@ -66,8 +66,9 @@ def preorder(left: Array, right: Array, inner: Array) -> Array:
 
 @njit()
 def _find(nodes: Array, starts: Array, numbers: Array, block: Array, out: Array) -> None:
-    """Find the leaf of each row of a block (rows, columns in use) in each tree: `out` (rows, trees). A large tree is
-    fetched once for many rows, which take a step together: no row waits for another."""
+    """Find the leaf of each row of a block (rows, columns in use), many rows together, in each tree: `out` (rows,
+    trees).
+    """
     width, all_values = np.uint64(block.shape[1]), block.ravel()
     at, walking = np.empty(TOGETHER, np.uint32), np.empty(TOGETHER, np.uint32)
     for t in range(len(starts) - 1):
@@ -122,9 +123,7 @@ def leaves_of_sparse(
     block: Array,
     out: Array,
 ) -> int:
-    """Find the leaves of sparse rows; see `leaves_of_dense`. places (p,): each column among those used, or -1; block:
-    zeros.
-    """
+    """Find the leaves of sparse rows as `leaves_of_dense`; places (p,): of each column among those used, or -1."""
     for first in range(0, len(out), len(block)):
         n = min(len(block), len(out) - first)
         for r in range(n):

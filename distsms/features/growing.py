@@ -58,8 +58,7 @@ def _share(size: int, n: int) -> float:
 def sample(
     parts: Iterable[tuple[int, Any, Labels, Floats | None]], of_classes: Shares = ALL, seed: int = 0
 ) -> GrowingRows:
-    """Return this rank's part of a sample, of float32, from parts (first row, X (n, p), labels, weights or None).
-    Local. Rows of weight 0 do not count. Takes the memory of the sample twice, and of one part at a time."""
+    """Return this rank's part of a sample, float32, from parts (first row, X (n, p), labels, weights). Local."""
     pieces = list[GrowingRows]()
     for first, X, y, part_weights in parts:
         taken = in_sample(first + np.arange(len(y)), y, of_classes, seed)
@@ -88,8 +87,7 @@ def singles(X: Any) -> Any:
 
 
 def whole(rows: GrowingRows, comm: Communicator) -> GrowingRows:
-    """Return the rows of all ranks, in the order of the ranks, on each of them. **Collective.** They are CSC if less
-    than a twelfth of the values is not 0, because trees then grow faster, and else an array."""
+    """Return the rows of all ranks on each of them, CSC if less than a twelfth is not 0, else dense. **Collective.**"""
     X, counts = rows.X, comm.allgather(len(rows.y))
     entries = comm.allgather(X.nnz if sparse.issparse(X) else int(np.count_nonzero(X)))
     shape = sum(counts), X.shape[1]

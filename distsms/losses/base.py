@@ -251,9 +251,7 @@ class Loss(ABC):
         return self.evaluate(scores, nu)
 
     def exact_is_cheap(self, entries: float, evaluations: float) -> bool:
-        """Whether `exact_risk` takes with X w, of so many entries of a rank, less than a tenth of the evaluations.
-        Local.
-        """
+        """Whether `exact_risk` takes less than a tenth of so many evaluations, for so many entries. Local."""
         return False
 
     def exact_risk(self, scores: Floats) -> float:

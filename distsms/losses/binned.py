@@ -312,9 +312,7 @@ class BinnedLoss(Loss):
     def _divide(
         self, grid: Grid, fine: NDArray[np.int64] | None, widths: Floats, enough: float
     ) -> NDArray[np.int64] | None:
-        """Return a table (2, coarse cells) that divides the widest ones for `binned_kernels`; None if that is of no
-        use. Local.
-        """
+        """Return a table (2, coarse cells) that divides the widest ones; None if that is of no use. Local."""
         shift = np.full(grid.cells, grid.bits) if fine is None else fine[1]
         of_coarse = widths if fine is None else np.add.reduceat(widths, fine[0])
         order = np.argsort(-of_coarse, kind="stable")

@@ -30,9 +30,7 @@ class Solution(NamedTuple):
 
 
 class GatheringLoss(Loss):
-    """A loss that gathers margins, and on the root the weights a_pos and a_neg, calls `solve` there, and scatters the
-    result.
-    """
+    """A loss that gathers margins and weights on the root, calls `solve` there, and scatters the coefficients."""
 
     a_pos: Floats | None = None
     a_neg: Floats | None = None
@@ -59,9 +57,7 @@ class GatheringLoss(Loss):
 
     @abstractmethod
     def solve(self, positive: Floats, negative: Floats, nu: float) -> Solution:
-        """Compute the exact solution from the finite scores of all rows of the classes, in any order. Local, on the
-        root.
-        """
+        """Compute the exact solution from the scores of all rows of the classes, in any order. Local, on the root."""
 
     def evaluate(self, scores: Floats, nu: float) -> LossValue:
         """See `Loss.evaluate`. **Collective.**"""

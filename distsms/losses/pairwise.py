@@ -90,16 +90,12 @@ class SortedClass:
         return np.sum(np.sort(np.bincount(places))[-PLACES:]) >= MOST_OF_THEM * len(sample)
 
     def gamma(self) -> Floats:
-        """Return gamma (d,) of each different q, increasing in q, over the points so far, in a buffer that is reused.
-        O(d).
-        """
+        """Return gamma (d,) of each different q, increasing, over the points so far, in a reused buffer. O(d)."""
         kernel.walk(self._nu, self._d, self._table)
         return self._table.gamma[: self._d]
 
     def write_gamma(
         self, gamma: Floats, q: Floats, rows: NDArray[Any], factor: float, out: Floats, weights: Floats | None = None
     ) -> None:
-        """Write factor times `gamma`, or its sum over ranks, of increasing values q (m,) to their rows in `out`. O(d +
-        m).
-        """
+        """Write factor times `gamma`, or its sum over ranks, of increasing q (m,) to their rows in `out`. O(d + m)."""
         kernel.write_gamma(self._table.value, gamma, q, rows, factor, weights, out)

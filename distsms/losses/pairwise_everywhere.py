@@ -42,9 +42,7 @@ class WholeClass:
         return self._table.sums
 
     def tabulate(self, finite: bool, nu: float) -> bool:
-        """Sort all ranks' values, forget all points, and return whether all margins of all ranks are finite; `finite`
-        says it of this rank's. **Collective.**
-        """
+        """Sort all ranks' values, forget all points; return whether all ranks' margins are finite. **Collective.**"""
         self.rows = sort_with_rows(self.q, self.rows)
         # Each rank adds one number that says whether all its margins are finite. If so, the number is -inf, which comes
         # first after sorting; if not, it is NaN, which comes last.

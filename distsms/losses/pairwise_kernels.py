@@ -237,9 +237,7 @@ def _add_by_slices(scores, rows, weights, sign, offset, nu, m, table, factor, ou
 
 @njit(error_model="numpy")
 def _pair(points, weights, nu, m, table, factor):  # type: ignore[no-untyped-def]
-    """Add points, each above the lowest q, and replace each by factor gamma_b (and its weight). The loop calls no
-    functions with arrays, to which Numba would count references.
-    """
+    """Add points, each above the lowest q, and replace each by factor gamma_b (and its weight)."""
     edges, first, grid = table.edges, table.first, table.grid
     base, below, above = grid[0], grid[1], grid[2]
     width = nu if nu > 0.0 else 1.0
@@ -274,9 +272,7 @@ def _pair(points, weights, nu, m, table, factor):  # type: ignore[no-untyped-def
 
 @njit(error_model="numpy")
 def walk(nu: float, d: int, table: Table) -> None:
-    """Compute gamma of each value, from the highest to the lowest, with updated sums as
-    `distsms.losses.gather.pair_sums`.
-    """
+    """Compute gamma of each value, from the highest to the lowest, as `distsms.losses.gather.pair_sums`."""
     full = inside = t_sum = 0.0
     value, edges, gamma = table.value, table.edges, table.gamma
     if nu == 0.0:
@@ -302,9 +298,7 @@ def walk(nu: float, d: int, table: Table) -> None:
 
 @njit(error_model="numpy")
 def _sum_by_values(d: int, table: Table) -> None:
-    """Add up the points of edges by the values j to i - 1 of their windows (see ENTER), in place of what the edges had
-    there.
-    """
+    """Add up the points of edges by the values of their windows (see ENTER), in place of what the edges had."""
     value, edges, is_value = table.value, table.edges, table.is_value
     i = j = 0
     enter = enter_t = leave = leave_t = passed = 0.0

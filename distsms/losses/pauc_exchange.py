@@ -128,9 +128,7 @@ class PaucExchange(PaucRisk):
         return hinge + (self.K - head.W) * below_x0 + self.K * below_x, huber + self.K * below_x, beta
 
     def _share_tie(self, head: Head, low: float, factor: float, out: Floats) -> float:
-        """Set the coefficients of the negatives at x0, at nu = 0, and return their sum of beta; `low` weighs all q <=
-        x0. Local.
-        """
+        """Set the coefficients of the negatives at x0, at nu = 0, and return their sum of beta. Local."""
         of_tied = 1.0 if self.weights is None else self.weights[head.between]
         out[head.between] = factor * head.share * low * of_tied
         return low * (head.alpha - head.W)
@@ -138,8 +136,8 @@ class PaucExchange(PaucRisk):
 
 @njit(fastmath={"reassoc", "nsz"})
 def _mark(scores, kinds, weights, x0, nu, marks):  # type: ignore[no-untyped-def]
-    """Mark the negatives of a block with s > x0 by 1, and with x0 - nu <= s <= x0 by 2. Return how many they are, and
-    the weights of those with s > x0 and with s = x0.
+    """Mark negatives with s > x0 by 1, those from x0 - nu on by 2; return their number, and the weights of s > x0, s =
+    x0.
     """
     some = above = tied = 0
     for j in range(len(scores)):

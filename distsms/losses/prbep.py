@@ -92,9 +92,7 @@ class Correction(NamedTuple):
         return self.scale * (side.total + self.share * (self.goal * side.near - side.near_total))
 
     def apply(self, beta: Floats, near: NDArray[np.bool_]) -> Floats:
-        """Return beta (n_class,) of the rows of this class after the change; `near` says which of them are near the
-        kink.
-        """
+        """Return beta (n_class,) of the class's rows after the change; `near`: those near the kink."""
         return self.scale * np.where(near, beta + self.share * (self.goal - beta), beta)
 
 
@@ -104,8 +102,8 @@ def near_kink(tau: float, nu: float) -> float:
 
 
 def refine(tau: float, nu: float, sums_at: Callable[[float], Balance]) -> tuple[float, Balance]:
-    """Return tau after up to three Newton steps, which remove rounding errors, and what `sums_at` returns there: the
-    sums of both classes. Collective if `sums_at` is.
+    """Return tau after up to three Newton steps, and `sums_at` it, the sums of both classes. Collective if `sums_at`
+    is.
     """
     best = sums_at(tau)
     for _ in range(3):

@@ -126,9 +126,7 @@ def _sums(scores, kinds, weights, shift, tau0, delta, nu):  # type: ignore[no-un
 def _coefficients(  # type: ignore[no-untyped-def]
     scores, kinds, weights, shift, tau0, delta, nu, share_pos, goal_pos, scale_pos, share_neg, goal_neg, scale_neg, out
 ):
-    """Set out (n_local,) to the coefficients by the `Correction` of P and of N, where scale also has the factor -2/A or
-    2/A.
-    """
+    """Set out (n_local,) to the coefficients by the `Correction` of both classes; scale includes the factor 2/A."""
     for i in range(len(scores)):
         kind = kinds[i]
         t = _hinge_argument(_distance(tau0, scores[i], kind, shift), kind, delta)

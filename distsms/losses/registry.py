@@ -70,9 +70,7 @@ def make_loss(
 
 
 def choose_ordering(ordering: str, measure: str | Measure, n_pos: int, n_neg: int, size: int) -> tuple[str, str]:
-    """Return the ordering, and the reason in words; "auto" means the one that is cheapest on `size` ranks by
-    `Loss.cost`, at a nanosecond for each byte and step. Local.
-    """
+    """Return the ordering, for "auto" the cheapest on `size` ranks by `Loss.cost`, and the reason in words. Local."""
     if ordering != "auto":
         return ordering, "as asked for"
     family = Measure.parse(measure).family

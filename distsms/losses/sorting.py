@@ -25,9 +25,7 @@ HALF, SIGN = np.uint64(32), np.uint32(2**31)
 
 
 def sort_with_rows(values: Floats, rows: NDArray[Any]) -> NDArray[Any]:
-    """Sort numbers in place, ascending, equal ones in their order, and return their rows alike; with NaN the order is
-    any. Local; O(m) time where radix sort is used, up to 40 bytes for each number.
-    """
+    """Sort numbers in place, ascending and stable, and return their rows alike; with NaN in any order. Local; O(m)."""
     falling = len(values) >= LEAST and np.count_nonzero(values[APART:] < values[:-APART]) >= FALLS * len(values)
     if falling and len(values) < 2**32:
         values += 0.0  # makes 0.0 of -0.0, which is equal but has other bits

@@ -33,9 +33,7 @@ FEW = 8
 
 
 class RocAreaWithinGroups(RocAreaRisk):
-    """The ROCArea risk within groups of keys `groups` (n_local,); InputError on all ranks if none has rows of both
-    classes.
-    """
+    """The ROCArea risk within groups of keys `groups` (n_local,); InputError if none has rows of both classes."""
 
     family = measures.GAUC
 

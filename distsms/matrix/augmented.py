@@ -56,9 +56,7 @@ class WithBias:
         return out
 
     def largest_terms(self, w: Floats) -> float:
-        """Return an upper bound: that of the wrapped features, at least 2 sum_j |x_ij w_j|, leaves room for rounding
-        the addition.
-        """
+        """Return an upper bound: that of the wrapped features leaves room for rounding the addition."""
         return 1.5 * self._features.largest_terms(w[:-1]) + 3.0 * self._value * abs(float(w[-1]))
 
     def most_terms(self, largest: float) -> float:

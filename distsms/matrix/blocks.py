@@ -202,9 +202,7 @@ class LocalRows(ABC):
         return float(max(self._on_threads(run)))
 
     def most_terms(self, largest: float) -> float:
-        """Return at least `largest_terms` at any w of length 1, if no |x_ij| is larger than `largest`: sum_j |x_ij w_j|
-        is at most sqrt(entries) `largest`.
-        """
+        """Return at least `largest_terms` at any w of length 1, if no |x_ij| is above `largest`."""
         return (self.longest + 4) * self.longest**0.5 * largest
 
     def columns(self, weights: Floats | None = None) -> ColumnStatistics:
@@ -243,8 +241,8 @@ class LocalRows(ABC):
 
     @np.errstate(over="ignore", invalid="ignore")
     def moments(self, group: NDArray[np.int16], k: int, weights: Floats | None = None) -> Moments:
-        """Return the moments of k groups of this rank's rows, with `weights` (n_local,); those of a negative `group`
-        are left out. Raises NotImplementedError for codes. Local; one pass.
+        """Return the weighted moments of k groups of rows, negative ones left out; NotImplementedError for codes.
+        Local.
         """
         moments = Moments.empty(k, self.shape[1])
         row_weights = np.empty(0) if weights is None else weights

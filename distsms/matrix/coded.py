@@ -151,9 +151,7 @@ def _parts(cuts: list[int], n_codes: int, threads: int) -> list[Part]:
 
 
 def code_rows(rows: Any, code_map: CodeMap, cuts: Sequence[int] | None = None) -> NDArray[Any]:
-    """Return the codes of rows (n, B), of the map's type, as `CodedRows` wants them; by default all rows are one part.
-    Raises ValueError, with the row, for a wrong shape, type or code.
-    """
+    """Return codes (n, B) as `CodedRows`, by default as one part; ValueError for a wrong shape, type or code."""
     rows = np.asarray(rows)
     if rows.ndim != 2 or rows.shape[1] != code_map.n_codes or rows.dtype != code_map.dtype:
         raise ValueError(
@@ -171,9 +169,7 @@ def code_rows(rows: Any, code_map: CodeMap, cuts: Sequence[int] | None = None) -
 
 
 def to_csr(code_map: CodeMap, rows: NDArray[Any]) -> scipy.sparse.csr_matrix:
-    """Return coded rows (n, B) as a matrix of float64, perhaps many times as large. Codes that are too large are
-    missing.
-    """
+    """Return coded rows (n, B) as a matrix of float64; codes that are too large are missing."""
     blocks = [_block(code_map, rows[first : first + _ROWS]) for first in range(0, max(len(rows), 1), _ROWS)]
     return scipy.sparse.csr_matrix(scipy.sparse.vstack(blocks, "csr")) if len(blocks) > 1 else blocks[0]
 

@@ -81,9 +81,7 @@ def look_up_four(codes: Array, run: int, tables: Array, out: Array) -> None:
 
 @njit()
 def _add_two(table: Array, i: Any, j: Any, x: float, y: float) -> None:
-    """Add x to table[i], and then y to table[j]: both are read before one is written, without a branch for equal
-    places.
-    """
+    """Add x to table[i], then y to table[j]: both are read before one is written, without a branch."""
     first, second = table[i] + x, table[j]
     second = (first if i == j else second) + y
     table[i] = first

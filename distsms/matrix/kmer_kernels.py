@@ -80,9 +80,7 @@ def _tabulated(region: Region, n: int, complete: bool) -> int:
 
 @njit()
 def _expand(w: Array, values: Array, degree: int, size: int, absolute: bool, levels: Array) -> None:
-    """Set the entry of each k-mer in `levels`, listed by k, to the sum of values[l] w over its prefixes of l + 1
-    letters.
-    """
+    """Set the entry of each k-mer in `levels`, by k, to the sum of values[l] w over its prefixes of l + 1 letters."""
     parent, here, count = 0, size, size
     for c in range(size):
         levels[c] = values[0] * term(w[c], absolute)
@@ -183,9 +181,7 @@ def _mark(codes: Array, new: int, size: int, count: int, unknown: Array) -> None
 
 @njit()
 def _index(numbers: Array, unknown: Array, count: int, size: int, before: Array, index: Array) -> None:
-    """Set index[r] to the place, in a table of all levels, of the k-mer before the first unknown letter, or after the
-    table without one. `unknown` has zeros up to a multiple of 8 rows.
-    """
+    """Set index[r] to the place, in a table of all levels, of the k-mer before the first unknown letter."""
     start = before[count - 1]
     for r in range(len(numbers)):
         index[r] = start + numbers[r]
@@ -341,9 +337,7 @@ def _tile(codes: Array, part: Part, first: int, n: int, region: Region, letters:
 
 @njit()
 def _number(letters: Array, region: Region, before: Array, places: Array) -> int:
-    """List the places of a row's k-mers in a table of all, and k - 1, by position, in places (k-mers, 2); return how
-    many.
-    """
+    """List the places of a row's k-mers, and k - 1, by position, in places (k-mers, 2); return how many."""
     count = 0
     for i in range(len(letters)):
         number = 0

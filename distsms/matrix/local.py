@@ -178,9 +178,7 @@ class SparseRows(LocalRows):
             scatter -= mass * np.outer(mean, mean)
 
     def _skips(self, c: Floats) -> bool:
-        """Return whether skipping rows with c_i = 0 is worth a branch: if a row is expensive (columns of more than 2
-        bytes), or few c_i are not 0; never for short rows, which cost less than a misprediction.
-        """
+        """Return whether skipping rows with c_i = 0 is worth a branch: if rows are expensive, or few c_i are not 0."""
         if self.nnz < _SHORT * len(c):
             return False
         sample = c[:: 1 + len(c) // _SAMPLE]
@@ -275,9 +273,7 @@ class DenseRows(LocalRows):
 
 
 def _block(nnz: int, n_local: int) -> int:
-    """Return the rows of a block, a power of 2: 256 short rows, or fewer long ones, so that a part can consist of
-    blocks.
-    """
+    """Return the rows of a block, a power of 2: 256 short rows, or fewer long ones."""
     return int(2 ** np.clip(np.floor(np.log2(PART_ENTRIES / 64 * max(n_local, 1) / max(nnz, 1))), 0, 8))
 
 

@@ -51,9 +51,7 @@ class Moments:
 
     @np.errstate(over="ignore", invalid="ignore")
     def over_ranks(self, comm: Communicator) -> Moments:
-        """Return the moments of all ranks' rows; this object's are overwritten. **Collective**: k (p + 2) and k p^2
-        numbers.
-        """
+        """Return the moments of all ranks' rows; overwrites these. **Collective**: k (p + 2) and k p^2 numbers."""
         count, mass = comm.sum(self.count.copy()), comm.sum(self.mass.copy())
         mean = comm.sum(self.mean * self.mass[:, None]) / np.where(mass > 0, mass, 1.0)[:, None]
         for group, gap in enumerate(self.mean - mean):

@@ -73,9 +73,7 @@ Entries = tuple[NDArray[Any], NDArray[Any]] | tuple[NDArray[Any], NDArray[Any], 
 
 
 class Extent:
-    """The smallest and largest entry of each column, the number of entries and, with weights, their sum; of rows as
-    read.
-    """
+    """The smallest and largest entry of each column, their number and, with weights, its sum; of rows as read."""
 
     def __init__(self) -> None:
         self.low, self.high, self.count, self.mass = np.empty(0), np.empty(0), np.empty(0, np.int64), np.empty(0)
@@ -164,9 +162,7 @@ def _present(
 
 
 def _deviations(extent: Extent, entries: Iterable[Entries], n: int, weight: float | None, comm: Communicator) -> Floats:
-    """Compute the columns' standard deviations, from sums of t = (x - middle of the range) / half of it.
-    **Collective.**
-    """
+    """Compute the columns' standard deviations, from sums of t, -1 to 1 over their range. **Collective.**"""
     p = len(extent.low)
     middle, half = extent.low / 2 + extent.high / 2, extent.high / 2 - extent.low / 2
     size = np.where(half > 0, half, 1.0)
@@ -202,9 +198,7 @@ def _extend(indices, values, low, high, count):  # type: ignore[no-untyped-def]
 
 @njit(error_model="numpy")
 def _add_whole(indices, values, middle, size, sums):  # type: ignore[no-untyped-def]
-    """Add t = (value - middle) / size, in [-1, 1] and exact to 2^-53 as two whole numbers, and its square to the sums
-    (p, 4).
-    """
+    """Add t = (value - middle) / size, exact to 2^-53 as two whole numbers, and its square to the sums (p, 4)."""
     unit = 2.0**_BITS
     for k in range(len(indices)):
         j = indices[k]

@@ -87,8 +87,8 @@ def _replicates(
     comm: Communicator,
     weights: Floats | None = None,
 ) -> tuple[Floats, Floats]:
-    """Return each replicate's true positives among its k highest scores (without k: its positive rows), and its
-    positive rows, or sums of weights. **Collective.**
+    """Return each replicate's true positives among its k highest scores (default: n+), and its positives.
+    **Collective.**
     """
     n, n_pos = masses((labels == labels, labels > 0), weights, comm).tolist()
     values, positives = np.full(replicates, np.nan), np.zeros(replicates)

@@ -39,9 +39,7 @@ STEPS = 100
 def fit(
     method: str, scores: Floats, labels: Labels, comm: Communicator, weights: Floats | None = None
 ) -> dict[str, Any]:
-    """Fit a curve, "sigmoid" or "isotonic", to all ranks' finite scores of both classes, alike on every rank.
-    **Collective.**
-    """
+    """Fit a curve, "sigmoid" or "isotonic", to all ranks' finite scores of both classes. **Collective.**"""
     return (sigmoid if method == "sigmoid" else isotonic)(scores, labels, comm, effective(weights, comm))
 
 
@@ -166,9 +164,7 @@ JUDGED: Fields = {
 
 
 def losses(predicted: Floats, labels: Labels, comm: Communicator, weights: Floats | None = None) -> dict[str, float]:
-    """Return the Brier score and the log loss of probabilities, (n_local,); NaN without rows. In the log loss, 0 and 1
-    count as 2.2e-16 less certain, as in scikit-learn. **Collective**, few numbers.
-    """
+    """Return Brier score and log loss of probabilities (n_local,), clipped as in scikit-learn. **Collective.**"""
     positive, eps = labels > 0, np.finfo(float).eps
     squared = (predicted - positive) ** 2
     true = np.clip(np.where(positive, predicted, 1 - predicted), eps, 1 - eps)

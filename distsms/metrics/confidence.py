@@ -129,9 +129,7 @@ def prbep_difference_interval(estimate: MeanEstimate, replicates: Floats, level:
 
 
 def _enlarged(estimate: MeanEstimate, replicates: Floats) -> Floats:
-    """Return the replicates that have a positive row, with distances from the value enlarged by the root of
-    `MeanEstimate.factor`.
-    """
+    """Return the replicates with positive rows, their distances from the value enlarged by sqrt(`factor`)."""
     return estimate.value + math.sqrt(estimate.factor) * (replicates[np.isfinite(replicates)] - estimate.value)
 
 
@@ -143,9 +141,7 @@ def _quantile(drawn: Floats, level: float, side: int) -> float:
 
 
 def folds_interval(values: Sequence[float], level: float, measure: str = "") -> Interval:
-    """Return the interval of Nadeau & Bengio (2003) for the mean over folds, from their spread, ended where `measure`
-    is. Local.
-    """
+    """Return the interval of Nadeau & Bengio (2003) for the mean over folds, within `measure`'s range. Local."""
     k, mean = len(values), float(np.mean(values))
     error = float(np.std(values, ddof=1)) * math.sqrt(1 / k + 1 / (k - 1))
     half = float(scipy.special.stdtrit(k - 1, 0.5 + level / 2)) * error

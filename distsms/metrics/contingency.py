@@ -11,9 +11,7 @@ from distsms.parallel.communicator import Communicator
 
 @dataclass(frozen=True)
 class Contingency:
-    """The numbers, or weights, of true and false positives and negatives at a threshold, over all ranks; ratios may be
-    NaN.
-    """
+    """The numbers, or weights, of true and false positives and negatives at a threshold, over all ranks."""
 
     tp: float
     fp: float
@@ -49,9 +47,7 @@ class Contingency:
 def contingency(
     scores: Floats, labels: Labels, threshold: float, comm: Communicator, weights: Floats | None = None
 ) -> Contingency:
-    """Compute the contingency table of all ranks' scores, labels and weights, on every rank. **Collective**, four
-    numbers.
-    """
+    """Compute the contingency table of all ranks' rows, on every rank. **Collective**, four numbers."""
     called, positive = scores >= threshold, labels > 0
     groups = called & positive, called & ~positive, ~called & positive, ~called & ~positive
     return Contingency(*masses(groups, weights, comm).tolist())

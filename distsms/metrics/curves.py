@@ -26,9 +26,7 @@ TAIL = 0.002
 
 @dataclass(frozen=True)
 class Curve:
-    """The numbers of rows, or sums of weights, whose score is at least the threshold, from none (infinity) to all.
-    Global.
-    """
+    """The numbers of rows, or sums of weights, from each threshold on, from none (infinity) to all. Global."""
 
     thresholds: Floats  # (m,) float64: the thresholds, descending
     # (m,) int64, or with weights float64: the numbers of positive and of negative rows with at least this score, or the
@@ -52,9 +50,7 @@ class Curve:
         return np.concatenate([[np.nan], self.tp[1:] / (self.tp[1:] + self.fp[1:])])
 
     def precision_recall(self) -> tuple[Floats, Floats]:
-        """Return recall and precision for drawing, between distant points as a random order of the rows there gives
-        them: no straight line (Davis & Goadrich, ICML 2006, section 4).
-        """
+        """Return recall and precision for drawing, no straight line (Davis & Goadrich, ICML 2006, section 4)."""
         jumps = np.maximum(np.diff(self.tpr), np.diff(self.fpr))
         pieces = np.clip(np.ceil(100 * jumps), 1, 50).astype(int)
         places = np.concatenate([[0.0], *(k + np.arange(1, n + 1) / n for k, n in enumerate(pieces))])
@@ -84,9 +80,7 @@ def curve(
 
 
 def _in_order(scores: Floats, rows: NDArray[np.bool_], weights: Floats | None) -> tuple[Floats, NDArray[Any]]:
-    """Return the scores of some rows in ascending order, (m,), and the rows or weights from each place on, (m + 1,).
-    Local.
-    """
+    """Return the scores of some rows, ascending, (m,), and the rows or weights from each on, (m + 1,). Local."""
     if weights is None:
         ordered = np.sort(scores[rows])
         return ordered, np.arange(len(ordered), -1, -1)
@@ -95,9 +89,7 @@ def _in_order(scores: Floats, rows: NDArray[np.bool_], weights: Floats | None) -
 
 
 def _offer(ordered: Floats, total: int, size: int) -> Floats:
-    """Choose thresholds from this rank's ascending scores of a class with `total` rows over all ranks, total / (P
-    STEPS) apart. Local.
-    """
+    """Choose thresholds from a class's ascending scores, total / (P STEPS) rows apart. Local."""
     from_above = ordered[::-1]
     step = max(1, total // (size * STEPS))
     powers = 2 ** np.arange(max(len(ordered), 1).bit_length())
@@ -105,9 +97,7 @@ def _offer(ordered: Floats, total: int, size: int) -> Floats:
 
 
 def _spread(tpr: Floats, fpr: Floats, needed: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    """Mark the points to keep: wanted, the first 32, the last, and all at 1/STEPS or more, in a rate, from the one
-    before.
-    """
+    """Mark the points to keep: wanted, the first 32, the last, and all at 1/STEPS or more from the one before."""
     kept = needed.copy()
     kept[-1:] = True
     last_tpr = last_fpr = 0.0

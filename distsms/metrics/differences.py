@@ -116,9 +116,7 @@ def _models(judged: JudgedRows) -> Sequence[tuple[Floats, Labels, float]]:
 
 
 def _replicates(measure: Measure, judged: JudgedRows, comm: Communicator) -> Floats:
-    """Return replicates of how much better the first model is at error rate or F-beta, alike on every rank.
-    **Collective.**
-    """
+    """Return replicates of how much better the first model is at error rate or F-beta. **Collective.**"""
     calls = [scores >= at for scores, _, at in _models(judged)]
     cells = comm.sum(np.bincount(4 * (judged.labels > 0) + 2 * calls[0] + calls[1], minlength=8))
     drawn: Any = np.random.default_rng(0).poisson(cells, (REPLICATES, 8))  # of cells, the same on every rank

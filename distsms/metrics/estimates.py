@@ -100,9 +100,7 @@ def prbep_estimate(share: Floats, labels: Labels, comm: Communicator, weights: F
 def top_k_estimates(
     share: Floats, labels: NDArray[np.int8], k: int, comm: Communicator
 ) -> tuple[MeanEstimate, MeanEstimate]:
-    """Estimate precision@k, a mean over k rows, and recall@k, one over the positives, as `prbep_estimate`.
-    **Collective.**
-    """
+    """Estimate precision@k, over k rows, and recall@k, over the positives, as `prbep_estimate`. **Collective.**"""
     recall = prbep_estimate(share, labels, comm)
     n_pos, n_neg = recall.counts
     precision = min(recall.value * n_pos / k, 1.0) if n_pos else 0.0  # rounding may exceed 1

@@ -164,8 +164,8 @@ class _Curves:
 
 
 def head_estimate(measure: HeadMeasure, value: float, n_pos: float, n_neg: float) -> MeanEstimate:
-    """Return a measure of the head, of this value on n_pos and n_neg (effective) rows, as a mean of zeros and ones; of
-    a lift the recall. Local.
+    """Return a measure of the head, on n_pos and n_neg (effective) rows, as a mean of 0 and 1; of a lift the recall.
+    Local.
     """
     counted = n_pos
     if measure.family == "lift@share":

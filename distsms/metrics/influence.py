@@ -37,9 +37,7 @@ class Influences(NamedTuple):
 
 
 def row_influences(tied: TiedScores, scores: Floats, labels: Labels, comm: Communicator) -> dict[str, Influences]:
-    """Compute both measures and their influences, by the names of `distsms.base.measures.WHOLE`; a rank sends 8 bytes
-    for each of its scores, and receives 32. **Collective.**
-    """
+    """Compute both measures of `distsms.base.measures.WHOLE` and their influences, by name. **Collective.**"""
     look_up = _LookUp(tied, scores, comm)
     value = mean_precision(tied, comm)
     influences = {"average_precision": Influences(value, look_up(_of_average_precision(tied, value, comm), labels))}
@@ -49,9 +47,7 @@ def row_influences(tied: TiedScores, scores: Floats, labels: Labels, comm: Commu
 
 
 def _of_average_precision(tied: TiedScores, value: float, comm: Communicator) -> tuple[Floats, Floats]:
-    """Return the derivatives of average precision by the weight of a positive and of a negative row at each score,
-    which changes p(v) = tp / (tp + fp) at all v not above it. **Collective.**
-    """
+    """Return the derivatives of average precision by the weight of a positive and of a negative row. **Collective.**"""
     called, n_pos = tied.tp + tied.fp, tied.n_pos or math.nan
     positive = tied.tp / called - value + _from_below(tied.positive / called * (tied.fp / called), comm)
     negative = -_from_below(tied.positive / called * (tied.tp / called), comm)
@@ -96,9 +92,7 @@ def _of_bedroc(tied: TiedScores, comm: Communicator) -> tuple[Floats, Floats]:
 def influence_estimate(
     influences: Influences, labels: Labels, weights: Floats | None, comm: Communicator
 ) -> MeanEstimate:
-    """Return a measure, or the difference of two, as a mean over rows with its spread, from the weights with which
-    scores were sorted. **Collective**, two numbers.
-    """
+    """Return a measure, or a difference of two, as a mean over rows with its spread. **Collective**, two numbers."""
     sizes = effective_sizes(labels, weights, comm)
     each = (influences.rows if weights is None else influences.rows * weights) ** 2
     sums = comm.sum(np.array([np.sum(each[labels > 0]), np.sum(each[labels < 0])])).tolist()
@@ -141,9 +135,7 @@ class _LookUp:
         self.place = len(tied.values) - 1 - np.searchsorted(tied.values[::-1], queries)
 
     def __call__(self, columns: Sequence[Floats], labels: Labels) -> Floats:
-        """Return each row's entry (n_local,) of its class's column, which has one for each of the rank's `tied.values`.
-        Collective.
-        """
+        """Return each row's entry (n_local,) of its class's column, which has one for each of `tied.values`."""
         values = np.full(len(labels), math.nan)
         for column, rows in zip(columns, (labels > 0, labels < 0), strict=True):
             if self.finite:

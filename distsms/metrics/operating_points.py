@@ -59,18 +59,14 @@ def operating_point(condition: Condition, tied: TiedScores, comm: Communicator) 
 
 
 def tpr_at_fpr(tied: TiedScores, rate: float, comm: Communicator) -> float:
-    """Return the largest true positive rate of a threshold whose false positive rate is at most `rate`, as `roc_curve`
-    of scikit-learn has it, without interpolation. **Collective.**
-    """
+    """Return the largest true positive rate of a threshold with a false positive rate up to `rate`. **Collective.**"""
     if not tied.n_neg:
         return math.nan
     return operating_point(Condition("fpr", rate), tied, comm).table.recall
 
 
 def recall_at_precision(tied: TiedScores, precision: float, comm: Communicator) -> float:
-    """Return the largest recall of a threshold with at least this precision, as `precision_recall_curve` has it, or 0.
-    **Collective.**
-    """
+    """Return the largest recall of a threshold with at least this precision, or 0. **Collective.**"""
     return operating_point(Condition("precision", precision), tied, comm).table.recall
 
 

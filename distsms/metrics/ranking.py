@@ -239,9 +239,7 @@ class _Piece(NamedTuple):
     here: slice  # this rank's rows
 
     def in_order(self) -> tuple[NDArray[np.intp], Floats, NDArray[Any]]:
-        """Return the places of the rows in ascending order (m,), their scores, and the rows or weights before each (m +
-        1,).
-        """
+        """Return the rows' places in ascending order (m,), their scores, and rows or weights before each (m + 1,)."""
         order = np.argsort(self.scores)
         if self.weights is None:
             return order, self.scores[order], np.arange(len(order) + 1)
@@ -274,9 +272,7 @@ def _twice_ordered(low: Floats, blocks: Iterable[Floats]) -> int:
 
 
 def average_precision(scores: Floats, labels: Labels, comm: Communicator, weights: Floats | None = None) -> float:
-    """Compute the average precision of all ranks' scores; NaN without positive rows, or if a score is NaN. For cost and
-    parameters see `tied_scores.tied_scores`. **Collective.**
-    """
+    """Compute average precision; NaN without positive rows. Cost as of `tied_scores.tied_scores`. **Collective.**"""
     return mean_precision(tied_scores(scores, labels, weights, comm), comm)
 
 

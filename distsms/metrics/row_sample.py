@@ -31,9 +31,7 @@ RECORD: Fields = {"unit": is_number, "share": is_number, "repeated": is_number, 
 
 
 def sample_rows(scores: Floats, labels: Labels, comm: Communicator, dtype: str = "float64") -> dict[str, Any] | None:
-    """Return what a model keeps of its training rows, whose values are stored as `dtype`; None if all scores are equal.
-    **Collective.**
-    """
+    """Return what a model keeps of its training rows of this type; None if all scores are equal. **Collective.**"""
     n, deviation = sum(comm.allgather(len(scores))), mean_and_deviation(scores, None, comm)[1]
     if not 0 < deviation < math.inf:
         return None
@@ -49,9 +47,7 @@ def sample_rows(scores: Floats, labels: Labels, comm: Communicator, dtype: str =
 def share_of_training_rows(
     sample: Mapping[str, Any] | None, scores: Floats, labels: Labels, comm: Communicator
 ) -> float:
-    """Return the share of rows that are training rows of a model by its `sample_rows`; 0 if chance may explain it.
-    **Collective.**
-    """
+    """Return the share of rows that are in a model's `sample_rows`; 0 if chance may explain it. **Collective.**"""
     if sample is None:
         return 0.0
     of_model = np.frombuffer(base64.b64decode(sample["keys"]), "<u4")

@@ -24,9 +24,7 @@ ROUNDING = 1e-13
 
 
 def masses(groups: Iterable[NDArray[np.bool_]], weights: Floats | None, comm: Communicator) -> NDArray[Any]:
-    """Return the sum of the weights of each of `groups` of rows, (n_local,) each, over all ranks: int64 without
-    weights. **Collective.**
-    """
+    """Return the sum of weights of each of `groups` of rows, (n_local,) each: int64 without weights. **Collective.**"""
     if weights is None:
         return comm.sum(np.array([np.count_nonzero(rows) for rows in groups]))
     return comm.sum(np.array([np.sum(weights[rows]) for rows in groups]))
@@ -39,9 +37,7 @@ def mass_of_classes(labels: Labels, weights: Floats | None, comm: Communicator) 
 
 
 def effective_sizes(labels: Labels, weights: Floats | None, comm: Communicator) -> tuple[float, float]:
-    """Return the effective number of positive and of negative rows, (sum a_i)^2 / sum a_i^2 (Kish 1965), over all
-    ranks. **Collective.**
-    """
+    """Return both classes' effective numbers of rows, (sum a_i)^2 / sum a_i^2 (Kish 1965). **Collective.**"""
     if weights is None:
         n_pos, n_neg = mass_of_classes(labels, None, comm)
         return n_pos, n_neg
@@ -56,9 +52,7 @@ def effective_sizes(labels: Labels, weights: Floats | None, comm: Communicator) 
 def weighted_mean(
     values: Floats, rows: NDArray[np.bool_], weights: Floats, comm: Communicator
 ) -> tuple[float, float, float]:
-    """Return the weighted mean of some rows' values, its `MeanEstimate.squares`, and the effective number of rows; NaN
-    without. **Collective.**
-    """
+    """Return the weighted mean of values, its `MeanEstimate.squares`, and effective number; or NaN. **Collective.**"""
     size = effective_sizes(np.where(rows, 1, -1).astype(np.int8), weights, comm)[0]
     if not size:
         return math.nan, math.nan, 0.0

@@ -72,9 +72,7 @@ def gauc_interval(estimate: MeanEstimate, level: float) -> Interval:
 
 
 def gauc_difference_interval(estimate: MeanEstimate, level: float) -> Interval:
-    """Return the interval of the difference of two models' GAUC, from the `estimate` of its areas, by Student's t.
-    Local.
-    """
+    """Return the interval of a difference of GAUC, from the `estimate` of its areas, by Student's t. Local."""
     interval = replace(rocarea_difference_interval(estimate, level), method="groups, paired")
     if not interval.why:
         return interval

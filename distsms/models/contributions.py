@@ -283,9 +283,7 @@ def _terms(
 
 
 def _tables(bins: Bins, vector: Floats, total: float | None) -> tuple[list[Floats], list[Floats]]:
-    """Return the tables of attributes and of pairs in a vector of a number for each column, each with a place for rows
-    without a code: 0, or what completes `total` or the margins.
-    """
+    """Return tables of attributes and pairs in a vector (columns,), each with a place for rows without a code."""
     blocks = bins.code_map.blocks if isinstance(bins.code_map, Crosses) else bins.code_map
     mains = [
         np.append(table, 0.0 if total is None else total - table.sum())

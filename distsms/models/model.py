@@ -149,9 +149,7 @@ class Model:
         return decision.get("threshold") is not None or family.log_loss or family.has_threshold
 
     def labels(self, scores: NDArray[np.float64]) -> NDArray[Any]:
-        """Return the class of each row, one of `classes`, (n,), from its score; InputError without a threshold from
-        training.
-        """
+        """Return the class of each row, one of `classes`, (n,), from its score; InputError without a threshold."""
         if not self.has_decision:
             raise InputError(
                 (self.info.get("decision") or {}).get("why")
@@ -280,9 +278,7 @@ def check_replaceable(path: str | os.PathLike[str]) -> None:
 
 
 def load(path: str | os.PathLike[str]) -> Model:
-    """Read a model file of `distsms train` or `save_model`. Raises InputError if it is missing, no model, damaged, or
-    newer. One process.
-    """
+    """Read a model file. Raises InputError if it is missing, no model, damaged, or newer. One process."""
     if Path(path).is_dir():
         raise InputError(f"{path}: is a directory, not a model; are the arguments swapped? MODEL comes first")
     if not Path(path).is_file():

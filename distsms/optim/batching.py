@@ -26,9 +26,7 @@ except ImportError as error:
 
 
 class BatchedSolve:
-    """The objective for one of several solves and its loss: the `Evaluator` of its `TrainingRun`. Only evaluations
-    share passes.
-    """
+    """The objective for one of several solves and its loss, an `Evaluator`. Only evaluations share passes."""
 
     def __init__(self, objective: Objective, number: int) -> None:
         self._objective, self._number = objective, number

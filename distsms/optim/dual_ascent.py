@@ -112,9 +112,7 @@ def gathered_rows(rows: RowEntries | None, comm: Communicator) -> tuple[bool, Ro
 
 
 class _Ascent:
-    """The ascent on each rank. The root has the rows of all, visits them and keeps w; the others take part in
-    evaluations.
-    """
+    """The ascent on each rank. The root has all rows, visits them and keeps w; others take part in evaluations."""
 
     def __init__(
         self,

@@ -74,8 +74,8 @@ def pass_over_rows(
     first: bool,
     w: Floats,
 ) -> float:
-    """Improve q_i, t_i = log((1 - q_i) / q_i) for one row after the other, with w and, in the first pass, the squares
-    |x_i||^2; return an estimate of the duality gap. signed (n,) is a_i y_i, 0 for rows left out; scale is 1 / lambda.
+    """Improve q_i, t_i = log((1 - q_i) / q_i) row by row, with w and, in the first pass, the squares of the x_i; return
+    an estimate of the duality gap. signed (n,) is a_i y_i, 0 for rows left out; scale is 1 / lambda.
     """
     gap = 0.0
     for at in range(len(order)):
@@ -192,9 +192,7 @@ class DualVariables(ABC):
 
     @abstractmethod
     def visit(self, rows: RowEntries, order: NDArray[np.intp], first: bool, w: Floats) -> float:
-        """Visit all rows on the root in this order, perhaps the `first` time, and change w. Return J(w) - dual,
-        roughly.
-        """
+        """Visit all rows on the root in this order, perhaps the `first` time. Return J(w) - dual, roughly."""
 
     @abstractmethod
     def plane(self) -> DualPlane:

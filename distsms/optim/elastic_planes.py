@@ -141,9 +141,7 @@ class ElasticPlanes(Planes):
     def _program(
         self, planes: Floats, active: Integers, constant: Floats, alpha: Floats, scale: float
     ) -> Floats | None:
-        """Return the best mixture (k,) if the active columns and their signs stay; None if the Gram matrix is too
-        inaccurate.
-        """
+        """Return the best mixture (k,) for the present active columns; None if the Gram matrix is too inaccurate."""
 
         def columns(some: slice) -> Floats:
             block: Floats = np.take(planes, active[some], axis=1) - constant[some]
@@ -219,9 +217,7 @@ SHORTER = 0.99
 
 
 def gram_matrix(vectors: Vectors, k: int, length: int, columns: Callable[[slice], Floats]) -> Floats:
-    """Return the inner products (k, k) of k slices of this length, from blocks of columns. **Collective** as
-    `Vectors.dots`.
-    """
+    """Return the inner products (k, k) of k slices, from blocks of columns. **Collective** as `Vectors.dots`."""
     gram = np.zeros((k, k))
     for start in range(0, length, SUMMED):
         block = columns(slice(start, start + SUMMED))
@@ -238,9 +234,7 @@ class Solved(NamedTuple):
 
 
 class Point(NamedTuple):
-    """A direction, or variables inside their bounds; `slack`: how far planes at w are below the model; up, down: u and
-    v.
-    """
+    """A direction, or variables inside bounds; `slack`: how far planes are below the model; up, down: u and v."""
 
     alpha: Floats
     slack: Floats

@@ -214,9 +214,7 @@ class Objective:
             self._complete_for = self.comm.size
 
     def _renew(self, evaluations: int) -> None:
-        """Replace this rank's rows by its share among the ranks that live; `evaluations` were made before.
-        **Collective.**
-        """
+        """Replace this rank's rows by its share after a death; `evaluations` were made before. **Collective.**"""
         assert self._reload is not None
         self.evaluations = evaluations
         for name in ("features", "losses", "_scores", "_weights"):  # the new ones need their memory
@@ -227,9 +225,7 @@ class Objective:
         self._scores = np.empty((1, self.features.shape[0]))
 
     def assess(self, scores: Floats, loss: int) -> Any:
-        """Compute a subclass's measures from the margins (n_local,) of this rank's rows, for one of the losses.
-        **Collective.**
-        """
+        """Compute a subclass's measures from the margins (n_local,), for one of the losses. **Collective.**"""
         raise NotImplementedError
 
     def second_moments(self) -> Floats:
@@ -315,9 +311,7 @@ class Objective:
     }
 
     def _answer(self, slices: list[Floats] | None, numbers: Floats) -> tuple[list[tuple[float, ...]], Floats]:
-        """Return R, R_mu, d and width of each w and, on ranks that run the solver, slices of r; numbers (k, 2): nu and
-        loss.
-        """
+        """Return R, R_mu, d and width of each w, and slices of r where a solver runs; numbers (k, 2): nu and loss."""
         clock, k = self.clock, len(numbers)
         self.evaluations += k
         # 1) The margins s = X w.

@@ -104,9 +104,7 @@ class Planes:
         self._factor: Floats | None = None  # F (q, k) with F'F the Gram matrix, if that has lost too many digits
 
     def add(self, r: Floats, d: float, tolerance: float = 0.0) -> float:
-        """Add a slice of a plane; return the best bound, which may lack `tolerance` to save a pass. **Collective**
-        here.
-        """
+        """Add a slice of a plane; return the best bound, which may lack `tolerance`. **Collective** here."""
         slot = self._put(r, d)
         self._factor, self._tolerance = None, tolerance
         self._find_mixture(tolerance)
@@ -133,9 +131,7 @@ class Planes:
             self.bound = self._agreed_bound(self._by_mixture(self._alpha[:k]))
 
     def _maximizer(self, scale: float, linear: Floats, guess: Floats) -> Floats:
-        """Return the alpha in the simplex that maximizes (<linear, alpha> - ||sum_k alpha_k r_k||^2 / 2) / scale, from
-        a guess.
-        """
+        """Return the alpha that maximizes (<linear, alpha> - ||sum_k alpha_k r_k||^2 / 2) / scale, from a guess."""
         if self._factor is None:
             k = self._count
             return simplex_qp(self._gram[:k, :k], linear, guess)
@@ -178,9 +174,7 @@ class Planes:
         return square, first_order
 
     def _share(self, count: int) -> float:
-        """Return a bound on the error of inner products of mixtures of `count` planes, relative to their sizes S (see
-        above).
-        """
+        """Return a bound on the error of inner products of mixtures of `count` planes, relative to their sizes S."""
         return (self._vectors.longest_sum + 2 * count + 8) * U
 
     def lower_bound_of(self, m: Mixture) -> Bound:
@@ -226,9 +220,7 @@ class Planes:
         return w
 
     def l1_limit(self, value: float) -> float:
-        """Return an l1 from which on w = 0 is the minimum, from R(0); infinity if none is known, or without l1.
-        **Collective.**
-        """
+        """Return an l1 from which on w = 0 is the minimum, by R(0); infinity if none is known. **Collective.**"""
         return math.inf
 
     def level_point(self, centre: Floats, J: float, share: float) -> Floats:
@@ -295,9 +287,7 @@ class Planes:
         return slot
 
     def _free_slot(self) -> int:
-        """Return the place of the next plane: free, or of the plane of weight 0 that was used least recently, or of one
-        of the two of least weight, which are merged.
-        """
+        """Return the next plane's place: free, that of the longest unused one, or of two light ones that are merged."""
         if self._count < self._places:
             if self._count == len(self._planes):
                 first = self._planes

@@ -86,9 +86,7 @@ class LevelStepSchedule:
     def _steps(
         self, step: Callable[[], float], least: float, patience: int, longest: float = np.inf
     ) -> tuple[int, bool]:
-        """Step until more than `patience` in a row gain at most `least`; return how many gained more, and if to the
-        end.
-        """
+        """Step until more than `patience` in a row gain at most `least`; return how many gained, and if to the end."""
         taken = paid = failures = 0
         while failures <= patience and taken < longest:
             before, self._gap = self._gap, step()
@@ -163,9 +161,7 @@ class SmoothedProblem:
         return self.too_wide or self.found_better or self.stuck or self.curvature_due
 
     def rescue(self) -> None:
-        """Take level steps as long as each narrows the gap a little, then double `patience`, so that rescues become
-        rare.
-        """
+        """Take level steps as long as each narrows the gap a little, then double `patience`."""
         self.level_steps.rescue(self._course.level_step)
         self.patience = max(STUCK, 2 * self._course.without_progress)
 

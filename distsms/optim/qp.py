@@ -130,9 +130,7 @@ def _least_squares_on_support(F: Floats, d: Floats, support: NDArray[np.bool_], 
 
 
 def short_combination(F: Floats) -> Callable[[Floats], Floats]:
-    """Return a function from b (k,) to the c (k,) for which v = F c is the shortest v with F'v = b, or by least
-    squares.
-    """
+    """Return a function from b (k,) to the c (k,) for which v = F c is the shortest with F'v = b."""
     lengths = np.maximum(np.sqrt(np.sum(np.square(F), axis=0)), SHORTEST)
     _, sizes, V = np.linalg.svd(F / lengths, full_matrices=False)
     inverse = np.where(sizes > DEPENDENT * sizes[0], 1 / np.maximum(sizes, SHORTEST), 0.0)
@@ -227,9 +225,7 @@ def _start(Q: Floats, d: Floats, alpha: Floats, slope: Floats, error: Floats) ->
 
 @njit(error_model="numpy", **UNCOUNTED)
 def _slopes(Q: Floats, d: Floats, alpha: Floats, slope: Floats, error: Floats) -> float:
-    """Compute the gradient at alpha, and for each entry a bound on its rounding error, as slopes differ. Return the
-    value.
-    """
+    """Compute the gradient at alpha, and bounds on its rounding errors, as slopes differ. Return the value."""
     for j in range(len(d)):
         slope[j] = d[j]
         error[j] = abs(d[j])

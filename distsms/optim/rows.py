@@ -101,9 +101,7 @@ class RowSizes(NamedTuple):
         return 1.5 * self.terms * norm
 
     def loss_of_proof(self, largest: float, lam: float) -> float:
-        """Return by how much both bounds may weaken a proof, where J(0) is `largest` and so bounds Omega of all w and m
-        that count.
-        """
+        """Return by how much both bounds may weaken a proof, where J(0) is `largest`, which bounds Omega."""
         norm, error = math.sqrt(2 * largest / lam), self.plane_error()
         return error * norm + 0.5 * error * error / lam + 2 * EPS * self.margin_terms(norm)
 

@@ -156,9 +156,7 @@ class Settings:
         return solver_class(self.solver).traits
 
     def check_measure(self, name: str, family: Family) -> None:
-        """Raise InputError if the solver needs a smoothed risk that the measure `name` lacks, or c_mu one that is not
-        smooth.
-        """
+        """Raise InputError if the solver needs a smoothed risk that the measure lacks, or c_mu has no use."""
         if self.c_mu is not None and family.smooth_by_itself:
             raise InputError(
                 f"c_mu is given, but {name} is smooth by itself, without smoothing: omit c_mu", everywhere=True
@@ -172,9 +170,7 @@ class Settings:
         return usual if self.scaling is None else self.scaling
 
     def history_within(self, p: int, wide: bool = False) -> int:
-        """Return the pairs in the solver's history, at least 5 (TAO's default), if a rank holds p entries of each
-        vector.
-        """
+        """Return the pairs in the solver's history, at least 5 (TAO's default), for p entries of each vector."""
         if not self.traits.history:
             return 0
         room = max(5, self.vector_bytes / 2 // (8 * self.traits.history * max(p, 1)))
@@ -189,9 +185,7 @@ class Settings:
         return int(min(self.history_within(p, wide), room))
 
     def planes_within(self, p: int) -> int:
-        """Return how many planes are kept, at least 2, with p entries of each: k take 8 k (p + k) bytes. Of a solver's
-        model, as many as memory allows.
-        """
+        """Return how many planes are kept for p entries of each, at least 2; as many as a model's memory allows."""
         if self.traits.planes is PlaneUse.PAIR:
             return 2
         budget = self.vector_bytes / (2 if self.traits.history else 1)

@@ -84,9 +84,7 @@ def start(objective: Objective, settings: Settings) -> tuple[Floats | None, floa
 
 
 def _drawn(rows: NDArray[np.intp], weights: Floats | None, most: int, rng: np.random.Generator) -> NDArray[np.intp]:
-    """Return at most so many of the rows, at equal distances (sums of weights, if there are any), in random order.
-    Local.
-    """
+    """Return at most so many of the rows, equally far apart by weight, in random order. Local."""
     k = min(most, len(rows))
     places = rng.permutation(k)
     if weights is None or not k:

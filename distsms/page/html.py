@@ -42,9 +42,7 @@ def section(heading: str, *parts: str) -> Html:
 
 
 def table(caption: str, header: Sequence[str], rows: Sequence[Sequence[str]], text: bool = False) -> Html:
-    """Return a table, the first cell of a row its name, with cells to the left if `text`. A long header becomes a list
-    on a narrow page.
-    """
+    """Return a table, the first cell of a row its name, with cells to the left if `text`."""
     wide = len(header) > 3
     attributes = {"class_": "text"} if text else {}
     labels = [{"data_label": name} if wide else {} for name in header or [""] * max(map(len, rows), default=0)]

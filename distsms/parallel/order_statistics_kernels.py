@@ -85,9 +85,7 @@ def tabulate(listed, weights, left, factor, table):  # type: ignore[no-untyped-d
 
 @njit()
 def walk(table, value):  # type: ignore[no-untyped-def]
-    """Return the first bucket (or K) at whose right edge G >= target, and G - target at its left; at first it is
-    `value`.
-    """
+    """Return the first bucket (or K) with G >= target at its right edge, and G - target at its left."""
     for k in range(len(table)):
         grown = value + table[k, 0]
         if grown >= 0.0:
@@ -116,9 +114,7 @@ def extremes(scores, kinds, window, block):  # type: ignore[no-untyped-def]
 
 @njit()
 def twice_below(low, high):  # type: ignore[no-untyped-def]
-    """Return twice the number of pairs of a lower number in `low` and a higher one in `high`, both sorted as by
-    `numpy.sort`; a tie counts as one.
-    """
+    """Return twice the number of pairs of a lower number in `low` and a higher one in `high`, sorted; a tie is one."""
     total = below = up_to = 0
     for x in high:
         if x == x:

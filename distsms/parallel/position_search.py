@@ -36,9 +36,7 @@ class PositionSearch:
         _survey(np.zeros(0), kinds[:0], of_none, 0.0, 0.0, 0.0, self._places, self._room)
 
     def find(self, scores: Floats, shift: float) -> float:
-        """Return the place; NaN if a score of any rank is not finite. `shift` is added to negative rows.
-        **Collective.**
-        """
+        """Return the place, `shift` added to negative rows; NaN if a score is not finite. **Collective.**"""
         place, radius, rows = self._find_in_brackets(scores, shift)
         if place is None:
             low, high = self._search.bracket

@@ -138,9 +138,7 @@ class OnePerNode(Replica):
 
 
 class SharedSum:
-    """Sums vectors over ranks of one node: each adds up a slice of all ranks' vectors, which they copy to 8 length
-    bytes of shared memory each. Construction is **collective**.
-    """
+    """Sums vectors of ranks of one node in shared memory, a slice on each. Construction is **collective**."""
 
     def __init__(self, comm: MPICommunicator, length: int) -> None:
         self._comm = comm
@@ -155,9 +153,7 @@ class SharedSum:
         self._window.Sync()
 
     def scatter(self, array: Floats, counts: Sequence[int]) -> Floats:
-        """Return this rank's slice (counts[rank],) of the sum of all ranks' arrays, of at most `length`.
-        **Collective.**
-        """
+        """Return this rank's slice (counts[rank],) of the sum of all arrays, up to `length`. **Collective.**"""
         self._synchronize()
         self._vectors[self._comm.rank][: len(array)] = array
         self._synchronize()

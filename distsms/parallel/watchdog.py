@@ -47,9 +47,7 @@ class Watchdog:
         return self
 
     def watch(self, comm: Communicator) -> None:
-        """Watch all ranks of a job of several from now on, by a key that the root draws and sends through MPI.
-        **Collective.**
-        """
+        """Watch all ranks of a job of several from now on, by a key that the root sends. **Collective.**"""
         if comm.size == 1 or not self._timeout:
             self._tell(watcher.BYE)
             return

@@ -128,9 +128,7 @@ class Watcher:
                 self.check()
 
     def wait_for_end(self) -> None:
-        """Watch the rank, which has done its work, until it has ended: it may be stopped, or wait in MPI for a lost
-        host.
-        """
+        """Watch the rank, which has done its work, until it has ended."""
         for sock in self.sockets:
             sock.close()
         self.start = self.launcher_ran = time.monotonic()

@@ -71,9 +71,7 @@ class Checkpoint:
 
 
 def save(folder: Path, problem: Mapping[str, Any], numbers: Mapping[str, Any], arrays: Mapping[str, Rows]) -> None:
-    """Write the newest checkpoint; the previous one becomes the older. Local. Raises InputError, and keeps what there
-    was.
-    """
+    """Write the newest checkpoint; the previous one becomes the older. Local. Raises InputError."""
     with contextlib.suppress(OSError):
         folder.mkdir(parents=True, exist_ok=True)  # somebody may have removed it
     require_space(folder, sum(8 * int(np.prod(array.shape)) for array in arrays.values()))

@@ -266,9 +266,7 @@ class Plan:
         return None if self.allowed is None else self.needs.room(self.allowed, root)
 
     def describe(self, whole: bool) -> list[str]:
-        """Return lines for users: ordering, step and memory, in one line or, if `whole`, with the reasons; and a
-        warning.
-        """
+        """Return lines for users: ordering, step and memory, with the reasons if `whole`; and a warning."""
         threads, cores = thread_count(), len(os.sched_getaffinity(0))
         lines = []
         if threads > cores:
@@ -417,9 +415,7 @@ class Change(NamedTuple):
 
 
 def describe_changes(now: Change, smooth: bool, columns_matter: bool, fits: Callable[[Change], bool]) -> str:
-    """Return what makes a run fit whose vectors are too large, or would `columns_matter`; agm needs a `smooth` measure.
-    Local.
-    """
+    """Return what makes a run fit whose vectors are too large; agm needs a `smooth` measure. Local."""
     fitting = [next(filter(fits, changes), None) for changes in _changes(now, smooth)]
     words = [change.words for change in fitting if change is not None]
     more = "allow more memory" + f", or {FEWER_COLUMNS}" * columns_matter

@@ -194,9 +194,7 @@ _NOUNS = {"groups": "groups", "doubles": "different rows"}
 
 
 def hold_out(by: str, fold_keys: NDArray[Any], labels: NDArray[np.int8], parts: int) -> NDArray[np.bool_] | None:
-    """Choose one of `parts` of training rows to hold out, by time the latest, or of fewer if a part would lack a class;
-    None if no two are possible. The arguments are those of `make_folds`, with all rows here. Local.
-    """
+    """Choose one of at most `parts` of training rows to hold out, by time the latest; None if impossible. Local."""
     alone = Communicator()
     for count in range(min(parts, int(np.sum(labels > 0)), int(np.sum(labels < 0))), 1, -1):
         try:

@@ -337,9 +337,7 @@ class CrossValidation:
         return scale_of(self.objective, replace(self.problem.settings, lam=self.problem.lambdas[0]))
 
     def run(self, keep: Keep, lambdas: Sequence[Sequence[float]], start: Start = start_at_zero) -> Run:
-        """Solve these lambdas of each fold as `run`; a fold ends after the largest if nothing was gained there.
-        **Collective.**
-        """
+        """Solve these lambdas of each fold as `run`; ends after the largest if nothing was gained. **Collective.**"""
         vectors, settings, comm = self.vectors, self.problem.settings, self.comm
         closed = Run([])
         if self._closed is not None:

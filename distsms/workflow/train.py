@@ -247,9 +247,7 @@ def train_task(
     clock: Clock | None = None,
     lambda_choice: LambdaChoice | None = None,
 ) -> TrainedModel:
-    """Fit a model, and find out on its training rows what it is worth, by one more pass. If a rank dies, the others
-    read its rows, and repeat the step. **Collective.**
-    """
+    """Fit a model, and find out on its training rows what it is worth; repeated if a rank dies. **Collective.**"""
     measure, decisions, clock = task.measure, steps.decisions, clock or Clock(comm.bytes_moved)
     check = steps.check and not measure.family.compares_pairs and not measure.family.log_loss
     folds = decisions.folds if decisions else 0

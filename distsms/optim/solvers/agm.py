@@ -27,9 +27,7 @@ TRIALS = 100  # largest number of values of L in one step; L then grows by a fac
 
 
 class Solver:
-    """Nesterov's method on a `Problem`; `history`, `options` and `remembers` are not used. A trial of L takes two
-    evaluations; after a pause it keeps L, but starts without momentum.
-    """
+    """Nesterov's method on a `Problem`, where a trial of L takes two evaluations; a pause ends its momentum."""
 
     traits = Traits(l1=True)
 

@@ -65,9 +65,7 @@ class Problem(Protocol):
         """Note that an iteration has ended with the last evaluation; True asks the solver to return from `run`."""
 
     def model_minimum(self) -> tuple[Floats, float]:
-        """Return the minimizer of the model, (p,), where a cutting-plane method evaluates next, and the model's value
-        there.
-        """
+        """Return the minimizer of the model, (p,), for a cutting-plane method, and the model's value there."""
 
     def variables(self, w: Floats) -> Floats:
         """Return the solver's variables at the w of the function J, (p,)."""
@@ -174,9 +172,7 @@ class Solver(Protocol):
         """Make the next `run` start at w (p,), with nothing remembered from earlier runs."""
 
     def memory(self) -> Snapshot:
-        """Return the state with which another solver of this class can continue, with the last pairs of vectors. At any
-        time.
-        """
+        """Return the state with which another solver of this class can continue, at any time."""
 
     def recall(self, memory: Snapshot) -> None:
         """Set the state to another solver's memory. Called before the first `run`, after the problem was restored."""

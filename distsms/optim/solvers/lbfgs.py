@@ -162,9 +162,7 @@ class Solver:
         return Line(direction, 1.0 if shrinking else LONGEST, l1 * signs, signs)
 
     def _search(self, value: float, gradient: Floats, line: Line) -> tuple[Floats, float, Floats] | None:
-        """Return where a line search ends, with the function and its gradient there, or None; it begins with the whole
-        step.
-        """
+        """Return where a line search from the whole step ends, with function and gradient there, or None."""
         dot, direction = self._problem.dot, line.direction
         slope = dot(line.slope(gradient), direction)
         if not (slope < 0 and np.isfinite(slope)):
