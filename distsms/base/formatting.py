@@ -12,6 +12,7 @@ from collections.abc import Iterable, Sequence
 from itertools import zip_longest
 from typing import Any
 
+from distsms.base.errors import InputError
 from distsms.base.untrusted_text import printable
 
 
@@ -116,6 +117,21 @@ def _write_columns(columns: Sequence[Sequence[Sequence[str]]]) -> str:
         if number == 0:
             written.append("  ".join("-" * size for size in widths))
     return "\n".join(written)
+
+
+UNITS = {"KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40, "kB": 1e3, "MB": 1e6, "GB": 1e9, "TB": 1e12, "B": 1}
+
+
+def parse_bytes(text: str) -> float:
+    """Return the bytes of an amount of memory such as 1000000, 500MiB or 4GiB (MB and GB are powers of ten)."""
+    unit = next((name for name in UNITS if text.endswith(name)), "")
+    try:
+        value = float(text.removesuffix(unit)) * UNITS.get(unit, 1)
+    except ValueError:
+        value = math.nan
+    if not 0 < value < math.inf:
+        raise InputError(f"{text!r} is not an amount of memory such as 500MiB or 4GiB", everywhere=True)
+    return value
 
 
 def format_bytes(n_bytes: float) -> str:

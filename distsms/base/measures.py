@@ -206,6 +206,8 @@ class Measure:
         """Return the measure of this name, or raise InputError; a `Measure` is returned as it is."""
         if isinstance(measure, Measure):
             return measure
+        if not isinstance(measure, str):
+            raise InputError(f"measure is {measure!r:.60}, and not the name of a measure", everywhere=True)
         measure = ALIASES.get(measure, measure)
         if (family := FAMILIES.get(measure)) and family not in PARAMETRIC:
             return cls(measure, family)

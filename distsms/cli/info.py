@@ -148,11 +148,12 @@ def _usages(models: list[dict[str, Any]]) -> str:
     phases = list(dict.fromkeys(phase for usage in usages for phase in usage.get("seconds", {})))
     rows = []
     for model, usage in zip(models, usages, strict=True):
-        count, seconds = model.get("evaluations") or 1, usage.get("seconds", {})
-        here = usage.get("evaluations", count)
-        counted = str(count) if here == count else f"{here} of {count}"
+        evaluations, seconds = model.get("evaluations") or 1, usage.get("seconds", {})
+        last_start = usage.get("evaluations", evaluations)
+        shown = str(evaluations) if last_start == evaluations else f"{last_start} of {evaluations}"
         rows.append(
-            [model["model"], str(model.get("ranks", "-")), counted, _number((model.get("seconds") or 0.0) / count, 3)]
+            [model["model"], str(model.get("ranks", "-")), shown]
+            + [_number((model.get("seconds") or 0.0) / evaluations, 3)]
             + [_number(seconds.get(phase), 3) for phase in phases]
             + [format_bytes(usage[name]) if name in usage else "-" for name in ("bytes_sent", "peak_memory")]
         )

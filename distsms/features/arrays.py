@@ -48,7 +48,7 @@ class ArrayRows:
 
 
 def options(features: str | Mapping[str, Any]) -> FeatureOptions:
-    """Return the options that a text of `candidates.parse` or a mapping stands for; bins unless only trees are named."""
+    """Return the options that a text of `candidates.parse` or a mapping stands for; bins unless only trees are."""
     if not isinstance(features, (str, Mapping)):
         raise InputError(f"features={features!r}: needs one of {', '.join(map(repr, PRESETS))}, or a dict of options")
     try:

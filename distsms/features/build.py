@@ -75,16 +75,17 @@ def build(
         entry_bytes = 12 if manifest.layout == "csr" else 8
         entries = manifest.nnz if manifest.layout == "csr" else manifest.n * coding.feature_map.columns
         n_bytes = 2 * manifest.n * coding.feature_map.coded.row_bytes + coding.feature_map.keep * entry_bytes * entries
-        least = -(-n_bytes // int(min(SHARD_BYTES, room / 2)))
-        count = min(manifest.n, max(n_shards or max(comm.size, len(manifest.shards)), least))
-        numbers = range(count * comm.rank // comm.size, count * (comm.rank + 1) // comm.size)
-        ends = [manifest.n * number // count for number in (*numbers, numbers.stop)]
+        fewest_shards = -(-n_bytes // int(min(SHARD_BYTES, room / 2)))
+        shard_count = min(manifest.n, max(n_shards or max(comm.size, len(manifest.shards)), fewest_shards))
+        shard_numbers = range(shard_count * comm.rank // comm.size, shard_count * (comm.rank + 1) // comm.size)
+        row_ends = [manifest.n * number // shard_count for number in (*shard_numbers, shard_numbers.stop)]
         # 2) Write them.
-        writer = _ShardWriter(manifest, coding.feature_map, Path(directory), compression, progress, ends[-1] - ends[0])
+        n_local = row_ends[-1] - row_ends[0]
+        writer = _ShardWriter(manifest, coding.feature_map, Path(directory), compression, progress, n_local)
         comm.root_first(writer.compile)
         with comm.fail_together():
             writer.advance(0)
-            for number, (first, last) in zip(numbers, pairwise(ends), strict=True):
+            for number, (first, last) in zip(shard_numbers, pairwise(row_ends), strict=True):
                 writer.write(number, first, last)
         # 3) Publish the data set.
         _publish(writer, coding, comm)

@@ -246,19 +246,19 @@ def dot_crosses(codes: Array, part: Part, pairs: Pairs, absolute: bool, w: Array
     for first in range(0, part.last, STRIP):
         n, k = min(STRIP, part.last - first), 0
         s, complete = out[first : first + n], _complete_blocks(codes, part, first, n, pairs.sizes)
-        few, many = np.empty(4 * n, np.uint16), np.empty(n, np.uint32)
+        four_codes, cross_codes = np.empty(4 * n, np.uint16), np.empty(n, np.uint32)
         while k < len(pairs.blocks):
             if part.last < _ROWS_OF_TABLES or not _four_small(k, offsets):
-                _cross(codes, part, first, pairs, k, complete, NONE, many)
-                look_up(many, w[offsets[k] : offsets[k + 1]], 1.0, absolute, s)
+                _cross(codes, part, first, pairs, k, complete, NONE, cross_codes)
+                look_up(cross_codes, w[offsets[k] : offsets[k + 1]], 1.0, absolute, s)
                 k += 1
                 continue
             for j in range(4):
-                _cross(codes, part, first, pairs, k + j, complete, TOGETHER, few[j * n : (j + 1) * n])
+                _cross(codes, part, first, pairs, k + j, complete, TOGETHER, four_codes[j * n : (j + 1) * n])
                 table, piece = tables[j], w[offsets[k + j] : offsets[k + j + 1]]
                 for c in range(len(piece)):
                     table[c] = term(piece[c], absolute)
-            look_up_four(few, n, tables, s)
+            look_up_four(four_codes, n, tables, s)
             k += 4
 
 
@@ -269,17 +269,17 @@ def add_crosses(codes: Array, part: Part, pairs: Pairs, coefficients: Array, out
     for first in range(0, part.last, STRIP):
         n, k = min(STRIP, part.last - first), 0
         c, complete = coefficients[first : first + n], _complete_blocks(codes, part, first, n, pairs.sizes)
-        few, many = np.empty(4 * n, np.uint16), np.empty(n, np.uint32)
+        four_codes, cross_codes = np.empty(4 * n, np.uint16), np.empty(n, np.uint32)
         while k < len(pairs.blocks):
             if part.last < _ROWS_OF_TABLES or not _four_small(k, offsets):
-                _cross(codes, part, first, pairs, k, complete, NONE, many)
-                add_up(many, c, 1.0, out[offsets[k] : offsets[k + 1]])
+                _cross(codes, part, first, pairs, k, complete, NONE, cross_codes)
+                add_up(cross_codes, c, 1.0, out[offsets[k] : offsets[k + 1]])
                 k += 1
                 continue
             for j in range(4):
-                _cross(codes, part, first, pairs, k + j, complete, TOGETHER, few[j * n : (j + 1) * n])
+                _cross(codes, part, first, pairs, k + j, complete, TOGETHER, four_codes[j * n : (j + 1) * n])
                 tables[j, : offsets[k + j + 1] - offsets[k + j]] = 0.0
-            add_up_four(few, n, c, tables)
+            add_up_four(four_codes, n, c, tables)
             for j in range(4):
                 table, piece = tables[j], out[offsets[k + j] : offsets[k + j + 1]]
                 for i in range(len(piece)):

@@ -66,17 +66,18 @@ def curve(
     two are at most about 3/`STEPS` of each class, but for ties. **Collective**, about 8 (2 STEPS + 128) P bytes,
     O(n_local log n_local) time.
     """
-    classes, reach = zip(*(_in_order(scores, rows, weights) for rows in (labels > 0, labels < 0)), strict=True)
+    classes, masses_from = zip(*(_in_order(scores, rows, weights) for rows in (labels > 0, labels < 0)), strict=True)
     n = comm.sum(np.array([len(ordered) for ordered in classes]))
-    offered = [_offer(ordered, int(total), comm.size) for ordered, total in zip(classes, n, strict=True)]
-    different = np.unique(np.concatenate(offered))
-    offers = np.unique(np.concatenate([comm.allgather_rows(different, comm.allgather(len(different))), also]))[::-1]
-    tp, fp = comm.sum(
-        np.array([at[np.searchsorted(ordered, offers, "left")] for ordered, at in zip(classes, reach, strict=True)])
-    )
+    offers = [_offer(ordered, int(total), comm.size) for ordered, total in zip(classes, n, strict=True)]
+    candidates = np.unique(np.concatenate(offers))
+    of_ranks = comm.allgather_rows(candidates, comm.allgather(len(candidates)))
+    thresholds = np.unique(np.concatenate([of_ranks, also]))[::-1]
+    places = [np.searchsorted(ordered, thresholds, "left") for ordered in classes]
+    tp, fp = comm.sum(np.array([masses[at] for masses, at in zip(masses_from, places, strict=True)]))
     tpr, fpr = (count / (count.max(initial=0) or 1) for count in (tp, fp))
-    kept = _spread(tpr, fpr, np.isin(offers, also))
-    return Curve(*(np.concatenate([[first], points[kept]]) for first, points in ((np.inf, offers), (0, tp), (0, fp))))
+    kept = _spread(tpr, fpr, np.isin(thresholds, also))
+    columns = (np.inf, thresholds), (0, tp), (0, fp)
+    return Curve(*(np.concatenate([[first], column[kept]]) for first, column in columns))
 
 
 def _in_order(scores: Floats, rows: NDArray[np.bool_], weights: Floats | None) -> tuple[Floats, NDArray[Any]]:

@@ -69,23 +69,24 @@ def top_k(scores: Floats, labels: Labels, k: float, comm: Communicator, weights:
     """Compute precision@k and recall@k of all ranks' scores, k the number or weight of rows called positive; both are
     PRBEP for k = n+. **Collective**, about eight small Allreduces.
     """
-    at = _score_at(scores, k, comm, weights)
-    if np.isnan(at):
+    kth_score = _score_at(scores, k, comm, weights)
+    if np.isnan(kth_score):
         return TopK(np.nan, np.nan, np.nan)
 
     def groups() -> Iterator[NDArray[np.bool_]]:  # one after the other, to save memory
         positive = labels > 0
-        for of in (np.greater, np.equal):
-            yield of(scores, at)
-            yield of(scores, at) & positive
+        for compare in (np.greater, np.equal):
+            yield compare(scores, kth_score)
+            yield compare(scores, kth_score) & positive
         yield positive
 
-    above_all, above_pos, tied_all, tied_pos, n_pos = masses(groups(), weights, comm).tolist()
-    following = float(comm.maximum(np.array([np.max(scores, initial=-np.inf, where=scores < at)]))[0])
-    taken = min(k - above_all, tied_all)  # how many of the tied rows are among the k highest
-    tp = min(above_pos + tied_pos * (taken / tied_all), k, n_pos)  # sums of weights may exceed these by rounding
-    middle = following / 2 + at / 2
-    threshold = middle if taken == tied_all and following < middle else at
+    rows_above, positives_above, rows_tied, positives_tied, n_pos = masses(groups(), weights, comm).tolist()
+    next_score = float(comm.maximum(np.array([np.max(scores, initial=-np.inf, where=scores < kth_score)]))[0])
+    taken = min(k - rows_above, rows_tied)  # how many of the tied rows are among the k highest
+    expected = positives_above + positives_tied * (taken / rows_tied)
+    tp = min(expected, k, n_pos)  # sums of weights may exceed these by rounding
+    middle = next_score / 2 + kth_score / 2
+    threshold = middle if taken == rows_tied and next_score < middle else kth_score
     return TopK(tp / k, ratio(tp, n_pos), threshold)
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from distsms.base.choices import check_fields
 from distsms.base.errors import InputError
 from distsms.base.measures import Family
 from distsms.base.memory import Memory
@@ -123,6 +124,7 @@ class Settings:
     l1: float = 0.0
 
     def __post_init__(self) -> None:
+        check_fields(self, {"history": 1, "planes": 2, "max_evaluations": 1})
         if self.relative is not None and self.relative >= 1:
             raise InputError(f"relative is {self.relative}; it must be below 1 (0.01 is 1 %)")
         if self.epsilon is None and self.relative is None:
@@ -146,10 +148,6 @@ class Settings:
             raise InputError(f"{self.solver} does not use PETSc, so it takes no options of PETSc: {options}")
         if self.scaling is not None and not 0 <= self.scaling <= 1:
             raise InputError(f"scaling is {self.scaling}; it must be between 0 (none) and 1")
-        for name, least in (("history", 1), ("planes", 2), ("max_evaluations", 1)):
-            value = getattr(self, name)
-            if value is not None and value < least:
-                raise InputError(f"{name} is {value}; it must be at least {least}")
 
     @property
     def traits(self) -> Traits:

@@ -22,15 +22,13 @@ from distsms.base.errors import InputError
 from distsms.base.measures import CONDITIONS_OF_MODELS, Condition, Measure
 from distsms.base.typing import Floats, Labels
 from distsms.base.wording import marked
-from distsms.matrix.augmented import with_bias
 from distsms.matrix.blocks import LocalRows
 from distsms.matrix.side_by_side import SideBySide
 from distsms.metrics import calibration, threshold_rates
 from distsms.metrics.confidence import LEVEL, limits
 from distsms.metrics.estimates import MeanEstimate
 from distsms.metrics.operating_points import operating_point
-from distsms.metrics.row_sample import sample_rows
-from distsms.metrics.row_weights import effective, effective_sizes, masses, mean_and_deviation
+from distsms.metrics.row_weights import effective, effective_sizes, masses
 from distsms.metrics.tied_scores import tied_scores
 from distsms.parallel.communicator import Communicator
 from distsms.shards.dataset import DataBlock
@@ -100,36 +98,12 @@ def _rescaled(scores: Floats, spread: tuple[float, float], target: tuple[float, 
     return target[0] + unit * (scores - spread[0])
 
 
-def score_spread(w: Floats, block: DataBlock, bias: float | None, comm: Communicator) -> tuple[float, float]:
-    """Return mean and deviation of the scores that w, on every rank, gives all rows that count. **Collective.**"""
-    scores, _, weights = block.counted_scores(with_bias(block.features, bias).margins(w))
-    return mean_and_deviation(scores, weights, comm)
-
-
-def sampled_rows(
-    w: Floats, block: DataBlock, bias: float | None, comm: Communicator, dtype: str
-) -> dict[str, Any] | None:
-    """Return what a model keeps of its training rows: `row_sample.sample_rows`; see `score_spread`. **Collective.**"""
-    scores, labels, _ = block.counted_scores(with_bias(block.features, bias).margins(w))
-    return sample_rows(scores, labels, comm, dtype)
-
-
-def mean_probability(
-    w: Floats, block: DataBlock, bias: float | None, comm: Communicator
-) -> dict[str, dict[str, float]]:
-    """Return what a model for logistic regression has as `mean_probability`; see `score_spread`. **Collective.**"""
-    scores, labels, weights = block.counted_scores(with_bias(block.features, bias).margins(w))
-    return calibration.means_of_logistic(scores, labels, comm, weights)
-
-
 BEFORE = "1 / (1 + exp(-score))"
 """The probability that is compared with the calibrated one: the score taken for the logarithm of the odds."""
 
 
 def check(at: str | Condition | None, calibrate: str | None, folds: int) -> Condition | None:
     """Return the condition. Raises InputError if it, the calibration, or the number of folds cannot be used. Local."""
-    if type(folds) is not int:
-        raise InputError(f"folds is {folds!r}, and not a whole number")
     if not isinstance(at, str | Condition | None):
         raise InputError(f"at is {at!r}, and not a condition such as 'precision>=0.9'")
     if calibrate not in (None, *calibration.METHODS):

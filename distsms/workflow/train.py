@@ -358,6 +358,8 @@ def _decide(request: TrainRequest, sets: DataSets | None, comm: Communicator, ob
         sources = [] if manifest is None else [str(file.get("name", "")) for file in manifest.source]
         automatic = any(format_of(name) == "table" for name in sources) and not request.resume
         lam = resumed or request.lam or ("auto" if automatic else DEFAULT)
+        if isinstance(lam, str) and lam != "auto":
+            raise InputError(f"{option('lam')} is {lam!r}, and neither a number nor 'auto'")
         if lam == "auto" and request.features_of is not None:
             raise InputError(
                 f"{option('lam', 'auto')} would choose on rows whose labels have made the features; give a number, or "
