@@ -41,6 +41,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--json", action="store_true", help="Print one JSON object, or for several models a list of them."
     )
+    parser.add_argument(
+        "--config",
+        action="store_true",
+        help="Print the options of the command that made a model as a TOML file, which --config of that command takes.",
+    )
     parser.set_defaults(mpi=False)
 
 
@@ -50,6 +55,7 @@ def run(args: argparse.Namespace, comm: Communicator) -> int:
 
     from distsms.base import formatting
     from distsms.base.errors import InputError
+    from distsms.cli.config import as_toml
     from distsms.models import decision_text
     from distsms.parallel.mpi import describe_launcher
     from distsms.workflow.info import describe_data, describe_model, refuse_other_folder
@@ -75,9 +81,16 @@ def run(args: argparse.Namespace, comm: Communicator) -> int:
         if os.path.isdir(paths[0])
         else describe_model(paths[0])
     )
-    if args.json:
+    if args.config:
+        if not contents.get("config"):
+            raise InputError(
+                f"{''.join(paths[:1])}: is no model that a command made by options, so that no file repeats it"
+            )
+        print(f"# {contents['command']}\n{as_toml(contents['config'])}")
+    elif args.json:
         print(formatting.to_json(contents, indent=1))
     else:
+        contents.pop("config", None)  # its text is the command
         warnings = contents.pop("warnings", [])
         for name, in_words in (("decision", decision_text.decision), ("calibration", decision_text.calibration)):
             if name in contents and paths and not os.path.isdir(paths[0]):

@@ -13,7 +13,7 @@ import numba
 import numpy as np
 import scipy
 
-from distsms.base import hdf5
+from distsms.base import hdf5, program
 from distsms.base._version import __version__
 from distsms.base.measures import Measure
 from distsms.optim.result import Result
@@ -49,6 +49,7 @@ def provenance() -> dict[str, Any]:
         "versions": versions(),
         "host": os.uname().nodename,
         "command": shlex.join(sys.argv),
+        **({"config": program.options} if program.options else {}),
         "written": datetime.now(UTC).isoformat(timespec="seconds"),
     }
 
