@@ -168,9 +168,7 @@ def require_space(directory: Path, n_bytes: int) -> None:
 
 @contextlib.contextmanager
 def exclusive(directory: Path) -> Iterator[None]:
-    """Create a directory and hold it for one writer while the body runs; InputError if another process holds it. It is
-    free when a writer was killed, also for a SLURM job that was requeued after its host failed.
-    """
+    """Create a directory and hold it for one writer, also after one was killed; InputError if another process does."""
     path = directory / LOCK
     try:
         real_path(directory).mkdir(parents=True, exist_ok=True)

@@ -136,9 +136,7 @@ def require_checksum(written: Any, contents: Mapping[str, Any], path: str | os.P
 
 
 def attribute(item: h5py.Group | h5py.Dataset, name: str, text: bool = False) -> Any:
-    """Return an attribute (numbers, bytes of fixed length, or with `text`, if heaps have been checked, a string); None
-    if there is none, or of another type.
-    """
+    """Return an attribute of numbers, fixed bytes or, with `text`, a string; None for any other."""
     if name not in item.attrs:
         return None
     found = item.attrs.get_id(name)

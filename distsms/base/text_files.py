@@ -151,9 +151,7 @@ def _wide_encoding(head: bytes) -> str | None:
 def read_blocks(
     byte_range: ByteRange, block_bytes: int = BLOCK_BYTES, *, skip: Callable[[int], int] = lambda position: 0
 ) -> Iterator[tuple[int, bytes]]:
-    """Yield (offset in the text, whole lines) for the lines that begin in a byte range, by blocks of bounded size; b""
-    for a block whose length `skip` returns for its offset.
-    """
+    """Yield (offset, whole lines) of a byte range, by blocks; b"" for those of which `skip` returns a length."""
     with open_text(byte_range.path) as stream:
         position = byte_range.start
         if position:

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 from distsms.base.errors import EXIT_OK
 from distsms.base.measures import CONDITIONS, GROUPED, HEAD, SHOWN, WEIGHTINGS, display_name
+from distsms.cli.terminal import Speaker
 from distsms.cli.types import add_new_columns, add_old_names, add_threads, condition, count, finite, share, whole
 
 if TYPE_CHECKING:
     from distsms.base.measures import Condition
-    from distsms.cli.terminal import Speaker
     from distsms.models.evaluation import EvaluationOptions, Interval, ModelEvaluation
     from distsms.models.inputs import InputOptions
     from distsms.parallel.communicator import Communicator
@@ -161,7 +161,6 @@ def _check(args: argparse.Namespace) -> str | None:
 def run(args: argparse.Namespace, comm: Communicator) -> int:
     """Evaluate the models on all ranks, and print the results on the root. **Collective.**"""
     from distsms.base import formatting
-    from distsms.cli.terminal import Speaker
     from distsms.ingest.formats.registry import print_warning
     from distsms.workflow.evaluate import evaluate
     from distsms.workflow.requests import EvaluateRequest

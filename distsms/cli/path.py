@@ -12,6 +12,7 @@ from distsms.base.choices import RULES, TOGETHER
 from distsms.base.errors import EXIT_VACUOUS, InputError
 from distsms.base.measures import CHOOSERS, RANKING, RIVALS, Measure
 from distsms.cli import options
+from distsms.cli.terminal import Speaker
 from distsms.cli.types import add_old_names, chooser, count, not_negative, path_measures, positive, whole
 from distsms.features.candidates import COLUMNS, Candidate, parse
 from distsms.optim.solvers.base import SOLVERS, WIDE
@@ -261,7 +262,7 @@ def run(args: argparse.Namespace, comm: Communicator) -> int:
     """Solve the missing points, then choose a lambda. **Collective.**"""
     from distsms.workflow.path_run import run_path
 
-    with options.long_run(args, comm) as (signals, closing):
+    with args.signals as signals, ExitStack() as closing:
         return run_path(_request(args), comm, PathNarrator(args, comm, closing), signals.wanted).exit_code
 
 
@@ -289,7 +290,7 @@ class FoldsNarrator:
         from distsms.cli.progress import TaskProgress
 
         self._args, self._comm, self._speaks = args, comm, comm.is_root and not args.quiet
-        self._say, self._features = options.speaker(self._speaks), TaskProgress(self._speaks)
+        self._say, self._features = Speaker(self._speaks), TaskProgress(self._speaks)
 
     def chose_solver(self, solver: str, why: str) -> None:
         if why:

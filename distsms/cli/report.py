@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from distsms.base.errors import EXIT_OK
 from distsms.base.measures import CONDITIONS
 from distsms.cli.evaluate import add_intervals, add_reading, options, reading
+from distsms.cli.terminal import Speaker
 from distsms.cli.types import add_old_names, add_threads, condition
 
 if TYPE_CHECKING:
@@ -76,7 +77,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace, comm: Communicator) -> int:
     """Evaluate the model on all ranks and write the report on the root. **Collective.**"""
-    from distsms.cli.terminal import Speaker
     from distsms.ingest.formats.registry import print_warning
     from distsms.page.report import report
     from distsms.workflow.requests import ReportRequest

@@ -9,6 +9,7 @@ from distsms.base.choices import TOGETHER
 from distsms.base.errors import EXIT_OK
 from distsms.cli.columns import add_column_options, add_list, column_options
 from distsms.cli.sequences import add_sequence_options, sequence_options
+from distsms.cli.terminal import Speaker
 from distsms.cli.types import add_compress, add_old_names, add_output_folder, count, shares, whole
 
 if TYPE_CHECKING:
@@ -179,16 +180,16 @@ def run(args: argparse.Namespace, comm: Communicator) -> int:
     import time
 
     from distsms.cli import shard_text
-    from distsms.cli.options import speaker
     from distsms.workflow.shard import shard
 
     start = time.perf_counter()
     verbose = comm.is_root and not args.quiet
-    narrator, say = shard_text.ShardNarrator(verbose), speaker(verbose)
+    narrator, say = shard_text.ShardNarrator(verbose), Speaker(verbose)
     result = shard(_request(args), comm, narrator)
     narrator.close()
     if verbose:
-        shard_text.show_summaries(result.data_sets, say)
+        for manifest in result.data_sets:
+            shard_text.show_summary(manifest, say)
         shard_text.show_split(result.data_sets, say)
         shard_text.show_rate(result.data_sets[0], time.perf_counter() - start, comm, say)
         for warning in result.warnings:

@@ -66,9 +66,7 @@ def preorder(left: Array, right: Array, inner: Array) -> Array:
 
 @njit()
 def _find(nodes: Array, starts: Array, numbers: Array, block: Array, out: Array) -> None:
-    """Find the leaf of each row of a block (rows, columns in use), many rows together, in each tree: `out` (rows,
-    trees).
-    """
+    """Find the leaf of each row of a block (rows, columns in use) in each tree: `out` (rows, trees)."""
     width, all_values = np.uint64(block.shape[1]), block.ravel()
     at, walking = np.empty(TOGETHER, np.uint32), np.empty(TOGETHER, np.uint32)
     for t in range(len(starts) - 1):

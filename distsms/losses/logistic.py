@@ -104,9 +104,7 @@ def logistic_block(
     log1p: Floats,
     coefficients: Floats,
 ) -> tuple[float, float]:
-    """Write the coefficients of some rows, and return their sums for R and d. y is 0 for rows that are left out; of_pos
-    and of_neg are the factors of the classes; e and log1p are exp(-|s|) and log(1 + exp(-|s|)).
-    """
+    """Write the coefficients of some rows, y 0 if left out; return their sums for R and d. e, log1p: of exp(-|s|)."""
     R = d = 0.0
     for i in range(len(scores)):
         margin = y[i] * scores[i]

@@ -71,9 +71,7 @@ class SortedClass:
         out: Floats,
         weights: Floats | None = None,
     ) -> None:
-        """Add the points b = offset + sign scores[row] of these rows to `sums`, and set out[row] = factor gamma_b, both
-        times weights[row] if there are weights. O(1) expected time for each point.
-        """
+        """Add the points b = offset + sign scores[row], weighted, and set out[row] = factor gamma_b. O(1) each."""
         slices = kernel.BUCKETS * self._m // kernel.SLICE + 1
         if slices <= HELD or len(rows) < self._d or self._is_in_few_places(scores, rows, sign, offset):
             slices = 1

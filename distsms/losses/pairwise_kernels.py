@@ -164,9 +164,7 @@ def _set_grid(value, nu, d, m, grid):  # type: ignore[no-untyped-def]
 
 @njit(inline="always")
 def _bucket(x: float, m: int, below: float, above: float) -> int:
-    """Return the bucket of a number, given its distance x from the end of the first m: `below` buckets per unit where x
-    < 0, else `above`. A larger number is never in a lower bucket, whatever is rounded.
-    """
+    """Return the bucket of a number at x from the end of the first m, monotonously: `below` or `above` per unit."""
     x = m + x * (below if x < 0.0 else above)
     x = x if x > 0.0 else 0.0
     top = BUCKETS * m - 1.0

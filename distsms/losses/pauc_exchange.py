@@ -183,9 +183,7 @@ def _distance(score, x0, delta):  # type: ignore[no-untyped-def]
 
 @njit(error_model="numpy", fastmath={"reassoc", "nsz"})
 def _piece(scores, rows, weights, x0, delta, nu):  # type: ignore[no-untyped-def]
-    """Return the linear piece of sum_j a_j alpha_j at delta: with t = s_j - x0 - delta, the weight of t >= nu, and
-    weight and sum of a t over 0 < t < nu.
-    """
+    """Return the linear piece of sum_j a_j alpha_j at delta: the weight of t >= nu; weight and sum of 0 < t < nu."""
     full = inside = t_sum = 0.0
     for j in range(len(rows)):
         row = rows[j]
@@ -199,9 +197,7 @@ def _piece(scores, rows, weights, x0, delta, nu):  # type: ignore[no-untyped-def
 
 @njit()
 def _clamp(scores, rows, weights, x0, delta, q):  # type: ignore[no-untyped-def]
-    """Set q (m,) to max(q_i, delta), q_i = s_i - 1 - x0; return the sums of a_i (delta - q_i)_+ and of a_i (-max(q_i,
-    delta))_+, and the weight of q_i <= 0.
-    """
+    """Set q (m,) to max(q_i, delta); return the sums of (delta - q_i)_+, (-max(q_i, delta))_+, and q_i <= 0."""
     below_x = below_x0 = low = 0.0
     for j in range(len(rows)):
         place, a = (scores[rows[j]] - x0) - 1.0, weight_of(weights, rows[j])

@@ -102,9 +102,7 @@ def near_kink(tau: float, nu: float) -> float:
 
 
 def refine(tau: float, nu: float, sums_at: Callable[[float], Balance]) -> tuple[float, Balance]:
-    """Return tau after up to three Newton steps, and `sums_at` it, the sums of both classes. Collective if `sums_at`
-    is.
-    """
+    """Return tau after up to three Newton steps, and `sums_at` it, the sums of both classes."""
     best = sums_at(tau)
     for _ in range(3):
         if abs(best.excess) <= 1e-12 * best.pos.total or best.interior == 0:
@@ -118,9 +116,7 @@ def refine(tau: float, nu: float, sums_at: Callable[[float], Balance]) -> tuple[
 
 
 def balancing_corrections(pos: ClassSums, neg: ClassSums) -> tuple[Correction, Correction]:
-    """Return the changes of beta that make sum_P beta = sum_N beta in spite of rounding errors in tau: else the plane
-    is no lower bound. Only rows near the kink change, so the objective hardly does.
-    """
+    """Return the small changes of beta that make sum_P beta = sum_N beta in spite of rounding: else no lower bound."""
     excess = pos.total - neg.total
     falling, rising = (pos, neg) if excess > 0 else (neg, pos)
     room = falling.near_total + (rising.near - rising.near_total)

@@ -241,9 +241,7 @@ class LocalRows(ABC):
 
     @np.errstate(over="ignore", invalid="ignore")
     def moments(self, group: NDArray[np.int16], k: int, weights: Floats | None = None) -> Moments:
-        """Return the weighted moments of k groups of rows, negative ones left out; NotImplementedError for codes.
-        Local.
-        """
+        """Return weighted moments of k groups of rows, negative ones left out; NotImplementedError for codes."""
         moments = Moments.empty(k, self.shape[1])
         row_weights = np.empty(0) if weights is None else weights
         for part, entries in self._all_parts():

@@ -52,9 +52,7 @@ def prbep_replicates(
     comm: Communicator,
     weights: Floats | None = None,
 ) -> Floats:
-    """Return replicates of PRBEP (replicates,), alike on every rank, NaN without a positive row; ties count as in
-    `ranking`, and `rows` are global numbers. **Collective.**
-    """
+    """Return replicates of PRBEP (replicates,), by the rows' global numbers; NaN without positives. **Collective.**"""
     tp, n_pos = _replicates(scores, labels, rows, None, replicates, seed, comm, weights)
     with np.errstate(invalid="ignore"):
         return tp / n_pos
@@ -69,9 +67,7 @@ def top_k_replicates(
     seed: int,
     comm: Communicator,
 ) -> tuple[Floats, Floats]:
-    """Compute replicates of precision@k and of recall@k as `prbep_replicates`; a row that is drawn several times takes
-    as many places. Both are NaN if there are fewer than k rows. **Collective.**
-    """
+    """Compute replicates of precision@k and recall@k, as `prbep_replicates`; NaN below k rows. **Collective.**"""
     tp, n_pos = _replicates(scores, labels, rows, k, replicates, seed, comm)
     with np.errstate(invalid="ignore"):
         return tp / k, tp / n_pos
@@ -87,9 +83,7 @@ def _replicates(
     comm: Communicator,
     weights: Floats | None = None,
 ) -> tuple[Floats, Floats]:
-    """Return each replicate's true positives among its k highest scores (default: n+), and its positives.
-    **Collective.**
-    """
+    """Return each replicate's true positives among its k (or n+) highest scores, and its positives. **Collective.**"""
     n, n_pos = masses((labels == labels, labels > 0), weights, comm).tolist()
     values, positives = np.full(replicates, np.nan), np.zeros(replicates)
     place = n_pos if k is None else k

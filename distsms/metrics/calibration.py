@@ -50,9 +50,7 @@ def targets(labels: Labels, weights: Floats | None, comm: Communicator) -> tuple
 
 
 def sigmoid(scores: Floats, labels: Labels, comm: Communicator, weights: Floats | None = None) -> dict[str, Any]:
-    """Fit the logistic curve with the least log loss, or a constant one if that falls, by Newton's method (Platt, 1999;
-    Lin, Lin & Weng, Machine Learning 68, 2007). **Collective**, six numbers for each step.
-    """
+    """Fit the rising logistic curve of least log loss, by Newton (Platt 1999; Lin et al. 2007). **Collective.**"""
     low, high = targets(labels, weights, comm)
     target, mass = np.where(labels > 0, high, low), np.ones(len(scores)) if weights is None else weights
     unit = float(comm.maximum(np.array([np.abs(scores).max(initial=0.0)]))[0]) or 1.0
@@ -176,9 +174,7 @@ def losses(predicted: Floats, labels: Labels, comm: Communicator, weights: Float
 def means_by_class(
     predicted: Floats, labels: Labels, comm: Communicator, weights: Floats | None = None
 ) -> dict[str, float]:
-    """Return mean, positive and negative (mean probabilities of all rows and of each class), variance (of all), share
-    (that of positive rows) and n (their number). **Collective.**
-    """
+    """Return mean probabilities of all rows and of each class, variance, share of positives, and n. **Collective.**"""
     classes = labels > 0, labels < 0
     n_pos, n_neg = masses(classes, weights, comm).tolist()
     mass = predicted if weights is None else weights * predicted

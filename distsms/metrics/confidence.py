@@ -50,9 +50,7 @@ class Interval:
 
 
 def limits(estimate: MeanEstimate, level: float, worst: float = 0.5) -> tuple[float, float]:
-    """Return the confidence limits of a mean of values between 0 and 1; `worst` is the share of the one more row that
-    has the worst value, 0 for the lower and 1 for the upper limit. Local.
-    """
+    """Return the limits of a mean of values from 0 to 1; `worst`: 0 for the lower and 1 for the upper one. Local."""
     low, high = (_limit(estimate, end, 0.5 + (end - 0.5) * level, worst) for end in (0.0, 1.0))
     return low if estimate.value > 0 else estimate.value, high if estimate.value < 1 else estimate.value
 

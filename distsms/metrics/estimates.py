@@ -53,9 +53,7 @@ class MeanEstimate(NamedTuple):
 def rocarea_estimate(
     twice: NDArray[Any], labels: Labels, comm: Communicator, weights: Floats | None = None
 ) -> MeanEstimate:
-    """Estimate ROCArea, or a difference, and its spread from `ranking.placements` or their difference, by DeLong's
-    method; NaN without a class, and exact without weights. **Collective**, a few numbers.
-    """
+    """Estimate ROCArea, or a difference, by DeLong's method from `ranking.placements`, or theirs. **Collective.**"""
     if weights is not None:
         of_pos, of_neg = mass_of_classes(labels, weights, comm)
         value = twice / np.where(labels > 0, 2 * (of_neg or 1.0), 2 * (of_pos or 1.0))
@@ -83,9 +81,7 @@ def _squares(values: NDArray[np.int64], comm: Communicator) -> int:
 
 
 def prbep_estimate(share: Floats, labels: Labels, comm: Communicator, weights: Floats | None = None) -> MeanEstimate:
-    """Estimate PRBEP, or a difference, and its spread from `ranking.top_k_shares` or their difference; NaN without
-    positive rows. **Collective**, a few numbers.
-    """
+    """Estimate PRBEP, or a difference, and its spread from `ranking.top_k_shares`, or theirs. **Collective.**"""
     if weights is not None:
         value, squares, _ = weighted_mean(share, labels > 0, weights, comm)
         return MeanEstimate(value, (squares,), effective_sizes(labels, weights, comm))

@@ -179,9 +179,7 @@ def head_estimate(measure: HeadMeasure, value: float, n_pos: float, n_neg: float
 
 
 def head_interval(measure: HeadMeasure, estimate: MeanEstimate, drawn: Floats, level: float) -> Interval:
-    """Return the smallest interval that contains the binomial one of `head_estimate` and the bootstrap's of `drawn`
-    (B,); for folds, one is pooled and the others are means. Local.
-    """
+    """Return the smallest interval that contains that of `head_estimate` and that of `drawn` (B,). Local."""
     if math.isnan(estimate.value):
         why = "there are too few rows, or a class is missing"
         return Interval(estimate.value, math.nan, math.nan, math.nan, "binomial", why, of=estimate.of)

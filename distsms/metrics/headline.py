@@ -40,9 +40,7 @@ def headline_measures(
     weights: Floats | None = None,
     groups: Hashes | None = None,
 ) -> dict[str, float]:
-    """Return ROCArea, PRBEP and the measure that was trained for, by name; one within groups only with the groups (on
-    all ranks or on none). A row is called positive from the threshold on. **Collective.**
-    """
+    """Return ROCArea, PRBEP and the measure that was trained for (in groups if given), by name. **Collective.**"""
     ranked = ranking.ranking(scores, labels, comm, weights)
     values = {name: float(getattr(ranked, name)) for name in RANKING}
     if measure.within_groups:
@@ -63,9 +61,7 @@ def chooser_value(
     weights: Floats | None = None,
     groups: Hashes | None = None,
 ) -> float:
-    """Return a measure that `check_chooser` accepts; larger is better, and NaN counts as 0. At K, at most all rows
-    given here are taken; a row is called positive from the threshold on. **Collective.**
-    """
+    """Return a measure that `check_chooser` accepts; larger is better, and NaN counts as 0. **Collective.**"""
     if of_head := HeadMeasure.parse(name):
         value = head_value(of_head, tied_scores(scores, labels, weights, comm), comm)
     elif name == "average-precision":

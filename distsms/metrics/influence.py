@@ -55,9 +55,7 @@ def _of_average_precision(tied: TiedScores, value: float, comm: Communicator) ->
 
 
 def _of_bedroc(tied: TiedScores, comm: Communicator) -> tuple[Floats, Floats]:
-    """Return the derivatives of BEDROC, g(q) E + h(q) with the share q of positives and E = S / q
-    (`operating_points.bedroc`), by the weight of a positive and of a negative row at each score. **Collective.**
-    """
+    """Return the derivatives of BEDROC by a positive's and a negative's weight at each score. **Collective.**"""
     n, few = tied.n_pos + tied.n_neg, tied.n_pos <= tied.n_neg
     counted, total = (tied.positive, tied.n_pos) if few else (tied.negative, tied.n_neg)
     # Rows with the same score lie between the shares `reach - width` and `reach` of all rows. Their mean of

@@ -88,9 +88,7 @@ class Head(NamedTuple):
 
 
 def head(tied: TiedScores, condition: Condition, comm: Communicator) -> Head:
-    """Measure the rows with the highest scores, "top=100" or "top=1%", perhaps with a part of the last row; ties count
-    by the mean over their orders. NaN if there are fewer rows. **Collective**, one number.
-    """
+    """Measure the rows of highest score, "top=100" or "top=1%"; ties by their mean, or NaN. **Collective.**"""
     n = tied.n_pos + tied.n_neg
     rows = condition.level * (n if condition.share else 1.0)
     if not 0 < rows <= n:
@@ -103,9 +101,7 @@ def head(tied: TiedScores, condition: Condition, comm: Communicator) -> Head:
 
 
 def partial_auc(scores: Floats, labels: Labels, weights: Floats | None, max_fpr: float, comm: Communicator) -> float:
-    """Return the area under the ROC curve, straight across ties, up to a false positive rate in (0, 1], divided by this
-    rate: `roc_auc_score(max_fpr=max_fpr)` before McClish's correction. NaN without a class. **Collective.**
-    """
+    """Return `roc_auc_score(max_fpr=max_fpr)`, before McClish's correction, divided by `max_fpr`. **Collective.**"""
     return partial_area(tied_scores(scores, labels, weights, comm), max_fpr, comm)
 
 

@@ -66,9 +66,7 @@ class TopK(NamedTuple):
 
 
 def top_k(scores: Floats, labels: Labels, k: float, comm: Communicator, weights: Floats | None = None) -> TopK:
-    """Compute precision@k and recall@k of all ranks' scores, k the number or weight of rows called positive; both are
-    PRBEP for k = n+. **Collective**, about eight small Allreduces.
-    """
+    """Compute precision@k and recall@k, k by number or weight; both are PRBEP for k = n+. **Collective.**"""
     kth_score = _score_at(scores, k, comm, weights)
     if np.isnan(kth_score):
         return TopK(np.nan, np.nan, np.nan)
@@ -99,9 +97,7 @@ def _score_at(scores: Floats, k: float, comm: Communicator, weights: Floats | No
 
 
 def top_k_shares(scores: Floats, k: float, comm: Communicator, weights: Floats | None = None) -> Floats:
-    """Return each row's share among the k highest scores, or those of weight k: 1 above the k-th score, equal at it, 0
-    below; all 0 if there are fewer than k rows. **Collective.**
-    """
+    """Return each row's share among the k highest scores, by number or weight, equal in ties. **Collective.**"""
     at = _score_at(scores, k, comm, weights)
     above, tied = scores > at, scores == at
     above_all, tied_all = masses((above, tied), weights, comm).tolist()
@@ -116,9 +112,7 @@ def measure_value(
     comm: Communicator,
     weights: Floats | None = None,
 ) -> float:
-    """Compute a measure by its name, NaN where undefined; error rate and F-beta by the threshold. Raises InputError on
-    all ranks at K for rows with different weights. **Collective.**
-    """
+    """Compute a measure by its name, or NaN; InputError at K for rows of different weights. **Collective.**"""
     measure = Measure.parse(measure)
     family = measure.family
     if family.of_paper:

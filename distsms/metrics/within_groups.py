@@ -29,9 +29,7 @@ class GroupAreas(NamedTuple):
     pairs: Floats  # (groups,) float64: the product of both classes' sums of weights
 
     def estimate(self, weighting: str, comm: Communicator) -> MeanEstimate:
-        """Return GAUC and its spread over groups, which count by `weighting`, "pairs" or "each"; both `counts` are the
-        effective number of groups. NaN without a group. **Collective.**
-        """
+        """Return GAUC by `weighting`, "pairs" or "each", and its spread over groups; or NaN. **Collective.**"""
         omega = self.pairs if weighting == "pairs" else np.ones(len(self.pairs))
         mean, squares, size = weighted_mean(self.areas, np.ones(len(omega), bool), omega, comm)
         return MeanEstimate(mean, (squares,), (size, size))
@@ -40,9 +38,7 @@ class GroupAreas(NamedTuple):
 def group_areas(
     scores: Floats, labels: Labels, groups: Hashes, comm: Communicator, weights: Floats | None = None
 ) -> GroupAreas:
-    """Compute ROCArea of each group with rows of both classes, by keys `groups` (n_local,), in an order that does not
-    depend on the scores. The cost is that of `WholeGroups`, and of sorting the rows of each rank. **Collective.**
-    """
+    """Compute ROCArea of each group with both classes, by keys `groups` (n_local,). **Collective.**"""
     whole = WholeGroups(groups, labels > 0, labels < 0, weights, comm)
     areas, pairs = [_areas(whole.extend(scores), whole)], [whole.positive * whole.negative]
     for large in whole.large:

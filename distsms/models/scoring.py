@@ -77,9 +77,7 @@ def score(
     options: InputOptions = AS_TRAINED,
     watch: Watch | None = None,
 ) -> ScoredRows:
-    """Score this rank's share of a data set, file, pattern or folder of tables, with models of the same columns, labels
-    and row normalization; `watch` sees the rows, which are read once. **Collective.**
-    """
+    """Score this rank's share of files by models of the same columns; `watch` sees all. **Collective.**"""
     return in_range(_score_as_weighted(models, path, comm, options, watch), comm)
 
 

@@ -61,9 +61,7 @@ class BatchedSolve:
 
 
 def solve_batched(objective: Objective, solves: Sequence[Callable[[BatchedSolve], None]], at_once: int) -> int:
-    """Run solves[i] with the `BatchedSolve` of loss i, at most `at_once` at a time; return the number of passes, 0 on
-    ranks that run no solver. An exception from one solve ends all. **Collective.**
-    """
+    """Run solves[i] on the `BatchedSolve` of loss i, `at_once` at a time; return the passes. **Collective.**"""
     if not objective.vectors.runs_solver:
         objective.serve()
         return 0

@@ -243,9 +243,7 @@ class Objective:
         return moments
 
     def _describe_columns(self, weights: Floats | None = None) -> tuple[Floats, Floats]:
-        """Return bounds on the rounding errors of this rank's summand of r, and its sums sum_i a_i x_ij^2, (p,) each. A
-        pass over the data with three vectors (p,), with weights two and four. **Collective.**
-        """
+        """Return bounds on rounding in this rank's part of r, and sum_i a_i x_ij^2, (p,) each. **Collective.**"""
         self.vectors.free_buffer()
         largest, counts, squares = self.features.columns(weights)
         if self.comm.failures:  # the bounds must hold however the rows are distributed after a rank has died

@@ -85,8 +85,8 @@ class Proof:
         return not lost <= self.target / 2 and self.gap <= 4 * lost
 
     def check(self, at_end: bool = False) -> None:
-        """Raise StopRun if the gap is proved, or if rounding errors alone may be more than half of the target:
-        `at_end`, where no later combination of planes will be more accurate, also those of the present one.
+        """Raise StopRun if the gap is proved, or rounding alone may be over half of the target (`at_end`: this
+        mixture's).
         """
         _, gap, rounding = self.proved()
         if gap <= self.target:

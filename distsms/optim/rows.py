@@ -91,9 +91,7 @@ class RowSizes(NamedTuple):
     additions: float  # at least those that make one entry of X'c: the number of rows and of ranks, and 8
 
     def plane_error(self, more: float = 0.0) -> float:
-        """Return a bound on the length of the rounding error of any r, with `more` additions for a coefficient: at most
-        `additions` eps/2 sum_i |c_i| ||x_i||, and the |c_i| sum to at most 2.
-        """
+        """Return a bound on the length of any r's rounding error, `additions` eps/2 sum_i |c_i| ||x_i||."""
         return (self.additions + more) * EPS * self.length
 
     def margin_terms(self, norm: float) -> float:

@@ -45,9 +45,7 @@ def curves(n: float, p: int, entries: float) -> bool:
 
 
 def ascends(n: float, p: int, smooth_by_itself: bool) -> bool:
-    """Return whether dual coordinate ascent pays on n rows with p columns: with few rows beside the columns, for hinges
-    also with about as many, where L-BFGS needs hundreds of evaluations if lambda is small.
-    """
+    """Return whether dual ascent pays: for few rows beside the columns, for hinges also about as many."""
     return LEAST_ROWS <= n <= min(MOST_ROWS, (0.5 if smooth_by_itself else 2.0) * p)
 
 

@@ -170,9 +170,7 @@ class Vectors(ABC):
         return factor
 
     def choose_collective(self) -> None:
-        """Time the ways to sum X'c for this p and these ranks, two to six times within about a second, the first not
-        counted, and use the fastest from now on. **Collective.**
-        """
+        """Time the ways to sum X'c for about a second, and use the fastest from now on. **Collective.**"""
         if self.comm.size == 1 or self.p < MEASURED_FROM:
             return
         buffer = self.buffer(1)[:-1]

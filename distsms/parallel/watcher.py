@@ -309,9 +309,7 @@ def lost_text(ranks: int) -> str:
 
 
 def kill_rank(parent: int, launcher: int) -> None:
-    """Kill a rank, then the launcher if it does not end by itself, and exit. One that forgives deaths is asked to end
-    the job before, since it would return 0 after the death of all ranks.
-    """
+    """Kill a rank, then the launcher unless it ends by itself or was asked to (one that forgives deaths); then exit."""
     if processes.deaths_forgiven() and processes.name(launcher) in processes.LAUNCHERS:
         with contextlib.suppress(ProcessLookupError):
             os.kill(launcher, signal.SIGTERM)

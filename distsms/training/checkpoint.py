@@ -183,9 +183,7 @@ class CheckpointWriter:
     vectors: Vectors  # where the run's vectors live
 
     def __call__(self, snapshot: Snapshot) -> None:
-        """Write a snapshot; on failure print a warning, keep the older ones and go on. **Collective** among the ranks
-        that run the solver; the root needs memory for a whole vector.
-        """
+        """Write a snapshot, or warn and go on. **Collective** among the ranks that run the solver."""
         arrays = {f"table.{name}": Rows.of(table) for name, table in snapshot.tables.items()}
         for name, vectors in snapshot.vectors.items():
             slices = list(vectors)
@@ -233,9 +231,7 @@ def opened(
 
 
 def restored(kept: Checkpoint | None, vectors: Vectors) -> Snapshot | None:
-    """Return the snapshot of the root's checkpoint, with this rank's slices, or None; its vectors are read once, when
-    the run asks for them, **collectively** among the ranks that run the solver. **Collective.**
-    """
+    """Return the snapshot of the root's checkpoint with slices of vectors, read once, or None. **Collective.**"""
     shapes = vectors.comm.bcast(kept and kept.shapes)
     if shapes is None:
         return None

@@ -235,9 +235,7 @@ class LackOfMemory(InputError):
 
 
 def memory_to_stream(make: Callable[[], Plan], comm: Communicator) -> int | None:
-    """Return the bytes that each rank may take if some entries have to be streamed; None if all fit, or streaming does
-    not help. `make` plans without streaming. **Collective**, one number.
-    """
+    """Return each rank's bytes if entries have to be streamed; None if all fit, or that is no help. **Collective.**"""
     share: float = math.inf
     try:
         make()

@@ -174,9 +174,7 @@ def make_losses(
     comm: Communicator,
     subsets: Sequence[NDArray[np.bool_] | None] = (None,),
 ) -> tuple[str, list[Loss]]:
-    """Return the ordering, and one loss for each of `subsets`, masks (n_local,) or None for all rows. Raises InputError
-    on all ranks, if a class is missing, or the loss does not support the weights. **Collective.**
-    """
+    """Return the ordering, and a loss for each mask of `subsets` (None: all rows). **Collective.** Raises as `Loss`."""
     counted, labels, weights = block.counted, block.labels, block.weights
     counts = np.array([np.count_nonzero(counted & (labels == sign)) for sign in (1, -1)])
     n_pos, n_neg = (max(int(count), 1) for count in comm.sum(counts))

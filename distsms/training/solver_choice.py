@@ -50,9 +50,7 @@ def choose_solver(
 def settings_for(
     measure: str | Measure, solver: str, epsilon: float | None = None, relative: float | None = None, **others: Any
 ) -> Settings:
-    """Return the settings of a run for a measure and solver; epsilon is 1e-3 without `relative`, `history` suits the
-    measure. Raises InputError if settings contradict each other or the measure. Local.
-    """
+    """Return the settings for a measure and solver, 1e-3 to prove by default; InputError if they contradict. Local."""
     names = {field.name for field in fields(Settings)}
     if wrong := set(others) - names:
         raise InputError(f"there is no option {min(wrong)!r} for these rows{did_you_mean(min(wrong), names)}")

@@ -200,9 +200,7 @@ def findings(at: Condition | None, calibrate: str | None, rows: HeldOut, comm: C
 
 
 def decide(condition: Condition, rows: HeldOut, comm: Communicator) -> dict[str, Any]:
-    """Return what the model's information gets as `decision`: the threshold for a condition, or None and `why`;
-    `by_rows` has the rates without weights, since `predict` can only count rows. **Collective.**
-    """
+    """Return a model's `decision`: the threshold, or None and `why`; `by_rows`: without weights. **Collective.**"""
     scores, labels, weights = rows.scores, rows.labels, rows.weights
     tied = tied_scores(scores, labels, effective(weights, comm), comm)
     threshold = operating_point(condition, tied, comm).threshold

@@ -48,6 +48,9 @@ def test_options_and_exit_codes_stay():
         expected[command] |= SINCE
     for command in ("train", "path", "baseline"):
         expected[command]["--ordering"]["choices"].append("bins")
+    for command in expected.keys() - {"exit codes", "export", "info"}:
+        expected[command]["--config"] = {"metavar": "FILE"}
+    expected["info"]["--config"] = {"const": True}
     here = surface()
     assert here.keys() == expected.keys()
     for command, options in here.items():

@@ -48,9 +48,7 @@ class InverseHessian:
         self.diagonal = np.ones(len(self.diagonal))
 
     def times(self, vector: Floats, free: NDArray[np.intp] | None = None) -> Floats:
-        """Return the product with a vector, by two inner products for each pair. With `free`, the indices of its
-        entries, pairs are restricted to these, by one more, and those to which they contribute too little are left out.
-        """
+        """Return the product with a vector, in the variables `free` alone if given."""
         part = slice(None) if free is None else free
         pairs = self.pairs if free is None else [*self._pairs_of(free)]
         product, term, shares = vector.copy(), np.empty(len(vector)), []
@@ -147,9 +145,7 @@ class Solver:
         return True
 
     def _line(self, gradient: Floats) -> Line:
-        """Return the line on which the next point is searched. With a sum of l_j |w_j|, the shortest subgradient says
-        which variables are free, and into which orthant zeros move.
-        """
+        """Return the line of the next search, with a sum of l_j |w_j| in the orthant of the shortest subgradient."""
         l1, w = self._problem.l1, self._w
         if not np.any(l1):
             return Line(self._inverse.times(-gradient))

@@ -188,9 +188,7 @@ class Solver:
         return Snapshot({}, {}, {"points": points, "gradients": gradients})
 
     def recall(self, memory: Snapshot) -> None:
-        """See `base.Solver.recall`. TAO builds the same matrix if it visits the same points: so it takes unit steps
-        without function values, on which points and gradients are the remembered ones.
-        """
+        """See `base.Solver.recall`: TAO takes unit steps to the remembered points, which build the same matrix."""
         self._recalled.extend(zip(memory.vectors["points"], memory.vectors["gradients"], strict=True))
         if not self._recalled:
             return
