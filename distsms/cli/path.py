@@ -296,7 +296,7 @@ class FoldsNarrator:
         if why:
             self._say(f"solver    {solver}: {why}")
 
-    def making_features(self, task: str, unit: str, done: float, of: float) -> None:
+    def progress(self, task: str, unit: str, done: float, of: float) -> None:
         self._features(task, unit, done, of)
 
     def made_features(self, text: str) -> None:

@@ -23,6 +23,7 @@ from distsms.base.typing import Labels
 from distsms.features import feature_map
 from distsms.features.build import build
 from distsms.features.fit import FeatureOptions, fit, room
+from distsms.features.growing import FeaturesObserver
 from distsms.features.rows import CountedRows, RowParts
 from distsms.parallel.communicator import Communicator
 from distsms.shards import dataset
@@ -36,14 +37,11 @@ from distsms.workflow.path import Problem
 FOLDER = "features"
 
 
-class FoldsObserver:
+class FoldsObserver(FeaturesObserver):
     """Receives what a path or a baseline reports. Each rank calls the methods, unless they say otherwise."""
 
     def chose_solver(self, solver: str, why: str) -> None:
         """Called with the solver, and why it is not the usual one; "" if it is."""
-
-    def making_features(self, task: str, unit: str, done: float, of: float) -> None:
-        """Called as features are made: what is done, in which unit, how much of it, and of how much."""
 
     def made_features(self, text: str) -> None:
         """Called on the root with a line on the features of a fold."""
@@ -96,7 +94,7 @@ class FoldFeatures:
             directory,
             self._comm,
             overwrite=True,
-            progress=self._observer.making_features,
+            observer=self._observer,
             fitted=fitted_map,
             room=self._room,
         )
@@ -122,14 +120,14 @@ class FoldFeatures:
     def _fit(self, fold: int) -> Any:
         """Return the map of a fold. **Collective.**"""
         if not fold:
-            return fit(self._data, self._comm, self._options, self._observer.making_features, room=self._room)
+            return fit(self._data, self._comm, self._options, self._observer, room=self._room)
         labels, folds = self._folds
         counted = folds.training(fold)
         positive, rows = int((labels[counted] > 0).sum()), int(counted.sum())
         n_pos, n = self._comm.sum(np.array([positive, rows])).tolist()
         parts = CountedRows(RowParts.of_rank(self._data, self._comm), counted)
         training = replace(self._data, n_pos=n_pos, n_neg=n - n_pos)
-        return fit(training, self._comm, self._options, self._observer.making_features, parts=parts, room=self._room)
+        return fit(training, self._comm, self._options, self._observer, parts=parts, room=self._room)
 
     @cached_property
     def _folds(self) -> tuple[Labels, Any]:
