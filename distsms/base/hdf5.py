@@ -152,9 +152,7 @@ def attribute(item: h5py.Group | h5py.Dataset, name: str, text: bool = False) ->
 def check_heaps(
     path: str | os.PathLike[str], otherwise: str = "cannot be read as HDF5; copy it again, or make it again"
 ) -> int:
-    """Raise InputError unless the file is HDF5 without a damaged heap, before strings of variable length are read;
-    return the bytes of the largest object in a heap. Local; reads the whole file once.
-    """
+    """Raise InputError unless the file is HDF5 without a damaged heap; return the bytes of the largest object there."""
     largest = 0
     try:
         look_at(path)

@@ -25,20 +25,17 @@ The format follows from the end of the name: .csv and .tsv (also followed by .gz
 file is read as svmlight text, unless an option for sequences is given. CSV and Parquet need pyarrow (pip install
 'distsms[tables]').
 
-In tables, --label names the column of labels. Before the rows are written, a list shows how every other column is
-treated. A column of numbers is one feature. A column of words becomes a feature of 0 and 1 for each category. A date
-becomes a number and features for month, weekday and hour. Ids and text are left out unless --hash names them. A missing
-number is replaced by the mean of its column; each column with missing values also gets a feature that says where they
-are missing. These rules are kept with the data set and in the model, so that later tables are read in the same way.
+In tables, --label names the column of labels, and a list shows how every other column is treated: numbers are one
+feature; words become a feature of 0 and 1 for each category; a date becomes a number and features for month, weekday
+and hour; ids and text are left out unless --hash names them. Missing numbers are replaced by the mean, and get a
+feature of their own. The rules are kept with the data set and in the model, for later tables.
 
-Sequences of DNA, RNA or protein are kept as letters, and every pass over the rows makes the features from them. A row
-has a part with the weighted degree features (--degree) and one for each --spectrum. Each part alone has length 1; all
-count the same, and the whole row has length 1. All sequences have as many letters as the first.
+Sequences of DNA, RNA or protein, all of one length, are kept as letters, and every pass over the rows makes the
+features from them: a part with weighted degree features (--degree) and one for each --spectrum, which count the same.
 
-The labels +1/-1, 1/0, 1/2, true/false, yes/no, y/n and positive/negative are understood; +1, 1, true, yes, y and
-positive are positive. For other labels --positive says which one is positive, and all others are negative. Text counts
-columns from 1 unless --zero-based is given. A compressed text file is read by one rank. A fault in the input stops the
-conversion with a message that names file and line (or row), and no data set is left behind.
+The labels +1/-1, 1/0, 1/2, true/false, yes/no, y/n and positive/negative are understood; for others --positive says
+which one is positive, and all others are negative. Text counts columns from 1 unless --zero-based is given. A fault in
+the input stops the conversion with a message that names file and line (or row), and no data set is left behind.
 
 examples:
   distsms shard train.svm data/train

@@ -35,8 +35,7 @@ def paint(text: str, colour: str, stream: TextIO) -> str:
 
 
 def open_streams() -> None:
-    """Replace standard output and standard error by streams to which writing never fails. Where one was closed, a file
-    that is opened later would otherwise get its number, and what is printed."""
+    """Replace standard output and error, also closed ones, by streams to which writing never fails."""
     for number in range(3):
         try:
             os.fstat(number)

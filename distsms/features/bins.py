@@ -165,9 +165,8 @@ class Bins:
         """Return what `record` and `arrays` described. Raises TypeError, KeyError or ValueError if it is damaged."""
         attributes = [attribute_of(each) for each in record["attributes"]]
         edges, starts = arrays["edges"], arrays["starts"]
-        if starts.dtype != np.int64 or starts.shape != (len(attributes) + 1,) or edges.ndim != 1:
-            raise ValueError("the edges do not fit the attributes")
-        if starts[0] != 0 or (np.diff(starts) < 0).any() or starts[-1] != len(edges):
+        fits = starts.dtype == np.int64 and starts.shape == (len(attributes) + 1,) and edges.ndim == 1
+        if not fits or starts[0] != 0 or (np.diff(starts) < 0).any() or starts[-1] != len(edges):
             raise ValueError("the edges do not fit the attributes")
         pairs, screened = [tuple(pair) for pair in record.get("pairs", ())], record.get("screened", False)
         return cls(attributes, np.split(edges, starts[1:-1]), pairs, screened)

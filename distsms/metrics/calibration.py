@@ -98,9 +98,7 @@ def sigmoid(scores: Floats, labels: Labels, comm: Communicator, weights: Floats 
 
 
 def isotonic(scores: Floats, labels: Labels, comm: Communicator, weights: Floats | None = None) -> dict[str, Any]:
-    """Fit the rising curve with the least squared error, exactly. Scores are sorted over all ranks; each rank pools
-    adjacent violators of its range, and every rank the blocks that remain, usually about n^(1/3). **Collective.**
-    """
+    """Fit the rising curve of least squared error, exactly: ranks pool their ranges, then blocks. **Collective.**"""
     low, high = targets(labels, weights, comm)
     tied = tied_scores(scores, labels, weights, comm)
     positive, negative, values = tied.positive[::-1], tied.negative[::-1], tied.values[::-1]

@@ -164,9 +164,7 @@ class _Curves:
 
 
 def head_estimate(measure: HeadMeasure, value: float, n_pos: float, n_neg: float) -> MeanEstimate:
-    """Return a measure of the head, on n_pos and n_neg (effective) rows, as a mean of 0 and 1; of a lift the recall.
-    Local.
-    """
+    """Return a measure of the head on (effective) n_pos and n_neg rows as a mean of 0 and 1; of a lift, recall."""
     counted = n_pos
     if measure.family == "lift@share":
         value *= measure.level

@@ -20,9 +20,7 @@ from distsms.parallel.communicator import Communicator
 def decision_threshold(
     calls_positive: int | None, scores: Floats, labels: Labels, comm: Communicator, weights: Floats | None = None
 ) -> float:
-    """Return the smallest score with which a row is called positive: so that `calls_positive` rows are, in proportion
-    by weight, or 0 for None (see `distsms.losses.base.Loss`). **Collective.**
-    """
+    """Return the score from which `calls_positive` rows, in proportion by weight, are positive. **Collective.**"""
     if calls_positive is None:
         return 0.0
     k: float = calls_positive

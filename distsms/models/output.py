@@ -61,9 +61,7 @@ def write(
     verbatim: bool = False,
     further: Further = lambda scores: {},
 ) -> int:
-    """Write the scores of all ranks, in rank order, with the columns that `further` returns for scores (n,), from
-    equally many `parts` on each; return the number of rows. An old file is kept on failures. **Collective.**
-    """
+    """Write all ranks' scores and `further` columns, from equally many `parts`; return their number. **Collective.**"""
     # The column of ids must not have the name of another column.
     others = list(further(np.empty(0)))
     id_name = "id" if id_name in ("score", *others) else id_name

@@ -279,9 +279,7 @@ def _append(
     proximal: float,
     column: Floats,
 ) -> None:
-    """Append a variable to the `count` rows of the upper Cholesky factor; column (k,) is working space. A small
-    proximal term of each variable selects, between equal planes, the maximizer about nearest to the present point.
-    """
+    """Append a variable to the `count` rows of the upper Cholesky factor, with a small proximal term of its own."""
     row = Q[entering]
     constant = Q[origin, origin] - row[origin]
     for i in range(count):

@@ -43,9 +43,7 @@ def suits(objective: Objective, settings: Settings) -> bool:
 
 
 def start(objective: Objective, settings: Settings) -> tuple[Floats | None, float]:
-    """Return the start, (p,), alike on every rank, None if w = 0 is about as good or no rank has both classes in
-    memory; and its seconds. **Collective.** Three vectors (p,), and about 24 bytes for each local row.
-    """
+    """Return the start (p,), alike on every rank, None if w = 0 is as good; and its seconds. **Collective.**"""
     comm, loss = objective.comm, objective.losses[0]
     lam, p = settings.lam, objective.p
     w, lag, none = np.zeros(p), np.zeros(p), np.empty(0, np.intp)

@@ -26,9 +26,7 @@ class Html(str):
 
 
 def element(tag: str, *parts: str, **attributes: str) -> Html:
-    """Return an HTML element, such as "p". Parts that are no `Html` are escaped; in paragraphs `backquotes` mark code.
-    Names of attributes lose a trailing underscore, and others become hyphens.
-    """
+    """Return an HTML element, such as "p", whose parts are escaped unless they are `Html`; `backquotes` mark code."""
     written = "".join(f' {name.rstrip("_").replace("_", "-")}="{escape(value)}"' for name, value in attributes.items())
     content = "".join(part if isinstance(part, Html) else escape(part) for part in parts)
     if tag == "p":

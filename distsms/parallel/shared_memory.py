@@ -82,9 +82,7 @@ class OnePerRank(Replica):
 
 
 class OnePerNode(Replica):
-    """One copy per node, in shared memory, for which only the node's first rank, its leader, communicates. There is a
-    barrier, of processes and of memory (MPI 3.1, section 11.4), before a rank writes, and before a rank reads.
-    """
+    """One copy per node, for which the node's first rank communicates; with barriers (MPI 3.1, section 11.4)."""
 
     def __init__(self, comm: MPICommunicator, k: int, length: int, nodes: Sequence[tuple[int, ...]]) -> None:
         self._comm, self._nodes = comm, nodes

@@ -62,9 +62,7 @@ def recording(
     resume: bool = False,
     identity: Mapping[str, Any] | None = None,
 ) -> Iterator[RunRecorder]:
-    """Open the files of a run (see `RunOptions`), lock the folder, and close them at the end; `identity` must be that
-    of a run that is resumed. Raises InputError on all ranks if files cannot be written or resumed. **Collective.**
-    """
+    """Open the files of a run (see `RunOptions`) of this identity; close them at the end. **Collective.**"""
     kept, notes, identity = None, list[str](), identity or {}
     with contextlib.ExitStack() as closing:
         with comm.fail_together():

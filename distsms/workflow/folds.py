@@ -210,9 +210,7 @@ def hold_out(by: str, fold_keys: NDArray[Any], labels: NDArray[np.int8], parts: 
 
 
 def _leftovers(shares: NDArray[np.float64], left: NDArray[np.int64], folds: int, seed: int) -> NDArray[np.int64]:
-    """Return the folds, from 0 on, of groups that could not be dealt out evenly, composition by composition: `left` of
-    each, with `shares` (2, compositions) of all positive and of all negative rows.
-    """
+    """Return the folds, from 0 on, of the `left` groups of each composition, of `shares` (2, compositions)."""
     kind = np.repeat(np.arange(len(left)), left)
     a, b = shares[:, kind]
     # Larger groups come first; among groups within a factor of 2 in size the seed decides the order, so that it makes
