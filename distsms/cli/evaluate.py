@@ -76,14 +76,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="K",
         help="Also give precision@K and recall@K (default: for the K that the model was trained for, if any).",
     )
-    parser.add_argument(
-        "--at",
-        metavar="CONDITION",
-        type=condition,
-        action="append",
-        default=[],
-        help=f"Find the threshold for a condition: {CONDITIONS}. May be repeated.".replace("%", "%%"),
-    )
+    add_conditions(parser)
     parser.add_argument(
         "--within-groups",
         choices=WEIGHTINGS,
@@ -96,6 +89,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_threads(parser)
     add_old_names(parser, on="test")
     parser.set_defaults(check=_check)
+
+
+def add_conditions(parser: argparse.ArgumentParser, shown: str = "") -> None:
+    """Add --at; `shown` says where else the threshold goes."""
+    text = f"Find the threshold for a condition{shown}: {CONDITIONS}. May be repeated.".replace("%", "%%")
+    parser.add_argument("--at", metavar="CONDITION", type=condition, action="append", default=[], help=text)
 
 
 def add_intervals(parser: argparse.ArgumentParser) -> None:

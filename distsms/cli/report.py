@@ -6,10 +6,9 @@ import argparse
 from typing import TYPE_CHECKING
 
 from distsms.base.errors import EXIT_OK
-from distsms.base.measures import CONDITIONS
-from distsms.cli.evaluate import add_intervals, add_reading, options, reading
+from distsms.cli.evaluate import add_conditions, add_intervals, add_reading, options, reading
 from distsms.cli.terminal import Speaker
-from distsms.cli.types import add_old_names, add_threads, condition
+from distsms.cli.types import add_old_names, add_threads
 
 if TYPE_CHECKING:
     from distsms.parallel.communicator import Communicator
@@ -58,17 +57,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--path", metavar="FOLDER", help="A folder of `distsms path` (default: the folder of the model, if it is one)."
     )
     parser.add_argument("--baseline", metavar="FOLDER", help="A folder of `distsms baseline`.")
-    parser.add_argument(
-        "--at",
-        metavar="CONDITION",
-        type=condition,
-        action="append",
-        default=[],
-        help=(
-            "Find the threshold for a condition on these rows, and mark it on the curves: "
-            f"{CONDITIONS}. May be repeated."
-        ).replace("%", "%%"),
-    )
+    add_conditions(parser, " on these rows, and mark it on the curves")
     add_intervals(parser)
     add_reading(parser)
     add_threads(parser)
