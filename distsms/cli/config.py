@@ -32,13 +32,7 @@ def add_config(parser: argparse.ArgumentParser) -> None:
 
 
 def read(argv: Sequence[str]) -> tuple[str, dict[str, Any]]:
-    """Return the file that a command line names, and what it says; "" and nothing if it names none.
-
-    Raises
-    ------
-    ValueError
-        If the file cannot be read, or is no TOML; the message names it.
-    """
+    """Return the file that a command line names, and what it says; "" and nothing if none. Raises ValueError."""
     finder = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
     finder.add_argument("--config")
     try:
@@ -58,13 +52,8 @@ def read(argv: Sequence[str]) -> tuple[str, dict[str, Any]]:
 
 
 def apply(path: str, values: Mapping[str, Any], parser: argparse.ArgumentParser, argv: Sequence[str]) -> None:
-    """Let the values of a file take the place of the parser's defaults, unless the command line says the same or the
-    opposite itself.
-
-    Raises
-    ------
-    ValueError
-        If there is no such option, or its value is wrong; the message names the file and the option.
+    """Let the values of a file take the place of defaults, unless the command line says the same or the opposite
+    itself. Raises ValueError, with the names of file and option, if one is wrong.
     """
     said = {word.partition("=")[0] for word in argv if word.startswith("-")}
     known = [action for action in parser._actions if action.dest not in ("config", "help")]

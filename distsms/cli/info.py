@@ -161,11 +161,12 @@ def _usages(models: list[dict[str, Any]]) -> str:
     phases = list(dict.fromkeys(phase for usage in usages for phase in usage.get("seconds", {})))
     rows = []
     for model, usage in zip(models, usages, strict=True):
-        count, seconds = model.get("evaluations") or 1, usage.get("seconds", {})
-        here = usage.get("evaluations", count)
-        counted = str(count) if here == count else f"{here} of {count}"
+        evaluations, seconds = model.get("evaluations") or 1, usage.get("seconds", {})
+        last_start = usage.get("evaluations", evaluations)
+        shown = str(evaluations) if last_start == evaluations else f"{last_start} of {evaluations}"
         rows.append(
-            [model["model"], str(model.get("ranks", "-")), counted, _number((model.get("seconds") or 0.0) / count, 3)]
+            [model["model"], str(model.get("ranks", "-")), shown]
+            + [_number((model.get("seconds") or 0.0) / evaluations, 3)]
             + [_number(seconds.get(phase), 3) for phase in phases]
             + [format_bytes(usage[name]) if name in usage else "-" for name in ("bytes_sent", "peak_memory")]
         )
@@ -176,8 +177,7 @@ def _usages(models: list[dict[str, Any]]) -> str:
 
 
 def _status(model: dict[str, Any]) -> str:
-    """Return how training ended, with "vacuous" for no better than chance; in older models, "J(0)" for J near that at w
-    = 0."""
+    """Return how training ended, and whether its model is vacuous; in older models, whether J is near J(0)."""
     J, at_zero = model.get("J"), model.get("J_at_zero")
     remark = ", vacuous" if model.get("vacuous") else ""
     if "vacuous" not in model and J is not None and at_zero is not None and (1 - 1e-3) * at_zero <= J:

@@ -1,13 +1,10 @@
 """What attributes, pairs of attributes and columns contribute to the scores of a model.
 
-A model on the columns as they are is a sum of a term for each column of the table: that of a category adds up its
-columns of 0 and 1. A model on bins and crosses is a sum of tables: s(x) = intercept + sum_a f_a(c_a) + sum_ab f_ab(c_a,
-c_b) + ..., where each f_a has the mean 0 over the rows, and each f_ab over the rows of each code of a and of b: what a
-cross says of a single attribute is in the table of this attribute (`distsms.features.bins`).
-
-The *share* of a term f is Cov(f, s) / Var(s); the shares of all terms add up to 1, and a term that works against the
-others has one below 0. For trees, f is the sum of the steps from the mean of a node to that of its child over the
-splits on a column. All follows from X'r and X'(r s), where r has the weights of the rows: one pass, and two vectors.
+A model on the columns as they are is a sum of a term for each column of the table. On bins and crosses, s(x) =
+intercept + sum_a f_a(c_a) + sum_ab f_ab(c_a, c_b), with tables of the mean 0 over the rows, f_ab over those of each
+code (`distsms.features.bins`). The *share* of a term f, Cov(f, s) / Var(s), may be below 0; all add up to 1. For trees,
+f is the sum of steps from a node's mean to its child's over splits on a column. All follows from X'r and X'(r s), r the
+weights of the rows: one pass, and two vectors.
 """
 
 from __future__ import annotations
@@ -41,10 +38,9 @@ _SHOWN = 8
 
 
 class ColumnSums:
-    """Sums over rows for each column of a model on features. It is a `scoring.Watch`.
-
-    `n` is the number or the weight of the rows, `score` and `square` sum the scores and their squares; for each column,
-    `rows` (p,) has its sum over the rows, and `scores` (p,) that of its product with the scores.
+    """Sums over rows for each column of a model on features, as a `scoring.Watch`: `n` rows by weight, the sums `score`
+    of scores and `square` of their squares, and for each column `rows` (p,), its sum, and `scores` (p,), that of its
+    products.
     """
 
     def __init__(self) -> None:
@@ -295,10 +291,7 @@ def _terms(
 
 
 def _tables(bins: Bins, vector: Floats, total: float | None) -> tuple[list[Floats], list[Floats]]:
-    """Return the tables of attributes and of pairs in a vector of a number for each column.
-
-    There each has a place behind its last code, for rows without a code: 0, or what completes `total` or the margins.
-    """
+    """Return tables of attributes and pairs in a vector (columns,), each with a place for rows without a code."""
     blocks = bins.code_map.blocks if isinstance(bins.code_map, Crosses) else bins.code_map
     mains = [
         np.append(table, 0.0 if total is None else total - table.sum())

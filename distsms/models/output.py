@@ -1,9 +1,7 @@
-"""Write scores to a file part by part, in the order of the rows, with the names of the rows if they have names.
-
-`.csv` and `.tsv` have a header and a line for each row; `.parquet` and `.pq` the same columns; `.npy` the scores alone;
-`.h5` and `.hdf5` datasets `scores` and `ids`; any other file and "-" plain text: a name and a tab, if there is one, and
-the score. Further columns come after the score, but not in `.npy`. Names are harmless for a terminal and a spreadsheet
-unless they are to be verbatim. Endings of other formats, such as `.json` and `.gz`, are refused.
+"""Write scores to a file part by part, in the order of the rows, with the names of the rows if they have names: `.csv`,
+`.tsv`, `.parquet`, `.pq`, `.npy` (scores alone), `.h5`, `.hdf5`, and text for others but endings of other formats.
+Further columns come after the score. Names are harmless for a terminal and a spreadsheet unless they are to be
+verbatim.
 """
 
 from __future__ import annotations
@@ -73,10 +71,8 @@ def write(
     further: Further = lambda scores: {},
     texts: Sequence[str] = (),
 ) -> int:
-    """Write the scores of all ranks, in rank order, part after part, and return the number of rows. **Collective.**
-
-    Every rank has equally many `parts`. `further` returns further columns by name, from scores (n,); `texts` are the
-    names of the columns of texts that the parts have. An old file is kept if it cannot be written, or `parts` raises.
+    """Write all ranks' scores, `further` columns and the `texts` of these names that the parts have; return the number of
+    rows. Every rank has equally many `parts`. **Collective.**
     """
     # The column of ids must not have the name of another column.
     others = [*further(np.empty(0)), *texts]

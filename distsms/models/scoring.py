@@ -78,10 +78,7 @@ def score(
     options: InputOptions = AS_TRAINED,
     watch: Watch | None = None,
 ) -> ScoredRows:
-    """Score this rank's share of a data set, a file, a pattern of files, or a folder of tables. **Collective.**
-
-    The models take the same columns, labels and row normalization; the rows are read once, and `watch` sees them.
-    """
+    """Score this rank's share of files by models of the same columns; `watch` sees all. **Collective.**"""
     return in_range(_score_as_weighted(models, path, comm, options, watch), comm)
 
 
@@ -148,10 +145,8 @@ def score_in_parts(
     notes: list[str] | None = None,
     watch: Watch | None = None,
 ) -> Iterator[ScoresPart]:
-    """Yield the scores and the names (None if there are none) of the rows, part by part. **Collective.**
-
-    In each step, and all must be taken, every rank yields one part, perhaps empty, in the order of the ranks; then
-    `progress` is called. At the end `notes` gets what readers left out. Raises InputError as `score` does.
+    """Yield the scores and names (or None) of the rows; all ranks must take all parts, in rank order in each step,
+    after which `progress` is called. At the end `notes` gets what readers left out. **Collective.**
     """
     row = 0
     reading = _Pass([model], path, options, in_turns=True, watch=watch, notes=[] if notes is None else notes)

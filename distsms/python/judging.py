@@ -97,7 +97,7 @@ def predict(
     ranks = ranks_of(comm, locals())
     reading = InputOptions(ignore_new_features, labelled=False, zero_based=zero_based)
     with speaking_python():
-        predicted = scoring.predict(PredictRequest(model, _unlabelled(data), reading), ranks)
+        predicted = scoring.predict(PredictRequest(model, _rows(data, False), reading), ranks)
     warn(ranks, (), predicted.notes)
     assert predicted.scores is not None
     return predicted.scores
@@ -175,7 +175,7 @@ def evaluate(
             if not models:
                 raise InputError("there is no model to evaluate", everywhere=True)
             request = EvaluateRequest(
-                models, _labelled(data, weight, group), measures, further.reading(weight=weight, group=group)
+                models, _rows(data, True, weight, group), measures, further.reading(weight=weight, group=group)
             )
         evaluated = judging.evaluate(request, ranks)
     warn(ranks, evaluated.warnings, evaluated.notes)
@@ -266,7 +266,7 @@ def contributions(
     reading = InputOptions(ignore_new_features, labelled=False, zero_based=zero_based, weight=column)
     with speaking_python():
         with ranks.fail_together():
-            rows = None if data is None else _unlabelled(data, weight)
+            rows = None if data is None else _rows(data, False, weight)
         return judging.contributions_of(PredictRequest(model, rows, reading), ranks)
 
 
@@ -329,7 +329,7 @@ def report(
             further = _Settings.of("report", settings)
             request = ReportRequest(
                 model,
-                _labelled(data, weight, group),
+                _rows(data, True, weight, group),
                 EvaluationOptions(level=level, replicates=further.bootstrap, seed=further.seed, at=_conditions(at)),
                 output,
                 figures=figures,
@@ -373,28 +373,16 @@ class _Settings:
         )
 
 
-def _labelled(data: Any, weight: Any, group: Any) -> Any:
-    """Return labelled rows as a request has them. Raises InputError for names of columns of arrays, and the reverse."""
-    if isinstance(data, str | os.PathLike) or is_frame(data):
-        if not all(isinstance(each, str | None) for each in (weight, group)):
-            raise InputError(COLUMNS_OR_ARRAYS, everywhere=True)
+def _rows(data: Any, labelled: bool, weight: Any = None, group: Any = None) -> Any:
+    """Return rows as a request has them. Raises InputError for names of columns of arrays, and the reverse."""
+    frame, columns = is_frame(data), [each for each in (weight, group) if each is not None]
+    if (frame or isinstance(data, str | os.PathLike)) and all(isinstance(each, str) for each in columns):
         return data
-    if any(isinstance(each, str) for each in (weight, group)):
+    # A table without labels may have an array of weights.
+    if any(isinstance(each, str) for each in columns) or isinstance(data, str | os.PathLike) or (frame and labelled):
         raise InputError(COLUMNS_OR_ARRAYS, everywhere=True)
-    X, y = in_memory.pair(data)
+    X, y = in_memory.pair(data) if labelled else (data, None)
     return Arrays(X, y, weights=weight, groups=group)
-
-
-def _unlabelled(data: Any, weight: Any = None) -> Any:
-    """Return rows without labels as a request has them; the weights of a table may be a column or an array."""
-    in_file, column = isinstance(data, str | os.PathLike), isinstance(weight, str | None)
-    if in_file and not column:
-        raise InputError(COLUMNS_OR_ARRAYS, everywhere=True)
-    if in_file or (is_frame(data) and column):
-        return data
-    if isinstance(weight, str):
-        raise InputError(COLUMNS_OR_ARRAYS, everywhere=True)
-    return Arrays(data, None, weights=weight)
 
 
 def _conditions(at: str | Sequence[str]) -> tuple[Condition, ...]:

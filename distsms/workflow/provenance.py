@@ -29,11 +29,7 @@ DATA_KEYS = ("n", "p", "nnz", "n_pos", "n_neg")
 
 
 def versions(load_mpi: bool = False) -> dict[str, str]:
-    """Return the versions of distsms and of the libraries that it uses, without starting MPI or PETSc. Local.
-
-    mpi4py and petsc4py are "not loaded" unless they were, or `load_mpi`: loading MPI without starting it would keep the
-    caller's own program from using it.
-    """
+    """Return the versions of distsms and its libraries, of MPI and PETSc only if loaded, or with `load_mpi`. Local."""
     libraries = {
         "distsms": __version__,
         "python": sys.version.split()[0],
