@@ -219,7 +219,7 @@ def reasons(
     ranks = ranks_of(comm, locals())
     reading = InputOptions(ignore_new_features, labelled=False)
     with speaking_python():
-        predicted = scoring.predict(PredictRequest(model, _unlabelled(data), reading, reasons=count), ranks)
+        predicted = scoring.predict(PredictRequest(model, _rows(data, False), reading, reasons=count), ranks)
     assert predicted.reasons is not None
     return predicted.reasons
 
