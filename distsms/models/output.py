@@ -71,8 +71,8 @@ def write(
     further: Further = lambda scores: {},
     texts: Sequence[str] = (),
 ) -> int:
-    """Write all ranks' scores, `further` columns and the `texts` of these names that the parts have; return the number of
-    rows. Every rank has equally many `parts`. **Collective.**
+    """Write all ranks' scores, `further` columns and the `texts` of these names that the parts have; return the number
+    of rows. Every rank has equally many `parts`. **Collective.**
     """
     # The column of ids must not have the name of another column.
     others = [*further(np.empty(0)), *texts]
