@@ -102,7 +102,7 @@ def _stage_again(
     store: EntriesInMemory | None = None,
 ) -> dataset.StagedShard:
     """Write rows of a staged shard to another one, of the same kind and number, in a folder. Local."""
-    entries = None if store is None else store.add(rows.X, rows.X.data)
+    entries = None if store is None or rows.X is None else store.add(rows.X, rows.X.data)
     X, in_memory = (rows.X, False) if entries is None else (entries, True)
     return dataset.stage_shard(folder, shard.number, X, shard.form, rows.ids, metadata, rows.codes, in_memory)
 

@@ -236,15 +236,15 @@ def _entries(X: Any, form: ShardForm, path: Path) -> _CsrEntries | None:
     pieces = [_canonical(piece) for piece in (X if isinstance(X, list) else [X])]
     if any(piece.indices.min(initial=0) < 0 for piece in pieces):
         raise InputError(f"{path}: a column index is negative.")
-    data = [finite(piece.data, form.dtype, path) for piece in pieces]
+    values = [finite(piece.data, form.dtype, path) for piece in pieces]
     starts = accumulate((piece.nnz for piece in pieces), initial=0)
     ends = [piece.indptr[1:].astype(np.int64) + start for piece, start in zip(pieces, starts, strict=False)]
     return _CsrEntries(
         np.concatenate([np.zeros(1, np.int64), *ends]),
         [piece.indices for piece in pieces],
-        data,
+        values,
         max((int(piece.indices.max(initial=-1)) + 1 for piece in pieces), default=0),
-        not all(bool(np.all(values == 1)) for values in data),
+        not all(bool(np.all(part == 1)) for part in values),
     )
 
 

@@ -58,6 +58,11 @@ class Batch(NamedTuple):
         """Its part of the size of the range that it is from: bytes of text, or rows."""
         return self.n if self.n_bytes is None else self.n_bytes
 
+    def beside(self, other: Batch) -> Batch:
+        """Return these columns, and those of another batch of the same rows that have other names."""
+        columns: Any = self.columns
+        return self._replace(columns=columns.beside(other.columns), padded=self.padded | other.padded)
+
 
 class ParquetFiles:
     """Parquet files with the same columns, in any order. `declared` are columns that the file calls categories."""

@@ -57,16 +57,16 @@ class Numbers(NamedTuple):
 
 
 class PlainColumns(Mapping[str, Any]):
-    """The columns of a batch of text: m columns of finite numbers, `values` (m, n) with `gaps` (m,), and `others`."""
+    """The columns of a batch of text: m columns of finite numbers, an array (m, n) with `gaps` (m,), and `others`."""
 
     def __init__(
-        self, names: Sequence[str], values: NDArray[np.float64], gaps: NDArray[np.int64], others: Mapping[str, Any]
+        self, names: Sequence[str], array: NDArray[np.float64], gaps: NDArray[np.int64], others: Mapping[str, Any]
     ) -> None:
-        self.names, self.values, self.gaps, self.others = list(names), values, gaps, dict(others)
+        self.names, self.array, self.gaps, self.others = list(names), array, gaps, dict(others)
         self.places = {name: k for k, name in enumerate(names)}
 
     def __getitem__(self, name: str) -> Any:
-        return self.others[name] if name in self.others else pa.array(self.values[self.places[name]])
+        return self.others[name] if name in self.others else pa.array(self.array[self.places[name]])
 
     def __iter__(self) -> Iterator[str]:
         return iter((*self.names, *self.others))
@@ -76,14 +76,14 @@ class PlainColumns(Mapping[str, Any]):
 
     @property
     def nbytes(self) -> int:
-        return self.values.nbytes + sum(column.nbytes for column in self.others.values())
+        return self.array.nbytes + sum(column.nbytes for column in self.others.values())
 
     def beside(self, others: PlainColumns) -> PlainColumns:
         """Return these columns, and of others of the same rows those that have other names."""
         places = [place for name, place in others.places.items() if name not in self]
         return PlainColumns(
             [*self.names, *(others.names[place] for place in places)],
-            np.concatenate((self.values, others.values[places])) if places else self.values,
+            np.concatenate((self.array, others.array[places])) if places else self.array,
             np.concatenate((self.gaps, others.gaps[places])),
             {**others.others, **self.others},
         )
@@ -93,7 +93,7 @@ class PlainColumns(Mapping[str, Any]):
             return None
         places = np.array([self.places[name] for name in names], np.intp)
         same = len(names) == len(self.places) and np.array_equal(places, np.arange(len(names)))
-        values = self.values if same else self.values[places]  # which is a copy
+        values = self.array if same else self.array[places]  # which is a copy
         return Numbers(values.T, np.arange(len(names)), self.gaps[places], True, {})
 
 
@@ -104,7 +104,7 @@ def numbers(columns: Mapping[str, Any], names: Sequence[str], among: Sequence[st
     arrays, positions, marks = [], [], {}
     for k, name in enumerate(names):
         if isinstance(columns, PlainColumns) and name in columns.places:
-            arrays.append(columns.values[columns.places[name]])
+            arrays.append(columns.array[columns.places[name]])
             positions.append(k)
             continue
         column = columns[name]

@@ -58,7 +58,7 @@ class CsvFiles:
         self._separators, self._starts = dict[str, str](), dict[str, int]()  # of the first row, in bytes
         self._hints = dict[str, str]()  # of another separator
         self._kept = KeptBatches(folder)
-        self._words: set[str] | None = None  # columns that do not only hold numbers, as far as text was read
+        self._words: frozenset[str] | None = None  # columns that do not only hold numbers, as far as text was read
         self.headers = {path: self._header(path) for path in paths}
         self.names = self.headers[self.paths[0]]
 
@@ -82,12 +82,14 @@ class CsvFiles:
             return {name for name in names if name not in metadata and as_numbers(name)}
 
         def absent(path: str, offset: int) -> list[str]:
-            texts, numbers = self._kept.texts_and_numbers((path, offset))
-            there = texts | (numbers & numeric())
+            if (kept := self._kept.find((path, offset))) is None:
+                return required
+            there = kept.texts | (numeric() & set(kept.numbers))
             return [name for name in required if name not in there]
 
         def skip(path: str, offset: int) -> int:
-            return 0 if absent(path, offset) else self._kept.length((path, offset))
+            kept = self._kept.find((path, offset))
+            return 0 if kept is None or absent(path, offset) else kept.batch.n_bytes or 0
 
         for byte_range in share:
             path = byte_range.path
@@ -99,9 +101,7 @@ class CsvFiles:
                 if to_parse:
                     position = BatchPosition(path, offset + len(text) - len(body))
                     parsed = self._parse(body, position, to_parse, numeric())._replace(n_bytes=len(text))
-                    beside = parsed.columns if batch is None else parsed.columns.beside(batch.columns)
-                    padded = parsed.padded if batch is None else parsed.padded | batch.padded
-                    batch = parsed._replace(columns=beside, padded=padded)
+                    batch = parsed if batch is None else parsed.beside(batch)
                 assert batch is not None
                 if keep_bytes:
                     self._kept.add((path, offset), batch, keep_bytes)
@@ -199,7 +199,7 @@ class CsvFiles:
         begin = text[: text.find(b"\n", SAMPLE_BYTES) + 1]
         if self._words is None and numeric and begin and (sample := self._read_plain(begin, position, names, numeric)):
             self._words = sample.words
-        plain = self._read_plain(text, position, names, set(numeric) - (self._words or set()))
+        plain = self._read_plain(text, position, names, set(numeric).difference(self._words or ()))
         if plain is None:
             strings = self._read(text, position, names)
             texts = {name: self._clean(column, delimiter) for name, column in strings.items()}
@@ -213,7 +213,7 @@ class CsvFiles:
         texts = {name: self._clean(column, delimiter) for name, column in plain.texts.items()}
         doubtful = sorted(plain.words)  # they may be numbers in other spellings
         numbers = {doubtful[k] for k in columns.numbers(texts, doubtful).positions}
-        self._words = (self._words or set()) | (plain.words - numbers)
+        self._words = (self._words or frozenset()) | (plain.words - numbers)
         plain_columns = columns.PlainColumns(plain.names, values, gaps, texts)
         written = self._written(plain.texts, delimiter)
         return Batch(position, plain_columns, values.shape[1], padded=plain.padded, written=written)

@@ -144,10 +144,10 @@ def _is_missing(text, start, end, missing):  # type: ignore[no-untyped-def]
     word = np.uint64(0)
     for k in range(end - 1, start - 1, -1):
         word = word << _BYTE | np.uint64(byte_at(text, k))
+    equal = False
     for mark in missing:
-        if mark == word:
-            return True
-    return False
+        equal |= mark == word
+    return equal
 
 
 @njit(**UNCOUNTED)

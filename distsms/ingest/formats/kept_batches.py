@@ -7,7 +7,7 @@ import os
 import shutil
 import tempfile
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import IO, Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -16,20 +16,19 @@ from distsms.ingest.formats.arrow import Batch
 from distsms.ingest.formats.columns import PlainColumns, narrow
 
 ROOM = 4
-"""Batches are written to a file only where the disk has room for so many times their bytes, since shards follow."""
+"""Batches are written to the file only where the disk has room for so many times their bytes, since shards follow."""
 Place = tuple[str, int]
 """A file, and the offset of a block in its text."""
 
 
-class StoredBatch(NamedTuple):
-    """A batch whose columns are in the file, at these bytes: numbers, then texts in Arrow's format for streams."""
+class KeptBatch(NamedTuple):
+    """A batch, and the names of its columns; if it is in the file, at the bytes start..stop - 1, it has no columns."""
 
-    batch: Batch  # without its columns
-    names: list[str]  # of the columns of numbers
-    gaps: Any
-    others: frozenset[str]
-    first: int
-    stop: int
+    batch: Batch
+    texts: frozenset[str]
+    numbers: list[str]
+    start: int = 0
+    stop: int = 0
 
 
 class KeptBatches:
@@ -37,63 +36,53 @@ class KeptBatches:
 
     def __init__(self, folder: Path | None) -> None:
         """Take the folder of the file; without it, only as many batches are kept as fit into memory."""
-        self._folder, self._file, self._end, self._bytes = folder, None, 0, 0
-        self._in_memory, self._stored = dict[Place, Batch](), dict[Place, StoredBatch]()
+        self._folder, self._end, self._bytes = folder, 0, 0
+        self._file: IO[bytes] | None = None
+        self._batches = dict[Place, KeptBatch]()
+
+    def find(self, place: Place) -> KeptBatch | None:
+        return self._batches.get(place)
 
     def add(self, place: Place, batch: Batch, most_bytes: float) -> None:
         """Keep a batch, in memory if all batches there then take at most so many bytes."""
-        columns = batch.columns
+        columns: Any = batch.columns
         others = {name: narrow(column) for name, column in columns.others.items()}
-        columns = PlainColumns(columns.names, columns.values, columns.gaps, others)
-        batch = batch._replace(columns=columns, written={}, metadata={})
-        if self._bytes + batch.columns.nbytes <= most_bytes:
-            self._in_memory[place] = batch
-            self._bytes += batch.columns.nbytes
-        elif self._folder is not None:
+        columns = PlainColumns(columns.names, columns.array, columns.gaps, others)
+        kept = KeptBatch(batch._replace(written={}, metadata={}), frozenset(others), columns.names)
+        if self._bytes + columns.nbytes <= most_bytes:
+            self._batches[place] = kept._replace(batch=kept.batch._replace(columns=columns))
+            self._bytes += columns.nbytes
+        elif self._folder is not None and shutil.disk_usage(self._folder).free >= ROOM * (self._end + columns.nbytes):
             with contextlib.suppress(OSError):  # then the text is read again
-                self._store(place, batch)
-
-    def texts_and_numbers(self, place: Place) -> tuple[frozenset[str], frozenset[str]]:
-        """Return the columns of texts and of numbers that were kept of a block."""
-        if batch := self._in_memory.get(place):
-            return frozenset(batch.columns.others), frozenset(batch.columns.names)
-        stored = self._stored.get(place)
-        return (stored.others, frozenset(stored.names)) if stored else (frozenset(), frozenset())
-
-    def length(self, place: Place) -> int:
-        """Return the bytes of a block's text; 0 if nothing of it was kept."""
-        batch = self._in_memory.get(place) or (place in self._stored and self._stored[place].batch)
-        return batch.n_bytes or 0 if batch else 0
+                start, self._end = self._end, self._write(columns)
+                empty = PlainColumns([], columns.array[:0], columns.gaps, {})
+                of_file = kept._replace(batch=kept.batch._replace(columns=empty), start=start, stop=self._end)
+                self._batches[place] = of_file
 
     def take(self, place: Place) -> Batch | None:
         """Return what was kept of a block, and keep it no more."""
-        if batch := self._in_memory.pop(place, None):
-            self._bytes -= batch.columns.nbytes
-            return batch
-        if (stored := self._stored.pop(place, None)) is None:
+        if (kept := self._batches.pop(place, None)) is None:
             return None
+        columns: Any = kept.batch.columns
+        if kept.start == kept.stop:
+            self._bytes -= columns.nbytes
+            return kept.batch
         assert self._file is not None
-        content = os.pread(self._file.fileno(), stored.stop - stored.first, stored.first)
-        m, n = len(stored.names), stored.batch.n
-        values = np.frombuffer(content, np.float64, m * n).reshape(m, n)
+        content = os.pread(self._file.fileno(), kept.stop - kept.start, kept.start)
+        shape = len(kept.numbers), kept.batch.n
+        values = np.frombuffer(content, np.float64, shape[0] * shape[1]).reshape(shape)
         record = pa.ipc.open_stream(pa.py_buffer(content).slice(values.nbytes)).read_next_batch()
         others = dict(zip(record.schema.names, record.columns, strict=True))
-        if not self._stored:
-            self._file, self._end = self._file.close(), 0
-        return stored.batch._replace(columns=PlainColumns(stored.names, values, stored.gaps, others))
+        return kept.batch._replace(columns=PlainColumns(kept.numbers, values, columns.gaps, others))
 
-    def _store(self, place: Place, batch: Batch) -> None:
-        columns = batch.columns
-        if shutil.disk_usage(self._folder).free < ROOM * (self._end + columns.nbytes):
-            return
+    def _write(self, columns: PlainColumns) -> int:
+        """Write numbers, and texts in Arrow's format for streams, behind what is there; return where they end."""
         if self._file is None:
-            self._file = tempfile.TemporaryFile(dir=self._folder)
-        first = self._file.seek(self._end)
-        self._file.write(np.ascontiguousarray(columns.values))
+            self._file = tempfile.TemporaryFile(dir=self._folder)  # noqa: SIM115 - as long as this object
+        self._file.seek(self._end)
+        self._file.write(np.ascontiguousarray(columns.array).data)
         record = pa.record_batch(columns.others)
         with pa.ipc.new_stream(self._file, record.schema) as stream:
             stream.write_batch(record)
         self._file.flush()
-        self._end = self._file.tell()
-        names, others = columns.names, frozenset(columns.others)
-        self._stored[place] = StoredBatch(batch._replace(columns={}), names, columns.gaps, others, first, self._end)
+        return self._file.tell()
