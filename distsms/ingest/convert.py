@@ -84,8 +84,8 @@ def convert(
     source = [{"name": Path(path).name, "bytes": size} for path, size in zip(inputs, sizes, strict=True)]
     n_shares = _n_shares(sum(sizes), comm.size, writing.n_shards)
     folder = next(folder for folder in (directory.absolute(), *directory.absolute().parents) if folder.is_dir())
-    reading_here = replace(reading, n_shares=n_shares, folder=folder, rows_stay=writing.in_memory)
-    reader = open_reader(inputs, reading_here, comm)
+    workspace = reading.workspace._replace(folder=folder, rows_stay=writing.in_memory)
+    reader = open_reader(inputs, replace(reading, n_shares=n_shares, workspace=workspace), comm)
     if reader.sequences is not None and like is not None and reading.encoding is None:
         raise InputError(f"{option('like', like)}: that data set has no sequences, as {inputs[0]} has", True)
     if reader.sequences is not None and (n_features is not None or writing.normalize not in (None, "none")):
@@ -250,7 +250,7 @@ class _Conversion:
         staged, store = list[staging.Staged](), None
         plain = writing.compression == "none" and writing.dtype in ("float32", "float64") and not self._coded()
         if writing.in_memory and plain and (comm.size == 1 or n_bytes >= FEW_BYTES):
-            n_reserved = entries_in_memory.room(n_bytes, len(comm.node_ranks()))
+            n_reserved = entries_in_memory.room(n_bytes, len(comm.node_ranks()), reader.kept_bytes)
             store = EntriesInMemory.reserve(n_reserved, writing.dtype)
         form = ShardForm(writing.dtype, writing.compression, self._coded(), writing.durable)
         scratch = None if store is not None or self._coded() else EntriesInMemory.reserve(SHARD_BYTES, writing.dtype)

@@ -144,10 +144,12 @@ def open_array(
     return storage.open_array(file[name], raw, compression, storage.read_checksums(file[name], digest))
 
 
-def room(n_bytes: int, neighbours: int) -> int:
-    """Return the bytes that entries of temporary shards may take on a rank with so many `neighbours` on its node."""
+def room(n_bytes: int, neighbours: int, held: int = 0) -> int:
+    """Return the bytes that entries of temporary shards may take on a rank with so many `neighbours` on its node, each
+    of which holds bytes that it will give back."""
     addresses = resource.getrlimit(resource.RLIMIT_AS)[0]
-    limits = [_SHARE * memory.available(), 12 * _ENTRIES_OF_BYTE * max(n_bytes, 2**20)]
+    available = memory.available(held=neighbours * held)
+    limits = [_SHARE * available, 12 * _ENTRIES_OF_BYTE * max(n_bytes, 2**20)]
     limits += [] if addresses == resource.RLIM_INFINITY else [_SHARE_OF_ADDRESSES * addresses]
     return int(min(limits) / neighbours)
 

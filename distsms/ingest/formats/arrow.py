@@ -67,7 +67,7 @@ class Batch(NamedTuple):
 class ParquetFiles:
     """Parquet files with the same columns, in any order. `declared` are columns that the file calls categories."""
 
-    compressed = True
+    compressed, kept_bytes = True, 0
 
     def __init__(self, paths: Sequence[str], cells: Cells = USUAL) -> None:
         self.paths, self.cells = list(paths), cells

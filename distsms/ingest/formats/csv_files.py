@@ -62,6 +62,11 @@ class CsvFiles:
         self.headers = {path: self._header(path) for path in paths}
         self.names = self.headers[self.paths[0]]
 
+    @property
+    def kept_bytes(self) -> int:
+        """The memory of batches that wait for another reading."""
+        return self._kept.nbytes
+
     def plan(self, n_shares: int) -> list[list[text_files.ByteRange]]:
         return text_files.plan(self.paths, n_shares)
 

@@ -12,11 +12,14 @@ from typing import IO, Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
+from distsms.base import memory
 from distsms.ingest.formats.arrow import Batch
 from distsms.ingest.formats.columns import PlainColumns, narrow
 
 ROOM = 4
 """Batches are written to the file only where the disk has room for so many times their bytes, since shards follow."""
+GIVE_BACK = 2**28
+"""The bytes of batches that are taken before their memory is given back to the system."""
 Place = tuple[str, int]
 """A file, and the offset of a block in its text."""
 
@@ -36,7 +39,8 @@ class KeptBatches:
 
     def __init__(self, folder: Path | None) -> None:
         """Take the folder of the file; without it, only as many batches are kept as fit into memory."""
-        self._folder, self._end, self._bytes = folder, 0, 0
+        self._folder, self._end, self._taken = folder, 0, 0
+        self.nbytes = 0  # of batches in memory
         self._file: IO[bytes] | None = None
         self._batches = dict[Place, KeptBatch]()
 
@@ -49,9 +53,9 @@ class KeptBatches:
         others = {name: narrow(column) for name, column in columns.others.items()}
         columns = PlainColumns(columns.names, columns.array, columns.gaps, others)
         kept = KeptBatch(batch._replace(written={}, metadata={}), frozenset(others), columns.names)
-        if self._bytes + columns.nbytes <= most_bytes:
+        if self.nbytes + columns.nbytes <= most_bytes:
             self._batches[place] = kept._replace(batch=kept.batch._replace(columns=columns))
-            self._bytes += columns.nbytes
+            self.nbytes += columns.nbytes
         elif self._folder is not None and shutil.disk_usage(self._folder).free >= ROOM * (self._end + columns.nbytes):
             with contextlib.suppress(OSError):  # then the text is read again
                 start, self._end = self._end, self._write(columns)
@@ -65,7 +69,11 @@ class KeptBatches:
             return None
         columns: Any = kept.batch.columns
         if kept.start == kept.stop:
-            self._bytes -= columns.nbytes
+            self.nbytes -= columns.nbytes
+            self._taken += columns.nbytes
+            if self._taken > GIVE_BACK:  # else the memory of batches would still be held beside that of rows
+                memory.give_back()
+                self._taken = 0
             return kept.batch
         assert self._file is not None
         content = os.pread(self._file.fileno(), kept.stop - kept.start, kept.start)

@@ -58,11 +58,11 @@ class TableReader(Reader):
             if options.table is not None:
                 names = [column.name for column in options.table.columns]
             known_names = [name for name in names if name]
-            self.files: Any = open_files(paths, options.split_names(()).cells, known_names, options.folder)
+            self.files: Any = open_files(paths, options.split_names(()).cells, known_names, options.workspace.folder)
             table = self._check_names(options.table)
         self.compressed = self.files.compressed
         self.table = table or self._survey(comm)
-        self.n_columns, self.has_ids = self.table.p, self.table.id is not None
+        self.n_columns, self.has_ids, self.kept_bytes = self.table.p, self.table.id is not None, self.files.kept_bytes
 
     def plan(self, n_shares: int) -> list[list[Any]]:
         return self.files.plan(n_shares)
@@ -192,8 +192,10 @@ class TableReader(Reader):
             shares = [part for part in self.plan(n_shares) if part]
             share = [part for k in of_rank(len(shares), comm) for part in shares[k]]
             keep_bytes = min(KEPT_BYTES, available() / (KEPT_SHARE * neighbours))
-            if self.options.rows_stay:
+            if self.options.workspace.rows_stay:
                 keep_bytes = available() / (KEPT_WITH_ROWS * neighbours)
+            if (allowed := self.options.workspace.memory) is not None:
+                keep_bytes = min(keep_bytes, allowed / KEPT_SHARE)
             meter.begin("looking at the columns", share)
             weight = self.options.weight
             metadata = [weight] if weight else []
