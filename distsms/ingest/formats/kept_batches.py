@@ -59,7 +59,7 @@ class KeptBatches:
         elif self._folder is not None and shutil.disk_usage(self._folder).free >= ROOM * (self._end + columns.nbytes):
             with contextlib.suppress(OSError):  # then the text is read again
                 start, self._end = self._end, self._write(columns)
-                empty = PlainColumns([], columns.array[:0], columns.gaps, {})
+                empty = PlainColumns([], np.empty((0, batch.n)), columns.gaps, {})
                 of_file = kept._replace(batch=kept.batch._replace(columns=empty), start=start, stop=self._end)
                 self._batches[place] = of_file
 
