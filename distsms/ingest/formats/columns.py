@@ -267,8 +267,6 @@ def dictionary_encode(column: Any) -> tuple[Any, Any]:
 
 def hash_strings(column: Any, seed: int = 0) -> NDArray[np.uint32]:
     """Return MurmurHash3 of each string, in UTF-8, (n,); that of "" where it is missing."""
-    if is_encoded(column):
-        return of_rows(hash_strings(column.dictionary, seed), column, hash_strings(pa.array([""]), seed)[0])
     filled = pc.fill_null(pc.cast(column, pa.large_string()), "")
     if not len(filled):
         return np.empty(0, np.uint32)
@@ -324,8 +322,6 @@ def as_codes(column: Any, version: int = VERSION) -> Any:
 
 def codes(column: Any, categories: Sequence[str]) -> Any:
     """Return the number of each row's category, (n,) int64; -1 for none. Truth values have any spelling."""
-    if is_encoded(column):
-        return of_rows(codes(column.dictionary, categories), column, -1)
     places = _index(column, categories)
     if {category.lower() for category in categories} <= {"true", "false"}:
         numbers = {category.lower(): k for k, category in enumerate(categories)}
