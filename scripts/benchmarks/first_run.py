@@ -1,0 +1,93 @@
+"""Measure what compiling costs the first run of a command in an environment that was just installed.
+
+    . scripts/environment
+    python -m scripts.benchmarks.first_run                      # each command, with an empty cache, and then again
+    python -m scripts.benchmarks.first_run table fit --kernels  # some of them, with the seconds of each kernel
+
+The data are small and drawn, so nearly all of the difference between the two runs is compiling. Seconds are the
+processor's. A kernel has a version for each combination of types of its arguments; `inner` are those of Numba itself.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import runpy
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from numba.core import event
+
+from scripts.compare.tables import markdown
+from scripts.precompile import FIRST, command, make_data, run
+
+
+class Compilations(event.Listener):  # type: ignore[misc]
+    """The versions of kernels that this process compiles, each with its seconds of the processor."""
+
+    def __init__(self) -> None:
+        self.versions: list[dict[str, Any]] = []
+        self._begun: list[float] = []  # when each of those began that are being compiled: one may need others
+
+    def on_start(self, event: Any) -> None:
+        self._begun.append(time.process_time())
+
+    def on_end(self, event: Any) -> None:
+        seconds = time.process_time() - self._begun.pop()
+        self._begun = [begun + seconds for begun in self._begun]  # what this took is not counted again
+        kernel, types = event.data["dispatcher"].py_func, ", ".join(map(str, event.data["args"]))
+        name = f"{kernel.__module__}.{kernel.__qualname__}"
+        self.versions.append({"kernel": name, "types": types, "seconds": seconds})
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("names", nargs="*", metavar="COMMAND", help=f"{', '.join(FIRST)}; all without any")
+    parser.add_argument("--kernels", action="store_true", help="also print what is compiled, by kernel")
+    args = parser.parse_args()
+    lines, compiled = [], []
+    with tempfile.TemporaryDirectory() as folder:
+        make_data(Path(folder))
+        for name in args.names or FIRST:
+            first, second = (measured(FIRST[name], Path(folder), name) for _ in range(2))
+            versions = sorted(first["versions"], key=lambda version: -float(version["seconds"]))
+            ours = [version for version in versions if version["kernel"].startswith("distsms.")]
+            seconds = first["seconds"], second["seconds"], first["seconds"] - second["seconds"]
+            lines.append([name, *(f"{s:.1f}" for s in seconds), str(len(ours)), str(len(versions) - len(ours))])
+            compiled.append(f"\n## {name}\n")
+            compiled += [f"{version['seconds']:.3f}  {version['kernel']}({version['types']})" for version in versions]
+    print(markdown(["command", "first run [s]", "second run [s]", "difference [s]", "versions", "inner"], lines))
+    if args.kernels:
+        print("\n".join(compiled))
+
+
+def measured(words: str, folder: Path, cache: str) -> dict[str, Any]:
+    """Run a command in a new process; return its seconds of the processor, and what it compiled."""
+    os.environ["NUMBA_CACHE_DIR"] = str(folder / f"cache-{cache}")
+    out = folder / "measured.json"
+    run([sys.executable, "-m", "scripts.benchmarks.first_run", "--child", str(out), *command(words)[1:]], folder)
+    return json.loads(out.read_text())  # type: ignore[no-any-return]
+
+
+def _child(out: str, *words: str) -> None:
+    """Run a module, after `-m`, or a file, with its arguments, and write what it compiled."""
+    compilations = Compilations()
+    event.register("numba:compile", compilations)
+    is_module = words[0] == "-m"
+    sys.argv = list(words[is_module:])
+    try:
+        (runpy.run_module if is_module else runpy.run_path)(sys.argv[0], run_name="__main__")
+    finally:
+        record = {"seconds": time.process_time(), "versions": compilations.versions}
+        Path(out).write_text(json.dumps(record))
+
+
+if __name__ == "__main__":
+    if sys.argv[1:2] == ["--child"]:
+        _child(*sys.argv[2:])
+    else:
+        main()
