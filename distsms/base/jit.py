@@ -23,7 +23,7 @@ import stat
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import CodeType, ModuleType
 from typing import Any, NamedTuple
@@ -98,6 +98,14 @@ def njit(**options: Any) -> Callable[[Callable[..., Any]], Any]:
     return decorate
 
 
+def is_compiled(kernel: Any, arguments: Sequence[Any]) -> bool:
+    """Return whether there is a version of a kernel for such arguments, in this process or in the cache."""
+    if not isinstance(kernel, Dispatcher):
+        return True
+    signature = tuple(map(numba.typeof, arguments))
+    return signature in kernel.overloads or kernel._cache.find(signature, kernel.targetctx.codegen()) is not None
+
+
 class _Cache(NullCache):  # type: ignore[misc]
     """The versions of a kernel in the folders of the cache."""
 
@@ -107,12 +115,19 @@ class _Cache(NullCache):  # type: ignore[misc]
     def load_overload(self, signature: Any, target: Any) -> Any:
         """Return a version, or None, without what Numba imports to compile, its Python and NumPy, which takes 0.2 s."""
         rtsys.initialize(target)
-        name = self._name(signature, target.codegen())
+        content = self.find(signature, target.codegen())
+        with contextlib.suppress(Exception):  # whatever it is, the version is compiled again
+            return content and CompileResult._rebuild(target, *pickle.loads(content))  # noqa: S301 - ours
+        return None
+
+    def find(self, signature: Any, codegen: Any) -> bytes | None:
+        """Return the content of a version's file, if it is ours and whole."""
+        name = self._name(signature, codegen)
         for folder in _places(os.environ.get("NUMBA_CACHE_DIR")).to_read:
-            with contextlib.suppress(Exception):  # whatever it is, the version is compiled again
+            with contextlib.suppress(OSError):
                 content = (folder / name).read_bytes()
                 if _is_ours(folder / name) and hashlib.sha256(content[:-_DIGEST]).digest() == content[-_DIGEST:]:
-                    return CompileResult._rebuild(target, *pickle.loads(content))  # noqa: S301 - ours
+                    return content[:-_DIGEST]
         return None
 
     def save_overload(self, signature: Any, compiled: Any) -> None:

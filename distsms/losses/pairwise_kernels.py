@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from distsms.base.jit import njit, weight_of
+from distsms.base.jit import UNCOUNTED, njit, weight_of
 from distsms.base.typing import Floats
 
 TINY = 5e-324
@@ -89,7 +89,7 @@ class Buffers(NamedTuple):
         return Buffers(np.empty(n), weights, np.empty(CHUNK + 1, rows.dtype), np.empty(batch, np.uint16), ends)
 
 
-@njit(error_model="numpy")  # nothing is divided by zero, so Numba need not test for it
+@njit(error_model="numpy", **UNCOUNTED)  # nothing is divided by zero, so Numba need not test for it
 def tabulate(q: Floats, weights: Floats | None, nu: float, table: Table) -> tuple[int, int]:
     """Fill the table for sorted q and no points so far; return d and the number of edges."""
     value, end, weight, smooth = table.value, table.end, table.gamma, nu > 0.0
@@ -182,14 +182,12 @@ def _bucket(x: float, m: int, below: float, above: float) -> int:
     return int(x if x < top else top)
 
 
-@njit(error_model="numpy")
+@njit(error_model="numpy", **UNCOUNTED)
 def add_points(scores, rows, weights, sign, offset, nu, m, table, factor, out, buffers):  # type: ignore[no-untyped-def]
     """Add points to the table and to the sums; see `pairwise.SortedClass.add_points`.
 
     Returns the sums over all pairs of max(0, t), of its Huber hinge, and of beta.
     """
-    if len(buffers.slice_of) > 0:
-        return _add_by_slices(scores, rows, weights, sign, offset, nu, m, table, factor, out, buffers)
     lowest, hinge_sum, huber_sum, beta_sum = table.edges[0, START], 0.0, 0.0, 0.0
     points, point_weights, places = buffers.points, buffers.weights, buffers.rows
     for begin in range(0, len(rows), CHUNK):
@@ -210,8 +208,8 @@ def add_points(scores, rows, weights, sign, offset, nu, m, table, factor, out, b
     return hinge_sum, huber_sum, beta_sum
 
 
-@njit(error_model="numpy")
-def _add_by_slices(scores, rows, weights, sign, offset, nu, m, table, factor, out, buffers):  # type: ignore[no-untyped-def]
+@njit(error_model="numpy", **UNCOUNTED)
+def add_by_slices(scores, rows, weights, sign, offset, nu, m, table, factor, out, buffers):  # type: ignore[no-untyped-def]
     """Do what `add_points` does where the table is larger than the caches.
 
     The points of a batch are brought together by slices of the table, so that each slice is in the caches while its
@@ -251,7 +249,7 @@ def _add_by_slices(scores, rows, weights, sign, offset, nu, m, table, factor, ou
     return hinge_sum, huber_sum, beta_sum
 
 
-@njit(error_model="numpy")
+@njit(error_model="numpy", **UNCOUNTED)
 def _pair(points, weights, nu, m, table, factor):  # type: ignore[no-untyped-def]
     """Add points, each above the lowest q, and replace each by factor gamma_b (and its weight).
 
@@ -289,7 +287,7 @@ def _pair(points, weights, nu, m, table, factor):  # type: ignore[no-untyped-def
     return hinge_sum, huber_sum, beta_sum
 
 
-@njit(error_model="numpy")
+@njit(error_model="numpy", **UNCOUNTED)
 def walk(nu: float, d: int, table: Table) -> None:
     """Compute gamma of each value, from the highest to the lowest.
 
@@ -318,7 +316,7 @@ def walk(nu: float, d: int, table: Table) -> None:
         gamma[i] = full + (t_sum / nu if inside > 0 else 0.0)
 
 
-@njit(error_model="numpy")
+@njit(error_model="numpy", **UNCOUNTED)
 def _sum_by_values(d: int, table: Table) -> None:
     """Add up the points of edges by the values at which their windows begin and end; see ENTER and so on.
 
@@ -342,7 +340,7 @@ def _sum_by_values(d: int, table: Table) -> None:
         edges[max(j - 1, 0), PASS] = passed
 
 
-@njit()
+@njit(**UNCOUNTED)
 def write_gamma(value, gamma, q, rows, factor, weights, out):  # type: ignore[no-untyped-def]
     """See `pairwise.SortedClass.write_gamma`."""
     i = 0
@@ -352,7 +350,7 @@ def write_gamma(value, gamma, q, rows, factor, weights, out):  # type: ignore[no
         out[rows[j]] = factor * weight_of(weights, rows[j]) * gamma[i]
 
 
-@njit()
+@njit(**UNCOUNTED)
 def divide(scores, rows, sign, offset, cut, below, above):  # type: ignore[no-untyped-def]
     """List the rows with offset + sign score <= cut in `below`, and the others in `above`.
 

@@ -27,7 +27,6 @@ from distsms.matrix.blocks import Part
 
 Array = NDArray[Any]
 Values = Array | None
-Order = Array | None
 
 AHEAD = np.uint64(256)  # how many entries ahead to prefetch columns and values
 NEXT = np.uint64(128)  # how many entries ahead to prefetch what a column names; fewer, since its column must be there
@@ -41,8 +40,8 @@ class Runs(NamedTuple):
 
     lengths: Array  # (runs,) unsigned: the length of the rows of each run
     counts: Array  # (runs,) uint8: the number of rows of each run, minus 1
-    # (n_local,) uint8: for each stored row, its original place in its block; None if the rows have not been reordered
-    order: Order
+    # (n_local,) uint8: for each stored row, its original place in its block; empty if the rows have not been reordered
+    order: Array
     block: int  # rows of a block, a power of 2
 
 
@@ -63,14 +62,14 @@ def _prefetch(_: Any, array: Any, i: Any) -> Any:
     return types.void(array, i), generate
 
 
-@njit()
+@njit(inline="always")
 def _value(values: Values, k: Any) -> Any:
     if values is None:
         return 1.0
     return np.float64(values[k])
 
 
-@njit()
+@njit(inline="always")
 def _fetch(columns: Array, values: Values, k: Any) -> None:
     _prefetch(columns, k + AHEAD)  # type: ignore[call-arg]
     if values is not None:
@@ -92,12 +91,10 @@ def _foresee(vector, columns, k, reach, count):  # type: ignore[no-untyped-def]
             _prefetch(vector, np.uint64(columns[k + NEXT + np.uint64(i)]))
 
 
-@njit()
-def _place(order: Order, block: int, q: Any) -> Any:
+@njit(inline="always")
+def _place(order: Array, block: int, q: Any) -> Any:
     """Return the original index of the row that is stored at place q."""
-    if order is None:
-        return q
-    return (q & -block) + order[q]
+    return (q & -block) + order[q] if len(order) else q
 
 
 @njit()
@@ -233,7 +230,7 @@ def add_rows(
                 out[columns[k]] += c * _value(values, k)
 
 
-@njit()
+@njit(inline="always")
 def factor_of(factors: Array, i: Any) -> Any:
     """Return the factor of row i; 1 if there are no factors."""
     if len(factors):
