@@ -31,7 +31,7 @@ from typing import Any, NamedTuple
 import llvmlite
 import numba
 import numpy as np
-from numba.core import event
+from numba.core import event, types
 from numba.core.caching import NullCache
 from numba.core.compiler import CompileResult
 from numba.core.dispatcher import Dispatcher
@@ -93,9 +93,16 @@ def njit(**options: Any) -> Callable[[Callable[..., Any]], Any]:
         # Numba has no public interface for this. If a future release renames it, each start compiles.
         if isinstance(getattr(dispatcher, "_cache", None), NullCache):
             dispatcher._cache = _Cache(dispatcher)
+        if isinstance(dispatcher, Dispatcher):
+            dispatcher.get_call_template = _without_literals(dispatcher.get_call_template)
         return dispatcher
 
     return decorate
+
+
+def _without_literals(template: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a method for which the number that a variable begins with is no type, which would cost a version."""
+    return lambda args, kws: template(tuple(map(types.unliteral, args)), kws)
 
 
 def is_compiled(kernel: Any, arguments: Sequence[Any]) -> bool:

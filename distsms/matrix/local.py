@@ -30,8 +30,8 @@ nonzero if at most one in _FEW is. About _SAMPLE coefficients are examined.
 """
 _SORTED = 2**10
 """Number of blocks that are sorted at a time."""
-SMALL, SOON = 2**17, 500
-"""Up to so many entries, NumPy computes until there were so many products, unless the kernels are compiled already."""
+SMALL, SOON = 2**19, 2**26
+"""Up to so many entries, NumPy computes until products have taken so many, unless the kernels are compiled already."""
 
 
 def index_dtype(nnz: int, p: int) -> Any:
@@ -91,7 +91,7 @@ class SparseRows(LocalRows):
         of_dot = indices, values, self._runs, Part(0, 0), np.empty(0), np.empty(0)
         by_numpy = self._nnz <= SMALL and not is_compiled(kernel.dot_rows, of_dot)
         self._loops: Any = plain if by_numpy else kernel
-        self._products = 0
+        self._multiplied = 0
         threads = threads or thread_count()
         parts = _parts(lengths, starts, self._nnz, block, threads)
         super().__init__((len(lengths), p), parts, threads, (indices, values), source)
@@ -157,8 +157,8 @@ class SparseRows(LocalRows):
         return RowEntries(columns, values, edges[0], edges[1], *self._factors_or_none(rows))
 
     def _dot(self, part: Part, entries: Entries, w: Floats, out: Floats) -> None:
-        self._products += 1
-        if self._products > SOON:
+        self._multiplied += part.stop - part.start
+        if self._multiplied > SOON:
             self._loops = kernel
         self._loops.dot_rows(*entries, self._runs, part, w, out)
 

@@ -78,7 +78,7 @@ def test_a_version_in_the_cache_is_loaded_without_the_compiler(tmp_path):
 
 
 def test_seconds_of_nested_compilations_count_once(monkeypatch):
-    times = iter([10.0, 11.0, 12.0, 15.0, 20.0, 21.0])
+    times = iter([10.0, 15.0, 20.0, 21.0])
     monkeypatch.setattr(jit, "time", SimpleNamespace(monotonic=lambda: next(times)))
     compiling = jit._Compiling()
     for told in ("start", "start", "end", "end", "start", "end"):
@@ -149,7 +149,7 @@ def test_the_user_is_told_once_while_kernels_are_compiled_for_long(monkeypatch, 
 def kernel(tmp_path, monkeypatch):
     """Returns a new dispatcher of the same kernel, which has the number of calls that were compiled."""
     monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path / "cache"))
-    monkeypatch.setattr(jit, "_OF_PROGRAM", tmp_path / "compiled")
+    monkeypatch.setattr(jit, "_OF_PROGRAM", Path(__file__, "compiled"))
 
     def sevenfold(x):
         return 7 * x
@@ -205,6 +205,7 @@ def test_a_cache_where_others_can_write_is_not_used(kernel, tmp_path, capfd):
 def test_what_was_compiled_with_the_program_is_found(kernel, tmp_path, monkeypatch):
     """As in an image: a folder that nobody can write to, whoever runs the program."""
     kernel()
+    monkeypatch.setattr(jit, "_OF_PROGRAM", tmp_path / "compiled")
     (tmp_path / "cache" / "distsms").rename(tmp_path / "compiled")
     (tmp_path / "cache").rmdir()
     assert kernel() == 0

@@ -82,7 +82,7 @@ def test_numpy_computes_the_same_to_the_bit(kind, dtype, seed, n_local, p, densi
 
 def test_kernels_take_over_after_many_products(monkeypatch):
     monkeypatch.setattr(local, "SMALL", 2**10)
-    monkeypatch.setattr(local, "SOON", 2)
+    monkeypatch.setattr(local, "SOON", 20)
     monkeypatch.setattr(local, "is_compiled", lambda kernel, arguments: False)
     rows = hold("sparse", draw_rows(1, 5, 4, 0.5))
     before = rows.margins(np.ones(4))

@@ -123,7 +123,7 @@ def test_replicates_draw_rows_whatever_they_weigh(comm, monkeypatch, margin):
     wanted = []
     for b in range(20):
         times = np.zeros((1, len(scores)), np.int64)
-        bootstrap._tabulate(hashing.row_keys(np.arange(150), 7), np.arange(150), np.array([b]), times)
+        bootstrap.tabulate(hashing.row_keys(np.arange(150), 7), np.arange(150), np.array([b]), times, None)
         drawn = times[0] > 0
         wanted.append(ranking.prbep(scores[drawn], labels[drawn], ALONE, (times[0] * weights)[drawn]))
     own = [local_part(array, comm) for array in (scores, labels, np.arange(150))]
