@@ -143,7 +143,7 @@ class SparseRows(LocalRows):
             places = np.full(n, -1, np.int32)
             places[rows] = np.arange(len(rows))
         edges = np.zeros((2, n if rows is None else len(rows)), np.int64)
-        kernel.find_rows(self._runs, n, places, edges[0], edges[1])
+        self._loops.find_rows(self._runs, n, places, edges[0], edges[1])
         (columns, values), shifts = self._in_memory(rows)
         edges += shifts
         return RowEntries(columns, values, edges[0], edges[1], *self._factors_or_none(rows))

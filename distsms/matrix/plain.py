@@ -42,6 +42,13 @@ class _Stored:
         return factors[self.rows] if len(factors) else np.ones(len(self.rows))
 
 
+def find_rows(runs: Runs, n: int, places: Array | None, begins: Array, ends: Array) -> None:
+    rows = _Stored(runs, Part(0, n), np.empty(0, np.uint16), None)
+    k = rows.rows if places is None else places[rows.rows]
+    stops, kept = np.cumsum(rows.lengths), k >= 0
+    begins[k[kept]], ends[k[kept]] = (stops - rows.lengths)[kept], stops[kept]
+
+
 def arrange_rows(
     stored: Array, stored_values: Values, runs: Runs, part: Part, begin: Array, columns: Array, values: Values
 ) -> None:

@@ -27,7 +27,7 @@ LEVELS = 3  # how often a bracket is divided before its extremes are computed
 SAME = 1e-7  # positions in a bucket with at most this standard deviation, in buckets, are probably equal
 MOVES_WIDE = 1.0  # the first bracket extends to both sides of the last place by this many times its last change,
 ROWS_WIDE = 128  # and by so much that it contains about this many rows
-FEW = 2**14  # up to so many rows of all ranks are sorted by each of them
+FEW = 2**17  # up to so many rows of all ranks are sorted by each of them
 
 
 class BucketSearch:

@@ -21,7 +21,7 @@ from distsms.base.wording import Message, option
 
 _STRIP = 2**12
 """Rows whose hashes stay in a cache."""
-FEW = 2**17
+FEW = 2**19
 """NumPy does for up to so many entries or keys what is compiled for more."""
 MANY, ONE_ROW = 0.05, 0.01
 """Folds by rows are misleading if more than the share MANY of the rows have an equal row, and no row makes up the share

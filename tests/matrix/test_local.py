@@ -74,6 +74,8 @@ def test_numpy_computes_the_same_to_the_bit(kind, dtype, seed, n_local, p, densi
             assert rows._loops is loops
             rows.row_factors = rows.lengths() if normalized else rows.row_factors
             of_entries = [each for each in rows._entries if each is not None]
+            found = [rows.row_entries(), rows.row_entries(np.flatnonzero(c))]
+            of_entries += [edges for each in found for edges in (each.begins, each.ends)]
             products = [rows.margins(w), rows.transposed_times(c), rows.lengths(), *rows.columns()]
             results.append([*of_entries, *products, np.array(rows.largest_terms(w))])
     for ours, theirs in zip(*results, strict=True):
