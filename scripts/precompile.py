@@ -79,9 +79,9 @@ def command(words: str) -> list[str]:
     return [sys.executable, *(["fit.py"] if words == "fit" else ["-m", "distsms", *words.split()])]
 
 
-def run(words: list[str], folder: Path) -> None:
-    """Run a command in a folder; end this program if it fails."""
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+def run(words: list[str], folder: Path, **variables: str) -> None:
+    """Run a command in a folder, with these variables of the environment; end this program if it fails."""
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), **variables}
     done = subprocess.run(words, cwd=folder, env=environment, capture_output=True, text=True, check=False)
     if done.returncode not in (0, 8):
         sys.exit(f"{' '.join(words)}: exit code {done.returncode}\n{done.stdout}{done.stderr}")

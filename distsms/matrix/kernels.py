@@ -57,14 +57,14 @@ def _prefetch(_: Any, array: Any, i: Any) -> Any:
     return types.void(array, i), generate
 
 
-@njit(inline="always")
+@njit()
 def _value(values: Values, k: Any) -> Any:
     if values is None:
         return 1.0
     return np.float64(values[k])
 
 
-@njit(inline="always")
+@njit()
 def _fetch(columns: Array, values: Values, k: Any) -> None:
     _prefetch(columns, k + AHEAD)  # type: ignore[call-arg]
     if values is not None:
@@ -86,7 +86,7 @@ def _foresee(vector, columns, k, reach, count):  # type: ignore[no-untyped-def]
             _prefetch(vector, np.uint64(columns[k + NEXT + np.uint64(i)]))
 
 
-@njit(inline="always")
+@njit()
 def _place(order: Array, block: int, q: Any) -> Any:
     """Return the original index of the row that is stored at place q."""
     return (q & -block) + order[q] if len(order) else q
@@ -225,7 +225,7 @@ def add_rows(
                 out[columns[k]] += c * _value(values, k)
 
 
-@njit(inline="always")
+@njit()
 def factor_of(factors: Array, i: Any) -> Any:
     """Return the factor of row i; 1 if there are no factors."""
     if len(factors):

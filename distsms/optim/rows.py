@@ -31,7 +31,7 @@ def number_at(numbers: Any, k: Any) -> Any:
     return np.float64(numbers[k])
 
 
-@njit(inline="always")
+@njit()
 def _term(rows: RowEntries, k: Any, begin: Any, w: Floats) -> Any:
     j = column_of(rows.columns, k, begin)
     return number_at(rows.values, k) * number_at(rows.column_factors, j) * w[j]

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import runpy
 import sys
 import tempfile
@@ -55,7 +54,7 @@ def main() -> None:
         for name in args.names or FIRST:
             first, second = (measured(FIRST[name], Path(folder), name) for _ in range(2))
             versions = sorted(first["versions"], key=lambda version: -float(version["seconds"]))
-            ours = [version for version in versions if version["kernel"].startswith("distsms.")]
+            ours = kernels_of(versions)
             seconds = first["seconds"], second["seconds"], first["seconds"] - second["seconds"]
             lines.append([name, *(f"{s:.1f}" for s in seconds), str(len(ours)), str(len(versions) - len(ours))])
             compiled.append(f"\n## {name}\n")
@@ -65,11 +64,16 @@ def main() -> None:
         print("\n".join(compiled))
 
 
+def kernels_of(versions: list[dict[str, Any]]) -> list[str]:
+    """Return the kernels of the package among these versions, by their names."""
+    return [version["kernel"] for version in versions if version["kernel"].startswith("distsms.")]
+
+
 def measured(words: str, folder: Path, cache: str) -> dict[str, Any]:
     """Run a command in a new process; return its seconds of the processor, and what it compiled."""
-    os.environ["NUMBA_CACHE_DIR"] = str(folder / f"cache-{cache}")
     out = folder / "measured.json"
-    run([sys.executable, "-m", "scripts.benchmarks.first_run", "--child", str(out), *command(words)[1:]], folder)
+    child = [sys.executable, "-m", "scripts.benchmarks.first_run", "--child", str(out), *command(words)[1:]]
+    run(child, folder, NUMBA_CACHE_DIR=str(folder / f"cache-{cache}"))
     return json.loads(out.read_text())  # type: ignore[no-any-return]
 
 

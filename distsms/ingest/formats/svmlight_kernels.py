@@ -45,7 +45,7 @@ def count_lines(text: NDArray[np.uint8]) -> tuple[int, int]:
     return newlines, colons
 
 
-@njit(inline="always")
+@njit(**UNCOUNTED)
 def byte_at(text: NDArray[np.uint8], i: int) -> Any:
     """Return text[i]. An unsigned place needs no test of whether it counts from the end."""
     return text[np.uint64(i)]
@@ -88,7 +88,7 @@ def _divide(mantissa: int, power: float) -> tuple[bool, float]:
     return (q + (term - change)) == value and (q + (term + change)) == value, value
 
 
-@njit(inline="always")
+@njit(**UNCOUNTED)
 def digit_at(text: NDArray[np.uint8], i: int) -> Any:
     """Return the digit at i, below 0 or above 9 if there is none; as int64, for NumPy 2 without Numba."""
     return np.int64(byte_at(text, i)) - _ZERO
