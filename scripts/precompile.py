@@ -1,15 +1,16 @@
 """Compile what usual commands need, so that nobody waits for it: in the image of a container, and after the set-up.
 
     . scripts/environment
-    python -m scripts.precompile [FOLDER]
+    python -m scripts.precompile
 
-The versions of kernels are written to FOLDER, or else to the cache of this user. The commands run on small drawn rows.
-In `distsms/compiled` of an installation they are found by everybody, also where that folder can only be read.
+The commands run on small drawn rows. What they compile is written to `distsms/compiled` of this clone, where everybody
+who runs the program finds it, also where nobody can write to it. It is machine code for the processor of this machine.
 """
 
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -29,11 +30,17 @@ FIRST = {
 MORE = (
     "train table.csv --label y --weight w --no-report",
     "train rows --measure prbep",
+    "train rows.svm --normalize l2",
     "train ones.svm",
-    "evaluate table.h5 table.csv",
-    "predict table.h5 table.csv --output scores.csv",
-    "path rows --lambdas 1,1e-1",
+    "evaluate rows.h5 rows.svm",
 )
+"""Others, with the loops that many rows need."""
+AT_ONCE = """
+import runpy
+from distsms.matrix import local
+local.SMALL = -1
+runpy.run_module("distsms", run_name="__main__", alter_sys=True)
+"""
 FIT = """
 import numpy, distsms
 rows = numpy.load("rows.npz")
@@ -42,12 +49,14 @@ distsms.SMSClassifier().fit(rows["X"], rows["y"])
 
 
 def main() -> None:
-    if len(sys.argv) > 1:
-        os.environ["NUMBA_CACHE_DIR"] = str(Path(sys.argv[1]).absolute())
     with tempfile.TemporaryDirectory() as folder:
+        os.environ["NUMBA_CACHE_DIR"] = folder
         make_data(Path(folder))
-        for words in (*FIRST.values(), *MORE):
+        for words in FIRST.values():
             run(command(words), Path(folder))
+        for words in MORE:
+            run([sys.executable, "-c", AT_ONCE, *words.split()], Path(folder))
+        shutil.copytree(Path(folder, "distsms"), ROOT / "distsms" / "compiled", dirs_exist_ok=True)
 
 
 def make_data(folder: Path, rows: int = 2000) -> None:
@@ -75,7 +84,7 @@ def make_data(folder: Path, rows: int = 2000) -> None:
 
 
 def command(words: str) -> list[str]:
-    """Return the command of an entry of `FIRST` or `MORE`."""
+    """Return the command of an entry of `FIRST`."""
     return [sys.executable, *(["fit.py"] if words == "fit" else ["-m", "distsms", *words.split()])]
 
 

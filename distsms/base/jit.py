@@ -140,6 +140,12 @@ class _Cache(NullCache):  # type: ignore[misc]
     def save_overload(self, signature: Any, compiled: Any) -> None:
         """Write a version. If that fails, because the disk is full, say, the next process compiles it again."""
         folder = _places(os.environ.get("NUMBA_CACHE_DIR")).to_write
+        if folder is None:
+            compiling.kept = False
+            _warn_once(
+                "kernels are compiled at each start, since neither the package's folder nor the home directory can "
+                "be written to; set NUMBA_CACHE_DIR to a writable folder to keep them"
+            )
         if folder is None or compiled.library.has_dynamic_globals:
             return
         name = self._name(signature, compiled.library.codegen)
@@ -226,12 +232,6 @@ def _places(named: str | None) -> _Places:
     if named or home.is_absolute():  # where nothing says where the home folder is, there is one named ~
         places.insert(0, Path(named or home, "distsms"))
     to_write = next(filter(_can_be_written, places), None)
-    if to_write is None:
-        compiling.kept = False
-        _warn_once(
-            "kernels are compiled at each start, since neither the package's folder nor the home directory can "
-            "be written to; set NUMBA_CACHE_DIR to a writable folder to keep them"
-        )
     return _Places([place for place in places if place.is_dir() and is_private(place)], to_write)
 
 

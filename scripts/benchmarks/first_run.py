@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import runpy
 import sys
 import tempfile
@@ -21,8 +22,12 @@ from typing import Any
 
 from numba.core import event
 
+from distsms.base import jit
 from scripts.compare.tables import markdown
 from scripts.precompile import FIRST, command, make_data, run
+
+CHILD = "--child", "--child-installed"
+"""The first argument of the process in which a command runs, without what was compiled with the program, and with it."""
 
 
 class Compilations(event.Listener):  # type: ignore[misc]
@@ -46,13 +51,15 @@ class Compilations(event.Listener):  # type: ignore[misc]
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("names", nargs="*", metavar="COMMAND", help=f"{', '.join(FIRST)}; all without any")
+    parser.add_argument("--installed", action="store_true", help="use what was compiled with the program")
+    parser.add_argument("--most", type=int, metavar="N", help="fail if a command compiles more kernels than this")
     parser.add_argument("--kernels", action="store_true", help="also print what is compiled, by kernel")
     args = parser.parse_args()
     lines, compiled = [], []
     with tempfile.TemporaryDirectory() as folder:
         make_data(Path(folder))
         for name in args.names or FIRST:
-            first, second = (measured(FIRST[name], Path(folder), name) for _ in range(2))
+            first, second = (measured(FIRST[name], Path(folder), name, args.installed) for _ in range(2))
             versions = sorted(first["versions"], key=lambda version: -float(version["seconds"]))
             ours = kernels_of(versions)
             seconds = first["seconds"], second["seconds"], first["seconds"] - second["seconds"]
@@ -62,6 +69,8 @@ def main() -> None:
     print(markdown(["command", "first run [s]", "second run [s]", "difference [s]", "versions", "inner"], lines))
     if args.kernels:
         print("\n".join(compiled))
+    if args.most is not None and any(int(line[-2]) > args.most for line in lines):
+        sys.exit(f"first_run: more than {args.most} kernels were compiled")
 
 
 def kernels_of(versions: list[dict[str, Any]]) -> list[str]:
@@ -69,16 +78,17 @@ def kernels_of(versions: list[dict[str, Any]]) -> list[str]:
     return [version["kernel"] for version in versions if version["kernel"].startswith("distsms.")]
 
 
-def measured(words: str, folder: Path, cache: str) -> dict[str, Any]:
+def measured(words: str, folder: Path, cache: str, installed: bool = False) -> dict[str, Any]:
     """Run a command in a new process; return its seconds of the processor, and what it compiled."""
     out = folder / "measured.json"
-    child = [sys.executable, "-m", "scripts.benchmarks.first_run", "--child", str(out), *command(words)[1:]]
+    child = [sys.executable, "-m", "scripts.benchmarks.first_run", CHILD[installed], str(out), *command(words)[1:]]
     run(child, folder, NUMBA_CACHE_DIR=str(folder / f"cache-{cache}"))
     return json.loads(out.read_text())  # type: ignore[no-any-return]
 
 
-def _child(out: str, *words: str) -> None:
+def _child(installed: bool, out: str, *words: str) -> None:
     """Run a module, after `-m`, or a file, with its arguments, and write what it compiled."""
+    jit._OF_PROGRAM = jit._OF_PROGRAM if installed else Path(os.devnull, "compiled")
     compilations = Compilations()
     event.register("numba:compile", compilations)
     is_module = words[0] == "-m"
@@ -91,7 +101,7 @@ def _child(out: str, *words: str) -> None:
 
 
 if __name__ == "__main__":
-    if sys.argv[1:2] == ["--child"]:
-        _child(*sys.argv[2:])
+    if len(sys.argv) > 2 and sys.argv[1] in CHILD:
+        _child(bool(CHILD.index(sys.argv[1])), *sys.argv[2:])
     else:
         main()
