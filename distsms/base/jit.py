@@ -89,11 +89,11 @@ def njit(**options: Any) -> Callable[[Callable[..., Any]], Any]:
 
     def decorate(function: Callable[..., Any]) -> Any:
         # No kernel is passed to another one as an argument, which is what C wrappers are for.
-        dispatcher = numba.njit(nogil=True, no_cfunc_wrapper=True, **options)(function)
+        make: Any = numba.njit
+        dispatcher = make(nogil=True, no_cfunc_wrapper=True, **options)(function)
         # Numba has no public interface for this. If a future release renames it, each start compiles.
         if isinstance(getattr(dispatcher, "_cache", None), NullCache):
             dispatcher._cache = _Cache(dispatcher)
-        if isinstance(dispatcher, Dispatcher):
             dispatcher.get_call_template = _without_literals(dispatcher.get_call_template)
         return dispatcher
 
@@ -107,10 +107,10 @@ def _without_literals(template: Callable[..., Any]) -> Callable[..., Any]:
 
 def is_compiled(kernel: Any, arguments: Sequence[Any]) -> bool:
     """Return whether there is a version of a kernel for such arguments, in this process or in the cache."""
-    if not isinstance(kernel, Dispatcher):
+    if not isinstance(getattr(kernel, "_cache", None), _Cache):
         return True
-    signature = tuple(map(numba.typeof, arguments))
-    return signature in kernel.overloads or kernel._cache.find(signature, kernel.targetctx.codegen()) is not None
+    signature, cache, codegen = tuple(map(numba.typeof, arguments)), kernel._cache, kernel.targetctx.codegen()
+    return signature in kernel.overloads or cache.find(signature, codegen) is not None
 
 
 class _Cache(NullCache):  # type: ignore[misc]

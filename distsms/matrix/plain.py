@@ -33,7 +33,7 @@ class _Stored:
         """Return the values times a number for each entry."""
         return numbers if self.values is None else self.values * numbers
 
-    def sums(self, terms: Floats) -> Floats:
+    def sums(self, terms: Floats) -> Array:
         """Return the sum of each row's terms."""
         return np.bincount(self.repeated(np.arange(len(self.rows))), terms, len(self.rows))
 

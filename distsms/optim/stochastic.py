@@ -63,7 +63,9 @@ def start(objective: Objective, settings: Settings) -> tuple[Floats | None, floa
         positives, negatives = np.split(places, [len(picked[0])])
         # 2) The length of the steps, from the mean distance of pairs.
         pairs = min([PAIRS, *map(len, picked)])
-        distances = squared_distances(rows, positives[:pairs], negatives[:pairs], p) if pairs else 0.0
+        distances = (
+            squared_distances(rows, positives[:pairs], negatives[:pairs], p) if rows is not None and pairs else 0.0
+        )
         total, number = comm.sum(np.array([distances, pairs]))
         # 3) Each rank descends on its rows; the start is the mean of the results.
         totals = np.zeros(p + 2)

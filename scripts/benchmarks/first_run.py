@@ -27,7 +27,7 @@ from scripts.compare.tables import markdown
 from scripts.precompile import FIRST, command, make_data, run
 
 CHILD = "--child", "--child-installed"
-"""The first argument of the process in which a command runs, without what was compiled with the program, and with it."""
+"""The first argument of the process of a command, without what was compiled with the program, and with it."""
 
 
 class Compilations(event.Listener):  # type: ignore[misc]
