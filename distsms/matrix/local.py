@@ -27,7 +27,7 @@ nonzero if at most one in _FEW is. About _SAMPLE coefficients are examined.
 """
 _SORTED = 2**10
 """Number of blocks that are sorted at a time."""
-SMALL, SOON = 2**19, 2**26
+SMALL, SOON = 2**19, 2**24
 """Up to so many entries, NumPy computes until products have taken so many, unless the kernels are compiled already."""
 
 
