@@ -1,0 +1,309 @@
+"""What one coefficient for each row proves of a risk, however the coefficients were found.
+
+An evaluation gives coefficients c and a constant d with R(v) >= <X'c, v> + d for every v (`distsms.losses.base`), and
+so does each mixture of evaluations. For given c, the largest such d is that of the conjugate R*, with the scores s,
+
+    d(c) = -R*(c) = min over s of  R(s) - <c, s>,    and -infinity where no plane has these coefficients.
+
+Let u_i = -c_i on P and v_j = c_j on N; both are >= 0, except for the pairwise square. `dual_bound` finds d(c):
+
+    error rate      u_i, v_i <= 2 a_i / A:                                  d = 1/2 sum (u + v)
+    logistic        q_i = u_i / a_i (v_i / a_i) <= 1, sum_i a_i = 1:        d = sum_i a_i H(q_i), H the entropy
+    PRBEP           u_i, v_i <= 2 a_i / A, sum u = sum v:                   d = A / (2 A+) sum u
+    ROCArea         u and v are the sums of the rows and columns of a matrix x with 0 <= x_ij <= a_i a_j / (A+ A-):
+                                                                            d = sum u
+    pauc@beta       the same with x_ij <= a_i a_j alpha_j / (A+ K), 0 <= alpha <= 1, sum_j a_j alpha_j <= K
+    within groups   the same in each group, with x_ij <= omega_g / m_g a_i a_j
+    pairwise square sum u = sum v = t, p_i the share of row i in its class:  d = t - t^2/2 - 1/2 sum_i p_i (|c_i / p_i| - t)^2
+    measures at K   u_i, v_i <= 2 tau / n, n/2 (sum v - sum u) = tau (K - n+), 0 <= tau <= 1: d = tau + (b - tau n+) / D
+                    with b = n/2 sum u, and D = K for precision and n+ for recall
+    F-beta          c is a mixture of labelings with b_k missed and c_k false positives, of weights pi_k:
+                                                                            d = sum_k pi_k Delta(b_k, c_k)
+
+Which sums u and v a matrix x has, the theorem of Gale and Ryser says (max-flow min-cut, see `share_of_pairs`). u and v
+of labelings: the k largest n/2 u_i add up to at most sum_k pi_k min(b_k, k), for each k, and all of them to sum_k pi_k
+b_k; likewise v. It is the base polytope of a sum of the rank functions min(b_k, |S|).
+
+Rounded coefficients fail these conditions by a little. So they are reduced until they fulfil them: cut at their limits,
+made equal in sum by reducing the larger side, and multiplied by a share theta <= 1, since c = 0 with d = 0 is a plane.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from distsms.base.errors import InputError
+from distsms.base.typing import Floats
+from distsms.parallel.communicator import Communicator
+
+EPS = float(np.finfo(float).eps)
+STEPS = 40
+"""Theta may be too small by 2^-STEPS."""
+CELLS = 2**15
+"""Rows are counted into so many ranges of their coefficients, where those of all ranks matter."""
+
+
+class Proved(NamedTuple):
+    """The plane <X'c, v> + d that coefficients prove, after they were reduced to possible ones."""
+
+    d: float
+    c: Floats  # (n_local,)
+
+
+class Limited(NamedTuple):
+    """Amounts of rows, and their caps."""
+
+    amounts: Floats
+    caps: Floats
+
+
+class Further(NamedTuple):
+    """What a measure needs besides the coefficients."""
+
+    alpha: Floats | None = None  # (n_local,): of pauc, the share to which each negative row counts
+    labelings: Floats | None = None  # (k, 3): of F-beta, the weight, missed and false positives of each labeling
+
+
+def dual_bound(loss: Any, c: Floats, further: Further = Further()) -> Proved:  # noqa: B008 - immutable
+    """Return what coefficients (n_local,) prove of the risk of a loss, one of the classes of its family.
+    **Collective.**
+
+    Raises InputError on all ranks if they have the wrong sign in a class, or are not finite.
+    """
+    family = loss.family.name
+    sides = _Sides(loss, c)
+    if not loss.family.closed_form:
+        sides.check()
+    if family == "normal-auc":
+        return sides.pairwise_square()
+    if family == "gauc":
+        return _within_groups(loss, sides.c)
+    if loss.family.compares_pairs or family == "pauc":
+        return sides.pairs(further.alpha)
+    if family == "f-beta":
+        return sides.labelings(further.labelings)
+    if loss.family.counts_rows:
+        return sides.at_k()
+    return sides.separate()
+
+
+class _Sides:
+    """u of the positive and v of the negative local rows, and their weights."""
+
+    def __init__(self, loss: Any, c: Floats) -> None:
+        self.loss, self.comm = loss, loss.comm
+        self.positive, self.negative = loss.positive, loss.negative
+        self.c = np.where(self.positive | self.negative, c, 0.0)
+        a = np.ones(len(c)) if loss.weights is None else loss.weights
+        self.u, self.v = -self.c[self.positive], self.c[self.negative]
+        self.a_pos, self.a_neg = a[self.positive], a[self.negative]
+
+    def check(self) -> None:
+        """Raise InputError for coefficients that no plane of the risk has. **Collective.**"""
+        right = np.isfinite(self.c).all() and min(np.min(side, initial=0.0) for side in (self.u, self.v)) >= 0
+        if self.comm.maximum(np.array([float(not right)]))[0]:
+            raise InputError(
+                "the coefficients of the certificate have signs that contradict the labels of the rows: they are of "
+                "other rows, or of rows in another order",
+                everywhere=True,
+            )
+
+    def sums(self, *values: Any) -> list[float]:
+        """Return the sums of local numbers over all ranks. **Collective.**"""
+        totals: list[float] = self.comm.sum(np.array([np.sum(value) for value in values], float)).tolist()
+        return totals
+
+    def proved(self, d: float, u: Floats, v: Floats) -> Proved:
+        c = np.zeros(len(self.c))
+        c[self.positive], c[self.negative] = -u, v
+        return Proved(d, c)
+
+    def separate(self) -> Proved:
+        """Return the plane for PRBEP, the error rate and logistic regression. **Collective.**"""
+        loss = self.loss
+        of_pos, of_neg = loss.class_factors() if loss.family.log_loss else (2.0 / loss.A, 2.0 / loss.A)
+        a_pos, a_neg = of_pos * self.a_pos, of_neg * self.a_neg
+        u, v = np.minimum(self.u, a_pos), np.minimum(self.v, a_neg)
+        if loss.family.log_loss:
+            d = sum(self.sums(a_pos * _entropy(u / a_pos), a_neg * _entropy(v / a_neg)))
+        elif loss.family.has_threshold:
+            d = 0.5 * sum(self.sums(u, v))
+        else:
+            u, v, total = _balanced(u, v, self.comm)
+            d = loss.A / (2.0 * loss.A_pos) * total
+        return self.proved(d, u, v)
+
+    def pairs(self, alpha: Floats | None) -> Proved:
+        """Return the plane for ROCArea or, with an alpha of each local row, for pauc. **Collective.**"""
+        loss = self.loss
+        caps_u, caps_v = self.a_pos / loss.A_pos, self.a_neg / loss.A_neg
+        if loss.family.name == "pauc":
+            caps_v = (
+                self.a_neg / loss.K * np.clip(np.zeros(len(self.v)) if alpha is None else alpha[self.negative], 0, 1)
+            )
+            caps_v /= max(1.0, self.sums(caps_v)[0])
+        u, v, total = _possible(self.u, caps_u, self.v, caps_v, self.comm)
+        return self.proved(total, u, v)
+
+    def pairwise_square(self) -> Proved:
+        """Return the plane for normal-auc. **Collective.**"""
+        p_pos, p_neg = self.a_pos / self.loss.A_pos, self.a_neg / self.loss.A_neg
+        t, other = self.sums(self.u, self.v)
+        v = self.v + p_neg * (t - other)
+        squares = sum(self.sums(p_pos * (self.u / p_pos - t) ** 2, p_neg * (v / p_neg - t) ** 2))
+        return self.proved(t - 0.5 * t * t - 0.5 * squares, self.u, v)
+
+    def at_k(self) -> Proved:
+        """Return the plane for precision and recall at K. **Collective.**"""
+        loss, scale = self.loss, self.loss.n / 2.0
+        k, n_pos, largest = loss.calls_positive, loss.n_pos, -np.inf
+        missed, called = self.sums(self.u, self.v)
+        for side in (self.u, self.v):
+            largest = max(largest, float(np.max(side, initial=0.0)))
+        largest = scale * float(self.comm.maximum(np.array([largest]))[0])
+        tau = 1.0 if k == n_pos else min(1.0, scale * (called - missed) / (k - n_pos))
+        if largest > tau > 0:  # by rounding
+            tau = min(1.0, largest)
+        if not 0 < tau <= 1:
+            return self.proved(0.0, 0.0 * self.u, 0.0 * self.v)
+        u, v = np.minimum(scale * self.u, tau), np.minimum(scale * self.v, tau)
+        missed, called = self.sums(u, v)
+        more = tau * (k - n_pos)
+        if called - missed > more:
+            v, called = (v * (max(missed + more, 0.0) / called), missed + more)
+        else:
+            u, missed = (u * (max(called - more, 0.0) / missed) if missed else u, called - more)
+        if min(called, missed) < 0:
+            return self.proved(0.0, 0.0 * self.u, 0.0 * self.v)
+        return self.proved(tau + (missed - tau * n_pos) / loss.denominator, u / scale, v / scale)
+
+    def labelings(self, labelings: Floats | None) -> Proved:
+        """Return the plane for F-beta: the root sorts the rows. **Collective.**"""
+        loss, scale = self.loss, self.loss.n / 2.0
+        table = np.nan_to_num(np.zeros((1, 3)) if labelings is None else labelings)
+        weight = np.maximum(table[:, 0], 0.0)
+        weight /= max(1.0, math.fsum(weight))
+        missed = np.clip(np.rint(table[:, 1]), 0, loss.n_pos)
+        called = np.clip(np.rint(table[:, 2]), 0, loss.n_neg)
+        shares, lost = np.ones(2), np.zeros(2)
+        for side, (amounts, counts) in enumerate(((self.u, missed), (self.v, called))):
+            whole = self.comm.gather_rows(scale * amounts)
+            if whole is not None:
+                needed = np.cumsum(np.sort(whole)[::-1])
+                places = np.arange(1.0, len(whole) + 1)
+                possible = sum(a * np.minimum(count, places) for a, count in zip(weight, counts, strict=True))
+                short = needed > possible
+                shares[side] = np.min(possible[short] / needed[short], initial=1.0)
+                lost[side] = max(0.0, float(weight @ counts) - shares[side] * needed[-1])
+        self.comm.broadcast(shares)
+        self.comm.broadcast(lost)
+        # No labeling has a smaller Delta by more than this for each row that it gets right instead of wrong.
+        steepest = (1 + loss.beta2) / (loss.beta2 * loss.n_pos)
+        deltas = (loss.beta2 * missed + called) / (loss.beta2 * loss.n_pos + loss.n_pos - missed + called)
+        d = float(weight @ deltas) - steepest * float(np.sum(lost))
+        return self.proved(d, shares[0] * self.u, shares[1] * self.v)
+
+
+def _entropy(q: Floats) -> Floats:
+    """Return -q log q - (1 - q) log(1 - q), which is 0 at both ends."""
+    rest = 1.0 - q
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return -(np.where(q > 0, q * np.log(q), 0.0) + np.where(rest > 0, rest * np.log1p(-q), 0.0))
+
+
+def _balanced(u: Floats, v: Floats, comm: Communicator) -> tuple[Floats, Floats, float]:
+    """Return u and v with the larger one reduced to the sum of the smaller one, and this sum. **Collective.**"""
+    of_u, of_v = comm.sum(np.array([np.sum(u), np.sum(v)])).tolist()
+    least = min(of_u, of_v)
+    return (u * (least / of_u), v * (least / of_v), least) if least > 0 else (0.0 * u, 0.0 * v, 0.0)
+
+
+def _possible(u: Floats, caps_u: Floats, v: Floats, caps_v: Floats, comm: Communicator) -> tuple[Floats, Floats, float]:
+    """Return u and v reduced to sums of the rows and columns of a matrix with entries up to caps_i caps_j, and their
+    sum.
+
+    The caps of u add up to 1, those of v to at most 1. **Collective**: 32 bytes are summed for each of `CELLS` ranges.
+    """
+    u, v, total = _balanced(np.minimum(u, caps_u), np.where(caps_v > 0, np.minimum(v, caps_v), 0.0), comm)
+    of_u, of_v = _few_rows(u, caps_u, comm), _few_rows(v, caps_v, comm)
+    share = share_of_pairs(of_u.amounts, of_u.caps, of_v.amounts, of_v.caps, STEPS)
+    return share * u, share * v, share * total
+
+
+def _few_rows(amounts: Floats, caps: Floats, comm: Communicator) -> Limited:
+    """Return amounts and caps of few rows that stand for those of all ranks, at most two for each of `CELLS` ranges of
+    amounts / caps.
+
+    Those of a range have the same sums, and lie at its two ends: no rows with these sums are more unequal. So if such
+    amounts are possible, those of the rows are, too. **Collective.**
+    """
+    amounts, caps = amounts[caps > 0], caps[caps > 0]
+    ratio = amounts / caps
+    top = float(comm.maximum(np.array([np.max(ratio, initial=0.0)]))[0])
+    place = np.minimum((ratio * (CELLS / top if top > 0 else 0.0)).astype(np.intp), CELLS - 1)
+    ends = np.full((2, CELLS), -np.inf)
+    np.maximum.at(ends[0], place, ratio)
+    np.maximum.at(ends[1], place, -ratio)
+    sums = comm.sum(np.concatenate([np.bincount(place, each, CELLS).astype(float) for each in (caps, amounts)]))
+    ends = comm.maximum(ends.ravel()).reshape(2, CELLS)
+    used = np.flatnonzero(sums[:CELLS])
+    caps, amounts, high, low = sums[:CELLS][used], sums[CELLS:][used], ends[0, used], -ends[1, used]
+    width = high - low
+    at_high = np.where(width > 0, np.clip((amounts - low * caps) / np.where(width > 0, width, 1.0), 0.0, caps), caps)
+    of_high = np.minimum(high * at_high, amounts)
+    return Limited(np.concatenate([of_high, amounts - of_high]), np.concatenate([at_high, caps - at_high]))
+
+
+def _within_groups(loss: Any, c: Floats) -> Proved:
+    """Return the plane for ROCArea within groups. **Collective**; some 0.1 ms for each small group."""
+    if loss.only is not None:
+        return dual_bound(loss.only, c)
+    whole, d, alone = loss.groups, 0.0, Communicator()
+    extended, reduced = whole.extend(c), np.zeros(whole.extended)
+    # 1) Each rank's small groups, in which rows without a partner keep a c of 0.
+    a = np.ones(len(extended)) if whole.weights is None else whole.weights
+    for g, scale in enumerate(loss.scale):
+        P, N = (whole.rows[whole.edges[k] : whole.edges[k + 1]] for k in (2 * g, 2 * g + 1))
+        caps_u, caps_v = a[P] / whole.positive[g], a[N] / whole.negative[g]
+        omega = scale * whole.positive[g] * whole.negative[g]
+        u, v, total = _balanced(
+            np.minimum(-extended[P] / omega, caps_u), np.minimum(extended[N] / omega, caps_v), alone
+        )
+        omega *= share_of_pairs(u, caps_u, v, caps_v, STEPS)
+        reduced[P], reduced[N], d = -omega * u, omega * v, d + omega * total
+    d, reduced = float(loss.comm.sum(np.array([d]))[0]), whole.bring_back(reduced)
+    # 2) The large groups, on which all ranks work together.
+    for rows, omega, risk in loss.large:
+        of_group = dual_bound(risk, c[rows] / omega)
+        reduced[rows], d = omega * of_group.c, d + omega * of_group.d
+    return Proved(d, reduced)
+
+
+def share_of_pairs(u: Floats, caps: Floats, v: Floats, caps_v: Floats, steps: int = 20) -> float:
+    """Return the largest share <= 1 for which share u_i = sum_j x_ij and share v_j = sum_i x_ij are possible.
+
+    Each x_ij is between 0 and caps_i caps_j. u and v have the same sum, and both caps the sum 1, or those of v at most
+    1; a cap of 0 means u = 0. The result may be smaller by 2^-steps. O(n log n).
+    """
+    u, caps = u[caps > 0], caps[caps > 0]
+    v, caps_v = v[caps_v > 0], caps_v[caps_v > 0]
+    order, others = np.argsort(-u / caps), np.argsort(v / caps_v)
+    level, needed = np.cumsum(caps[order]), np.cumsum(u[order])  # of the rows S, those of largest u_i / caps_i
+    slopes, low = (v / caps_v)[others], np.cumsum(np.append(0.0, v[others]))
+    rest = np.cumsum(np.append(0.0, caps_v[others][::-1]))[::-1]
+    rounding = 1 + EPS * (len(u) + len(v))
+
+    def possible(share: float) -> bool:
+        at = np.searchsorted(slopes, level / share)
+        return bool(np.all(share * needed <= (share * low[at] + level * rest[at]) * rounding))
+
+    if possible(1.0):
+        return 1.0
+    least, most = 0.0, 1.0
+    for _ in range(steps):
+        middle = 0.5 * (least + most)
+        least, most = (middle, most) if possible(middle) else (least, middle)
+    return least
