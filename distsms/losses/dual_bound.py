@@ -14,7 +14,8 @@ Let u_i = -c_i on P and v_j = c_j on N; both are >= 0, except for the pairwise s
                                                                             d = sum u
     pauc@beta       the same with x_ij <= a_i a_j alpha_j / (A+ K), 0 <= alpha <= 1, sum_j a_j alpha_j <= K
     within groups   the same in each group, with x_ij <= omega_g / m_g a_i a_j
-    pairwise square sum u = sum v = t, p_i the share of row i in its class:  d = t - t^2/2 - 1/2 sum_i p_i (|c_i / p_i| - t)^2
+    pairwise square sum u = sum v = t, p_i the share of row i in its class, x_i = u_i or v_i:
+                                                            d = t - t^2/2 - 1/2 sum_i p_i (x_i / p_i - t)^2
     measures at K   u_i, v_i <= 2 tau / n, n/2 (sum v - sum u) = tau (K - n+), 0 <= tau <= 1: d = tau + (b - tau n+) / D
                     with b = n/2 sum u, and D = K for precision and n+ for recall
     F-beta          c is a mixture of labelings with b_k missed and c_k false positives, of weights pi_k:

@@ -1,6 +1,6 @@
 """The certificate of a training: an HDF5 file from which anyone who has the rows derives a lower bound on min J.
 
-c           float32 (n,)      one coefficient for each row, in the order of the data set; see `distsms.losses.dual_bound`
+c           float32 (n,)      a coefficient for each row, in the order of the data set; see `distsms.losses.dual_bound`
 alpha       float32 (n,)      of pauc alone: the share to which each negative row counts
 labelings   float64 (k, 3)    of F-beta alone: the weight, the missed and the false positives of each labeling
 attributes  format, version, `info`: a JSON object (measure, lambda, l1, constant, n, p, bounds, fingerprints), and

@@ -216,7 +216,11 @@ class Settings:
 
     def points_within(self, p: int) -> int:
         """Return how many points are kept for a certificate, if a rank holds p entries of each; 0 without one."""
-        return int(min(POINTS, max(2, self._plane_bytes // (8 * max(p, 1))))) if self.points else 0
+        if not self.points:
+            return 0
+        # With two planes, each mixture is of all evaluations so far.
+        most = self.max_evaluations if self.traits.planes is PlaneUse.PAIR else POINTS
+        return int(min(most, max(2, self._plane_bytes // (8 * max(p, 1)))))
 
     def opening_held(self, n: int, p: int, ranks: int, entries: int, smooth_by_itself: bool) -> Memory:
         """Return what an opening takes on several ranks, which share n rows of `entries` bytes evenly; see `ascend`."""

@@ -102,14 +102,14 @@ def _proof(data: ReportData, drawings: list[Drawing]) -> Html:
     J = "J(w) = lambda/2 ||w||² + R(w)" if not info.get("l1") else "J(w) = lambda/2 ||w||² + l1 ||w||₁ + R(w)"
     proved = (
         f"Of all linear models, the training minimizes {J} on its rows, where R is the convex risk of"
-        f" {info.get('measure')}. No w whatever has a J below {_number(info.get('lower_bound'))}, so that the J of this"
+        f" {info.get('measure')}. No w whatever has a J below {_number(info.get('lower_bound'))}, so the J of this"
         f" model, {_number(info.get('J'))}, is at most {_number(info.get('gap'), '.3g')} above the smallest."
     )
     how = (
         "Without a certificate this rests on the program's word; distsms train --certificate FILE writes one."
         if certified is None
-        else f"The certificate {certified['file']} proves it without the program: it has a number for each training row,"
-        f" from which the bound {_number(certified['bound'])} follows by arithmetic. distsms verify MODEL ROWS"
+        else f"The certificate {certified['file']} proves it without the program: it has a number for each row of the"
+        f" training, from which the bound {_number(certified['bound'])} follows by arithmetic. distsms verify MODEL ROWS"
         " --certificate FILE derives it, and so does scripts/verify_certificate.py, a program of its own that needs"
         " NumPy and h5py alone."
     )

@@ -23,7 +23,7 @@ from distsms.losses.dual_bound import Further, dual_bound
 from distsms.losses.registry import choose_ordering, make_loss
 from distsms.matrix.base import ColumnStatistics
 from distsms.metrics.headline import headline_measures
-from distsms.models import certificate, scoring
+from distsms.models import certificate
 from distsms.models.certificate import Certificate
 from distsms.models.model import Model
 from distsms.models.scoring import ScoredRows
@@ -136,7 +136,7 @@ def verify(request: VerifyRequest, comm: Communicator) -> Verified:
         verified.problems.append(
             f"J is {J:.10g} on these rows, and the model says {of_model}: it was trained on others"
         )
-    if verified.gap is not None and J + SAME < (verified.lower_bound or 0.0):
+    if verified.gap is not None and (verified.lower_bound or 0.0) > J + SAME:
         verified.problems.append("the lower bound is above J, which cannot be: please report this")
     _check_files(verified, request, comm)
     return verified
@@ -159,7 +159,8 @@ def _require_same_rows(found: Certificate, scored: ScoredRows, name: str, comm: 
     info, labels = found.info, scored.labels
     counts = [len(labels), np.sum(labels > 0), np.sum(labels < 0)]
     numbers = comm.sum(np.array(counts)).tolist()
-    if numbers != [info["n"], info["n_pos"], info["n_neg"]]:
+    known = [info[name] for name in ("n", "n_pos", "n_neg")]
+    if numbers != known:
         raise InputError(
             f"{name}: has {numbers[0]} rows, {numbers[1]} of them positive, and {found.path} is for {info['n']} rows, "
             f"{info['n_pos']} of them positive: give the rows of the training",
