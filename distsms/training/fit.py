@@ -147,7 +147,7 @@ class LoadedRun:
             vectors.close()
             rows.reload(evaluations)
 
-        with rows.clock.phase("certificate"):
+        with rows.clock.phase("certify"):
             return rows.comm.surviving(lambda: certify(path, result, self.task, rows, vectors), renew)
 
     def prepare(self) -> tuple[str, Vectors]:
