@@ -85,7 +85,9 @@ def test_without_a_certificate_it_says_what_can_be_checked(tmp_path, capsys):
     assert code == 1 and "it was trained on others" in " ".join(said.split())
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        assert len(distsms.verify(model, (X * [1.5, 1, 1, 1, 1], y)).problems) == 3  # of J and of both measures of the ranking
+        assert (
+            len(distsms.verify(model, (X * [1.5, 1, 1, 1, 1], y)).problems) == 3
+        )  # of J and of both measures of the ranking
     assert {one.category for one in caught} == {ModelWarning} and len(caught) == 3
     with (tmp_path / "d" / "shard-00000.h5").open("r+b") as shard:  # where no row is read
         shard.seek(-200, 2)
