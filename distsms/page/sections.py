@@ -109,9 +109,9 @@ def _proof(data: ReportData, drawings: list[Drawing]) -> Html:
         "Without a certificate this rests on the program's word; distsms train --certificate FILE writes one."
         if certified is None
         else f"The certificate {certified['file']} proves it without the program: it has a number for each row of the"
-        f" training, from which the bound {_number(certified['bound'])} follows by arithmetic. distsms verify MODEL ROWS"
-        " --certificate FILE derives it, and so does scripts/verify_certificate.py, a program of its own that needs"
-        " NumPy and h5py alone."
+        f" training, from which the bound {_number(certified['bound'])} follows by arithmetic. distsms verify MODEL"
+        " ROWS --certificate FILE derives it, and so does scripts/verify_certificate.py, which needs NumPy and h5py"
+        " alone."
     )
     return html.section("What was proved", element("p", proved), element("p", how))
 

@@ -18,7 +18,7 @@ from distsms.base._version import __version__
 from distsms.base.errors import InputError
 from distsms.base.typing import Floats
 from distsms.losses.base import Loss
-from distsms.losses.dual_bound import Further, dual_bound
+from distsms.losses.dual_bound import CERTIFIED, Further, dual_bound
 from distsms.losses.registry import make_loss
 from distsms.losses.rocarea_exchange import EVERYWHERE
 from distsms.matrix.augmented import split_bias
@@ -35,7 +35,12 @@ from distsms.training.task import TrainingTask
 
 
 def check(task: TrainingTask, loss: Loss) -> None:
-    """Raise InputError on all ranks if the measure has no certificate on so many rows."""
+    """Raise InputError on all ranks if the measure has no certificate, or none on so many rows."""
+    if task.measure.family.name not in CERTIFIED:
+        raise InputError(
+            f"{task.measure} has no certificate: distsms.losses.dual_bound does not say what coefficients prove",
+            everywhere=True,
+        )
     if task.measure.family.name == "pauc" and loss.n_pos > EVERYWHERE:
         raise InputError(
             f"{task.measure} has no certificate with {loss.n_pos} positive rows: that needs the share to which each "

@@ -18,6 +18,7 @@ import time
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import distsms
 from distsms.base.measures import RANKING, SHOWN
@@ -25,7 +26,7 @@ from distsms.cli.types import positive
 from distsms.shards.manifest import read_manifest
 from scripts import records, verify_certificate
 from scripts.compare.tables import markdown
-from scripts.experiments.common import named_files, run_program
+from scripts.experiments.common import named_files, open_bytes, run_program
 from scripts.records import Record
 
 
@@ -40,7 +41,9 @@ def main() -> None:
     found: list[Record] = []
     for name, (path, *_) in args.sets:
         with tempfile.TemporaryDirectory() as folder:
-            run_program("shard", path, Path(folder) / "d", "--quiet")
+            with open_bytes(path) as lines:
+                kind = [] if b":" in lines.readline() else ["--strings"]
+            run_program("shard", path, Path(folder) / "d", "--quiet", *kind)
             found += runs(name, Path(folder), args.lambdas, args.time_limit)
         records.write(args.json, "scripts.experiments.certificates", found)
     print(table(found))
@@ -54,7 +57,12 @@ def runs(name: str, folder: Path, lambdas: Sequence[float], time_limit: float) -
         for lam in lambdas:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
-                own = {"check": False, "certificate": certificate, "time_limit": time_limit, "solver": "lbfgs"}
+                own: dict[str, Any] = {
+                    "check": False,
+                    "certificate": certificate,
+                    "time_limit": time_limit,
+                    "solver": "lbfgs",
+                }
                 trained = distsms.train(data, measure=measure, lam=lam, **own)
             distsms.save_model(model, trained)
             begun = time.perf_counter()
