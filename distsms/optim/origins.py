@@ -19,7 +19,7 @@ Shares = dict[int, float]
 
 
 class Origin(NamedTuple):
-    """A slice of the w and the width of an evaluation, and its share of the plane (below 1 beside the zero plane)."""
+    """A slice of the w and the width of an evaluation, and its share of a plane (below 1 beside the zero plane)."""
 
     w: Floats
     nu: float
@@ -27,11 +27,7 @@ class Origin(NamedTuple):
 
 
 class Origins:
-    """The points of the planes of a proof, at most `most` of them, and of the mixture that proves the best bound.
-
-    Where there are more, the one of least weight is forgotten. What is left of its mixture is a plane below R, too, but
-    it may prove less than the run did.
-    """
+    """The points of the planes of a proof, at most `most` of them, and of the mixture that proves the best bound."""
 
     def __init__(self, most: int) -> None:
         self._most, self._next = most, 0
@@ -48,60 +44,59 @@ class Origins:
 
     def merge(self, kept: int, gone: int, a: float, b: float) -> None:
         """Note that plane `kept` is now a times itself plus b times plane `gone`."""
-        self._planes[kept] = _mixed({kept: a, gone: b}, self._planes)
+        self._planes[kept] = self._mixed({kept: a, gone: b})
 
-    def note_best(self, alpha: Floats) -> None:
-        """Note that the mixture alpha (k,) of the present planes proves the best bound so far."""
-        self._best = _mixed({int(slot): float(alpha[slot]) for slot in np.flatnonzero(alpha)}, self._planes)
+    def follow(self, alpha: Floats, best: bool) -> None:
+        """Note the mixture alpha (k,) of the present planes if it proves the best bound, and forget points without use.
 
-    def tidy(self, alpha: Floats) -> None:
-        """Forget points that no plane has, and some of those of least weight if there are too many."""
+        If there are too many, the one of least weight is forgotten. What is left of its mixture, scaled up to the sum of
+        all, is a plane below R, too, but may prove less.
+        """
+        if best:
+            self._best = self._mixed({int(slot): float(alpha[slot]) for slot in np.flatnonzero(alpha)})
         mixtures = [*self._planes.values(), self._best]
         used = {number for shares in mixtures for number in shares}
         if len(used) > self._most:
-            weight = dict.fromkeys(used, 0.0)
-            for slot, shares in [*self._planes.items(), (-1, self._best)]:
-                factor = 1.0 if slot < 0 else float(alpha[slot]) + 1e-9 * (len(shares) == 1)
-                for number, share in shares.items():
-                    weight[number] += factor * share
-            used -= set(sorted(used, key=lambda number: (weight[number], number))[: len(used) - self._most])
-            for shares in mixtures:
-                whole = sum(shares.values())
-                for number in shares.keys() - used:
-                    del shares[number]
-                factor = whole / sum(shares.values()) if shares else 1.0
-                for number in shares:
-                    shares[number] *= factor
-        self._points = {number: self._points[number] for number in self._points if number in used}
+            factors = [*(float(alpha[slot]) for slot in self._planes), 1.0]
+
+            def weight(number: int) -> float:
+                return sum(factor * shares.get(number, 0.0) for factor, shares in zip(factors, mixtures, strict=True))
+
+            for number in sorted(used, key=weight)[: len(used) - self._most]:
+                used.discard(number)
+                for shares in mixtures:
+                    gone, rest = shares.pop(number, 0.0), sum(shares.values())
+                    for other in shares if gone else ():
+                        shares[other] *= 1 + gone / rest
+        self._points = {number: point for number, point in self._points.items() if number in used}
 
     def mixture(self) -> list[Origin]:
         """Return the points of the best mixture with their shares of it, which add up to at most 1."""
         return [self._points[number]._replace(share=share) for number, share in self._best.items() if share > 0]
 
     def snapshot(self) -> Snapshot:
-        numbers = {number: row for row, number in enumerate(self._points)}
+        rows = {number: row for row, number in enumerate(self._points)}
         mixtures = [*(self._planes.get(slot, {}) for slot in range(max(self._planes, default=-1) + 1)), self._best]
-        shares = np.zeros((len(mixtures), len(numbers)))
+        shares = np.zeros((len(mixtures), len(rows)))
         for row, mixture in enumerate(mixtures):
             for number, share in mixture.items():
-                shares[row, numbers[number]] = share
+                shares[row, rows[number]] = share
         points = list(self._points.values())
         tables = {"shares": shares, "widths": np.array([point.nu for point in points])}
         return Snapshot({}, tables, {"points": [point.w for point in points]})
 
     def restore(self, snapshot: Snapshot) -> None:
         """Set the state to that of another object."""
-        widths = snapshot.tables["widths"].tolist()
-        points = zip(snapshot.vectors["points"], widths, strict=True)
-        self._points, self._next = {k: Origin(w, nu) for k, (w, nu) in enumerate(points)}, len(widths)
+        points = zip(snapshot.vectors["points"], snapshot.tables["widths"].tolist(), strict=True)
+        self._points = {number: Origin(w, nu) for number, (w, nu) in enumerate(points)}
+        self._next = len(self._points)
         mixtures = [{int(k): float(row[k]) for k in np.flatnonzero(row)} for row in snapshot.tables["shares"]]
         self._planes, self._best = dict(enumerate(mixtures[:-1])), mixtures[-1]
 
-
-def _mixed(weights: Shares, planes: dict[int, Shares]) -> Shares:
-    """Return the shares of a mixture of planes."""
-    mixed: Shares = {}
-    for slot, weight in weights.items():
-        for number, share in planes.get(slot, {}).items():
-            mixed[number] = mixed.get(number, 0.0) + weight * share
-    return mixed
+    def _mixed(self, weights: Shares) -> Shares:
+        """Return the shares of a mixture of planes."""
+        mixed: Shares = {}
+        for slot, weight in weights.items():
+            for number, share in self._planes.get(slot, {}).items():
+                mixed[number] = mixed.get(number, 0.0) + weight * share
+        return mixed

@@ -165,10 +165,12 @@ def test_points_that_do_not_fit_are_forgotten_by_weight():
         origins.put(slot, Origin(w, float(slot), 0.5 if slot == 3 else 1.0))
     origins.merge(0, 1, 0.75, 0.25)
     alpha = np.array([0.4, 0.0, 0.5, 0.1])
-    origins.note_best(alpha)
+    origins._most = 4
+    origins.follow(alpha, True)
     whole = {point.nu: point.share for point in origins.mixture()}
     assert whole == pytest.approx({0.0: 0.3, 1.0: 0.1, 2.0: 0.5, 3.0: 0.05})
-    origins.tidy(alpha)
+    origins._most = 3
+    origins.follow(alpha, False)
     left = {point.nu: point.share for point in origins.mixture()}
     assert len(left) == 3 and sum(left.values()) == pytest.approx(0.95)  # as much as before
 
