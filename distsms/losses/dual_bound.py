@@ -5,27 +5,8 @@ so does each mixture of evaluations. For given c, the largest such d is that of 
 
     d(c) = -R*(c) = min over s of  R(s) - <c, s>,    and -infinity where no plane has these coefficients.
 
-Let u_i = -c_i on P and v_j = c_j on N; both are >= 0, except for the pairwise square. `dual_bound` finds d(c):
-
-    error rate      u_i, v_i <= 2 a_i / A:                                  d = 1/2 sum (u + v)
-    logistic        q_i = u_i / a_i (v_i / a_i) <= 1, sum_i a_i = 1:        d = sum_i a_i H(q_i), H the entropy
-    PRBEP           u_i, v_i <= 2 a_i / A, sum u = sum v:                   d = A / (2 A+) sum u
-    ROCArea         u and v are the sums of the rows and columns of a matrix x with 0 <= x_ij <= a_i a_j / (A+ A-):
-                                                                            d = sum u
-    pauc@beta       the same with x_ij <= a_i a_j alpha_j / (A+ K), 0 <= alpha <= 1, sum_j a_j alpha_j <= K
-    within groups   the same in each group, with x_ij <= omega_g / m_g a_i a_j
-    pairwise square sum u = sum v = t, p_i the share of row i in its class, x_i = u_i or v_i:
-                                                            d = t - t^2/2 - 1/2 sum_i p_i (x_i / p_i - t)^2
-    measures at K   u_i, v_i <= 2 tau / n, n/2 (sum v - sum u) = tau (K - n+), 0 <= tau <= 1: d = tau + (b - tau n+) / D
-                    with b = n/2 sum u, and D = K for precision and n+ for recall
-    F-beta          c is a mixture of labelings with b_k missed and c_k false positives, of weights pi_k:
-                                                                            d = sum_k pi_k Delta(b_k, c_k)
-
-Which sums u and v a matrix x has, the theorem of Gale and Ryser says (max-flow min-cut, see `share_of_pairs`). u and v
-of labelings: the k largest n/2 u_i add up to at most sum_k pi_k min(b_k, k), for each k, and all of them to sum_k pi_k
-b_k; likewise v. It is the base polytope of a sum of the rank functions min(b_k, |S|).
-
-Rounded coefficients fail these conditions by a little. So they are reduced until they fulfil them: cut at their limits,
+docs/theory/certificate.md has d(c) and its conditions for each measure, in terms of u_i = -c_i on P and v_j = c_j on N.
+Rounded coefficients fail the conditions by a little. So they are reduced until they fulfil them: cut at their limits,
 made equal in sum by reducing the larger side, and multiplied by a share theta <= 1, since c = 0 with d = 0 is a plane.
 """
 
@@ -160,28 +141,26 @@ class _Sides:
         return self.proved(t - 0.5 * t * t - 0.5 * squares, self.u, v)
 
     def at_k(self) -> Proved:
-        """Return the plane for precision and recall at K. **Collective.**"""
-        loss, scale = self.loss, self.loss.n / 2.0
-        k, n_pos, largest = loss.calls_positive, loss.n_pos, -np.inf
-        missed, called = self.sums(self.u, self.v)
-        for side in (self.u, self.v):
-            largest = max(largest, float(np.max(side, initial=0.0)))
-        largest = scale * float(self.comm.maximum(np.array([largest]))[0])
-        tau = 1.0 if k == n_pos else min(1.0, scale * (called - missed) / (k - n_pos))
-        if largest > tau > 0:  # by rounding
-            tau = min(1.0, largest)
-        if not 0 < tau <= 1:
-            return self.proved(0.0, 0.0 * self.u, 0.0 * self.v)
-        u, v = np.minimum(scale * self.u, tau), np.minimum(scale * self.v, tau)
+        """Return the plane for precision and recall at K, of labelings of weight tau. **Collective.**"""
+        loss, u, v = self.loss, self.loss.n / 2.0 * self.u, self.loss.n / 2.0 * self.v
+        # 1) How much of each row they get wrong: at most tau, and sum v - sum u = tau (K - n+).
         missed, called = self.sums(u, v)
-        more = tau * (k - n_pos)
-        if called - missed > more:
-            v, called = (v * (max(missed + more, 0.0) / called), missed + more)
-        else:
-            u, missed = (u * (max(called - more, 0.0) / missed) if missed else u, called - more)
-        if min(called, missed) < 0:
-            return self.proved(0.0, 0.0 * self.u, 0.0 * self.v)
-        return self.proved(tau + (missed - tau * n_pos) / loss.denominator, u / scale, v / scale)
+        largest = max(float(np.max(side, initial=0.0)) for side in (u, v))
+        largest = float(self.comm.maximum(np.array([largest]))[0])
+        few = loss.calls_positive - loss.n_pos
+        tau = min(max((called - missed) / few if few else 1.0, largest), 1.0)
+        u, v = np.minimum(u, tau), np.minimum(v, tau)
+        missed, called = self.sums(u, v)
+        # 2) One side is reduced, so that the equation holds.
+        of_u, of_v = min(missed, called - tau * few), min(called, missed + tau * few)
+        if min(of_u, of_v) < 0:
+            return self.proved(0.0, 0.0 * u, 0.0 * v)
+        u, v = (
+            side * (least / total if total > 0 else 0.0)
+            for side, least, total in ((u, of_u, missed), (v, of_v, called))
+        )
+        d = tau + (of_u - tau * loss.n_pos) / loss.denominator
+        return self.proved(d, u * (2.0 / loss.n), v * (2.0 / loss.n))
 
     def labelings(self, labelings: Floats | None) -> Proved:
         """Return the plane for F-beta: the root sorts the rows. **Collective.**"""

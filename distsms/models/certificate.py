@@ -6,8 +6,7 @@ labelings   float64 (k, 3)    of F-beta alone: the weight, the missed and the fa
 attributes  format, version, `info`: a JSON object (measure, lambda, l1, constant, n, p, bounds, fingerprints), and
             `complete`: the SHA-256 of info, c, alpha and labelings, one after the other
 
-docs/theory/certificate.md says what follows from them. The fingerprints only tell the right rows and model from others
-in time: on other rows the coefficients prove what they prove there.
+docs/theory/certificate.md says what follows from them. The fingerprints only tell other files and rows in time.
 """
 
 from __future__ import annotations
@@ -28,11 +27,11 @@ from numpy.typing import NDArray
 from distsms.base import hdf5
 from distsms.base.errors import InputError
 from distsms.base.files import atomic_write, require_space
-from distsms.base.schema import Fields, find_fault, is_number, is_positive, is_text
+from distsms.base.schema import Fields, find_fault, is_number, is_text
 from distsms.base.typing import Floats, Labels
 from distsms.losses.dual_bound import EPS, Proved
 from distsms.matrix.base import ColumnStatistics
-from distsms.models.model import Model, check_writable
+from distsms.models.model import check_writable
 from distsms.optim.penalty import ElasticNet, SquaredNorm, soft_threshold
 from distsms.parallel.communicator import Communicator
 
@@ -41,12 +40,8 @@ BLOCK = 2**22
 """So many rows are gathered on the root at a time."""
 ADDITIONS = 2**18
 """At most so many additions follow one another on the way to a coefficient and to d, in `dual_bound`."""
-GOLDEN, ROOT = (math.sqrt(5.0) - 1.0) / 2.0, math.sqrt(2.0)
-INFO: Fields = {
-    **dict.fromkeys(("lambda", "n", "p", "rows"), is_number),
-    **dict.fromkeys(("measure", "model"), is_text),
-    **dict.fromkeys(("n_pos", "n_neg"), is_positive),
-}
+GOLDEN = (math.sqrt(5.0) - 1.0) / 2.0
+INFO: Fields = dict.fromkeys(("lambda", "n", "p", "rows"), is_number) | dict.fromkeys(("measure", "model"), is_text)
 
 
 @dataclass(frozen=True)
@@ -56,28 +51,22 @@ class Certificate:
     path: str
     info: dict[str, Any]
     labelings: Floats | None
-    arrays: tuple[str, ...]  # "c", and perhaps "alpha"
 
     def read(self, name: str, first: int, last: int) -> Floats | None:
         """Return these rows of an array; None if there is none of this name. Local."""
-        if name not in self.arrays:
-            return None
         with hdf5.open_file(self.path, "a certificate") as file:
-            rows: Floats = hdf5.dataset(file, name, packed=False)[first:last].astype(float)
-            return rows
+            return hdf5.dataset(file, name, packed=False)[first:last].astype(float) if name in file else None
 
 
 def column_numbers(p: int) -> Floats:
-    """Return the coefficients h (p,) of the sketch of rows."""
-    return (np.arange(1.0, p + 1.0) * ROOT) % 1.0
+    """Return the coefficients h (p,) of `sketch`: the fractional parts of j sqrt(2), with j from 1 on."""
+    return (np.arange(1.0, p + 1.0) * math.sqrt(2.0)) % 1.0
 
 
 def sketch(scores: Floats, labels: Labels, weights: Floats | None, first_row: int, comm: Communicator) -> float:
-    """Return a number that rows in their order have, and hardly any others: sum_i g_i (<h, x_i> + a_i y_i / mean a).
-    **Collective.**
+    """Return sum_i g_i (<h, x_i> + a_i y_i / mean a), from the <h, x_i>; other rows, or another order, have another.
 
-    g_i is the fractional part of i (sqrt(5) - 1) / 2, with i from 0 on, and h_j that of j sqrt(2), with j from 1 on;
-    `scores` are the <h, x_i> of this rank's rows, of which `first_row` is the first.
+    g_i is the fractional part of i (sqrt(5) - 1) / 2, with i from 0 on; `first_row` is this rank's. **Collective.**
     """
     g = (np.arange(first_row, first_row + len(labels), dtype=float) * GOLDEN) % 1.0
     a = np.ones(len(labels)) if weights is None else weights
@@ -85,16 +74,15 @@ def sketch(scores: Floats, labels: Labels, weights: Floats | None, first_row: in
     return float(comm.sum(np.array([g @ (scores + a * labels * (n / total))]))[0])
 
 
-def fingerprint(model: Model) -> str:
+def fingerprint(w: Floats, bias: float) -> str:
     """Return the SHA-256 of the coefficients and the bias of a model, float64 in little-endian order."""
-    return hashlib.sha256(np.append(model.w, model.bias).astype("<f8").tobytes()).hexdigest()
+    return hashlib.sha256(np.append(w, bias).astype("<f8").tobytes()).hexdigest()
 
 
 def lower_bound(proved: Proved, r: Floats, columns: ColumnStatistics, regularizer: SquaredNorm) -> float:
     """Return the bound on min J of the plane <r, v> + d with r = X'c of all rows, less what rounding may have added.
 
-    r_j is a sum of `counts` terms at most, whose factors |c_i| add up to at most 2. What is wrong in them, because of
-    rounding in d and c, adds `ADDITIONS` to this.
+    r_j is a sum of at most `counts` terms, whose |c_i| add up to at most 2; what is wrong in d and c adds `ADDITIONS`.
     """
     e = 2 * EPS * (columns.counts + ADDITIONS) * columns.largest
     excess = np.abs(soft_threshold(r, regularizer.l1)) if isinstance(regularizer, ElasticNet) else np.abs(r)
@@ -121,21 +109,16 @@ def write(
     labelings: Floats | None,
     comm: Communicator,
 ) -> None:
-    """Write a certificate from the local parts (n_local,) of its arrays, completely or not at all. **Collective.**
-
-    The root holds at most `BLOCK` rows at a time.
-    """
-    n, text = int(info["n"]), json.dumps(info)
+    """Write a certificate from the local parts (n_local,) of its arrays, completely or not at all. **Collective.**"""
+    n, text, file = int(info["n"]), json.dumps(info), None
     digest = hashlib.sha256(text.encode())
     with contextlib.ExitStack() as opened:
-        file: Any = None
         with comm.fail_together():
             if comm.is_root:
                 require_space(Path(os.path.realpath(path)).parent, 4 * n * len(arrays))
                 file = opened.enter_context(hdf5.write_to(opened.enter_context(atomic_write(path))))
         for name, local in arrays.items():
-            rows = file.create_dataset(name, (n,), "<f4") if file is not None else None
-            at = 0
+            rows, at = None if file is None else file.create_dataset(name, (n,), "<f4"), 0
             for block in _in_order(local, comm):
                 if rows is not None and block is not None:
                     rows[at : at + len(block)], at = block, at + len(block)
@@ -171,24 +154,18 @@ def load(path: str | os.PathLike[str], checked: bool = False) -> Certificate:
         if (version := int(hdf5.attribute(file, "version"))) > VERSION:
             raise InputError(f"{path}: was written by a newer distsms (certificate version {version}); update distsms")
         text = str(hdf5.attribute(file, "info", text=True))
-        info, labelings = json.loads(text), None
-        if fault := find_fault(info, INFO):
-            raise InputError(f"{path}: damaged certificate: {fault}")
-        names = tuple(name for name in ("c", "alpha") if name in file)
+        info, names = json.loads(text), [name for name in ("c", "alpha", "labelings") if name in file]
         arrays = {name: hdf5.dataset(file, name, packed=False) for name in names}
-        if "c" not in arrays or any(array.shape != (info["n"],) or array.dtype != "<f4" for array in arrays.values()):
-            raise InputError(f"{path}: damaged certificate: its coefficients are not one for each row")
+        fault = find_fault(info, INFO)
+        if fault or "c" not in arrays or any(len(arrays[name]) != info["n"] for name in {*names} - {"labelings"}):
+            raise InputError(f"{path}: damaged certificate: {fault or 'it has not one coefficient for each row'}")
         digest = hashlib.sha256(text.encode())
         for array in arrays.values() if checked else ():
             for start in range(0, len(array), BLOCK):
                 digest.update(array[start : start + BLOCK].tobytes())
-        if "labelings" in file:
-            labelings = np.asarray(hdf5.dataset(file, "labelings", packed=False)[()], float)
-            if labelings.ndim != 2 or labelings.shape[1] != 3:
-                raise InputError(f"{path}: damaged certificate: its labelings are not rows of three numbers")
-            digest.update(labelings.astype("<f8").tobytes())
         if checked and hdf5.attribute(file, "complete") != digest.hexdigest().encode():
             raise InputError(
                 f"{path}: is damaged: its content is not what was written (SHA-256 differs); copy it again"
             )
-    return Certificate(os.fspath(path), info, labelings, names)
+        labelings = np.asarray(arrays["labelings"][()], float).reshape(-1, 3) if "labelings" in names else None
+    return Certificate(os.fspath(path), info, labelings)

@@ -47,10 +47,10 @@ class Origins:
         self._planes[kept] = self._mixed({kept: a, gone: b})
 
     def follow(self, alpha: Floats, best: bool) -> None:
-        """Note the mixture alpha (k,) of the present planes if it proves the best bound, and forget points without use.
+        """Note the mixture alpha (k,) of the present planes if it proves the best bound, and forget unused points.
 
-        If there are too many, the one of least weight is forgotten. What is left of its mixture, scaled up to the sum of
-        all, is a plane below R, too, but may prove less.
+        If there are too many, that of least weight is forgotten. What is left of its mixture, scaled up to the same sum,
+        is a plane below R, too, but may prove less.
         """
         if best:
             self._best = self._mixed({int(slot): float(alpha[slot]) for slot in np.flatnonzero(alpha)})

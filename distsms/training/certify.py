@@ -25,7 +25,6 @@ from distsms.matrix.augmented import split_bias
 from distsms.matrix.base import ColumnStatistics
 from distsms.matrix.normalization import Normalization
 from distsms.models import certificate
-from distsms.models.model import Model
 from distsms.optim.origins import OPENING
 from distsms.optim.penalty import penalty
 from distsms.optim.result import Result
@@ -124,6 +123,6 @@ def _info(result: Result, task: TrainingTask, rows: TrainingRows) -> dict[str, A
         "J": result.J if math.isfinite(result.J) else None,
         "lower_bound": result.lower_bound if math.isfinite(result.lower_bound) else None,
         "rows": certificate.sketch(scores, labels, weights, block.first_row, comm),
-        "model": certificate.fingerprint(Model(normalization.fold(w), {"bias": bias, "threshold": 0.0})),
+        "model": certificate.fingerprint(normalization.fold(w), bias),
         "data": task.fingerprint if manifest is None else manifest.fingerprint,
     }

@@ -46,10 +46,9 @@ class Verified:
     model: str
     data: str
     certificate: str | None
-    J: float  # of the model on these rows: computed anew, as are all numbers but the next
-    J_of_model: float | None  # as the model says
+    J: float  # of the model on these rows: computed anew, as are all numbers but those that the model says
+    J_of_model: float | None
     measures: dict[str, float]
-    measures_of_model: dict[str, float]
     lower_bound: float | None = None  # on min J, from the certificate
     problems: list[str] = field(default_factory=list)  # what is not as it should be
     notes: list[str] = field(default_factory=list)  # what was checked, and what could not be
@@ -78,9 +77,8 @@ class _Products:
     at: int = 0
 
     def __call__(self, models: Sequence[Model], rows: Any, scores: list[Floats], weights: Floats | None) -> None:
-        n = rows.shape[0]
-        self.r += rows.transposed_times(self.c[self.at : self.at + n])
-        self.at += n
+        self.r += rows.transposed_times(self.c[self.at : self.at + rows.shape[0]])
+        self.at += rows.shape[0]
         largest, counts, _ = rows.columns()
         np.maximum(self.columns.largest, largest, out=self.columns.largest)
         self.columns.counts[:] += counts
@@ -92,88 +90,79 @@ def verify(request: VerifyRequest, comm: Communicator) -> Verified:
     Raises InputError on all ranks if files cannot be read, or the certificate is of another problem, model or rows.
     """
     (named,) = load_models([request.model], comm)
-    loaded, name = named.model, name_of(request.data)
+    loaded, name, found, info = named.model, name_of(request.data), None, named.model.info
     with comm.fail_together():
-        measure = Measure.parse(loaded.info.get("measure", "rocarea"))
-        if not isinstance(loaded.info.get("lambda"), float):
+        measure = Measure.parse(info.get("measure", "rocarea"))
+        if not isinstance(info.get("lambda"), float):
             raise InputError(f"{named.name}: does not say for which lambda it was trained, so it has no J")
-        found = None
         if request.certificate is not None:
             found = certificate.load(request.certificate, checked=comm.is_root)
             _require_same_problem(found, loaded)
     # 1) The scores, and those of the sketch.
     reading = replace(request.reading, groups=measure.within_groups is not None)
-    numbers = replace(loaded, w=certificate.column_numbers(loaded.p), info={**loaded.info, "bias": 0.0})
+    numbers = replace(loaded, w=certificate.column_numbers(loaded.p), info={**info, "bias": 0.0})
     scored = score_data([loaded, numbers], request.data, comm, reading)
     if found is not None:
         _require_same_rows(found, scored, name, comm)
     # 2) J and the measures.
-    n_pos, n_neg = comm.sum(np.array([np.sum((scored.labels == sign) & scored.counted) for sign in (1, -1)])).tolist()
-    ordering, _ = choose_ordering("auto", measure, max(n_pos, 1), max(n_neg, 1), comm.size)
+    scores, labels, weights = scored.counted_scores()
+    n_pos, n_neg = (max(int(count), 1) for count in comm.sum(np.array([np.sum(labels > 0), np.sum(labels < 0)])))
+    ordering, _ = choose_ordering("auto", measure, n_pos, n_neg, comm.size)
     loss = make_loss(measure, ordering, scored.labels, scored.weights, comm, scored.groups)
     value = loss.evaluate(scored.scores[0].copy(), 0.0)
-    constant = float(loaded.info.get("constant") or (loaded.bias and 1.0))
-    J, of_model = value.R + _regularizer(loaded, constant), loaded.info.get("J")
-    of_model_scores, labels, weights = scored.counted_scores()
-    measures = headline_measures(
-        measure, of_model_scores, labels, loaded.threshold, comm, weights, groups=scored.counted_groups
-    )
-    verified = Verified(
-        named.name,
-        name,
-        None if found is None else found.path,
-        J,
-        of_model,
-        measures,
-        loaded.info.get("training") or {},
-        notes=list(scored.notes),
-    )
+    constant = float(info.get("constant") or (loaded.bias and 1.0))
+    J = value.R + _regularizer(loaded, constant)
+    measures = headline_measures(measure, scores, labels, loaded.threshold, comm, weights, groups=scored.counted_groups)
     # 3) The lower bound.
-    if found is not None:
-        verified = replace(verified, lower_bound=_bound(found, loaded, scored, loss, constant, request, comm))
-    width = value.width + (loaded.info.get("width") or 0.0)
-    if of_model is None or not abs(J - of_model) <= SAME * (1 + abs(J)) + width:
-        verified.problems.append(
-            f"J is {J:.10g} on these rows, and the model says {of_model}: it was trained on others"
+    bound = None if found is None else _bound(found, loaded, scored, loss, constant, request, comm)
+    # 4) What is not as the files say.
+    problems, notes, written = list[str](), list(scored.notes), {"J": info.get("J"), **(info.get("training") or {})}
+    for label in ("J", *RANKING):
+        here, there = {"J": J, **measures}[label], written.get(label)
+        slack = SAME * (1 + abs(here)) + (value.width + (info.get("width") or 0.0)) * (label == "J")
+        if there is None or not (abs(here - there) <= slack or math.isnan(here)):
+            problems.append(
+                f"{label} is {here:.10g} on these rows, and the model says {there}: it was trained on others"
+            )
+    if bound is not None and bound > J + SAME:
+        problems.append("the lower bound is above J, which cannot be: please report this")
+    if isinstance(request.data, str | os.PathLike) and is_data_set(request.data):
+        problems += comm.bcast(dataset.verify(request.data) if comm.is_root else None)
+        notes.append("the checksums of model and shards were compared with their contents")
+    if found is None:
+        notes.append(
+            Message(
+                "the lower bound and the gap stand in the model, and cannot be checked without a certificate: "
+                f"distsms train {option('certificate', text='FILE')} writes one"
+            )
         )
-    if verified.gap is not None and (verified.lower_bound or 0.0) > J + SAME:
-        verified.problems.append("the lower bound is above J, which cannot be: please report this")
-    _check_files(verified, request, comm)
-    return verified
+    path = None if found is None else found.path
+    return Verified(named.name, name, path, J, written["J"], measures, bound, problems=problems, notes=notes)
 
 
 def _require_same_problem(found: Certificate, loaded: Model) -> None:
     """Raise InputError unless a certificate is of the model, and of the problem that this was trained for. Local."""
-    info, problem = found.info, loaded.info
-    ours = {name: problem.get(name) for name in ("measure", "lambda", "l1")} | {"p": loaded.p}
-    ours |= {"l1": problem.get("l1", 0.0), "constant": problem.get("constant", 0.0)}
-    for name, value in ours.items():
-        if info.get(name) != value:
-            raise InputError(f"{found.path}: is for {name} {info.get(name)}, and the model was trained with {value}")
-    if info["model"] != certificate.fingerprint(loaded):
+    usual = {"measure": None, "lambda": None, "l1": 0.0, "constant": 0.0}
+    problem = {name: loaded.info.get(name, value) for name, value in usual.items()} | {"p": loaded.p}
+    for name, value in problem.items():
+        if found.info.get(name) != value:
+            raise InputError(f"{found.path}: is for {name} {found.info.get(name)}, and the model for {value}")
+    if found.info["model"] != certificate.fingerprint(loaded.w, loaded.bias):
         raise InputError(f"{found.path}: is the certificate of another model: the coefficients differ")
 
 
 def _require_same_rows(found: Certificate, scored: ScoredRows, name: str, comm: Communicator) -> None:
     """Raise InputError on all ranks unless rows are those of a certificate, in its order. **Collective.**"""
     info, labels = found.info, scored.labels
-    counts = [len(labels), np.sum(labels > 0), np.sum(labels < 0)]
-    numbers = comm.sum(np.array(counts)).tolist()
-    known = [info[name] for name in ("n", "n_pos", "n_neg")]
-    if numbers != known:
+    n, size = comm.sum(np.array([len(labels), np.sum(np.abs(scored.scores[1])) + len(labels)])).tolist()
+    if n != info["n"] or bool(info.get("weights")) != (scored.weights is not None):
+        weights = ["no weights", "weights"]
         raise InputError(
-            f"{name}: has {numbers[0]} rows, {numbers[1]} of them positive, and {found.path} is for {info['n']} rows, "
-            f"{info['n_pos']} of them positive: give the rows of the training",
+            f"{name}: has {n:.0f} rows with {weights[scored.weights is not None]}, and those of {found.path} are "
+            f"{info['n']} with {weights[bool(info.get('weights'))]}: give the rows of the training, as they were",
             everywhere=True,
         )
-    if bool(info.get("weights")) != (scored.weights is not None):
-        have = "have weights" if info.get("weights") else "have none"
-        raise InputError(
-            Message(f"{name}: the rows of {found.path} {have}; give them as for the training ({option('weight')})"),
-            True,
-        )
     rows = certificate.sketch(scored.scores[1], labels, scored.weights, scored.first_row, comm)
-    size = float(comm.sum(np.array([np.sum(np.abs(scored.scores[1])) + len(labels)]))[0])
     if not abs(rows - info["rows"]) <= SAME_ROWS * size:
         raise InputError(f"{name}: has other rows than those of {found.path}, or the same in another order", True)
 
@@ -203,32 +192,12 @@ def _bound(
     proved = dual_bound(loss, c, Further(alpha, found.labelings))
     products = _Products(proved.c, np.zeros(p), ColumnStatistics(np.zeros(p), np.zeros(p), np.zeros(0)))
     score_data([loaded], request.data, comm, replace(request.reading, groups=False), products)
-    r, counts = comm.sum(products.r), comm.sum(products.columns.counts)
-    scale = np.ones(p) if loaded.scale is None else loaded.scale
-    columns = ColumnStatistics(comm.maximum(products.columns.largest) * scale, counts, counts)
-    r *= scale
+    r, largest, counts = products.r, products.columns.largest, products.columns.counts
+    if loaded.scale is not None:
+        r, largest = r * loaded.scale, largest * loaded.scale
     if constant:
-        total, n = comm.sum(np.array([np.sum(proved.c), len(c)])).tolist()
-        r = np.append(r, constant * total)
-        columns = ColumnStatistics(np.append(columns.largest, constant), np.append(counts, n), counts)
-    return certificate.lower_bound(proved, r, columns, penalty(loaded.info["lambda"], loaded.info.get("l1", 0.0)))
-
-
-def _check_files(verified: Verified, request: VerifyRequest, comm: Communicator) -> None:
-    """Compare checksums and measures, and note what was checked. **Collective.**"""
-    problems, notes = verified.problems, verified.notes
-    for name in RANKING:
-        value, written = verified.measures[name], verified.measures_of_model.get(name)
-        if written is not None and not (abs(value - written) <= SAME or math.isnan(value)):
-            problems.append(f"{name} is {value:.10g} on these rows, and the model says {written:.10g}")
-    of_set = isinstance(request.data, str | os.PathLike) and is_data_set(request.data)
-    if of_set:
-        problems += comm.bcast(dataset.verify(request.data) if comm.is_root else None)
-        notes.append("the checksums of model and shards were compared with their contents")
-    if verified.certificate is None:
-        notes.append(
-            Message(
-                "the lower bound and the gap stand in the model, and cannot be checked without a certificate: "
-                f"distsms train {option('certificate', text='FILE')} writes one"
-            )
-        )
+        r, counts = np.append(r, constant * np.sum(proved.c)), np.append(counts, len(c))
+        largest = np.append(largest, constant)
+    columns = ColumnStatistics(comm.maximum(largest), comm.sum(counts), np.zeros(0))
+    omega = penalty(loaded.info["lambda"], loaded.info.get("l1", 0.0))
+    return certificate.lower_bound(proved, comm.sum(r), columns, omega)
