@@ -49,8 +49,8 @@ class Origins:
     def follow(self, alpha: Floats, best: bool) -> None:
         """Note the mixture alpha (k,) of the present planes if it proves the best bound, and forget unused points.
 
-        If there are too many, that of least weight is forgotten. What is left of its mixture, scaled up to the same sum,
-        is a plane below R, too, but may prove less.
+        If there are too many, that of least weight is forgotten. What is left of its mixture, scaled up to its sum, is
+        a plane below R, too, but may prove less.
         """
         if best:
             self._best = self._mixed({int(slot): float(alpha[slot]) for slot in np.flatnonzero(alpha)})
