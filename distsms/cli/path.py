@@ -20,6 +20,7 @@ from distsms.optim.solvers.base import SOLVERS, WIDE
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from distsms.features.growing import Note
     from distsms.parallel.communicator import Communicator
     from distsms.shards.dataset import DataBlock
     from distsms.training.plan import Plan
@@ -298,6 +299,9 @@ class FoldsNarrator:
 
     def progress(self, task: str, unit: str, done: float, of: float) -> None:
         self._features(task, unit, done, of)
+
+    def noted(self, note: Note) -> None:
+        """Print nothing: the line on the features of a fold is enough."""
 
     def made_features(self, text: str) -> None:
         self._features.close()

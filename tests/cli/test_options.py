@@ -50,6 +50,7 @@ def test_options_and_exit_codes_stay():
         expected[command]["--ordering"]["choices"].append("bins")
     for command in expected.keys() - {"exit codes", "export", "info"}:
         expected[command]["--config"] = {"metavar": "FILE"}
+    expected["predict"]["--reasons"] = {"metavar": "K"}
     expected["info"]["--config"] = {"const": True}
     here = surface()
     assert here.keys() == expected.keys()
