@@ -163,6 +163,19 @@ def test_it_refuses_what_does_not_belong_together(tmp_path):
         assert D <= least
 
 
+@pytest.mark.parametrize("measure", ["rocarea", "prbep"])
+@pytest.mark.parametrize("name", ["adult9.train", "web8.train", "rcv1-ccat-sample.train"])
+def test_real_data(name, measure, real_data, tmp_path):
+    """The checker derives the bound of the run, from the text and from shards; where these data are at hand."""
+    (tmp_path / "t.svm").write_bytes(real_data(name))
+    distsms.shard(tmp_path / "t.svm", tmp_path / "d")
+    words, found = trained(tmp_path / "d", tmp_path, measure, lam=1e-4, epsilon=1e-3)
+    bounds = [float(checker.main([*words, str(tmp_path / rows)])[0]) for rows in ("t.svm", "d")]
+    stated = distsms.load_model(words[0]).info["lower_bound"]
+    assert bounds == pytest.approx([stated, stated], abs=1e-7) and bounds[0] == pytest.approx(bounds[1], abs=1e-12)
+    assert found.gap <= 1e-3 + 1e-7 and found.lower_bound == pytest.approx(stated, abs=1e-6)
+
+
 ATTACKED = ["rocarea", "prbep", "pauc@0.3", "error-rate", "logistic", "gauc@each", "rocarea l1"]
 
 

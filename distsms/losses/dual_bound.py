@@ -21,14 +21,18 @@ from distsms.base.errors import InputError
 from distsms.base.typing import Floats
 from distsms.parallel.communicator import Communicator
 
-EPS = float(np.finfo(float).eps)
+EPS, EPS_LONG = float(np.finfo(float).eps), float(np.finfo(np.longdouble).eps)
 CERTIFIED = {"rocarea", "gauc", "pauc", "prbep", "error-rate", "logistic", "logistic-balanced", "normal-auc"}
 CERTIFIED |= {"f-beta", "precision@k", "recall@k"}
 """The families of measures that have a rule here."""
-STEPS = 40
-"""Theta may be too small by 2^-STEPS."""
-CELLS = 2**15
-"""Rows are counted into so many ranges of their coefficients, where those of all ranks matter."""
+NEAR = 2.0**-20
+"""Theta is first sought within this distance from 1."""
+CELLS, BLOCK = 2**20, 2**17
+"""Rows are counted into so many ranges of their coefficients, where those of all ranks matter; and so many at a time,
+so that errors of rounding do not grow with the rows.
+"""
+ADDITIONS = 2**18 if EPS_LONG < EPS else 2**22
+"""At most so many additions of doubles follow one another on the way to a coefficient and to d."""
 
 
 class Proved(NamedTuple):
@@ -36,13 +40,6 @@ class Proved(NamedTuple):
 
     d: float
     c: Floats  # (n_local,)
-
-
-class Limited(NamedTuple):
-    """Amounts of rows, and their caps."""
-
-    amounts: Floats
-    caps: Floats
 
 
 class Further(NamedTuple):
@@ -125,9 +122,8 @@ class _Sides:
         loss = self.loss
         caps_u, caps_v = self.a_pos / loss.A_pos, self.a_neg / loss.A_neg
         if loss.family.name == "pauc":
-            caps_v = (
-                self.a_neg / loss.K * np.clip(np.zeros(len(self.v)) if alpha is None else alpha[self.negative], 0, 1)
-            )
+            counted = np.zeros(len(self.v)) if alpha is None else np.clip(alpha[self.negative], 0.0, 1.0)
+            caps_v = self.a_neg / loss.K * counted
             caps_v /= max(1.0, self.sums(caps_v)[0])
         u, v, total = _possible(self.u, caps_u, self.v, caps_v, self.comm)
         return self.proved(total, u, v)
@@ -210,33 +206,34 @@ def _possible(u: Floats, caps_u: Floats, v: Floats, caps_v: Floats, comm: Commun
     The caps of u add up to 1, those of v to at most 1. **Collective**: 32 bytes are summed for each of `CELLS` ranges.
     """
     u, v, total = _balanced(np.minimum(u, caps_u), np.where(caps_v > 0, np.minimum(v, caps_v), 0.0), comm)
-    of_u, of_v = _few_rows(u, caps_u, comm), _few_rows(v, caps_v, comm)
-    share = share_of_pairs(of_u.amounts, of_u.caps, of_v.amounts, of_v.caps, STEPS)
+    (u_few, caps_u_few), (v_few, caps_v_few) = _few_rows(u, caps_u, comm), _few_rows(v, caps_v, comm)
+    share = share_of_pairs(u_few, caps_u_few, v_few, caps_v_few, fine=True)
     return share * u, share * v, share * total
 
 
-def _few_rows(amounts: Floats, caps: Floats, comm: Communicator) -> Limited:
-    """Return amounts and caps of few rows that stand for those of all ranks, at most two for each of `CELLS` ranges of
-    amounts / caps.
-
-    Those of a range have the same sums, and lie at its two ends: no rows with these sums are more unequal. So if such
-    amounts are possible, those of the rows are, too. **Collective.**
+def _few_rows(amounts: Floats, caps: Floats, comm: Communicator) -> tuple[Floats, Floats]:
+    """Return amounts and caps of few rows that stand for those of all ranks, two for each of `CELLS` ranges of their
+    ratio: with the same sums, and at its ends. No rows of a range are more unequal, so what is possible for these is
+    possible for those. **Collective.**
     """
     amounts, caps = amounts[caps > 0], caps[caps > 0]
     ratio = amounts / caps
     top = float(comm.maximum(np.array([np.max(ratio, initial=0.0)]))[0])
     place = np.minimum((ratio * (CELLS / top if top > 0 else 0.0)).astype(np.intp), CELLS - 1)
-    ends = np.full((2, CELLS), -np.inf)
+    ends, sums = np.full((2, CELLS), -np.inf), np.zeros((2, CELLS))
     np.maximum.at(ends[0], place, ratio)
     np.maximum.at(ends[1], place, -ratio)
-    sums = comm.sum(np.concatenate([np.bincount(place, each, CELLS).astype(float) for each in (caps, amounts)]))
+    for start in range(0, len(place), BLOCK):
+        rows = slice(start, start + BLOCK)
+        sums += [np.bincount(place[rows], each[rows], CELLS) for each in (caps, amounts)]
+    caps, amounts = comm.sum(sums.ravel()).reshape(2, CELLS)
     ends = comm.maximum(ends.ravel()).reshape(2, CELLS)
-    used = np.flatnonzero(sums[:CELLS])
-    caps, amounts, high, low = sums[:CELLS][used], sums[CELLS:][used], ends[0, used], -ends[1, used]
+    used = np.flatnonzero(caps)
+    caps, amounts, high, low = caps[used], amounts[used], ends[0, used], -ends[1, used]
     width = high - low
     at_high = np.where(width > 0, np.clip((amounts - low * caps) / np.where(width > 0, width, 1.0), 0.0, caps), caps)
     of_high = np.minimum(high * at_high, amounts)
-    return Limited(np.concatenate([of_high, amounts - of_high]), np.concatenate([at_high, caps - at_high]))
+    return np.concatenate([of_high, amounts - of_high]), np.concatenate([at_high, caps - at_high])
 
 
 def _within_groups(loss: Any, c: Floats) -> Proved:
@@ -254,7 +251,7 @@ def _within_groups(loss: Any, c: Floats) -> Proved:
         u, v, total = _balanced(
             np.minimum(-extended[P] / omega, caps_u), np.minimum(extended[N] / omega, caps_v), alone
         )
-        omega *= share_of_pairs(u, caps_u, v, caps_v, STEPS)
+        omega *= share_of_pairs(u, caps_u, v, caps_v, fine=True)
         reduced[P], reduced[N], d = -omega * u, omega * v, d + omega * total
     d, reduced = float(loss.comm.sum(np.array([d]))[0]), whole.bring_back(reduced)
     # 2) The large groups, on which all ranks work together.
@@ -264,19 +261,21 @@ def _within_groups(loss: Any, c: Floats) -> Proved:
     return Proved(d, reduced)
 
 
-def share_of_pairs(u: Floats, caps: Floats, v: Floats, caps_v: Floats, steps: int = 20) -> float:
+def share_of_pairs(u: Floats, caps: Floats, v: Floats, caps_v: Floats, fine: bool = False) -> float:
     """Return the largest share <= 1 for which share u_i = sum_j x_ij and share v_j = sum_i x_ij are possible.
 
     Each x_ij is between 0 and caps_i caps_j. u and v have the same sum, and both caps the sum 1, or those of v at most
-    1; a cap of 0 means u = 0. The result may be smaller by 2^-steps. O(n log n).
+    1; a cap of 0 means u = 0. The result may be smaller by 2^-20, if `fine` by 2^-40 where it is near 1. O(n log n).
     """
     u, caps = u[caps > 0], caps[caps > 0]
     v, caps_v = v[caps_v > 0], caps_v[caps_v > 0]
     order, others = np.argsort(-u / caps), np.argsort(v / caps_v)
-    level, needed = np.cumsum(caps[order]), np.cumsum(u[order])  # of the rows S, those of largest u_i / caps_i
-    slopes, low = (v / caps_v)[others], np.cumsum(np.append(0.0, v[others]))
-    rest = np.cumsum(np.append(0.0, caps_v[others][::-1]))[::-1]
-    rounding = 1 + EPS * (len(u) + len(v))
+    kind: Any = np.longdouble if fine else np.float64
+    # Of the rows S, those of largest u_i / caps_i, and of the columns on both sides of a slope:
+    level, needed = np.cumsum(caps[order], dtype=kind), np.cumsum(u[order], dtype=kind)
+    slopes, low = (v / caps_v)[others], np.cumsum(np.append(0.0, v[others]), dtype=kind)
+    rest = np.cumsum(np.append(0.0, caps_v[others][::-1]), dtype=kind)[::-1]
+    rounding = 1 + (EPS_LONG * (len(u) + len(v)) + EPS * ADDITIONS / 4 if fine else EPS * (len(u) + len(v)))
 
     def possible(share: float) -> bool:
         at = np.searchsorted(slopes, level / share)
@@ -284,8 +283,8 @@ def share_of_pairs(u: Floats, caps: Floats, v: Floats, caps_v: Floats, steps: in
 
     if possible(1.0):
         return 1.0
-    least, most = 0.0, 1.0
-    for _ in range(steps):
+    least, most = (1.0 - NEAR if fine and possible(1.0 - NEAR) else 0.0), 1.0
+    for _ in range(20):
         middle = 0.5 * (least + most)
         least, most = (middle, most) if possible(middle) else (least, middle)
     return least

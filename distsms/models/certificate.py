@@ -29,7 +29,7 @@ from distsms.base.errors import InputError
 from distsms.base.files import atomic_write, require_space
 from distsms.base.schema import Fields, find_fault, is_number, is_text
 from distsms.base.typing import Floats, Labels
-from distsms.losses.dual_bound import EPS, Proved
+from distsms.losses.dual_bound import ADDITIONS, EPS, Proved
 from distsms.matrix.base import ColumnStatistics
 from distsms.models.model import check_writable
 from distsms.optim.penalty import ElasticNet, SquaredNorm, soft_threshold
@@ -38,8 +38,6 @@ from distsms.parallel.communicator import Communicator
 FORMAT, VERSION = "distsms-certificate", 1
 BLOCK = 2**22
 """So many rows are gathered on the root at a time."""
-ADDITIONS = 2**18
-"""At most so many additions follow one another on the way to a coefficient and to d, in `dual_bound`."""
 GOLDEN = (math.sqrt(5.0) - 1.0) / 2.0
 INFO: Fields = dict.fromkeys(("lambda", "n", "p", "rows"), is_number) | dict.fromkeys(("measure", "model"), is_text)
 

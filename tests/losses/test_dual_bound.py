@@ -135,4 +135,4 @@ def test_theta_is_the_largest(k, m, total, seed):
     equal = np.vstack([np.c_[-u, rows_of], np.c_[-v, columns_of]])
     bounds = [(0, 1), *((0, cap) for cap in np.outer(caps, caps_v).ravel())]
     program = linprog(np.r_[-1.0, np.zeros(k * m)], A_eq=equal, b_eq=np.zeros(k + m), bounds=bounds)
-    assert share_of_pairs(u, caps, v, caps_v, steps=40) == pytest.approx(-program.fun, abs=1e-7)
+    assert share_of_pairs(u, caps, v, caps_v, fine=True) == pytest.approx(-program.fun, abs=2e-6)
