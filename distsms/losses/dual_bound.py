@@ -31,6 +31,8 @@ CELLS, BLOCK = 2**20, 2**17
 """Rows are counted into so many ranges of their coefficients, where those of all ranks matter; and so many at a time,
 so that errors of rounding do not grow with the rows.
 """
+OF_ROW, OF_ALL = 120, 128 * CELLS
+"""Bytes that a certificate takes, with what is computed here, for each row of a rank, and besides; measured."""
 ADDITIONS = 2**18 if EPS_LONG < EPS else 2**22
 """At most so many additions of doubles follow one another on the way to a coefficient and to d."""
 

@@ -53,7 +53,7 @@ def certify(
 ) -> dict[str, Any]:
     """Write the certificate of a run, and return what a model says of it. **Collective.**
 
-    Memory besides the rows: 24 bytes for each local row and three vectors (p,); with alpha 16 bytes more.
+    Memory: `OF_ROW` bytes for each local row, `OF_ALL`, and three vectors (p,).
     """
     begun, comm, measure, block = time.perf_counter(), rows.comm, task.measure, rows.block
     loss: Any = rows.loss
