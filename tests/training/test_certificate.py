@@ -14,6 +14,8 @@ from distsms.models import certificate, model
 from distsms.optim.origins import Origin, Origins
 from distsms.optim.result import Status
 from distsms.shards.from_arrays import write_data
+from distsms.shards.row_shares import MemoryBudget
+from distsms.training.plan import Plan
 from distsms.training.task import Distribution
 from distsms.workflow.requests import TrainRequest, VerifyRequest
 from distsms.workflow.train import train
@@ -113,13 +115,17 @@ def test_a_checkpoint_without_points_is_refused(comm, shared_dir):
         certified(comm, shared_dir, folder, checkpoint=shared_dir / "k", resume=True)
 
 
-def test_streamed_and_normalized_rows(comm, shared_dir, monkeypatch):
+def test_streamed_rows(comm, shared_dir, monkeypatch):
     folder = written(comm, shared_dir, n=4000, p=30)
     whole, _ = certified(comm, shared_dir, folder, "prbep")
     with monkeypatch.context() as patch:
-        patch.setattr("distsms.models.certificate.BLOCK", 700)
-        streamed, verified = certified(comm, shared_dir, folder, "prbep", memory=2**28)
+        patch.setattr(certificate, "BLOCK", 700)
+        patch.setattr("distsms.matrix.local.PART_ENTRIES", 500)
+        patch.setattr(Plan, "room", lambda plan, root: MemoryBudget(2**17))
+        streamed, verified = certified(comm, shared_dir, folder, "prbep", memory=2**30)
     require_proved(streamed, verified)
+    read = comm.sum(np.array([streamed.run.fit.rows.reading.bytes, whole.run.fit.rows.reading.bytes]))
+    assert read[0] > 5 * read[1]  # in each pass
     assert whole.model.info["certificate"]["bound"] == pytest.approx(verified.lower_bound, abs=1e-6)
 
 
