@@ -305,14 +305,12 @@ def verify(
     -------
     Verified
         `J`, `lower_bound` and `gap`, computed from the rows and the two files alone; `problems`, which are warnings,
-        too; and `notes` on what was checked. The same on every rank. Files that do not belong together raise
-        InputError.
+        too; and `notes`. The same on every rank. Files that do not belong together raise InputError.
     """
     ranks = ranks_of(comm, locals() | settings)
     with speaking_python():
         with ranks.fail_together():
-            further = _Settings.of("verify", settings)
-            reading = further.reading(weight=weight, group=group)
+            reading = _Settings.of("verify", settings).reading(weight=weight, group=group)
             request = VerifyRequest(model, _rows(data, True, weight, group), certificate, reading)
         verified = verifying.verify(request, ranks)
     warn(ranks, verified.problems)

@@ -104,9 +104,6 @@ def _info(result: Result, task: TrainingTask, rows: TrainingRows) -> dict[str, A
     w, bias = split_bias(result.w, task.bias)
     h: Floats = normalization.unfold(certificate.column_numbers(len(w)))
     scores = rows.features.margins(np.append(h, 0.0) if task.bias else h)
-    labels, weights = block.labels, block.weights
-    counts = [np.count_nonzero(labels > 0), np.count_nonzero(labels < 0), len(labels)]
-    n_pos, n_neg, n = comm.sum(np.array(counts)).tolist()
     return {
         "distsms": __version__,
         "measure": task.measure.name,
@@ -114,15 +111,13 @@ def _info(result: Result, task: TrainingTask, rows: TrainingRows) -> dict[str, A
         "l1": settings.l1,
         "constant": task.bias or 0.0,
         "normalize": normalization.kind,
-        "weights": weights is not None,
-        "n": n,
+        "weights": block.weights is not None,
+        "n": sum(comm.allgather(len(block.labels))),
         "p": len(w),
-        "n_pos": n_pos,
-        "n_neg": n_neg,
         "dtype": "float64" if manifest is None else manifest.dtype,
         "J": result.J if math.isfinite(result.J) else None,
         "lower_bound": result.lower_bound if math.isfinite(result.lower_bound) else None,
-        "rows": certificate.sketch(scores, labels, weights, block.first_row, comm),
+        "rows": certificate.sketch(scores, block.labels, block.weights, block.first_row, comm),
         "model": certificate.fingerprint(normalization.fold(w), bias),
         "data": task.fingerprint if manifest is None else manifest.fingerprint,
     }
