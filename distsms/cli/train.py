@@ -108,6 +108,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="Write a JSON line after each evaluation, with J, lower_bound, gap, seconds and more.",
     )
     parser.add_argument(
+        "--certificate",
+        metavar="FILE",
+        help="Write a certificate, one number for each training row, from which `distsms verify` and programs of other"
+        " people derive the lower bound again.",
+    )
+    parser.add_argument(
         "--init",
         metavar="MODEL",
         help="Start from the coefficients of this model, for example that of a larger lambda.",
