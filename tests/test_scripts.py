@@ -47,6 +47,7 @@ PROGRAMS = {
     "scripts.experiments.paper",
     "scripts.experiments.small_beta",
     "scripts.experiments.strings",
+    "scripts.experiments.table2",
     "scripts.experiments.thesis",
     "scripts.experiments.trainings",
 }

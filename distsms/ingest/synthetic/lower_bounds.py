@@ -18,6 +18,7 @@ from scipy import sparse
 
 from distsms.base.errors import InputError
 from distsms.base.typing import Floats
+from distsms.shards.coded_columns import NOT_CODED
 
 _C = sqrt(2) / 4
 
@@ -26,7 +27,7 @@ class _LowerBound:
     """The base class of both constructions, a `write.RowSource`. Row 1 is the only positive row."""
 
     measure: str
-    row_bytes = 33.0
+    row_bytes, coded = 33.0, NOT_CODED
     block_rows = 2**16
 
     def __init__(self, size: int, rows: int, epsilon: Fraction, x_1: float) -> None:
