@@ -69,12 +69,13 @@ def main() -> None:
     check_options_of_compare(["--time-limit", args.time_limit, "--lambdas", *args.lambdas])
     for name, paths in args.sets or [(name, []) for name in twins()]:
         file = args.output / name / "records.json"
-        asked = {"scale": args.scale, "lambdas": list(args.lambdas), "time_limit": args.time_limit, "real": bool(paths)}
-        if file.exists() and json.loads(file.read_text(encoding="utf-8"))["asked"] == asked:
+        limits = {"lambdas": list(args.lambdas), "time_limit": args.time_limit}
+        request = {"scale": 1.0 if paths else args.scale, **limits, "real": bool(paths)}
+        if file.exists() and json.loads(file.read_text(encoding="utf-8"))["request"] == request:
             print(f"{name} is finished", flush=True)
             continue
         found = runs_of(name, paths, args)
-        file.write_text(records.as_text({"asked": asked, "records": found}), encoding="utf-8")
+        file.write_text(records.as_text({"request": request, "records": found}), encoding="utf-8")
         if args.discard:
             shutil.rmtree(args.output / name / "data")
     done = [
@@ -114,7 +115,12 @@ def runs_of(name: str, paths: Sequence[Path], args: argparse.Namespace) -> list[
     manifest = read_manifest(train)
     about = {"set": name, "real": bool(paths), "scale": 1.0 if paths else args.scale, "ranks": args.ranks}
     about |= {"n": manifest.n, "p": manifest.p, "nonzeros": manifest.explicit, "streamed": "--memory" in options}
-    return [about | record_of(run) for run in RunStore(comparison).all_finished()]
+    return [
+        about | record_of(run, best.result["J"])
+        for group in tables.problems(RunStore(comparison).all_finished()).values()
+        if (best := tables.best_run(group)) is not None
+        for run in group
+    ]
 
 
 def data_of(name: str, paths: Sequence[Path], folder: Path, args: argparse.Namespace) -> tuple[Path, Path]:
@@ -130,8 +136,9 @@ def data_of(name: str, paths: Sequence[Path], folder: Path, args: argparse.Names
     return folder / "train", folder / "test"
 
 
-def record_of(run: CompletedRun) -> Record:
-    """Return a run as it is kept: its result, and some points of its course and of that of the test measure."""
+def record_of(run: CompletedRun, least: float) -> Record:
+    """Return a run as it is kept: its result, when it was within 1 % of the least J of its problem, and some points of
+    its course and of that of the test measure."""
     result = run.result
     kept = {key: result[key] for key in ("status", "vacuous", "J", "J_at_zero", "lower_bound", "gap", "evaluations")}
     kept |= {"seconds": result["seconds"], "memory": result.get("memory"), "test": (result["test"] or {})}
@@ -139,6 +146,7 @@ def record_of(run: CompletedRun) -> Record:
     return {
         **{"measure": run.spec.measure, "lambda": run.spec.lam, "solver": run.spec.solver, "c_mu": run.spec.c_mu},
         **kept,
+        "within": str(tables.time_to(run, least, 0.01)),
         "course": thinned(run.trace, ("best_J", "gap")),
         "tested": thinned(run.test, RANKING),
     }
@@ -252,8 +260,7 @@ def best_table(found: Sequence[Record]) -> str:
             best = tables.best_run(here)
             cells = ["", "not run yet", "", *times, ""]
             if best is not None:
-                least = best.result["J"]
-                own = {run.spec.solver: str(tables.time_to(run, least, 0.01)) for run in here}
+                own = {run.spec.solver: run.result["within"] for run in here}
                 test = f"{100 * best.result['test'][measure]:.2f}"
                 cells = [f"{lam:g}", own["lmvm"], own.get("bmrm", ""), *times, test]
             lines.append([name, SHOWN[measure], *cells, f"{max(published):.2f}" if published else ""])
@@ -268,16 +275,15 @@ def every_table(found: Sequence[Record]) -> str:
     for name in twins():
         runs = [run for run in runs_in([r for r in found if r["set"] == name]) if run.spec.c_mu is None]
         for (measure, lam), here in tables.problems(runs).items():
-            best = tables.best_run(here)
             published = PUBLISHED[name].get("test", {}).get(measure)
             there = dict(zip(map(float, LAMBDAS), published or [], strict=False)).get(lam)
             for run in here:
-                result, least = run.result, np.nan if best is None else best.result["J"]
+                result = run.result
                 ending = "" if result["status"] == "proved" else f" ({result['status']})"
                 each = 1e9 * result["seconds"] / max(1, result["evaluations"] * result["nonzeros"])
                 line = [name, SHOWN[measure], f"{lam:g}", run.spec.solver, f"{result['J']:.6f}"]
                 line += [f"{result['gap']:.1e}{ending}", str(result["evaluations"]), f"{result['seconds']:.2f}"]
-                line += [str(tables.time_to(run, least, 0.01)), f"{each:.2f}", format_bytes(result["memory"] or 0)]
+                line += [result["within"], f"{each:.2f}", format_bytes(result["memory"] or 0)]
                 test = result["test"].get(measure)
                 line += ["" if test is None else f"{100 * test:.2f}", "" if there is None else f"{there:.2f}"]
                 lines.append(line)
