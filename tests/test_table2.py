@@ -47,7 +47,7 @@ def test_each_set_has_its_lines(found):
     every = table2.table(found, "every").splitlines()[2:]
     assert len(every) == 4  # fixed widths are for the figures alone
     seconds, nonzeros = found[0]["seconds"], 400 * found[0]["evaluations"]
-    assert f"| {1e9 * seconds / nonzeros:.2f} | 1.0 MiB |" in every[0]
+    assert f"| {1e9 * seconds / nonzeros:.2f} | 1 MiB |" in every[0]
 
 
 def test_courses_are_thinned_and_drawn(found):
