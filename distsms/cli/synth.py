@@ -34,15 +34,16 @@ examples:
   distsms train data/lb --measure prbep --lambda 1 --init data/lb/w0.h5
   mpirun -n 2 distsms synth twin kddb data/kddb --scale 0.01
 """
-RANDOM = ("rows", "columns", "positive", "noise", "seed", "dtype")
-OPTIONS = {
-    "sparse": (*RANDOM, "density", "skew", "pattern"),
+RANDOM = {"rows": 100_000, "columns": 100, "positive": 0.1, "noise": 0.5, "seed": 0, "dtype": "float64"}
+BOUND = {"epsilon": None, "n": None}
+OPTIONS: dict[str, dict[str, Any]] = {
+    "sparse": {**RANDOM, "columns": 10_000, "density": None, "skew": 1.0, "pattern": None},
     "dense": RANDOM,
-    "prbep-lower-bound": ("epsilon", "n"),
-    "rocarea-lower-bound": ("epsilon", "n"),
-    "twin": ("scale", "test"),
+    "prbep-lower-bound": BOUND,
+    "rocarea-lower-bound": BOUND,
+    "twin": {"scale": 1.0, "test": None},
 }
-DEFAULTS = {"rows": 100_000, "positive": 0.1, "noise": 0.5, "seed": 0, "dtype": "float64", "skew": 1.0, "scale": 1.0}
+"""The options of each kind of data, with their default values."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -178,10 +179,9 @@ def _options(args: argparse.Namespace) -> dict[str, Any]:
     for name in sorted({name for names in OPTIONS.values() for name in names} - set(allowed)):
         if getattr(args, name) is not None:
             raise InputError(f"--{name} is not an option of {args.kind}, which takes --{', --'.join(allowed)}")
-    options = {name: getattr(args, name) for name in allowed}
-    options |= {name: DEFAULTS[name] for name in allowed if options[name] is None and name in DEFAULTS}
-    if "columns" in allowed and options["columns"] is None:
-        options["columns"] = 10_000 if args.kind == "sparse" else 100
+    options = {
+        name: default if getattr(args, name) is None else getattr(args, name) for name, default in allowed.items()
+    }
     if "density" in allowed and options["density"] is None:
         options["density"] = min(0.5, 20 / options["columns"])
     if "epsilon" in allowed and options["epsilon"] is None and options["n"] is None:

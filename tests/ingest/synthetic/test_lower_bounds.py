@@ -18,6 +18,7 @@ from distsms.optim.run import minimize
 from distsms.optim.settings import Settings
 from distsms.parallel.communicator import Communicator
 from scripts.experiments.lower_bounds import ProofsSeparation
+from tests.ingest.synthetic.worst_cases import J, iterate, iterates
 from tests.support.problems import noting, objective
 
 pytestmark = pytest.mark.serial
@@ -47,14 +48,14 @@ def test_bmrm_goes_the_way_of_the_proof(kind, size, monkeypatch):
     one, states = problem(source), []
     one.losses = [ProofsSeparation(source, one.losses[0])]
     asked = recorded(one, monkeypatch)
-    steps = min(source.iterates, size - 1)
+    steps = min(iterates(source), size - 1)
     settings = Settings(lam=1.0, epsilon=1e-12, solver="bmrm", zero_plane=False, max_evaluations=steps)
     minimize(one, settings, source.w_0, watch=noting(states))
     assert len(asked) == steps
     assert states[0].J == pytest.approx(source.J_0, abs=1e-9)
     for k in range(1, steps):
-        np.testing.assert_allclose(asked[k], source.iterate(k), atol=1e-9)
-        assert states[k].J == pytest.approx(source.J(k), abs=1e-9)
+        np.testing.assert_allclose(asked[k], iterate(source, k), atol=1e-9)
+        assert states[k].J == pytest.approx(J(source, k), abs=1e-9)
         assert states[k].lower_bound <= source.minimum + 1e-9
 
 
