@@ -9,14 +9,19 @@ import numpy as np
 import pytest
 from scipy import sparse
 
+from distsms.base.measures import Measure
 from distsms.matrix.category_maps import Categories
 from distsms.matrix.local import SparseRows
+from distsms.optim.settings import Settings
+from distsms.shards import in_memory
 from distsms.shards.coded_columns import NOT_CODED, CodedColumns
 from distsms.shards.dataset import load, prepare, publish, read_manifest
 from distsms.shards.manifest import SHARD_VERSION
 from distsms.shards.reader import MARK
 from distsms.shards.row_shares import MemoryBudget
 from distsms.shards.streaming import Stream
+from distsms.training.fit import fit
+from distsms.training.task import TrainingTask
 from tests.support.sharded import ALONE, forget_checksums
 
 pytestmark = pytest.mark.serial
@@ -68,10 +73,15 @@ def shard(request, tmp_path):
             parts = [codes[first : first + PART].T.ravel() for first in range(0, LAST, PART)]
             with_holes(file, "codes/0", n * wide, np.concatenate(parts))
             file["codes/0"].attrs["part_rows"] = PART
-    size = (tmp_path / "shard-00000.h5.partial").stat()
+    return published(tmp_path, y, n * wide, p, layout, coded), X, y[-LAST:]
+
+
+def published(folder, y, nnz, p, layout, coded=NOT_CODED):
+    """Make the file in the folder a data set without checksums."""
+    size = (folder / "shard-00000.h5.partial").stat()
     assert size.st_size > 2**31 and size.st_blocks * 512 < 2**27
     n_pos = int(np.sum(y > 0))
-    entry = {"staged": "shard-00000.h5.partial", "rows": n, "nnz": n * wide, "n_pos": n_pos, "n_neg": n - n_pos}
+    entry = {"staged": "shard-00000.h5.partial", "rows": len(y), "nnz": nnz, "n_pos": n_pos, "n_neg": len(y) - n_pos}
     entry |= {"columns": p, "bytes": size.st_size, "sha256": 64 * "0", "values": layout == "dense", "p": p}
     entry |= {
         "layout": layout,
@@ -81,9 +91,9 @@ def shard(request, tmp_path):
         "compression": "none",
         "digests": {},
     }
-    publish(tmp_path, [entry], label_map={"+1": 1, "-1": -1}, zero_based=False, coded=coded)
-    forget_checksums(tmp_path)
-    return read_manifest(tmp_path), X, y[-LAST:]
+    publish(folder, [entry], label_map={"+1": 1, "-1": -1}, zero_based=False, coded=coded)
+    forget_checksums(folder)
+    return read_manifest(folder)
 
 
 @pytest.mark.parametrize("streams", [True, False])
@@ -109,3 +119,22 @@ def test_parts_of_one_rank_go_beyond_2_to_the_31():
     assert rows.nnz == n * 2**20 == parts[-1].stop > 2**32
     assert parts[0].start == 0 and all(a.stop == b.start and a.last == b.first for a, b in pairwise(parts))
     assert all(part.stop - part.start == (part.last - part.first) * 2**20 for part in parts)
+
+
+@pytest.mark.slow
+def test_more_than_2_to_the_31_nonzeros_are_trained_on(tmp_path):
+    """Dense rows of one shard, nearly all of them zeros, are streamed; the same rows without zeros are held."""
+    n, p = 2**21 + 2**12, 2**10
+    rng = np.random.default_rng(0)
+    X, y = rng.normal(size=(2**12, p)).astype(np.float32), np.where(rng.random(n) < 0.3, 1, -1).astype(np.int8)
+    prepare(tmp_path)
+    with h5py.File(tmp_path / "shard-00000.h5.partial", "w") as file:
+        file.attrs.update({"format": MARK, "version": SHARD_VERSION, "complete": 1})
+        file["y"] = y
+        with_holes(file, "X", n, X)
+    manifest, settings = published(tmp_path, y, n * p, p, "dense"), Settings(1e-6, 1e-3, max_evaluations=3)
+    streamed = load(manifest, ALONE, budget=MemoryBudget(2**27))
+    held = in_memory.block(sparse.vstack([sparse.csr_matrix((n - 2**12, p), dtype=np.float32), X], "csr"), y, ALONE)
+    assert streamed.features.nnz == n * p > 2**31 and streamed.features.bytes_per_pass > 2**32
+    J = [fit(TrainingTask(block, Measure.parse("rocarea"), settings), ALONE).result.J for block in (streamed, held)]
+    assert J[0] == pytest.approx(J[1], rel=1e-9) and J[0] < 1
