@@ -42,7 +42,7 @@ def test_each_set_has_its_lines(found):
     ]
     assert cells(best, "kddb", "ROCArea")[2:] == ["", "not run yet", "", "10592 s", "n.a.", "", "85.29"]
     sets = table2.table(found, "sets")
-    assert cells(sets, "web8")[1:] == ["100", "30", "400", "0.03", "real rows"]
+    assert cells(sets, "web8")[1:] == ["100", "30", "400", "0.03", "real rows, 2 ranks"]
     assert cells(sets, "kddb")[1:3] == ["16,008,000", "29,890,000"] and "table2 results/table2 kddb`" in sets
     every = table2.table(found, "every").splitlines()[2:]
     assert len(every) == 4  # fixed widths are for the figures alone

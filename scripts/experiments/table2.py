@@ -239,7 +239,8 @@ def sets_table(found: Sequence[Record]) -> str:
             first = of_set[0]
             line[1:4] = [f"{first[key]:,}" for key in ("n", "p", "nonzeros")]
             scale = "" if first["scale"] == 1 else f", scale {first['scale']:g}"
-            lines.append([*line, ("real rows" if first["real"] else "twin") + scale])
+            ranks = "one rank" if first["ranks"] == 1 else f"{first['ranks']} ranks"
+            lines.append([*line, ("real rows" if first["real"] else "twin") + f"{scale}, {ranks}"])
         else:
             lines.append([*line, f"not run yet: `table2 results/table2 {name}`"])
     return tables.markdown(header, lines)
