@@ -3,13 +3,13 @@
     . scripts/environment
     python -m scripts.experiments.table2 OUTPUT [SET ...] [--scale S] [--json FILE]
 
-A SET is NAME=TRAIN,TEST for real rows (data sets, or text files, of which rows without features are left out as in the
-paper; without TEST every fifth row of a text is held out), or a name of the paper's table 1 alone: then its twin is
-drawn (`distsms synth twin`). Without sets, all 25 twins are meant. For both measures and each lambda, LMVM runs to a
-proved gap of 0.1 % of J, and BMRM for at most ten times the seconds of LMVM. For the sets of figures 27 to 32, LMVM with
-fixed widths and the accelerated gradient run, too. Rows of more than 12 GiB are streamed. The folder OUTPUT/NAME has the
-runs of a set. If the program was stopped, the same command continues, and sets can be added; --json has those of the
-folder that are finished.
+A SET is NAME=TRAIN,TEST for real rows (data sets, or text files, of which rows without features are left out as in
+the paper; without TEST every fifth row of a text is held out), or a name of the paper's table 1 alone: then its twin
+is drawn (`distsms synth twin`). Without sets, all 25 twins are meant. For both measures and each lambda, LMVM runs to
+a proved gap of 0.1 % of J, and BMRM for at most ten times the seconds of LMVM. For the sets of figures 27 to 32, LMVM
+with fixed widths and the accelerated gradient run, too. Rows of more than 12 GiB are streamed. The folder OUTPUT/NAME
+has the runs of a set. If the program was stopped, the same command continues, and sets can be added; --json has those
+of the folder that are finished.
 """
 
 from __future__ import annotations
