@@ -48,6 +48,7 @@ PROGRAMS = {
     "scripts.experiments.paper",
     "scripts.experiments.small_beta",
     "scripts.experiments.strings",
+    "scripts.experiments.table2",
     "scripts.experiments.thesis",
     "scripts.experiments.trainings",
     "scripts.verify_certificate",  # see tests/test_verify_certificate.py

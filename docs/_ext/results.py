@@ -6,9 +6,10 @@
     ```
 
 reads docs/results/data/attack-101.json, and inserts the table that the program prints and a line about its origin:
-date, commit, machine. The content of the directive is the command that writes the file again. If the file is
-missing, the page says so and shows the command. `show` selects one of several tables of a program, or a figure. So no
-number is typed by hand. The name `history` stands for all files of versions, history-VERSION.json.
+date, commit, machine. The content of the directive is the command that writes the file again. If the file is missing,
+the page says so and shows the command. `show` selects one of several tables of a program, or a figure; of several
+figures it names one, as in `figure web8 prbep`. So no number is typed by hand. The name `history` stands for all files
+of versions, history-VERSION.json.
 """
 
 from __future__ import annotations
@@ -42,6 +43,7 @@ from scripts.experiments import (
     paper,
     small_beta,
     strings,
+    table2,
     thesis,
     trainings,
 )
@@ -67,8 +69,8 @@ class Results(SphinxDirective):
         if found is None or not has(found, show):
             lacking = f"There are no results for this table yet. This command measures them:\n\n{command}"
             return self.parse_text_to_nodes(f":::{{note}}\n{lacking}\n:::")
-        if show == "figure":
-            return [in_page(figure(found))]
+        if show.startswith("figure"):
+            return [in_page(figure(found, show))]
         return self.parse_text_to_nodes(f"{table(found, show)}\n\n{provenance(found)}\n\n{command}")
 
     def _history(self, files: list[dict[str, Any]], show: str, command: str) -> list[nodes.Node]:
@@ -95,6 +97,8 @@ def in_page(svg: str) -> nodes.raw:
 
 def has(found: dict[str, Any], show: str) -> bool:
     """Return whether a file has the part of the program that `show` selects; it may have run without that part."""
+    if found["program"] == "scripts.experiments.table2":
+        return table2.has(found["records"], show)
     parts = {row["part"] for row in found["records"] if "part" in row}
     return not parts or show in {*parts, "figure"}
 
@@ -119,6 +123,8 @@ def table(found: dict[str, Any], show: str) -> str:
     if program == "scripts.benchmarks.run":
         part = [row for row in rows if row["part"] == show]
         return "\n\n".join([benchmarks.table(part), *disturbed(found, show)])
+    if program == "scripts.experiments.table2":
+        return table2.table(rows, show)
     if program == "scripts.experiments.gaps":
         return gaps.table_of_rules(rows) if show == "rules" else gaps.table(rows)
     if program == "tests.robustness.chaos":
@@ -149,8 +155,10 @@ def disturbed(found: dict[str, Any], part: str) -> list[str]:
     return [warning for warning in found["warnings"] if re.search(rf"during {part}\b", warning)]
 
 
-def figure(found: dict[str, Any]) -> str:
-    """Draw the figure of a file as SVG."""
+def figure(found: dict[str, Any], show: str = "figure") -> str:
+    """Draw a figure of a file as SVG."""
+    if found["program"] == "scripts.experiments.table2":
+        return table2.figure(found["records"], show)
     if found["program"] == "scripts.benchmarks.run":
         return pictures.roofline(found)
     with tempfile.TemporaryDirectory() as folder:

@@ -50,9 +50,9 @@ def test_a_table_is_made_of_the_records(results, shown):
     if not files or not results.has(files[0], show):
         return
     found = files[0]
-    if show == "figure":
+    if show.startswith("figure"):
         pytest.importorskip("matplotlib")
-        svg = results.pictures.over_versions(files) if name == "history" else results.figure(found)
+        svg = results.pictures.over_versions(files) if name == "history" else results.figure(found, show)
         assert "<svg" in svg
         return
     if name == "history":
