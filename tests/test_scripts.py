@@ -227,7 +227,7 @@ def test_evaluations(texts, tmp_path):
         pytest.param(*one, marks=pytest.mark.slow)
         for one in (
             *(("forest", 9), ("ranks", 4), ("memory", 6), ("path", 12), ("comparators", 4), ("logistic", 5)),
-            *(("roofline", 19), ("history", 9), ("billion", 16)),
+            *(("roofline", 19), ("history", 9), ("billion", 16), ("text", 4)),
         )
     ],
 )
