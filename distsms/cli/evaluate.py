@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 
 USAGE = "MODEL DATA|FILE [options]\n       distsms evaluate MODEL MODEL ... --test DATA|FILE [options]"
 EPILOG = """\
-All measures are exact over all rows of all ranks. ROCArea counts a pair of rows with equal scores as one half. PRBEP
+All measures are exact over all rows of all ranks; from 17 million rows of each class on, ROCArea is within 5e-6 of the
+exact value. ROCArea counts a pair of rows with equal scores as one half. PRBEP
 is the precision among the n+ rows with the highest scores, where n+ is the number of positive rows; if rows with equal
 scores compete for the last of these places, it is the expected value over random choices. Average precision is defined
 as in scikit-learn. A row is called positive if its score is at least the threshold that is stored with the model, or

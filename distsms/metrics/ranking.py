@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from distsms.base.measures import ERROR_RATE, F_BETA, PRECISION_AT_K, Measure
 from distsms.base.typing import Floats, Labels
-from distsms.metrics.area_from_cells import enclosed_area
+from distsms.metrics.area_from_cells import enclosed_area, enclosed_placements
 from distsms.metrics.contingency import contingency, ratio
 from distsms.metrics.rivals import log_loss, normal_auc
 from distsms.metrics.row_weights import mass_of_classes, masses, require_equal, select_by_weight
@@ -43,7 +43,7 @@ class Ranking(NamedTuple):
 PIECE, SORTED = 2**24, 2**20
 """At most so many rows of the smaller class are on all ranks, and so many rows are sorted, at a time."""
 MANY = 2**24
-"""If the smaller class has more rows, `rocarea` encloses the value. Its standard error is larger than the interval."""
+"""If the smaller class has more rows, ROCArea is enclosed. Its standard error is larger than the interval."""
 
 
 def ranking(scores: Floats, labels: Labels, comm: Communicator, weights: Floats | None = None) -> Ranking:
@@ -190,9 +190,12 @@ def placements(scores: Floats, labels: Labels, comm: Communicator, weights: Floa
     A pair whose two scores are equal counts as half a correctly ordered pair, and each row of the other class by its
     weight. Divided by 2 n-, the results are DeLong's V10 of the positives; divided by 2 n+, their V01 of the negatives,
     with sums of weights for n- and n+. They are int64, with weights float64, and all 0 if a class has no rows. The cost
-    is that of `rocarea`, and for each piece one more Allreduce, of as many numbers as the piece has rows.
+    is that of `rocarea`, and for each piece one more Allreduce, of as many numbers as the piece has rows. If the
+    smaller class has more than `MANY` rows, they are those of `area_from_cells.enclosed_placements`.
     """
     low, high, lengths = _classes(scores, labels, comm, weights)
+    if lengths[:, 0].sum() > MANY and (enclosed := enclosed_placements(scores, labels, weights, comm)) is not None:
+        return enclosed
     kind: Any = np.int64 if weights is None else np.float64
     twice = np.zeros(len(scores), kind)
     of_low, of_high = [], high.scores
