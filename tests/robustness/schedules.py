@@ -54,6 +54,7 @@ from distsms.workflow.train import train_task
 from tests.support import oracles
 from tests.support.disturbed import Disturbance, Fault, installed
 from tests.support.problems import data
+from tests.support.sharded import as_array
 from tests.support.simulated import Job
 
 LAMBDA = 1e-2
@@ -373,6 +374,18 @@ def wrong_output(scenario: Scenario, home: Path, out: Path, reference: Path) -> 
             yield "other rows"
 
 
+def mixed_rows(path: Path) -> Iterator[str]:
+    """Yield whether a converted data set has other rows than both versions of its file, whose columns may be scaled."""
+    block = dataset.load(path, Communicator())
+    rows = as_array(block.features)
+    for seed in (1, 2):
+        X, y = data(n=40, p=5, seed=seed)
+        parts = [array / np.linalg.norm(array, axis=0) for array in (rows, X.toarray())]
+        if np.array_equal(block.labels, y) and np.allclose(*parts):
+            return
+    yield "rows of no version of the file"
+
+
 def left_behind(out: Path) -> list[str]:
     """Return the names of temporary files and locks."""
     return [str(path.relative_to(out)) for path in out.rglob("*") if path.name.endswith((".partial", ".writing"))]
@@ -461,6 +474,8 @@ def schedule(seed: int, plant: str | None = None) -> Found:
                 problems += [f"left behind: {name}" for name in left_behind(out)]
         if not problems and outcome.code == 1 and not outcome.aborted:
             problems = [f"left behind after an error: {name}" for name in left_behind(out)]
+        if not problems and outcome.code == 0 and scenario.command == "shard":
+            problems = [*mixed_rows(out / scenario.output)]
         then = None
         if not problems and outcome.code not in (0, 8) and not changed:
             then = run(scenario, home, out, [], seed + 1)

@@ -153,7 +153,8 @@ class Disturbance:
         """Return the file that a rank sees at this path."""
         for fault in self.stale:
             if fault.rank == rank.node and os.fspath(place).startswith(fault.detail[0]):
-                self.happened.append(fault)
+                if fault not in self.happened:
+                    self.happened.append(fault)
                 return os.fspath(place).replace(*fault.detail)
         return place
 
