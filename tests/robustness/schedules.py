@@ -114,7 +114,7 @@ def drawn(chance: random.Random) -> Scenario:
     words: list[str]
     if command == "train":
         measure = chance.choice(MEASURES)
-        solver = "bmrm" if measure in CUTTING else chance.choice(("lbfgs", "lbfgs", "agm", "bmrm"))
+        solver = "bmrm" if measure in CUTTING else chance.choice(("lbfgs", "lbfgs", "lmvm", "agm", "bmrm"))
         of_groups = measure.startswith("gauc")
         words = ["{home}/groups" if of_groups else "{home}/data", "--lambda", str(LAMBDA), "--solver", solver]
         words += ["--within-groups", "pairs"] if of_groups else ["--measure", measure]
@@ -124,7 +124,8 @@ def drawn(chance: random.Random) -> Scenario:
         words += ["--ordering", ordering, "--no-check", "--bias", "0", "--output", "{out}/model.h5"]
         words += ["--epsilon", "3e-2" if solver == "agm" else "1e-3"]  # agm would only repeat itself
         survives = size > 1 and chance.random() < 0.25
-        words += ["--survive"] if survives else ["--step", chance.choice(("root", "spread"))]
+        step = "root" if solver == "lmvm" else chance.choice(("root", "spread"))  # PETSc's vectors cannot be spread
+        words += ["--survive"] if survives else ["--step", step]
         if chance.random() < 0.6:
             words += [
                 "--checkpoint",
