@@ -1,16 +1,10 @@
 """ROCArea without sending a class to all ranks: rows are counted by score into cells, and ROCArea is enclosed.
 
-Pairs of rows from different cells are in a known order, and those in a cell with a single score are ties. The other
-pairs make the interval, of which the middle is returned: they count as ties, too. The edges are quantiles of a sample
-of all scores, so that few pairs are in the same cell. If they are more than `WIDTH` of all, the cells with most of them
-are divided.
-
-A row's placement, its share of correctly ordered pairs, is wrong by at most half the share of the other class that is
-in its cell. So the standard deviation of the placements of a class, which DeLong's standard error needs, is wrong by at
-most the root of the mean of the squares of these errors, and that of a difference of two models by their sum.
-
-Cost, each time that rows are counted: 32 bytes for each cell are summed over ranks, and local rows are sorted, some at
-a time. 100 bytes of memory for each cell. Placements take one more search for each row.
+Pairs from different cells are in a known order, and those of a single score are ties; the others make the interval, of
+which the middle is returned: they count as ties, too. The edges are quantiles of a sample; if pairs in cells are more
+than `WIDTH` of all, the worst cells are divided. Each count sums 32 bytes for each cell over ranks; 100 bytes of memory
+for each. A row's share of ordered pairs is wrong by half the share of the other class in its cell, and the standard
+deviation that DeLong's error needs by at most the root mean square of that.
 """
 
 from __future__ import annotations
