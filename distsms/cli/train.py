@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import functools
 import os
 from typing import TYPE_CHECKING
 
@@ -203,7 +202,6 @@ def _add_file_options(parser: argparse.ArgumentParser) -> None:
             files._add_action(action)
 
 
-@functools.cache
 def _shard_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(add_help=False)
     shard.add_arguments(parser)
