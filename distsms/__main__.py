@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 # These act only before numpy is loaded: a BLAS with a thread per core on every rank slows all of them down.
 THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS")
-FAILING_DISK = errno.EIO, errno.ESTALE, errno.ENOSPC, errno.EDQUOT
+FAILING_DISK = errno.EIO, errno.ESTALE, errno.ENOSPC, errno.EDQUOT, errno.ENOENT
 for _name in THREADS:
     os.environ.setdefault(_name, "1")
 
@@ -130,7 +130,8 @@ def main(argv: Sequence[str] | None = None, parse: Callable[[Sequence[str]], arg
         if not has_working_folder():
             why = f": {NO_WORKING_FOLDER}. Go to a folder that exists (cd), and give the command again"
         elif isinstance(error, OSError) and error.errno in FAILING_DISK:
-            why = f": a disk or a file server fails: {error}. Give the command again when it works"
+            gone = ", or a file was taken away" if error.errno == errno.ENOENT else ""
+            why = f": a disk or a file server fails{gone}: {error}. Give the command again when it works"
         print(f"{args.program}: {where}{why}", file=sys.stderr, flush=True)
         _abort_others(comm, EXIT_ERROR)
         return EXIT_ERROR

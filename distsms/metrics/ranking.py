@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from distsms.base.measures import ERROR_RATE, F_BETA, PRECISION_AT_K, Measure
 from distsms.base.typing import Floats, Labels
-from distsms.metrics.area_from_cells import enclosed_area
+from distsms.metrics.area_from_cells import enclosed_area, enclosed_placements
 from distsms.metrics.contingency import contingency, ratio
 from distsms.metrics.rivals import log_loss, normal_auc
 from distsms.metrics.row_weights import mass_of_classes, masses, require_equal, select_by_weight
@@ -38,7 +38,7 @@ class Ranking(NamedTuple):
 PIECE, SORTED = 2**24, 2**20
 """At most so many rows of the smaller class are on all ranks, and so many rows are sorted, at a time."""
 MANY = 2**24
-"""If the smaller class has more rows, `rocarea` encloses the value. Its standard error is larger than the interval."""
+"""If the smaller class has more rows, ROCArea is enclosed. Its standard error is larger than the interval."""
 
 
 def ranking(scores: Floats, labels: Labels, comm: Communicator, weights: Floats | None = None) -> Ranking:
@@ -169,9 +169,12 @@ def rocarea(scores: Floats, labels: Labels, comm: Communicator, weights: Floats 
 def placements(scores: Floats, labels: Labels, comm: Communicator, weights: Floats | None = None) -> NDArray[Any]:
     """Return twice the number (int64), or weight (float64), of correctly ordered pairs of each row with the other
     class, ties as a half. Divided by 2 n- they are DeLong's V10 of the positives, by 2 n+ V01 of the negatives; 0
-    without a class. Cost as `rocarea`, and an Allreduce for each piece. **Collective.**
+    without a class. Cost as `rocarea`, and an Allreduce for each piece; for a class of more than `MANY` rows, they are
+    those of `area_from_cells.enclosed_placements`. **Collective.**
     """
     low, high, lengths = _classes(scores, labels, comm, weights)
+    if lengths[:, 0].sum() > MANY and (enclosed := enclosed_placements(scores, labels, weights, comm)) is not None:
+        return enclosed
     kind: Any = np.int64 if weights is None else np.float64
     twice = np.zeros(len(scores), kind)
     of_low, of_high = [], high.scores
