@@ -12,7 +12,7 @@ from distsms.base import memory
 from distsms.base.errors import InputError
 from distsms.base.formatting import format_bytes
 from distsms.base.measures import GROUPED, RANKING, Measure, check_chooser
-from distsms.base.wording import Message, option
+from distsms.base.wording import Message, marked, option
 from distsms.features.build import refuse_codes
 from distsms.features.fit import count_attributes
 from distsms.losses.base import ROW_BYTES
@@ -42,6 +42,8 @@ They are for SciPy's matrix, for the copy of its training rows, and for what the
 """
 EVALUATION_BYTES = 50
 """The bytes of memory that a row takes on the root for each method, and for the best one, when it is evaluated."""
+THOROUGH_TREES = 20
+"""How many settings of trees a thorough comparison tries for each fold."""
 OF_PATH = ("measure", "folds", "folds_by", "seed", "epsilon", "relative")
 """What a request takes from the folder of a path, unless it says something else than by default."""
 
@@ -51,6 +53,7 @@ class LeftOut(NamedTuple):
 
     methods: Sequence[str]
     why: str
+    optional: bool = False  # whether a thorough comparison has them
 
 
 class MethodPlan(NamedTuple):
@@ -64,33 +67,59 @@ class MethodPlan(NamedTuple):
 class BaselinePlan:
     """What is decided of a baseline before its rows are read; the same on every rank."""
 
+    request: BaselineRequest
     manifest: Manifest
     problem: Problem  # what all fits have in common: measure, lambdas, folds and settings
-    select: str  # the measure that chooses the settings
     methods: Sequence[str]
     left_out: Sequence[LeftOut]
-    distributed: Mapping[str, MethodPlan]  # the methods on the columns whose rows are distributed
-    total: int  # the number of fits, without those of the best settings of a search
-    missing: Sequence[FitSpec]  # those of them that are not in the folder yet
+    by_distsms: Mapping[str, MethodPlan]  # the methods on the columns that distsms trains
+    small: bool  # whether every rank holds all rows, since messages would cost more than evaluations
+    done: set[FitSpec]  # those of `all_fits` that are in the folder
+
+    @property
+    def select(self) -> str:
+        """The measure that chooses the settings."""
+        return self.request.select or self.problem.measure
+
+    @property
+    def halves(self) -> bool:
+        """Whether quick trials say which lambdas are fitted."""
+        return not self.request.thorough and len(self.problem.lambdas) > baseline_fits.FEW_LAMBDAS
+
+    @property
+    def extends(self) -> bool:
+        """Whether quick trials go beyond the usual lambdas, if the best one is at an end."""
+        return self.halves and self.request.lambdas is None and self.request.path is None
+
+    @property
+    def ends_early(self) -> bool:
+        """Whether trees are not fitted to more folds once the first ones settle how they compare with distsms."""
+        return not self.request.thorough
+
+    @property
+    def tree_fits(self) -> int:
+        """How many settings of trees are tried for each fold."""
+        return self.request.tree_fits or (THOROUGH_TREES if self.request.thorough else 1)
+
+    @property
+    def all_fits(self) -> list[FitSpec]:
+        """The fits of all lambdas, and the trials of trees; quick trials leave out most of them."""
+        return baseline_fits.first_round(self.methods, self.problem.lambdas, self.problem.folds, self.tree_fits)
 
     @property
     def alone(self) -> list[str]:
         """The methods whose fits are made by one rank each, which holds all rows."""
-        return [name for name in self.methods if name not in self.distributed and name not in FEATURED]
+        return [name for name in self.methods if not METHODS[name].by_distsms]
 
     @property
-    def distributes_rows(self) -> bool:
-        """Whether the ranks share the rows. Without any method on the columns, they do, to evaluate the others."""
-        return bool(self.distributed) or not self.alone
+    def holds_rows(self) -> bool:
+        """Whether every rank holds all rows as other libraries take them."""
+        return self.small or bool(self.alone)
 
     @property
     def needs_groups(self) -> bool:
         """Whether measures are taken within groups."""
         return not {self.problem.measure, self.select}.isdisjoint(GROUPED)
-
-    def missing_of(self, methods: Sequence[str]) -> list[FitSpec]:
-        """Return the missing fits of some methods."""
-        return [spec for spec in self.missing if spec.method in methods]
 
 
 def requested_methods(request: BaselineRequest) -> list[str]:
@@ -190,10 +219,13 @@ def _of_path(request: BaselineRequest, store: PathStore, manifest: Manifest) -> 
     return of_path
 
 
-def identity(request: BaselineRequest, problem: Problem, manifest: Manifest) -> dict[str, Any]:
-    """Return what baseline.json says of the problem, by which a folder is continued or refused."""
+def identity(request: BaselineRequest, problem: Problem, manifest: Manifest, called: str = "") -> dict[str, Any]:
+    """Return what baseline.json says of the problem, by which a folder is continued or refused.
+
+    called : the tables of which temporary shards were made.
+    """
     return {
-        "data": {"path": os.fspath(request.data), "fingerprint": manifest.fingerprint},
+        "data": {"path": called or os.fspath(request.data), "fingerprint": manifest.fingerprint},
         "measure": problem.measure,
         "folds": problem.folds,
         "folds_by": problem.folds_by,
@@ -218,6 +250,11 @@ def leave_out(
         if request.methods is not None:
             raise InputError(f"{', '.join(others)}: {why}. Use fewer ranks, or a sample of the rows", everywhere=True)
         left_out.append(LeftOut(others, why))
+    if request.methods is None and not request.thorough:
+        more = Message(f"a first answer needs no more; {option('thorough')}, or {option('methods')} with")
+        both_trees = len(trees := [name for name in rest() if not METHODS[name].linear]) > 1
+        slow = [name for name in rest() if METHODS[name].features or (both_trees and name == trees[-1])]
+        left_out += [LeftOut(slow, Message(f"{marked(more)} these names, tries them"), optional=True)] if slow else []
     return left_out + leave_out_features(request, rest(), manifest, comm)
 
 

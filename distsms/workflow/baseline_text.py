@@ -8,10 +8,11 @@ from typing import NamedTuple
 
 from distsms.base import formatting
 from distsms.base.measures import SHOWN, display_name
+from distsms.base.wording import Message, option
 from distsms.metrics.confidence import LEVEL, Interval
 from distsms.metrics.estimates import METHOD
 from distsms.workflow.competitors import METHODS, OTHERS, OURS, OWN
-from distsms.workflow.method_results import BEST, BEST_FEATURES, CHOSEN, MethodResult
+from distsms.workflow.method_results import BEST, BEST_FEATURES, CHOSEN, EARLY_LEVEL, Effort, MethodResult
 
 TRAINED = {
     "prbep": "a linear SVM, with hinge loss, an intercept that is not regularized, and C = 8 n+ / (lambda n^2)",
@@ -117,6 +118,13 @@ def sentences(results: Sequence[MethodResult], measure: str, select: str | None 
             lines.append(_compare_with_trees(result, results, select))
         elif result.with_features:
             lines.append(_compare_on_features(result, results, select))
+    folds = max((len(result.settings) for result in results), default=0)
+    lines += [
+        f"{result.method}: {len(result.settings)} of {folds} folds settle the verdict, since their interval of "
+        f"{100 * EARLY_LEVEL:g} % does not contain 0, either."
+        for result in results
+        if len(result.settings) < folds
+    ]
     if lines and all(result.method in CHOSEN or METHODS[result.method].linear for result in results):
         lines.append("A model that is not linear may be ahead of all of these; --methods with trees shows it.")
     if any(result.at_end for result in results):
@@ -130,6 +138,25 @@ def sentences(results: Sequence[MethodResult], measure: str, select: str | None 
         "stands for its own row of the table; do not compare methods by whether their intervals overlap."
     )
     return lines
+
+
+def describe_effort(effort: Effort, results: Sequence[MethodResult], select: str) -> str:
+    """Return how much was done, whether the verdict is settled, and what a thorough comparison would add."""
+    quick = f" and {effort.trials} quick ones" * bool(effort.trials)
+    settled = [_side(result.differences[select]) for result in results if result.method == BEST]
+    verdict = ""
+    if settled:
+        verdict = (
+            "; the verdict is settled" if settled[0] else "; the verdict is open, and the fits of this plan are spent"
+        )
+    said = f"{effort.fits} fits{quick} took {formatting.format_duration(effort.seconds)}{verdict}."
+    if not effort.more_fits:
+        return said
+    unknown = f", not counting {_all(effort.unknown)}" * bool(effort.unknown)
+    return Message(
+        f"{said} {option('thorough')} would add {effort.more_fits} fits, which take about "
+        f"{formatting.format_duration(effort.more_seconds)}{unknown}."
+    )
 
 
 def _compare_with_linear(best: MethodResult, results: Sequence[MethodResult], select: str) -> str:
@@ -201,9 +228,8 @@ def _reverse(difference: Interval) -> Interval:
 
 def _compare_with_trees(trees: MethodResult, results: Sequence[MethodResult], select: str) -> str:
     difference, name = trees.differences[select], display_name(select)
-    about = (
-        f"{METHODS[trees.method].about}, the best of {max(trees.settings):g} settings on a fifth of the training rows"
-    )
+    tried = f"the best of {max(trees.settings):g} settings on a fifth of the training rows"
+    about = f"{METHODS[trees.method].about}, {tried if max(trees.settings) > 1 else 'with usual settings'}"
     if difference.why:
         return f"No verdict on trees ({about}): {difference.why}."
     ends = _open_ends(difference, results, [OURS], [])

@@ -48,6 +48,7 @@ class Task(NamedTuple):
     settings: Settings  # of distsms, except lambda
     held_out: NDArray[np.bool_] | None = None  # (n,): the rows that evaluate the settings of a search
     rounds: int = 0  # the number of boosting rounds that the search of trees found
+    quick: bool = False  # whether the fit need not be exact, since it only says which lambda is good
     weights: Floats | None = None  # (n,), above 0
     groups: Hashes | None = None  # (n,), for measures within groups
 
@@ -150,7 +151,7 @@ def _svm(balanced: bool) -> Callable[[Task, float], Fitted]:
         from sklearn.svm import LinearSVC
 
         weights, total = _balancing(task, balanced)
-        model = LinearSVC(C=1 / (lam * total), max_iter=1000)
+        model = LinearSVC(C=1 / (lam * total), **(dict(max_iter=100, tol=1e-2) if task.quick else dict(max_iter=1000)))
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always", ConvergenceWarning)
             model.fit(task.X, task.y, sample_weight=weights)
@@ -248,6 +249,7 @@ OWN = tuple(name for name, method in METHODS.items() if method.by_distsms and no
 """distsms itself, on the original columns and on features."""
 OTHERS = tuple(name for name, method in METHODS.items() if method.linear and name not in OWN and not method.features)
 """The other linear methods on the original columns."""
+TREES = tuple(name for name, method in METHODS.items() if not method.linear)
 
 
 def require(names: Sequence[str]) -> None:
