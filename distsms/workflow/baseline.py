@@ -206,7 +206,8 @@ class _BaselineRun:
             block = dataset.load(
                 manifest, comm, share=share, budget=self._budget(plan.by_distsms), with_groups=plan.needs_groups
             )
-            self._observer.loaded(block)
+            if not plan.small:
+                self._observer.loaded(block)
             with comm.fail_together():
                 last = block.first_row + len(block.labels)
                 fold_keys = folds.read_fold_keys(manifest, plan.problem.folds_by, block.first_row, last)

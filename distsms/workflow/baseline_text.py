@@ -149,7 +149,7 @@ def describe_effort(effort: Effort, results: Sequence[MethodResult], select: str
         verdict = (
             "; the verdict is settled" if settled[0] else "; the verdict is open, and the fits of this plan are spent"
         )
-    said = f"{effort.fits} fits{quick} took {formatting.format_duration(effort.seconds)}{verdict}."
+    said = f"{effort.fits} fits{quick} took {formatting.format_seconds(effort.seconds)}{verdict}."
     if not effort.more_fits:
         return said
     unknown = f", not counting {_all(effort.unknown)}" * bool(effort.unknown)

@@ -349,7 +349,7 @@ def effort(plan: BaselinePlan, fits: Sequence[Fit], trials: Sequence[Trial]) -> 
     for method, of in [*((fit.method, fit.seconds) for fit in fits if METHODS[fit.method].linear), *of_trees]:
         seconds[method].append(of)
     boosted = [of for name in TREES for of in seconds[name]]
-    means = {name: float(np.mean(of)) for name in more if (of := seconds[name] or boosted * (name in TREES))}
+    means = {name: float(np.mean(s)) for name in more if (s := seconds[name] or boosted * (name in TREES))}
     quick = sum(trial.seconds for trial in trials if METHODS[trial.method].linear)
     return Effort(
         fits=len(fits),
