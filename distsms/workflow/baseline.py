@@ -40,7 +40,7 @@ from distsms.workflow.baseline_plan import (
 )
 from distsms.workflow.competitors import FEATURED, METHODS
 from distsms.workflow.fold_features import FOLDER, FoldFeatures, FoldsObserver
-from distsms.workflow.method_results import EARLY_FOLDS, WARNING, Baseline
+from distsms.workflow.method_results import EARLY_FOLDS, WARNING, Baseline, FoldScores
 from distsms.workflow.path import SMALL, PathRows, Start, start_at_zero
 from distsms.workflow.requests import BaselineRequest, ShardRequest
 from distsms.workflow.shard import shard
@@ -412,8 +412,9 @@ def _evaluate(result: Baseline, plan: BaselinePlan, store: BaselineStore, rows: 
     """Return the result with the table and the sentences of all complete fits in the folder. On the root."""
     measure, select, fits, trials = plan.problem.measure, plan.request.select, store.fits(), store.trials()
     halved = trials if plan.halves else []
-    methods = method_results.evaluate_methods(store, fits, rows, measure, select, halved)
-    head = method_results.evaluate_head(store, fits, rows, measure, select, halved)
+    scored = dict[tuple[Fit, ...], FoldScores]()
+    methods = method_results.evaluate_methods(store, fits, rows, measure, select, halved, scored=scored)
+    head = method_results.evaluate_head(store, fits, rows, measure, select, halved, scored)
     sentences = baseline_text.sentences(methods, measure, select) + baseline_text.head_sentences(head)
     sentences += baseline_text.describe_beyond([methods, *head.values()], sentences)
     sentences += [f"Settings are chosen by {display_name(select)} on the other folds."] if select else []

@@ -151,7 +151,7 @@ def _svm(balanced: bool) -> Callable[[Task, float], Fitted]:
         from sklearn.svm import LinearSVC
 
         weights, total = _balancing(task, balanced)
-        model = LinearSVC(C=1 / (lam * total), **(dict(max_iter=100, tol=1e-2) if task.quick else dict(max_iter=1000)))
+        model = LinearSVC(C=1 / (lam * total), **(dict(max_iter=30, tol=1e-2) if task.quick else dict(max_iter=1000)))
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always", ConvergenceWarning)
             model.fit(task.X, task.y, sample_weight=weights)

@@ -210,10 +210,12 @@ def evaluate_methods(
     select: str | None = None,
     trials: Sequence[Trial] = (),
     level: float = LEVEL,
+    scored: dict[tuple[Fit, ...], FoldScores] | None = None,
 ) -> list[MethodResult]:
     """Evaluate the methods with a setting on all folds, chosen by `select`, and those of `CHOSEN`. On the root.
 
-    With `trials` of lambdas, a fold takes one of those that they leave to it (`left_lambdas`).
+    With `trials` of lambdas, a fold takes one of those that they leave to it (`left_lambdas`). `scored` keeps what is
+    computed of the fits that are chosen, since other measures may choose the same.
     """
     folds, by = int(rows.fold.max()), select or measure
 
@@ -251,18 +253,22 @@ def evaluate_methods(
             notes[best] = ", ".join(f"{name} ({METHODS[name].about}) in {n}" for name, n in counts)
 
     # 2) These are compared by their scores of the same rows.
-    compared = {name: _FoldScores(store, best_fits[name], rows, level) for name in best_fits}
+    scored = {} if scored is None else scored
+    for of_folds in best_fits.values():
+        if tuple(of_folds) not in scored:
+            scored[tuple(of_folds)] = FoldScores(store, of_folds, rows, level)
+    compared = {name: scored[tuple(of_folds)] for name, of_folds in best_fits.items()}
     names_of_measures = dict.fromkeys([*RANKING, by])
 
     def interval_of(name: str, of: str) -> Interval:
         """Return the interval of a method by the measure `of`, from the rows, or else from the spread of the folds."""
-        if _FoldScores.knows(of):
+        if FoldScores.knows(of):
             return compared[name].interval(of)
         return confidence.folds_interval([value(fit) for fit in best_fits[name]], level, of)
 
     def difference_of(first: str, name: str, of: str) -> Interval:
         """Return the interval of how much better a method is than another one on the folds of the other one."""
-        if _FoldScores.knows(of):
+        if FoldScores.knows(of):
             return compared[name].interval(of, compared[first])
         ahead = [value(a) - value(b) for a, b in zip(best_fits[first], best_fits[name], strict=False)]
         judged = rows.fold > 0
@@ -378,6 +384,7 @@ def evaluate_head(
     measure: str,
     select: str | None = None,
     trials: Sequence[Trial] = (),
+    scored: dict[tuple[Fit, ...], FoldScores] | None = None,
 ) -> dict[str, list[MethodResult]]:
     """Evaluate the methods by each measure of the head, tuned for it; none within groups, whose rows it mixes."""
     if Measure.parse(measure).within_groups:
@@ -390,7 +397,8 @@ def evaluate_head(
         for name in names
         if (head := HeadMeasure.parse(name)) and not (head.family in ("tpr@fpr", "pauc") and head.level * fewest < 1)
     ]
-    return {name: evaluate_methods(store, fits, rows, measure, name, trials) for name in measurable}
+    scored = {} if scored is None else scored
+    return {name: evaluate_methods(store, fits, rows, measure, name, trials, scored=scored) for name in measurable}
 
 
 def complete(fits: Sequence[Fit], method: str, folds: int) -> dict[tuple[float, int], Fit]:
@@ -438,11 +446,12 @@ class _ScoredFold(NamedTuple):
     weights: Floats | None
 
 
-class _FoldScores:
+class FoldScores:
     """The scores of a method on the first folds or on all, and what is computed of them for intervals, when needed."""
 
     def __init__(self, store: BaselineStore, fits: Sequence[Fit], rows: FoldedRows, level: float) -> None:
         self._rows, self._level = rows, level
+        self._heads = dict[str, tuple[list[float], list[Floats]]]()
         self._folds = [
             _ScoredFold(np.flatnonzero(mask), store.scores(fit), rows.y[mask], rows.weights_of(mask))
             for fit in fits
@@ -454,7 +463,7 @@ class _FoldScores:
         """Return whether the rows say how much a measure varies, and not the folds alone."""
         return measure in RANKING or measure in GROUPED or HeadMeasure.parse(measure) is not None
 
-    def interval(self, measure: str, ours: _FoldScores | None = None) -> Interval:
+    def interval(self, measure: str, ours: FoldScores | None = None) -> Interval:
         """Return a measure, the mean over the folds; with `ours`, how much better `ours` is by it on these folds."""
         if head := HeadMeasure.parse(measure):
             return self._head_interval(head, ours)
@@ -514,6 +523,8 @@ class _FoldScores:
 
     def _head(self, measure: HeadMeasure) -> tuple[list[float], list[Floats]]:
         """Return a measure of the head on each fold, and its replicates."""
+        if measure.name in self._heads:
+            return self._heads[measure.name]
         values, replicates = [], []
         for numbers, scores, y, weights in self._folds:
             scaled = effective(weights, ALONE)
@@ -521,9 +532,10 @@ class _FoldScores:
             values.append(head_value(measure, tied, ALONE))
             of_fold = head_intervals.head_replicates([measure], tied, scores, y, numbers, REPLICATES, 0, ALONE, scaled)
             replicates.append(of_fold[measure.name])
+        self._heads[measure.name] = values, replicates
         return values, replicates
 
-    def _head_interval(self, measure: HeadMeasure, ours: _FoldScores | None) -> Interval:
+    def _head_interval(self, measure: HeadMeasure, ours: FoldScores | None) -> Interval:
         sizes = [effective_sizes(fold.y, fold.weights, ALONE) for fold in self._folds]
         values, replicates = self._head(measure)
         if ours is None:

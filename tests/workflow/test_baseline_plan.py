@@ -104,7 +104,9 @@ def test_a_table_is_taken_as_training_takes_it(rows, tmp_path):
     """The same as a data set that `distsms shard` has made of it."""
     X, y, _ = rows
     names = [*(f"x{k}" for k in range(4)), "paid"]
-    write_csv(tmp_path / "t.csv", names, [[*row, "yes" if label > 0 else "no"] for row, label in zip(X, y, strict=True)])
+    write_csv(
+        tmp_path / "t.csv", names, [[*row, "yes" if label > 0 else "no"] for row, label in zip(X, y, strict=True)]
+    )
     options = {"methods": [OURS, "svm"], "lambdas": [1e-1], "folds": 3, "solver": "lbfgs"}
     table = {"label": "paid", "positive": "no", "drop": "x3"}
     result = distsms.baseline(tmp_path / "t.csv", tmp_path / "a", **table, **options)
