@@ -33,31 +33,20 @@ EPILOG = """\
 The methods are distsms itself, logistic regression and the LinearSVC of scikit-learn (classes as they are, and
 balanced), and gradient-boosted trees: those of XGBoost (trees) and of LightGBM (lightgbm). All of them are trained on
 the folds that `distsms path` makes with the same --folds, --folds-by and --seed. The rows of each fold are scored by
-the model whose lambda is best on the other folds (scikit-learn's C is 1 / (lambda n)). Two methods are compared by
-their scores of the same rows.
+the model whose lambda is best on the other folds. Two methods are compared by their scores of the same rows.
 
-The first answer takes about as long as ten trainings. Each linear method tries its lambdas quickly on all folds, and
+The first answer takes about as long as some trainings. Each linear method tries its lambdas quickly on all folds, and
 others beyond an end where the best one is; for each fold, the two that are best on the other folds are then trained to
 the end. Trees get the usual settings, and no more than two folds if these settle the verdict. The last lines say how
-much was done, and what --thorough would add: all lambdas to the end, LightGBM, models on features, and 20 settings of
-trees, all on all folds.
-
-The settings of the trees are searched for each fold, on its training rows alone: --tree-fits settings of leaves,
-learning rate, smallest leaf, regularization, and shares of columns and rows, the same number for both libraries. Each
-is trained on four fifths of the training rows, and the measure on the other fifth says for how many rounds, and judges
-it. The best setting is then fitted to all training rows.
-
-With --thorough, distsms and logistic regression are also trained on features of `distsms features`: on bins and all
-their crosses (distsms-crosses, logistic-crosses), and on the leaves of 100 random trees (distsms-leaves,
-logistic-leaves), which are made from the training rows of each fold. The row "distsms, best features" takes, for each
-fold, the columns, the crosses or the leaves that are best on the other folds.
+much was done, and what --thorough would add: all lambdas to the end; LightGBM; 20 settings of trees, searched on the
+training rows of each fold; and distsms and logistic regression on features that are made from these rows, which are
+bins with all their crosses (distsms-crosses, logistic-crosses) and the leaves of 100 random trees (distsms-leaves,
+logistic-leaves). The row "distsms, best features" takes the columns, the crosses or the leaves, as the other folds say.
 
 An interval says how the method would do if it were trained on new rows and tested on other new rows. With fewer than 10
 rows of a class there is no verdict. A second table compares the methods by measures of the head of the ranking, for
 each of which all settings are chosen by this measure. --select adds another one, such as tpr@fpr=0.005,
 recall@precision=0.8, pauc@0.01 or recall@2%; give it to a finished folder, and no fit is repeated.
-
-With --within-groups, distsms trains for GAUC, and the settings of all methods are chosen and judged by GAUC.
 
 distsms trains its own models and those of logistic regression itself, to the same proved gap, also where rows do not
 fit into memory (--memory). The other methods need all rows in each process. If these do not fit, the methods are left

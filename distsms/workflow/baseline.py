@@ -27,6 +27,7 @@ from distsms.shards.manifest import Manifest
 from distsms.shards.row_shares import MemoryBudget
 from distsms.training.solver_choice import choose_solver
 from distsms.workflow import baseline_fits, baseline_text, competitors, folds, method_results, tables
+from distsms.workflow.auto_lambda import Starts
 from distsms.workflow.baseline_fits import BaselineStore, Fit, FitSpec, FoldedRows, Trial
 from distsms.workflow.baseline_plan import (
     BaselinePlan,
@@ -41,7 +42,7 @@ from distsms.workflow.baseline_plan import (
 from distsms.workflow.competitors import FEATURED, METHODS
 from distsms.workflow.fold_features import FOLDER, FoldFeatures, FoldsObserver
 from distsms.workflow.method_results import EARLY_FOLDS, WARNING, Baseline, FoldScores
-from distsms.workflow.path import SMALL, PathRows, Start, start_at_zero
+from distsms.workflow.path import SMALL, PathRows
 from distsms.workflow.requests import BaselineRequest, ShardRequest
 from distsms.workflow.shard import shard
 from distsms.workflow.usage import usage_of_ranks
@@ -230,17 +231,15 @@ class _BaselineRun:
         """Make the fits of methods that distsms trains, on these rows; return whether they were stopped."""
         plan, store, stopped = self._plan, self._store, False
         for name, (_, problem) in method_plans.items():
-            start: Start | None = start_at_zero
             # 1) Try the lambdas quickly.
-            untried = self._of_root(partial(baseline_fits.missing_trials, [name], plan, store))
-            if untried:
-                _Recorder(store, self._observer, len(untried)).begin_method(untried[0])
-                lambdas = sorted({spec.setting for spec in untried}, reverse=True)
-                quick = replace(problem, lambdas=lambdas)
-                extend = plan.extends and len(lambdas) == len(problem.lambdas)
-                start = baseline_fits.try_lambdas(rows, quick, name, plan.select, store.keep, self._stop_wanted, extend)
+            starts, missing = Starts(), partial(baseline_fits.missing_trials, [name], plan, store)
+            while not stopped and (tries := self._of_root(missing)):
+                _Recorder(store, self._observer, len(tries)).begin_method(tries[0])
+                stopped = baseline_fits.try_lambdas(
+                    rows, problem, tries, plan.select, store.keep, self._stop_wanted, starts
+                )
             # 2) Train those that are left, or all of a few, to the end.
-            if start is not None:
+            if not stopped:
                 specs = self._of_root(partial(baseline_fits.missing_fits, [name], plan, store))
                 recorder = _Recorder(store, self._observer, len(specs), shared=rows.share_folds)
                 stopped = baseline_fits.fit_distributed(
@@ -251,13 +250,12 @@ class _BaselineRun:
                     self._stop_wanted,
                     recorder.begin_method,
                     before=before,
-                    start=start,
+                    start=starts.nearest,
                 )
-            if any(self._comm.allgather(stopped or start is None)):
-                stopped = True
+            if any(self._comm.allgather(stopped)):
                 break
         self._observer.fitted()
-        return stopped
+        return any(self._comm.allgather(stopped))
 
     def _of_root(self, make: Callable[[], list[T]]) -> list[T]:
         """Return on all ranks what the root makes of the folder."""
@@ -325,11 +323,9 @@ class _BaselineRun:
         linear = [name for name in plan.alone if METHODS[name].linear]
         searches = [name for name in plan.alone if not METHODS[name].linear]
         # 1) Try lambdas quickly, and more where the best one is at an end; then fit those that are left.
-        tries = self._of_root(partial(baseline_fits.missing_trials, linear, plan, store))
-        while tries:
+        while tries := self._of_root(partial(baseline_fits.missing_trials, linear, plan, store)):
             if self._share(rows, tries):
                 return True
-            tries = self._of_root(partial(baseline_fits.further_trials, linear, plan, store))
         if self._share(rows, self._of_root(partial(baseline_fits.missing_fits, linear, plan, store))):
             return True
         # 2) Search settings of trees, and fit the best: on the first folds, and on the others if that settles nothing.

@@ -222,20 +222,20 @@ def left_lambdas(trials: Sequence[Trial], method: str) -> dict[int, list[float]]
 
 
 def missing_trials(methods: Sequence[str], plan: BaselinePlan, store: BaselineStore) -> list[FitSpec]:
-    """Return the quick trials of lambdas that are not made yet; none where all lambdas are fitted."""
-    done = {(trial.method, trial.setting, trial.fold) for trial in store.trials()}
-    specs = first_round(methods, plan.problem.lambdas, plan.problem.folds, 0) if plan.halves else []
-    return [spec._replace(quick=True) for spec in specs if spec[:3] not in done]
+    """Return the quick trials of lambdas that are not made yet; none where all lambdas are fitted.
 
-
-def further_trials(methods: Sequence[str], plan: BaselinePlan, store: BaselineStore) -> list[FitSpec]:
-    """Return quick trials of a lambda beyond the others for each method whose best one is at an end."""
-    grid, folds, trials, specs = plan.problem.lambdas, plan.problem.folds, store.trials(), list[FitSpec]()
-    for name in methods if plan.extends else ():
-        curve = [choice.mean_over_folds(lam, list(of.values())) for lam, of in tried_values(trials, name).items()]
-        lam = choice.beyond(curve, [max(curve, key=lambda mean: mean.mean)], grid)
-        specs += [] if lam is None else first_round([name], [lam], folds, 0)
-    return [spec._replace(quick=True) for spec in specs]
+    When those of the grid are there, a method whose best one is at an end tries another lambda beyond it.
+    """
+    grid, trials, specs = plan.problem.lambdas, store.trials(), list[FitSpec]()
+    done = {(trial.method, trial.setting, trial.fold) for trial in trials}
+    for name in methods if plan.halves else ():
+        missing = [spec for spec in first_round([name], grid, plan.problem.folds, 0) if spec[:3] not in done]
+        if plan.extends and not missing:
+            curve = [choice.mean_over_folds(lam, list(of.values())) for lam, of in tried_values(trials, name).items()]
+            further = choice.beyond(curve, [max(curve, key=lambda mean: mean.mean)], grid)
+            missing = [] if further is None else first_round([name], [further], plan.problem.folds, 0)
+        specs += [spec._replace(quick=True) for spec in missing]
+    return specs
 
 
 def missing_fits(methods: Sequence[str], plan: BaselinePlan, store: BaselineStore) -> list[FitSpec]:
@@ -331,37 +331,27 @@ def method_problem(problem: Problem, method: str, share: float) -> Problem:
 def try_lambdas(
     rows: PathRows,
     problem: Problem,
-    name: str,
+    specs: Sequence[FitSpec],
     by: str,
     keep: Keep,
     stop_wanted: Callable[[], bool],
-    extend: bool,
-) -> Start | None:
-    """Cross-validate the lambdas of a method that distsms trains to a large gap; None if stopped. **Collective.**
+    starts: Starts,
+) -> bool:
+    """Make quick trials of a method that distsms trains, on all folds; return whether stopped. **Collective.**
 
-    `keep` is called on the root with the trials, whose value is the measure `by`. With `extend`, lambdas beyond those
-    are tried where the best one is at an end. Returns the models as starts of other trainings.
+    `keep` is called on the root with the trials, whose value is the measure `by`; `starts` keeps the models.
     """
-    begun, starts = time.perf_counter(), Starts()
-    quick = replace(problem, settings=loosened(problem.settings), select=by, scores=False)
-    outcome = run(
-        rows,
-        quick,
-        starts.add,
-        start=starts.nearest,
-        stop_wanted=stop_wanted,
-        extend=lambda points: choice.extension(points, by, problem.lambdas) if extend else None,
-    )
+    begun, lambdas = time.perf_counter(), sorted({spec.setting for spec in specs}, reverse=True)
+    quick = replace(problem, lambdas=lambdas, settings=loosened(problem.settings), select=by, scores=False)
+    outcome = run(rows, quick, starts.add, start=starts.nearest, stop_wanted=stop_wanted)
+    if outcome.stopped or not rows.comm.is_root:
+        return outcome.stopped
     seconds = (time.perf_counter() - begun) / max(len(outcome.points), 1)
-    if outcome.stopped:
-        return None
-    values = {(point.lam, point.fold): float((point.held_out or {})[by]) for point in outcome.points}
-    useless = {
-        (lam, fold): np.nan for lam in outcome.left_out for fold in problem.trained_folds
-    }  # no better than w = 0
-    for (lam, fold), value in (useless | values).items() if rows.comm.is_root else ():
-        keep(Trial(name, lam, fold, seconds, value, 0), None)
-    return starts.nearest
+    values = {(lam, fold): np.nan for lam in outcome.left_out for fold in problem.trained_folds}  # as good as w = 0
+    values |= {(point.lam, point.fold): float((point.held_out or {})[by]) for point in outcome.points}
+    for (lam, fold), value in values.items():
+        keep(Trial(specs[0].method, lam, fold, seconds, value, 0), None)
+    return False
 
 
 def fit_distributed(

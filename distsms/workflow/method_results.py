@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
@@ -39,7 +39,7 @@ from distsms.optim.settings import Settings
 from distsms.workflow.baseline_fits import BaselineStore, Fit, FoldedRows, Trial, first_round, left_lambdas
 from distsms.workflow.baseline_plan import THOROUGH_TREES
 from distsms.workflow.choice import ends_at, mean_over_folds
-from distsms.workflow.competitors import ALONE, METHODS, OTHERS, OURS, OWN, TREES, is_installed, scikit_agrees
+from distsms.workflow.competitors import ALONE, METHODS, OTHERS, OURS, OWN, TREES, missing, scikit_agrees
 from distsms.workflow.folds import best_on_other_folds
 from distsms.workflow.path import SMALL
 
@@ -258,19 +258,19 @@ def evaluate_methods(
         if tuple(of_folds) not in scored:
             scored[tuple(of_folds)] = FoldScores(store, of_folds, rows, level)
     compared = {name: scored[tuple(of_folds)] for name, of_folds in best_fits.items()}
-    names_of_measures = dict.fromkeys([*RANKING, by])
+    measures = dict.fromkeys([*RANKING, by])
 
-    def interval_of(name: str, of: str) -> Interval:
-        """Return the interval of a method by the measure `of`, from the rows, or else from the spread of the folds."""
-        if FoldScores.knows(of):
-            return compared[name].interval(of)
-        return confidence.folds_interval([value(fit) for fit in best_fits[name]], level, of)
+    def interval_of(name: str, of: str, first: str = "") -> Interval:
+        """Return the interval of a method by the measure `of` or, with `first`, of how much better `first` is.
 
-    def difference_of(first: str, name: str, of: str) -> Interval:
-        """Return the interval of how much better a method is than another one on the folds of the other one."""
+        It comes from the rows, or else from the spread of the folds.
+        """
         if FoldScores.knows(of):
-            return compared[name].interval(of, compared[first])
-        ahead = [value(a) - value(b) for a, b in zip(best_fits[first], best_fits[name], strict=False)]
+            return compared[name].interval(of, compared[first] if first else None)
+        values = [value(fit) for fit in best_fits[name]]
+        if not first:
+            return confidence.folds_interval(values, level, of)
+        ahead = [value(fit) - less for fit, less in zip(best_fits[first], values, strict=False)]
         judged = rows.fold > 0
         why = confidence.too_few(effective_sizes(rows.y[judged], rows.weights_of(judged), ALONE))
         return replace(confidence.folds_interval(ahead, level), why=why)
@@ -278,7 +278,7 @@ def evaluate_methods(
     def differences_of(first: str, name: str) -> dict[str, Interval]:
         """Return the intervals of the differences of distsms `first` from another method; empty without either."""
         may_be = first in (*ours, BEST_FEATURES) and first in compared and first != name
-        return {of: difference_of(first, name, of) for of in names_of_measures} if may_be else {}
+        return {of: interval_of(name, of, first) for of in measures} if may_be else {}
 
     results = []
     for name, fits_of_folds in best_fits.items():
@@ -295,7 +295,7 @@ def evaluate_methods(
             at_end=at_end,
             seconds=seconds[name],
             notes=notes[name],
-            intervals={of: interval_of(name, of) for of in names_of_measures},
+            intervals={of: interval_of(name, of) for of in measures},
             differences=differences_of(OURS, name),
             with_features=differences_of(beside, name),
             beyond=beyond,
@@ -337,7 +337,6 @@ class Effort(NamedTuple):
 
     fits: int  # to the end
     trials: int  # quick fits of lambdas, and settings of trees
-    seconds: float  # of all of these
     more_fits: int  # fits and trials that a thorough comparison would add
     more_seconds: float  # about what those would take, as long as the ones so far
     unknown: list[str]  # the methods whose fits these seconds do not count, since none was made
@@ -347,20 +346,15 @@ def effort(plan: BaselinePlan, fits: Sequence[Fit], trials: Sequence[Trial]) -> 
     """Return how much was done, and what is left of a thorough comparison. On the root."""
     problem, optional = plan.problem, [name for each in plan.left_out if each.optional for name in each.methods]
     everything = first_round([*plan.methods, *optional], problem.lambdas, problem.folds, THOROUGH_TREES)
-    of_trees = [(trial.method, trial.seconds) for trial in trials if not METHODS[trial.method].linear]
-    done = {(fit.method, fit.setting, fit.fold) for fit in fits if METHODS[fit.method].linear}
-    done |= {(trial.method, trial.setting, trial.fold) for trial in trials if not METHODS[trial.method].linear}
-    more = Counter(spec.method for spec in everything if spec[:3] not in done)
-    seconds = defaultdict[str, list[float]](list)  # of a method, and of all kinds of trees
-    for method, of in [*((fit.method, fit.seconds) for fit in fits if METHODS[fit.method].linear), *of_trees]:
-        seconds[method].append(of)
-    boosted = [of for name in TREES for of in seconds[name]]
-    means = {name: float(np.mean(s)) for name in more if (s := seconds[name] or boosted * (name in TREES))}
-    quick = sum(trial.seconds for trial in trials if METHODS[trial.method].linear)
+    done: list[Fit | Trial] = [fit for fit in fits if METHODS[fit.method].linear]
+    done += [trial for trial in trials if not METHODS[trial.method].linear]
+    more = Counter(spec.method for spec in everything if spec[:3] not in {each[:3] for each in done})
+    seconds = {name: [each.seconds for each in done if each.method == name] for name in METHODS}
+    of_trees = [each.seconds for each in done if each.method in TREES]
+    means = {name: float(np.mean(own)) for name in more if (own := seconds[name] or of_trees * (name in TREES))}
     return Effort(
         fits=len(fits),
         trials=len(trials),
-        seconds=sum(fit.seconds for fit in fits) + quick,
         more_fits=more.total(),
         more_seconds=sum(number * means.get(name, 0.0) for name, number in more.items()),
         unknown=[name for name in more if name not in means],
@@ -556,7 +550,7 @@ class FoldScores:
 
 def check_logistic(results: Sequence[MethodResult], rows: FoldedRows, measure: str, settings: Settings) -> list[str]:
     """Return a sentence for each logistic regression of small data: does scikit-learn find the same minimum?"""
-    if rows.X is None or len(rows.y) + getattr(rows.X, "nnz", rows.X.size) > SMALL or not is_installed("sklearn"):
+    if rows.X is None or len(rows.y) + getattr(rows.X, "nnz", rows.X.size) > SMALL or missing(["svm"]):
         return []
     task, sentences = rows.task(1, measure, settings), []
     for result in results:
