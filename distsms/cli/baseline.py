@@ -211,10 +211,8 @@ class BaselineNarrator(FoldsNarrator, BaselineObserver):
         for each in plan.left_out:
             say(f"left out  {', '.join(each.methods)}: {each.why}")
         for name in [name for name in plan.methods if not METHODS[name].linear]:
-            say(
-                f"{name:9} {METHODS[name].about}: {plan.tree_fits} settings tried for each fold, on its training rows;"
-                " then the best is fitted"
-            )
+            tries = f"{plan.tree_fits} setting{'s' * (plan.tree_fits > 1)} tried for each fold, on its training rows"
+            say(f"{name:9} {METHODS[name].about}: {tries}; then the best is fitted")
         for line in _costs(plan) if plan.alone else ():
             say(line)
         say("" if plan.holds_rows and (plan.small or not plan.by_distsms) else "rows      distributed over the ranks")

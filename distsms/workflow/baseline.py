@@ -337,7 +337,7 @@ class _BaselineRun:
             best = self._of_root(partial(baseline_fits.missing_best, store, plan.tree_fits))
             if self._share(rows, [spec for spec in best if spec.method in searches and spec.fold in of_folds]):
                 return True
-            if plan.ends_early:
+            if not plan.request.thorough:
                 searches = self._of_root(partial(method_results.unsettled, searches, plan, store, rows))
         return False
 

@@ -12,7 +12,7 @@ from distsms.base import memory
 from distsms.base.errors import InputError
 from distsms.base.formatting import format_bytes
 from distsms.base.measures import GROUPED, RANKING, Measure, check_chooser
-from distsms.base.wording import Message, marked, option
+from distsms.base.wording import Message, option
 from distsms.features.build import refuse_codes
 from distsms.features.fit import count_attributes
 from distsms.losses.base import ROW_BYTES
@@ -24,7 +24,7 @@ from distsms.training.solver_choice import settings_for
 from distsms.training.task import Distribution
 from distsms.workflow import baseline_fits, competitors, folds
 from distsms.workflow.baseline_fits import FitSpec
-from distsms.workflow.competitors import FEATURED, METHODS, OURS
+from distsms.workflow.competitors import FEATURED, METHODS, OURS, TREES
 from distsms.workflow.path import Problem
 from distsms.workflow.path_result import BetaStore, FeaturesStore, L1Store, PathStore
 from distsms.workflow.requests import LAMBDAS, BaselineRequest
@@ -90,11 +90,6 @@ class BaselinePlan:
     def extends(self) -> bool:
         """Whether quick trials go beyond the usual lambdas, if the best one is at an end."""
         return self.halves and self.request.lambdas is None and self.request.path is None
-
-    @property
-    def ends_early(self) -> bool:
-        """Whether trees are not fitted to more folds once the first ones settle how they compare with distsms."""
-        return not self.request.thorough
 
     @property
     def tree_fits(self) -> int:
@@ -193,28 +188,22 @@ def _of_path(request: BaselineRequest, store: PathStore, manifest: Manifest) -> 
                 + of_features * isinstance(several, FeaturesStore)
             )
     problem = store.read("problem", "points")["problem"]
-    if problem["data"]["fingerprint"] != manifest.fingerprint:
-        raise InputError(
-            f"{folder}: this path is of other data, {problem['data']['path']}; name a path of {request.data}"
-        )
-    if l1 := problem.get("l1"):
-        raise InputError(
-            f"{folder}: this path has l1 {l1:g}, and baseline compares models without l1; name a path without "
-            f"{option('l1')}"
-        )
-    if problem.get("features"):
-        raise InputError(
-            f"{folder}: this path has made features, and baseline makes those of its own; name a path without "
-            f"{option('features')}"
-        )
+    l1, other = problem.get("l1"), problem["data"]["fingerprint"] != manifest.fingerprint
+    faults = {
+        f"is of other data, {problem['data']['path']}; name a path of {request.data}": other,
+        f"has l1 {l1 or 0:g}, and baseline compares models without l1; name a path without {option('l1')}": l1,
+        "has made features, and baseline makes those of its own; name a path without "
+        f"{option('features')}": problem.get("features"),
+    }
+    if fault := next((text for text, is_so in faults.items() if is_so), ""):
+        raise InputError(f"{folder}: this path {fault}")
     usual = {field.name: field.default for field in fields(request)}
     of_path = {name: problem.get(name, getattr(request, name)) for name in OF_PATH}
-    for name in OF_PATH:
+    for name, taken in of_path.items():
         value = getattr(request, name)
-        if value not in (usual[name], of_path[name]):
+        if value not in (usual[name], taken):
             raise InputError(
-                f"{option(name)} {value}: {folder} is a path with {name} {of_path[name]}; leave out one of"
-                " the two options"
+                f"{option(name)} {value}: {folder} is a path with {name} {taken}; leave out one of the two options"
             )
     return of_path
 
@@ -240,22 +229,22 @@ def leave_out(
 ) -> list[LeftOut]:
     """Return which methods to leave out, and why. Raises InputError if the user named one. **Collective.**"""
     left_out = leave_out_missing(request, methods, comm)
-
-    def rest() -> list[str]:
-        return [name for name in methods if not any(name in each.methods for each in left_out)]
-
-    others = [name for name in rest() if not METHODS[name].by_distsms]
+    rest = [name for name in methods if not any(name in each.methods for each in left_out)]
+    # 1) Methods for whose rows there is no room.
+    others = [name for name in rest if not METHODS[name].by_distsms]
     why = next(filter(None, comm.allgather(_lack_of_memory(request.memory, manifest, len(neighbours)))), "")
     if others and why:
         if request.methods is not None:
             raise InputError(f"{', '.join(others)}: {why}. Use fewer ranks, or a sample of the rows", everywhere=True)
         left_out.append(LeftOut(others, why))
+        rest = [name for name in rest if name not in others]
+    # 2) Methods that a first answer does not need.
     if request.methods is None and not request.thorough:
-        more = Message(f"a first answer needs no more; {option('thorough')}, or {option('methods')} with")
-        both_trees = len(trees := [name for name in rest() if not METHODS[name].linear]) > 1
-        slow = [name for name in rest() if METHODS[name].features or (both_trees and name == trees[-1])]
-        left_out += [LeftOut(slow, Message(f"{marked(more)} these names, tries them"), optional=True)] if slow else []
-    return left_out + leave_out_features(request, rest(), manifest, comm)
+        slow = [name for name in rest if METHODS[name].features] + [name for name in rest if name in TREES][1:]
+        asking = f"{option('thorough')}, or {option('methods')} with these names, tries them"
+        left_out += [LeftOut(slow, Message(f"a first answer needs no more; {asking}"), optional=True)] if slow else []
+        rest = [name for name in rest if name not in slow]
+    return left_out + leave_out_features(request, rest, manifest, comm)
 
 
 def leave_out_missing(request: BaselineRequest, methods: Sequence[str], comm: Communicator) -> list[LeftOut]:

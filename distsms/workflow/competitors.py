@@ -46,9 +46,9 @@ class Task(NamedTuple):
     settings: Settings  # of distsms, except lambda
     held_out: NDArray[np.bool_] | None = None  # (n,): the rows that evaluate the settings of a search
     rounds: int = 0  # the number of boosting rounds that the search of trees found
-    quick: bool = False  # whether the fit need not be exact, since it only says which lambda is good
     weights: Floats | None = None  # (n,), above 0
     groups: Hashes | None = None  # (n,), for measures within groups
+    quick: bool = False  # whether the fit need not be exact, since it only says which lambda is good
 
 
 class Fitted(NamedTuple):

@@ -12,7 +12,7 @@ import os
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cache, cached_property
+from functools import cache
 from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -441,11 +441,11 @@ class _ScoredFold(NamedTuple):
 
 
 class FoldScores:
-    """The scores of a method on the first folds or on all, and what is computed of them for intervals, when needed."""
+    """The scores of a method on the first folds or on all, and what measures make of them."""
 
     def __init__(self, store: BaselineStore, fits: Sequence[Fit], rows: FoldedRows, level: float) -> None:
         self._rows, self._level = rows, level
-        self._heads = dict[str, tuple[list[float], list[Floats]]]()
+        self._made = dict[str, list[tuple[Any, Floats]]]()
         self._folds = [
             _ScoredFold(np.flatnonzero(mask), store.scores(fit), rows.y[mask], rows.weights_of(mask))
             for fit in fits
@@ -459,93 +459,68 @@ class FoldScores:
 
     def interval(self, measure: str, ours: FoldScores | None = None) -> Interval:
         """Return a measure, the mean over the folds; with `ours`, how much better `ours` is by it on these folds."""
-        if head := HeadMeasure.parse(measure):
-            return self._head_interval(head, ours)
-        if measure == "rocarea":
-            area = self._pooled(self._placements, ours._placements if ours else None, estimates.rocarea_estimate)
-            return (confidence.rocarea_difference_interval if ours else confidence.rocarea_interval)(area, self._level)
-        if measure == "prbep":
-            prbep = self._pooled(self._shares, ours._shares if ours else None, estimates.prbep_estimate)
-            drawn = self._mean_replicates(self._replicates, ours._replicates if ours else None)
-            make = confidence.prbep_difference_interval if ours else confidence.prbep_interval
-            return make(prbep, drawn, self._level)
-        weighting = Measure.parse(measure).within_groups or ""
-        areas = self._areas
+        # 1) Estimate the mean of the folds, with replicates of it.
+        made = self._of_folds(measure)
         if ours:
-            pairs = zip(ours._areas, areas, strict=False)
-            areas = [mine._replace(areas=mine.areas - theirs.areas) for mine, theirs in pairs]
-        pooled = estimates.pool_folds([each.estimate(weighting, ALONE) for each in areas])
-        return (gauc_difference_interval if ours else gauc_interval)(pooled, self._level)
+            pairs = zip(ours._of_folds(measure), made, strict=False)
+            made = [(_less(mine, theirs), a - b) for (mine, a), (theirs, b) in pairs]
+        folds = [
+            self._estimate(measure, value, fold, paired=ours is not None)
+            for (value, _), fold in zip(made, self._folds, strict=True)
+        ]
+        pooled = estimates.pool_folds(folds, of_folds=int(self._rows.fold.max()))
+        replicates = np.mean([drawn for _, drawn in made], axis=0)
+        # 2) Make the interval of its kind.
+        if measure == "rocarea":
+            make = confidence.rocarea_difference_interval if ours else confidence.rocarea_interval
+            return make(pooled, self._level)
+        if measure in GROUPED:
+            return (gauc_difference_interval if ours else gauc_interval)(pooled, self._level)
+        if ours:
+            return confidence.prbep_difference_interval(pooled, replicates, self._level)
+        if head := HeadMeasure.parse(measure):
+            return head_intervals.head_interval(head, pooled, replicates, self._level)
+        return confidence.prbep_interval(pooled, replicates, self._level)
 
-    def _pooled(
-        self, theirs: Sequence[Any], ours: Sequence[Any] | None, estimate: Callable[..., MeanEstimate]
-    ) -> MeanEstimate:
-        """Return the estimate of the mean over these folds, of values of the rows or, with `ours`, of differences."""
-        values = theirs if ours is None else [a - b for a, b in zip(ours, theirs, strict=False)]
-        return estimates.pool_folds(
-            [estimate(of, fold.y, ALONE, fold.weights) for of, fold in zip(values, self._folds, strict=True)]
-        )
+    def _of_folds(self, measure: str) -> list[tuple[Any, Floats]]:
+        """Return for each fold what makes up the measure, such as placements, and its replicates, if there are some."""
+        if measure not in self._made:
+            self._made[measure] = [self._of_fold(measure, fold) for fold in self._folds]
+        return self._made[measure]
+
+    def _of_fold(self, measure: str, fold: _ScoredFold) -> tuple[Any, Floats]:
+        scores, y, weights = fold.scores, fold.y, fold.weights
+        if measure == "rocarea":
+            return ranking.placements(scores, y, ALONE, weights), np.empty(0)
+        if measure == "prbep":
+            shares = ranking.top_k_shares(scores, mass_of_classes(y, weights, ALONE)[0], ALONE, weights)
+            return shares, bootstrap.prbep_replicates(scores, y, fold.numbers, REPLICATES, 0, ALONE, weights)
+        if (head := HeadMeasure.parse(measure)) is None:
+            assert self._rows.groups is not None
+            return group_areas(scores, y, self._rows.groups[fold.numbers], ALONE, weights), np.empty(0)
+        scaled = effective(weights, ALONE)
+        tied = tied_scores(scores, y, scaled, ALONE)
+        drawn = head_intervals.head_replicates([head], tied, scores, y, fold.numbers, REPLICATES, 0, ALONE, scaled)
+        return head_value(head, tied, ALONE), drawn[head.name]
 
     @staticmethod
-    def _mean_replicates(theirs: Sequence[Floats], ours: Sequence[Floats] | None) -> Floats:
-        drawn: Floats = np.mean(theirs, axis=0)
-        return drawn if ours is None else np.mean(ours[: len(theirs)], axis=0) - drawn
+    def _estimate(measure: str, value: Any, fold: _ScoredFold, paired: bool) -> MeanEstimate:
+        """Return the estimate of a measure on a fold, or with `paired` of a difference."""
+        if measure in RANKING:
+            estimate = estimates.rocarea_estimate if measure == "rocarea" else estimates.prbep_estimate
+            return estimate(value, fold.y, ALONE, fold.weights)
+        if (head := HeadMeasure.parse(measure)) is None:
+            of_groups: MeanEstimate = value.estimate(Measure.parse(measure).within_groups, ALONE)
+            return of_groups
+        n_pos, n_neg = effective_sizes(fold.y, fold.weights, ALONE)
+        if paired:
+            return head_intervals.difference_estimate(value, n_pos, n_neg)
+        return head_intervals.head_estimate(head, value, n_pos, n_neg)
 
-    @cached_property
-    def _placements(self) -> list[NDArray[Any]]:
-        return [ranking.placements(fold.scores, fold.y, ALONE, fold.weights) for fold in self._folds]
 
-    @cached_property
-    def _shares(self) -> list[Floats]:
-        return [
-            ranking.top_k_shares(fold.scores, mass_of_classes(fold.y, fold.weights, ALONE)[0], ALONE, fold.weights)
-            for fold in self._folds
-        ]
-
-    @cached_property
-    def _replicates(self) -> list[Floats]:
-        return [
-            bootstrap.prbep_replicates(fold.scores, fold.y, fold.numbers, REPLICATES, 0, ALONE, fold.weights)
-            for fold in self._folds
-        ]
-
-    @cached_property
-    def _areas(self) -> list[GroupAreas]:
-        groups = self._rows.groups
-        assert groups is not None
-        return [group_areas(fold.scores, fold.y, groups[fold.numbers], ALONE, fold.weights) for fold in self._folds]
-
-    def _head(self, measure: HeadMeasure) -> tuple[list[float], list[Floats]]:
-        """Return a measure of the head on each fold, and its replicates."""
-        if measure.name in self._heads:
-            return self._heads[measure.name]
-        values, replicates = [], []
-        for numbers, scores, y, weights in self._folds:
-            scaled = effective(weights, ALONE)
-            tied = tied_scores(scores, y, scaled, ALONE)
-            values.append(head_value(measure, tied, ALONE))
-            of_fold = head_intervals.head_replicates([measure], tied, scores, y, numbers, REPLICATES, 0, ALONE, scaled)
-            replicates.append(of_fold[measure.name])
-        self._heads[measure.name] = values, replicates
-        return values, replicates
-
-    def _head_interval(self, measure: HeadMeasure, ours: FoldScores | None) -> Interval:
-        sizes = [effective_sizes(fold.y, fold.weights, ALONE) for fold in self._folds]
-        values, replicates = self._head(measure)
-        if ours is None:
-            of_folds = [
-                head_intervals.head_estimate(measure, value, n_pos, n_neg)
-                for value, (n_pos, n_neg) in zip(values, sizes, strict=True)
-            ]
-            drawn = self._mean_replicates(replicates, None)
-            return head_intervals.head_interval(measure, estimates.pool_folds(of_folds), drawn, self._level)
-        our_values, our_replicates = ours._head(measure)
-        differences = [
-            head_intervals.difference_estimate(our_value - value, n_pos, n_neg)
-            for our_value, value, (n_pos, n_neg) in zip(our_values, values, sizes, strict=False)
-        ]
-        drawn = self._mean_replicates(replicates, our_replicates)
-        return confidence.prbep_difference_interval(estimates.pool_folds(differences), drawn, self._level)
+def _less(first: Any, other: Any) -> Any:
+    """Return the difference of two values, or of groups that of their areas."""
+    return first._replace(areas=first.areas - other.areas) if isinstance(first, GroupAreas) else first - other
 
 
 def check_logistic(results: Sequence[MethodResult], rows: FoldedRows, measure: str, settings: Settings) -> list[str]:

@@ -311,9 +311,11 @@ class Plan(NamedTuple):
             for f, (a, b) in enumerate(zip(*results, strict=True), 1)
         ]
         end = sign_of(confidence.rocarea_difference_interval(estimates.pool_folds(areas), LEVEL))
-        look = confidence.rocarea_difference_interval(estimates.pool_folds(areas[:EARLY_FOLDS]), EARLY_LEVEL)
+        look = confidence.rocarea_difference_interval(
+            estimates.pool_folds(areas[:EARLY_FOLDS], of_folds=self.folds), EARLY_LEVEL
+        )
         early = sign_of(look) * method_results.is_settled(look)
-        usual = [estimates.pool_folds(areas[:k]) for k in range(EARLY_FOLDS, self.folds + 1)]
+        usual = [estimates.pool_folds(areas[:k], of_folds=self.folds) for k in range(EARLY_FOLDS, self.folds + 1)]
         naive = next((np.sign(a.value) for a in usual if abs(a.value) > 1.96 * a.error / math.sqrt(a.factor)), 0)
         return [float(end), float(early or end), float(early), float(naive)]
 

@@ -52,8 +52,8 @@ def test_no_trial_on_a_fold_says_which_lambdas_are_left_to_it(table, fold):
 @pytest.fixture
 def rows(tmp_path):
     rng = np.random.default_rng(1)
-    X = rng.normal(size=(400, 4))
-    y = np.where(X[:, 0] + X[:, 1] + rng.normal(size=400) > 1, 1, -1)
+    X = rng.normal(size=(1000, 4))
+    y = np.where(X[:, 0] + X[:, 1] + rng.normal(size=1000) > 1, 1, -1)
     return X, y, write_data(tmp_path / "d", X, y).directory
 
 
