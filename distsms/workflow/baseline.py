@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
-from typing import Any, NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar
 
 from distsms.base import files
 from distsms.base.errors import InputError
@@ -28,7 +28,7 @@ from distsms.shards.row_shares import MemoryBudget
 from distsms.training.solver_choice import choose_solver
 from distsms.workflow import baseline_fits, baseline_text, competitors, folds, method_results, tables
 from distsms.workflow.auto_lambda import Starts
-from distsms.workflow.baseline_fits import BaselineStore, Fit, FitSpec, FoldedRows, Trial
+from distsms.workflow.baseline_fits import BaselineStore, Fit, FitSpec, FoldedRows
 from distsms.workflow.baseline_plan import (
     BaselinePlan,
     MethodPlan,
@@ -234,21 +234,20 @@ class _BaselineRun:
             # 1) Try the lambdas quickly.
             starts, missing = Starts(), partial(baseline_fits.missing_trials, [name], plan, store)
             while not stopped and (tries := self._of_root(missing)):
-                _Recorder(store, self._observer, len(tries)).begin_method(tries[0])
+                self._tell(len(tries), rows.share_folds, tries[0])
                 stopped = baseline_fits.try_lambdas(
                     rows, problem, tries, plan.select, store.keep, self._stop_wanted, starts
                 )
             # 2) Train those that are left, or all of a few, to the end.
             if not stopped:
                 specs = self._of_root(partial(baseline_fits.missing_fits, [name], plan, store))
-                recorder = _Recorder(store, self._observer, len(specs), shared=rows.share_folds)
                 stopped = baseline_fits.fit_distributed(
                     rows,
                     {name: problem},
                     specs,
-                    recorder.keep,
+                    store.keep,
                     self._stop_wanted,
-                    recorder.begin_method,
+                    begin=partial(self._tell, len(specs), rows.share_folds),
                     before=before,
                     start=starts.nearest,
                 )
@@ -256,6 +255,14 @@ class _BaselineRun:
                 break
         self._observer.fitted()
         return any(self._comm.allgather(stopped))
+
+    def _tell(self, total: int, shared: bool, spec: FitSpec, done: int | None = None) -> None:
+        """Tell which of a series of fits is next or, without `done`, that a series of all folds begins."""
+        setting, fold = f"{spec.setting:g}", spec.fold
+        if not METHODS[spec.method].linear:
+            setting = f"best of {setting}" if spec.best else f"try {setting}"
+        progress = FitProgress(done or 0, total, spec.method, shared=shared)
+        self._observer.fitting(progress if done is None else progress._replace(setting=setting, fold=fold))
 
     def _of_root(self, make: Callable[[], list[T]]) -> list[T]:
         """Return on all ranks what the root makes of the folder."""
@@ -345,16 +352,15 @@ class _BaselineRun:
         """Make these fits, each on one of the ranks; return whether any rank was stopped."""
         comm, problem = self._comm, self._plan.problem
         of_rank = specs[comm.rank :: comm.size]
-        recorder = _Recorder(self._store, self._observer, len(of_rank), shared=True)
         stopped = baseline_fits.fit_alone(
             rows,
             of_rank,
             problem.measure,
             problem.settings,
-            recorder.keep,
+            self._store.keep,
             self._stop_wanted,
-            recorder.begin,
-            self._plan.select,
+            begin=partial(self._tell, len(of_rank), True),
+            select=self._plan.select,
         )
         self._observer.fitted()
         return any(comm.allgather(stopped))
@@ -378,30 +384,6 @@ class _BaselineRun:
                 result = _evaluate(result, plan, store, self._rows)
                 store.describe(result.problem, **result.results())
         return comm.bcast(result)
-
-
-class _Recorder:
-    """Keeps the results of fits, and tells an observer how many are done, and which fit is being made."""
-
-    def __init__(self, store: BaselineStore, observer: BaselineObserver, total: int, shared: bool = False) -> None:
-        self._store, self._observer = store, observer
-        self._progress = FitProgress(0, total, "", shared=shared)
-
-    def begin(self, spec: FitSpec) -> None:
-        """Tell what is about to be fitted."""
-        setting = f"{spec.setting:g}"
-        if not METHODS[spec.method].linear:
-            setting = f"best of {setting}" if spec.best else f"try {setting}"
-        self._observer.fitting(self._progress._replace(method=spec.method, setting=setting, fold=spec.fold))
-
-    def begin_method(self, spec: FitSpec) -> None:
-        """Tell which method is about to be fitted to all folds."""
-        self._observer.fitting(self._progress._replace(method=spec.method))
-
-    def keep(self, result: Fit | Trial, scores: Any = None) -> None:
-        """Keep the result of a fit."""
-        self._store.keep(result, scores)
-        self._progress = self._progress._replace(done=self._progress.done + 1)
 
 
 def _evaluate(result: Baseline, plan: BaselinePlan, store: BaselineStore, rows: FoldedRows) -> Baseline:

@@ -276,17 +276,18 @@ def fit_alone(
     settings: Settings,
     keep: Keep,
     stop_wanted: Callable[[], bool] = lambda: False,
-    begin: Callable[[FitSpec], None] = lambda spec: None,
+    begin: Callable[[FitSpec, int], None] = lambda spec, done: None,
     select: str | None = None,
 ) -> bool:
-    """Make fits and trials, each after a call of `begin`, and return whether `stop_wanted` ended the run. Local.
+    """Make fits and trials, and return whether `stop_wanted` ended the run. Local.
 
-    `select`, or else `measure`, is the value of quick trials.
+    `begin` is called before each, with the number of those before it. The value of a quick trial is `select`, or else
+    `measure`.
     """
-    for spec in specs:
+    for done, spec in enumerate(specs):
         if stop_wanted():
             return True
-        begin(spec)
+        begin(spec, done)
         method, setting, judged = METHODS[spec.method], spec.setting, rows.folds.judged(spec.fold)
         task, started = rows.task(spec.fold, measure, settings)._replace(quick=spec.quick), time.perf_counter()
         # 1) A trial is judged on a part of the training rows alone.
