@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Sequence
 from dataclasses import fields
 from typing import Any
@@ -11,7 +10,7 @@ from distsms.base.errors import speaking_python
 from distsms.base.measures import Measure, check_chooser
 from distsms.ingest import frames
 from distsms.optim.settings import Settings
-from distsms.python.calls import fit_request, ranks_of, warn, watching
+from distsms.python.calls import fit_request, numbers, ranks_of, warn, watching
 from distsms.training.task import Distribution
 from distsms.workflow import tables
 from distsms.workflow.baseline import Baseline, BaselineObserver, FitProgress, compare_methods
@@ -37,7 +36,7 @@ def baseline(
     methods: Sequence[str] | None = None,
     thorough: bool = False,
     path: Path | None = None,
-    memory: float | None = None,
+    memory: float | str | None = None,
     watch: Callable[[FitProgress], None] | None = None,
     stop_wanted: Callable[[], bool] | None = None,
     **settings: Any,
@@ -77,8 +76,9 @@ def baseline(
         quickly, and fit the two that are best on the other folds; `Baseline.effort` says what was left out.
     path : path, optional
         A folder of ``distsms path``, from which measure, lambdas, folds, seed and target are taken.
-    memory : float, optional
-        The most bytes that each rank may take. Rows that do not fit are read from the disk on each pass.
+    memory : float or str, optional
+        The most memory that each rank may take, in bytes or as ``"4GiB"``. Rows that do not fit are read from the disk
+        on each pass.
     watch : callable, optional
         Called before each fit, or before all fits of a method that are made together, with a
         `distsms.workflow.baseline.FitProgress`; on every rank.
@@ -127,12 +127,12 @@ def baseline(
             request = fit_request(
                 BaselineRequest,
                 settings,
-                data=os.fspath(data) if isinstance(data, os.PathLike) else data,
+                data=data,
                 reading=reading,
-                output=os.fspath(output),
+                output=output,
                 measure=Measure.parse(measure).within(within_groups).name,
                 select=None if select is None else check_chooser(select),
-                lambdas=None if lambdas is None else list(map(float, lambdas)),
+                lambdas=None if lambdas is None else numbers(lambdas, "lambdas"),
                 folds=folds,
                 methods=methods,
                 thorough=thorough,

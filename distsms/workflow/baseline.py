@@ -89,11 +89,11 @@ def compare_methods(
     finished. Raises InputError on all ranks if the request contradicts itself, the folder belongs to another one, or a
     method that the user named cannot be trained.
     """
-    clock, data = Clock(comm.bytes_moved), os.fspath(request.data) if isinstance(request.data, os.PathLike) else ""
+    clock, called = Clock(comm.bytes_moved), ""
     with ExitStack() as opened:
         if tables.are_tables(request.data, comm):
             with clock.phase("shards"):
-                data, folder = _convert(request, comm, observer, opened)
+                called, folder = _convert(request, comm, observer, opened)
             request = replace(request, data=folder)
         elif request.reading:
             raise InputError(
@@ -101,7 +101,7 @@ def compare_methods(
                 "what distsms shard gave them",
                 everywhere=True,
             )
-        run = _BaselineRun(request, comm, observer, stop_wanted, opened, data)
+        run = _BaselineRun(request, comm, observer, stop_wanted, opened, called)
         with clock.phase("fits"):
             stopped = run.fit()
         with clock.phase("intervals"):
