@@ -32,9 +32,10 @@ FEATURED = ("distsms-crosses", "logistic-crosses", "distsms-leaves", "logistic-l
 METHODS = ("distsms", "logistic", "logistic-balanced", *FEATURED, "svm", "svm-balanced", *TREES)
 EPILOG = """\
 The methods are distsms itself, logistic regression and the LinearSVC of scikit-learn (classes as they are, and
-balanced), and gradient-boosted trees: those of XGBoost (trees) and of LightGBM (lightgbm). All of them are trained on
-the folds that `distsms path` makes with the same --folds, --folds-by and --seed. The rows of each fold are scored by
-the model whose lambda is best on the other folds. Two methods are compared by their scores of the same rows.
+balanced), and the gradient-boosted trees of XGBoost (trees) and of LightGBM (lightgbm). They are trained on the folds
+that `distsms path` makes with the same --folds, --folds-by and --seed. The rows of each fold are scored by the model
+whose lambda is best on the other folds, and two methods are compared by their scores of the same rows. An interval says
+how the method would do if it were trained on new rows and tested on other new rows.
 
 The first answer takes about as long as some trainings. Each linear method tries its lambdas quickly on all folds, and
 others beyond an end where the best one is; for each fold, the two that are best on the other folds are then trained to
@@ -44,14 +45,13 @@ training rows of each fold; and distsms and logistic regression on features that
 bins with all their crosses (distsms-crosses, logistic-crosses) and the leaves of 100 random trees (distsms-leaves,
 logistic-leaves). The row "distsms, best features" takes the columns, the crosses or the leaves, as the other folds say.
 
-An interval says how the method would do if it were trained on new rows and tested on other new rows. With fewer than 10
-rows of a class there is no verdict. A second table compares the methods by measures of the head of the ranking, for
-each of which all settings are chosen by this measure. --select adds another one, such as tpr@fpr=0.005,
-recall@precision=0.8, pauc@0.01 or recall@2%; give it to a finished folder, and no fit is repeated.
+A second table compares the methods by measures of the head of the ranking, for each of which all settings are chosen by
+this measure. --select adds another one, such as tpr@fpr=0.005 or recall@2%; give it to a finished folder, and no fit is
+repeated.
 
-distsms trains its own models and those of logistic regression itself, to the same proved gap, also where rows do not
-fit into memory (--memory). The other methods need all rows in each process. If these do not fit, the methods are left
-out, unless --methods names them; so is a method whose library is missing (pip install 'distsms[baseline]').
+distsms trains its own models and those of logistic regression itself, also where rows do not fit into memory. The other
+methods need all rows in each process. If these do not fit, or a library is missing (pip install 'distsms[baseline]'),
+they are left out, unless --methods names them.
 
 The folder of --output gets baseline.json and a folder `fits` with each fit and its scores. If you give the same
 command line again, it keeps the fits that are finished and makes the others. If you add lambdas, methods or --thorough,
@@ -125,12 +125,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     options.add_vectors(of_distsms)
     options.add_memory(of_distsms)
     options.add_stopping(parser, float("inf"))
-    train.add_reading(
-        parser.add_argument_group(
-            "files instead of a data set",
-            "The files become temporary shards. All rows are used, since the folds hold out those that judge models.",
-        )
+    files = parser.add_argument_group(
+        "files instead of a data set",
+        "The files become shards. All rows are used, since the folds hold out those that judge models. All of these"
+        " options except --shards are those of `distsms shard`.",
     )
+    files.add_argument("--shards", metavar="FOLDER", help="Keep the shards in this folder, as on several hosts.")
+    train.add_reading(files)
     parser.set_defaults(check=_check)
     parser.add_argument("--quiet", action="store_true", help="Print nothing but errors.")
 

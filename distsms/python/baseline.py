@@ -89,7 +89,7 @@ def baseline(
         Further options of the command: within_groups, folds_by, seed, trees and features (False leaves such methods
         out), tree_fits, ordering, step, time_limit, epsilon, relative; other fields of
         `distsms.optim.settings.Settings`: solver, history, max_evaluations, ...; and for tables, the options of
-        ``distsms shard`` on reading: positive, id, drop, group, time, weight, ...
+        ``distsms shard`` on reading: positive, id, drop, group, time, weight, ..., and shards, a folder to keep them
 
     Returns
     -------

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import os
+import math
 import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -17,7 +17,7 @@ from distsms.base.measures import GROUPED, display_name
 from distsms.base.timing import Clock
 from distsms.features import arrays
 from distsms.ingest import frames
-from distsms.ingest.options import ConversionObserver, sort_options
+from distsms.ingest.options import ConversionObserver
 from distsms.models import inputs
 from distsms.parallel.communicator import Communicator
 from distsms.shards import dataset
@@ -43,8 +43,7 @@ from distsms.workflow.competitors import FEATURED, METHODS
 from distsms.workflow.fold_features import FOLDER, FoldFeatures, FoldsObserver
 from distsms.workflow.method_results import EARLY_FOLDS, WARNING, Baseline, FoldScores
 from distsms.workflow.path import SMALL, PathRows
-from distsms.workflow.requests import BaselineRequest, ShardRequest
-from distsms.workflow.shard import shard
+from distsms.workflow.requests import BaselineRequest, TrainRequest
 from distsms.workflow.usage import usage_of_ranks
 
 T = TypeVar("T")
@@ -92,13 +91,23 @@ def compare_methods(
     clock, called = Clock(comm.bytes_moved), ""
     with ExitStack() as opened:
         if tables.are_tables(request.data, comm):
-            with clock.phase("shards"):
-                called, folder = _convert(request, comm, observer, opened)
-            request = replace(request, data=folder)
-        elif request.reading:
+            # All rows are used, since the folds hold out those that judge; with `memory` the shards are in files.
+            rows = TrainRequest(
+                request.data,
+                reading=request.reading,
+                shards=request.shards,
+                resume=True,
+                memory=request.memory or math.inf,
+            )
+            sets = opened.enter_context(tables.as_data_sets(rows, comm, observer, clock))
+            for warning in sets.warnings if comm.is_root else ():
+                observer.cautioned(warning)
+            called = frames.short_list(sets.files) or "the table"
+            request = replace(request, data=sets.training.directory)
+        elif request.reading or request.shards is not None:
             raise InputError(
-                "label, weight, group and how columns are read are for tables, such as CSV or Parquet; data sets have "
-                "what distsms shard gave them",
+                "label, shards, and how columns are read are for tables, such as CSV or Parquet; data sets have what "
+                "distsms shard gave them",
                 everywhere=True,
             )
         run = _BaselineRun(request, comm, observer, stop_wanted, opened, called)
@@ -107,28 +116,6 @@ def compare_methods(
         with clock.phase("intervals"):
             result = run.conclude(stopped)
     return replace(result, usage=usage_of_ranks(clock, comm, 0, 0))
-
-
-def _convert(
-    request: BaselineRequest, comm: Communicator, observer: BaselineObserver, opened: ExitStack
-) -> tuple[str, str]:
-    """Make a temporary data set of tables; return what users call it, and its folder. **Collective.**
-
-    All its rows are used, since the folds hold out what judges models.
-    """
-    if frames.on_several_hosts(comm):
-        raise InputError("the ranks are on several hosts: make a data set with distsms shard first", everywhere=True)
-    reading, writing = sort_options(request.reading)
-    called = frames.short_list(tables.of_paths(request.data)) or "the table"
-    with comm.fail_together():
-        if comm.is_root:
-            inputs.check_distinct(request.output, *tables.of_paths(request.data))
-    folder = os.fspath(opened.enter_context(frames.folder_of_all(comm)) / "data")
-    opened.enter_context(frames.renaming({folder: called}))
-    made = shard(ShardRequest(request.data, folder, reading, writing), comm, observer)
-    for warning in made.warnings if comm.is_root else ():
-        observer.cautioned(warning)
-    return called, folder
 
 
 class _BaselineRun:
@@ -163,7 +150,6 @@ class _BaselineRun:
             solver, why = choose_solver(request.solver, request.measure, comm)
             self._observer.chose_solver(solver, why)
         with comm.fail_together():
-            competitors.check_select(request.select)
             manifest = dataset.read_manifest(request.data)
             dataset.check_readable(manifest)
             problem = baseline_problem(request, solver, manifest)
@@ -344,7 +330,7 @@ class _BaselineRun:
             best = self._of_root(partial(baseline_fits.missing_best, store, plan.tree_fits))
             if self._share(rows, [spec for spec in best if spec.method in searches and spec.fold in of_folds]):
                 return True
-            if not plan.request.thorough:
+            if of_folds.start == 1 and not plan.request.thorough:
                 searches = self._of_root(partial(method_results.unsettled, searches, plan, store, rows))
         return False
 

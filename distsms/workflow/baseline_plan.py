@@ -132,14 +132,27 @@ def requested_methods(request: BaselineRequest) -> list[str]:
 
 
 def check_measures(request: BaselineRequest) -> None:
-    """Raise InputError if no baseline can train for the measure, or choose by the measure, of a request."""
-    measure = Measure.parse(request.measure)
+    """Raise InputError if no baseline can train for the measure, or choose by the measure, of a request.
+
+    The methods have no threshold in common, so the ranking alone chooses.
+    """
+    measure, select = Measure.parse(request.measure), request.select
     if not measure.family.on_paths:
         raise InputError(
             f"a baseline cannot train for {measure}; train for {', '.join(RANKING)} or pauc@BETA, such as pauc@0.05"
         )
-    if request.select is not None:
-        check_chooser(request.select)
+    if select is None or check_chooser(select) in ("average-precision", *RANKING):
+        return
+    if select.startswith("lift@"):
+        raise InputError(
+            f"{select} is a recall divided by a share of the rows; choose by {select.replace('lift', 'recall')}"
+        )
+    if "@" not in select:
+        raise InputError(
+            f"{select} depends on a threshold, and the other methods have no threshold in common with distsms;"
+            " choose by rocarea, prbep, average-precision, precision@K, recall@K,"
+            " tpr@fpr=RATE, recall@precision=RATE, pauc@RATE or recall@SHARE%"
+        )
 
 
 def baseline_problem(request: BaselineRequest, solver: str, manifest: Manifest) -> Problem:

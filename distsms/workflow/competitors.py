@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from distsms.base.errors import InputError
-from distsms.base.measures import GROUPED, RANKING, Measure
+from distsms.base.measures import GROUPED, Measure
 from distsms.base.typing import Floats, Hashes
 from distsms.features import arrays
 from distsms.losses.registry import make_loss
@@ -247,18 +247,3 @@ def require(names: Sequence[str]) -> None:
 def missing(names: Sequence[str]) -> list[str]:
     """Return those of these methods whose package is not installed. Local; imports none of them."""
     return [name for name in names if METHODS[name].package and find_spec(METHODS[name].package) is None]
-
-
-def check_select(measure: str | None) -> None:
-    """Raise InputError unless `measure` depends on the ranking alone: the methods have no threshold in common."""
-    if measure and measure.startswith("lift@"):
-        raise InputError(
-            f"{measure} is a recall divided by a share of the rows; choose by {measure.replace('lift', 'recall')}"
-        )
-    if measure is None or measure in ("average-precision", *RANKING) or "@" in measure:
-        return
-    raise InputError(
-        f"{measure} depends on a threshold, and the other methods have no threshold in common with distsms;"
-        " choose by rocarea, prbep, average-precision, precision@K, recall@K,"
-        " tpr@fpr=RATE, recall@precision=RATE, pauc@RATE or recall@SHARE%"
-    )

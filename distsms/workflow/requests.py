@@ -238,7 +238,8 @@ class BaselineRequest(FoldsRequest):
     trees: bool = True  # whether to compare with boosted trees
     features: bool = True  # whether to compare with models on features, also without trees if the methods are named
     tree_fits: int | None = None  # how many settings of trees are tried for each fold; None: 20 if thorough, else 1
-    reading: Mapping[str, Any] = field(default_factory=dict)  # how tables are read, as in `TrainRequest`
+    shards: Path | None = None  # the folder where the data set of files is kept, and how tables are read
+    reading: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -55,7 +55,10 @@ def test_options_and_exit_codes_stay():
     # A baseline takes files, too, with the options of shard on reading them, and tries few settings of trees at first.
     reading = cli.make_parsers(["shard"])[1]["shard"]._actions
     names = [" ".join(action.option_strings) for action in reading if action.dest in train.READING]
-    expected["baseline"] |= {name: expected["shard"][name] for name in names} | {"--thorough": {"const": True}}
+    expected["baseline"] |= {name: expected["shard"][name] for name in names} | {
+        "--thorough": {"const": True},
+        "--shards": {"metavar": "FOLDER"},
+    }
     expected["baseline"] |= {"data": expected["train"]["data"], "--tree-fits": {"metavar": "N"}}
     here = surface()
     assert here.keys() == expected.keys()
