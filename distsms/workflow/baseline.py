@@ -226,16 +226,10 @@ class _BaselineRun:
                 )
             # 2) Train those that are left, or all of a few, to the end.
             if not stopped:
-                specs = self._of_root(partial(baseline_fits.missing_fits, [name], plan, store))
+                if specs := self._of_root(partial(baseline_fits.missing_fits, [name], plan, store)):
+                    self._tell(len(specs), rows.share_folds, specs[0])
                 stopped = baseline_fits.fit_distributed(
-                    rows,
-                    {name: problem},
-                    specs,
-                    store.keep,
-                    self._stop_wanted,
-                    begin=partial(self._tell, len(specs), rows.share_folds),
-                    before=before,
-                    start=starts.nearest,
+                    rows, name, problem, specs, store.keep, self._stop_wanted, before, starts.nearest
                 )
             if any(self._comm.allgather(stopped)):
                 break

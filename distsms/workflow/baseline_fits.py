@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
@@ -357,62 +357,50 @@ def try_lambdas(
 
 def fit_distributed(
     rows: PathRows,
-    problems: Mapping[str, Problem],
+    name: str,
+    problem: Problem,
     specs: Sequence[FitSpec],
     keep: Keep,
     stop_wanted: Callable[[], bool],
-    begin: Callable[[FitSpec], None],
     before: Callable[[int], float] = lambda fold: 0.0,
     start: Start = start_at_zero,
 ) -> bool:
-    """Make fits of methods that distsms trains, one method after the other; return whether stopped. **Collective.**
+    """Make those fits of a method that distsms trains; return whether stopped. **Collective.**
 
-    `begin` is called with the first fit of each method. `keep` and `before` are called on the root or, if the ranks
-    share the folds, on the rank that trains a fold: `before` returns the seconds that the rows of a fold took, which
-    count for the first fit of each method on the fold. Unfinished fits are lost.
+    `keep` and `before` are called on the root or, if the ranks share the folds, on the rank that trains a fold:
+    `before` returns the seconds that the rows of a fold took, which count for its first fit. Unfinished fits are lost.
     """
-    for name, problem in problems.items():
-        folds = rows.folds_of_rank(problem)
-        missing = {(spec.setting, spec.fold): spec for spec in specs if spec.method == name and spec.fold in folds}
-        if not missing:
-            continue
-        begin(next(iter(missing.values())))
-        started = time.perf_counter()
-        models = trainings(rows, problem, stop_wanted)
-        without_fit = set(models.numbers)
+    folds, stopped, started = rows.folds_of_rank(problem), False, time.perf_counter()
+    missing = {(spec.setting, spec.fold) for spec in specs if spec.method == name and spec.fold in folds}
+    if not missing:
+        return False
+    models = trainings(rows, problem, stop_wanted)
+    without_fit = set(models.numbers)
 
-        def keep_point(
-            point: Point, result: Result, scores: Floats | None, name: str = name, without_fit: set[int] = without_fit
-        ) -> None:
-            nonlocal started
-            assert point.held_out is not None and scores is not None
-            now = time.perf_counter()
-            if point.fold in without_fit:
-                without_fit.remove(point.fold)
-                started -= before(point.fold)
-            fit = Fit(
-                method=name,
-                setting=point.lam,
-                fold=point.fold,
-                seconds=now - started,
-                rocarea=point.held_out["rocarea"],
-                prbep=point.held_out["prbep"],
-                note=describe_end(result.status, result.vacuous),
-            )
-            keep(fit, scores)
-            started = now  # the fits of all folds share their seconds, which add up to those of the method
+    def keep_point(point: Point, result: Result, scores: Floats | None) -> None:
+        nonlocal started
+        assert point.held_out is not None and scores is not None
+        now, of_rows = time.perf_counter(), before(point.fold) if point.fold in without_fit else 0.0
+        without_fit.discard(point.fold)
+        fit = Fit(
+            method=name,
+            setting=point.lam,
+            fold=point.fold,
+            seconds=now - started + of_rows,
+            rocarea=point.held_out["rocarea"],
+            prbep=point.held_out["prbep"],
+            note=describe_end(result.status, result.vacuous),
+        )
+        keep(fit, scores)
+        started = now  # the fits of all folds share their seconds, which add up to those of the method
 
-        stopped = False
-        while missing and not stopped:  # `CrossValidation` may leave out the smaller lambdas of its first run
-            lambdas = [sorted((lam for lam, f in missing if f == fold), reverse=True) for fold in models.numbers]
-            outcome = models.run(keep_point, lambdas, start)
-            stopped = outcome.stopped
-            for point in outcome.points:
-                missing.pop((point.lam, point.fold), None)
-        models.close()
-        if stopped:
-            return True
-    return False
+    while missing and not stopped:  # `CrossValidation` may leave out the smaller lambdas of its first run
+        lambdas = [sorted((lam for lam, f in missing if f == fold), reverse=True) for fold in models.numbers]
+        outcome = models.run(keep_point, lambdas, start)
+        stopped = outcome.stopped
+        missing -= {(point.lam, point.fold) for point in outcome.points}
+    models.close()
+    return stopped
 
 
 def gather_rows(rows: PathRows, problem: Problem, within: bool = False) -> FoldedRows | None:
