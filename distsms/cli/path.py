@@ -301,7 +301,7 @@ class FoldsNarrator:
         self._features(task, unit, done, of)
 
     def noted(self, note: Note) -> None:
-        """Of the features of folds, only the line of `made_features` is printed."""
+        """Print nothing: the line on the features of a fold is enough."""
 
     def made_features(self, text: str) -> None:
         self._features.close()

@@ -85,8 +85,6 @@ def predict(
 
     with comm.fail_together():
         columns = list(further(np.empty(0)))  # says so if the model lacks what is asked for
-        if request.reasons < 0:
-            raise InputError(f"{option('reasons', request.reasons)} is no number of columns")
         reasons = Reasons(loaded, request.reasons) if request.reasons else None
         names = [] if reasons is None else [f"reason_{k + 1}" for k in range(reasons.count)]
         columns += names

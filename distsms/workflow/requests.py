@@ -67,7 +67,7 @@ LAMBDAS = (1.0, 1e-1, 1e-2, 1e-3, 1e-4, 1e-5)
 """The lambdas that are tried if the user names none; a path tries more at an end where the best one is."""
 
 
-LEAST = {"folds": 0, "seed": 0, "shards": 1, "tree_fits": 1, "at_once": 1}
+LEAST = {"folds": 0, "reasons": 0, "seed": 0, "shards": 1, "tree_fits": 1, "at_once": 1}
 """The smallest whole numbers of fields."""
 
 

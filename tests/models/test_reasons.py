@@ -87,8 +87,9 @@ def test_models_without_reasons_say_why(table, trained):
     scaled = distsms.train(table, label="fraud", lam=1e-2, normalize="l2", positive="yes")
     with pytest.raises(InputError, match="unit length"):
         distsms.reasons(scaled, table.drop(columns="fraud"))
-    with pytest.raises(InputError, match="-1"):
-        distsms.reasons(trained, table.drop(columns="fraud"), -1)
+    for count in (-1, 0):
+        with pytest.raises(InputError, match=f"is {count}; it must be at least"):
+            distsms.reasons(trained, table.drop(columns="fraud"), count)
 
 
 def test_contributions_of_a_plain_model_add_up(table, trained):
