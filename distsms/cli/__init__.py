@@ -49,7 +49,7 @@ COMMANDS = {
 COMPARE_MOVED = "distsms compare has moved: in a clone of distsms, it is python -m scripts.compare DATA [options]"
 PETSC = "petsc"
 """The name of the words after -- in the file of --config."""
-OF_DATA_SETS = ("features", "path", "baseline")
+OF_DATA_SETS = ("features", "path")
 """The commands whose rows must be a data set."""
 LIKENESS = 0.7
 """An option is proposed for an unknown one if the two are at least so much alike, by `difflib`."""

@@ -207,7 +207,6 @@ class TrainingNarrator(shard_text.ShardNarrator, TrainObserver):
         args, run = self._args, trained.run
         for warning in run.warnings():
             self._say.warn(warning, "red" if run.vacuous else "yellow")
-        self._say(describe_usage(trained.usage, run.result.starts, run.fit.vectors, args.usage))
         self._say.close()
         if args.quiet and self._comm.is_root:
             status = run.result.status
@@ -219,6 +218,10 @@ class TrainingNarrator(shard_text.ShardNarrator, TrainObserver):
         report = self._comm.bcast(self._report)
         if report is not None and self._sets is not None and run.exit_code != EXIT_REQUEUE:
             write_report(args, self._sets, report, self._comm)
+
+    def took(self, trained: Trained) -> None:
+        run = trained.run
+        self._say(describe_usage(trained.usage, run.result.starts, run.fit.vectors, self._args.usage))
 
 
 def describe_result(args: argparse.Namespace, task: TrainingTask, result: Result) -> list[str]:

@@ -246,9 +246,13 @@ class BaselineRequest(FoldsRequest):
     # a folder of `distsms path`, from which measure, lambdas, folds and gap are taken unless they are said otherwise
     path: Path | None = None
     methods: Sequence[str] | None = None  # names of `competitors.METHODS`; None: those that suit data and memory
+    # whether all lambdas are fitted, and all methods tried, rather than what a first answer needs
+    thorough: bool = False
     trees: bool = True  # whether to compare with boosted trees
     features: bool = True  # whether to compare with models on features, also without trees if the methods are named
-    tree_fits: int = 20  # how many settings of trees are tried for each fold
+    tree_fits: int | None = None  # how many settings of trees are tried for each fold; None: 20 if thorough, else 1
+    shards: Path | None = None  # the folder where the data set of files is kept, and how tables are read
+    reading: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
