@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from distsms.base.errors import InputError
+from distsms.base.formatting import format_value
 from distsms.base.wording import option
 
 TOGETHER = ("rows", "groups", "doubles", "time")
@@ -20,4 +21,4 @@ RULES = ("best", "one-se")
 def require_choice(name: str, value: object, choices: Sequence[str]) -> None:
     """Raise InputError unless an option is one of these texts. Local, and alike on ranks with the same option."""
     if value not in choices:
-        raise InputError(f"{option(name)}: {value!r:.60} is none of {', '.join(choices)}", everywhere=True)
+        raise InputError(f"{option(name)}: {format_value(value):.60} is none of {', '.join(choices)}", everywhere=True)

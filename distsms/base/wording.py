@@ -13,6 +13,8 @@ import shlex
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+from distsms.base.formatting import format_value
+
 COMMANDS = {
     "compression": "compress",
     "dates": "date",
@@ -42,7 +44,7 @@ def option(name: str, value: Any = None, *, text: str | None = None) -> str:
     """
     words = [f"--{COMMANDS.get(name, name).replace('_', '-')}"]
     words += [_in_command(value) if text is None else text] * (value is not None or text is not None)
-    shown = text if value is None else f"{value:g}" if isinstance(value, float) else repr(value)
+    shown = text if value is None else f"{value:g}" if isinstance(value, float) else format_value(value)
     return _marked(Option(" ".join(words), name if shown is None else f"{name}={shown}"))
 
 

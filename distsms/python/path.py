@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from distsms.base.errors import InputError, speaking_python
+from distsms.base.formatting import format_value
 from distsms.base.measures import Measure, check_path_measures
 from distsms.features.candidates import Candidate, parse
 from distsms.python.calls import fit_request, ranks_of, warn, watching
@@ -126,7 +127,7 @@ def _numbers(values: float | Sequence[float], name: str) -> list[float]:
     try:
         return [float(value) for value in np.atleast_1d(np.asarray(values, float))]
     except (TypeError, ValueError) as error:
-        raise InputError(f"{name}={values!r}: needs a number, or several") from error
+        raise InputError(f"{name}={format_value(values)}: needs a number, or several") from error
 
 
 def _candidate(text: str) -> Candidate:

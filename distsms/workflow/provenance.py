@@ -14,7 +14,7 @@ import numpy as np
 import scipy
 
 from distsms.base import hdf5
-from distsms.base._version import __version__
+from distsms.base._version import __version__, commit
 from distsms.base.measures import Measure
 from distsms.optim.result import Result
 from distsms.optim.settings import Settings, describe
@@ -36,6 +36,7 @@ def versions(load_mpi: bool = False) -> dict[str, str]:
     """
     libraries = {
         "distsms": __version__,
+        **({"commit": commit()} if commit() else {}),
         "python": sys.version.split()[0],
         **hdf5.versions(),
         "numpy": np.__version__,

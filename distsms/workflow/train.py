@@ -139,10 +139,10 @@ def train(
         with tables.as_data_sets(request, comm, observer, clock) as sets:
             observer.converted(sets)
             return _train(request, sets, clock, comm, observer, stop_wanted)
-    if request.reading or request.split.shares is not None or request.shards is not None:
+    if request.reading or request.split.shares is not None or request.shards is not None or request.overwrite:
         raise InputError(
-            "label, weight, group, split, shards and how columns are read are for tables: DataFrames, CSV or Parquet;"
-            " data sets have the weights and groups with which distsms shard made them",
+            "label, weight, group, split, shards, overwrite and how columns are read are for tables: DataFrames, CSV or"
+            " Parquet; data sets have the weights and groups with which distsms shard made them",
             everywhere=True,
         )
     return _train(request, None, clock, comm, observer, stop_wanted)

@@ -109,7 +109,7 @@ def quicker(commands: str) -> str:
 
 def run(commands: str, folder: Path) -> None:
     """Run commands in a folder as a user of a clone would in bash; the first that fails ends them."""
-    for there in ("scripts", "tests", "jobs", ".venv", "setup.cfg"):
+    for there in ("scripts", "tests", "jobs", "docs", ".venv", "setup.cfg"):
         if (ROOT / there).exists() and not (folder / there).exists():
             (folder / there).symlink_to(ROOT / there)
     process = subprocess.run(
