@@ -17,7 +17,7 @@ from scripts.records import Record
 BLUE, VERMILION, GREEN, PURPLE, GREY = "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#808080"
 COLOURS = (BLUE, VERMILION, GREEN, PURPLE, GREY)
 MARKERS = "oD^sv"
-WIDTH, LINE, MARGIN = 5.4, 0.21, 1.0
+WIDTH, LINE, MARGIN = 4.6, 0.2, 0.9
 """In inches: the width of a picture, the height of a line in it, and that of axis and legend."""
 Points = Mapping[str, Sequence[tuple[float, int]]]
 """By the name of a series: the value and the line of each of its points."""
@@ -26,6 +26,7 @@ Points = Mapping[str, Sequence[tuple[float, int]]]
 def _lines(names: Sequence[str], label: str) -> tuple[Any, Any]:
     """Return a figure and its axes with a line for each name, the first at the top."""
     figure, (axes,) = mpl.blank((WIDTH, LINE * len(names) + MARGIN))
+    axes.set_axisbelow(True)
     axes.set(yticks=range(len(names)), yticklabels=names, xlabel=label, ylim=(len(names) - 0.5, -0.5))
     return figure, axes
 
@@ -49,7 +50,7 @@ def _dots(names: Sequence[str], series: Points, label: str, at: float | None = N
     for colour, marker, (name, points) in zip(COLOURS, MARKERS, series.items(), strict=False):
         values, lines = zip(*points, strict=True)
         axes.plot(values, lines, color=colour, marker=marker, linestyle="", markersize=5, alpha=0.8, label=name)
-    return _finish(figure, min(len(series), 3) if len(series) > 1 else 0)
+    return _finish(figure, 2 if len(series) > 1 else 0)
 
 
 def _intervals(rows: Iterable[tuple[str, float, float, float]], label: str) -> str:
@@ -57,6 +58,8 @@ def _intervals(rows: Iterable[tuple[str, float, float, float]], label: str) -> s
     rows = list(rows)
     figure, axes = _lines([name for name, *_ in rows], label)
     axes.axvline(0, color=GREY)
+    axes.set_xscale("symlog", linthresh=1.0)  # where one interval is far off, the others are still told apart
+    axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
     for line, (_, value, low, high) in enumerate(rows):
         colour = GREY if low <= 0 <= high else BLUE if low > 0 else VERMILION
         axes.errorbar([value], [line], xerr=[[value - low], [high - value]], color=colour, marker="o", markersize=4)
@@ -110,7 +113,7 @@ def from_text(rows: Sequence[Record]) -> str:
     median = {key: statistics.median(row["seconds"] for row in group) for key, group in groups.items()}
     names = [f"{program}, {size:g} GB: {group[0]['auc']:.3f}" for (size, program), group in groups.items()]
     values = [seconds / median[size, "distsms"] for (size, _), seconds in median.items()]
-    figure, axes = _lines(names, "time from text to a model / that of distsms; behind the name: ROCArea of test rows")
+    figure, axes = _lines(names, "time / time of distsms")
     axes.barh(range(len(names)), values, color=[BLUE if "distsms" in name else VERMILION for name in names])
     axes.axvline(1, color=GREY)
     axes.grid(axis="y", visible=False)
@@ -187,7 +190,7 @@ def attacks(rows: Sequence[Record]) -> str:
     ended = {"proved": ("PROVED",), "limits of rounding": ("ROUNDING",)}
     ended["other ends, such as a limit"] = ("FLOOR", "LIMIT", "STALLED", "NONFINITE", "STOPPED", "TIME")
     parts = {name: [sum(row[status] for status in statuses) for row in kinds] for name, statuses in ended.items()}
-    parts["false bounds (none)"] = [row["false_bounds"] for row in kinds]
+    parts["false bounds"] = [row["false_bounds"] for row in kinds]
     return _shares([row["kind"] for row in kinds], parts, "runs [%]")
 
 
@@ -224,22 +227,23 @@ def strings(rows: Sequence[Record]) -> str:
     rows = [row for row in rows if row["measure"] == "rocarea"]
     maps = list(dict.fromkeys(row["map"] for row in rows))
     best = [max(row["rocarea"] for row in rows if row["map"] == each) for each in maps]
-    names = [f"{each}: {value:.4f}" for each, value in zip(maps, best, strict=True)]
+    names = [f"{each.rpartition(': ')[2]}: {value:.4f}" for each, value in zip(maps, best, strict=True)]
     series = {
         solver: [(row["seconds"], maps.index(row["map"])) for row in rows if row["solver"] == solver]
         for solver in dict.fromkeys(row["solver"] for row in rows)
     }
-    return _dots(names, series, "seconds until a gap of 1e-3 is proved; behind the name: ROCArea of test rows")
+    return _dots(names, series, "seconds until a gap of 1e-3 is proved")
 
 
 def normal_theory(rows: Sequence[Record]) -> str:
-    """ROCArea of three measures on held-out folds."""
-    sets = list(dict.fromkeys(row["set"] for row in rows))
-    series = {
-        measure: [(100 * row["auc"], sets.index(row["set"])) for row in rows if row["measure"] == measure]
-        for measure in dict.fromkeys(row["measure"] for row in rows)
-    }
-    return _dots(sets, series, "ROCArea on held-out folds [%]", log=False)
+    """How far other measures are from the pairwise hinge, in points of ROCArea on held-out folds."""
+    hinge = {row["set"]: row["auc"] for row in rows if row["measure"] == "rocarea"}
+    sets, series = list(hinge), dict[str, list[tuple[float, int]]]()
+    for row in rows:
+        if row["measure"] != "rocarea":
+            point = 100 * (row["auc"] - hinge[row["set"]]), sets.index(row["set"])
+            series.setdefault(row["measure"], []).append(point)
+    return _dots(sets, series, "ROCArea on held-out folds minus that of rocarea [points]", at=0, log=False)
 
 
 PICTURES: Mapping[str, Callable[[Sequence[Record]], str]] = {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 import sys
@@ -14,12 +15,21 @@ from distsms.base import _version
 from tests.support.program import ROOT
 
 pytestmark = pytest.mark.serial
-NAMES = ("setup.cfg", "pyproject.toml", "README.md", "LICENSE", "scripts/__init__.py", "scripts/building.py")
+NAMES = (
+    "setup.cfg",
+    "pyproject.toml",
+    "MANIFEST.in",
+    "README.md",
+    "LICENSE",
+    "scripts/__init__.py",
+    "scripts/building.py",
+)
 PACKAGE = ("distsms/__init__.py", "distsms/base/__init__.py", "distsms/base/_version.py")
 
 
 def in_words(*words, folder):
-    done = subprocess.run(words, cwd=folder, capture_output=True, text=True, check=False)
+    others = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    done = subprocess.run(words, cwd=folder, env=others, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout.strip()
 
