@@ -187,7 +187,7 @@ def lambdas(rows: Sequence[Record]) -> str:
 def attacks(rows: Sequence[Record]) -> str:
     """How runs ended on each kind of problem."""
     kinds = [row for row in rows if row["by"] == "kind"]
-    ended = {"proved": ("PROVED",), "limits of rounding": ("ROUNDING",)}
+    ended: dict[str, tuple[str, ...]] = {"proved": ("PROVED",), "limits of rounding": ("ROUNDING",)}
     ended["other ends, such as a limit"] = ("FLOOR", "LIMIT", "STALLED", "NONFINITE", "STOPPED", "TIME")
     parts = {name: [sum(row[status] for status in statuses) for row in kinds] for name, statuses in ended.items()}
     parts["false bounds"] = [row["false_bounds"] for row in kinds]
