@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from distsms import cli
+from distsms.base import program
 from distsms.base.errors import EXIT_ERROR, EXIT_INTERRUPTED, EXIT_KILLED, EXIT_OK, DistsmsError
 from distsms.base.surroundings import (
     LEAST_MEMORY,
@@ -73,7 +74,9 @@ def main(argv: Sequence[str] | None = None, parse: Callable[[Sequence[str]], arg
 
                     comm = surviving(comm)
                 watchdog.watch(comm)
-                require_same_command(sys.argv[1:] if argv is None else argv, comm)
+                words = sys.argv[1:] if argv is None else argv
+                require_same_command([*words, *(f"--{name}={value}" for name, value in args.given.items())], comm)
+            program.options = args.given
             code = args.run(args, comm)
             if output_was_lost(args.program) and code == EXIT_OK and getattr(args, "output", "-") == "-":
                 code = EXIT_ERROR  # what was printed is the only result
@@ -131,13 +134,14 @@ def main(argv: Sequence[str] | None = None, parse: Callable[[Sequence[str]], arg
         print(f"{args.program}: {where}{why}", file=sys.stderr, flush=True)
         _abort_others(comm, EXIT_ERROR)
         return EXIT_ERROR
+    finally:
+        program.options = {}
 
 
 def _load_libraries() -> None:
     """Load NumPy and Numba. A search for garbage would find none among what they make, and take up to 0.1 s."""
     gc.disable()
     import distsms.base.jit  # noqa: F401
-    from distsms.base import program
 
     program.runs = True
     gc.freeze()  # later searches leave out all that there is now

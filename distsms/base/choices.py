@@ -1,8 +1,12 @@
-"""What some options may be: for the command line, which offers it, and for the workflow, which checks it."""
+"""What options may be: for the command line, which offers it, and for the workflow, which checks it."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import fields
+from numbers import Integral, Real
+from typing import Any
 
 from distsms.base.errors import InputError
 from distsms.base.formatting import format_value
@@ -22,3 +26,33 @@ def require_choice(name: str, value: object, choices: Sequence[str]) -> None:
     """Raise InputError unless an option is one of these texts. Local, and alike on ranks with the same option."""
     if value not in choices:
         raise InputError(f"{option(name)}: {format_value(value):.60} is none of {', '.join(choices)}", everywhere=True)
+
+
+KINDS: dict[str, tuple[Any, str]] = {
+    "int": (Integral, "whole number"),
+    "float": (Real, "number"),
+    "bool": (bool, "truth value"),
+    "str": (str, "text"),
+    "Path": ((str, os.PathLike), "path"),
+}
+"""The types that `check_fields` knows, by their annotations, and what people call them."""
+
+
+def check_fields(record: Any, least: Mapping[str, int]) -> None:
+    """Raise InputError unless the fields of a dataclass have the types of their annotations, and no smaller numbers."""
+    for each in fields(record):
+        value, annotation = getattr(record, each.name), str(each.type).removesuffix(" | None")
+        of_list = annotation.startswith("Sequence[")
+        kind, noun = KINDS.get(annotation.removeprefix("Sequence[").removesuffix("]"), (None, ""))
+        if kind is None or (value is None and annotation != each.type):
+            continue
+        is_list = isinstance(value, Sequence) and not isinstance(value, str)
+        values = value if of_list and is_list else [value]
+        fits = all(isinstance(one, kind) and isinstance(one, bool) == (kind is bool) for one in values)
+        if not fits or (of_list and not is_list):
+            raise InputError(
+                f"{option(each.name)} is {format_value(value):.60}, and not a {f'list of {noun}s' if of_list else noun}",
+                True,
+            )
+        if kind is Integral and value < least.get(each.name, value):
+            raise InputError(f"{option(each.name)} is {value}; it must be at least {least[each.name]}", everywhere=True)

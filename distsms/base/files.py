@@ -35,11 +35,9 @@ LOCK = ".writing"
 
 @contextlib.contextmanager
 def atomic_write(path: str | os.PathLike[str]) -> Iterator[OutputFile]:
-    """Replace a file atomically: yield a file to write to, which takes the place of `path` when the body succeeds.
-
-    If the process is killed, `path` is the complete new file or the old one. A symbolic link is followed. Raises
-    InputError if any byte cannot be written, for what is no regular file, or for a link of another user (see
-    `real_path`).
+    """Replace a file atomically: yield a file to write to, which takes the place of `path` when the body succeeds;
+    symbolic links are followed as by `real_path`. Raises InputError if any byte cannot be written, or for what is no
+    regular file.
     """
     require_regular(Path(path))
     path = real_path(path)
@@ -103,9 +101,7 @@ MOST_TEXT = 2**30
 
 
 def look_at(path: str | os.PathLike[str]) -> os.stat_result:
-    """Return the state of a file before it is read; InputError for a folder, and pipes and devices, which may block.
-    Local.
-    """
+    """Return the state of a file before it is read; InputError for what is no regular file, and may block. Local."""
     found = os.stat(path)
     if stat.S_ISDIR(found.st_mode):
         raise InputError(f"{path}: is a directory; name the files in it")
@@ -134,10 +130,8 @@ def require_regular(path: Path) -> None:
 
 
 class FileState:
-    """The size of a file, and when it was last written, before it is read. Local.
-
-    A file is opened for each part that is read. If it was replaced in between, some rows would be those of another one.
-    `seen` has its size, time and number, which are the same on all hosts that share it.
+    """The size of a file, and when it was last written, before it is read: it is opened for each part, and may be
+    replaced in between. `seen` has size, time and number, the same on all hosts that share it. Local.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
@@ -174,11 +168,7 @@ def require_space(directory: Path, n_bytes: int) -> None:
 
 @contextlib.contextmanager
 def exclusive(directory: Path) -> Iterator[None]:
-    """Create a directory and hold it for one writer while the body runs; InputError if another process holds it.
-
-    If a writer is killed, the directory is free again, also for a SLURM job that was requeued after its host failed:
-    its new run ignores the lock of the earlier one on another host, which a file server may still consider valid.
-    """
+    """Create a directory and hold it for one writer, also after one was killed; InputError if another process does."""
     path = directory / LOCK
     try:
         real_path(directory).mkdir(parents=True, exist_ok=True)

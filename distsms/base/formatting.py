@@ -12,6 +12,7 @@ from collections.abc import Iterable, Sequence
 from itertools import zip_longest
 from typing import Any
 
+from distsms.base.errors import InputError
 from distsms.base.untrusted_text import printable
 
 
@@ -56,11 +57,9 @@ NARROW = 24
 
 
 def format_table(header: Sequence[str], rows: Sequence[Sequence[Any]], width: int | None = None) -> str:
-    """Return a table as text, with the first column aligned to the left and the others to the right.
-
-    Cells are numbers, which get four significant digits, or strings, with escapes for what a terminal would act on. If
-    it is wider than `width`, by default that of the terminal, headers and then long texts are folded; if that does not
-    suffice, there are several tables, each of which begins with the first column.
+    """Return a table of texts, and numbers of four significant digits, with all columns but the first aligned to the
+    right. If it is wider than `width` (the terminal's), headers, then long texts are folded; at last there are several
+    tables.
     """
     width = width or terminal_width()
     cells = [
@@ -123,6 +122,21 @@ def _write_columns(columns: Sequence[Sequence[Sequence[str]]]) -> str:
         if number == 0:
             written.append("  ".join("-" * size for size in widths))
     return "\n".join(written)
+
+
+UNITS = {"KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40, "kB": 1e3, "MB": 1e6, "GB": 1e9, "TB": 1e12, "B": 1}
+
+
+def parse_bytes(text: str) -> float:
+    """Return the bytes of an amount of memory such as 1000000, 500MiB or 4GiB (MB and GB are powers of ten)."""
+    unit = next((name for name in UNITS if text.endswith(name)), "")
+    try:
+        value = float(text.removesuffix(unit)) * UNITS.get(unit, 1)
+    except ValueError:
+        value = math.nan
+    if not 0 < value < math.inf:
+        raise InputError(f"{text!r} is not an amount of memory such as 500MiB or 4GiB", everywhere=True)
+    return value
 
 
 def format_bytes(n_bytes: float) -> str:

@@ -1,8 +1,6 @@
-"""Writing of HDF5 files to disks that may fail, and safe reading of files that may be malicious or damaged.
-
-If a write fails, the HDF5 library crashes the process; so it writes to an `OutputFile`, whose writes never fail. It
-follows links to other files, allocates as much memory as a header claims and, up to release 2.0, runs into an endless
-loop if a size in a heap of strings is wrong; so links, sizes and heaps are checked first. All valid files pass.
+"""Writing of HDF5 files to disks that may fail, and safe reading of files that may be malicious or damaged. HDF5
+crashes if a write fails, so an `OutputFile` never does. It follows links, allocates what a header claims, and up to
+release 2.0 loops forever on a wrong size in a heap of strings, so these are checked first. All valid files pass.
 """
 
 from __future__ import annotations
@@ -62,9 +60,7 @@ def write_file(path: str | os.PathLike[str], new: bool = True, durable: bool = T
 
 @contextlib.contextmanager
 def open_file(path: str | os.PathLike[str], kind: str) -> Iterator[h5py.File]:
-    """Open an HDF5 file of a kind, such as "a model", to read it without locks; errors become an InputError with its
-    name.
-    """
+    """Open an HDF5 file of a kind, such as "a model", without locks; errors become an InputError with its name."""
     try:
         look_at(path)
         with h5py.File(path, "r", locking=False) as file:
@@ -86,12 +82,9 @@ def member(file: h5py.File, name: str) -> h5py.Group | h5py.Dataset:
 
 
 def dataset(file: h5py.File, name: str, packed: bool = True, strings: bool = False) -> h5py.Dataset:
-    """Return the dataset of this name, unread, after checks that its data are in this file and that its shape is
-    possible.
-
-    If it may be `packed`, it may be larger than the file; `strings` of variable length are for `texts`. Raises
-    InputError if it is a link or a view, or claims an impossible shape, entries without a fixed size, or filters of any
-    memory.
+    """Return the dataset of this name, unread. Raises InputError if it is a link or a view, or claims an impossible
+    shape (more than the file unless `packed`), entries without a fixed size but `strings` for `texts`, or filters of
+    any memory.
     """
     found = member(file, name)
     if not isinstance(found, h5py.Dataset) or found.external or found.is_virtual:
@@ -143,11 +136,7 @@ def require_checksum(written: Any, contents: Mapping[str, Any], path: str | os.P
 
 
 def attribute(item: h5py.Group | h5py.Dataset, name: str, text: bool = False) -> Any:
-    """Return an attribute (numbers, or bytes of fixed length); None if there is none, or of no type that is written
-    here.
-
-    text : also accept a single string of variable length, if the file's heaps have been checked.
-    """
+    """Return an attribute of numbers, fixed bytes or, with `text`, a string; None for any other."""
     if name not in item.attrs:
         return None
     found = item.attrs.get_id(name)
@@ -163,11 +152,7 @@ def attribute(item: h5py.Group | h5py.Dataset, name: str, text: bool = False) ->
 def check_heaps(
     path: str | os.PathLike[str], otherwise: str = "cannot be read as HDF5; copy it again, or make it again"
 ) -> int:
-    """Raise InputError if the file is not HDF5, or if a damaged heap of strings would put HDF5 into an endless loop.
-
-    To be called before reading strings of variable length. Returns the size of the largest object in a heap, in bytes.
-    Local; reads the whole file once.
-    """
+    """Raise InputError unless the file is HDF5 without a damaged heap; return the bytes of the largest object there."""
     largest = 0
     try:
         look_at(path)

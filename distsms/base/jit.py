@@ -1,12 +1,8 @@
 """`njit` for the kernels, compiled on first use and kept in a cache that many processes may use at once.
 
-Numba's cache stores each version of a function, for a combination of argument types, in a file, and the names of these
-files in an index. It replaces each atomically, but not a file and the index together: two processes that store
-different versions at the same moment choose the same file name for both. So this module locks a file in the folder of
-the cache while Numba loads or stores a version.
-
-What is in the cache is code that runs. So a folder is used only if it belongs to this user and nobody else can write to
-it, and a file only if its checksum is right: damaged machine code crashes the process, or computes something else.
+Numba stores each version of a function in a file, and their names in an index, each replaced atomically but not both
+together: so a file in the folder is locked while it loads or stores. Cached code runs: so a folder is used only if it
+belongs to this user and nobody else can write to it, and a file only if its checksum is right.
 """
 
 from __future__ import annotations
@@ -176,10 +172,7 @@ class _Cache(FunctionCache):  # type: ignore[misc]
 
 
 def _compiled_in(function: Any) -> list[tuple[str, str]]:
-    """Return what is compiled into a kernel: the digests of files with kernels that it calls, and global constants.
-
-    Numba looks at the kernel's own file alone. Where another one has changed, it would go on with the old code.
-    """
+    """Return what is compiled into a kernel: digests of the files of kernels that it calls, and global constants."""
     parts, waiting, seen = dict[str, str](), [function], set[Any]()
     while waiting:
         kernel = waiting.pop()
@@ -238,11 +231,7 @@ def _absolute_home() -> Iterator[None]:
 
 
 def _without_compiler(load: Callable[..., Any], load_only: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a method that loads a compiled version without importing what is needed only to compile.
-
-    Numba imports its implementation of all of Python and NumPy before it looks into the cache, which takes 0.2 s.
-    Compiled code needs none of it but the runtime that counts references.
-    """
+    """Return a method that loads a compiled version without what only compiling needs, which takes 0.2 s to import."""
 
     def loaded(signature: Any, target: Any) -> Any:
         rtsys.initialize(target)

@@ -1,7 +1,5 @@
-"""The performance measures: their families, their parameters and names, such as ``"f0.5"`` or ``"precision@100"``.
-
-The commands and public functions convert the name to a `Measure` with `Measure.parse`; all other functions are given
-the `Measure`. This module does not import NumPy, so that ``--help`` is fast.
+"""The performance measures: their families, parameters and names, such as ``"f0.5"``. Commands and public functions
+convert names by `Measure.parse`. This module does not import NumPy, so that ``--help`` is fast.
 """
 
 from __future__ import annotations
@@ -208,6 +206,8 @@ class Measure:
         """Return the measure of this name, or raise InputError; a `Measure` is returned as it is."""
         if isinstance(measure, Measure):
             return measure
+        if not isinstance(measure, str):
+            raise InputError(f"measure is {measure!r:.60}, and not the name of a measure", everywhere=True)
         measure = ALIASES.get(measure, measure)
         if (family := FAMILIES.get(measure)) and family not in PARAMETRIC:
             return cls(measure, family)
@@ -234,9 +234,7 @@ class Measure:
         return Measure.parse(f"{self.family.name.removesuffix('k')}{max(1, round(self.k * share))}")
 
     def within(self, weighting: str | None) -> Measure:
-        """Return this measure within groups, or itself for None; InputError if it is not ROCArea, or the weighting
-        unknown.
-        """
+        """Return this measure within groups, or itself for None; InputError if that is no ROCArea, or unknown."""
         if weighting is None:
             return self
         if weighting not in WEIGHTINGS:
@@ -256,9 +254,7 @@ class Measure:
         return self.family.chooser or self.name
 
     def bias(self, value: float | None) -> float | None:
-        """Return the constant feature's value of a training, None for none, if the user asks for `value` (None: the
-        usual).
-        """
+        """Return the constant feature's value, or None for none, if the user asks for `value` (None: the usual)."""
         return self.family.bias if value is None else value or None
 
     @property

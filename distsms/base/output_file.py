@@ -33,10 +33,8 @@ NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 class OutputFile(io.RawIOBase):
-    """A binary file to write to, and to read back from, that remembers the first failure instead of raising it.
-
-    After a failure, it drops what is written; `check` and `finish` raise it. It is locked while it is open, where the
-    file system has locks. With `new`, it must not exist yet; else it must. Raises OSError if it cannot be opened.
+    """A binary file to write to, and to read back from, that remembers the first failure, which `check` and `finish`
+    raise, and drops what is written after it. It is locked while open. With `new`, it must not exist yet; else it must.
     """
 
     def __init__(self, path: str | os.PathLike[str], new: bool = True) -> None:
@@ -116,11 +114,8 @@ class OutputFile(io.RawIOBase):
 
 
 def real_path(path: str | os.PathLike[str]) -> Path:
-    """Return where an output goes: its path with all symbolic links followed, none of which another user planted.
-
-    In a folder where everybody may write (/tmp), a link counts only if it belongs to this user or to the folder's
-    owner; else, or in a loop, this raises InputError. Linux has that rule for opening files, but not for looking at
-    links.
+    """Return where an output goes: its path with all symbolic links followed. In a folder where everybody may write
+    (/tmp), a link counts only if it is this user's or the folder's owner's; else, or in a loop, this raises InputError.
     """
     whole = Path(path) if os.path.isabs(path) else Path(os.getcwd(), path)
     here, parts, links = Path("/"), [*reversed(whole.parts[1:])], 0

@@ -7,6 +7,8 @@ from typing import Any
 
 runs = False
 """Whether this process runs the program."""
+options: dict[str, Any] = {}
+"""What its command line says, with the file of --config, by the names of options; see `distsms.cli.config`."""
 
 
 class _NoPandas:

@@ -83,10 +83,7 @@ def sealed(value: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def read_objects(path: Path, fields: Fields, remedy: str, lines: bool = False) -> list[dict[str, Any]]:
-    """Read the JSON objects in a file: one, in a list, or one in each line; `fields` are conditions on their values.
-
-    Raises InputError, with the number of the line and the remedy, if it cannot be read, is damaged or lacks a field.
-    """
+    """Read JSON objects, one or with `lines` one in each, whose values fulfil `fields`; else InputError with remedy."""
     found, number = [], 0
     try:
         text = read_whole(path).decode("utf-8")

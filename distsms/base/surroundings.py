@@ -13,9 +13,7 @@ from typing import Any, NamedTuple
 
 
 class StandardStream(io.RawIOBase):
-    """Standard output or error: what cannot be written is dropped, and the first `failure` kept; no lost log ends a
-    run.
-    """
+    """Standard output or error: what cannot be written is dropped, and the first `failure` kept."""
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor

@@ -60,10 +60,8 @@ class TextPosition(NamedTuple):
 
 
 def plan(paths: Sequence[str | os.PathLike[str]], n_shares: int) -> list[list[ByteRange]]:
-    """Cut files into `n_shares` consecutive shares of about equal numbers of bytes, some of which may be empty. Local.
-
-    A plain file is cut at any byte; a compressed one cannot be entered in the middle. The result depends only on the
-    names and sizes of the files. Cost: one stat and one open for each. Raises InputError if one cannot be read.
+    """Cut files into `n_shares` consecutive shares of about equal bytes, some perhaps empty, by names and sizes alone;
+    compressed ones cannot be entered. A stat and an open for each; InputError if one cannot be read. Local.
     """
     if n_shares < 1:
         raise ValueError(f"n_shares is {n_shares}, must be 1 or more")
@@ -153,10 +151,7 @@ def _wide_encoding(head: bytes) -> str | None:
 def read_blocks(
     byte_range: ByteRange, block_bytes: int = BLOCK_BYTES, *, skip: Callable[[int], int] = lambda position: 0
 ) -> Iterator[tuple[int, bytes]]:
-    """Yield (offset in the text, whole lines) for the lines that begin in a byte range, by blocks of bounded size.
-
-    skip : returns the length of the block at an offset if its text is not needed, else 0. Then b"" is yielded.
-    """
+    """Yield (offset, whole lines) of a byte range, by blocks; b"" for those of which `skip` returns a length."""
     with open_text(byte_range.path) as stream:
         position = byte_range.start
         if position:

@@ -1,8 +1,6 @@
-"""Messages that name options, which the command line and Python write differently: ``--bias 1`` and ``bias=1``.
-
-A text names an option by ``f"{path}: which column is the label? {option('label', text='COLUMN')}"``. It becomes a
-`Message`, as every error and warning does, which knows its options; so no face has to look for them among the names of
-files and columns.
+"""Messages that name options, which the command line and Python write differently: ``--bias 1`` and ``bias=1``. A text
+with ``option('label', text='COLUMN')`` in it becomes a `Message`, as every error and warning does, which knows its
+options.
 """
 
 from __future__ import annotations
@@ -38,10 +36,7 @@ class Option(NamedTuple):
 
 
 def option(name: str, value: Any = None, *, text: str | None = None) -> str:
-    """Return an option, by its name in Python, for a text that becomes a message, with a `value` as Python takes it.
-
-    text : what follows it on the command line, if that is not the value; without a value, in Python, too.
-    """
+    """Return an option by its name in Python, with a `value` as Python takes it, or `text` on a command line."""
     words = [f"--{COMMANDS.get(name, name).replace('_', '-')}"]
     words += [_in_command(value) if text is None else text] * (value is not None or text is not None)
     shown = text if value is None else f"{value:g}" if isinstance(value, float) else format_value(value)

@@ -20,6 +20,7 @@ from typing import Any, NoReturn
 
 from distsms.base._version import full_version
 from distsms.base.errors import EXIT_USAGE
+from distsms.cli import config
 from distsms.cli.terminal import fold
 from distsms.cli.types import add_stall_timeout
 from distsms.parallel import processes
@@ -45,6 +46,8 @@ COMMANDS = {
 """The commands, and what each does."""
 
 COMPARE_MOVED = "distsms compare has moved: in a clone of distsms, it is python -m scripts.compare DATA [options]"
+PETSC = "petsc"
+"""The name of the words after -- in the file of --config."""
 OF_DATA_SETS = ("features", "path", "baseline")
 """The commands whose rows must be a data set."""
 LIKENESS = 0.7
@@ -143,11 +146,13 @@ def describe(parser: argparse.ArgumentParser, summary: str, module: Any) -> None
         threads=None,
         signals=None,
         survive=False,
+        given={},
         written="",
     )
     module.add_arguments(parser)
     if parser.get_default("mpi"):
         add_stall_timeout(parser)
+        config.add_config(parser)
 
 
 def parse(argv: Sequence[str]) -> argparse.Namespace:
@@ -160,6 +165,13 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     if argv[:1] == ["train"] and "--" in argv:  # the words after -- are PETSc's options
         at = argv.index("--")
         argv, options = argv[:at], argv[at + 1 :]
+    try:
+        file, values = config.read(argv)
+        options = options or values.pop(PETSC, [])
+        if argv and argv[0] in parsers:
+            config.apply(file, values, parsers[argv[0]], argv)
+    except ValueError as error:
+        parsers.get(argv[0], parser).error(str(error))
     args, unknown = _parse_known(parser, parsers, argv)
     if args.command is None:
         parser.print_help(sys.stderr)
@@ -179,6 +191,9 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     if problem := args.check(args):
         parsers[args.command].error(problem)
     args.solver_options = options
+    if args.mpi:
+        words = argv[argv.index(args.command) + 1 :]
+        args.given = values | config.given(parsers[args.command], words) | ({PETSC: options} if options else {})
     return args
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
 from distsms.base.errors import EXIT_OK, EXIT_REQUEUE
@@ -147,7 +148,7 @@ def run(args: argparse.Namespace, comm: Communicator) -> int:
     from distsms.workflow.baseline import compare_methods
 
     narrator = BaselineNarrator(args, comm)
-    with options.long_run(args, comm) as (signals, opened):
+    with args.signals as signals, ExitStack() as opened:
         opened.callback(narrator.close)
         result = compare_methods(_request(args), comm, narrator, signals.wanted)
         narrator.conclude(result)

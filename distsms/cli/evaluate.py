@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 from distsms.base.errors import EXIT_OK
 from distsms.base.measures import CONDITIONS, GROUPED, HEAD, SHOWN, WEIGHTINGS, display_name
+from distsms.cli.terminal import Speaker
 from distsms.cli.types import add_new_columns, add_old_names, add_threads, condition, count, finite, share, whole
 
 if TYPE_CHECKING:
     from distsms.base.measures import Condition
-    from distsms.cli.terminal import Speaker
     from distsms.models.evaluation import EvaluationOptions, Interval, ModelEvaluation
     from distsms.models.inputs import InputOptions
     from distsms.parallel.communicator import Communicator
@@ -20,40 +20,30 @@ if TYPE_CHECKING:
 USAGE = "MODEL DATA|FILE [options]\n       distsms evaluate MODEL MODEL ... --test DATA|FILE [options]"
 EPILOG = """\
 All measures are exact over all rows of all ranks. ROCArea counts a pair of rows with equal scores as one half. PRBEP
-is the precision among the n+ rows with the highest scores, where n+ is the number of positive rows; if rows with equal
-scores compete for the last of these places, it is the expected value over random choices. Average precision is defined
-as in scikit-learn. A row is called positive if its score is at least the threshold that is stored with the model, or
-that of --threshold. --k adds precision and recall among the K rows with the highest scores, with intervals.
+is the precision among the n+ rows with the highest scores, where n+ is the number of positive rows; where scores are
+equal, it is the expected value over random choices. A row is called positive if its score is at least the threshold
+that is stored with the model, or that of --threshold.
 
-The head of the ranking is what counts where few rows can be looked at: the share of the positives that is found with
-few false alarms (TPR at FPR 1 %: at most 1 % of the negatives are called positive), the recall at a precision, and the
-area under the ROC curve up to a false positive rate, divided by this rate. The lift of the top 1 % is the enrichment
-factor. --at finds the threshold for a condition; quote it, since > and < mean something to the shell:
+The head of the ranking is what counts where few rows can be looked at: the TPR at FPR 1 % (at most 1 % of the negatives
+are called positive), the recall at a precision, and the area under the ROC curve up to a false positive rate, divided
+by this rate. The lift of the top 1 % is the enrichment factor. --at finds the threshold for a condition; quote it,
+since > and < mean something to the shell:
   precision>=0.9  the lowest threshold with this precision, which has the largest recall
   recall>=0.95    the highest threshold with this recall
   fpr<=0.001      the lowest threshold with at most this false positive rate
   top=100, top=1%  the lowest threshold that calls at most so many rows positive; precision, recall and lift of these
                    rows are then shown with the head of the ranking
-No threshold divides rows with equal scores.
 
 An interval says how this model would do on new rows from the same source; it does not include what another training set
-would change. If the threshold of the model was found by `distsms train --at` or `distsms path --at`, a sentence
-compares what the held-out folds promised with what these rows show. The interval of ROCArea comes from DeLong's
-variance, those of average precision and BEDROC from the influence of each row. For PRBEP, for precision and recall at
-K, and for the head of the ranking, two intervals are computed, a binomial one and one by the bootstrap, and the wider
-limit is taken at each end. For the thresholds of the model and of --at, intervals say what the rates are on new rows,
-and are binomial. All intervals are computed as if there were one more row of each class, so that they exist for few
-rows, too, and for measures of 0 or 1. Several models are compared in pairs on the same rows, with the interval of their
-difference. With fewer than 10 rows of a class there is no verdict.
+would change. Several models are compared in pairs on the same rows, with the interval of their difference. With fewer
+than 10 rows of a class there is no verdict.
 
 With --within-groups, only rows of the same group (query, user, day) are compared: GAUC is the mean ROCArea of the
 groups that have rows of both classes. pairs weights each group by its number of pairs, each counts each group alike.
-Groups are then what is drawn, so the interval says how the model would do on new groups, however similar the rows of a
-group are.
+Groups are then what is drawn, so the interval says how the model would do on new groups.
 
-If rows have weights, a row of weight 3 counts as three rows in every measure, and the numbers of rows that are called
-positive become sums of weights. Intervals are still those of drawing rows: they depend on how unequal the weights are,
-and not on their sum. The measures at K count rows, and are refused for rows of different weights.
+If rows have weights, a row of weight 3 counts as three rows in every measure. Intervals are still those of drawing
+rows: they depend on how unequal the weights are. The measures at K count rows, and are refused for different weights.
 
 examples:
   distsms evaluate model.h5 data/test
@@ -86,14 +76,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="K",
         help="Also give precision@K and recall@K (default: for the K that the model was trained for, if any).",
     )
-    parser.add_argument(
-        "--at",
-        metavar="CONDITION",
-        type=condition,
-        action="append",
-        default=[],
-        help=f"Find the threshold for a condition: {CONDITIONS}. May be repeated.".replace("%", "%%"),
-    )
+    add_conditions(parser)
     parser.add_argument(
         "--within-groups",
         choices=WEIGHTINGS,
@@ -106,6 +89,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_threads(parser)
     add_old_names(parser, on="test")
     parser.set_defaults(check=_check)
+
+
+def add_conditions(parser: argparse.ArgumentParser, shown: str = "") -> None:
+    """Add --at; `shown` says where else the threshold goes."""
+    text = f"Find the threshold for a condition{shown}: {CONDITIONS}. May be repeated.".replace("%", "%%")
+    parser.add_argument("--at", metavar="CONDITION", type=condition, action="append", default=[], help=text)
 
 
 def add_intervals(parser: argparse.ArgumentParser) -> None:
@@ -171,7 +160,6 @@ def _check(args: argparse.Namespace) -> str | None:
 def run(args: argparse.Namespace, comm: Communicator) -> int:
     """Evaluate the models on all ranks, and print the results on the root. **Collective.**"""
     from distsms.base import formatting
-    from distsms.cli.terminal import Speaker
     from distsms.ingest.formats.registry import print_warning
     from distsms.workflow.evaluate import evaluate
     from distsms.workflow.requests import EvaluateRequest

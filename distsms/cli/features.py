@@ -6,7 +6,7 @@ import argparse
 from typing import TYPE_CHECKING, Any
 
 from distsms.base.errors import EXIT_OK
-from distsms.cli.options import speaker
+from distsms.cli.terminal import Speaker
 from distsms.cli.types import add_compress, add_output_folder, count, memory, whole
 
 if TYPE_CHECKING:
@@ -146,7 +146,7 @@ class FeaturesNarrator(FeaturesObserver):
         from distsms.cli.progress import TaskProgress
 
         self._args, self._speaks, self._ranks = args, speaks, ranks
-        self._say, self._progress = speaker(speaks), TaskProgress(speaks)
+        self._say, self._progress = Speaker(speaks), TaskProgress(speaks)
 
     def progress(self, task: str, unit: str, done: float, of: float) -> None:
         self._progress(task, unit, done, of)

@@ -41,6 +41,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--json", action="store_true", help="Print one JSON object, or for several models a list of them."
     )
+    parser.add_argument(
+        "--config",
+        action="store_true",
+        help="Print the options of the command that made a model as a TOML file, which --config of that command takes.",
+    )
     parser.set_defaults(mpi=False)
 
 
@@ -50,6 +55,7 @@ def run(args: argparse.Namespace, comm: Communicator) -> int:
 
     from distsms.base import formatting
     from distsms.base.errors import InputError
+    from distsms.cli.config import as_toml
     from distsms.models import decision_text
     from distsms.parallel.mpi import describe_launcher
     from distsms.workflow.info import describe_data, describe_model, refuse_other_folder
@@ -75,9 +81,16 @@ def run(args: argparse.Namespace, comm: Communicator) -> int:
         if os.path.isdir(paths[0])
         else describe_model(paths[0])
     )
-    if args.json:
+    if args.config:
+        if not contents.get("config"):
+            raise InputError(
+                f"{''.join(paths[:1])}: is no model that a command made by options, so that no file repeats it"
+            )
+        print(f"# {contents['command']}\n{as_toml(contents['config'])}")
+    elif args.json:
         print(formatting.to_json(contents, indent=1))
     else:
+        contents.pop("config", None)  # its text is the command
         warnings = contents.pop("warnings", [])
         for name, in_words in (("decision", decision_text.decision), ("calibration", decision_text.calibration)):
             if name in contents and paths and not os.path.isdir(paths[0]):
@@ -148,11 +161,12 @@ def _usages(models: list[dict[str, Any]]) -> str:
     phases = list(dict.fromkeys(phase for usage in usages for phase in usage.get("seconds", {})))
     rows = []
     for model, usage in zip(models, usages, strict=True):
-        count, seconds = model.get("evaluations") or 1, usage.get("seconds", {})
-        here = usage.get("evaluations", count)
-        counted = str(count) if here == count else f"{here} of {count}"
+        evaluations, seconds = model.get("evaluations") or 1, usage.get("seconds", {})
+        last_start = usage.get("evaluations", evaluations)
+        shown = str(evaluations) if last_start == evaluations else f"{last_start} of {evaluations}"
         rows.append(
-            [model["model"], str(model.get("ranks", "-")), counted, _number((model.get("seconds") or 0.0) / count, 3)]
+            [model["model"], str(model.get("ranks", "-")), shown]
+            + [_number((model.get("seconds") or 0.0) / evaluations, 3)]
             + [_number(seconds.get(phase), 3) for phase in phases]
             + [format_bytes(usage[name]) if name in usage else "-" for name in ("bytes_sent", "peak_memory")]
         )
@@ -163,8 +177,7 @@ def _usages(models: list[dict[str, Any]]) -> str:
 
 
 def _status(model: dict[str, Any]) -> str:
-    """Return how training ended, with "vacuous" for no better than chance; in older models, "J(0)" for J near that at w
-    = 0."""
+    """Return how training ended, and whether its model is vacuous; in older models, whether J is near J(0)."""
     J, at_zero = model.get("J"), model.get("J_at_zero")
     remark = ", vacuous" if model.get("vacuous") else ""
     if "vacuous" not in model and J is not None and at_zero is not None and (1 - 1e-3) * at_zero <= J:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +13,6 @@ from distsms.cli.types import add_threads, condition, count, duration, memory, n
 from distsms.parallel.signals import StopSignals
 
 if TYPE_CHECKING:
-    from distsms.cli.terminal import Speaker
     from distsms.parallel.communicator import Communicator
     from distsms.shards.dataset import DataBlock
 
@@ -25,13 +23,6 @@ SOLVERS_HELP = (
 )
 
 USUAL_SOLVER = "The default is lmvm, or lbfgs with --l1 and where petsc4py cannot be imported"
-
-
-@contextlib.contextmanager
-def long_run(args: argparse.Namespace, comm: Communicator) -> Iterator[tuple[StopSignals, contextlib.ExitStack]]:
-    """Surround a long run: yield signals that arrive, and a stack for what is to be closed at the end."""
-    with args.signals as signals, contextlib.ExitStack() as stack:
-        yield signals, stack
 
 
 def add_stopping(parser: argparse.ArgumentParser, time_limit: float) -> None:
@@ -211,13 +202,6 @@ def of_vectors(args: argparse.Namespace) -> dict[str, Any]:
         "vector_bytes": args.vector_memory,
         "max_evaluations": args.max_evaluations,
     }
-
-
-def speaker(speaks: bool) -> Speaker:
-    """Return a `Speaker`, which prints lines if `speaks` is true (usually: on the root, without --quiet)."""
-    from distsms.cli.terminal import Speaker
-
-    return Speaker(speaks)
 
 
 def rows_held(block: DataBlock, comm: Communicator, allowed: float | None = None, whole: bool = True) -> list[str]:

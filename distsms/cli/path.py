@@ -12,6 +12,7 @@ from distsms.base.choices import RULES, TOGETHER
 from distsms.base.errors import EXIT_VACUOUS, InputError
 from distsms.base.measures import CHOOSERS, RANKING, RIVALS, Measure
 from distsms.cli import options
+from distsms.cli.terminal import Speaker
 from distsms.cli.types import add_old_names, chooser, count, not_negative, path_measures, positive, whole
 from distsms.features.candidates import COLUMNS, Candidate, parse
 from distsms.optim.solvers.base import SOLVERS, WIDE
@@ -19,6 +20,7 @@ from distsms.optim.solvers.base import SOLVERS, WIDE
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from distsms.features.growing import Note
     from distsms.parallel.communicator import Communicator
     from distsms.shards.dataset import DataBlock
     from distsms.training.plan import Plan
@@ -119,37 +121,27 @@ def add_grid(parser: argparse.ArgumentParser, type: Callable[[str], str], names:
 USAGE = "DATA [options]"
 EPILOG = """\
 For each lambda the command trains a model on all rows and, for each fold, a model on the rows outside of that fold.
-Each model starts from the model of the lambda before, and its gap is proved as by `distsms train`. Each fold's rows are
-scored by the model that was trained without them, and the mean of the measure over the folds chooses lambda. The model
-of all rows at the chosen lambda is then there already. All models are trained in the same passes over one copy of the
-data.
+Each model starts from the model of the lambda before, and its gap is proved as by `distsms train`. The mean of the
+measure over the folds, each scored by the model that was trained without it, chooses lambda.
 
 Folds by rows have equal numbers of rows of each class, up to one row; they depend on --seed and the order of the rows.
 Folds by groups or doubles (duplicate rows) are as even as the groups allow. For K folds by time the rows are cut into K
 + 1 blocks in the order of time: each block but the first evaluates the models that are trained on all blocks before it.
-Folds do not depend on the number of ranks.
 
 The rule one-se starts at the best lambda, and takes the largest lambda up to which all means are within one standard
 error of the best mean. Neither rule takes a lambda whose model ranks no better than chance, or whose held-out ROCArea
 is not above chance, unless there is no other; the output names a lambda that was passed over, and says why.
 
 The folder of --output gets model.h5, path.json and a folder `points` with each result, and the model of all rows at
-each lambda; a point is one lambda and one fold. If you give the same command line again, it keeps the points that are
-finished and makes the others. If you add lambdas, only their points are made.
+each lambda. The same command line again, perhaps with more lambdas, keeps the points that are finished.
 
-With several BETA, such as --measure pauc@0.01,0.05,0.2, there is a path for each of them and one for ROCArea, which is
-BETA = 1. --select names the measure of the held-out rows by which all of them are judged. A table says which BETA won,
-and what it is worth beside ROCArea. The folder gets model.h5 (the best model), betas.json, and a folder `paths`.
-
-With several --l1 there is a path over the lambdas for each of them, from the largest l1 to the smallest, and a table
-with the numbers of nonzero coefficients. The rule one-se takes the largest l1 whose mean is within one standard error
-of the best mean. The folder gets model.h5, l1.json, and a folder `paths`.
+With several BETA, such as --measure pauc@0.01,0.05,0.2, several --l1 or several --features, there is a path for each in
+the folder `paths`, and a table that compares them; model.h5 is the best model, and betas.json, l1.json or features.json
+has the comparison. Those of BETA, with one for ROCArea (BETA = 1), are judged by --select. With several --l1, one-se
+takes the largest l1 whose mean is within one standard error of the best mean.
 
 With --features, features are made from the columns as `distsms features` does it: for each fold from the rows outside
-of it alone, and for the model of all rows from all rows. So no fold is judged by features that have seen its labels.
-The models take rows with the original columns. With several --features, there is a path for each, and the folds choose
-features and lambda; the interval of the choice takes, for each fold, what the other folds choose. The folder gets
-model.h5, features.json, and a folder `paths`.
+of it alone, and for the model of all rows from all rows. The models take rows with the original columns.
 
 exit codes:
   0 the gaps of all models are proved   1 error   2 usage
@@ -271,7 +263,7 @@ def run(args: argparse.Namespace, comm: Communicator) -> int:
     """Solve the missing points, then choose a lambda. **Collective.**"""
     from distsms.workflow.path_run import run_path
 
-    with options.long_run(args, comm) as (signals, closing):
+    with args.signals as signals, ExitStack() as closing:
         return run_path(_request(args), comm, PathNarrator(args, comm, closing), signals.wanted).exit_code
 
 
@@ -299,14 +291,17 @@ class FoldsNarrator:
         from distsms.cli.progress import TaskProgress
 
         self._args, self._comm, self._speaks = args, comm, comm.is_root and not args.quiet
-        self._say, self._features = options.speaker(self._speaks), TaskProgress(self._speaks)
+        self._say, self._features = Speaker(self._speaks), TaskProgress(self._speaks)
 
     def chose_solver(self, solver: str, why: str) -> None:
         if why:
             self._say(f"solver    {solver}: {why}")
 
-    def making_features(self, task: str, unit: str, done: float, of: float) -> None:
+    def progress(self, task: str, unit: str, done: float, of: float) -> None:
         self._features(task, unit, done, of)
+
+    def noted(self, note: Note) -> None:
+        """Print nothing: the line on the features of a fold is enough."""
 
     def made_features(self, text: str) -> None:
         self._features.close()

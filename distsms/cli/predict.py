@@ -7,7 +7,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from distsms.base.errors import EXIT_OK
-from distsms.cli.types import add_new_columns, add_threads
+from distsms.cli.types import add_new_columns, add_threads, count
 
 if TYPE_CHECKING:
     from distsms.parallel.communicator import Communicator
@@ -16,27 +16,23 @@ USAGE = "MODEL DATA|FILE [options]"
 EPILOG = """\
 The score of a row x is <w, x> + bias; the higher it is, the more likely the row is positive. The end of the output
 file's name says which format is written:
-
   .csv .tsv      a header, and for each row a line with id and score
   .parquet .pq   the columns id and score
   .npy           the scores alone
   .h5 .hdf5      HDF5 with the datasets scores and ids
   any other      text without a header: the score of a row in each line, after its id and a tab
 
-The ids are those of `distsms shard --id`, or of --id here; the output calls their column as the table did. If the rows
-have no ids, only scores are written. Scores in text are written with all digits that they have. Progress and the
-closing line go to standard error.
+The ids are those of `distsms shard --id`, or of --id here; if the rows have none, only scores are written. Progress and
+the closing line go to standard error.
 
 With --labels, each row also gets its class, by the threshold that held-out folds support (`distsms path --at`,
-`distsms train --at`); with --probability, the probability that it is positive (--calibrate of the same commands). The
-columns are called label and probability, and in HDF5 labels and probabilities. If the share of rows that are labelled
-positive, or the share of positive rows of a data set, differs from the training data's, a warning says what the
-threshold then is worth. With --probability, the mean probability is compared with the training data's, and a warning
-says how to correct the probabilities if only the share of positive rows has changed.
+`distsms train --at`); with --probability, the probability that it is positive (--calibrate of the same commands). If
+the share of positive rows differs from the training data's, a warning says what the threshold is worth, and how to
+correct the probabilities.
 
 The data are a data set, or a file of any format that `distsms shard` reads. Rows are given as they were before any
 normalization, and the columns of a table may come in any order. Labels are ignored, but svmlight text must have one in
-each line (such as 0). Scores are written while the rest is still being computed.
+each line (such as 0).
 
 examples:
   distsms predict model.h5 new.svm --output scores.txt
@@ -69,6 +65,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="Also write the probability that the row is positive, for models of `--calibrate` or `--measure"
         " logistic`.",
+    )
+    parser.add_argument(
+        "--reasons",
+        type=count,
+        default=0,
+        metavar="K",
+        help="Also write the K columns of the table that move the score of the row most, with what each adds to the"
+        " score or takes from it, compared with the mean training row: reason_1, reason_2, ...",
     )
     parser.add_argument(
         "--id",

@@ -181,8 +181,7 @@ def usage_line(ranks: Sequence[dict[str, Any]]) -> str:
 
 
 def usage_table(ranks: Sequence[dict[str, Any]]) -> str:
-    """Return a table of what `resource_usage` measured: seconds of each phase, bytes and peak memory, by rank. Of more
-    than `FEW_RANKS` it has the root, and the least, the median and the most of all ranks."""
+    """Return a table of `resource_usage` by rank; of more than `FEW_RANKS`, the root, least, median and most."""
     phases = list(dict.fromkeys(name for usage in ranks for name in usage["seconds"]))
     amounts = {"bytes_sent": "sent", "bytes_received": "received", "bytes_read": "read", "peak_memory": "peak memory"}
     rows = {f"{name} [s]": [usage["seconds"].get(name, 0.0) for usage in ranks] for name in phases}

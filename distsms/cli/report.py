@@ -6,9 +6,9 @@ import argparse
 from typing import TYPE_CHECKING
 
 from distsms.base.errors import EXIT_OK
-from distsms.base.measures import CONDITIONS
-from distsms.cli.evaluate import add_intervals, add_reading, options, reading
-from distsms.cli.types import add_old_names, add_threads, condition
+from distsms.cli.evaluate import add_conditions, add_intervals, add_reading, options, reading
+from distsms.cli.terminal import Speaker
+from distsms.cli.types import add_old_names, add_threads
 
 if TYPE_CHECKING:
     from distsms.parallel.communicator import Communicator
@@ -57,17 +57,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--path", metavar="FOLDER", help="A folder of `distsms path` (default: the folder of the model, if it is one)."
     )
     parser.add_argument("--baseline", metavar="FOLDER", help="A folder of `distsms baseline`.")
-    parser.add_argument(
-        "--at",
-        metavar="CONDITION",
-        type=condition,
-        action="append",
-        default=[],
-        help=(
-            "Find the threshold for a condition on these rows, and mark it on the curves: "
-            f"{CONDITIONS}. May be repeated."
-        ).replace("%", "%%"),
-    )
+    add_conditions(parser, " on these rows, and mark it on the curves")
     add_intervals(parser)
     add_reading(parser)
     add_threads(parser)
@@ -76,7 +66,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace, comm: Communicator) -> int:
     """Evaluate the model on all ranks and write the report on the root. **Collective.**"""
-    from distsms.cli.terminal import Speaker
     from distsms.ingest.formats.registry import print_warning
     from distsms.page.report import report
     from distsms.workflow.requests import ReportRequest

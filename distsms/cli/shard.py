@@ -9,6 +9,7 @@ from distsms.base.choices import TOGETHER
 from distsms.base.errors import EXIT_OK
 from distsms.cli.columns import add_column_options, add_list, column_options
 from distsms.cli.sequences import add_sequence_options, sequence_options
+from distsms.cli.terminal import Speaker
 from distsms.cli.types import add_compress, add_old_names, add_output_folder, count, shares, whole
 
 if TYPE_CHECKING:
@@ -24,20 +25,17 @@ The format follows from the end of the name: .csv and .tsv (also followed by .gz
 file is read as svmlight text, unless an option for sequences is given. CSV and Parquet need pyarrow (pip install
 'distsms[tables]').
 
-In tables, --label names the column of labels. Before the rows are written, a list shows how every other column is
-treated. A column of numbers is one feature. A column of words becomes a feature of 0 and 1 for each category. A date
-becomes a number and features for month, weekday and hour. Ids and text are left out unless --hash names them. A missing
-number is replaced by the mean of its column; each column with missing values also gets a feature that says where they
-are missing. These rules are kept with the data set and in the model, so that later tables are read in the same way.
+In tables, --label names the column of labels, and a list shows how every other column is treated: numbers are one
+feature; words become a feature of 0 and 1 for each category; a date becomes a number and features for month, weekday
+and hour; ids and text are left out unless --hash names them. Missing numbers are replaced by the mean, and get a
+feature of their own. The rules are kept with the data set and in the model, for later tables.
 
-Sequences of DNA, RNA or protein are kept as letters, and every pass over the rows makes the features from them. A row
-has a part with the weighted degree features (--degree) and one for each --spectrum. Each part alone has length 1; all
-count the same, and the whole row has length 1. All sequences have as many letters as the first.
+Sequences of DNA, RNA or protein, all of one length, are kept as letters, and every pass over the rows makes the
+features from them: a part with weighted degree features (--degree) and one for each --spectrum, which count the same.
 
-The labels +1/-1, 1/0, 1/2, true/false, yes/no, y/n and positive/negative are understood; +1, 1, true, yes, y and
-positive are positive. For other labels --positive says which one is positive, and all others are negative. Text counts
-columns from 1 unless --zero-based is given. A compressed text file is read by one rank. A fault in the input stops the
-conversion with a message that names file and line (or row), and no data set is left behind.
+The labels +1/-1, 1/0, 1/2, true/false, yes/no, y/n and positive/negative are understood; for others --positive says
+which one is positive, and all others are negative. Text counts columns from 1 unless --zero-based is given. A fault in
+the input stops the conversion with a message that names file and line (or row), and no data set is left behind.
 
 examples:
   distsms shard train.svm data/train
@@ -179,16 +177,16 @@ def run(args: argparse.Namespace, comm: Communicator) -> int:
     import time
 
     from distsms.cli import shard_text
-    from distsms.cli.options import speaker
     from distsms.workflow.shard import shard
 
     start = time.perf_counter()
     verbose = comm.is_root and not args.quiet
-    narrator, say = shard_text.ShardNarrator(verbose), speaker(verbose)
+    narrator, say = shard_text.ShardNarrator(verbose), Speaker(verbose)
     result = shard(_request(args), comm, narrator)
     narrator.close()
     if verbose:
-        shard_text.show_summaries(result.data_sets, say)
+        for manifest in result.data_sets:
+            shard_text.show_summary(manifest, say)
         shard_text.show_split(result.data_sets, say)
         shard_text.show_rate(result.data_sets[0], time.perf_counter() - start, comm, say)
         for warning in result.warnings:

@@ -21,10 +21,10 @@ class ShardNarrator(ConversionObserver):
     """Prints what is reported as files are read, on the root unless the user gave --quiet."""
 
     def __init__(self, verbose: bool) -> None:
-        self._verbose, self._progress = verbose, TaskProgress(verbose)
+        self._verbose, self._tasks = verbose, TaskProgress(verbose)
 
     def converting(self, task: str, unit: str, done: float, of: float) -> None:
-        self._progress(task, unit, done, of)
+        self._tasks(task, unit, done, of)
 
     def surveyed(self, reports: Sequence[ColumnReport]) -> None:
         self.told(format_columns(reports))
@@ -39,12 +39,7 @@ class ShardNarrator(ConversionObserver):
 
     def close(self) -> None:
         """End the line of the progress."""
-        self._progress.close()
-
-
-def show_summaries(parts: Sequence[Manifest], say: Speaker) -> None:
-    for part in parts:
-        _print_summary(part, say)
+        self._tasks.close()
 
 
 def show_split(parts: Sequence[Manifest], say: Speaker, brief: bool = False) -> None:
@@ -88,8 +83,8 @@ def _describe_parts(train: Manifest, test: Manifest) -> str:
     return f"{train.n:,} to train, and {test.n:,} held out to test, {in_words[by]}"
 
 
-def _print_summary(manifest: Manifest, say: Speaker) -> None:
-    names = {sign: _label_names(manifest, sign) for sign in ("+1", "-1")}
+def show_summary(manifest: Manifest, say: Speaker) -> None:
+    names = {sign: format_labels(original_labels(manifest.label_map, sign)) for sign in ("+1", "-1")}
     labels = ", ".join(f"{sign} is {label}" for sign, label in names.items() if label)
     say(f"{manifest.directory}: {manifest.n} rows, {manifest.p} columns, {manifest.describe_entries()}")
     say(f"  classes   {manifest.n_pos} positive, {manifest.n_neg} negative ({labels})")
@@ -109,7 +104,3 @@ def _print_summary(manifest: Manifest, say: Speaker) -> None:
     for name, description in describe(manifest).items():
         if name != "warning":
             say(f"  {name:<9} {description}")
-
-
-def _label_names(manifest: Manifest, sign: str) -> str:
-    return format_labels(original_labels(manifest.label_map, sign))

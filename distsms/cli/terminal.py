@@ -35,8 +35,7 @@ def paint(text: str, colour: str, stream: TextIO) -> str:
 
 
 def open_streams() -> None:
-    """Replace standard output and standard error by streams to which writing never fails. Where one was closed, a file
-    that is opened later would otherwise get its number, and what is printed."""
+    """Replace standard output and error, also closed ones, by streams to which writing never fails."""
     for number in range(3):
         try:
             os.fstat(number)
@@ -68,8 +67,7 @@ def fold(text: str) -> str:
 
 
 class Speaker:
-    """Prints lines, if it `speaks`, but keeps those that begin with "warning", and prints each of these once, at the
-    end."""
+    """Prints lines, if it `speaks`, but each line that begins with "warning" only once, at the end."""
 
     def __init__(self, speaks: bool) -> None:
         self._speaks = speaks

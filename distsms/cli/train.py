@@ -20,9 +20,8 @@ if TYPE_CHECKING:
 USAGE = "DATA|FILE... [options] [-- PETSC OPTIONS]"
 EPILOG = """\
 The command minimizes J(w) = lambda/2 ||w||^2 + R(w), to which --l1 adds L1 ||w||_1, where R is the exact convex risk of
-the measure over all rows of all ranks. The run ends when the difference between the best J found and a proved lower
-bound on the minimum of J (the gap) is at most --epsilon (or --relative): then the J of no other linear model is smaller
-by more than the gap.
+the measure over all rows of all ranks, until the gap is at most --epsilon (or --relative): no other linear model has a
+J that is smaller by more than the gap.
 
 exit codes:
   0 proved   1 error   2 usage   3 smoothing floor (--c-mu)   4 --max-evaluations reached   5 no further progress
@@ -34,10 +33,8 @@ The best model so far is written with its proved gap, unless the exit code is 1,
 
 Words after -- go to PETSc (solver lmvm only), for example: -- -tao_ls_type armijo -tao_monitor
 
-A run that was stopped or killed can continue from its last checkpoint. With --checkpoint FOLDER --resume, the same
-command line first starts the run, and later resumes it. Evaluations and seconds are counted over all starts, and the
-trace is continued. Data, measure, lambda and method must stay the same; limits, outputs and the number of ranks may
-change.
+With --checkpoint FOLDER --resume, the same command line first starts the run, and later resumes it from its last
+checkpoint. Data, measure, lambda and method must stay the same; limits, outputs and the number of ranks may change.
 
 With files instead of a data set, such as a CSV file and --label, the command does all that a first model needs: it
 makes shards in a temporary folder, holds out a fifth of the rows (the latest with --time, whole groups with --group),

@@ -19,11 +19,10 @@ from distsms.base.formatting import format_bytes, format_duration, format_object
 from distsms.base.measures import display_name
 from distsms.base.typing import Floats
 from distsms.cli import progress, shard_text
-from distsms.cli.options import rows_held, speaker
-from distsms.cli.terminal import fold, is_watched
+from distsms.cli.options import rows_held
+from distsms.cli.terminal import Speaker, fold, is_watched
 from distsms.models.decision_text import describe
 from distsms.parallel.communicator import Communicator
-from distsms.shards.column_options import ColumnReport
 from distsms.shards.dataset import DataBlock
 from distsms.shards.groupby import doubles_warning
 from distsms.shards.labels import format_labels, original_labels
@@ -83,21 +82,21 @@ def describe_task(
     return lines
 
 
-class TrainingNarrator(TrainObserver):
+class TrainingNarrator(shard_text.ShardNarrator, TrainObserver):
     """Prints what a training tells; `closing` gets what is to be closed at the end, also after an error."""
 
     def __init__(
         self, args: argparse.Namespace, comm: Communicator, closing: contextlib.ExitStack, files: bool = False
     ) -> None:
+        super().__init__(comm.is_root and not args.quiet)
         self._args, self._comm, self._closing = args, comm, closing
         self._converting = closing.enter_context(contextlib.ExitStack())
         if files:  # while shards are made, nothing looks for those signals that later stop the training cleanly
             self._converting.enter_context(args.signals.ending_at_once())
         self._report: str | None = None  # the one that is to be written, on the root
-        self._say = speaker(comm.is_root and not args.quiet)
+        self._say = Speaker(comm.is_root and not args.quiet)
         self._memory, self._begun = args.memory, time.perf_counter()
         self._progress = progress.TrainingProgress(None)
-        self._shard = shard_text.ShardNarrator(comm.is_root and not args.quiet)
         self._sets: DataSets | None = None
         self._task: TrainingTask
 
@@ -108,27 +107,15 @@ class TrainingNarrator(TrainObserver):
     def opening(self, files: Sequence[str]) -> None:
         self._report = None if self._args.no_report else check_report(self._args, files)
 
-    def surveyed(self, reports: Sequence[ColumnReport]) -> None:
-        self._shard.surveyed(reports)
-
-    def told(self, text: str) -> None:
-        self._shard.told(text)
-
-    def cautioned(self, warning: str) -> None:
-        self._shard.cautioned(warning)
-
-    def converting(self, task: str, unit: str, done: float, of: float) -> None:
-        self._shard.converting(task, unit, done, of)
-
     def converted(self, sets: DataSets) -> None:
         self._converting.close()
-        self._shard.close()
+        self.close()
         self._sets = sets
         if not (sets.made and self._comm.is_root):
             return
         parts = [part for part in (sets.training, sets.held_out) if part is not None]
-        if not self._brief:
-            shard_text.show_summaries(parts, self._say)
+        for part in parts if not self._brief else ():
+            shard_text.show_summary(part, self._say)
         shard_text.show_split(parts, self._say, self._brief)
         if not self._brief:
             shard_text.show_rate(sets.training, time.perf_counter() - self._begun, self._comm, self._say)

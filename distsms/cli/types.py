@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from distsms.base.errors import InputError
+from distsms.base.formatting import parse_bytes
 from distsms.base.measures import (
     CONDITIONS,
     Condition,
@@ -76,7 +77,7 @@ def condition(text: str, examples: str = CONDITIONS) -> Condition:
     return checked(lambda words: Condition.parse(words, examples))(text)
 
 
-measure = checked(Measure.parse)
+measure, memory = checked(Measure.parse), checked(parse_bytes)
 ranking_measure, path_measures, chooser = map(checked, (check_ranking, check_path_measures, check_chooser))
 """The measures that `baseline` and `path` train for, and those of held-out rows that can choose a lambda."""
 
@@ -94,26 +95,6 @@ def duration(text: str) -> float:
 def patience(text: str) -> float:
     """Parse a duration, or 0 for none."""
     return 0.0 if text.rstrip("smhd") == "0" else duration(text)
-
-
-def memory(text: str) -> float:
-    """Parse an amount of memory such as 1000000, 500MiB or 4GiB, and return bytes (MB and GB are powers of ten)."""
-    units = {
-        "KiB": 2**10,
-        "MiB": 2**20,
-        "GiB": 2**30,
-        "TiB": 2**40,
-        "kB": 1e3,
-        "MB": 1e6,
-        "GB": 1e9,
-        "TB": 1e12,
-        "B": 1,
-    }
-    unit = next((name for name in units if text.endswith(name)), "")
-    value = _number(text.removesuffix(unit)) * units.get(unit, 1)
-    if not (value > 0 and math.isfinite(value)):
-        raise argparse.ArgumentTypeError(f"{text!r} is not an amount of memory such as 500MiB or 4GiB")
-    return value
 
 
 def add_threads(parser: argparse._ActionsContainer) -> None:

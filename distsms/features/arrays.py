@@ -30,10 +30,7 @@ KINDS: dict[str, tuple[Any, str]] = {
 
 
 class ArrayRows:
-    """Rows X (n, p), CSR or an array, with labels and weights (n,), and names of columns if they have any.
-
-    They have the attributes of a manifest that making a feature map looks at.
-    """
+    """Rows X (n, p), CSR or an array, with labels, weights (n,) and names, as making a feature map sees a manifest."""
 
     directory, zero_based, first = "X", True, 0
     table: Any = None
@@ -52,8 +49,7 @@ class ArrayRows:
 
 
 def options(features: str | Mapping[str, Any]) -> FeatureOptions:
-    """Return the options that a key of `PRESETS`, a text of `candidates.parse`, or a mapping of fields stands for.
-    "min-leaf" is the same as "min_leaf", and there are bins unless trees alone are asked for."""
+    """Return the options that a text of `candidates.parse` or a mapping stands for; bins unless only trees are."""
     if not isinstance(features, (str, Mapping)):
         raise InputError(
             f"features={format_value(features)}: needs one of {', '.join(map(repr, PRESETS))}, or a dict of options"

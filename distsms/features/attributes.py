@@ -1,8 +1,6 @@
-"""Attributes: columns of numbers that are divided into bins, and sets of 0/1 columns that are one categorical variable.
-
-A table that `distsms shard` has read says which of its features belong to one column. In other data, neighbouring
-columns that are never set in the same row are found in one pass: `Survey` keeps, for each column j, the nearest column
-before j that is set together with j in some row. A file of the user overrides both (`read_attributes`).
+"""Attributes: columns of numbers that are divided into bins, and sets of 0/1 columns that are one categorical variable:
+those of one column of a table, or neighbouring ones that no row sets together, by one pass (`Survey`), or as a file
+says (`read_attributes`).
 """
 
 from __future__ import annotations

@@ -1,9 +1,6 @@
 """Codes of attributes: the bin of a number, or the category that a set of 0/1 columns names; and crosses of two.
-
-`purified` divides a table of two attributes into what each attribute says by itself and what only the pair says. A
-table F can be written as F(u, v) = a(u) + b(v) + G(u, v) in many ways. Here G has the mean 0 over the rows of each code
-u, and over those of each code v, so nothing in it could be said by one attribute alone (Lengerich et al., *Purifying
-Interaction Effects with the Functional ANOVA*, AISTATS 2020). Means are found and moved in turn, as there.
+`purified` divides a table F(u, v) of two attributes into a(u) + b(v) + G(u, v), where G has the mean 0 over the rows of
+each code u and of each v (Lengerich et al., *Purifying Interaction Effects with the Functional ANOVA*, AISTATS 2020).
 """
 
 from __future__ import annotations
@@ -27,8 +24,7 @@ _SMALL = 1e-12
 
 
 def purified(table: Floats, rows: Floats) -> tuple[Floats, Floats, Floats]:
-    """Return G (n_u, n_v), a (n_u,) and b (n_v,), whose sum is the table F (n_u, n_v); `rows` are the weights of cells.
-    Codes that no row has get their mean over the rows of the other attribute. Local."""
+    """Return G (n_u, n_v), a (n_u,) and b (n_v,), whose sum is the table F; `rows` are its cells' weights. Local."""
     G, a, b = table.astype(np.float64), np.zeros(len(table)), np.zeros(table.shape[1])
     of_u, of_v = rows.sum(axis=1), rows.sum(axis=0)
     limit = _SMALL * np.abs(G[rows > 0]).max(initial=0.0)
@@ -53,15 +49,12 @@ Singles = NDArray[np.float32]
 
 
 class Bins:
-    """The codes of attributes, of which there is at least one, and crosses of two of them.
+    """The codes of attributes, of which there is at least one, and crosses of two of them, `pairs`.
 
-    The code of a number says how many edges are at most the number: code k stands for [edge k - 1, edge k). One more
-    code stands for a missing number if the attribute has a column that says so. The code of a categorical attribute is
-    the place of its first column that is set. If none is set, it is one more code if the attribute has such a code, and
-    else the code is missing: no column has the row.
-
-    `edges` are ascending, and empty for categories; `pairs` are crossed, and `screened` says whether the labels of rows
-    chose them. Raises ValueError if the arguments contradict each other.
+    Code k of a number stands for [edge k - 1, edge k), and one more for a missing number if a column says so. The code
+    of a categorical attribute is the place of its first column that is set; if none is, one more code if there is one,
+    else none: no column has the row. `edges` ascend, and are empty for categories; `screened`: whether labels chose the
+    pairs. Raises ValueError if the arguments contradict each other.
     """
 
     def __init__(
@@ -172,9 +165,8 @@ class Bins:
         """Return what `record` and `arrays` described. Raises TypeError, KeyError or ValueError if it is damaged."""
         attributes = [attribute_of(each) for each in record["attributes"]]
         edges, starts = arrays["edges"], arrays["starts"]
-        if starts.dtype != np.int64 or starts.shape != (len(attributes) + 1,) or edges.ndim != 1:
-            raise ValueError("the edges do not fit the attributes")
-        if starts[0] != 0 or (np.diff(starts) < 0).any() or starts[-1] != len(edges):
+        fits = starts.dtype == np.int64 and starts.shape == (len(attributes) + 1,) and edges.ndim == 1
+        if not fits or starts[0] != 0 or (np.diff(starts) < 0).any() or starts[-1] != len(edges):
             raise ValueError("the edges do not fit the attributes")
         pairs, screened = [tuple(pair) for pair in record.get("pairs", ())], record.get("screened", False)
         return cls(attributes, np.split(edges, starts[1:-1]), pairs, screened)

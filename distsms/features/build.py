@@ -17,7 +17,8 @@ from distsms.base.typing import Labels
 from distsms.base.wording import option
 from distsms.features import feature_map
 from distsms.features.feature_map import FeatureMap
-from distsms.features.fit import FeatureOptions, Progress, Say, fit, silent, unwatched
+from distsms.features.fit import FeatureOptions, fit
+from distsms.features.growing import UNWATCHED, FeaturesObserver
 from distsms.features.rows import RowPart, RowParts
 from distsms.matrix.normalization import BY_COLUMN, Normalization
 from distsms.parallel.communicator import Communicator
@@ -49,8 +50,7 @@ def build(
     n_shards: int | None = None,
     compression: str = "none",
     overwrite: bool = False,
-    progress: Progress = unwatched,
-    say: Say = silent,
+    observer: FeaturesObserver = UNWATCHED,
     fitted: FeatureMap | None = None,
     room: float = math.inf,
 ) -> Manifest:
@@ -69,22 +69,23 @@ def build(
     with writing(directory, comm, overwrite):
         if coding is None:
             if fitted is None:
-                fitted = fit(manifest, comm, options or FeatureOptions(), progress, say, room=room)
+                fitted = fit(manifest, comm, options or FeatureOptions(), observer, room=room)
             coding = Coding(fitted, _normalization(manifest, fitted))
         # 1) How many shards there are, and which of them this rank writes.
         entry_bytes = 12 if manifest.layout == "csr" else 8
         entries = manifest.nnz if manifest.layout == "csr" else manifest.n * coding.feature_map.columns
         n_bytes = 2 * manifest.n * coding.feature_map.coded.row_bytes + coding.feature_map.keep * entry_bytes * entries
-        least = -(-n_bytes // int(min(SHARD_BYTES, room / 2)))
-        count = min(manifest.n, max(n_shards or max(comm.size, len(manifest.shards)), least))
-        numbers = range(count * comm.rank // comm.size, count * (comm.rank + 1) // comm.size)
-        ends = [manifest.n * number // count for number in (*numbers, numbers.stop)]
+        fewest_shards = -(-n_bytes // int(min(SHARD_BYTES, room / 2)))
+        shard_count = min(manifest.n, max(n_shards or max(comm.size, len(manifest.shards)), fewest_shards))
+        shard_numbers = range(shard_count * comm.rank // comm.size, shard_count * (comm.rank + 1) // comm.size)
+        row_ends = [manifest.n * number // shard_count for number in (*shard_numbers, shard_numbers.stop)]
         # 2) Write them.
-        writer = _ShardWriter(manifest, coding.feature_map, Path(directory), compression, progress, ends[-1] - ends[0])
+        n_local = row_ends[-1] - row_ends[0]
+        writer = _ShardWriter(manifest, coding.feature_map, Path(directory), compression, observer, n_local)
         comm.root_first(writer.compile)
         with comm.fail_together():
             writer.advance(0)
-            for number, (first, last) in zip(numbers, pairwise(ends), strict=True):
+            for number, (first, last) in zip(shard_numbers, pairwise(row_ends), strict=True):
                 writer.write(number, first, last)
         # 3) Publish the data set.
         _publish(writer, coding, comm)
@@ -144,11 +145,11 @@ class _ShardWriter:
         features: FeatureMap,
         directory: Path,
         compression: str,
-        progress: Progress,
+        observer: FeaturesObserver,
         n_local: int,
     ) -> None:
         self.manifest, self.features, self.directory = manifest, features, directory
-        self._compression, self._progress = compression, progress
+        self._compression, self._observer = compression, observer
         self._done, self._n_local = 0, n_local
         self.entries = list[dict[str, Any]]()  # of the finished shards, for the manifest
         self.labels, self.hashes = [np.empty(0, np.int8)], [np.empty(0, np.uint64)]
@@ -161,7 +162,7 @@ class _ShardWriter:
 
     def advance(self, n: int) -> None:
         self._done += n
-        self._progress("writing the shards", "rows", self._done, self._n_local)
+        self._observer.progress("writing the shards", "rows", self._done, self._n_local)
 
     def write(self, number: int, first: int, last: int) -> None:
         manifest, features = self.manifest, self.features

@@ -54,16 +54,13 @@ def distinct(candidates: Iterable[Candidate]) -> list[Candidate]:
 
 
 def parse(text: str) -> Candidate:
-    """Return the candidate that a word, or options separated by commas, stand for. Raises ValueError if they are none.
+    """Return the candidate that a word, or options separated by commas, stand for, with names as on the command line or
+    in Python. Raises ValueError if they are none.
 
     >>> parse("raw")
     Candidate(text='raw', options=None)
     >>> parse("bins=8,crosses=a:b,a:c,keep").options
     {'bins': 8, 'crosses': 'a:b,a:c', 'keep': True}
-    >>> parse("leaves,min-leaf=20").options
-    {'trees': 100, 'min_leaf': 20}
-
-    Names may also be written as in Python: min_leaf.
     """
     if text == RAW or text in PRESETS:
         return Candidate(text, PRESETS.get(text))

@@ -1,11 +1,7 @@
-"""The feature map: how the columns of a row become codes, and which columns these stand for.
+"""The feature map: how the columns of a row, before any normalization, become codes, and which columns these stand for.
 
-A feature map works on rows as they are in shards, before any normalization: bins and trees give the same codes whatever
-the scale of a column. It has one part or both: `Bins` (codes of attributes and their crosses) and `Forest` (the leaves
-that a row reaches). The columns of the bins come first. If the map keeps the original columns, these are before all.
-
-A data set with such codes has its map in `features.h5`, and a model has it in the group `features`. The data set's
-manifest and the model say its hash, by which maps are compared, and by which a changed map is found out.
+It has `Bins`, a `Forest`, or both, after the original columns if it keeps them. A data set with such codes has its map
+in `features.h5`, and a model in the group `features`; manifest and model say its hash, by which a changed map shows.
 """
 
 from __future__ import annotations
@@ -88,8 +84,7 @@ class FeatureMap:
         return " and ".join(["the crosses"] * screened + ["the trees"] * (self.forest is not None))
 
     def codes(self, X: Any) -> list[NDArray[Any]]:
-        """Return the codes of rows X (n, up to p) before normalization, (n, codes of a row) for each part. Missing
-        columns are 0. NaN is refused, since missing values of tables are marked by columns of their own."""
+        """Return the codes of rows X (n, up to p) before normalization, without NaN: (n, codes) for each part."""
         values = X.data if hasattr(X, "indptr") else X
         if np.isnan(values).any():
             raise InputError("a value is NaN; a feature map needs numbers, as its training data had")
@@ -166,8 +161,7 @@ def write(feature_map: FeatureMap, group: Any) -> None:
 
 
 def read(file: Any, prefix: str, reference: FeatureReference, where: object) -> FeatureMap:
-    """Read a map from an open HDF5 file, from `prefix`, "" or a group and a slash; InputError begins with `where`. The
-    map must be the one that `reference`, of a manifest or a model, names."""
+    """Read the map that `reference` names from an open HDF5 file; `prefix` is "" or a group/, `where` for errors."""
     arrays, size = dict[str, NDArray[Any]](), 0
     try:
         record = json.loads(hdf5.dataset(file, f"{prefix}record", packed=False)[()].tobytes())

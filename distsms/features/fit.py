@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
 from typing import Any, NamedTuple, Protocol
@@ -27,14 +27,14 @@ from distsms.features.growing import (
     LEAST_ROWS,
     LIMIT,
     MIN_LEAF,
+    UNWATCHED,
+    FeaturesObserver,
     Note,
-    Say,
     check_growing,
     check_memory,
     grow,
     sample,
     sample_shares,
-    silent,
 )
 from distsms.features.quantiles import BYTES, VALUE_BYTES, Numbers, edges_of
 from distsms.features.rows import PART_ENTRIES, Columns, RowPart, RowParts
@@ -81,14 +81,6 @@ class FeatureOptions(NamedTuple):
         return ",".join(words)
 
 
-Progress = Callable[[str, str, float, float], None]
-"""Is called with what is being done, what is counted, how much of it this rank has done, and how much it has."""
-
-
-def unwatched(task: str, unit: str, done: float, of: float) -> None:
-    """A `Progress` that shows nothing."""
-
-
 class Parts(Protocol):
     """The rows first..last - 1 of this rank, part by part, as often as needed."""
 
@@ -106,8 +98,7 @@ class Fitting:
     comm: Communicator
     options: FeatureOptions
     parts: Parts
-    progress: Progress = unwatched
-    say: Say = silent
+    observer: FeaturesObserver
     room: float = math.inf  # bytes of memory that each rank has left
 
     @property
@@ -118,25 +109,29 @@ class Fitting:
     def watched(self, task: str) -> Iterator[RowPart]:
         """Yield the parts of the rows, and report on the task. Local."""
         done = 0
-        self.progress(task, "rows", 0, self.n_local)
+        self.observer.progress(task, "rows", 0, self.n_local)
         for part in self.parts:
             yield part
             done += len(part.labels)
-            self.progress(task, "rows", done, self.n_local)
+            self.observer.progress(task, "rows", done, self.n_local)
+
+    def say(self, kind: str, text: str) -> None:
+        """Tell users a note, on the root."""
+        if self.comm.is_root:
+            self.observer.noted(Note(kind, text))
 
 
 def fit(
     manifest: Manifest,
     comm: Communicator,
     options: FeatureOptions,
-    progress: Progress = unwatched,
-    say: Say = silent,
+    observer: FeaturesObserver = UNWATCHED,
     parts: Parts | None = None,
     room: float = math.inf,
 ) -> FeatureMap:
     """Return a feature map of the rows of a data set without codes, the same on any number of ranks. **Collective.**
-    `parts` are the rows of this rank, by default its share; those of weight 0 have no influence. `say` gets notes for
-    users on the root, and `room` is the memory that each rank has left."""
+    `parts` are the rows of this rank, by default its share; those of weight 0 have no influence. `room` is
+    the memory that each rank has left."""
     if options.bins is not None and not 2 <= options.bins <= MOST_BINS:
         raise InputError(f"a number is divided into 2 to {MOST_BINS} bins, not {options.bins}", everywhere=True)
     if options.trees is not None:
@@ -144,8 +139,7 @@ def fit(
             check_growing(options.trees, options.min_leaf, options.seed)
             if options.tree_rows < LEAST_ROWS:
                 raise InputError(f"trees need a sample of {LEAST_ROWS} rows or more, not {options.tree_rows}")
-    say = say if comm.is_root else silent
-    fitting = Fitting(manifest, comm, options, parts or RowParts.of_rank(manifest, comm), progress, say, room)
+    fitting = Fitting(manifest, comm, options, parts or RowParts.of_rank(manifest, comm), observer, room)
     bins = None if options.bins is None else _fit_bins(fitting, options.bins)
     forest = None if options.trees is None else _grow(fitting, options.trees)
     with comm.fail_together():
@@ -158,7 +152,7 @@ def fit(
         fewer += [f"{option('crosses', 'top:K')} or smaller {option('bins')}"] * bool(bins)
         needed = format_bytes(VECTORS * features.p)
         text = f"{features.p} columns: training needs about {needed} for vectors with a number for each of them. There"
-        say(Note("warning", Message(f"{text} are fewer with {', or with '.join(fewer)}")))
+        fitting.say("warning", Message(f"{text} are fewer with {', or with '.join(fewer)}"))
     return features
 
 
@@ -170,7 +164,7 @@ def _grow(fitting: Fitting, n_trees: int) -> Forest:
     check_memory(n, manifest.p, entries, comm, fitting.room, options.min_leaf)
     if n < manifest.n:
         text = f"trees grow on a sample of about {n} of the {manifest.n} rows ({option('tree_rows')})"
-        fitting.say(Note("note", Message(text)))
+        fitting.say("note", Message(text))
 
     def parts() -> Iterator[tuple[int, Any, Labels, Floats | None]]:
         empty = np.empty((0, manifest.p), manifest.dtype)
@@ -181,17 +175,7 @@ def _grow(fitting: Fitting, n_trees: int) -> Forest:
 
     with comm.fail_together():
         rows = sample(parts(), shares, options.seed)
-    of_rank = len(range(comm.rank, n_trees, comm.size))
-    return grow(
-        rows,
-        comm,
-        n_trees,
-        options.min_leaf,
-        options.seed,
-        watch=lambda done: fitting.progress("growing trees", "trees", done, of_rank),
-        say=fitting.say,
-        room=fitting.room,
-    )
+    return grow(rows, comm, n_trees, options.min_leaf, options.seed, fitting.observer, fitting.room)
 
 
 def _fit_bins(fitting: Fitting, n_bins: int) -> Bins:
@@ -228,7 +212,7 @@ def _fit_bins(fitting: Fitting, n_bins: int) -> Bins:
         bins = Bins(attributes, edges)
         strongest = screen.strongest(bins, fitting.watched("screening pairs"), fitting.manifest, pairs, comm)
         for note in _describe_pairs(strongest, names):
-            fitting.say(note)
+            fitting.say(note.kind, note.text)
         pairs = [(pair.a, pair.b) for pair in strongest]
     with comm.fail_together():
         try:
@@ -249,7 +233,7 @@ def _describe_pairs(pairs: Sequence[Pair], names: Sequence[str]) -> list[Note]:
 
 def count_attributes(manifest: Manifest, comm: Communicator) -> int:
     """Return how many attributes a data set has; without a table, all rows are read once. **Collective.**"""
-    return len(_attributes(Fitting(manifest, comm, FeatureOptions(), RowParts.of_rank(manifest, comm))))
+    return len(_attributes(Fitting(manifest, comm, FeatureOptions(), RowParts.of_rank(manifest, comm), UNWATCHED)))
 
 
 def _attributes(fitting: Fitting) -> list[Attribute]:
@@ -263,7 +247,7 @@ def _attributes(fitting: Fitting) -> list[Attribute]:
     if table is not None:
         of_table, left_out = attribute.table_attributes(table)
         if left_out:
-            fitting.say(Note("note", f"hashed columns get no bins: {', '.join(left_out)}"))
+            fitting.say("note", f"hashed columns get no bins: {', '.join(left_out)}")
         return of_table
     survey = Survey(manifest.p)
     with comm.fail_together():

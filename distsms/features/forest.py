@@ -1,8 +1,6 @@
-"""A forest of decision trees as a map of features: the leaves that a row reaches are its codes.
-
-A value goes to the left child of a node if, rounded to float32, it is at most the node's threshold, which is a float32
-too. scikit-learn and the trees of ONNX compare in the same way, so a row reaches the same leaves in all of them,
-whether its values are stored as float64 or float32.
+"""A forest of decision trees as a map of features: the leaves that a row reaches are its codes. A value, rounded to
+float32, goes to the left up to a node's threshold, as in scikit-learn and the trees of ONNX, whatever type it is stored
+in.
 """
 
 from __future__ import annotations
@@ -134,9 +132,7 @@ class Forest:
         return nodes
 
     def leaves(self, X: Any, out: NDArray[Any] | None = None) -> NDArray[Any]:
-        """Return the leaf that each row of X (n, p) reaches in each tree: (n, trees) uint16, or `out`, of any order and
-        unsigned type. Takes nanoseconds for each row, tree and level, and up to 4 MiB for each thread, or eight
-        rows."""
+        """Return the leaf of each row of X (n, p) in each tree: (n, trees) uint16, or `out` of any unsigned type."""
         X = scipy.sparse.csr_matrix(X) if scipy.sparse.issparse(X) else np.asarray(X)
         if X.ndim != 2 or X.shape[1] != self.columns:
             raise InputError(f"X has the shape {X.shape}, but the forest was grown on {self.columns} columns")
@@ -190,8 +186,7 @@ class Forest:
         return places
 
     def explained(self, values: Floats, rows: Floats, sums: Floats) -> Floats:
-        """Return what the splits on each column contribute to a sum over rows, (columns,): see
-        `forest_kernels.explained`, for the values, rows and sums of all leaves."""
+        """Return `forest_kernels.explained` (columns,) for the values, rows and sums of all leaves."""
         contributions = np.zeros(self.columns)
         column, start = self._arrays["column"], self._arrays["start"]
         forest_kernels.explained(column, self._other, start, self.code_map.offsets, values, rows, sums, contributions)

@@ -66,8 +66,7 @@ def preorder(left: Array, right: Array, inner: Array) -> Array:
 
 @njit()
 def _find(nodes: Array, starts: Array, numbers: Array, block: Array, out: Array) -> None:
-    """Find the leaf of each row of a block (rows, columns in use) in each tree: `out` (rows, trees). A large tree is
-    fetched once for many rows, which take a step together: no row waits for another."""
+    """Find the leaf of each row of a block (rows, columns in use) in each tree: `out` (rows, trees)."""
     width, all_values = np.uint64(block.shape[1]), block.ravel()
     at, walking = np.empty(TOGETHER, np.uint32), np.empty(TOGETHER, np.uint32)
     for t in range(len(starts) - 1):
@@ -94,10 +93,9 @@ def _find(nodes: Array, starts: Array, numbers: Array, block: Array, out: Array)
 def leaves_of_dense(
     X: Array, columns: Array, nodes: Array, starts: Array, numbers: Array, block: Array, out: Array
 ) -> int:
-    """Find the leaves of dense rows X (n, p). Return the first row with NaN in a column that is used, or -1.
-
-    `columns` (used,) are those that the forest uses, `numbers` (nodes,) the number of each leaf in its tree, and
-    `block` (rows, used) float32 is room for the rows that are worked on together. `out` is (n, trees).
+    """Find the leaves of dense rows X (n, p) in `out` (n, trees). Return the first row with NaN in one of the `columns`
+    (used,) of the forest, or -1. `numbers` (nodes,) are the leaves in their trees, `block` (rows, used) float32 working
+    space.
     """
     for first in range(0, len(X), len(block)):
         n = min(len(block), len(X) - first)
@@ -123,10 +121,7 @@ def leaves_of_sparse(
     block: Array,
     out: Array,
 ) -> int:
-    """Find the leaves of sparse rows; see `leaves_of_dense`.
-
-    places : (p,), the place of each column among those that are used, or -1; block : (rows, used), zeros.
-    """
+    """Find the leaves of sparse rows as `leaves_of_dense`; places (p,): of each column among those used, or -1."""
     for first in range(0, len(out), len(block)):
         n = min(len(block), len(out) - first)
         for r in range(n):
@@ -149,15 +144,12 @@ def leaves_of_sparse(
 def explained(
     column: Array, other: Array, starts: Array, firsts: Array, values: Array, rows: Array, sums: Array, out: Array
 ) -> None:
-    """Add to `out` (columns,) what the splits on each column contribute to the sum of r_i s(x_i) over the rows i.
+    """Add to `out` (columns,) what the splits on each column contribute to the sum of r_i s(x_i) over the rows i
+    (Saabas): steps from the mean of a node, over its rows, to that of its child.
 
-    The value of a node is the mean over its rows of the value of the leaf that they reach. A split changes the value of
-    a row from that of the node to that of the child, and so the values of all leaves are sums of such steps (Saabas).
-
-    `column` and `other` (nodes,) have the column that a node compares and its right child, or -1 and the number of a
-    leaf in its tree; nodes are in preorder. `starts` and `firsts` (trees + 1,) have the first node and the first leaf
-    of each tree. `values`, `rows` and `sums` (leaves,) have the value of each leaf, the number or weight of its rows,
-    and its sum of r_i.
+    `column` and `other` (nodes,) are a node's column and right child, or -1 and the number of a leaf, in preorder;
+    `starts` and `firsts` (trees + 1,) the first node and leaf of each tree; `values`, `rows` and `sums` (leaves,) the
+    value of a leaf, the weight of its rows, and its sum of r_i.
     """
     for t in range(len(starts) - 1):
         first, n = starts[t], starts[t + 1] - starts[t]

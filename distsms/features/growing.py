@@ -1,15 +1,9 @@
 """Grow a forest: extremely randomized trees (Geurts, Ernst and Wehenkel, 2006) by scikit-learn, over all ranks.
 
-Each tree has random numbers of its own, which depend on the seed and on the number of the tree. The ranks share the
-trees, and each of them has all rows that the trees grow on. So the forest is the same on any number of ranks, bit for
-bit, with the same version of scikit-learn.
-
-The trees grow on all rows, or on a sample that a hash of the rows' numbers chooses. Few positive rows say more about
-where a tree should split than one of many negative rows. So a sample takes all positive rows, up to half of its size,
-and fills up with negative rows; or the other way round, if these are fewer.
-
-At each node all columns are tried. So the time of a tree grows with the product of rows and columns, and with very many
-columns it is days. What growing takes is found out before hours are lost.
+The ranks share the trees, each with random numbers by seed and number, and have all rows that these grow on: so the
+forest is the same, bit for bit, on any number of ranks with the same scikit-learn. These are all rows, or a sample by a
+hash of their numbers, with all rows of the rarer class, up to half of it. At each node all columns are tried, so time
+grows with rows times columns; what growing takes is found out before hours are lost.
 """
 
 from __future__ import annotations
@@ -17,7 +11,7 @@ from __future__ import annotations
 import math
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
@@ -64,8 +58,7 @@ def _share(size: int, n: int) -> float:
 def sample(
     parts: Iterable[tuple[int, Any, Labels, Floats | None]], of_classes: Shares = ALL, seed: int = 0
 ) -> GrowingRows:
-    """Return this rank's part of a sample, of float32, from parts (first row, X (n, p), labels, weights or None).
-    Local. Rows of weight 0 do not count. Takes the memory of the sample twice, and of one part at a time."""
+    """Return this rank's part of a sample, float32, from parts (first row, X (n, p), labels, weights). Local."""
     pieces = list[GrowingRows]()
     for first, X, y, part_weights in parts:
         taken = in_sample(first + np.arange(len(y)), y, of_classes, seed)
@@ -94,8 +87,7 @@ def singles(X: Any) -> Any:
 
 
 def whole(rows: GrowingRows, comm: Communicator) -> GrowingRows:
-    """Return the rows of all ranks, in the order of the ranks, on each of them. **Collective.** They are CSC if less
-    than a twelfth of the values is not 0, because trees then grow faster, and else an array."""
+    """Return the rows of all ranks on each of them, CSC if less than a twelfth is not 0, else dense. **Collective.**"""
     X, counts = rows.X, comm.allgather(len(rows.y))
     entries = comm.allgather(X.nnz if sparse.issparse(X) else int(np.count_nonzero(X)))
     shape = sum(counts), X.shape[1]
@@ -120,11 +112,17 @@ class Note(NamedTuple):
     text: str
 
 
-Say = Callable[[Note], None]
+class FeaturesObserver:
+    """Receives what making features reports. Override its methods."""
+
+    def progress(self, task: str, unit: str, done: float, of: float) -> None:
+        """Called on every rank: what is done, what is counted, how much this rank has done, and how much it has."""
+
+    def noted(self, note: Note) -> None:
+        """Called on the root with what users should know of the features."""
 
 
-def silent(note: Note) -> None:
-    """A `Say` that keeps notes to itself."""
+UNWATCHED = FeaturesObserver()
 
 
 SLOW, HOPELESS = 600.0, 86_400.0
@@ -170,7 +168,7 @@ def check_memory(n: int, p: int, entries: float, comm: Communicator, room: float
             )
 
 
-def check_time(rows: GrowingRows, n_trees: int, min_leaf: int, comm: Communicator, say: Say) -> None:
+def check_time(rows: GrowingRows, n_trees: int, min_leaf: int, comm: Communicator, observer: FeaturesObserver) -> None:
     """Tell users how long growing on these rows takes if that is long; refuse more than a day. **Collective.**"""
     n, p = rows.X.shape
     if n * p < _QUICK:
@@ -190,7 +188,8 @@ def check_time(rows: GrowingRows, n_trees: int, min_leaf: int, comm: Communicato
     )
     if seconds > HOPELESS:
         raise InputError(text, everywhere=True)
-    say(Note("note", Message(text)))
+    if comm.is_root:
+        observer.noted(Note("note", Message(text)))
 
 
 def seconds_of_tree(rows: GrowingRows, min_leaf: int) -> float:
@@ -235,15 +234,12 @@ def grow(
     n_trees: int = N_TREES,
     min_leaf: int = MIN_LEAF,
     seed: int = 0,
-    watch: Callable[[int], None] = lambda done: None,
-    say: Say = silent,
+    observer: FeaturesObserver = UNWATCHED,
     room: float = math.inf,
 ) -> Forest:
     """Grow extremely randomized trees, which try all columns at each node, on the rows of all ranks. **Collective.**
-    The forest is the same on every rank. A tree keeps the 65,535 leaves whose nodes have most rows. `watch` is called
-    with the number of this rank's trees that have grown, from 0 on; `room` is the memory that it has left. Takes some
-    nanoseconds for each row, column and level, and 4 bytes for each value, or 16 for each nonzero, and as much again
-    meanwhile."""
+    The forest is the same on every rank. A tree keeps the 65,535 leaves whose nodes have most rows. `room` is the
+    memory that this rank has left. Takes nanoseconds for each row, column and level, and the rows' memory twice."""
     with comm.fail_together():
         check_growing(n_trees, min_leaf, seed)
         if rows.X.shape[1] < 1:
@@ -260,13 +256,14 @@ def grow(
         if not (all_rows.y == sign).any():
             raise InputError(f"trees cannot grow: of {len(all_rows.y)} rows, none is {name}", True)
     entries = all_rows.X.nnz if sparse.issparse(all_rows.X) else all_rows.X.size
-    check_time(all_rows, n_trees, min_leaf, comm, say)
-    watch(0)
+    check_time(all_rows, n_trees, min_leaf, comm, observer)
+    numbers = range(comm.rank, n_trees, comm.size)
+    observer.progress("growing trees", "trees", 0, len(numbers))
     with comm.fail_together():
         n, p = all_rows.X.shape
         left = room - bytes_of_rows(n, p, entries) - bytes_of_tree(n, min_leaf)
         most = left / (comm.size * _EXCHANGE_BYTES)
-        trees = _grown(all_rows, range(comm.rank, n_trees, comm.size), min_leaf, seed, watch, most)
+        trees = _grown(all_rows, numbers, min_leaf, seed, observer, most)
     return _gather(trees, n_trees, p, comm)
 
 
@@ -283,7 +280,7 @@ def check_growing(n_trees: int, min_leaf: int = MIN_LEAF, seed: int = 0) -> None
 
 
 def _grown(
-    rows: GrowingRows, numbers: range, min_leaf: int, seed: int, watch: Callable[[int], None], most: float
+    rows: GrowingRows, numbers: range, min_leaf: int, seed: int, observer: FeaturesObserver, most: float
 ) -> list[_Tree]:
     """Grow the trees of these numbers, which may have at most so many nodes. Local; on several threads."""
     from sklearn.tree import ExtraTreeClassifier
@@ -304,7 +301,7 @@ def _grown(
                     f"({option('memory')}): allow more memory, grow fewer {option('trees')}, or take a larger "
                     f"{option('min_leaf')}"
                 )
-            watch(done)
+            observer.progress("growing trees", "trees", done, len(numbers))
         return grown
 
     if thread_count() == 1:

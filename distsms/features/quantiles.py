@@ -1,19 +1,13 @@
-"""The edges of bins: exact quantiles of columns over all ranks.
+"""The edges of bins: exact quantiles of columns over all ranks. Values are compared as float32; a bin is [edge, next
+edge), and every edge is a value of some row.
 
-Values are compared as float32 (`distsms.features.rows`), so rows have the same codes in shards of float32 and of
-float64. A bin is [edge, next edge): a value that equals an edge belongs to the bin on its right. Every edge is a value
-of some row.
+A column with at most B different values has one bin for each. Else a value that more than 2 / B of the rows have, such
+as the zeros of a sparse column, gets a bin of its own. With h of these, the other rows, of weight W, are divided at the
+smallest values up to which they weigh more than k W / (B - 2 h); without, this is `np.sort(x)[k * n // B]`. Equal
+values are never divided, so there may be fewer bins.
 
-A column with at most B different values has one bin for each. Otherwise a value that more than 2 / B of the rows have,
-such as the zeros of a sparse column, gets a bin of its own. If there are h such values, the other rows are divided by
-their quantiles into B - 2 h bins, and a heavy value that lies within one of these divides it. So there are at most B
-bins. Let W be the weight of the other rows (their number, if rows have no weights). Edge k of the division is the
-smallest value v such that the rows with values up to v weigh more than k W / (B - 2 h). Without heavy values this is
-`np.sort(x)[k * n // B]`. Equal values are never divided, so bins may be larger than others, and there may be fewer.
-
-The search is exact, and needs no exchange of rows: each rank sorts its own values, and all ranks together find the 32
-bits of each edge, from the highest to the lowest, by one Allreduce for each bit. It takes as many columns at a time as
-fit into the memory it may use, and reads the rows once for each such group of columns.
+Each rank sorts its own values, and all find the 32 bits of each edge by an Allreduce for each bit, for as many columns
+at a time as fit into memory, with a pass over the rows for each such group.
 """
 
 from __future__ import annotations

@@ -29,24 +29,14 @@ class Columns:
     def values(self, j: int) -> NDArray[np.float32]:
         if self._dense is not None:
             return as_single(self._dense[:, j])
-        column = np.zeros(self.n, np.float32)
-        rows, entries = self._entries(j)
-        column[rows] = as_single(entries)
+        assert self._sparse is not None
+        column, here = np.zeros(self.n, np.float32), slice(self._sparse.indptr[j], self._sparse.indptr[j + 1])
+        column[self._sparse.indices[here]] = as_single(self._sparse.data[here])
         return column
 
     def is_set(self, j: int) -> NDArray[np.bool_]:
         """Return where column j, which should be of 0 and 1, is above 1/2, (n,)."""
-        if self._dense is not None:
-            return as_single(self._dense[:, j]) > np.float32(0.5)
-        is_above = np.zeros(self.n, np.bool_)
-        rows, entries = self._entries(j)
-        is_above[rows] = as_single(entries) > np.float32(0.5)
-        return is_above
-
-    def _entries(self, j: int) -> tuple[NDArray[Any], NDArray[Any]]:
-        assert self._sparse is not None
-        here = slice(self._sparse.indptr[j], self._sparse.indptr[j + 1])
-        return self._sparse.indices[here], self._sparse.data[here]
+        return self.values(j) > np.float32(0.5)
 
 
 def as_single(values: NDArray[Any]) -> NDArray[np.float32]:

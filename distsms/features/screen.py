@@ -1,15 +1,10 @@
 """Which crosses of two attributes are worth their columns: a score test on a sample of the rows.
 
-A logistic model with a term for each code of each attribute is fitted to a sample by rounds of Newton steps, one
-attribute after the other. With its probabilities p_i, each cell (u, v) of a pair of attributes has g = sum of
-(y_i - p_i) and h = sum of p_i (1 - p_i) over its rows. The gain of the pair is the sum of g^2 / (h + 1) - h / (h + 1)
-over its cells. The first term is the statistic of the score test for a term of its own in each cell, and the second
-about what it would be without any interaction. So the gain is what the cells tell beyond the two attributes, and
-attributes with many codes have no advantage by chance.
-
-The sample has at most `ROWS` rows, positive and negative ones alike as far as there are enough
-(`distsms.features.growing`), and is the same on any number of ranks. Another share of positive rows changes the
-constant of a logistic model, but not its interactions. If rows have weights, they multiply g and h.
+A logistic model with a term for each code is fitted by Newton steps, one attribute after the other. With its
+probabilities p_i, a cell (u, v) of a pair has g = sum of (y_i - p_i) and h = sum of p_i (1 - p_i) over its rows, times
+weights. The gain of the pair is the sum of g^2 / (h + 1) - h / (h + 1) over cells: the statistic of the score test less
+what it would be without interaction, so that many codes are no advantage. The sample has at most `ROWS` rows, both
+classes alike if possible, and is the same on any number of ranks.
 """
 
 from __future__ import annotations

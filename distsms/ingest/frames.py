@@ -15,11 +15,12 @@ from distsms.base.errors import InputError
 from distsms.base.files import temporary_folder
 from distsms.base.formatting import did_you_mean, format_value
 from distsms.base.output_file import naming_failures
-from distsms.base.wording import in_python, marked, option
+from distsms.base.wording import Message, in_python, marked, option
 from distsms.ingest.options import ReadOptions
 from distsms.matrix.arrays import as_numbers
 from distsms.parallel.communicator import Communicator
 from distsms.shards.column_options import ColumnOptions, ColumnReport
+from distsms.shards.manifest import Manifest
 from distsms.shards.sequence_rules import SequenceOptions
 
 NO_FOLDER = "the ranks are on several hosts, so the shards must be in a folder that all hosts see; name it with %s"
@@ -73,11 +74,21 @@ def renaming(names: Mapping[str, str]) -> Iterator[None]:
     try:
         yield
     except InputError as error:
-        message = marked(error.message)
-        for temporary, name in names.items():
-            if temporary in message:
-                message = message.replace(temporary, "temporary files for " * ("TMPDIR" in message) + name)
-        raise InputError(message, error.everywhere) from error
+        raise InputError(renamed(error.message, names), error.everywhere) from error
+
+
+def renamed(message: str, names: Mapping[str, str]) -> Message:
+    """Return a message with other names for files."""
+    text = marked(message)
+    for temporary, name in names.items():
+        text = text.replace(temporary, "temporary files for " * ("TMPDIR" in text) + name)
+    return Message(text)
+
+
+def rename_in_notes(data_sets: Sequence[Manifest], names: Mapping[str, str]) -> None:
+    """Give files other names in the notes on columns, which the manifests share."""
+    for report in (report for each in data_sets for report in each.columns or ()):
+        report.notes = [renamed(note, names) for note in report.notes]
 
 
 SHOWN = 8

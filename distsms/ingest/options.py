@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from distsms.base import text_files
+from distsms.base.choices import check_fields
 from distsms.base.errors import InputError
 from distsms.base.wording import option
 from distsms.shards import column_options
@@ -172,6 +173,9 @@ class WriteOptions:
     # files. They are written nevertheless if they take too much memory on some rank, or if some rank has many more of
     # them than others.
     in_memory: bool = False
+
+    def __post_init__(self) -> None:
+        check_fields(self, {"n_shards": 1, "n_features": 1})
 
     def folders(self, directory: Path) -> list[Path]:
         """Return the directories of the data sets that are made."""

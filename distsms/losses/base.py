@@ -247,17 +247,11 @@ class Loss(ABC):
         """
 
     def evaluate_in_place(self, scores: Floats, nu: float) -> LossValue:
-        """Compute what `evaluate` does; the coefficients may take the place of the scores. **Collective.**
-
-        A loss of data that may be large overrides this method, which saves 8 bytes for each row.
-        """
+        """Compute what `evaluate` does; the coefficients may take the place of large data's scores. **Collective.**"""
         return self.evaluate(scores, nu)
 
     def exact_is_cheap(self, entries: float, evaluations: float) -> bool:
-        """Whether `exact_risk` is there, and takes with X w less than a tenth of so many evaluations, by counts. Local.
-
-        entries : the number of nonzeros of a rank, on average.
-        """
+        """Whether `exact_risk` takes less than a tenth of so many evaluations, for so many entries. Local."""
         return False
 
     def exact_risk(self, scores: Floats) -> float:
@@ -265,10 +259,7 @@ class Loss(ABC):
         raise NotImplementedError
 
     def smoothing_cost(self) -> float:
-        """Return kappa = mu D / nu, for which 0 <= R - R_mu <= kappa nu at every w.
-
-        Every smooth loss overrides this method.
-        """
+        """Return kappa = mu D / nu, for which 0 <= R - R_mu <= kappa nu at every w; for smooth losses."""
         raise NotImplementedError
 
     @abstractmethod
@@ -287,10 +278,7 @@ class Loss(ABC):
 
 
 def ramp(t: Any, nu: float) -> Any:
-    """Return beta = clip(t / nu, 0, 1), the derivative of the Huber hinge, for t of any shape.
-
-    At nu = 0 this is the derivative of the hinge max(0, t): 1 where t > 0, and 0 elsewhere.
-    """
+    """Return beta = clip(t / nu, 0, 1), the derivative of the Huber hinge; at nu = 0 that of the hinge."""
     if nu == 0:
         return np.where(t > 0, 1.0, 0.0)
     with np.errstate(over="ignore"):  # t / nu may overflow where nu is tiny: beta is 1 there
@@ -298,8 +286,5 @@ def ramp(t: Any, nu: float) -> Any:
 
 
 def huber(t: Any, beta: Any, nu: float) -> Any:
-    """Return the Huber hinge beta t - nu beta^2 / 2 with beta = ramp(t, nu), for t of any shape.
-
-    It is 0 for t <= 0, t^2 / (2 nu) for t between 0 and nu, and t - nu / 2 for t >= nu.
-    """
+    """Return the Huber hinge beta t - nu beta^2 / 2 with beta = ramp(t, nu), for t of any shape."""
     return beta * (t - 0.5 * nu * beta)

@@ -1,30 +1,18 @@
 """ROCArea and pauc@beta without sorting: rows are counted into cells, and each cell then stands for its rows.
 
-With q = s_i - 1 of the positive rows and b = s_j of the negative ones, t_ij = b - q, as in `distsms.losses.pairwise`.
-The ranks agree on the edges of cells. Each counts its rows by class and cell, and adds up their offsets within the
-cells. One sum over ranks later, every rank knows the weight and the mean of each class in each cell, and treats these
-as the rows of a small problem, by the paper's Algorithm 4. A second pass over the scores looks up the coefficients.
+With q = s_i - 1 of the positive rows and b = s_j of the negative ones, t_ij = b - q. After one sum over ranks, every
+rank knows the weight and the mean of each class in each cell, and solves the small problem of these by the paper's
+Algorithm 4. A second pass over the scores looks up the coefficients. Since beta_ij = clip((mean b - mean q) / nu, 0, 1)
+depends on the two cells alone, and both passes put a row into the same cell, the plane is exactly valid.
 
-*The plane is exactly valid.* R(v) = 1/m max over 0 <= beta <= 1 of sum_ij a_i a_j beta_ij t_ij(v), so each such beta
-proves a plane. Here beta_ij = clip((mean b - mean q) / nu, 0, 1) depends on the two cells alone, and its row sums are
-one number for each cell and class. Both passes put a row into the same cell, since they compute it from the same score.
+R is enclosed: from different cells, the sign of t is known. In a cell of size h, with the means alpha of q and beta of
+b from its lower edge in units of h, the mean hinge is from max(0, beta - alpha) h to beta (1 - alpha) h. The R that is
+returned is the upper end, and `width` its distance from the lower end. If that is more than `SHARE` of the gap to
+prove, the worst cells are divided; if this does not help, the rows are sorted after all (`exact`).
 
-*R is enclosed.* In different cells, the sign of t is known, and the means give the exact sum of the hinges. In a cell
-of size h, let alpha and beta in [0, 1] be the means of q and of b, from its lower edge and in units of h. Then the mean
-of the hinges is from max(0, beta - alpha) h to beta (1 - alpha) h, since (b - q)_+ <= b (1 - q) for all b and q in [0,
-1]. The R that is returned is the upper end; its distance from the lower end is the `width`. For scores with a density
-it is about the square of h. If it is more than `SHARE` of the gap to prove, the worst cells are divided, and the rows
-counted again. Only if this does not help, as with scores of very different sizes, are they sorted after all (`exact`).
-
-Cells are needed only where q and b overlap: from low = max(min q, min b - nu) to high = min(max b, max q + nu). For q
-below that, all t >= nu, and their sum of low - q is all that is needed. The same is true of b above high. For b below
-and q above, all t <= 0. (For pauc, cells go up to max b, since the place of the cut is needed.)
-
-Offsets are whole numbers of small units, so that sums, cells and coefficients are the same to the bit on any number of
-ranks (with weights, up to rounding). The unit is part of the width.
-
-Cost: two passes over the scores, and for c cells a sum of 32 c bytes over ranks and O(c) time, whatever the number of
-rows. Memory: 100 bytes for each cell.
+Cells are needed from max(min q, min b - nu) to min(max b, max q + nu); for pauc up to max b. Offsets in cells are whole
+numbers of small units, so that sums are the same to the bit on any number of ranks. Cost for c cells: two passes over
+the scores, a sum of 32 c bytes over ranks, O(c) time and 100 c bytes of memory.
 """
 
 from __future__ import annotations
@@ -161,10 +149,7 @@ class BinnedLoss(Loss):
 
     @classmethod
     def cost(cls, n_pos: int, n_neg: int, size: int) -> Cost:
-        """Return the cost with a usual number of cells, and the memory of the most, with that of sorting if possible.
-
-        The first steps are those of calling the kernels.
-        """
+        """Return the cost with a usual number of cells, and the memory of the most, perhaps with sorting."""
         n_local, most = (n_pos + n_neg) / size, max(FEWEST, min(MOST, (n_pos + n_neg) / OF_CELL))
         cells = min(most, MOST / 4)
         moved, steps = 0.0 if size == 1 else 64.0 * cells, 1.5e5 + 3.0 * n_local + 15.0 * cells
@@ -257,10 +242,7 @@ class BinnedLoss(Loss):
         """Solve the small problem. Local; the result is the same on every rank."""
 
     def _extremes(self, scores: Floats) -> list[float]:
-        """Return the least and largest score of the positives and of the negatives; inf or NaN if any is not finite.
-
-        Collective.
-        """
+        """Return the least and largest score of each class; inf or NaN if any is not finite. **Collective.**"""
         ends = np.full(4, np.inf)
         if all_finite(scores):
             ends[:] = kernel.extremes(scores, self._kinds)
@@ -269,10 +251,7 @@ class BinnedLoss(Loss):
         return [-low_pos, high_pos, -low_neg, high_neg]
 
     def _cells(self, length: float, nu: float) -> int:
-        """Return the number of cells, a power of two, for a range of this length.
-
-        A density of at most 1 makes an interval of at most size^2 / 4 from cells of this size.
-        """
+        """Return the number of cells, a power of two, for a range of this length."""
         most, size = self._most, 2 * math.sqrt(SHARE * self.target(0.0))
         size = min(size, nu / PER_WIDTH) if nu > 0 else size
         cells = most if size * most <= length else max(length / size, FEWEST, 1.0)
@@ -333,10 +312,7 @@ class BinnedLoss(Loss):
     def _divide(
         self, grid: Grid, fine: NDArray[np.int64] | None, widths: Floats, enough: float
     ) -> NDArray[np.int64] | None:
-        """Return a table of finer cells for `binned_kernels`, (2, coarse cells); None if that is of no use. Local.
-
-        The coarse cells of the largest widths are divided, as many as leave less than `enough` to the others.
-        """
+        """Return a table (2, coarse cells) that divides the widest ones; None if that is of no use. Local."""
         shift = np.full(grid.cells, grid.bits) if fine is None else fine[1]
         of_coarse = widths if fine is None else np.add.reduceat(widths, fine[0])
         order = np.argsort(-of_coarse, kind="stable")
@@ -375,12 +351,9 @@ class RocAreaBins(BinnedLoss, RocAreaRisk):
 
 
 class PaucBins(BinnedLoss, PaucRisk):
-    """The risk of pauc@beta without sorting.
-
-    In addition to the module's docstring: alpha_j depends on the cell alone, too, so that the negatives of the cell
-    where the cut is share what is left of K. The hinges of those with the highest scores exceed the mean of the cell.
-    From the mean of b to the upper edge of the cell, the sum over all q rises by at most the weight of the q in lower
-    cells times that distance, and by the hinges of the q of the same cell at the upper edge.
+    """The risk of pauc@beta without sorting: alpha_j, too, depends on the cell alone. The hinges of the highest
+    negatives of the cell with the cut exceed its mean; from there to its upper edge, the sum rises by at most the
+    weight of the q in lower cells times that distance, and by the hinges of the q of the cell at its upper edge.
     """
 
     exact_class = PaucExchange

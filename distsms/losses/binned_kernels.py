@@ -1,13 +1,9 @@
-"""The compiled loops of `distsms.losses.binned`, which explains what they compute.
-
-The cell of a row follows from its place x alone, which is s - 1 for a positive row and s for a negative one:
+"""The compiled loops of `distsms.losses.binned`. The cell of a row follows from its place x, s - 1 or s, alone:
 
     z = (x - low) scale + 2^bits,  cut off below 0 and above `top`;   coarse cell  z >> bits,  offset  z mod 2^bits
 
-Every step is monotone in x, whatever is rounded, and both passes do the same. With `fine`, the offsets of coarse cell k
-are divided into cells of 2^shift[k] units, the first of which has the number first[k].
-
-kinds : (n_local,) int8 is 1 for a positive row, -1 for a negative one, and 0 for one that is left out.
+With `fine`, coarse cell k is divided into cells of 2^shift[k] units, the first of which has the number first[k]. kinds
+(n_local,) int8 is 1 for a positive row, -1 for a negative one, and 0 for one that is left out.
 """
 
 from __future__ import annotations
@@ -60,10 +56,7 @@ def _units(score, kind, low, scale, bits, top):  # type: ignore[no-untyped-def]
 
 @njit(error_model="numpy", **UNCOUNTED)
 def _find(scores, kinds, start, n, low, scale, bits, top, fine, places, offsets):  # type: ignore[no-untyped-def]
-    """Set the place in a table (2 cells,) of some rows, and their offset within the cell.
-
-    The negative rows of a cell come first. Additions are several times as fast if these are known before them.
-    """
+    """Set the place of some rows in a table (2 cells,), negatives of a cell first, and their offsets in the cells."""
     mask = (1 << bits) - 1
     for i in range(n):
         kind = kinds[start + i]
@@ -78,11 +71,8 @@ def _find(scores, kinds, start, n, low, scale, bits, top, fine, places, offsets)
 
 @njit(error_model="numpy", **UNCOUNTED)
 def count(scores, kinds, low, high, scale, bits, top, fine, buffers, words, counts, sums):  # type: ignore[no-untyped-def]
-    """Count rows and add up their offsets; return the result of `_beyond`.
-
-    fine (2, cells) has first and shift of the coarse cells, or is None. `buffers` (2, CHUNK) is for `_find`, and
-    `words` (2 cells,) for the sums of a block of rows, of which a row changes one; zero before and after. `counts` and
-    `sums` (2 cells,) are outputs, zero before.
+    """Count rows, add up their offsets into `counts` and `sums` (2 cells,), and return the result of `_beyond`;
+    `buffers` (2, CHUNK) and `words` (2 cells,) are working space, zero before and after.
     """
     below = above = 0.0
     places, offsets = buffers[0], buffers[1]
@@ -134,10 +124,9 @@ def look_up(scores, kinds, weights, low, scale, bits, top, fine, table, out):  #
 
 @njit(error_model="numpy")
 def summarize(counts, sums, bits, unit, ends, fine, weight, mean, cell, widths):  # type: ignore[no-untyped-def]
-    """List the cells that are not empty, for the negative and for the positive class; return the lengths of the lists.
-
-    counts and sums (2 cells,) are those of all ranks; `ends` (2, 2) has for each class the places of the cells below
-    and above the range. weight, mean, cell (2, cells) and widths (cells,) are outputs.
+    """List the cells that are not empty for the negative and for the positive class, from the `counts` and `sums` of
+    all ranks; return the lengths of the lists. `ends` (2, 2) has the places of the cells below and above each class's
+    range.
     """
     n_neg = n_pos = coarse = 0
     last = len(widths) - 1

@@ -4,22 +4,13 @@ With z the labelings of the rows that the measure allows, y the true one, and th
 
     R(w) = max(0, max_z [ Delta(z, y) + 1/n sum_i s_i (z_i - y_i) ])
 
-Delta depends only on b, the number of positives that z calls negative, and c, the number of negatives that z calls
-positive. For given b and c, the maximum is attained where z calls the b positives of smallest score negative, and the c
-negatives of largest score positive. With B_b and C_c the sums of these scores,
+Delta depends only on b, the number of positives that z calls negative, and c, that of negatives that it calls positive.
+The maximum for these calls the b lowest positives negative and the c highest negatives positive. With B_b and C_c the
+sums of their scores, R = max(0, max over (b, c) of Delta(b, c) + 2/n (C_c - B_b)), and d = Delta.
 
-    R = max(0, max over (b, c) of  Delta(b, c) + 2/n (C_c - B_b))
-    coefficients  -2/n for each of these positives,  2/n for each of these negatives,      d = Delta.
-
-The outer 0 is the value of the bracket at z = y. F-beta allows every labeling, so y is one of the z. precision@k and
-recall@k allow only labelings with k positives. If k != n+, y is not one of these, and without the 0 the risks would be
-negative at some w. But the 0 also makes them weak: z = y has n+ positives, so R becomes 0 if all scores are shifted up
-(k < n+) or down (k > n+), whatever their order is. These risks are useful only with features that allow no such shift.
-
-The error rate alone has a smoothed risk R_mu here. R_mu would be a maximum over the convex hull of the allowed z, and
-Delta would have to be concave there. F-beta's Delta is neither linear nor concave in z. For k != n+ the hull contains
-both the z with k positives and y. That is the set of the paper's Theorem 7 with one more unknown, the weight of y. So
-neither the algorithm of that theorem nor the D of PRBEP applies.
+precision@k and recall@k allow only labelings with k positives. If k != n+, y is none of these; the outer 0, which keeps
+the risk from being negative, then makes it weak: R becomes 0 if all scores are shifted up (k < n+) or down (k > n+).
+The error rate alone has a smoothed risk here: the other Delta are not concave on the convex hull of the z.
 """
 
 from __future__ import annotations
@@ -39,10 +30,7 @@ from distsms.parallel.communicator import Communicator
 
 
 class FBeta(GatheringLoss):
-    """The risk of F-beta: Delta = 1 - (1 + beta^2) tp / ((1 + beta^2) tp + beta^2 b + c).
-
-    tp = n+ - b is the number of true positives. Delta is 1 where tp = 0.
-    """
+    """The risk of F-beta: Delta = 1 - (1 + beta^2) tp / ((1 + beta^2) tp + beta^2 b + c), with tp = n+ - b."""
 
     family = measures.F_BETA
     nonnegative = True
@@ -78,17 +66,9 @@ def worst_table(low: Floats, high: Floats, beta2: float) -> tuple[float, float, 
     """Return F-beta's risk, exactly, and Delta, b and c (the missed and the false positives) where it is attained.
 
     low (n+,) are 2/n times the positive scores, ascending, and high (n-,) 2/n times the negative ones, descending. O(n-
-    + n+ log n-) time and 8 n- bytes. Let v(b, c) = Delta(b, c) + 2/n (C_c - B_b), the value to be maximized. With tp =
-    n+ - b and D = beta^2 n+ + tp + c, F-beta is (1 + beta^2) tp / D. One more false positive changes v by
-
-        high_c + (1 + beta^2) tp / (D (D + 1))
-
-    Both terms decrease as c grows, also after rounding. So v is concave in c, and the best c is the number of positive
-    changes. Bisection finds it without computing v for all c.
-
-    The maximum loses no digits by cancellation. Only false positives with a score < 0 and missed positives with a score
-    > 0 lower v. In the best table each of these two groups lowers v by at most 1, since without the group Delta would
-    be lower by at most 1. So the absolute values of all terms add up to at most R + 4.
+    + n+ log n-) time. One more false positive changes the value by high_c + (1 + beta^2) tp / (D (D + 1)), D = beta^2
+    n+ + tp + c. Both terms fall as c grows, so bisection finds the best c. No digits are lost: all terms add up to at
+    most R + 4.
     """
     n_pos, n_neg = len(low), len(high)
     tops = np.zeros(n_neg + 1)
@@ -116,32 +96,15 @@ def worst_table(low: Floats, high: Floats, beta2: float) -> tuple[float, float, 
 
 
 class AtK(GatheringLoss):
-    """The risk of a measure of the k rows that z calls positive.
-
-    Delta = 1 - tp / denominator, with tp true positives, b = n+ - tp and c = k - tp.
+    """The risk of a measure of the k rows that z calls positive: Delta = 1 - tp / denominator, b = n+ - tp, c = k - tp.
 
     Delta is linear in z, so the best z calls the k rows of largest q positive, with q_i = s_i - a on P, q_j = s_j on N
     and a = n / (2 denominator). With tau the k-th largest q,
 
         Delta + 2/n (C - B) = 1 - n+ / denominator + 2/n [ sum over N of beta_j (q_j - tau)
-                                                  + sum over P of beta_i (tau - q_i) + (k - n+) tau ]
+                              + sum over P of beta_i (tau - q_i) + (k - n+) tau ]
 
-    with beta_j = 1 for negatives that are called positive, and beta_i = 1 for missed positives. No term of the two sums
-    is negative, so only the last term can lose digits by cancellation. If several rows have q = tau, each of them is
-    called positive with the same weight. This is a convex combination of labelings, and it makes the plane independent
-    of the order of the rows.
-
-    Parameters
-    ----------
-    labels, weights, comm
-        See `Loss`.
-    k : int
-        The number of rows called positive, at most n.
-
-    Raises
-    ------
-    InputError
-        If k > n.
+    where only the last term can lose digits. Rows with q = tau share the rest of k alike, whatever their order.
     """
 
     nonnegative = True
@@ -209,24 +172,13 @@ class RecallAtK(AtK):
 
 
 class ErrorRate(Loss):
-    """The risk of the error rate, Delta = (b + c) / n.
+    """The risk of the error rate, Delta = (b + c) / n, a sum over rows, since each may be labeled either way:
 
-    This risk is a sum over rows: each row may be labeled either way, independently of the others (Joachims 2005,
-    section 5). So the maximum over all labelings is taken term by term, and nothing has to be sorted:
+        R(w) = 2/n sum_i a_i max(0, t_i),   t_i = 1/2 - y_i s_i,   beta_i = clip(t_i / nu, 0, 1)
+        coefficients c_i = -2/n a_i y_i beta_i,   d = 1/n sum_i a_i beta_i,   n the sum of the weights
 
-        R(w) = max_z [ Delta(z, y) + 1/n sum_i s_i (z_i - y_i) ] = 2/n sum_i max(0, t_i),   t_i = 1/2 - y_i s_i
-
-    With weights a_i, sums over rows are sums of a_i times their terms, and n is A.
-
-    This is the hinge loss of the linear SVM in another scale. With u = 2 w, the objective lambda/2 ||w||^2 + R(w)
-    equals the SVM's objective (lambda/4)/2 ||u||^2 + 1/n sum_i max(0, 1 - y_i <u, x_i>). The convex hull of all
-    labelings is the box [0, 1]^n, and Delta is linear on it. So smoothing with the prox term 1/2 ||beta||^2 gives
-    the Huber hinge of width nu = mu n / 2. This is the smoothing of PRBEP without the constraint sum_P beta = sum_N
-    beta.
-
-        beta_i = clip(t_i / nu, 0, 1),   coefficients c_i = -2/n y_i beta_i,   d = 1/n sum_i beta_i.
-
-    An evaluation takes O(n_local) time and one Allreduce of three numbers.
+    This is the hinge loss of the linear SVM in another scale (u = 2 w), with the smoothing of PRBEP but for sum_P beta
+    = sum_N beta. O(n_local) time and one Allreduce of three numbers.
     """
 
     family = measures.ERROR_RATE

@@ -1,8 +1,7 @@
 """The ordering "gather": the root sorts all n margins and finds theta and gamma exactly (JMLR, Algorithms 2, 3 and 4).
 
-This is the reference for every other ordering. Cost of one evaluation: n float64 numbers go to the root and n come
-back, and the root needs O(n log n) time. Whatever the number of ranks, 8 n bytes pass through the root's network link
-in each direction, and about 60 n bytes of its memory are used.
+This is the reference for every other ordering. 8 n bytes go to the root and back, which takes O(n log n) time and about
+60 n bytes of memory.
 """
 
 from __future__ import annotations
@@ -31,10 +30,7 @@ class Solution(NamedTuple):
 
 
 class GatheringLoss(Loss):
-    """A loss that gathers margins on the root, calls `solve` there, and scatters the coefficients back to the ranks.
-
-    On the root, a_pos and a_neg are the weights of all ranks' rows, in the order of the scores of `solve`, or None.
-    """
+    """A loss that gathers margins and weights on the root, calls `solve` there, and scatters the coefficients."""
 
     a_pos: Floats | None = None
     a_neg: Floats | None = None
@@ -61,9 +57,7 @@ class GatheringLoss(Loss):
 
     @abstractmethod
     def solve(self, positive: Floats, negative: Floats, nu: float) -> Solution:
-        """Compute the exact solution from the finite scores of all rows of the classes, in any order. Local, on the
-        root.
-        """
+        """Compute the exact solution from the scores of all rows of the classes, in any order. Local, on the root."""
 
     def evaluate(self, scores: Floats, nu: float) -> LossValue:
         """See `Loss.evaluate`. **Collective.**"""
@@ -97,13 +91,10 @@ def pair_sums(
 ) -> tuple[float, float]:
     """Return the sums of a_i a_j max(0, t_ij) and a_i a_j h(t_ij), h the Huber hinge, over all pairs (Algorithm 4).
 
-    t_ij = x_j - q_i, with q and x sorted in decreasing order. gamma_i is set to sum_j a_j clip(t_ij / nu, 0, 1), or at
-    nu = 0 to the sum of a_j over t_ij > 0. O(n_q + n_x). Both arrays are walked down together. The window of q_i is the
-    set of the x_j with 0 < t_ij < nu.
-
-    The paper keeps the sums of a_j and a_j^2 over the window and computes those of t by subtraction, which loses digits
-    if the scores are large. This function keeps the sums of t and t^2 themselves, and updates them when it moves on to
-    the next q_i. So it loses no precision with scores of size 1e8.
+    t_ij = x_j - q_i, with q and x in decreasing order. gamma_i is set to sum_j a_j clip(t_ij / nu, 0, 1), at nu = 0 to
+    the sum of a_j over t_ij > 0. O(n_q + n_x). The sums of t and t^2 over the window of q_i, the x_j with 0 < t_ij <
+    nu, are kept themselves and updated, not computed by the paper's subtraction, which loses digits if scores are
+    large.
     """
     n_x = len(x)
     inside = 0  # x[:inside] have t > 0
@@ -163,11 +154,9 @@ def pair_sums(
 def root_of_ramps(heads: Floats, nu: float, target: float, weights: Floats | None = None) -> float:
     """Return the smallest tau at which sum_i a_i clip((tau - h_i) / nu, 0, 1) = target (Algorithms 2 and 3). O(n).
 
-    The heads h_i, where the ramps start to rise, ascend; nu > 0, and the target is between 0 and the sum of the
-    weights. The sum is linear between two neighbouring kinks, which are the heads and the tails h_i + nu. The function
-    visits the kinks in ascending order and computes the sum at each of them, until it reaches the target. Then it
-    solves a linear equation on the last interval (equation (32)). Algorithm 2 visits first the kinks of one class and
-    then those of the other. Here the heads of both classes have been sorted together, so that one pass is enough.
+    The heads h_i ascend, nu > 0, and the target is between 0 and the sum of the weights. The sum is computed at the
+    kinks, h_i and h_i + nu, in ascending order until it reaches the target; then a linear equation is solved (equation
+    (32)).
     """
     n = len(heads)
     head = 0

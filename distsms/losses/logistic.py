@@ -1,16 +1,10 @@
 """The logistic loss, as it is and with balanced classes. It is smooth by itself, so R_mu = R at every width nu.
 
-    R(w) = sum_i a_i log(1 + exp(-y_i s_i)),   sum_i a_i = 1
+    R(w) = sum_i a_i log(1 + exp(-m_i)),   m_i = y_i s_i,   sum_i a_i = 1 (balanced: 1/2 in each class)
+    c_i = -a_i y_i sigma(-m_i),    d = R - sum_i c_i s_i = sum_i a_i H(sigma(m_i)),    H the entropy
 
-The a_i are all equal (or as the weights of the rows are), or such that each class has half of the sum. With sigma(t) =
-1 / (1 + exp(-t)) and m_i = y_i s_i, an evaluation at w gives the tangent plane (BMRM, section 3.4)
-
-    c_i = -a_i y_i sigma(-m_i),    d = R - sum_i c_i s_i = sum_i a_i H(sigma(m_i))
-
-where H(q) = -q log q - (1 - q) log(1 - q) is the entropy, which is from 0 to log 2. The terms of both sums are written
-with e = exp(-|m|), which cannot overflow, and no two of them cancel:
-
-    log(1 + exp(-m)) = max(-m, 0) + log(1 + e),    H = |m| e / (1 + e) + log(1 + e)
+Both are written with e = exp(-|m|), without overflow and cancellation: log(1 + exp(-m)) = max(-m, 0) + log(1 + e), and
+H = |m| e / (1 + e) + log(1 + e).
 """
 
 from __future__ import annotations
@@ -33,10 +27,7 @@ BLOCK = 4096
 
 
 class LogisticLoss(Loss):
-    """The logistic loss with some weight for each class; see the module's docstring.
-
-    An evaluation takes O(n_local) time and one Allreduce of two numbers.
-    """
+    """The logistic loss with some weight for each class; O(n_local) time and one Allreduce of two numbers."""
 
     nonnegative = True
 
@@ -113,11 +104,7 @@ def logistic_block(
     log1p: Floats,
     coefficients: Floats,
 ) -> tuple[float, float]:
-    """Write the coefficients of some rows, and return their sums for R and d.
-
-    y is 0 for rows that are left out, of_pos and of_neg are the factors of the weights of a class, and e and log1p are
-    exp(-|s|) and log(1 + exp(-|s|)).
-    """
+    """Write the coefficients of some rows, y 0 if left out; return their sums for R and d. e, log1p: of exp(-|s|)."""
     R = d = 0.0
     for i in range(len(scores)):
         margin = y[i] * scores[i]

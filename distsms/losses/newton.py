@@ -22,11 +22,9 @@ T = TypeVar("T")
 
 
 def rising_root(at: Callable[[float], tuple[Piece, T]], start: float, low: float, high: float) -> tuple[float, T]:
-    """Return a root between `low` and `high`, and what `at` returned there besides the piece. Collective if `at` is.
-
-    Each step goes to the root of the linear piece at the present point. The iteration ends where the value is as small
-    as rounding makes it; from then on a step would change only the last digits. So the root does not depend on `start`,
-    apart from these. The bracket is made smaller in each step. If a step would leave it, it goes to its middle instead.
+    """Return a root between `low` and `high`, and what `at` returned there besides the piece. Collective if `at` is. A
+    step goes to the root of the present linear piece, or to the middle of the bracket if it would leave it. The end is
+    where rounding is all that is left, so that the root does not depend on `start` but in the last digits.
     """
     point, smallest_step = min(max(start, low), high), ROUNDING * (high - low)
     for step in range(STEPS):

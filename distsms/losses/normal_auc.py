@@ -1,20 +1,10 @@
 """The pairwise square, whose minimum has the direction of the best ROCArea by normal theory.
 
-    R(w) = 1/2 mean over the pairs i in P, j in N of (1 - (s_i - s_j))^2 = 1/2 (t^2 + v+ + v-)
-
-where m+ and m- are the means of the scores of each class, v+ and v- their variances, and t = 1 - (m+ - m-). So no pair
-is visited and nothing is sorted. R is smooth by itself. An evaluation at w gives the tangent plane
-
+    R(w) = 1/2 mean over the pairs i in P, j in N of (1 - (s_i - s_j))^2 = 1/2 (t^2 + v+ + v-),   t = 1 - (m+ - m-)
     c_i = a_i / A+ (s_i - m+ - t) on P,    c_j = a_j / A- (s_j - m- + t) on N,    d = t - t^2/2 - (v+ + v-)/2
 
-If the scores of each class have a normal distribution, ROCArea is Phi((m+ - m-) / sqrt(v+ + v-)). With the matrix S of
-both classes' covariances, the minimum is at w = u / (1 + u'(m+ - m-)), u = (S + lambda I)^-1 (m+ - m-), with m+ and m-
-the classes' mean rows. Without lambda, this w maximizes that value.
-
-References
-----------
-Ghanbari, Optimization Algorithms for Machine Learning Problems (2019), chapter 4; Gao, Jin, Zhu & Zhou, One-Pass AUC
-Optimization, ICML 2013.
+with the means m and variances v of the scores of each class. R is smooth by itself, and nothing is sorted. See Ghanbari
+(2019), chapter 4; Gao, Jin, Zhu & Zhou, One-Pass AUC Optimization, ICML 2013; `distsms.training.normal_auc_closed`.
 """
 
 from __future__ import annotations
@@ -31,10 +21,7 @@ from distsms.parallel.communicator import Communicator
 
 
 class NormalAuc(Loss):
-    """The pairwise square; see the module's docstring.
-
-    An evaluation takes O(n_local) time and two Allreduces of six numbers together.
-    """
+    """The pairwise square; an evaluation takes O(n_local) time and two Allreduces of six numbers together."""
 
     family = measures.NORMAL_AUC
     nonnegative = True

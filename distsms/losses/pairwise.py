@@ -1,33 +1,19 @@
 """Sums over all pairs of two classes, of which only one is sorted (JMLR, section 4.2, but not by Algorithm 4).
 
-One class is given by its k sorted values q. The values b of the other class, called points, come in any order. Each
-pair has t = b - q and beta = clip(t / nu, 0, 1). gamma of a value is the sum of beta over all its pairs.
-
-The window of a point b is the q with 0 < t < nu, and F is the number of q with t >= nu. Then
+One class is given by its k sorted values q; the values b of the other class, called points, come in any order. Each
+pair has t = b - q and beta = clip(t / nu, 0, 1). The window of b is the q with 0 < t < nu, and F the weight of the q
+with t >= nu. Then gamma, the sum of beta over the pairs of a value, is
 
     gamma_b = F + 1/nu (sum of t over the window of b)
-    gamma_q = (number of b with t >= nu) + 1/nu (sum of t over the b that have q in their window)
+    gamma_q = (weight of the b with t >= nu) + 1/nu (sum of t over the b that have q in their window)
 
-With weights, every number above is a sum of weights, and every sum has terms that are multiplied by their weights. The
-weights of the smaller class enter through the table, and a point's weight multiplies what the point adds.
+gamma_b changes its slope where b passes a q, or its end q + nu. The table has all these edges in order, with gamma, the
+two sums over pairs, and the slopes up to the next edge. A grid of buckets finds the edge of a point in O(1) expected
+time. gamma_q follows from number and distances of the points of each edge, in one pass over q from the highest down.
 
-As a function of b, gamma_b changes its slope where b passes a value q, and again where b passes its end, q + nu. The
-table has all these edges in order. For each, it has gamma, the two sums over pairs, and the slopes for a point between
-this edge and the next. A point is looked up in a grid of buckets, which takes O(1) expected time, and O(log k) in the
-worst case. Then its gamma and its part of the sums follow from one edge. gamma_q is computed from the number and the
-distances of the points of each edge, in one pass over q, from the highest to the lowest: points join the running sums
-at the last q of their window, and leave the sum of t at its first one, below which their beta is 1.
-
-No digits are lost by cancellation, however large the scores are. The terms are distances, and from edge to edge the
-sums over pairs only have terms added to them, since all of them grow with b. gamma of an edge is computed anew from its
-window whenever the window has no value in common with the one of the last time. So rounding errors do not add up over
-more than the values of a window.
-
-If the table is larger than the caches, the points are brought together by slices of it, unless most of them are in few
-places: where a model ranks well, most negatives are below nearly all positives.
-
-Cost: O(k) for sorted q, O(1) expected for each b. About 190 bytes of memory for each different q. For b there is none,
-or 10 bytes (with weights 18) for each of at most `BATCH` points, or eight for each q if that is more.
+No digits are lost by cancellation, however large the scores are: terms are distances, and running sums begin anew where
+windows have no value in common. If the table is larger than the caches, points are brought together by slices of it.
+Cost: O(k) for sorted q, O(1) expected for each b; 190 bytes of memory for each different q, and little for b.
 """
 
 from __future__ import annotations
@@ -56,10 +42,9 @@ class PairSums(NamedTuple):
 
 
 class SortedClass:
-    """The sorted class, with its table and the `sums` over its pairs so far. Local.
-
-    Call `tabulate`, then `add_points` (any number of times), then `gamma`. The buffers, at first for `capacity` values,
-    are reused in the next evaluation. The constructor compiles the kernels, or loads them.
+    """The sorted class, with its table and the `sums` over its pairs so far: call `tabulate`, then `add_points` any
+    number of times, then `gamma`. Buffers, at first for `capacity` values, are reused; the constructor loads the
+    kernels. Local.
     """
 
     def __init__(self, capacity: int, weighted: bool = False) -> None:
@@ -86,11 +71,7 @@ class SortedClass:
         out: Floats,
         weights: Floats | None = None,
     ) -> None:
-        """Add the points b = offset + sign scores[row] of the given rows, and set out[row] = factor gamma_b.
-
-        With `weights`, the point has the weight weights[row], and out[row] is multiplied by it. The pairs of the points
-        with all q are added to `sums`. O(1) expected time for each point.
-        """
+        """Add the points b = offset + sign scores[row], weighted, and set out[row] = factor gamma_b. O(1) each."""
         slices = kernel.BUCKETS * self._m // kernel.SLICE + 1
         if slices <= HELD or len(rows) < self._d or self._is_in_few_places(scores, rows, sign, offset):
             slices = 1
@@ -107,19 +88,12 @@ class SortedClass:
         return np.sum(np.sort(np.bincount(places))[-PLACES:]) >= MOST_OF_THEM * len(sample)
 
     def gamma(self) -> Floats:
-        """Return gamma (d,) of each different q, increasing in q, over the points added so far. O(d).
-
-        The array is a buffer that the next call overwrites.
-        """
+        """Return gamma (d,) of each different q, increasing, over the points so far, in a reused buffer. O(d)."""
         kernel.walk(self._nu, self._d, self._table)
         return self._table.gamma[: self._d]
 
     def write_gamma(
         self, gamma: Floats, q: Floats, rows: NDArray[Any], factor: float, out: Floats, weights: Floats | None = None
     ) -> None:
-        """Write factor times gamma of values q (m,), which increase, to their rows in `out`, times the weight of the
-        row.
-
-        gamma (d,) is the result of `gamma`, or its sum over ranks. O(d + m).
-        """
+        """Write factor times `gamma`, or its sum over ranks, of increasing q (m,) to their rows in `out`. O(d + m)."""
         kernel.write_gamma(self._table.value, gamma, q, rows, factor, weights, out)

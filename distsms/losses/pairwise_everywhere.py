@@ -1,8 +1,6 @@
-"""Sums over pairs where every rank sorts the whole of one class, and pairs it with its own rows of the other class.
-
-The values q and the points b are those of `distsms.losses.pairwise`. Each rank sends its q to all ranks. Every rank
-sorts all q and pairs them with its own b. Then the sums are added over ranks. With k values q, a rank sends 8 k (1 +
-1/P) bytes and receives 16 k; with weights, 8 k more of each. O(k log P + n/P) time, 240 k bytes of memory.
+"""Sums over pairs (`distsms.losses.pairwise`) where every rank sorts all q, and pairs them with its own rows b of the
+other class. With k values q, a rank receives 16 k bytes, with weights 24 k; O(k log P + n/P) time, 240 k bytes of
+memory.
 """
 
 from __future__ import annotations
@@ -19,11 +17,9 @@ from distsms.parallel.communicator import Communicator
 
 
 class WholeClass:
-    """The sorted class on every rank. In an evaluation, call `tabulate`, `add_points` and `total`, then `write`.
-
-    Construction is **collective**. `rows` (m,) are this rank's rows of the class, and later the same in the order of
-    the last evaluation's values, which makes the next sort faster. `q` (m,), their values, is to be set before
-    `tabulate`, which sorts both. With `other`, the table of that class is used, which then forgets its points.
+    """The sorted class on every rank: call `tabulate`, `add_points` and `total`, then `write`. Construction is
+    **collective**. `rows` (m,) are this rank's rows of the class, kept in the order of the last values `q` (m,), which
+    are to be set before `tabulate`. With `other`, the table of that class is used, which then forgets its points.
     """
 
     def __init__(
@@ -46,11 +42,7 @@ class WholeClass:
         return self._table.sums
 
     def tabulate(self, finite: bool, nu: float) -> bool:
-        """Sort all ranks' values, and forget all points. **Collective.**
-
-        Returns whether all margins of all ranks are finite; `finite` says it of this rank's. If not, the evaluation
-        ends here.
-        """
+        """Sort all ranks' values, forget all points; return whether all ranks' margins are finite. **Collective.**"""
         self.rows = sort_with_rows(self.q, self.rows)
         # Each rank adds one number that says whether all its margins are finite. If so, the number is -inf, which comes
         # first after sorting; if not, it is NaN, which comes last.

@@ -39,11 +39,8 @@ ENTER, ENTER_T, LEAVE, LEAVE_T, PASS = BETA, WINDOW, HUBER, HINGE, BELOW
 
 
 class Table(NamedTuple):
-    """The edges of the d different values of q, in increasing order. The arrays may be longer than needed.
-
-    Each value has an edge where it is, and one at its end, where t reaches nu; at nu = 0 these are the same. Between
-    two edges, gamma of a point is a linear function of b, and the sum of its Huber hinges a quadratic one. Each point
-    reads and changes one edge at an unpredictable place, which is rarely in the cache; so an edge fills a cache line.
+    """The edges of the d different values of q in increasing order, in arrays that may be longer: one where a value is,
+    and one at its end. A point reads and changes one edge at an unpredictable place, so an edge fills a cache line.
     """
 
     value: Floats  # (d + 2,): -inf, the d values, inf; so value i is value[i + 1]
@@ -157,11 +154,7 @@ def tabulate(q: Floats, weights: Floats | None, nu: float, table: Table) -> tupl
 
 @njit(inline="always", error_model="numpy")
 def _set_grid(value, nu, d, m, grid):  # type: ignore[no-untyped-def]
-    """Place the buckets of m edges.
-
-    The lowest 1/128 of the values gets the first m buckets, since most b are in their range. The highest 1/128 shares
-    the last bucket. So outliers do not make the other buckets wide.
-    """
+    """Place the buckets of m edges: m for the lowest 127/128 of the values' range, one for the outliers above."""
     trim = d >> 7
     base, end = value[trim + 1], value[d - trim] + nu
     below, above = m / (base - value[1]) if trim else 0.0, (BUCKETS - 1) * m / (end - base) if end > base else 0.0
@@ -171,11 +164,7 @@ def _set_grid(value, nu, d, m, grid):  # type: ignore[no-untyped-def]
 
 @njit(inline="always")
 def _bucket(x: float, m: int, below: float, above: float) -> int:
-    """Return the number of the bucket that contains a number, given its distance x from the end of the first m buckets.
-
-    There are `below` buckets per unit where x < 0, and `above` elsewhere. What is beyond the range of the buckets
-    belongs to the nearest one. A larger number is never in a lower bucket, whatever is rounded.
-    """
+    """Return the bucket of a number at x from the end of the first m, monotonously: `below` or `above` per unit."""
     x = m + x * (below if x < 0.0 else above)
     x = x if x > 0.0 else 0.0
     top = BUCKETS * m - 1.0
@@ -184,10 +173,7 @@ def _bucket(x: float, m: int, below: float, above: float) -> int:
 
 @njit(error_model="numpy")
 def add_points(scores, rows, weights, sign, offset, nu, m, table, factor, out, buffers):  # type: ignore[no-untyped-def]
-    """Add points to the table and to the sums; see `pairwise.SortedClass.add_points`.
-
-    Returns the sums over all pairs of max(0, t), of its Huber hinge, and of beta.
-    """
+    """Add points to the table; return the sums over all pairs of max(0, t), of its Huber hinge, and of beta."""
     if len(buffers.slice_of) > 0:
         return _add_by_slices(scores, rows, weights, sign, offset, nu, m, table, factor, out, buffers)
     lowest, hinge_sum, huber_sum, beta_sum = table.edges[0, START], 0.0, 0.0, 0.0
@@ -212,11 +198,7 @@ def add_points(scores, rows, weights, sign, offset, nu, m, table, factor, out, b
 
 @njit(error_model="numpy")
 def _add_by_slices(scores, rows, weights, sign, offset, nu, m, table, factor, out, buffers):  # type: ignore[no-untyped-def]
-    """Do what `add_points` does where the table is larger than the caches.
-
-    The points of a batch are brought together by slices of the table, so that each slice is in the caches while its
-    points are processed.
-    """
+    """Do what `add_points` does for a table larger than the caches: points are brought together by slices of it."""
     grid, lowest, hinge_sum, huber_sum, beta_sum = table.grid, table.edges[0, START], 0.0, 0.0, 0.0
     base, below, above = grid[0], grid[1], grid[2]
     points, point_weights, slice_of, ends = buffers.points, buffers.weights, buffers.slice_of, buffers.ends
@@ -253,10 +235,7 @@ def _add_by_slices(scores, rows, weights, sign, offset, nu, m, table, factor, ou
 
 @njit(error_model="numpy")
 def _pair(points, weights, nu, m, table, factor):  # type: ignore[no-untyped-def]
-    """Add points, each above the lowest q, and replace each by factor gamma_b (and its weight).
-
-    The loop calls no functions with arrays, since Numba counts references to every array that is passed to one.
-    """
+    """Add points, each above the lowest q, and replace each by factor gamma_b (and its weight)."""
     edges, first, grid = table.edges, table.first, table.grid
     base, below, above = grid[0], grid[1], grid[2]
     width = nu if nu > 0.0 else 1.0
@@ -291,10 +270,7 @@ def _pair(points, weights, nu, m, table, factor):  # type: ignore[no-untyped-def
 
 @njit(error_model="numpy")
 def walk(nu: float, d: int, table: Table) -> None:
-    """Compute gamma of each value, from the highest to the lowest.
-
-    As in `distsms.losses.gather.pair_sums`, the sum of t over the window is updated from one value to the next.
-    """
+    """Compute gamma of each value, from the highest to the lowest, as `distsms.losses.gather.pair_sums`."""
     full = inside = t_sum = 0.0
     value, edges, gamma = table.value, table.edges, table.gamma
     if nu == 0.0:
@@ -320,11 +296,7 @@ def walk(nu: float, d: int, table: Table) -> None:
 
 @njit(error_model="numpy")
 def _sum_by_values(d: int, table: Table) -> None:
-    """Add up the points of edges by the values at which their windows begin and end; see ENTER and so on.
-
-    The window of the points of an edge is the values j to i - 1. Each sum is written again with each of its terms, and
-    what the edge had there is no longer needed.
-    """
+    """Add up the points of edges by the values of their windows (see ENTER), in place of what the edges had."""
     value, edges, is_value = table.value, table.edges, table.is_value
     i = j = 0
     enter = enter_t = leave = leave_t = passed = 0.0
@@ -354,10 +326,8 @@ def write_gamma(value, gamma, q, rows, factor, weights, out):  # type: ignore[no
 
 @njit()
 def divide(scores, rows, sign, offset, cut, below, above):  # type: ignore[no-untyped-def]
-    """List the rows with offset + sign score <= cut in `below`, and the others in `above`.
-
-    Returns the lengths of both lists; the second is as long as `above` if more rows are above than fit into it. A row
-    is written to both without a branch, and kept in one, so each list needs one more place.
+    """List the rows with offset + sign score <= cut in `below`, the others in `above`; return both lengths, the second
+    at most that of `above`. Rows are written to both without a branch, so each list needs one more place.
     """
     n_below = n_above = 0
     for i in range(len(rows)):

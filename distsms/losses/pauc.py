@@ -1,27 +1,21 @@
 """pauc@beta, the area under the ROC curve up to a false positive rate of beta (Narasimhan and Agarwal 2013).
 
-With K = beta A-, and t_ij = 1 - (s_i - s_j) of ROCArea, the risk counts the pairs with the negatives of highest score
-whose total weight is K:
+With K = beta A-, and t_ij = 1 - (s_i - s_j), the risk counts the pairs with the highest negatives of total weight K:
 
     R(w) = 1/(A+ K) max { sum_ij a_i a_j beta_ij t_ij :  0 <= beta_ij <= alpha_j <= 1,  sum_j a_j alpha_j <= K }
 
-K = A- is ROCArea. If K is at most the weight of the highest negative, only this negative counts (TopPush). Smoothed by
-the prox term 1/2 sum_ij a_i a_j beta_ij^2, with nu = mu A+ K and q_i = s_i - 1, the maximum is at
+Smoothed by 1/2 sum_ij a_i a_j beta_ij^2, with nu = mu A+ K and q_i = s_i - 1, the maximum is at
 
     beta_ij = clip((s_j - max(q_i, x)) / nu, 0, 1),   x the root of  sum_j a_j clip((s_j - x) / nu, 0, 1) = K
 
-So beta is that of ROCArea with the values q of the positives clamped from below at x. With gamma_i = sum_j a_j beta_ij
-and gamma_j = sum_i a_i beta_ij,
+so beta is that of ROCArea with the q of the positives clamped from below at x. With its row sums gamma,
 
     R_mu = 1/(A+ K) [ sum_ij a_i a_j h(s_j - max(q_i, x)) + K sum_i a_i (x - q_i)_+ ],   h the Huber hinge of width nu
     coefficients  c_i = -a_i gamma_i / (A+ K),  c_j = a_j gamma_j / (A+ K),      d = 1/(A+ K) sum_ij a_i a_j beta_ij.
 
-At nu = 0, x is x0, the largest score for which the negatives with s_j >= x0 have a weight of at least K. Then R is
-given by the same formula, with the hinge. Negatives with s_j = x0 share what is left of K, in the pairs with q_i <= x0.
-
-Because of the definition of x0, the root x is from x0 - nu to x0. Therefore, this module measures scores from x0 and
-finds delta = x - x0. So a width that is far smaller than the scores costs no digits. If rounding makes the sum of a_j
-alpha_j larger than K, all beta are divided by the excess, since the plane is a lower bound only if it is at most K.
+At nu = 0, x is x0, the largest score from which on the negatives weigh at least K; those at x0 share what is left of K.
+x is from x0 - nu to x0, so scores are measured from x0, and delta = x - x0 is computed, which loses no digits. If
+rounding makes the sum of a_j alpha_j larger than K, all beta are divided by the excess: the plane stays a lower bound.
 """
 
 from __future__ import annotations
@@ -41,11 +35,8 @@ from distsms.parallel.communicator import Communicator
 
 
 class PaucRisk(RocAreaRisk):
-    """The risk of pauc@beta, independent of how it is computed; see the module's docstring.
-
-    R(0) = 1, kappa = 1/2 and the paper's width are those of ROCArea, which is pauc@1: m is A+ K here, where K = beta A-
-    is the weight of the negatives that count. The sum of beta^2 is at most m, since 0 <= beta_ij <= alpha_j <= 1, so D
-    = m / 2.
+    """The risk of pauc@beta, independent of how it is computed. R(0), kappa and the paper's width are those of ROCArea
+    with m = A+ K, since the sum of beta^2 is at most m, so D = m / 2.
     """
 
     family = measures.PAUC

@@ -1,27 +1,17 @@
-"""The risk of pauc@beta without gathering: only positives are sorted, by every rank.
+"""The risk of pauc@beta without gathering: only positives are sorted, by every rank. With the letters of `pauc`:
 
-The letters are those of `distsms.losses.pauc`. An evaluation has these steps:
+1. The ranks find x0 together, near the last one (`distsms.parallel.position_search`).
+2. One pass over the local rows lists the negatives from x0 - nu on. All others have alpha = 0.
+3. Newton's method finds delta = x - x0 on these (`distsms.losses.newton`), near the last delta / nu.
+4. The sums over their pairs with the clamped positives are those of `distsms.losses.pairwise_everywhere`.
 
-1. The ranks find x0 together (`distsms.parallel.position_search`). The search starts near the last x0.
-2. One pass over the local rows lists the negatives from x0 - nu on. All others have alpha = 0, and are not looked at
-   again.
-3. Newton's method finds delta = x - x0 on the listed rows (`distsms.losses.newton`). It starts at the last delta / nu.
-4. The sums over pairs of the listed negatives with the clamped positives are those of ROCArea:
-   `distsms.losses.pairwise_everywhere`.
-
-x0 is the score of a row, and delta is the root up to rounding. Neither depends on where its search began, apart from
-the last digits. So a run that is resumed, and begins its searches without earlier roots, continues in the same way.
-
-The table of the positives serves for R_mu and for the exact R. With u = s_j - x0, q measured from x0, and W the weight
-of the negatives with u > 0,
+The table of the positives serves for R, too. With u = s_j - x0, q from x0 on, and W the weight of u > 0,
 
     A+ K R = sum over u > 0 of a_i a_j (u - max(q_i, delta))_+  +  (K - W) C  +  K sum_i a_i (delta - q_i)_+,
-    C = sum_i a_i (-max(q_i, delta))_+
+    C = sum_i a_i (-max(q_i, delta))_+,   where no term is negative.
 
-since max(q_i, 0) = max(q_i, delta) + (-max(q_i, delta))_+. No term is negative, so no digits are lost by cancellation.
-
-Cost: a pass over the rows for each of the steps 1 and 2, a few Allreduces of at most 12 KiB for the steps 1 and 3, and
-what ROCArea costs with the listed negatives for step 4. 7 bytes for each local row, and the tables of step 4.
+Cost: a pass over the rows for steps 1 and 2 each, a few Allreduces of at most 12 KiB, and what ROCArea costs with the
+listed negatives; 7 bytes for each local row.
 """
 
 from __future__ import annotations
@@ -138,10 +128,7 @@ class PaucExchange(PaucRisk):
         return hinge + (self.K - head.W) * below_x0 + self.K * below_x, huber + self.K * below_x, beta
 
     def _share_tie(self, head: Head, low: float, factor: float, out: Floats) -> float:
-        """Set the coefficients of the negatives at x0, at nu = 0, and return the sum of their beta. Local.
-
-        low : the weight of the positives with q <= x0, on all ranks.
-        """
+        """Set the coefficients of the negatives at x0, at nu = 0, and return their sum of beta. Local."""
         of_tied = 1.0 if self.weights is None else self.weights[head.between]
         out[head.between] = factor * head.share * low * of_tied
         return low * (head.alpha - head.W)
@@ -149,9 +136,8 @@ class PaucExchange(PaucRisk):
 
 @njit(fastmath={"reassoc", "nsz"})
 def _mark(scores, kinds, weights, x0, nu, marks):  # type: ignore[no-untyped-def]
-    """Mark the negatives of a block with s > x0 by 1, and those with x0 - nu <= s <= x0 by 2.
-
-    Returns how many they are, the weight of the negatives with s > x0, and that of the negatives with s = x0.
+    """Mark negatives with s > x0 by 1, those from x0 - nu on by 2; return their number, and the weights of s > x0, s =
+    x0.
     """
     some = above = tied = 0
     for j in range(len(scores)):
@@ -167,11 +153,9 @@ def _mark(scores, kinds, weights, x0, nu, marks):  # type: ignore[no-untyped-def
 
 @njit()
 def _list_head(scores, kinds, weights, x0, nu, listed):  # type: ignore[no-untyped-def]
-    """List the negatives with s > x0 from the front of `listed`, and those with x0 - nu <= s <= x0 from its back.
-
-    Returns the lengths of both lists, the weight of the first, and the weight of the negatives with s = x0. The rows
-    are processed in blocks, since most blocks have no such rows if K is small. `listed` has two more places than there
-    are negatives, since rows are written without a branch and kept or not afterwards.
+    """List the negatives with s > x0 from the front of `listed`, those with x0 - nu <= s <= x0 from its back. Return
+    both lengths, and the weights of s > x0 and of s = x0. Without branches, `listed` needs two more places than
+    negatives.
     """
     marks = np.empty(BLOCK, np.uint8)
     n_above, n_between, last = 0, 0, len(listed) - 1
@@ -199,11 +183,7 @@ def _distance(score, x0, delta):  # type: ignore[no-untyped-def]
 
 @njit(error_model="numpy", fastmath={"reassoc", "nsz"})
 def _piece(scores, rows, weights, x0, delta, nu):  # type: ignore[no-untyped-def]
-    """Return the linear piece of sum_j a_j alpha_j at delta.
-
-    With t = s_j - x0 - delta, these are the weight of the rows with t >= nu, and, over the rows with 0 < t < nu, their
-    weight and the sum of a t.
-    """
+    """Return the linear piece of sum_j a_j alpha_j at delta: the weight of t >= nu; weight and sum of 0 < t < nu."""
     full = inside = t_sum = 0.0
     for j in range(len(rows)):
         row = rows[j]
@@ -217,10 +197,7 @@ def _piece(scores, rows, weights, x0, delta, nu):  # type: ignore[no-untyped-def
 
 @njit()
 def _clamp(scores, rows, weights, x0, delta, q):  # type: ignore[no-untyped-def]
-    """Set q (m,) to max(q_i, delta), with q_i = s_i - 1 - x0 of the rows.
-
-    Returns the sums of a_i (delta - q_i)_+ and of a_i (-max(q_i, delta))_+, and the weight of the rows with q_i <= 0.
-    """
+    """Set q (m,) to max(q_i, delta); return the sums of (delta - q_i)_+, (-max(q_i, delta))_+, and q_i <= 0."""
     below_x = below_x0 = low = 0.0
     for j in range(len(rows)):
         place, a = (scores[rows[j]] - x0) - 1.0, weight_of(weights, rows[j])

@@ -1,24 +1,14 @@
 """PRBEP, the precision/recall break-even point (JMLR, equations (3) and (4), sections 3.1 and 4.1).
 
-The letters are those of `distsms.losses.base`.
+R(w) = max_z [ Delta(z, y) + 1/n sum_i s_i (z_i - y_i) ], z any labeling with n+ positives, Delta = b/n+ for b missed
+ones. In units of the margins, with tau = -n theta+ / 2 (Theorem 7), nu = mu n / 2 and a = n / (2 n+):
 
-    R(w) = max_z [ Delta(z, y) + 1/n sum_i s_i (z_i - y_i) ]
-
-z is any labeling with n+ positives. If it calls b positives negative, it also calls b negatives positive, and Delta =
-b/n+. In units of the margins, with tau = -n theta+ / 2 (Theorem 7), nu = mu n / 2 and a = n / (2 n+):
-
-    t_i = tau - s_i on P,  t_j = s_j + a - tau on N,  beta = clip(t / nu, 0, 1)
-    tau is the number for which sum_P beta = sum_N beta
-
-With weights a_i, the prox term is 1/2 sum_i a_i beta_i^2, every sum over rows is a sum of a_i times its terms, n+ and n
-are A+ and A, and the coefficients are multiplied by a_i.
-
+    t_i = tau - s_i on P,  t_j = s_j + a - tau on N,  beta = clip(t / nu, 0, 1),  tau such that sum_P beta = sum_N beta
     R_mu = 2/n (sum of the Huber hinges of t),    R = the minimum over tau of the same sum at nu = 0
+    coefficients  c_i = -2/n beta_i on P,  c_j = 2/n beta_j on N,      d = 1/n+ sum_P beta
 
-    coefficients  c_i = -2/n beta_i on P,  c_j = 2/n beta_j on N,      d = 1/n+ sum_P beta.
-
-At nu = 0, beta is 1 where t > 0 and 0 where t < 0. The rows with t = 0 get the common value for which the two sums are
-equal. No term of R and R_mu is negative, so no digits are lost by cancellation, however large the margins are.
+With weights, all sums are of a_i times their terms, and n+ and n are A+ and A. At nu = 0, rows with t = 0 get the
+common beta for which both sums are equal. No term is negative, so no digits are lost, however large the margins are.
 """
 
 from __future__ import annotations
@@ -47,11 +37,7 @@ class PrbepRisk(Loss):
         return self.A / (2.0 * self.A_pos)
 
     def smoothing_cost(self) -> float:
-        """Return mu D / nu = 2/n min(n+, n-).
-
-        On the feasible set sum_P beta = sum_N beta <= min(n+, n-) and 0 <= beta <= 1, so 1/2 ||beta||^2 is at most
-        min(n+, n-).
-        """
+        """Return mu D / nu = 2/n min(n+, n-), since sum_P beta = sum_N beta <= min(n+, n-) bounds 1/2 ||beta||^2."""
         return 2.0 * min(self.A_pos, self.A_neg) / self.A
 
     def at_zero(self) -> float:
@@ -66,10 +52,7 @@ class PrbepRisk(Loss):
     def risks(
         self, balance: Balance, corrections: tuple[Correction, Correction], nu: float
     ) -> tuple[float, float, float]:
-        """Return R, R_mu and d.
-
-        R_mu is computed before the corrections, since `balancing_corrections` changes it by less than rounding does.
-        """
+        """Return R, R_mu before the corrections, which change it by less than rounding does, and d."""
         R, R_mu = (2.0 / self.A * total for total in (balance.hinge, balance.huber))
         return R, R_mu if nu > 0 else R, corrections[0].total(balance.pos) / self.A_pos
 
@@ -98,10 +81,7 @@ class Balance(NamedTuple):
 
 
 class Correction(NamedTuple):
-    """A small change of beta in one class.
-
-    For rows near the kink, beta becomes scale * (beta + share * (goal - beta)); for the others, scale * beta.
-    """
+    """A change of beta in one class: near the kink to scale * (beta + share * (goal - beta)), else to scale * beta."""
 
     share: float
     goal: float
@@ -112,26 +92,17 @@ class Correction(NamedTuple):
         return self.scale * (side.total + self.share * (self.goal * side.near - side.near_total))
 
     def apply(self, beta: Floats, near: NDArray[np.bool_]) -> Floats:
-        """Return beta (n_class,) of the rows of this class after the change; `near` says which of them are near the
-        kink.
-        """
+        """Return beta (n_class,) of the class's rows after the change; `near`: those near the kink."""
         return self.scale * np.where(near, beta + self.share * (self.goal - beta), beta)
 
 
 def near_kink(tau: float, nu: float) -> float:
-    """Return the largest |t| of the rows that count as near the kink.
-
-    These are all rows whose beta may change when tau changes by its rounding error.
-    """
+    """Return the largest |t| of the rows whose beta may change when tau changes by its rounding error."""
     return nu + 8 * float(np.spacing(abs(tau))) if nu > 0 else 0.0
 
 
 def refine(tau: float, nu: float, sums_at: Callable[[float], Balance]) -> tuple[float, Balance]:
-    """Improve tau by up to three Newton steps, which remove the rounding errors of finding it, and return it and its
-    sums.
-
-    `sums_at` returns the sums of both classes at a tau. It may be collective; then `refine` is, too.
-    """
+    """Return tau after up to three Newton steps, and `sums_at` it, the sums of both classes."""
     best = sums_at(tau)
     for _ in range(3):
         if abs(best.excess) <= 1e-12 * best.pos.total or best.interior == 0:
@@ -145,12 +116,7 @@ def refine(tau: float, nu: float, sums_at: Callable[[float], Balance]) -> tuple[
 
 
 def balancing_corrections(pos: ClassSums, neg: ClassSums) -> tuple[Correction, Correction]:
-    """Return the changes of beta in P and in N that make sum_P beta = sum_N beta in spite of rounding errors in tau.
-
-    The plane is a lower bound only if beta satisfies this equation. Only beta of the rows near the kink changes, so the
-    objective hardly does. If nu is smaller than the rounding errors of the scores, these are the rows whose t is zero
-    within rounding; then the equation may hold for no tau, and only this correction makes it hold.
-    """
+    """Return the small changes of beta that make sum_P beta = sum_N beta in spite of rounding: else no lower bound."""
     excess = pos.total - neg.total
     falling, rising = (pos, neg) if excess > 0 else (neg, pos)
     room = falling.near_total + (rising.near - rising.near_total)

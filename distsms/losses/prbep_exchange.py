@@ -1,22 +1,13 @@
-"""The PRBEP risk without gathering or sorting the margins (JMLR, section 4.1).
+"""The PRBEP risk without gathering or sorting the margins (JMLR, section 4.1), with the letters of
+`distsms.losses.prbep`.
 
-The letters are those of `distsms.losses.prbep`. Let u_i = tau0 - s_i on P and u_j = s_j + a - tau0 on N, where tau0 is
-the minimizing tau of the exact risk R: without weights, the n- -th smallest of the numbers s_i (on P) and s_j + a (on
-N). With delta = tau - tau0, t = u + delta on P and t = u - delta on N. The excess sum_P beta - sum_N beta is at least 0
-at delta = nu and at most 0 at delta = -nu, since then the rows on one side of tau0 have beta = 1 and those on the other
-side beta = 0. So the root is between.
+Let u_i = tau0 - s_i on P and u_j = s_j + a - tau0 on N, tau0 the minimizing tau of R: the position of a row. With delta
+= tau - tau0, which is from -nu to nu, t = u + delta on P and u - delta on N. The ranks find tau0 near the last one
+(`distsms.parallel.position_search`), and then delta by Newton's method (`distsms.losses.newton`), whose last step also
+has all sums for R, R_mu and d. Neither depends on where its search began, but in the last digits.
 
-The ranks find tau0 (`distsms.parallel.position_search`), near the last one. Then they find delta by Newton's method
-(`distsms.losses.newton`), which starts at the last delta / nu. Each step computes all sums that are needed, so those of
-the last step give R, R_mu and d. tau0 is the position of a row, and delta is the root up to rounding. So neither
-depends on where its search began, apart from the last digits, and a run that is resumed continues in the same way.
-
-Cost of one evaluation, for any n:
-
-- Communication: two or three small Allreduces and an Allgather of at most 16 KiB for tau0, or a few Allreduces of 12
-  KiB if it has moved far; and one of 72 bytes for each step of Newton's method, of which there are two to five.
-- Passes over the local rows: two or three for tau0, one for each step, and one that writes the coefficients.
-- Memory in addition to the scores and coefficients: 3 n_local bytes and 64 KiB on every rank.
+Cost for any n: some small Allreduces and an Allgather of at most 16 KiB for tau0, and 72 bytes for each of two to five
+Newton steps; a pass over the local rows for each, two or three for tau0, and one for the coefficients; 3 n_local bytes.
 """
 
 from __future__ import annotations
@@ -108,10 +99,7 @@ def _ramp(t, nu):  # type: ignore[no-untyped-def]
 
 @njit(error_model="numpy", fastmath={"reassoc", "nsz"})
 def _sums(scores, kinds, weights, shift, tau0, delta, nu):  # type: ignore[no-untyped-def]
-    """Return this rank's contribution to a `Balance` as its nine numbers, in their order.
-
-    The rows near the kink are those with |t| <= nu.
-    """
+    """Return this rank's part of a `Balance` as its nine numbers; rows near the kink are those with |t| <= nu."""
     pos = pos_near = pos_near_total = neg = neg_near = neg_near_total = interior = huber = hinge = 0.0
     for i in range(len(scores)):
         kind = kinds[i]
@@ -138,10 +126,7 @@ def _sums(scores, kinds, weights, shift, tau0, delta, nu):  # type: ignore[no-un
 def _coefficients(  # type: ignore[no-untyped-def]
     scores, kinds, weights, shift, tau0, delta, nu, share_pos, goal_pos, scale_pos, share_neg, goal_neg, scale_neg, out
 ):
-    """Set out (n_local,) to the coefficients: beta after the correction of each row's class.
-
-    share, goal, scale : the `Correction` of P and of N, where scale also has the factor -2/A or 2/A.
-    """
+    """Set out (n_local,) to the coefficients by the `Correction` of both classes; scale includes the factor 2/A."""
     for i in range(len(scores)):
         kind = kinds[i]
         t = _hinge_argument(_distance(tau0, scores[i], kind, shift), kind, delta)

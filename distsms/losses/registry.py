@@ -1,8 +1,6 @@
-"""The loss of each measure and ordering; `distsms.base.measures` names their classes.
-
-An ordering is a way to compare the scores of rows that are on different ranks. "gather" collects all scores on the root
-and sorts them there. "exchange" leaves the rows on their ranks, and the ranks exchange what the comparison needs.
-"bins" counts rows by score in place of sorting, and encloses R in a small interval.
+"""The loss of each measure and ordering. "gather" sorts all scores on the root; "exchange" leaves rows on their ranks,
+which exchange what comparisons need; "bins" counts rows by score, and encloses R. `distsms.base.measures` names the
+classes.
 """
 
 from __future__ import annotations
@@ -57,23 +55,9 @@ def make_loss(
     comm: Communicator,
     groups: NDArray[np.uint64] | None = None,
 ) -> Loss:
-    """Build the loss of this rank's rows. **Collective.**
-
-    Parameters
-    ----------
-    measure : str or Measure
-        Such as "precision@100".
-    ordering : str
-        "gather", "exchange" or "bins". The value "auto" is not allowed here; `choose_ordering` replaces it.
-    labels, weights, comm
-        See `Loss`.
-    groups : (n_local,) uint64, optional
-        The key of each row's group, for measures within groups.
-
-    Raises
-    ------
-    InputError
-        If a class has no rows, there are fewer than k rows, or a measure within groups gets no groups.
+    """Build the loss of this rank's rows, see `Loss`, for an ordering but "auto"; `groups` (n_local,) uint64 are the
+    keys of rows for measures within groups. **Collective.** Raises InputError as `Loss`, or without groups that are
+    needed.
     """
     measure = Measure.parse(measure)
     if not measure.within_groups:
@@ -86,11 +70,7 @@ def make_loss(
 
 
 def choose_ordering(ordering: str, measure: str | Measure, n_pos: int, n_neg: int, size: int) -> tuple[str, str]:
-    """Return the ordering, and the reason in words; "auto" means the one that is cheapest on `size` ranks. Local.
-
-    The costs are those of `Loss.cost`, with one nanosecond for each byte and for each step, which is about the speed of
-    a network of 10 Gbit/s and of a compiled loop. The costs of the orderings differ by orders of magnitude.
-    """
+    """Return the ordering, for "auto" the cheapest on `size` ranks by `Loss.cost`, and the reason in words. Local."""
     if ordering != "auto":
         return ordering, "as asked for"
     family = Measure.parse(measure).family

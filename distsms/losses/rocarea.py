@@ -2,9 +2,8 @@
 
     R(w) = 1/m sum_{i in P, j in N} a_i a_j max(0, t_ij),   t_ij = 1 - (s_i - s_j),   m = A+ A-
 
-In units of the margins, the smoothed risk replaces max(0, t) by the Huber hinge of width nu = mu m, whose derivative is
-the paper's beta_ij = clip(t_ij / nu, 0, 1). Only its row sums are needed, gamma_i = sum_j a_j beta_ij and gamma_j =
-sum_i a_i beta_ij (at nu = 0 they are sums over the pairs with t_ij > 0):
+R_mu has the Huber hinge of width nu = mu m in place of max(0, t), with beta_ij = clip(t_ij / nu, 0, 1). Of these, only
+gamma_i = sum_j a_j beta_ij and gamma_j = sum_i a_i beta_ij are needed (at nu = 0 sums over t_ij > 0):
 
     coefficients  c_i = -a_i gamma_i / m on P,  c_j = a_j gamma_j / m on N,      d = 1/m sum_ij a_i a_j beta_ij.
 """

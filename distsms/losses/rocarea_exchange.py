@@ -1,14 +1,11 @@
-"""ROCArea's risk without gathering: only the smaller class is sorted, by every rank.
+"""ROCArea's risk without gathering: only the smaller class is sorted, by every rank (`pairwise_everywhere`).
 
-If there are fewer positives than negatives, let q = s_i - 1 and b = s_j; otherwise, let q = -s_j and b = 1 - s_i. In
-both cases t_ij = b - q. Every rank sorts all q and pairs them with its own b (`distsms.losses.pairwise_everywhere`).
-With P ranks, and n_min <= n_max rows in the two classes, a rank sends 8 n_min (1 + 1/P) bytes and receives 16 n_min.
-O(n_min log P + n/P) time, 240 n_min bytes of memory. No rank holds an array of length n.
+If positives are fewer, q = s_i - 1 and b = s_j, else q = -s_j and b = 1 - s_i; t_ij = b - q. With n_min <= n_max rows
+in the classes, a rank receives 16 n_min bytes; O(n_min log P + n/P) time, 240 n_min bytes of memory.
 
-Where the classes are well apart, sorting all q is a waste: few of them are below any b. So the ranks first take a small
-sample, to find the place where the fewest q are below and the fewest b above. If these are much fewer than n_min, every
-rank sorts only them. The low q are paired with all b, as before. The high q have pairs with t > 0 only with the high b.
-These are the sorted class there, and the high q are the points, since t = (-q) - (-b).
+Where the classes are well apart, few q are below any b. So a small sample shows the place with the fewest q below and b
+above. If these are much fewer than n_min, only they are sorted: the low q are paired with all b, and the high b are the
+sorted class for the high q, since t = (-q) - (-b).
 """
 
 from __future__ import annotations
@@ -92,10 +89,7 @@ class RocAreaExchange(RocAreaRisk):
         return PairSums._make(sums_of_pairs)
 
     def _cut(self, scores: Floats) -> float:
-        """Return a place with few q below and few b above; NaN if sorting these is no faster. Collective.
-
-        The number of rows above or below is estimated from a sample.
-        """
+        """Return a place with few q below and few b above, by a sample; NaN if that is no faster. **Collective.**"""
         n_min, size = min(self.n_pos, self.n_neg), self.comm.size
         saved = n_min - (n_min + LISTED * self.n) / (SORTED * size)
         if n_min <= FEW or saved <= 0:

@@ -1,12 +1,9 @@
 """Sort scores together with their rows.
 
-NumPy's stable sort merges runs that are sorted already. It is the fastest where few scores have changed their places
-since the last evaluation. Where many have, as they do in most evaluations, a radix sort takes a fifth of the time
-(Knuth, The Art of Computer Programming, volume 3, section 5.2.5). The scores are first sorted as float32. The bits of a
-float32, read as a whole number, are in the order of the numbers, once those of negative numbers are reversed. They are
-sorted by their last eight bits, then by the eight bits before these, and so on; each pass keeps the order of equal
-digits. Then few scores are out of order, which are moved to their places one by one. Where many are, since the scores
-are too close together for float32, NumPy sorts them after all.
+NumPy's stable sort is the fastest where few scores have changed places since the last evaluation. Else a radix sort
+takes a fifth of the time (Knuth, volume 3, section 5.2.5): of the scores as float32, whose bits are in the order of the
+numbers once those of negative ones are reversed, eight bits at a time from the last. The few scores that are then out
+of order are moved one by one; where there are many, NumPy sorts after all.
 """
 
 from __future__ import annotations
@@ -28,11 +25,7 @@ HALF, SIGN = np.uint64(32), np.uint32(2**31)
 
 
 def sort_with_rows(values: Floats, rows: NDArray[Any]) -> NDArray[Any]:
-    """Sort numbers in place, ascending, and return their rows in the same order. Local.
-
-    Equal ones stay in their order; if some are NaN, all of them may come in any order. O(m) time where radix sort is
-    used. Up to 40 bytes of memory for each number.
-    """
+    """Sort numbers in place, ascending and stable, and return their rows alike; with NaN in any order. Local; O(m)."""
     falling = len(values) >= LEAST and np.count_nonzero(values[APART:] < values[:-APART]) >= FALLS * len(values)
     if falling and len(values) < 2**32:
         values += 0.0  # makes 0.0 of -0.0, which is equal but has other bits

@@ -1,20 +1,13 @@
 """ROCArea within groups: only pairs of rows of the same group count, such as the rows of a query, a user or a day.
 
-    R(w) = sum_g omega_g R_g(w)   over the groups g with rows of both classes
-
-R_g is the ROCArea risk of the rows of group g (`distsms.losses.rocarea`), with m_g = A+_g A-_g. There are two kinds of
-omega_g: "pairs" gives each pair the same weight, omega_g = m_g / sum m, and "each" gives each group the same weight,
-omega_g = 1 / (number of groups). Groups without both classes count nothing. As for ROCArea,
+R(w) = sum_g omega_g R_g(w) over the groups g with rows of both classes, R_g the ROCArea risk of their rows with m_g =
+A+_g A-_g. "pairs" gives each pair the same weight, omega_g = m_g / sum m, and "each" each group. So
 
     coefficients  c_i = -a_i gamma_i omega_g / m_g on P,  c_j = a_j gamma_j omega_g / m_g on N,
     d = sum_g omega_g / m_g sum_ij a_i a_j beta_ij,     0 <= R - R_mu <= nu / 2,     R(0) = 1.
 
-A small group lies whole on one rank (`distsms.parallel.groups`), which needs no other rank for its sums. If rows
-of small groups are on several ranks, their scores and coefficients are sent: at most 32 n/P bytes for each rank. The
-sums of a large group are computed by all ranks together, as `RocAreaExchange` does it for all rows, or `RocAreaBins` if
-the smaller class has more rows than every rank may sort.
-
-Time: O(n_g log n_g) for a small group, and O(n_g) if one of its classes has few rows.
+A small group lies whole on one rank (`distsms.parallel.groups`), in O(n_g log n_g) time or less; at most 32 n/P bytes
+for each rank are sent. All ranks compute a large one together, by `RocAreaExchange` or, if too many, `RocAreaBins`.
 """
 
 from __future__ import annotations
@@ -40,10 +33,7 @@ FEW = 8
 
 
 class RocAreaWithinGroups(RocAreaRisk):
-    """The ROCArea risk within groups, of which `groups` (n_local,) has the keys; see the module's docstring.
-
-    Raises InputError on all ranks if no group has rows of both classes.
-    """
+    """The ROCArea risk within groups of keys `groups` (n_local,); InputError if none has rows of both classes."""
 
     family = measures.GAUC
 
@@ -134,10 +124,8 @@ def _add_groups(
     nu: float,
     out: Floats,
 ) -> tuple[float, float, float]:
-    """Add up R, R_mu and d of whole groups, and set out[row], 0 before, to the coefficients of their rows.
-
-    For rows and edges see `WholeGroups`. The rows of each class of a group that is sorted are left in the order of
-    their scores, so that they are sorted faster in the next evaluation. scale (groups,) is omega_g / m_g.
+    """Add up R, R_mu and d of whole groups (see `WholeGroups`), and set out[row], 0 before, to their coefficients;
+    scale (groups,) is omega_g / m_g. Sorted rows are left in the order of scores, which makes the next sort faster.
     """
     longest = 0
     for part in range(len(edges) - 1):

@@ -1,7 +1,5 @@
-"""Features that wrap others without copying them, with a constant column: the bias (JMLR, section 5.1).
-
-The model's bias is the weight of the constant feature times the constant. It is regularized like every other weight, so
-the larger the constant, the less the bias is regularized. ROCArea and PRBEP do not depend on it.
+"""Features that wrap others without copying them, with a constant column, whose weight times the constant is the bias
+(JMLR, section 5.1): the larger the constant, the less the bias is regularized.
 """
 
 from __future__ import annotations
@@ -58,12 +56,7 @@ class WithBias:
         return out
 
     def largest_terms(self, w: Floats) -> float:
-        """Return an upper bound.
-
-        Let S = sum_j |x_ij w_j| over the wrapped columns, and B the absolute value of the constant's term. The wrapped
-        features return a bound of (entries + 2) S, which is at least 2 S. Rounding B and adding it adds at most eps/2
-        (S + 2 B) to the error, to first order.
-        """
+        """Return an upper bound: that of the wrapped features leaves room for rounding the addition."""
         return 1.5 * self._features.largest_terms(w[:-1]) + 3.0 * self._value * abs(float(w[-1]))
 
     def most_terms(self, largest: float) -> float:

@@ -1,13 +1,9 @@
 """Local rows divided into parts of nearly equal work, and multithreaded passes over the parts.
 
-Each thread processes several consecutive parts. For X'c, every thread but the first needs a vector of length p of its
-own. These vectors are added up in a fixed order, so results depend on the number of threads (OMP_NUM_THREADS, or 1) in
-the last digits, but never on timing. If the entries do not all fit into memory, an `EntrySource` loads those of one
-part after the other, with exactly the same sums.
-
-Normalized rows are x_ij a_i b_j, with a factor a_i for each row or b_j for each column. The stored entries stay as they
-were read, and the factors are multiplied into the vectors, in float64. So the score of a row does not depend on the
-type in which its entries are stored.
+For X'c, every thread but the first needs a vector of length p, which are added up in a fixed order: results depend on
+the number of threads in the last digits, but not on timing. If entries do not fit into memory, an `EntrySource` loads
+those of one part after the other, with the same sums. Normalized rows are x_ij a_i b_j; entries stay as they were read,
+and the factors are multiplied into the vectors, in float64.
 """
 
 from __future__ import annotations
@@ -119,10 +115,9 @@ class LocalRows(ABC):
         return sum(array.nbytes for array in arrays if array is not None) + (self.source.nbytes if self.source else 0)
 
     def normalize(self, normalization: Normalization) -> None:
-        """Use normalized rows from now on; columns beyond those of the normalization stay as they are. Local.
-
-        Costs 8 bytes for each column (standard, maxabs) or row (l2), and as much again for each vector of a product,
-        since the factors are multiplied into a copy of it; l2 takes one more pass over the rows.
+        """Use normalized rows from now on; columns beyond those of the normalization stay as they are. Costs 8 bytes
+        for each column (standard, maxabs) or row (l2, with a pass over the rows), and for each vector of a product.
+        Local.
         """
         p = self.shape[1]
         scale = normalization.scale
@@ -207,11 +202,7 @@ class LocalRows(ABC):
         return float(max(self._on_threads(run)))
 
     def most_terms(self, largest: float) -> float:
-        """Return at least `largest_terms` at any w of length 1, if no |x_ij| is larger than `largest`.
-
-        By the Cauchy-Schwarz inequality sum_j |x_ij w_j| is at most ||x_i||, which is at most sqrt(entries) `largest`.
-        The 2 in excess of `largest_terms` is for what is rounded here, in `largest` and in the length of w.
-        """
+        """Return at least `largest_terms` at any w of length 1, if no |x_ij| is above `largest`."""
         return (self.longest + 4) * self.longest**0.5 * largest
 
     def columns(self, weights: Floats | None = None) -> ColumnStatistics:
@@ -250,11 +241,7 @@ class LocalRows(ABC):
 
     @np.errstate(over="ignore", invalid="ignore")
     def moments(self, group: NDArray[np.int16], k: int, weights: Floats | None = None) -> Moments:
-        """Return the moments of k groups of this rank's rows, weighted by `weights` (n_local,). Local; one pass on one
-        thread.
-
-        Rows of a negative `group` (n_local,) are left out. Raises NotImplementedError if the rows are stored as codes.
-        """
+        """Return weighted moments of k groups of rows, negative ones left out; NotImplementedError for codes."""
         moments = Moments.empty(k, self.shape[1])
         row_weights = np.empty(0) if weights is None else weights
         for part, entries in self._all_parts():

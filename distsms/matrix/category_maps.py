@@ -132,11 +132,9 @@ class Categories(CodeMap):
 
 @dataclass(frozen=True)
 class Crosses(CodeMap):
-    """Blocks of categories, and crosses of two blocks, whose codes are made from those of the blocks.
-
-    The columns of the blocks come first. Each cross (a, b) has sizes[a] sizes[b] columns: a row with the codes c_a and
-    c_b has the value 1 in column c_a sizes[b] + c_b of the cross, and nothing if one of them is missing. Raises
-    ValueError if the numbers are out of range.
+    """Blocks of categories, whose columns come first, and crosses of two, with sizes[a] sizes[b] columns each: codes
+    c_a and c_b have the value 1 in column c_a sizes[b] + c_b, none if one is missing. Raises ValueError for numbers out
+    of range.
     """
 
     sizes: tuple[int, ...]  # the number of columns of each block, at least 1

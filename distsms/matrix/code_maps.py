@@ -1,19 +1,13 @@
-"""Which columns the codes of a row stand for.
+"""Which columns the codes of a row stand for: a row stores a few small numbers, its *codes*; X has many more columns.
 
-A row stores a few small numbers, its *codes*; X has many more columns than that. A code map says which columns they
-are, and which values the row has there. No index of a column is ever stored. `Categories` is a table of categories, or
-of bins: code c of block b stands for the column o_b + c, and the row has the value v_b (1 unless said) there. `Crosses`
-is such a table, and has columns for pairs of codes besides, of which nothing more is stored. `Strings` stands for
-k-mers, the words of k letters in a sequence, and the codes are the letters. It has parts with rows of length 1:
+In `Categories`, code c of block b stands for the column o_b + c, with the value v_b (1 unless said). `Crosses` also has
+columns for pairs of codes. `Strings` stands for k-mers, the words of k letters in a sequence, in parts of length 1:
 
-- The *weighted degree* part has a column for each position i, each k up to the degree K and each k-mer. The value is
-  sqrt(beta_k) / N, where beta_k = 2 (K - k + 1) / (K (K + 1)) and N^2 = sum_k (L - k + 1) beta_k (JMLR, section 5.1;
-  Sonnenburg and Franc, 2010). N is that of a sequence without unknown letters, so a row that has some is shorter.
-- A *spectrum* has a column for each k and each k-mer, with the value sqrt(beta_k) m / N_i, where m says how often the
-  sequence of row i has the k-mer in a region, and N_i makes the row's length 1.
+- *weighted degree*: a column for each position, each k up to K and each k-mer, with the value sqrt(beta_k) / N, beta_k
+  = 2 (K - k + 1) / (K (K + 1)), N^2 = sum_k (L - k + 1) beta_k (JMLR, section 5.1; Sonnenburg and Franc, 2010)
+- *spectrum*: a column for each k-mer, with the value sqrt(beta_k) m / N_i for m of them in a region of the sequence
 
-A k-mer with an unknown letter counts nothing. The parts have weights, 1 unless said: a part is multiplied by its weight
-and divided by the root of the sum of the squares of all weights. So the length of a whole row is 1.
+A k-mer with an unknown letter counts nothing. Parts have weights, divided by the root of the sum of their squares.
 """
 
 from __future__ import annotations
@@ -48,11 +42,8 @@ class Spectrum(NamedTuple):
 
 @dataclass(frozen=True)
 class Strings(CodeMap):
-    """The k-mers of sequences of one length: weighted degree, spectra of regions, or both.
-
-    The columns of the weighted degree come first: by position, then by k, then by the number of the k-mer, whose first
-    letter counts most. The columns of each spectrum follow, by k and by the number of the k-mer. Raises ValueError if
-    the numbers are out of range.
+    """The k-mers of sequences of one length: the weighted degree, by position, k and number of the k-mer (the first
+    letter counts most), then spectra of regions, by k and number. Raises ValueError for numbers out of range.
     """
 
     # "dna", "rna" or "protein". A code is the place of the letter in `ALPHABETS[alphabet]`, or `UNKNOWN`.

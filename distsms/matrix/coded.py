@@ -24,12 +24,9 @@ class CodedRows(LocalRows):
     """Local rows as codes (n_local * B,), whose columns a code map computes. Raises ValueError if the arguments
     disagree.
 
-    The codes lie one part after the other: those of the local rows cuts[t]..cuts[t + 1] - 1 at cuts[t] * B..cuts[t + 1]
-    * B - 1, block by block, first the first code of each row, then the second. They are not copied, and empty if there
-    is a source. A code that is not below its limit counts as missing. `cuts` ascend from 0 to n_local.
-
-    A part of `runs` lies in one of the parts of `cuts`. `Part.start` is the place of its first row's first code, and
-    `Part.run` the distance from one code of a row to its next. `Part.stop - Part.start` is the number of its codes.
+    Those of the rows cuts[t]..cuts[t + 1] - 1 lie at cuts[t] * B..cuts[t + 1] * B - 1, first the first code of each
+    row, then the second; none if there is a source. A code not below its limit is missing. A part of `runs` lies in one
+    of `cuts`: `start` is the place of its first code, `run` the distance to a row's next, `stop - start` their number.
     """
 
     def __init__(
@@ -154,11 +151,7 @@ def _parts(cuts: list[int], n_codes: int, threads: int) -> list[Part]:
 
 
 def code_rows(rows: Any, code_map: CodeMap, cuts: Sequence[int] | None = None) -> NDArray[Any]:
-    """Return the codes of rows (n, B), of the map's type, as `CodedRows` wants them; by default all rows are one part.
-
-    Raises ValueError if the shape or the type is wrong, or a code is too large and not missing; the message names its
-    row.
-    """
+    """Return codes (n, B) as `CodedRows`, by default as one part; ValueError for a wrong shape, type or code."""
     rows = np.asarray(rows)
     if rows.ndim != 2 or rows.shape[1] != code_map.n_codes or rows.dtype != code_map.dtype:
         raise ValueError(
@@ -176,9 +169,7 @@ def code_rows(rows: Any, code_map: CodeMap, cuts: Sequence[int] | None = None) -
 
 
 def to_csr(code_map: CodeMap, rows: NDArray[Any]) -> scipy.sparse.csr_matrix:
-    """Return coded rows (n, B) as a matrix of float64, perhaps many times as large. Codes that are too large are
-    missing.
-    """
+    """Return coded rows (n, B) as a matrix of float64; codes that are too large are missing."""
     blocks = [_block(code_map, rows[first : first + _ROWS]) for first in range(0, max(len(rows), 1), _ROWS)]
     return scipy.sparse.csr_matrix(scipy.sparse.vstack(blocks, "csr")) if len(blocks) > 1 else blocks[0]
 

@@ -1,11 +1,8 @@
 """The compiled loops of coded rows: categories, whose codes are the stored ones, and crosses of two blocks of them.
 
-A part of the rows is worked on strip by strip, and a strip block by block, so that the scores of the strip and the
-table of a block stay in the caches. A *table* has a number for each code of a block: a piece of w for X w, or of X'c.
-
-A code that is not below its limit counts as missing, so no code leads out of a table. The kernels check nothing else.
-In all of them a part has first = 0, and vectors with a number for each row are those of the part. `_cross` makes the
-codes of a cross for the rows of a strip; the loops of categories look them up, and add to them, four crosses at a time.
+A part is worked on strip by strip, and a strip block by block, so that its scores and the *table* of a block, a number
+for each code, stay in the caches. A code not below its limit counts as missing; kernels check nothing else. In all of
+them a part has first = 0. `_cross` makes the codes of a cross for a strip, four crosses at a time.
 """
 
 from __future__ import annotations
@@ -84,11 +81,7 @@ def look_up_four(codes: Array, run: int, tables: Array, out: Array) -> None:
 
 @njit()
 def _add_two(table: Array, i: Any, j: Any, x: float, y: float) -> None:
-    """Add x to table[i], and then y to table[j].
-
-    Neighbouring rows often have the same code. So both numbers are read before one is written, which the second would
-    have to wait for; and there is no branch, which would often be mispredicted.
-    """
+    """Add x to table[i], then y to table[j]: both are read before one is written, without a branch."""
     first, second = table[i] + x, table[j]
     second = (first if i == j else second) + y
     table[i] = first
@@ -253,19 +246,19 @@ def dot_crosses(codes: Array, part: Part, pairs: Pairs, absolute: bool, w: Array
     for first in range(0, part.last, STRIP):
         n, k = min(STRIP, part.last - first), 0
         s, complete = out[first : first + n], _complete_blocks(codes, part, first, n, pairs.sizes)
-        few, many = np.empty(4 * n, np.uint16), np.empty(n, np.uint32)
+        four_codes, cross_codes = np.empty(4 * n, np.uint16), np.empty(n, np.uint32)
         while k < len(pairs.blocks):
             if part.last < _ROWS_OF_TABLES or not _four_small(k, offsets):
-                _cross(codes, part, first, pairs, k, complete, NONE, many)
-                look_up(many, w[offsets[k] : offsets[k + 1]], 1.0, absolute, s)
+                _cross(codes, part, first, pairs, k, complete, NONE, cross_codes)
+                look_up(cross_codes, w[offsets[k] : offsets[k + 1]], 1.0, absolute, s)
                 k += 1
                 continue
             for j in range(4):
-                _cross(codes, part, first, pairs, k + j, complete, TOGETHER, few[j * n : (j + 1) * n])
+                _cross(codes, part, first, pairs, k + j, complete, TOGETHER, four_codes[j * n : (j + 1) * n])
                 table, piece = tables[j], w[offsets[k + j] : offsets[k + j + 1]]
                 for c in range(len(piece)):
                     table[c] = term(piece[c], absolute)
-            look_up_four(few, n, tables, s)
+            look_up_four(four_codes, n, tables, s)
             k += 4
 
 
@@ -276,17 +269,17 @@ def add_crosses(codes: Array, part: Part, pairs: Pairs, coefficients: Array, out
     for first in range(0, part.last, STRIP):
         n, k = min(STRIP, part.last - first), 0
         c, complete = coefficients[first : first + n], _complete_blocks(codes, part, first, n, pairs.sizes)
-        few, many = np.empty(4 * n, np.uint16), np.empty(n, np.uint32)
+        four_codes, cross_codes = np.empty(4 * n, np.uint16), np.empty(n, np.uint32)
         while k < len(pairs.blocks):
             if part.last < _ROWS_OF_TABLES or not _four_small(k, offsets):
-                _cross(codes, part, first, pairs, k, complete, NONE, many)
-                add_up(many, c, 1.0, out[offsets[k] : offsets[k + 1]])
+                _cross(codes, part, first, pairs, k, complete, NONE, cross_codes)
+                add_up(cross_codes, c, 1.0, out[offsets[k] : offsets[k + 1]])
                 k += 1
                 continue
             for j in range(4):
-                _cross(codes, part, first, pairs, k + j, complete, TOGETHER, few[j * n : (j + 1) * n])
+                _cross(codes, part, first, pairs, k + j, complete, TOGETHER, four_codes[j * n : (j + 1) * n])
                 tables[j, : offsets[k + j + 1] - offsets[k + j]] = 0.0
-            add_up_four(few, n, c, tables)
+            add_up_four(four_codes, n, c, tables)
             for j in range(4):
                 table, piece = tables[j], out[offsets[k + j] : offsets[k + j + 1]]
                 for i in range(len(piece)):

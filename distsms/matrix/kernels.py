@@ -1,14 +1,9 @@
-"""The compiled loops of `distsms.matrix.local`.
+"""The compiled loops of `distsms.matrix.local`, on the rows of one part, as `SparseRows` stores them: columns (nnz,),
+values (nnz,) or None if all are 1, and `Runs`. Sums are float64. The kernels check nothing.
 
-Sparse rows are given as `SparseRows` stores them: columns (nnz,) unsigned; values (nnz,) float32 or float64, or None if
-all are 1 (the compiler then makes a version without them); and `Runs`. Sums are float64 for all types of values. A
-kernel works on the rows of one part, which begins at the start of a block. The kernels check nothing.
-
-The form of these loops comes from measurements. A processor predicts the end of a row badly unless the rows before it
-had the same length, and a misprediction costs more than a short row; so rows are sorted into runs. Two running sums
-hide the latency of additions. If the entries of w are not in the cache, the loop that the compiler unrolls prevents the
-processor's own prefetching, so the loops for long rows prefetch; if w is larger than a core's own caches, also the
-entries of w that the columns name, which no processor foresees: that halves their time with 2^20 columns.
+Their form comes from measurements: a processor predicts the end of a row badly unless the rows before had the same
+length, so rows are sorted into runs. Two running sums hide the latency of additions. Long rows prefetch; if w is larger
+than a core's caches, also the entries of w that the columns name, which halves their time with 2^20 columns.
 """
 
 from __future__ import annotations
@@ -307,10 +302,8 @@ def add_products(
     sums: Array,
     products: Array,
 ) -> None:
-    """Add a_i x_i to the sums (k, p), and a_i x_i x_i' to the products (k, p, p), of the group of each row of a part.
-
-    Rows of a negative group are left out; weights are empty if all are 1; of products, the lower triangles are
-    computed.
+    """Add a_i x_i to the sums (k, p), and the lower triangle of a_i x_i x_i' to the products (k, p, p), of the group of
+    each row of a part, negative groups left out; weights are empty if all are 1.
     """
     stop, q, run = np.uint64(part.start), part.first, part.run
     while q < part.last:

@@ -1,13 +1,9 @@
 """The compiled loops of coded rows: k-mers, whose codes are made from letters.
 
-A part of the rows is worked on strip by strip, and a strip position by position. `_advance` makes the number of the
-k-mer that begins at the position, for all rows of the strip, from that of the position before; then `_look_up` or
-`_add_up` is the only loop over rows.
-
-All k-mers that begin at a position are prefixes of the longest, so one look-up does for all degrees. `_expand` builds
-the table whose entry is the sum of w over the prefixes, level by level, and `_collapse` does the opposite for X'c. The
-table of level k also serves positions at the end of a region, where only k letters are left, and k-mers that an unknown
-letter ends. Where a row's counts are needed, in spectra, the rows follow one another.
+A part is worked on strip by strip, and a strip position by position: `_advance` makes the numbers of the k-mers that
+begin there, then `_look_up` or `_add_up` is the only loop over rows. All k-mers of a position are prefixes of the
+longest, so `_expand` builds a table of sums of w over prefixes, level by level, and `_collapse` does the opposite for
+X'c; level k serves where only k letters are left or known. In spectra, rows follow one another.
 """
 
 from __future__ import annotations
@@ -84,9 +80,7 @@ def _tabulated(region: Region, n: int, complete: bool) -> int:
 
 @njit()
 def _expand(w: Array, values: Array, degree: int, size: int, absolute: bool, levels: Array) -> None:
-    """Set the entry of each k-mer in `levels`, listed by k, to the sum of values[l] w over its prefixes of l + 1
-    letters.
-    """
+    """Set the entry of each k-mer in `levels`, by k, to the sum of values[l] w over its prefixes of l + 1 letters."""
     parent, here, count = 0, size, size
     for c in range(size):
         levels[c] = values[0] * term(w[c], absolute)
@@ -187,11 +181,7 @@ def _mark(codes: Array, new: int, size: int, count: int, unknown: Array) -> None
 
 @njit()
 def _index(numbers: Array, unknown: Array, count: int, size: int, before: Array, index: Array) -> None:
-    """Set index[r] to the place, in a table of all levels, of the k-mer before the first unknown letter.
-
-    If the first letter is unknown, this is the place after the table. `unknown` has zeros up to a multiple of 8 rows,
-    because eight rows at a time are looked at.
-    """
+    """Set index[r] to the place, in a table of all levels, of the k-mer before the first unknown letter."""
     start = before[count - 1]
     for r in range(len(numbers)):
         index[r] = start + numbers[r]
@@ -347,9 +337,7 @@ def _tile(codes: Array, part: Part, first: int, n: int, region: Region, letters:
 
 @njit()
 def _number(letters: Array, region: Region, before: Array, places: Array) -> int:
-    """List the places of a row's k-mers in a table of all, and k - 1, by position, in places (k-mers, 2); return how
-    many.
-    """
+    """List the places of a row's k-mers, and k - 1, by position, in places (k-mers, 2); return how many."""
     count = 0
     for i in range(len(letters)):
         number = 0

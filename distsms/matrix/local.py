@@ -1,8 +1,5 @@
-"""The rows of X that a rank holds in memory, sparse or dense: products with w and with one coefficient per row.
-
-No other module asks which of them it has. X is stored in its own precision: float32 values stay float32, and nothing is
-copied that has the right type already. Sums are float64. Nothing communicates: the caller sums X'c and sums of squares
-over ranks. A rank without rows is an ordinary case; its X'c is zero.
+"""The rows of X that a rank holds in memory, sparse or dense: products with w and with one coefficient per row. X keeps
+its own precision, and is not copied if it has the right type; sums are float64. Nothing communicates.
 """
 
 from __future__ import annotations
@@ -46,17 +43,12 @@ def length_dtype(longest: int) -> Any:
 
 
 class SparseRows(LocalRows):
-    """Local rows in compressed form, with `indices` ascending in each row. Products cost O(nnz k).
+    """Local rows in compressed form, with `indices` ascending in each row; all 1 without values. Products cost O(nnz
+    k).
 
-    values None : all entries are 1. sort : rows are stored in the order of their lengths inside blocks of up to 256
-    rows, and the arrays may be overwritten; all vectors that callers give and get are in the original order.
-    Consecutive rows of equal length inside a block form a run. source : supplies the entries, brought into order by
-    `arrange`; values and indices are empty then. Raises ValueError if the lengths do not add up to the number of
-    entries.
-
-    Memory: for each entry 2 bytes (p <= 65,536), 4 (p <= 2^32) or 8 for its column, and 4 or 8 for its value; for each
-    row 1 with `sort`; for each run 1, and 1 (if no row has more than 255 entries), 2, 4 or 8 for the length of its
-    rows.
+    With `sort`, rows are stored by their lengths inside blocks of up to 256, and the arrays may be overwritten;
+    callers' vectors stay in the original order. Rows of equal length inside a block form a run. A `source` supplies the
+    entries, brought into order by `arrange`. Memory: 2, 4 or 8 bytes for the column of an entry, 4 or 8 for its value.
     """
 
     def __init__(
@@ -186,11 +178,7 @@ class SparseRows(LocalRows):
             scatter -= mass * np.outer(mean, mean)
 
     def _skips(self, c: Floats) -> bool:
-        """Decide whether skipping rows with c_i = 0 is worth a branch.
-
-        It is if reading a row is expensive (column indices of more than 2 bytes), or if only a few c_i are not 0; but
-        never for short rows: in the cache, a mispredicted branch costs more than such a row.
-        """
+        """Return whether skipping rows with c_i = 0 is worth a branch: if rows are expensive, or few c_i are not 0."""
         if self.nnz < _SHORT * len(c):
             return False
         sample = c[:: 1 + len(c) // _SAMPLE]
@@ -285,9 +273,7 @@ class DenseRows(LocalRows):
 
 
 def _block(nnz: int, n_local: int) -> int:
-    """Return the rows of a block, a power of 2: 256 short rows, or fewer long ones, so that a part can consist of
-    blocks.
-    """
+    """Return the rows of a block, a power of 2: 256 short rows, or fewer long ones."""
     return int(2 ** np.clip(np.floor(np.log2(PART_ENTRIES / 64 * max(n_local, 1) / max(nnz, 1))), 0, 8))
 
 

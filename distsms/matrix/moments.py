@@ -1,8 +1,6 @@
-"""Means and covariances of groups of rows, gathered in one pass, and merged over batches, groups and ranks.
-
-For each group: the sum of the weights (mass), the mean row m, and the scatter sum_i a_i (x_i - m)(x_i - m)'. With d the
-difference of the means of two sets, the scatter of both is the sum of their scatters and of mass_a mass_b / (mass_a +
-mass_b) d d' (Chan, Golub & LeVeque, 1983). So the moments of the training rows of every fold follow from the folds'.
+"""Means and covariances of groups of rows in one pass, merged over batches, groups and ranks: for each group the mass,
+the mean row m, and the scatter sum_i a_i (x_i - m)(x_i - m)'. That of two sets with means d apart is the sum of both
+and of mass_a mass_b / (mass_a + mass_b) d d' (Chan, Golub & LeVeque, 1983).
 """
 
 from __future__ import annotations
@@ -53,9 +51,7 @@ class Moments:
 
     @np.errstate(over="ignore", invalid="ignore")
     def over_ranks(self, comm: Communicator) -> Moments:
-        """Return the moments of all ranks' rows; this object's are overwritten. **Collective**: k (p + 2) and k p^2
-        numbers.
-        """
+        """Return the moments of all ranks' rows; overwrites these. **Collective**: k (p + 2) and k p^2 numbers."""
         count, mass = comm.sum(self.count.copy()), comm.sum(self.mass.copy())
         mean = comm.sum(self.mean * self.mass[:, None]) / np.where(mass > 0, mass, 1.0)[:, None]
         for group, gap in enumerate(self.mean - mean):

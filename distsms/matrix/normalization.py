@@ -4,14 +4,9 @@
     maxabs      x_ij / m_j       m_j = max_i |x_ij|
     l2          x_i / ||x_i||
 
-`standard` does not centre the columns: that would make sparse rows dense, and only add the same number to the scores of
-all rows. (A table's column whose mean is far from 0 is centred where its values become numbers, as it is read:
-`ingest/formats/encoding.py`.) Columns that are constant up to rounding (for maxabs: without a nonzero entry) and empty
-rows stay as they are. A row of weight 3 counts as three rows.
-
-The rows are stored without normalization. Training multiplies w by the factors of the columns, or the scores by those
-of the rows. The w of a saved model includes the factors of the columns. So the score of a row is <w, x>, or <w, x> /
-||x|| for l2, of the raw row in float64, in training and everywhere else.
+Columns are not centred, which would make sparse rows dense (those of a table are as they are read:
+`ingest/formats/encoding.py`); constant columns and empty rows stay as they are. Rows are stored without normalization:
+training multiplies w or the scores by the factors, and the w of a saved model includes those of the columns.
 """
 
 from __future__ import annotations
@@ -78,9 +73,7 @@ Entries = tuple[NDArray[Any], NDArray[Any]] | tuple[NDArray[Any], NDArray[Any], 
 
 
 class Extent:
-    """The smallest and largest entry of each column, the number of entries and, with weights, their sum; of rows as
-    read.
-    """
+    """The smallest and largest entry of each column, their number and, with weights, its sum; of rows as read."""
 
     def __init__(self) -> None:
         self.low, self.high, self.count, self.mass = np.empty(0), np.empty(0), np.empty(0, np.int64), np.empty(0)
@@ -121,12 +114,9 @@ def fit(
 ) -> Normalization:
     """Compute the normalization of all ranks' rows, n of weight > 0 with p columns (`shape`). **Collective.**
 
-    The result does not depend on how the rows are distributed; with weights, up to rounding. `entries` returns an
-    iterable over the entries of this rank's rows, part by part, with each column at most once in a row, and is called
-    twice for `standard`. `measured` (m <= p,) marks the columns that hold numbers that were measured. The others keep
-    the factor 1, and so do columns of 0 and 1: the size of such a column says how frequent something is, and dividing
-    by it would make what is rare large. None normalizes all. `weight` is the sum of the weights of all rows, if they
-    have any. Raises InputError on every rank, if a node has too little memory for the vectors of length p.
+    `entries` returns the entries of this rank's rows, part by part, and is called twice for `standard`. Columns that
+    are not `measured` (m <= p,) numbers, or only 0 and 1, keep the factor 1: dividing would make what is rare large.
+    `weight` is the sum of all weights, if any. Raises InputError on every rank, if a node has too little memory.
     """
     if kind not in BY_COLUMN:
         return Normalization(kind)  # needs no vector of length p
@@ -172,9 +162,7 @@ def _present(
 
 
 def _deviations(extent: Extent, entries: Iterable[Entries], n: int, weight: float | None, comm: Communicator) -> Floats:
-    """Compute the columns' standard deviations, from sums of t = (x - middle of the range) / half of it.
-    **Collective.**
-    """
+    """Compute the columns' standard deviations, from sums of t, -1 to 1 over their range. **Collective.**"""
     p = len(extent.low)
     middle, half = extent.low / 2 + extent.high / 2, extent.high / 2 - extent.low / 2
     size = np.where(half > 0, half, 1.0)
@@ -210,10 +198,7 @@ def _extend(indices, values, low, high, count):  # type: ignore[no-untyped-def]
 
 @njit(error_model="numpy")
 def _add_whole(indices, values, middle, size, sums):  # type: ignore[no-untyped-def]
-    """Add t = (value - middle) / size, in [-1, 1], and its square to the sums (p, 4) of the columns.
-
-    Each number is split into whole numbers a and b of at most 2^26 with t = (a + b / 2^26) / 2^26, exact to 2^-53.
-    """
+    """Add t = (value - middle) / size, exact to 2^-53 as two whole numbers, and its square to the sums (p, 4)."""
     unit = 2.0**_BITS
     for k in range(len(indices)):
         j = indices[k]

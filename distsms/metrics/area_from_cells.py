@@ -1,11 +1,8 @@
 """ROCArea without sending a class to all ranks: rows are counted by score into cells, and ROCArea is enclosed.
 
-Pairs of rows from different cells are in a known order, and those in a cell with a single score are ties. The other
-pairs make the interval, of which the middle is returned. The edges are quantiles of a sample of all scores, so that few
-pairs are in the same cell. If they are more than `WIDTH` of all, the cells with most of them are divided.
-
-Cost, each time that rows are counted: 32 bytes for each cell are summed over ranks, and local rows are sorted, some at
-a time. 100 bytes of memory for each cell.
+Pairs from different cells are in a known order, and those of a single score are ties; the others make the interval, of
+which the middle is returned. The edges are quantiles of a sample; if pairs in cells are more than `WIDTH` of all, the
+worst cells are divided. Each count sums 32 bytes for each cell over ranks; 100 bytes of memory for each.
 """
 
 from __future__ import annotations

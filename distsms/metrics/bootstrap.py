@@ -1,20 +1,15 @@
 """Bootstrap replicates of PRBEP, and of precision and recall at K, over rows. No rank gathers all rows.
 
-In replicate b, row i counts K_bi times (with weights, so many times its weight), where all K_bi are independent Poisson
-numbers of mean 1. K_bi depends only on the seed, b and the row's global number: for each row the random generator
-SplitMix64 (Steele, Lea & Flood 2014) starts at a hash of seed and row. So replicates do not depend on the number of
-ranks, and those of two models on the same rows are paired.
+In replicate b, row i counts K_bi times, independent Poisson numbers of mean 1 from SplitMix64 (Steele, Lea & Flood
+2014), which starts at a hash of seed and the row's global number. So replicates do not depend on the number of ranks,
+and those of two models on the same rows are paired.
 
-Places are counted from the highest score. The place of a replicate, n+ or K, is within about sqrt(n+) or sqrt(K) places
-of that of the data. So a window around that place of the data is chosen. For each replicate, one pass over the rows
-adds up how often the following are drawn: all rows above the window, all positives below the window, and the rows at
-each different score in the window. Negatives below the window need not be drawn. One Allreduce for each block of
-replicates adds the ranks' tables. If the place of a replicate is outside the window, the replicate is computed again
-with a wider one.
+The place of a replicate, n+ or K, is within about its square root of that of the data. So one pass counts, for each
+replicate, the rows above a window around that place, the positives below it, and the rows at each score in it; one
+Allreduce for each block of replicates adds these tables. Beyond the window, a replicate is repeated with a wider one.
 
-Cost for B replicates: B draws of about 5 ns for each positive, and for each negative in the window or above it. The
-Allreduces move 16 B U bytes in total, where U <= 41 + 17 sqrt(n+) is the number of different scores in the window. The
-tables take the memory of `BLOCK` numbers, or of one replicate if that is more.
+Cost for B replicates: B draws of about 5 ns for each positive and each negative in the window or above it; 16 B U bytes
+for U <= 41 + 17 sqrt(n+) scores in the window.
 """
 
 from __future__ import annotations
@@ -57,11 +52,7 @@ def prbep_replicates(
     comm: Communicator,
     weights: Floats | None = None,
 ) -> Floats:
-    """Return replicates of PRBEP (replicates,), the same on every rank; NaN where no positive row was drawn.
-    **Collective.**
-
-    rows : the rows' global numbers. Ties count as in `ranking`: by their expected value.
-    """
+    """Return replicates of PRBEP (replicates,), by the rows' global numbers; NaN without positives. **Collective.**"""
     tp, n_pos = _replicates(scores, labels, rows, None, replicates, seed, comm, weights)
     with np.errstate(invalid="ignore"):
         return tp / n_pos
@@ -76,11 +67,7 @@ def top_k_replicates(
     seed: int,
     comm: Communicator,
 ) -> tuple[Floats, Floats]:
-    """Compute replicates of precision@k and of recall@k, the same on every rank. **Collective.**
-
-    The parameters are those of `prbep_replicates`. A row that a replicate draws several times takes as many of the k
-    places. Recall is NaN where no positive row was drawn, and both are NaN if the data have fewer than k rows.
-    """
+    """Compute replicates of precision@k and recall@k, as `prbep_replicates`; NaN below k rows. **Collective.**"""
     tp, n_pos = _replicates(scores, labels, rows, k, replicates, seed, comm)
     with np.errstate(invalid="ignore"):
         return tp / k, tp / n_pos
@@ -96,10 +83,7 @@ def _replicates(
     comm: Communicator,
     weights: Floats | None = None,
 ) -> tuple[Floats, Floats]:
-    """Return each replicate's true positives among its k highest scores, and its positive rows. Collective.
-
-    Without k, it is the number of positive rows of the replicate. With weights, both are sums of weights.
-    """
+    """Return each replicate's true positives among its k (or n+) highest scores, and its positives. **Collective.**"""
     n, n_pos = masses((labels == labels, labels > 0), weights, comm).tolist()
     values, positives = np.full(replicates, np.nan), np.zeros(replicates)
     place = n_pos if k is None else k
@@ -135,11 +119,9 @@ def _margin(scores: Floats, labels: NDArray[np.int8], weights: Floats, place: fl
 
 
 class _Window(NamedTuple):
-    """This rank's rows that are drawn, each with a key and a column of the table.
-
-    The random generator of a row starts at its key, and its draws are counted in its column. The first two columns are
-    for the negatives and the positives above the window. Two columns for each different score in the window follow,
-    from the highest score to the lowest. The last column is for the positives below the window.
+    """This rank's rows that are drawn, each with the key at which its random generator starts and a column of the
+    table: for negatives and positives above the window, two for each score in it from the highest, and one for
+    positives below.
     """
 
     keys: NDArray[np.uint64]
@@ -157,10 +139,7 @@ def _window(
     comm: Communicator,
     weights: Floats | None = None,
 ) -> _Window:
-    """Return the window between two places, counted from 1 for the highest score. Collective.
-
-    With weights, a place says how much the rows weigh that have at least its score.
-    """
+    """Return the window between two places, counted, or weighed, from the highest score. **Collective.**"""
     if weights is None:
         high, low = (select(scores, int(k), comm) for k in places)
     else:
@@ -179,11 +158,8 @@ def _window(
 
 
 def _of_tables(table: NDArray[Any], k: int | None, whole: bool) -> tuple[Floats, Floats]:
-    """Return the true positives at the place of each replicate, and its positive rows, from the tables (B, columns).
-
-    The true positives are infinite if the place is outside the window, and NaN if there is no positive row. `whole`
-    says whether the window reaches down to the last row. Then a replicate with fewer than k rows has all of them among
-    its k highest.
+    """Return the true positives at the place of each replicate, infinite outside the window and NaN without a positive
+    row, and its positive rows, from the tables (B, columns). `whole`: whether the window reaches down to the last row.
     """
     n_pos = table[:, 1::2].sum(axis=1) + table[:, -1]
     all_rows, positive = table[:, 0:-1:2] + table[:, 1::2], table[:, 1::2]

@@ -1,12 +1,8 @@
 """Curves from scores to probabilities, fitted to the rows of all ranks, and how good probabilities are.
 
-A curve is a dictionary, ready for JSON. It has the key `method` and, for "sigmoid", `slope` and `intercept`: the
-probability is 1 / (1 + exp(-(slope * score + intercept))). For "isotonic" it has `scores`, rising, and
-`probabilities`, not falling: between two of the scores the probability is on a straight line, and beyond the outermost
-ones it is constant.
-
-Both methods are fitted to Platt's targets: (n+ + 1) / (n+ + 2) for positive rows, and 1 / (n- + 2) for negative ones.
-With weights, n+ and n- are sums of weights that are scaled such that all sum to the effective number of rows.
+A curve is a dictionary, ready for JSON, with `method`. "sigmoid" has `slope` and `intercept` of 1 / (1 + exp(-(slope *
+score + intercept))). "isotonic" has `scores`, rising, and `probabilities`, between which it is linear, and constant
+beyond. Both are fitted to Platt's targets, (n+ + 1) / (n+ + 2) and 1 / (n- + 2), n the effective numbers of rows.
 """
 
 from __future__ import annotations
@@ -43,10 +39,7 @@ STEPS = 100
 def fit(
     method: str, scores: Floats, labels: Labels, comm: Communicator, weights: Floats | None = None
 ) -> dict[str, Any]:
-    """Fit a curve, "sigmoid" or "isotonic", to all ranks' rows of both classes; see the module. **Collective.**
-
-    The scores must be finite. The result is the same on every rank.
-    """
+    """Fit a curve, "sigmoid" or "isotonic", to all ranks' finite scores of both classes. **Collective.**"""
     return (sigmoid if method == "sigmoid" else isotonic)(scores, labels, comm, effective(weights, comm))
 
 
@@ -57,12 +50,7 @@ def targets(labels: Labels, weights: Floats | None, comm: Communicator) -> tuple
 
 
 def sigmoid(scores: Floats, labels: Labels, comm: Communicator, weights: Floats | None = None) -> dict[str, Any]:
-    """Fit the logistic curve with the least log loss, by Newton's method. **Collective**, six numbers for each step.
-
-    If the least loss has a falling curve, since the scores rank no better than chance, the curve is constant. The
-    weights are used as they are. See Platt, Probabilistic outputs for support vector machines (1999); Lin, Lin & Weng,
-    Machine Learning 68 (2007).
-    """
+    """Fit the rising logistic curve of least log loss, by Newton (Platt 1999; Lin et al. 2007). **Collective.**"""
     low, high = targets(labels, weights, comm)
     target, mass = np.where(labels > 0, high, low), np.ones(len(scores)) if weights is None else weights
     unit = float(comm.maximum(np.array([np.abs(scores).max(initial=0.0)]))[0]) or 1.0
@@ -110,13 +98,7 @@ def sigmoid(scores: Floats, labels: Labels, comm: Communicator, weights: Floats 
 
 
 def isotonic(scores: Floats, labels: Labels, comm: Communicator, weights: Floats | None = None) -> dict[str, Any]:
-    """Fit the rising curve with the least squared error, exactly; the weights are used as they are. **Collective.**
-
-    The scores are sorted over all ranks. Each rank pools adjacent violators among the scores of its range, and the
-    blocks that remain are pooled on every rank, which gives the same result. Without weights, the positive shares of
-    the blocks of a rank are different fractions with small denominators, so n rows leave at most about 2 n^(2/3)
-    blocks, and usually about n^(1/3).
-    """
+    """Fit the rising curve of least squared error, exactly: ranks pool their ranges, then blocks. **Collective.**"""
     low, high = targets(labels, weights, comm)
     tied = tied_scores(scores, labels, weights, comm)
     positive, negative, values = tied.positive[::-1], tied.negative[::-1], tied.values[::-1]
@@ -139,10 +121,7 @@ def _pooled(rows: Floats) -> Floats:
 
 
 def probabilities(curve: Mapping[str, Any], scores: Floats) -> Floats:
-    """Return the probability that a row is positive, from its score, (n,). Local.
-
-    curve : see the module.
-    """
+    """Return the probability that a row is positive by a curve, from its score, (n,). Local."""
     if curve["method"] == "sigmoid":
         return scipy.special.expit(curve["slope"] * scores + curve["intercept"])
     return np.interp(scores, curve["scores"], curve["probabilities"])
@@ -181,11 +160,7 @@ JUDGED: Fields = {
 
 
 def losses(predicted: Floats, labels: Labels, comm: Communicator, weights: Floats | None = None) -> dict[str, float]:
-    """Return the Brier score and the log loss of probabilities, (n_local,) on this rank. **Collective**, few numbers.
-
-    The Brier score is the mean of (probability - 1)^2 over positive rows and probability^2 over negative ones. In the
-    log loss, probabilities of 0 and 1 count as 2.2e-16 less than certain, as in scikit-learn. NaN without rows.
-    """
+    """Return Brier score and log loss of probabilities (n_local,), clipped as in scikit-learn. **Collective.**"""
     positive, eps = labels > 0, np.finfo(float).eps
     squared = (predicted - positive) ** 2
     true = np.clip(np.where(positive, predicted, 1 - predicted), eps, 1 - eps)
@@ -197,11 +172,7 @@ def losses(predicted: Floats, labels: Labels, comm: Communicator, weights: Float
 def means_by_class(
     predicted: Floats, labels: Labels, comm: Communicator, weights: Floats | None = None
 ) -> dict[str, float]:
-    """Return mean, positive and negative (mean probabilities of all rows and of each class), and some numbers.
-    **Collective.**
-
-    The others are variance (of all), share (that of the positive rows) and n (the number of rows).
-    """
+    """Return mean probabilities of all rows and of each class, variance, share of positives, and n. **Collective.**"""
     classes = labels > 0, labels < 0
     n_pos, n_neg = masses(classes, weights, comm).tolist()
     mass = predicted if weights is None else weights * predicted
@@ -224,12 +195,9 @@ def means_of_logistic(
 def reliability(
     predicted: Floats, labels: Labels, comm: Communicator, weights: Floats | None = None, bins: int = BINS
 ) -> list[dict[str, float]]:
-    """Compare probabilities with the shares of positive rows, in bins. **Collective.**
-
-    There are at most `bins`, with about equal numbers of positive rows, so that there are several where positive rows
-    are, however rare these are. Rows with equal probabilities are in the same bin. Each bin, by rising probability, has
-    predicted (the mean probability), observed (the share of positive rows), low and high (the binomial 95 % interval of
-    this share), weight (the sum of the weights, or the number of rows) and n (the number of rows).
+    """Compare probabilities with the shares of positive rows, in at most `bins` with about equal numbers of these: by
+    rising probability predicted (the mean), observed (the share), low and high (its binomial 95 % interval), weight and
+    n. Rows with equal probabilities are in the same bin. **Collective.**
     """
     scaled = effective(weights, comm)
     tied = tied_scores(predicted, labels, scaled, comm)

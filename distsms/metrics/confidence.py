@@ -1,14 +1,11 @@
-"""Confidence intervals for a measure, and tests of whether one model, or one method, is better than another.
+"""Confidence intervals for a measure, and tests of whether one model, or one method, is better
+(docs/theory/intervals.md).
 
-docs/theory/intervals.md explains them. There are two kinds of statements (`Interval.of`): about *this model*, the value
-that it would reach on new rows, and about *the method*, the value of a model that was trained on other rows. A measure
-is a mean over rows (`distsms.metrics.estimates`): ROCArea by DeLong's V10 and V01, PRBEP over the positives, together
-with bootstrap replicates (`distsms.metrics.bootstrap`), since its threshold depends on the rows.
-
-The limits of a single mean (`limits`) are quantiles of a Beta distribution with the mean and variance of the rows and
-of one more row of the rarer class. A difference is paired: two results on the same rows are subtracted row by row. The
-rows of k folds are one sample, whose variance is enlarged as by Nadeau & Bengio (2003), since the models share training
-rows. If rows have weights, means are weighted, and the effective number of rows takes the place of the number of rows.
+Statements (`Interval.of`) are about *this model* on new rows, or about *the method* on other training rows. A measure
+is a mean over rows (`distsms.metrics.estimates`), for PRBEP with bootstrap replicates. The limits of a single mean are
+quantiles of a Beta distribution with mean and variance of the rows and of one more row of the rarer class; differences
+are paired; the rows of k folds are one sample, with the variance enlarged as by Nadeau & Bengio (2003). With weights,
+the effective number of rows takes the place of their number.
 """
 
 from __future__ import annotations
@@ -53,10 +50,7 @@ class Interval:
 
 
 def limits(estimate: MeanEstimate, level: float, worst: float = 0.5) -> tuple[float, float]:
-    """Return the confidence limits of a mean of values between 0 and 1; see the module's docstring. Local.
-
-    worst : the share of the one more row that has the worst value, which is 0 for the lower limit and 1 for the upper.
-    """
+    """Return the limits of a mean of values from 0 to 1; `worst`: 0 for the lower and 1 for the upper one. Local."""
     low, high = (_limit(estimate, end, 0.5 + (end - 0.5) * level, worst) for end in (0.0, 1.0))
     return low if estimate.value > 0 else estimate.value, high if estimate.value < 1 else estimate.value
 
@@ -90,10 +84,7 @@ def rocarea_interval(estimate: MeanEstimate, level: float) -> Interval:
 
 
 def rocarea_difference_interval(estimate: MeanEstimate, level: float) -> Interval:
-    """Return the interval of the difference of two ROCAreas. Local.
-
-    estimate : the result of `rocarea_estimate` for the difference of the two models' placements.
-    """
+    """Return the interval of a difference, from `rocarea_estimate` of that of two models' placements. Local."""
     value, error, method = estimate.value, estimate.error, "DeLong, paired"
     why = too_few(estimate.counts)
     if not why and error == 0:
@@ -109,11 +100,7 @@ def rocarea_difference_interval(estimate: MeanEstimate, level: float) -> Interva
 
 
 def prbep_interval(estimate: MeanEstimate, replicates: Floats, level: float, worst: float = 0.5) -> Interval:
-    """Return the interval of PRBEP. Local.
-
-    estimate : the result of `prbep_estimate`. replicates : (B,), those of `bootstrap.prbep_replicates`; B may be 0.
-    worst : as for `limits`.
-    """
+    """Return the interval of PRBEP, from `prbep_estimate` and `bootstrap.prbep_replicates`, perhaps none. Local."""
     if not estimate.counts[0]:
         return Interval(
             estimate.value, math.nan, math.nan, math.nan, "binomial", "there is no positive row", of=estimate.of
@@ -126,11 +113,8 @@ def prbep_interval(estimate: MeanEstimate, replicates: Floats, level: float, wor
 
 
 def prbep_difference_interval(estimate: MeanEstimate, replicates: Floats, level: float) -> Interval:
-    """Return the interval of the difference of two PRBEPs, found by `prbep_estimate` of the models' shares. Local.
-
-    `replicates` (B,) are the differences of the two models' replicates, which use the same draws. The p-value is twice
-    the smaller share of replicates on one side of 0. Replicates of 0 count on both sides, and a share is (1 + count) /
-    (1 + B).
+    """Return the interval of the difference of two PRBEPs, from `prbep_estimate` of the shares' difference and that of
+    paired replicates (B,). The p-value is twice the smaller share on a side of 0, (1 + count) / (1 + B). Local.
     """
     method, drawn = "bootstrap, paired", _enlarged(estimate, replicates)
     if why := too_few(estimate.counts) or ("" if len(drawn) > 1 else "there are no replicates"):
@@ -143,29 +127,19 @@ def prbep_difference_interval(estimate: MeanEstimate, replicates: Floats, level:
 
 
 def _enlarged(estimate: MeanEstimate, replicates: Floats) -> Floats:
-    """Return the replicates that have a positive row, with their distances from the value enlarged by sqrt(factor).
-
-    See `MeanEstimate.factor`.
-    """
+    """Return the replicates with positive rows, their distances from the value enlarged by sqrt(`factor`)."""
     return estimate.value + math.sqrt(estimate.factor) * (replicates[np.isfinite(replicates)] - estimate.value)
 
 
 def _quantile(drawn: Floats, level: float, side: int) -> float:
-    """Return the lower (0) or upper (1) end of the interval. It is always one of the replicates.
-
-    So an interval excludes 0 if the p-value is below 1 - level, and otherwise only if it exceeds this by less than 2 /
-    (1 + B).
-    """
+    """Return the lower (0) or upper (1) end of the interval, one of the replicates: so it agrees with the p-value."""
     if side == 0:
         return float(np.quantile(drawn, 0.5 - level / 2, method="lower"))
     return float(np.quantile(drawn, 0.5 + level / 2, method="higher"))
 
 
 def folds_interval(values: Sequence[float], level: float, measure: str = "") -> Interval:
-    """Return the interval of Nadeau & Bengio (2003) for the mean of a measure over folds, from their spread. Local.
-
-    If `measure` is given, the interval ends where this measure does: at 0, and but for a lift at 1.
-    """
+    """Return the interval of Nadeau & Bengio (2003) for the mean over folds, within `measure`'s range. Local."""
     k, mean = len(values), float(np.mean(values))
     error = float(np.std(values, ddof=1)) * math.sqrt(1 / k + 1 / (k - 1))
     half = float(scipy.special.stdtrit(k - 1, 0.5 + level / 2)) * error
@@ -175,10 +149,7 @@ def folds_interval(values: Sequence[float], level: float, measure: str = "") -> 
 
 
 def too_few(counts: Sequence[float]) -> str:
-    """Say why these numbers of positive and negative rows are too small for a verdict; "" if they are not. Local.
-
-    With weights these are effective numbers of rows.
-    """
+    """Say why these (effective) numbers of positive and negative rows are too small for a verdict; "" if not. Local."""
     if min(counts) >= FEWEST:
         return ""
     which = ("positive", "negative")[counts.index(min(counts))]

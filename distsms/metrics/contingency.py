@@ -11,10 +11,7 @@ from distsms.parallel.communicator import Communicator
 
 @dataclass(frozen=True)
 class Contingency:
-    """The numbers of true and false positives and negatives at a threshold, over all ranks, or sums of their weights.
-
-    Ratios with a denominator of 0 are NaN.
-    """
+    """The numbers, or weights, of true and false positives and negatives at a threshold, over all ranks."""
 
     tp: float
     fp: float
@@ -32,10 +29,7 @@ class Contingency:
         return ratio(self.tp, self.tp + self.fn)
 
     def f(self, beta: float) -> float:
-        """Return (1 + beta^2) tp / ((1 + beta^2) tp + beta^2 fn + fp).
-
-        Beta above 1 favours recall, below 1 precision.
-        """
+        """Return (1 + beta^2) tp / ((1 + beta^2) tp + beta^2 fn + fp); beta above 1 favours recall."""
         true = (1 + beta * beta) * self.tp
         return ratio(true, true + beta * beta * self.fn + self.fp)
 
@@ -53,10 +47,7 @@ class Contingency:
 def contingency(
     scores: Floats, labels: Labels, threshold: float, comm: Communicator, weights: Floats | None = None
 ) -> Contingency:
-    """Compute the contingency table of all ranks' (n_local,) scores, labels and weights, on every rank.
-
-    **Collective**, four numbers.
-    """
+    """Compute the contingency table of all ranks' rows, on every rank. **Collective**, four numbers."""
     called, positive = scores >= threshold, labels > 0
     groups = called & positive, called & ~positive, ~called & positive, ~called & ~positive
     return Contingency(*masses(groups, weights, comm).tolist())

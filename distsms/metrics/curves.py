@@ -1,10 +1,8 @@
 """ROC and precision-recall curves over all ranks, thinned out for drawing, and histograms of scores.
 
-A curve consists of the counts (tp, fp) at descending thresholds. The counts are exact, but there are only as many
-thresholds as a picture needs. For each class, each rank proposes every s-th of its sorted scores (`_offer` chooses s),
-and its 1st, 2nd, 4th, 8th, ... highest score. One Allreduce counts all rows at the thresholds that the ranks propose.
-Beyond the first few points, a point is left out if both its rates differ by less than 1/`STEPS` from those of the last
-point that was kept. No rank sends anything of size n.
+A curve has exact counts (tp, fp) at descending thresholds. For each class, each rank proposes every s-th of its sorted
+scores (`_offer`), and its 1st, 2nd, 4th, 8th, ... highest; one Allreduce counts all rows there. Points are left out
+that differ by less than 1/`STEPS` in both rates from the last one. No rank sends anything of size n.
 """
 
 from __future__ import annotations
@@ -28,10 +26,7 @@ TAIL = 0.002
 
 @dataclass(frozen=True)
 class Curve:
-    """The numbers of rows whose score is at least the threshold, or the sums of their weights. Global.
-
-    At the first threshold, which is infinite, there are none of the rows; at the last, all.
-    """
+    """The numbers of rows, or sums of weights, from each threshold on, from none (infinity) to all. Global."""
 
     thresholds: Floats  # (m,) float64: the thresholds, descending
     # (m,) int64, or with weights float64: the numbers of positive and of negative rows with at least this score, or the
@@ -55,12 +50,7 @@ class Curve:
         return np.concatenate([[np.nan], self.tp[1:] / (self.tp[1:] + self.fp[1:])])
 
     def precision_recall(self) -> tuple[Floats, Floats]:
-        """Return recall and precision for drawing: at these points, and between them where two are far apart.
-
-        Between two points precision is what a random order of the rows between them is expected to give. That is not a
-        straight line: see Davis & Goadrich, The relationship between precision-recall and ROC curves (ICML 2006),
-        section 4.
-        """
+        """Return recall and precision for drawing, no straight line (Davis & Goadrich, ICML 2006, section 4)."""
         jumps = np.maximum(np.diff(self.tpr), np.diff(self.fpr))
         pieces = np.clip(np.ceil(100 * jumps), 1, 50).astype(int)
         places = np.concatenate([[0.0], *(k + np.arange(1, n + 1) / n for k, n in enumerate(pieces))])
@@ -72,31 +62,26 @@ class Curve:
 def curve(
     scores: Floats, labels: Labels, comm: Communicator, also: Sequence[float] = (), weights: Floats | None = None
 ) -> Curve:
-    """Compute the curve of all ranks' finite scores, on every rank; it has points at the thresholds `also`.
-    **Collective.**
-
-    Between two neighbouring points there are at most about 3/`STEPS` of the rows of each class, unless many rows have
-    the same score. At most about 8 (2 STEPS + 128) P bytes are gathered, and twice as many reduced. O(n_local log
-    n_local) time.
+    """Compute the curve of all ranks' finite scores, alike on every rank, with points at the thresholds `also`; between
+    two are at most about 3/`STEPS` of each class, but for ties. **Collective**, about 8 (2 STEPS + 128) P bytes,
+    O(n_local log n_local) time.
     """
-    classes, reach = zip(*(_in_order(scores, rows, weights) for rows in (labels > 0, labels < 0)), strict=True)
+    classes, masses_from = zip(*(_in_order(scores, rows, weights) for rows in (labels > 0, labels < 0)), strict=True)
     n = comm.sum(np.array([len(ordered) for ordered in classes]))
-    offered = [_offer(ordered, int(total), comm.size) for ordered, total in zip(classes, n, strict=True)]
-    different = np.unique(np.concatenate(offered))
-    offers = np.unique(np.concatenate([comm.allgather_rows(different, comm.allgather(len(different))), also]))[::-1]
-    tp, fp = comm.sum(
-        np.array([at[np.searchsorted(ordered, offers, "left")] for ordered, at in zip(classes, reach, strict=True)])
-    )
+    offers = [_offer(ordered, int(total), comm.size) for ordered, total in zip(classes, n, strict=True)]
+    candidates = np.unique(np.concatenate(offers))
+    of_ranks = comm.allgather_rows(candidates, comm.allgather(len(candidates)))
+    thresholds = np.unique(np.concatenate([of_ranks, also]))[::-1]
+    places = [np.searchsorted(ordered, thresholds, "left") for ordered in classes]
+    tp, fp = comm.sum(np.array([masses[at] for masses, at in zip(masses_from, places, strict=True)]))
     tpr, fpr = (count / (count.max(initial=0) or 1) for count in (tp, fp))
-    kept = _spread(tpr, fpr, np.isin(offers, also))
-    return Curve(*(np.concatenate([[first], points[kept]]) for first, points in ((np.inf, offers), (0, tp), (0, fp))))
+    kept = _spread(tpr, fpr, np.isin(thresholds, also))
+    columns = (np.inf, thresholds), (0, tp), (0, fp)
+    return Curve(*(np.concatenate([[first], column[kept]]) for first, column in columns))
 
 
 def _in_order(scores: Floats, rows: NDArray[np.bool_], weights: Floats | None) -> tuple[Floats, NDArray[Any]]:
-    """Return the scores of some rows in ascending order, (m,), and what is at or after each place, (m + 1,). Local.
-
-    That is the number of rows, or the sum of their weights.
-    """
+    """Return the scores of some rows, ascending, (m,), and the rows or weights from each on, (m + 1,). Local."""
     if weights is None:
         ordered = np.sort(scores[rows])
         return ordered, np.arange(len(ordered), -1, -1)
@@ -105,11 +90,7 @@ def _in_order(scores: Floats, rows: NDArray[np.bool_], weights: Floats | None) -
 
 
 def _offer(ordered: Floats, total: int, size: int) -> Floats:
-    """Choose thresholds from this rank's ascending scores of a class that has `total` rows over all ranks. Local.
-
-    The step s of the module's docstring is total / (P STEPS) with P ranks. So there are fewer than s of the rank's rows
-    between two thresholds that it proposes.
-    """
+    """Choose thresholds from a class's ascending scores, total / (P STEPS) rows apart. Local."""
     from_above = ordered[::-1]
     step = max(1, total // (size * STEPS))
     powers = 2 ** np.arange(max(len(ordered), 1).bit_length())
@@ -117,10 +98,7 @@ def _offer(ordered: Floats, total: int, size: int) -> Floats:
 
 
 def _spread(tpr: Floats, fpr: Floats, needed: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    """Mark the points to keep: the wanted ones, the first 32, the last, and all at 1/STEPS or more from the one before.
-
-    The distance is the larger of the differences of the two rates.
-    """
+    """Mark the points to keep: wanted, the first 32, the last, and all at 1/STEPS or more from the one before."""
     kept = needed.copy()
     kept[-1:] = True
     last_tpr = last_fpr = 0.0
@@ -133,10 +111,7 @@ def _spread(tpr: Floats, fpr: Floats, needed: NDArray[np.bool_]) -> NDArray[np.b
 
 @dataclass(frozen=True)
 class Histogram:
-    """The number of rows of each class by score, or the sum of their weights, in bins of equal width.
-
-    The outermost bins include the rows beyond them.
-    """
+    """The number, or weight, of rows of each class by score, in bins of equal width; the outermost are open."""
 
     edges: Floats  # (m + 1,)
     positive: NDArray[Any]  # (m,)
@@ -146,10 +121,9 @@ class Histogram:
 def histogram(
     scores: Floats, labels: Labels, drawn: Curve, comm: Communicator, bins: int = 60, weights: Floats | None = None
 ) -> Histogram:
-    """Compute the histogram of all ranks' scores, on every rank. **Collective**, one Allreduce of 2 * bins numbers.
-
-    The curve of these rows, `drawn`, shows where to end the bins, so that about `TAIL` of each class is beyond each
-    end. If they extended to the extreme scores, one outlier could put all other rows into a single bar.
+    """Compute the histogram of all ranks' scores, alike on every rank, in bins that leave about `TAIL` of each class
+    beyond each end, by the curve `drawn`: an outlier would put all others into one bar. **Collective**, 2 * bins
+    numbers.
     """
     inner, ends = slice(1, -1), []
     for share in (drawn.tpr, drawn.fpr):

@@ -1,10 +1,7 @@
-"""How much better one model is than another at any measure, on the same rows, with a paired interval.
-
-ROCArea and PRBEP are compared as `distsms evaluate` compares them (`distsms.metrics.confidence`). Precision@K and
-recall@K are compared by the bootstrap replicates of both models, which use the same draws. The error rate and F-beta
-depend only on eight numbers: how many rows of each class are called positive by both models, by the first alone, by the
-other alone, and by neither. In a bootstrap replicate over rows these eight are independent Poisson numbers. If rows
-have weights, their intervals come from influence functions instead.
+"""How much better one model is than another at any measure, on the same rows, with a paired interval: ROCArea and PRBEP
+as in `distsms.metrics.confidence`, precision@K and recall@K by paired replicates. Error rate and F-beta depend on eight
+numbers, rows of each class that are called positive by both, either or neither model, which are independent Poisson
+numbers in a replicate; with weights, influence functions take their place.
 """
 
 from __future__ import annotations
@@ -42,10 +39,7 @@ class JudgedRows(NamedTuple):
 
 
 def difference(measure: Measure, judged: JudgedRows, comm: Communicator) -> Interval:
-    """Return how much better the first model is, with its interval of level `LEVEL`. **Collective.**
-
-    For a measure that is smaller where models are better, this is the other model's value minus the first one's.
-    """
+    """Return how much better, not larger, the first model is, with its interval of level `LEVEL`. **Collective.**"""
     labels, both, weights = judged.labels, judged.scores, judged.weights
     if measure.family == ROCAREA:
         placed = [placements(scores, labels, comm, weights) for scores in both]
@@ -95,10 +89,7 @@ def _interval(method: str, *numbers: float, counts: tuple[float, float]) -> Inte
 def _weighted_interval(
     measure: Measure, value: float, judged: JudgedRows, weights: Floats, counts: tuple[float, float], comm: Communicator
 ) -> Interval:
-    """Return the interval of a difference of error rates or of F-beta, from the influence of each row. Collective.
-
-    The influence is the derivative of the measure by the row's weight, times that weight. It adds up to 0.
-    """
+    """Return the interval of a difference of error rates or F-beta, from the influence of each row. **Collective.**"""
     positive, total = judged.labels > 0, float(comm.sum(np.array([np.sum(weights)]))[0])
     of_both = []
     for scores, _, at in _models(judged):
@@ -125,10 +116,7 @@ def _models(judged: JudgedRows) -> Sequence[tuple[Floats, Labels, float]]:
 
 
 def _replicates(measure: Measure, judged: JudgedRows, comm: Communicator) -> Floats:
-    """Return replicates of how much better the first model is at the error rate or at F-beta, (REPLICATES,).
-
-    **Collective**, eight numbers. The replicates are the same on every rank.
-    """
+    """Return replicates of how much better the first model is at error rate or F-beta. **Collective.**"""
     calls = [scores >= at for scores, _, at in _models(judged)]
     cells = comm.sum(np.bincount(4 * (judged.labels > 0) + 2 * calls[0] + calls[1], minlength=8))
     drawn: Any = np.random.default_rng(0).poisson(cells, (REPLICATES, 8))  # of cells, the same on every rank

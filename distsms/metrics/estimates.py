@@ -53,11 +53,7 @@ class MeanEstimate(NamedTuple):
 def rocarea_estimate(
     twice: NDArray[Any], labels: Labels, comm: Communicator, weights: Floats | None = None
 ) -> MeanEstimate:
-    """Estimate ROCArea and its spread from `ranking.placements`, by DeLong's method. **Collective**, a few numbers.
-
-    From the difference of two models' placements, that of their ROCAreas is estimated. The result is NaN if a class has
-    no rows. Without weights all sums are of whole numbers, so it has the same bits on any number of ranks.
-    """
+    """Estimate ROCArea, or a difference, by DeLong's method from `ranking.placements`, or theirs. **Collective.**"""
     if weights is not None:
         of_pos, of_neg = mass_of_classes(labels, weights, comm)
         value = twice / np.where(labels > 0, 2 * (of_neg or 1.0), 2 * (of_pos or 1.0))
@@ -85,11 +81,7 @@ def _squares(values: NDArray[np.int64], comm: Communicator) -> int:
 
 
 def prbep_estimate(share: Floats, labels: Labels, comm: Communicator, weights: Floats | None = None) -> MeanEstimate:
-    """Estimate PRBEP and its spread from the rows' shares among the n+ highest scores. **Collective**, a few numbers.
-
-    share : the result of `ranking.top_k_shares`. From the difference of two models' shares, that of their PRBEP is
-    estimated. The result is NaN without positive rows.
-    """
+    """Estimate PRBEP, or a difference, and its spread from `ranking.top_k_shares`, or theirs. **Collective.**"""
     if weights is not None:
         value, squares, _ = weighted_mean(share, labels > 0, weights, comm)
         return MeanEstimate(value, (squares,), effective_sizes(labels, weights, comm))
@@ -104,10 +96,7 @@ def prbep_estimate(share: Floats, labels: Labels, comm: Communicator, weights: F
 def top_k_estimates(
     share: Floats, labels: NDArray[np.int8], k: int, comm: Communicator
 ) -> tuple[MeanEstimate, MeanEstimate]:
-    """Estimate precision@k, as a mean over k rows, and recall@k, as one over the positives. **Collective.**
-
-    The parameters are those of `prbep_estimate`, for the k highest scores.
-    """
+    """Estimate precision@k, over k rows, and recall@k, over the positives, as `prbep_estimate`. **Collective.**"""
     recall = prbep_estimate(share, labels, comm)
     n_pos, n_neg = recall.counts
     precision = min(recall.value * n_pos / k, 1.0) if n_pos else 0.0  # rounding may exceed 1

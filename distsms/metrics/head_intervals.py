@@ -1,11 +1,9 @@
 """Intervals of the measures of the head of a ranking, from bootstrap replicates over rows and ranks.
 
-The draws are those of `distsms.metrics.bootstrap`, and the limits are found as for PRBEP (docs/theory/intervals.md). In
-a replicate, the curve (tp, fp) is computed at a few hundred thresholds, which are dense where a measure has its point.
-Of the negative rows below the lowest threshold that any measure needs, only the number is drawn.
-
-Cost for B replicates: B draws of about 5 ns for each positive row and each negative row of the head. The measures that
-are shown have a head of about max(0.05 n-, n+) negative rows. The Allreduces move 16 B L bytes for L thresholds.
+The draws are those of `distsms.metrics.bootstrap`, and the limits as for PRBEP (docs/theory/intervals.md). In a
+replicate, the curve is computed at L thresholds, a few hundred that are dense where measures have their points; of the
+negatives below, only the number is drawn. B replicates take B draws of 5 ns for each positive row and each negative of
+the head (about max(0.05 n-, n+)), and 16 B L bytes.
 """
 
 from __future__ import annotations
@@ -55,10 +53,8 @@ def head_replicates(
     comm: Communicator,
     weights: Floats | None = None,
 ) -> dict[str, Floats]:
-    """Return replicates of measures of the head (replicates,), by their names, the same on every rank. **Collective.**
-
-    `tied` are the sorted scores of all ranks with the same weights, which come from `row_weights.effective`; `rows` are
-    the rows' global numbers. A replicate is NaN where no positive or no negative row was drawn.
+    """Return replicates of measures of the head (replicates,) by name, alike on every rank, NaN without a class. `tied`
+    has the scores with the same weights, from `row_weights.effective`; `rows` are global numbers. **Collective.**
     """
     values = {measure.name: np.full(replicates, np.nan) for measure in measures}
     if not (tied.n_pos and tied.n_neg and replicates):
@@ -168,11 +164,7 @@ class _Curves:
 
 
 def head_estimate(measure: HeadMeasure, value: float, n_pos: float, n_neg: float) -> MeanEstimate:
-    """Return a measure of the head as a mean of zeros and ones; for a lift, the recall. Local.
-
-    measure, value : the measure, and its value on rows of which n_pos are positive and n_neg negative; with weights,
-    these are effective numbers of rows.
-    """
+    """Return a measure of the head on (effective) n_pos and n_neg rows as a mean of 0 and 1; of a lift, recall."""
     counted = n_pos
     if measure.family == "lift@share":
         value *= measure.level
@@ -185,11 +177,7 @@ def head_estimate(measure: HeadMeasure, value: float, n_pos: float, n_neg: float
 
 
 def head_interval(measure: HeadMeasure, estimate: MeanEstimate, drawn: Floats, level: float) -> Interval:
-    """Return the smallest interval of a measure of the head that contains the binomial and the bootstrap's. Local.
-
-    `estimate` comes from `head_estimate` and `drawn` (B,) are replicates; for folds, one is pooled and the others are
-    means.
-    """
+    """Return the smallest interval that contains that of `head_estimate` and that of `drawn` (B,). Local."""
     if math.isnan(estimate.value):
         why = "there are too few rows, or a class is missing"
         return Interval(estimate.value, math.nan, math.nan, math.nan, "binomial", why, of=estimate.of)
@@ -222,14 +210,10 @@ def head_interval(measure: HeadMeasure, estimate: MeanEstimate, drawn: Floats, l
 def point_intervals(
     point: OperatingPoint, level: float, weighted: tuple[Floats, Labels, Floats, Communicator] | None = None
 ) -> dict[str, Interval]:
-    """Return the intervals of precision, recall and false positive rate at a threshold, on new rows.
-
-    Local. If rows have weights, `weighted` has their scores, labels and weights, and the ranks; then each rate is a
-    weighted mean over rows (`row_weights.weighted_mean`), and this function is collective.
-
-    They are binomial (Clopper & Pearson 1934) and take the threshold as given. In the simulations, they also hold for
-    thresholds that were chosen on the same rows, except for a precision and recall with fewer than `FEWEST_TRUE`
-    true positives: then there is no interval.
+    """Return the intervals of precision, recall and false positive rate at a threshold, on new rows: binomial (Clopper
+    & Pearson 1934), or with `weighted` (scores, labels, weights and the ranks) of weighted means, and then
+    **collective**. In simulations they also hold for thresholds chosen on the same rows, but for fewer than
+    `FEWEST_TRUE` true positives.
     """
     table, intervals = point.table, {}
     reached = table.tp

@@ -20,12 +20,7 @@ from distsms.parallel.communicator import Communicator
 def decision_threshold(
     calls_positive: int | None, scores: Floats, labels: Labels, comm: Communicator, weights: Floats | None = None
 ) -> float:
-    """Return the smallest score with which a row is called positive. **Collective.**
-
-    calls_positive : how many rows the measure calls positive; None if it calls those positive whose score is at least 0
-    (see `distsms.losses.base.Loss`). With weights, the rows called positive weigh as much, in proportion to all
-    positives, as so many rows would without.
-    """
+    """Return the score from which `calls_positive` rows, in proportion by weight, are positive. **Collective.**"""
     if calls_positive is None:
         return 0.0
     k: float = calls_positive
@@ -43,11 +38,7 @@ def headline_measures(
     weights: Floats | None = None,
     groups: Hashes | None = None,
 ) -> dict[str, float]:
-    """Return ROCArea, PRBEP and the measure that was trained for, by name. **Collective.**
-
-    The rows are those that are not left out of the training; one is called positive if its score is at least the
-    threshold. Without their groups (on all ranks or on none), a measure within groups is left out.
-    """
+    """Return ROCArea, PRBEP and the measure that was trained for (in groups if given), by name. **Collective.**"""
     ranked = ranking.ranking(scores, labels, comm, weights)
     values = {name: float(getattr(ranked, name)) for name in RANKING}
     if measure.within_groups:
@@ -68,11 +59,7 @@ def chooser_value(
     weights: Floats | None = None,
     groups: Hashes | None = None,
 ) -> float:
-    """Return a measure of `distsms.base.measures.CHOOSERS`; larger is better, and NaN counts as 0. **Collective.**
-
-    The name is one that `check_chooser` accepts. In precision@K and recall@K, K counts the rows given here; if there
-    are fewer than K, all of them are taken. A row is called positive if its score is at least the threshold.
-    """
+    """Return a measure that `check_chooser` accepts; larger is better, and NaN counts as 0. **Collective.**"""
     if of_head := HeadMeasure.parse(name):
         value = head_value(of_head, tied_scores(scores, labels, weights, comm), comm)
     elif name == "average-precision":

@@ -1,8 +1,6 @@
-"""Intervals of average precision and of BEDROC, from the influence of each row.
-
-The influence of a row is the derivative of a measure by the row's weight, times this weight. The influences of all rows
-add up to 0, and the variance of the measure on new rows is the sum of their squares. They need two sums along the
-sorted scores. The limits are those of a mean over rows (`distsms.metrics.confidence.limits`).
+"""Intervals of average precision and of BEDROC, from the influence of each row: the derivative of the measure by the
+row's weight, times it. Influences add up to 0, and their squares to the variance on new rows; the limits are those of
+`distsms.metrics.confidence.limits`.
 """
 
 from __future__ import annotations
@@ -39,11 +37,7 @@ class Influences(NamedTuple):
 
 
 def row_influences(tied: TiedScores, scores: Floats, labels: Labels, comm: Communicator) -> dict[str, Influences]:
-    """Compute both measures and their influences, by the names of `distsms.base.measures.WHOLE`. **Collective.**
-
-    The cost is that of `tied_scores.tied_scores`. A rank sends 8 bytes for each different score that it has, and
-    receives 32.
-    """
+    """Compute both measures of `distsms.base.measures.WHOLE` and their influences, by name. **Collective.**"""
     look_up = _LookUp(tied, scores, comm)
     value = mean_precision(tied, comm)
     influences = {"average_precision": Influences(value, look_up(_of_average_precision(tied, value, comm), labels))}
@@ -53,11 +47,7 @@ def row_influences(tied: TiedScores, scores: Floats, labels: Labels, comm: Commu
 
 
 def _of_average_precision(tied: TiedScores, value: float, comm: Communicator) -> tuple[Floats, Floats]:
-    """Return the derivatives of average precision by the weight of a positive and of a negative row at each score.
-
-    Collective. With p(v) = tp / (tp + fp) at the score v, a row at the score u changes p(v) at all v that are not above
-    u.
-    """
+    """Return the derivatives of average precision by the weight of a positive and of a negative row. **Collective.**"""
     called, n_pos = tied.tp + tied.fp, tied.n_pos or math.nan
     positive = tied.tp / called - value + _from_below(tied.positive / called * (tied.fp / called), comm)
     negative = -_from_below(tied.positive / called * (tied.tp / called), comm)
@@ -65,11 +55,7 @@ def _of_average_precision(tied: TiedScores, value: float, comm: Communicator) ->
 
 
 def _of_bedroc(tied: TiedScores, comm: Communicator) -> tuple[Floats, Floats]:
-    """Return the derivatives of BEDROC by the weight of a positive and of a negative row at each score. Collective.
-
-    BEDROC is g(q) E + h(q), where q is the share of positives and E is S / q in the letters of
-    `operating_points.bedroc`. As there, it is 1 minus the same for the negatives where these are fewer.
-    """
+    """Return the derivatives of BEDROC by a positive's and a negative's weight at each score. **Collective.**"""
     n, few = tied.n_pos + tied.n_neg, tied.n_pos <= tied.n_neg
     counted, total = (tied.positive, tied.n_pos) if few else (tied.negative, tied.n_neg)
     # Rows with the same score lie between the shares `reach - width` and `reach` of all rows. Their mean of
@@ -104,10 +90,7 @@ def _of_bedroc(tied: TiedScores, comm: Communicator) -> tuple[Floats, Floats]:
 def influence_estimate(
     influences: Influences, labels: Labels, weights: Floats | None, comm: Communicator
 ) -> MeanEstimate:
-    """Return a measure, or the difference of two, as a mean over rows with its spread. **Collective**, two numbers.
-
-    The weights are those with which the scores were sorted.
-    """
+    """Return a measure, or a difference of two, as a mean over rows with its spread. **Collective**, two numbers."""
     sizes = effective_sizes(labels, weights, comm)
     each = (influences.rows if weights is None else influences.rows * weights) ** 2
     sums = comm.sum(np.array([np.sum(each[labels > 0]), np.sum(each[labels < 0])])).tolist()
@@ -150,10 +133,7 @@ class _LookUp:
         self.place = len(tied.values) - 1 - np.searchsorted(tied.values[::-1], queries)
 
     def __call__(self, columns: Sequence[Floats], labels: Labels) -> Floats:
-        """Return each row's entry of the column of its class, (n_local,). Collective.
-
-        columns : for positive and for negative rows, each with an entry for each of the rank's `tied.values`.
-        """
+        """Return each row's entry (n_local,) of its class's column, which has one for each of `tied.values`."""
         values = np.full(len(labels), math.nan)
         for column, rows in zip(columns, (labels > 0, labels < 0), strict=True):
             if self.finite:

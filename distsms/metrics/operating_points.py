@@ -1,10 +1,8 @@
 """Measures of the head of a ranking, and thresholds that fulfil a condition, exactly from the rows of all ranks.
 
-A threshold is a score that some row has, and it calls all rows positive whose score is at least this. So rows with
-equal scores are always called alike. Each function says how ties count, and takes the sorted scores of
-`distsms.metrics.tied_scores`, so that one sort serves all of them. Rows may have weights: then sums of weights take the
-place of numbers of rows, a row with a whole weight counts like as many copies of it, and a common factor of all weights
-changes nothing. A measure is NaN if a class that it needs is missing, or if a score is NaN.
+A threshold is a score of some row, and calls all rows positive from this score on, so never divides ties. The functions
+take the sorted scores of `distsms.metrics.tied_scores`, where weights take the place of numbers. A measure is NaN if a
+class that it needs is missing, or a score is NaN.
 """
 
 from __future__ import annotations
@@ -37,12 +35,9 @@ class OperatingPoint(NamedTuple):
 
 
 def operating_point(condition: Condition, tied: TiedScores, comm: Communicator) -> OperatingPoint:
-    """Find the threshold that fulfils a condition best. **Collective**, a few numbers.
-
-    For a recall, it is the highest threshold with at least this recall. For a precision, it is the lowest threshold
-    with at least this precision, although a threshold above it may have less. For a false positive rate and for the
-    rows of highest score, it is the lowest threshold with at most this rate, or at most so many rows. If no score
-    fulfils the condition, the threshold is infinite, and no row is called positive.
+    """Find the threshold that fulfils a condition best: the highest with a recall; the lowest with a precision,
+    although one above may have less; the lowest within a false positive rate, or a number of rows. Infinite if none
+    does. **Collective.**
     """
     tp, fp, level = tied.tp, tied.fp, condition.level
     with np.errstate(invalid="ignore", divide="ignore"):
@@ -64,21 +59,14 @@ def operating_point(condition: Condition, tied: TiedScores, comm: Communicator) 
 
 
 def tpr_at_fpr(tied: TiedScores, rate: float, comm: Communicator) -> float:
-    """Return the largest true positive rate of a threshold whose false positive rate is at most `rate`.
-
-    **Collective.** It equals the largest `tpr` with `fpr <= rate` of scikit-learn's `roc_curve`. Thresholds do not
-    divide tied rows, and there is no interpolation between thresholds.
-    """
+    """Return the largest true positive rate of a threshold with a false positive rate up to `rate`. **Collective.**"""
     if not tied.n_neg:
         return math.nan
     return operating_point(Condition("fpr", rate), tied, comm).table.recall
 
 
 def recall_at_precision(tied: TiedScores, precision: float, comm: Communicator) -> float:
-    """Return the largest recall of a threshold whose precision is at least `precision`; 0 if there is none.
-
-    **Collective.** It equals the largest `recall` with this precision of scikit-learn's `precision_recall_curve`.
-    """
+    """Return the largest recall of a threshold with at least this precision, or 0. **Collective.**"""
     return operating_point(Condition("precision", precision), tied, comm).table.recall
 
 
@@ -100,11 +88,7 @@ class Head(NamedTuple):
 
 
 def head(tied: TiedScores, condition: Condition, comm: Communicator) -> Head:
-    """Measure the rows with the highest scores, "top=100" or "top=1%". **Collective**, one number.
-
-    If rows tie at the last place, the result is the mean over all orders of them. A share of the rows need not be a
-    whole number of rows; then a part of the last one counts. All is NaN if there are fewer rows.
-    """
+    """Measure the rows of highest score, "top=100" or "top=1%"; ties by their mean, or NaN. **Collective.**"""
     n = tied.n_pos + tied.n_neg
     rows = condition.level * (n if condition.share else 1.0)
     if not 0 < rows <= n:
@@ -117,12 +101,7 @@ def head(tied: TiedScores, condition: Condition, comm: Communicator) -> Head:
 
 
 def partial_auc(scores: Floats, labels: Labels, weights: Floats | None, max_fpr: float, comm: Communicator) -> float:
-    """Return the area under the ROC curve up to a false positive rate in (0, 1], divided by this rate. **Collective.**
-
-    The result is NaN if a class has no rows, or if a score is NaN. The curve is a straight line across rows that tie.
-    It is what scikit-learn's `roc_auc_score(max_fpr=max_fpr)` computes before it applies McClish's correction, divided
-    by `max_fpr`.
-    """
+    """Return `roc_auc_score(max_fpr=max_fpr)`, before McClish's correction, divided by `max_fpr`. **Collective.**"""
     return partial_area(tied_scores(scores, labels, weights, comm), max_fpr, comm)
 
 
@@ -138,14 +117,9 @@ def partial_area(tied: TiedScores, max_fpr: float, comm: Communicator) -> float:
 
 
 def bedroc(tied: TiedScores, comm: Communicator, alpha: float = ALPHA) -> float:
-    """Compute BEDROC, the Boltzmann-enhanced discrimination of the ROC curve. **Collective**, one number.
-
-    A positive row at the share x of all rows, counted from the highest score, has the weight exp(-alpha x). The result
-    goes from 0, if all positives come last, to 1, if they come first. If rows tie, it is the mean over all orders of
-    them. It is NaN if a class is missing, or vanishes beside the other by its weight.
-
-    See Truchon & Bayly, J. Chem. Inf. Model. 47 (2007), equation 36. Where the negatives are fewer, it is 1 minus the
-    same for them: the differences of nearly equal numbers would lose all digits.
+    """Compute BEDROC, the Boltzmann-enhanced discrimination of the ROC curve (Truchon & Bayly, J. Chem. Inf. Model. 47,
+    2007, equation 36), 0 to 1: a positive row at the share x of all rows has the weight exp(-alpha x); ties count by
+    the mean over orders. Where negatives are fewer, 1 minus theirs, which loses no digits. **Collective**, one number.
     """
     if not (tied.n_pos and tied.n_neg):
         return math.nan

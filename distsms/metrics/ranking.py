@@ -1,16 +1,12 @@
 """The measures that are reported, computed from the rows of all ranks. Each of them defines how ties count.
 
-- ROCArea: the share of correctly ordered pairs, a tie counting one half (equal to scikit-learn's roc_auc_score).
-- PRBEP: the precision among the n+ highest scores. If scores tie at the n+-th place, it is the expected value over
-  random orders of the tied rows. Precision equals recall there, hence the name: precision/recall break-even point.
-- Precision@k and recall@k: the true positives among the k highest scores, divided by k and by n+; for k = n+ both are
-  PRBEP.
-- Average precision: the mean over positives of the precision among the rows that score at least as high (equal to
-  scikit-learn's average_precision_score; tied rows count together).
+- ROCArea: the share of correctly ordered pairs, a tie counting one half (scikit-learn's roc_auc_score).
+- PRBEP: the precision, and recall, among the n+ highest scores; ties by the mean over their orders.
+- Precision@k and recall@k: the true positives among the k highest scores, divided by k and by n+.
+- Average precision: the mean over positives of the precision among rows that score at least as high
+  (average_precision_score).
 
-A row of weight 3 counts as three rows. Then counts are sums of weights, in float64, and the place n+ of PRBEP is where
-the weights of the highest scores add up to those of the positives. Rows of weight 0 must be left out before. Without
-weights, all counts are integers, and only the final divisions round.
+With weights, counts are sums of weights. Without, all counts are integers, and only the final divisions round.
 """
 
 from __future__ import annotations
@@ -70,28 +66,25 @@ class TopK(NamedTuple):
 
 
 def top_k(scores: Floats, labels: Labels, k: float, comm: Communicator, weights: Floats | None = None) -> TopK:
-    """Compute precision@k and recall@k of all ranks' scores, on every rank. **Collective**, about eight small
-    Allreduces.
-
-    k is the number of rows called positive, or the sum of their weights. With k = n+, both are equal to PRBEP.
-    """
-    at = _score_at(scores, k, comm, weights)
-    if np.isnan(at):
+    """Compute precision@k and recall@k, k by number or weight; both are PRBEP for k = n+. **Collective.**"""
+    kth_score = _score_at(scores, k, comm, weights)
+    if np.isnan(kth_score):
         return TopK(np.nan, np.nan, np.nan)
 
     def groups() -> Iterator[NDArray[np.bool_]]:  # one after the other, to save memory
         positive = labels > 0
-        for of in (np.greater, np.equal):
-            yield of(scores, at)
-            yield of(scores, at) & positive
+        for compare in (np.greater, np.equal):
+            yield compare(scores, kth_score)
+            yield compare(scores, kth_score) & positive
         yield positive
 
-    above_all, above_pos, tied_all, tied_pos, n_pos = masses(groups(), weights, comm).tolist()
-    following = float(comm.maximum(np.array([np.max(scores, initial=-np.inf, where=scores < at)]))[0])
-    taken = min(k - above_all, tied_all)  # how many of the tied rows are among the k highest
-    tp = min(above_pos + tied_pos * (taken / tied_all), k, n_pos)  # sums of weights may exceed these by rounding
-    middle = following / 2 + at / 2
-    threshold = middle if taken == tied_all and following < middle else at
+    rows_above, positives_above, rows_tied, positives_tied, n_pos = masses(groups(), weights, comm).tolist()
+    next_score = float(comm.maximum(np.array([np.max(scores, initial=-np.inf, where=scores < kth_score)]))[0])
+    taken = min(k - rows_above, rows_tied)  # how many of the tied rows are among the k highest
+    expected = positives_above + positives_tied * (taken / rows_tied)
+    tp = min(expected, k, n_pos)  # sums of weights may exceed these by rounding
+    middle = next_score / 2 + kth_score / 2
+    threshold = middle if taken == rows_tied and next_score < middle else kth_score
     return TopK(tp / k, ratio(tp, n_pos), threshold)
 
 
@@ -104,11 +97,7 @@ def _score_at(scores: Floats, k: float, comm: Communicator, weights: Floats | No
 
 
 def top_k_shares(scores: Floats, k: float, comm: Communicator, weights: Floats | None = None) -> Floats:
-    """Return each row's share among the k highest scores, or among those of weight k. **Collective.**
-
-    It is 1 above the k-th score and 0 below it. The rows with exactly the k-th score share the remaining places
-    equally. All are 0 if there are fewer than k rows.
-    """
+    """Return each row's share among the k highest scores, by number or weight, equal in ties. **Collective.**"""
     at = _score_at(scores, k, comm, weights)
     above, tied = scores > at, scores == at
     above_all, tied_all = masses((above, tied), weights, comm).tolist()
@@ -123,11 +112,7 @@ def measure_value(
     comm: Communicator,
     weights: Floats | None = None,
 ) -> float:
-    """Compute a measure given by its name, on every rank. The result is NaN where it is undefined. **Collective.**
-
-    Error rate and F-beta call a row positive if its score is at least the threshold; the others do not use it. Raises
-    InputError on all ranks for a measure at K of rows with different weights, since these measures count rows.
-    """
+    """Compute a measure by its name, or NaN; InputError at K for rows of different weights. **Collective.**"""
     measure = Measure.parse(measure)
     family = measure.family
     if family.of_paper:
@@ -153,11 +138,9 @@ def measure_value(
 
 
 def rocarea(scores: Floats, labels: Labels, comm: Communicator, weights: Floats | None = None) -> float:
-    """Compute ROCArea of all ranks' scores, on every rank; NaN if a class has no rows. **Collective.**
-
-    A pair has the product of both weights. The smaller class goes to every rank, in pieces, and each rank counts the
-    pairs with its own rows of the other class. A rank receives 8 n_min bytes, with weights 16; and O((n_min + n_max/P)
-    log n_min) time. If this class has more than `MANY` rows, the result is that of `area_from_cells.enclosed_area`.
+    """Compute ROCArea of all ranks' scores, by products of weights; NaN without a class. The smaller class goes to
+    every rank in pieces, 8 or 16 n_min bytes, in O((n_min + n_max/P) log n_min) time; above `MANY` rows,
+    `area_from_cells.enclosed_area` takes its place. **Collective.**
     """
     low, high, lengths = _classes(scores, labels, comm, weights)
     n_low, n_high = map(int, lengths.sum(axis=0))
@@ -185,12 +168,9 @@ def rocarea(scores: Floats, labels: Labels, comm: Communicator, weights: Floats 
 
 
 def placements(scores: Floats, labels: Labels, comm: Communicator, weights: Floats | None = None) -> NDArray[Any]:
-    """Return twice the number of correctly ordered pairs that each row forms with the other class. **Collective.**
-
-    A pair whose two scores are equal counts as half a correctly ordered pair, and each row of the other class by its
-    weight. Divided by 2 n-, the results are DeLong's V10 of the positives; divided by 2 n+, their V01 of the negatives,
-    with sums of weights for n- and n+. They are int64, with weights float64, and all 0 if a class has no rows. The cost
-    is that of `rocarea`, and for each piece one more Allreduce, of as many numbers as the piece has rows.
+    """Return twice the number (int64), or weight (float64), of correctly ordered pairs of each row with the other
+    class, ties as a half. Divided by 2 n- they are DeLong's V10 of the positives, by 2 n+ V01 of the negatives; 0
+    without a class. Cost as `rocarea`, and an Allreduce for each piece. **Collective.**
     """
     low, high, lengths = _classes(scores, labels, comm, weights)
     kind: Any = np.int64 if weights is None else np.float64
@@ -234,10 +214,8 @@ class _Class(NamedTuple):
 def _classes(
     scores: Floats, labels: Labels, comm: Communicator, weights: Floats | None
 ) -> tuple[_Class, _Class, NDArray[np.int64]]:
-    """Return the smaller class, the larger class, and each rank's number of rows in both, (P, 2). Collective.
-
-    The returned scores are such that in a correctly ordered pair the first class has the lower score. So if the
-    positives are the smaller class, the signs of all scores are changed.
+    """Return the smaller class, the larger class, with signs so that the first has the lower score in correctly ordered
+    pairs, and each rank's number of rows in both, (P, 2). **Collective.**
     """
     classes = [labels < 0, labels > 0]
     lengths = np.array(comm.allgather([int(np.count_nonzero(rows)) for rows in classes]))
@@ -256,10 +234,7 @@ class _Piece(NamedTuple):
     here: slice  # this rank's rows
 
     def in_order(self) -> tuple[NDArray[np.intp], Floats, NDArray[Any]]:
-        """Return the places of the rows in ascending order (m,), their scores, and how much is before each (m + 1,).
-
-        That is how many rows, or the sum of their weights.
-        """
+        """Return the rows' places in ascending order (m,), their scores, and rows or weights before each (m + 1,)."""
         order = np.argsort(self.scores)
         if self.weights is None:
             return order, self.scores[order], np.arange(len(order) + 1)
@@ -267,10 +242,7 @@ class _Piece(NamedTuple):
 
 
 def _pieces(rows: _Class, lengths: NDArray[np.int64], comm: Communicator) -> Iterator[_Piece]:
-    """Yield all ranks' rows on every rank, at most `PIECE` at a time (but at least one from each rank). Collective.
-
-    lengths : (P,), the number of rows of each rank.
-    """
+    """Yield all ranks' rows, of these lengths (P,), on every rank, at most about `PIECE` at a time. **Collective.**"""
     step, scores = max(1, PIECE // comm.size), rows.scores
     for start in range(0, int(lengths.max()), step):
         counts = np.clip(lengths - start, 0, step)
@@ -295,11 +267,7 @@ def _twice_ordered(low: Floats, blocks: Iterable[Floats]) -> int:
 
 
 def average_precision(scores: Floats, labels: Labels, comm: Communicator, weights: Floats | None = None) -> float:
-    """Compute the average precision of all ranks' scores, on every rank. **Collective.**
-
-    It is NaN without positive rows, or if a score is NaN. The cost is that of `tied_scores.tied_scores`, which says
-    what the parameters are.
-    """
+    """Compute average precision; NaN without positive rows. Cost as of `tied_scores.tied_scores`. **Collective.**"""
     return mean_precision(tied_scores(scores, labels, weights, comm), comm)
 
 

@@ -15,10 +15,7 @@ from distsms.parallel.communicator import Communicator
 def log_loss(
     scores: Floats, labels: Labels, comm: Communicator, weights: Floats | None = None, balanced: bool = False
 ) -> float:
-    """Return the mean of -log p over the rows, p = 1 / (1 + exp(-y s)) for the true label y. **Collective.**
-
-    balanced : return the mean of both classes' means. The result is NaN if a class that is needed has no rows.
-    """
+    """Return the mean of -log(1 / (1 + exp(-y s))), or of both classes' means if `balanced`; or NaN. **Collective.**"""
     terms, positive = np.logaddexp(0.0, -labels * scores), labels > 0
     weighted = terms if weights is None else weights * terms
     sums = comm.sum(np.array([np.sum(weighted[positive]), np.sum(weighted[~positive])]))
@@ -28,10 +25,7 @@ def log_loss(
 
 
 def normal_auc(scores: Floats, labels: Labels, comm: Communicator, weights: Floats | None = None) -> float:
-    """Return Phi((m+ - m-) / sqrt(v+ + v-)) of the means and variances of the scores of both classes. **Collective.**
-
-    The result is 1/2 if all scores are equal, and NaN if a class has no rows.
-    """
+    """Return Phi((m+ - m-) / sqrt(v+ + v-)) of the scores; 1/2 if all are equal, or NaN. **Collective.**"""
     means, deviations = zip(
         *(
             mean_and_deviation(scores[rows], None if weights is None else weights[rows], comm)

@@ -1,10 +1,7 @@
-"""Whether rows on which a model is measured are among its training rows, whatever file they come from.
-
-A row has the same score in every format, up to rounding, and two different rows hardly ever have the same score. So a
-training keeps keys of a sample of its rows: hashes of the label and of the score in very small units. The hash also
-says whether a row is in the sample. So it finds the same rows again in any order and on any number of ranks.
-The share of sampled rows that have the key of another one says how often this happens by chance. The cost is one hash
-for each row, and an exchange of `SIZE` keys.
+"""Whether rows on which a model is measured are among its training rows, whatever file they come from. A row has the
+same score in every format, up to rounding, and two rows hardly ever do. So a training keeps keys of a sample: hashes of
+label and score in very small units, which also say whether a row is in the sample. Rows with equal keys show what
+chance does.
 """
 
 from __future__ import annotations
@@ -34,10 +31,7 @@ RECORD: Fields = {"unit": is_number, "share": is_number, "repeated": is_number, 
 
 
 def sample_rows(scores: Floats, labels: Labels, comm: Communicator, dtype: str = "float64") -> dict[str, Any] | None:
-    """Return what a model keeps of its training rows, ready for JSON; None if all scores are equal. **Collective.**
-
-    dtype : the type with which the values of the rows are stored, "float64" or "float32".
-    """
+    """Return what a model keeps of its training rows of this type; None if all scores are equal. **Collective.**"""
     n, deviation = sum(comm.allgather(len(scores))), mean_and_deviation(scores, None, comm)[1]
     if not 0 < deviation < math.inf:
         return None
@@ -53,10 +47,7 @@ def sample_rows(scores: Floats, labels: Labels, comm: Communicator, dtype: str =
 def share_of_training_rows(
     sample: Mapping[str, Any] | None, scores: Floats, labels: Labels, comm: Communicator
 ) -> float:
-    """Return the share of rows that are training rows of the model; 0 if chance may explain it. **Collective.**
-
-    sample : what `sample_rows` returned for the model. If it is None, the result is 0.
-    """
+    """Return the share of rows that are in a model's `sample_rows`; 0 if chance may explain it. **Collective.**"""
     if sample is None:
         return 0.0
     of_model = np.frombuffer(base64.b64decode(sample["keys"]), "<u4")
@@ -87,10 +78,7 @@ def describe_part(share: float) -> str:
 
 
 def _sampled_keys(scores: Floats, labels: Labels, unit: float, share: float) -> NDArray[np.uint32]:
-    """Return the keys of the rows that are in the sample. Local.
-
-    The upper half of a hash says whether its row is in the sample, and the lower half is the key.
-    """
+    """Return the keys, the lower halves of hashes, of the rows that the upper halves put into the sample. Local."""
     bits = (np.rint(scores / unit) + 0.0).view(np.uint64)  # 0.0, and never -0.0
     hashes = row_keys(bits ^ (labels > 0).astype(np.uint64), 0)
     return hashes[(hashes >> np.uint64(32)) < share * 2.0**32].astype(np.uint32)

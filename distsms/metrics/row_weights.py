@@ -1,7 +1,5 @@
-"""Sums of the weights of rows over all ranks, and what rows of different weights are worth.
-
-Where weights are None, every row has the weight 1, and the sums are whole numbers. Weights are None on all ranks or on
-none, and rows of weight 0 have been left out.
+"""Sums of the weights of rows over all ranks, whole numbers without weights (on all ranks or none), and what rows of
+different weights are worth. Rows of weight 0 have been left out.
 """
 
 from __future__ import annotations
@@ -26,10 +24,7 @@ ROUNDING = 1e-13
 
 
 def masses(groups: Iterable[NDArray[np.bool_]], weights: Floats | None, comm: Communicator) -> NDArray[Any]:
-    """Return the sum of the weights of each group of rows, over all ranks: int64 without weights. **Collective.**
-
-    groups : the rows of each group on this rank, (n_local,) each.
-    """
+    """Return the sum of weights of each of `groups` of rows, (n_local,) each: int64 without weights. **Collective.**"""
     if weights is None:
         return comm.sum(np.array([np.count_nonzero(rows) for rows in groups]))
     return comm.sum(np.array([np.sum(weights[rows]) for rows in groups]))
@@ -42,11 +37,7 @@ def mass_of_classes(labels: Labels, weights: Floats | None, comm: Communicator) 
 
 
 def effective_sizes(labels: Labels, weights: Floats | None, comm: Communicator) -> tuple[float, float]:
-    """Return the effective number of positive and of negative rows, over all ranks. **Collective.**
-
-    The mean over rows of weights a_i has the variance of a mean over (sum a_i)^2 / sum a_i^2 rows of equal weight
-    (Kish 1965). This is the number of rows if all weights are equal, and smaller otherwise.
-    """
+    """Return both classes' effective numbers of rows, (sum a_i)^2 / sum a_i^2 (Kish 1965). **Collective.**"""
     if weights is None:
         n_pos, n_neg = mass_of_classes(labels, None, comm)
         return n_pos, n_neg
@@ -61,10 +52,7 @@ def effective_sizes(labels: Labels, weights: Floats | None, comm: Communicator) 
 def weighted_mean(
     values: Floats, rows: NDArray[np.bool_], weights: Floats, comm: Communicator
 ) -> tuple[float, float, float]:
-    """Return the weighted mean of some rows' values, its `MeanEstimate.squares`, and the effective number of rows.
-
-    **Collective**. NaN without such rows.
-    """
+    """Return the weighted mean of values, its `MeanEstimate.squares`, and effective number; or NaN. **Collective.**"""
     size = effective_sizes(np.where(rows, 1, -1).astype(np.int8), weights, comm)[0]
     if not size:
         return math.nan, math.nan, 0.0
@@ -75,10 +63,7 @@ def weighted_mean(
 
 
 def mean_and_deviation(values: Floats, weights: Floats | None, comm: Communicator) -> tuple[float, float]:
-    """Return the mean of all rows' values and their standard deviation, weighted if there are weights. **Collective.**
-
-    NaN without rows.
-    """
+    """Return the (weighted) mean of all rows' values and their standard deviation; NaN without rows. **Collective.**"""
 
     def total(of: Callable[[Floats], Floats]) -> float:
         blocks = (slice(start, start + BLOCK) for start in range(0, len(values), BLOCK))
@@ -101,10 +86,7 @@ def describe_weights(labels: Labels, weights: Floats, comm: Communicator) -> dic
 
 
 def effective(weights: Floats | None, comm: Communicator) -> Floats | None:
-    """Return the weights times a number such that their sum is the effective number of all rows. **Collective.**
-
-    A sum of such weights has about the spread of a number of rows.
-    """
+    """Return the weights times a number such that their sum is the effective number of all rows. **Collective.**"""
     if weights is None:
         return None
     parts = weights / (float(comm.maximum(np.array([weights.max(initial=0.0)]))[0]) or 1.0)
@@ -131,11 +113,9 @@ def require_equal(weights: Floats | None, measure: str, comm: Communicator) -> N
 
 
 def select_by_weight(scores: Floats, weights: Floats, mass: float, comm: Communicator) -> float:
-    """Return the highest score such that the rows with at least this score weigh `mass` or more. **Collective.**
-
-    With weights of 1 this is the k-th highest score, for k = mass, and the cost is that of `order_statistics.select`.
-    If all rows together weigh less, for example because of rounding, the lowest score is returned. The result is NaN if
-    there is no row, `mass` is not above 0, or a score of any rank is not finite.
+    """Return the highest score from which on the rows weigh `mass` or more, the lowest if all weigh less; NaN without
+    rows or a mass above 0, and for scores that are not finite. The cost is that of `order_statistics.select`.
+    **Collective.**
     """
     total = float(comm.sum(np.array([np.sum(weights)]))[0])
     if not (total > 0 and mass > 0):

@@ -26,10 +26,7 @@ def rates_of_conditions(
     comm: Communicator,
     weights: Floats | None,
 ) -> dict[str, dict[str, Any]]:
-    """Find the thresholds for conditions, and return what `rates_at` returns for each, by its name. **Collective.**
-
-    tied : the sorted scores of all ranks. The other parameters are those of `rates_at`.
-    """
+    """Find the thresholds for conditions in `tied`, and return the `rates_at` each, by its name. **Collective.**"""
     thresholds = {str(each): operating_point(each, tied, comm).threshold for each in at}
     return {name: rates_at(threshold, level, scores, labels, comm, weights) for name, threshold in thresholds.items()}
 

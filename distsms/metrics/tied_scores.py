@@ -1,7 +1,5 @@
-"""Sort the scores of all ranks, each rank getting one range of values, with the rows of each class at every score.
-
-This is a sample sort. Each rank gets the different scores in one range, with the number of rows of each class that have
-them, and learns how many rows are above its range. Every measure of a ranking is then a sum over the ranks' scores.
+"""Sort the scores of all ranks (a sample sort): each rank gets the different scores in one range, with the rows of each
+class at every score, and how many rows are above. A measure of a ranking is then a sum over the ranks' scores.
 """
 
 from __future__ import annotations
@@ -37,11 +35,8 @@ class TiedScores(NamedTuple):
 
 
 def tied_scores(scores: Floats, labels: Labels, weights: Floats | None, comm: Communicator) -> TiedScores:
-    """Sort the scores of all ranks. **Collective.**
-
-    A row counts as many times as its weight says, which may be 0; without weights, once. If a score is NaN, the result
-    is as if there were no rows. A rank sends 24 bytes for each different score that it has. It receives at most about
-    1/P + 2/SAMPLE of the scores of all ranks. O((n/P) log n) time.
+    """Sort the scores of all ranks, rows by their weights; as if there were no rows if a score is NaN. A rank sends 24
+    bytes for each of its scores, and receives at most about 1/P + 2/SAMPLE of all; O((n/P) log n) time. **Collective.**
     """
     kind = np.int64 if weights is None else np.float64
     if weights is not None and not weights.all():

@@ -1,10 +1,8 @@
 """GAUC, ROCArea within groups: the mean over groups of the share of correctly ordered pairs, with its interval.
 
-    GAUC = sum_g omega_g A_g   over the groups g with rows of both classes
-
-A_g is the ROCArea of the rows of group g, where a tie counts one half. omega_g is proportional to the number of pairs
-of the group ("pairs"; with weights, the product of both classes' sums of weights), or equal for all groups ("each").
-Groups are what is drawn: the variance is that of the influence function over groups (docs/theory/intervals.md).
+GAUC = sum_g omega_g A_g over the groups with both classes, A_g the ROCArea of their rows, and omega_g proportional to
+the number, or weight, of their pairs ("pairs"), or equal ("each"). Groups are what is drawn: the variance is that of
+the influence function over groups (docs/theory/intervals.md).
 """
 
 from __future__ import annotations
@@ -31,11 +29,7 @@ class GroupAreas(NamedTuple):
     pairs: Floats  # (groups,) float64: the product of both classes' sums of weights
 
     def estimate(self, weighting: str, comm: Communicator) -> MeanEstimate:
-        """Return GAUC and its spread over groups. **Collective.**
-
-        weighting : {"pairs", "each"}, what each group counts. Both `counts` are the effective number of groups. NaN if
-        there is no group.
-        """
+        """Return GAUC by `weighting`, "pairs" or "each", and its spread over groups; or NaN. **Collective.**"""
         omega = self.pairs if weighting == "pairs" else np.ones(len(self.pairs))
         mean, squares, size = weighted_mean(self.areas, np.ones(len(omega), bool), omega, comm)
         return MeanEstimate(mean, (squares,), (size, size))
@@ -44,11 +38,7 @@ class GroupAreas(NamedTuple):
 def group_areas(
     scores: Floats, labels: Labels, groups: Hashes, comm: Communicator, weights: Floats | None = None
 ) -> GroupAreas:
-    """Compute ROCArea of each group with rows of both classes; `groups` (n_local,) has the rows' keys. **Collective.**
-
-    The cost is that of `WholeGroups`, and of sorting the rows of each rank. The order of the groups depends only on
-    groups, labels and ranks, and not on the scores.
-    """
+    """Compute ROCArea of each group with both classes, by keys `groups` (n_local,). **Collective.**"""
     whole = WholeGroups(groups, labels > 0, labels < 0, weights, comm)
     areas, pairs = [_areas(whole.extend(scores), whole)], [whole.positive * whole.negative]
     for large in whole.large:
@@ -78,10 +68,7 @@ def gauc_interval(estimate: MeanEstimate, level: float) -> Interval:
 
 
 def gauc_difference_interval(estimate: MeanEstimate, level: float) -> Interval:
-    """Return the interval of the difference of two models' GAUC, by Student's t over the groups. Local.
-
-    estimate : the `estimate` of a `GroupAreas` whose areas are the differences of both models' areas.
-    """
+    """Return the interval of a difference of GAUC, from the `estimate` of its areas, by Student's t. Local."""
     interval = replace(rocarea_difference_interval(estimate, level), method="groups, paired")
     if not interval.why:
         return interval

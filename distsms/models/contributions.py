@@ -1,12 +1,10 @@
-"""What attributes, pairs of attributes and columns contribute to the scores of a model on features.
+"""What attributes, pairs of attributes and columns contribute to the scores of a model.
 
-A model on bins and crosses is a sum of tables: s(x) = intercept + sum_a f_a(c_a) + sum_ab f_ab(c_a, c_b) + ..., where
-each f_a has the mean 0 over the rows, and each f_ab over the rows of each code of a and of b: what a cross says of a
-single attribute is in the table of this attribute (`distsms.features.bins`).
-
-The *share* of a term f is Cov(f, s) / Var(s); the shares of all terms add up to 1, and a term that works against the
-others has one below 0. For trees, f is the sum of the steps from the mean of a node to that of its child over the
-splits on a column. All follows from X'r and X'(r s), where r has the weights of the rows: one pass, and two vectors.
+A model on the columns as they are is a sum of a term for each column of the table. On bins and crosses, s(x) =
+intercept + sum_a f_a(c_a) + sum_ab f_ab(c_a, c_b), with tables of the mean 0 over the rows, f_ab over those of each
+code (`distsms.features.bins`). The *share* of a term f, Cov(f, s) / Var(s), may be below 0; all add up to 1. For trees,
+f is the sum of steps from a node's mean to its child's over splits on a column. All follows from X'r and X'(r s), r the
+weights of the rows: one pass, and two vectors.
 """
 
 from __future__ import annotations
@@ -33,15 +31,16 @@ _ROUNDING = 1e-14
 """A variance below this share of the mean square is one of rounding errors."""
 UNKNOWN = "unknown"
 """What is said of rows without a code."""
+MOST_COLUMNS = 2**20
+"""Models of more columns have no table of contributions, which people could not read."""
 _SHOWN = 8
 """How many conditions the rule of a leaf shows."""
 
 
 class ColumnSums:
-    """Sums over rows for each column of a model on features. It is a `scoring.Watch`.
-
-    `n` is the number or the weight of the rows, `score` and `square` sum the scores and their squares; for each column,
-    `rows` (p,) has its sum over the rows, and `scores` (p,) that of its product with the scores.
+    """Sums over rows for each column of a model on features, as a `scoring.Watch`: `n` rows by weight, the sums `score`
+    of scores and `square` of their squares, and for each column `rows` (p,), its sum, and `scores` (p,), that of its
+    products.
     """
 
     def __init__(self) -> None:
@@ -49,8 +48,8 @@ class ColumnSums:
         self.rows, self.scores = np.empty(0), np.empty(0)
 
     def __call__(self, models: Sequence[Model], rows: Rows, scores: list[Floats], weights: Floats | None) -> None:
-        """Add some rows, with their scores by the first model. Does nothing if this model has no features. Local."""
-        if models[0].features is None:
+        """Add some rows, with their scores by the first model. Does nothing if `check` refuses this model. Local."""
+        if find_reason(models[0]):
             return
         a = np.ones(len(scores[0])) if weights is None else weights.astype(np.float64)
         weighted = a * scores[0]
@@ -181,50 +180,55 @@ class Contributions:
         return tables | {"columns": columns}
 
 
-def check(model: Model) -> None:
-    """Raise InputError if a model has no features, or the codes of a row have no fixed contributions. Local."""
-    if model.features is None:
-        raise InputError(
-            "the model has no bins, crosses or leaves whose contributions could be shown; make them with distsms "
-            "features, and train on them"
-        )
+def find_reason(model: Model) -> str:
+    """Return why the parts of a model have no fixed contributions to its scores, or "". Local."""
+    if model.coded and model.features is None:
+        return "the rows of the model are codes, which belong to no columns"
+    if model.p_original > MOST_COLUMNS:
+        return f"the model has {model.p_original:,} columns, more than {MOST_COLUMNS:,}"
     if model.normalization.kind == "l2":
-        raise InputError(
+        return (
             f"the model scales each row to unit length ({option('normalize')} l2), so what a code adds to the score "
             "depends on the other columns of the row"
         )
+    return ""
+
+
+def check(model: Model) -> None:
+    """Raise InputError if the parts of a model have no fixed contributions to its scores. Local."""
+    if reason := find_reason(model):
+        raise InputError(reason)
 
 
 def of_sums(model: Model, sums: ColumnSums | None) -> Contributions:
     """Return the contributions, given sums over rows that were reduced; None if there are no rows. Local."""
     check(model)
     features, w = model.features, model.w
-    assert features is not None
     n = 1.0 if sums is None else sums.n
-    rows = np.ones(features.p) if sums is None else sums.rows
+    rows = np.ones(model.p) if sums is None else sums.rows
     mean = np.nan if sums is None else sums.score / n
     variance = np.nan if sums is None else sums.square / n - mean**2
     if sums is not None and variance <= _ROUNDING * sums.square / n:
         variance = 0.0
     # the covariance of each column of X with the score
-    joint = np.full(features.p, np.nan) if sums is None else sums.scores / n - mean * (rows / n)
+    joint = np.full(model.p, np.nan) if sums is None else sums.scores / n - mean * (rows / n)
 
     def share(covariance: Any) -> Any:
         return covariance / variance if variance != 0 else covariance * 0.0
 
     # The columns of X are those that are kept, then the codes of the bins and crosses, then the leaves of the trees.
-    names, group = _columns(model)
+    names, group = columns_of(model)
     attributes, pairs, intercept = list[Term](), list[Term](), model.bias
-    kept, forest, grown = (np.zeros(features.columns) for _ in range(3))
-    n_kept = features.columns * features.keep
-    if features.keep:
+    kept, forest, grown = (np.zeros(model.p_original) for _ in range(3))
+    n_kept = model.p_original if features is None or features.keep else 0
+    if n_kept:
         kept = share(w[:n_kept] * joint[:n_kept])
-    n_codes = 0 if features.bins is None else features.bins.code_map.p
-    if features.bins is not None:
+    n_codes = 0 if features is None or features.bins is None else features.bins.code_map.p
+    if features is not None and features.bins is not None:
         codes = slice(n_kept, n_kept + n_codes)
         masses = None if sums is None else rows[codes] / n
         attributes, pairs, intercept = _terms(features.bins, w[codes], masses, joint[codes], share, intercept)
-    if features.forest is not None:
+    if features is not None and features.forest is not None:
         leaves = slice(n_kept + n_codes, n_kept + n_codes + features.forest.code_map.p)
         forest = share(features.forest.explained(w[leaves], rows[leaves], joint[leaves]))
         grown = features.forest.importance
@@ -287,10 +291,7 @@ def _terms(
 
 
 def _tables(bins: Bins, vector: Floats, total: float | None) -> tuple[list[Floats], list[Floats]]:
-    """Return the tables of attributes and of pairs in a vector of a number for each column.
-
-    There each has a place behind its last code, for rows without a code: 0, or what completes `total` or the margins.
-    """
+    """Return tables of attributes and pairs in a vector (columns,), each with a place for rows without a code."""
     blocks = bins.code_map.blocks if isinstance(bins.code_map, Crosses) else bins.code_map
     mains = [
         np.append(table, 0.0 if total is None else total - table.sum())
@@ -308,10 +309,9 @@ def _tables(bins: Bins, vector: Floats, total: float | None) -> tuple[list[Float
     return mains, crosses
 
 
-def _columns(model: Model) -> tuple[list[str], Any]:
+def columns_of(model: Model) -> tuple[list[str], Any]:
     """Return names of the original columns, of a table or of an attribute, and the place of each. Local."""
-    assert model.features is not None
-    p, names = model.features.columns, list[str]()
+    p, names = model.p_original, list[str]()
     group = np.zeros(p, np.int64)
     if model.table is not None:
         for column, start in zip(model.table.columns, model.table.feature_starts, strict=False):
@@ -321,7 +321,7 @@ def _columns(model: Model) -> tuple[list[str], Any]:
     group[of_columns:] = len(names) + np.arange(p - of_columns)
     names += [model.original_name(j) for j in range(of_columns, p)]
     of_table = set() if model.table is None else set(table_attributes(model.table)[0])
-    for attribute in model.features.bins.attributes if model.features.bins else ():
+    for attribute in model.features.bins.attributes if model.features and model.features.bins else ():
         if attribute not in of_table:
             group[used_columns([attribute])] = len(names)
             names.append(attribute.name)

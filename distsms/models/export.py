@@ -78,11 +78,7 @@ FORMATS: dict[str, Callable[[Model], bytes]] = {"onnx": onnx, "liblinear": libli
 
 
 def write(model: Model, to: str, path: str | os.PathLike[str], stdout: TextIO, verbatim: bool = False) -> None:
-    """Write the model in the format `to`, a key of FORMATS, atomically; the path "-" is `stdout`.
-
-    Raises InputError if the file cannot be written, or the format cannot express the model. The exported model scores
-    rows as they are before normalization: w includes the factors of the columns, and the bias the means.
-    """
+    """Write the model in the format `to` of FORMATS, atomically; "-" is `stdout`. Raises InputError."""
     if model.coded and to != "csv" and (to != "onnx" or model.features is None):
         raise InputError(
             f"the model takes {model.coded.describe()}, which {to} cannot turn into columns: score them by distsms "

@@ -147,10 +147,9 @@ def to_features(
 
 
 def as_scored(X: Any, model: Model, where: object, table: Table | None = None) -> LocalRows | SideBySide:
-    """Return rows as a model scores them: less the offsets of its table, with its features, normalized. Local.
-
-    Rows of every source pass through here, but for data sets that are stored as the model takes them. `where` names the
-    source in errors. Without the encoding `table`, X has the numbers as they were.
+    """Return rows as a model scores them: less the offsets of its table, with its features, normalized; but for data
+    sets that are stored so, rows of every source pass here. `where` is for errors; without the encoding `table`, X has
+    numbers. Local.
     """
     X = subtract(X, missing_offsets(model, table))
     try:

@@ -1,8 +1,6 @@
-"""Say what a model of sequences looks for: which letters at which positions, and which k-mers, raise the score.
-
-Two sums are easy to read (compare Sonnenburg et al., POIMs, 2008). The *importance of a letter* at a position is the
-mean score of random sequences that have it there, minus that of all. The *score of a k-mer* is the sum of the terms of
-all k-mers in it, minus the mean of this sum over all k-mers of this length.
+"""Say what a model of sequences looks for: the *importance of a letter* at a position is the mean score of random
+sequences that have it there, minus that of all; the *score of a k-mer* the sum of the terms of all k-mers in it, minus
+its mean over all k-mers of this length (compare Sonnenburg et al., POIMs, 2008).
 """
 
 from __future__ import annotations

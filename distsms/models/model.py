@@ -149,10 +149,7 @@ class Model:
         return decision.get("threshold") is not None or family.log_loss or family.has_threshold
 
     def labels(self, scores: NDArray[np.float64]) -> NDArray[Any]:
-        """Return the class of each row, one of `classes`, (n,), from its score.
-
-        Raises InputError if no threshold was asked for when the model was trained.
-        """
+        """Return the class of each row, one of `classes`, (n,), from its score; InputError without a threshold."""
         if not self.has_decision:
             raise InputError(
                 (self.info.get("decision") or {}).get("why")
@@ -170,10 +167,7 @@ class Model:
         return self.info.get("calibration", usual)
 
     def probabilities(self, scores: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Return the probability that each row is positive, (n,), from its score.
-
-        Raises InputError if the model was trained without `calibrate`, and not for `logistic`.
-        """
+        """Return the probability that each row is positive, (n,), from its score; InputError if the model has none."""
         if self.curve is None:
             why = calibration.BALANCED if self.info.get("measure") == "logistic-balanced" else ""
             raise InputError(
@@ -284,10 +278,7 @@ def check_replaceable(path: str | os.PathLike[str]) -> None:
 
 
 def load(path: str | os.PathLike[str]) -> Model:
-    """Read a model file that `distsms train` or `save_model` has written. One process.
-
-    Raises InputError if the file is missing, no model, damaged, or of a newer version.
-    """
+    """Read a model file. Raises InputError if it is missing, no model, damaged, or newer. One process."""
     if Path(path).is_dir():
         raise InputError(f"{path}: is a directory, not a model; are the arguments swapped? MODEL comes first")
     if not Path(path).is_file():

@@ -1,11 +1,8 @@
 """Nodes of ONNX graphs, and feature maps as nodes: forests as tree ensembles, bins as tables of weights.
 
-A TreeEnsembleRegressor computes in float32, which is too coarse for scores. So each weight of a leaf is a sum of whole
-numbers below 2^24, each times a power of two, and the trees add up these *digits* as separate targets, exactly. The
-score is the sum of the targets, each times its power of two in float64.
-
-Bins are found by a tree for each number, whose only result is the code; Gather looks up the weights of codes. A missing
-code has the weight 0. Values are compared in float32, as `distsms.features` does.
+A TreeEnsembleRegressor computes in float32. So each weight of a leaf is a sum of whole numbers below 2^24, its
+*digits*, which the trees add up as separate targets, exactly, each times a power of two in float64. Bins are found by a
+tree for each number, in float32 as in `distsms.features`; Gather looks up the weights of codes, 0 for a missing one.
 """
 
 from __future__ import annotations

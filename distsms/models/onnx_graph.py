@@ -1,9 +1,6 @@
-"""A model as an ONNX graph in double precision, with the encoding of a table: raw columns in, score and label out.
-
-A model of a table with categories has an input of shape (n, 1) for each column: strings, or doubles with NaN where a
-number is missing. Every other model has one input `X` of doubles, (n, columns). Categories become codes, by a
-LabelEncoder or by comparisons, and a Gather looks up their weights. `probabilities` (n, 2) are an output where the
-model has them.
+"""A model as an ONNX graph in double precision, with the encoding of a table: raw columns in, score and label out, and
+`probabilities` (n, 2). A model of a table with categories has an input (n, 1) for each column, strings or doubles with
+NaN, every other one `X` of doubles, (n, columns). Codes come from a LabelEncoder or comparisons, weights by Gather.
 """
 
 from __future__ import annotations

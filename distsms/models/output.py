@@ -1,9 +1,7 @@
-"""Write scores to a file part by part, in the order of the rows, with the names of the rows if they have names.
-
-`.csv` and `.tsv` have a header and a line for each row; `.parquet` and `.pq` the same columns; `.npy` the scores alone;
-`.h5` and `.hdf5` datasets `scores` and `ids`; any other file and "-" plain text: a name and a tab, if there is one, and
-the score. Further columns come after the score, but not in `.npy`. Names are harmless for a terminal and a spreadsheet
-unless they are to be verbatim. Endings of other formats, such as `.json` and `.gz`, are refused.
+"""Write scores to a file part by part, in the order of the rows, with the names of the rows if they have names: `.csv`,
+`.tsv`, `.parquet`, `.pq`, `.npy` (scores alone), `.h5`, `.hdf5`, and text for others but endings of other formats.
+Further columns come after the score. Names are harmless for a terminal and a spreadsheet unless they are to be
+verbatim.
 """
 
 from __future__ import annotations
@@ -15,7 +13,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, BinaryIO, Protocol
+from typing import Any, BinaryIO, NamedTuple, Protocol
 
 import h5py
 import numpy as np
@@ -31,8 +29,17 @@ from distsms.base.untrusted_text import harmless_cell, printable
 from distsms.parallel.communicator import Communicator
 
 Columns = Mapping[str, NDArray[Any]]
-ScoresPart = tuple[NDArray[np.float64], list[str] | None]
 Further = Callable[[NDArray[np.float64]], Columns]
+
+
+class ScoresPart(NamedTuple):
+    """The scores of some rows, with the names of the rows, and columns of texts by name."""
+
+    scores: NDArray[np.float64]
+    ids: list[str] | None = None
+    texts: Mapping[str, list[str]] = {}
+
+
 PLURALS = {"score": "scores", "label": "labels", "probability": "probabilities"}
 """What HDF5 files call these columns."""
 DELIMITERS = {".csv": ",", ".tsv": "\t"}
@@ -62,14 +69,13 @@ def write(
     id_name: str = "id",
     verbatim: bool = False,
     further: Further = lambda scores: {},
+    texts: Sequence[str] = (),
 ) -> int:
-    """Write the scores of all ranks, in rank order, part after part, and return the number of rows. **Collective.**
-
-    Every rank has equally many `parts`. `further` returns further columns by name, from scores (n,). An old file is
-    kept if it cannot be written, or `parts` raises.
+    """Write all ranks' scores, `further` columns and the `texts` of these names that the parts have; return the number
+    of rows. Every rank has equally many `parts`. **Collective.**
     """
     # The column of ids must not have the name of another column.
-    others = list(further(np.empty(0)))
+    others = [*further(np.empty(0)), *texts]
     id_name = "id" if id_name in ("score", *others) else id_name
     n, make = 0, None if path == "-" else _SINKS.get(_ending(path))
     delimiter = "" if path == "-" else DELIMITERS.get(_ending(path), "")
@@ -82,16 +88,16 @@ def write(
                 sink = make(file, id_name, further, opened) if make else _Text(file)
             elif comm.is_root:
                 sink = _Text(sys.stdout.buffer)
-        for k, (scores, ids) in enumerate(parts):
+        for k, part in enumerate(parts):
             if make is None:
-                names = [id_name, "score", *others][ids is None :]
+                names = [id_name, "score", *others][part.ids is None :]
                 header = names if not k and delimiter and comm.is_root else None
                 harmless = harmless_cell if delimiter else partial(printable, kept="\t\r\n")
                 spell = str if verbatim else harmless
-                whole = _gather_lines(scores, ids, further(scores), comm, delimiter or "\t", header, spell)
+                whole = _gather_lines(part, further(part.scores), comm, delimiter or "\t", header, spell)
             else:
-                whole = _gather_arrays(scores, ids, comm)
-            n += len(scores)
+                whole = _gather_arrays(part, comm)
+            n += len(part.scores)
             with comm.fail_together():
                 if file is not None and sink is not None:
                     with naming_failures(path, file):
@@ -130,14 +136,14 @@ class _HDF5:
             kind = h5py.string_dtype() if values.dtype.kind == "U" else values.dtype
             self.file.create_dataset(name, (0,), kind, maxshape=(None,), chunks=(2**16,))
 
-    def append(self, part: tuple[NDArray[np.float64], list[str] | None]) -> None:
-        scores, ids = part
-        if ids is not None and "ids" not in self.file:
-            self.file.create_dataset("ids", (0,), h5py.string_dtype(), maxshape=(None,), chunks=(2**14,))
-        for name, values in self._columns(scores).items():
+    def append(self, part: ScoresPart) -> None:
+        for name, values in self._columns(part.scores).items():
             self._append(name, values.astype(object) if values.dtype.kind == "U" else values)
-        if ids:
-            self._append("ids", ids)
+        for name, texts in (({} if part.ids is None else {"ids": part.ids}) | dict(part.texts)).items():
+            if name not in self.file:
+                self.file.create_dataset(name, (0,), h5py.string_dtype(), maxshape=(None,), chunks=(2**14,))
+            if texts:
+                self._append(name, texts)
 
     def _columns(self, scores: NDArray[np.float64]) -> Columns:
         return {PLURALS.get(name, name): values for name, values in {"score": scores, **self.further(scores)}.items()}
@@ -155,9 +161,9 @@ class _Npy:
         self.stream, self.n = stream, 0
         self._header()
 
-    def append(self, part: tuple[NDArray[np.float64], list[str] | None]) -> None:
-        self.stream.write(part[0].astype("<f8").tobytes())
-        self.n += len(part[0])
+    def append(self, part: ScoresPart) -> None:
+        self.stream.write(part.scores.astype("<f8").tobytes())
+        self.n += len(part.scores)
         self._header()
 
     def _header(self) -> None:
@@ -171,10 +177,9 @@ class _Parquet:
     def __init__(self, stream: OutputFile, id_name: str, further: Further, opened: contextlib.ExitStack) -> None:
         self.further, self.id_name, self.file = further, id_name, opened.enter_context(ParquetWriter(stream))
 
-    def append(self, part: tuple[NDArray[np.float64], list[str] | None]) -> None:
-        scores, ids = part
-        named: dict[str, Any] = {} if ids is None else {self.id_name: ids}
-        self.file.append(named | {"score": scores} | dict(self.further(scores)))
+    def append(self, part: ScoresPart) -> None:
+        named: dict[str, Any] = {} if part.ids is None else {self.id_name: part.ids}
+        self.file.append(named | {"score": part.scores} | dict(self.further(part.scores)) | dict(part.texts))
 
 
 class ParquetWriter:
@@ -219,8 +224,7 @@ _SINKS: dict[str, Callable[[OutputFile, str, Further, contextlib.ExitStack], _Si
 
 
 def _gather_lines(
-    scores: NDArray[np.float64],
-    ids: list[str] | None,
+    part: ScoresPart,
     further: Columns,
     comm: Communicator,
     delimiter: str,
@@ -233,25 +237,30 @@ def _gather_lines(
     if header is not None:
         written.writerow(map(spell, header))
     others = [map(spell if values.dtype.kind == "U" else repr, values.tolist()) for values in further.values()]
-    named = [] if ids is None else [map(spell, ids)]
+    others += [map(spell, texts) for texts in part.texts.values()]
+    named = [] if part.ids is None else [map(spell, part.ids)]
+    scores = map(repr, part.scores.tolist())
     if named or others:
-        written.writerows(zip(*named, map(repr, scores.tolist()), *others, strict=True))
+        written.writerows(zip(*named, scores, *others, strict=True))
     else:
-        lines.write("".join(f"{score!r}\n" for score in scores.tolist()))
+        lines.write("".join(f"{score}\n" for score in scores))
     return comm.gather_rows(np.frombuffer(lines.getvalue().encode(), np.uint8))
 
 
-def _gather_arrays(scores: NDArray[np.float64], ids: list[str] | None, comm: Communicator) -> Any:
-    """Return scores and ids of all ranks, on the root."""
-    whole = comm.gather_rows(scores)
-    if ids is None:
-        return whole, None
-    names = [name.encode() for name in ids]
-    lengths = comm.gather_rows(np.array([len(name) for name in names], np.int64))
-    joined = comm.gather_rows(np.frombuffer(b"".join(names), np.uint8))
-    if lengths is None or joined is None:
-        return None
-    return whole, list(_cut(joined.tobytes(), lengths.tolist()))
+def _gather_arrays(part: ScoresPart, comm: Communicator) -> ScoresPart | None:
+    """Return scores, ids and texts of all ranks, on the root."""
+    whole = comm.gather_rows(part.scores)
+    ids = None if part.ids is None else _gather_texts(part.ids, comm)
+    texts = {name: _gather_texts(of_rows, comm) for name, of_rows in part.texts.items()}
+    return None if whole is None else ScoresPart(whole, ids, texts)
+
+
+def _gather_texts(texts: list[str], comm: Communicator) -> list[str]:
+    """Return the texts of all ranks, on the root; elsewhere none."""
+    encoded = [text.encode() for text in texts]
+    lengths = comm.gather_rows(np.array([len(text) for text in encoded], np.int64))
+    joined = comm.gather_rows(np.frombuffer(b"".join(encoded), np.uint8))
+    return [] if lengths is None or joined is None else list(_cut(joined.tobytes(), lengths.tolist()))
 
 
 def _cut(text: bytes, lengths: Iterable[int]) -> Iterator[str]:

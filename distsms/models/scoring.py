@@ -21,6 +21,7 @@ from distsms.matrix.side_by_side import SideBySide
 from distsms.models import inputs
 from distsms.models.inputs import AS_TRAINED, InputOptions
 from distsms.models.model import Model
+from distsms.models.output import ScoresPart
 from distsms.parallel.communicator import Communicator
 from distsms.shards import dataset, row_metadata
 from distsms.shards.manifest import Manifest
@@ -77,10 +78,7 @@ def score(
     options: InputOptions = AS_TRAINED,
     watch: Watch | None = None,
 ) -> ScoredRows:
-    """Score this rank's share of a data set, a file, a pattern of files, or a folder of tables. **Collective.**
-
-    The models take the same columns, labels and row normalization; the rows are read once, and `watch` sees them.
-    """
+    """Score this rank's share of files by models of the same columns; `watch` sees all. **Collective.**"""
     return in_range(_score_as_weighted(models, path, comm, options, watch), comm)
 
 
@@ -145,17 +143,16 @@ def score_in_parts(
     options: InputOptions,
     progress: Callable[[int, int], None] = lambda done, of: None,
     notes: list[str] | None = None,
-) -> Iterator[tuple[Floats, list[str] | None]]:
-    """Yield the scores and the names (None if there are none) of the rows, part by part. **Collective.**
-
-    In each step, and all must be taken, every rank yields one part, perhaps empty, in the order of the ranks; then
-    `progress` is called. At the end `notes` gets what readers left out. Raises InputError as `score` does.
+    watch: Watch | None = None,
+) -> Iterator[ScoresPart]:
+    """Yield the scores and names (or None) of the rows; all ranks must take all parts, in rank order in each step,
+    after which `progress` is called. At the end `notes` gets what readers left out. **Collective.**
     """
     row = 0
-    reading = _Pass([model], path, options, in_turns=True, notes=[] if notes is None else notes)
+    reading = _Pass([model], path, options, in_turns=True, watch=watch, notes=[] if notes is None else notes)
     for step, (part, steps) in enumerate(reading.parts(comm), 1):
         scored = checked(part, path, comm, row)
-        yield scored.scores[0], scored.ids
+        yield ScoresPart(scored.scores[0], scored.ids)
         row += sum(comm.allgather(len(scored.labels)))
         progress(step, steps)
 

@@ -1,8 +1,6 @@
-"""Say what a threshold is worth on rows whose share of positives differs from that of the training data.
-
-The rates TPR and FPR of a threshold do not depend on the share pi of positive rows, if each class looks as in training.
-The precision, TPR pi / (TPR pi + FPR (1 - pi)), does. Without labels, pi follows from the share q of rows that are
-called positive, q = TPR pi + FPR (1 - pi) (Forman, Data Mining and Knowledge Discovery 17, 2008).
+"""Say what a threshold is worth on rows whose share pi of positives differs from that of the training data: TPR and FPR
+stay, and the precision is TPR pi / (TPR pi + FPR (1 - pi)). Without labels, pi follows from the share q that is called
+positive, q = TPR pi + FPR (1 - pi) (Forman, Data Mining and Knowledge Discovery 17, 2008).
 """
 
 from __future__ import annotations

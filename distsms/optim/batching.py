@@ -1,8 +1,5 @@
-"""Several solves side by side, which share their passes over the data.
-
-A solver calls the objective from its own loop. So each solve is a coroutine (a greenlet), which runs until it requests
-an evaluation; one pass over the data answers the requests of all. The order of the solves is the same on every rank
-that runs solvers, so that collective calls match.
+"""Several solves side by side: each is a coroutine (a greenlet) that runs until it requests an evaluation, and one pass
+over the data answers all requests. Their order is the same on every rank, so that collective calls match.
 """
 
 from __future__ import annotations
@@ -29,9 +26,7 @@ except ImportError as error:
 
 
 class BatchedSolve:
-    """The objective for one of several solves and its loss: the `Evaluator` of its `TrainingRun`. Only evaluations
-    share passes.
-    """
+    """The objective for one of several solves and its loss, an `Evaluator`. Only evaluations share passes."""
 
     def __init__(self, objective: Objective, number: int) -> None:
         self._objective, self._number = objective, number
@@ -66,11 +61,7 @@ class BatchedSolve:
 
 
 def solve_batched(objective: Objective, solves: Sequence[Callable[[BatchedSolve], None]], at_once: int) -> int:
-    """Run solves[i] with the `BatchedSolve` of loss i for each loss; return the number of passes. **Collective.**
-
-    At most `at_once` run at a time. Ranks that run no solver only take part in passes, and return 0. An exception from
-    one solve ends all.
-    """
+    """Run solves[i] on the `BatchedSolve` of loss i, `at_once` at a time; return the passes. **Collective.**"""
     if not objective.vectors.runs_solver:
         objective.serve()
         return 0

@@ -24,12 +24,9 @@ FLOOR_SHARE = 1e-3
 
 
 class SmoothingSchedule:
-    """The width nu of the smoothing, which is fixed as in the paper (`c_mu`), or `adaptive`.
-
-    Smoothing lowers R by at most kappa nu (`distsms.losses.base.Loss.smoothing_cost`). An adaptive nu starts large,
-    since J_mu is then easy to minimize, and is reduced when the smoothing gap at the solver's `last` evaluation
-    contributes more to the gap than the optimization gap. nu is 0 if the solver minimizes the exact risk, or if that is
-    smooth by itself.
+    """The width nu of the smoothing, fixed as in the paper (`c_mu`), or `adaptive`: it starts large, since J_mu is then
+    easy to minimize, and is reduced when smoothing, by at most kappa nu, contributes more to the gap than optimization
+    does. nu is 0 for the exact risk, and where that is smooth by itself.
     """
 
     def __init__(self, loss: Loss, settings: Settings) -> None:
@@ -88,9 +85,7 @@ KEPT = ("count", "count_then", "gap_then", "seconds")
 
 
 class Course:
-    """The course of one run, on each rank that runs the solver; `evaluated` is called after evaluations that did not
-    end it.
-    """
+    """The course of one run, on each rank that runs the solver; `evaluated` follows evaluations."""
 
     def __init__(self, objective: Evaluator, settings: Settings, watch: Watcher, evaluated: Callable[[], None]) -> None:
         self._objective, self._settings = objective, settings
@@ -104,9 +99,7 @@ class Course:
         self._start = time.perf_counter()
 
     def begin(self, spent: float = 0.0) -> None:
-        """Start the clock, at so many seconds. Raises StopRun if a resumed run has already reached its target or a
-        limit.
-        """
+        """Start the clock, at so many seconds. Raises StopRun if a resumed run has reached target or limit."""
         self._start = time.perf_counter() - spent
         if np.isfinite(self.proof.best.J):
             self._check_limits()
@@ -184,9 +177,7 @@ class Course:
             raise StopRun(Status.STALLED, f"{PATIENCE} evaluations have not narrowed the gap")
 
     def _progresses(self) -> bool:
-        """Return whether the last `PATIENCE` evaluations reduced the gap by the share `LITTLE`; else rounding prevents
-        it.
-        """
+        """Return whether the last `PATIENCE` evaluations reduced the gap by the share `LITTLE`."""
         if self.proof.gap < (1 - LITTLE) * self.gap_then:
             self.gap_then, self.count_then = self.proof.gap, self.count
         return self.without_progress < PATIENCE

@@ -1,16 +1,11 @@
 """A change of variables in which the risk is curved about equally in all directions: for ROCArea with few columns.
 
-Where lambda is small, J is flat along some directions and steep along others, and L-BFGS needs many evaluations until
-the gradient proves the gap. So the matrix H of second derivatives of J_mu is estimated from a sample of rows, and the
-solver starts anew on u = L'w with LL' = H. An inexact H makes it slower, but nothing wrong: function, gradient and
-proof stay those of J.
-
-The coefficient of a row is a function of its score alone, the same for all rows of a class but for their weights: c_i =
-a_i f(s_i). So its slope a_i f'(s_i) is how much c_i differs between rows with neighbouring scores. The matrix is
+Where lambda is small, L-BFGS needs many evaluations along flat directions. So the matrix of second derivatives of J_mu
+is estimated from a sample of rows, whose coefficients are functions of their scores, c_i = a_i f(s_i):
 
     H = sum_i a_i f'(s_i) (x_i - m)(x_i - m)' + lambda I,     m the mean of the x_i with these weights
 
-The true one has (x_i - x_j)(x_i - x_j)' for pairs whose hinge is curved, and H treats all pairs alike.
+and the solver starts anew on u = L'w with LL' = H. An inexact H makes it slower, but nothing wrong.
 """
 
 from __future__ import annotations
@@ -101,10 +96,8 @@ def slopes(scores: Floats, coefficients: Floats) -> Floats:
 
 
 def local_sums(features: Features, loss: Loss, scores: Floats, nu: float) -> Floats:
-    """Return this rank's sums of a_i f'(s_i) times 1, x_i and x_i x_i' over the sample, in one array (1 + p + p^2,).
-
-    The sample counts for all rows of its class. The first number is infinite if there is no curvature to speak of. The
-    scores are overwritten. **Collective**, since the loss is evaluated.
+    """Return this rank's sums of a_i f'(s_i) times 1, x_i and x_i x_i' over the sample, for all rows of its class, (1 +
+    p + p^2,); the first is infinite without curvature. Scores are overwritten. **Collective**: the loss is evaluated.
     """
     classes = [
         (np.flatnonzero(rows), size) for rows, size in ((loss.positive, loss.A_pos), (loss.negative, loss.A_neg))
@@ -155,10 +148,8 @@ def add_squares(rows: RowEntries, weights: Floats, mean: Floats, matrix: Floats)
 
 
 def factor(sums: Floats, p: int, lam: float, moments: Floats) -> Floats | None:
-    """Return L, lower triangular (p, p), from the sums of all ranks; None if nothing is curved, or not finite.
-
-    Columns that the sample hardly has get a small share of their mean squares `moments` (p,), so that steps along them
-    are not too long. Local; O(p^3).
+    """Return L, lower triangular (p, p), from the sums of all ranks; None if nothing is curved, or not finite. Columns
+    that the sample hardly has get a small share of their mean squares `moments` (p,). Local; O(p^3).
     """
     total, mean, matrix = sums[0], sums[1 : p + 1], sums[p + 1 :].reshape(p, p)
     if not (total > 0 and np.isfinite(sums).all()):

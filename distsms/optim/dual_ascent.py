@@ -4,25 +4,15 @@ Each row has a dual variable. Together they are a plane with one coefficient c_i
 
     min J >= D = d - ||r||^2 / (2 lambda),    r = X'c,    w = -r / lambda
 
-and the largest D is min J (`distsms.optim.dual_variables` has D for each risk; that of ROCArea is a part of the dual,
-and its largest D may be below min J). The method visits the rows in random order, and maximizes D over one variable at
-a time. A visit takes the inner product of x_i and w, a problem in one variable, and the addition of a multiple of x_i
-to w. Where rows are few beside the columns, some passes come close to the minimum. A pass takes about as long as an
-evaluation, and counts as one.
+and the largest D is min J, but for ROCArea, where it may be below (`distsms.optim.dual_variables`). The method visits
+the rows in random order, and maximizes D over one variable at a time, which changes w by a multiple of x_i. Where rows
+are few beside the columns, some passes, each about as long as an evaluation, come close to the minimum. With several
+ranks, the root gathers the rows and does this alone, if they are not too large.
 
-With several ranks, the root gathers the rows and does this alone, if they are not too large. The alternative, a pass of
-each rank over its own rows and a sum of the changes of w (CoCoA+), needed 7 passes on two ranks where one needs 4 in
-trials with logistic regression, and 60 came no closer than 0.2 % with a constant column, on whose weight the ranks
-agree only slowly.
+The passes prove nothing. At the end the plane is computed anew from the variables, and the run takes it and w as its
+beginning; the solver goes on where the gap falls too slowly, or ROCArea's dual is exhausted.
 
-The numbers of the passes prove nothing: errors of rounding are not bounded. At the end the plane is computed anew from
-the variables, and the run takes it and w as its beginning. If the gap falls too slowly, as where rows are much alike,
-or if ROCArea's dual is exhausted, the solver goes on from there.
-
-References ---------- |Hsieh et al., A dual coordinate descent method for large-scale linear SVM, ICML 2008; Yu, Huang &
-Lin, Dual coordinate |descent methods for logistic regression and maximum entropy models, Machine Learning 85, 2011;
-Shalev-Shwartz & Zhang, |Stochastic dual coordinate ascent methods for regularized loss minimization, JMLR 14, 2013; Ma
-et al., Adding vs. |averaging in distributed primal-dual optimization, ICML 2015.
+See Hsieh et al., ICML 2008; Yu, Huang & Lin, Machine Learning 85, 2011; Shalev-Shwartz & Zhang, JMLR 14, 2013.
 """
 
 from __future__ import annotations
@@ -122,9 +112,7 @@ def gathered_rows(rows: RowEntries | None, comm: Communicator) -> tuple[bool, Ro
 
 
 class _Ascent:
-    """The ascent on each rank. The root has the rows of all, visits them and keeps w; the others take part in
-    evaluations.
-    """
+    """The ascent on each rank. The root has all rows, visits them and keeps w; others take part in evaluations."""
 
     def __init__(
         self,

@@ -1,7 +1,5 @@
-"""The variables of the dual problems that `distsms.optim.dual_ascent` maximizes, one for each row, and their loops.
-
-The root has those of all rows, and visits them. A class for each kind of risk knows what a visit is, and which plane
-below the risk the present variables are.
+"""The variables of the dual problems of `distsms.optim.dual_ascent`, one for each row of all ranks, and their loops. A
+class for each kind of risk knows what a visit is, and which plane below the risk the present variables are.
 """
 
 from __future__ import annotations
@@ -37,10 +35,9 @@ TINY = 1e-300
 
 @njit(error_model="numpy")
 def _maximizer(margin: float, steepness: float, q: float, t: float) -> tuple[float, float]:
-    """Return t and q of a row after it was visited: D is largest there, up to the accuracy, if only this q changes.
-
-    It is the root of t - margin - steepness (sigma(-t) - q), which increases. By symmetry, it may be taken as positive;
-    the function is concave there, so that Newton's method converges from any point between a lower bound and the root.
+    """Return t and q of a row after it was visited: the root of t - margin - steepness (sigma(-t) - q), which
+    increases. By symmetry, it may be taken as positive, where the function is concave, so that Newton's method
+    converges.
     """
     offset = margin - steepness * q
     mirrored = offset <= -0.5 * steepness
@@ -77,10 +74,8 @@ def pass_over_rows(
     first: bool,
     w: Floats,
 ) -> float:
-    """Improve q_i for one row after the other, and keep w up to date. Return an estimate of the duality gap.
-
-    signed (n,) is a_i y_i, 0 for rows that are left out; q and t = log((1 - q) / q) are the dual variables, and scale
-    is 1 / lambda. t, q and w are written to, and so are the squares ||x_i||^2 in the first pass.
+    """Improve q_i, t_i = log((1 - q_i) / q_i) row by row, with w and, in the first pass, the squares of the x_i; return
+    an estimate of the duality gap. signed (n,) is a_i y_i, 0 for rows left out; scale is 1 / lambda.
     """
     gap = 0.0
     for at in range(len(order)):
@@ -116,11 +111,9 @@ def pass_over_margins(
     state: Floats,
     w: Floats,
 ) -> float:
-    """Improve u_i for one row after the other, and keep w and tau up to date. Return an estimate of the duality gap.
-
-    signed (n,) is y_i times the largest u_i, `offset` that of `Multipliers`, and `rests` says how often each row is
-    passed over. `state` has tau, the sum of the squares of the rows seen, and their number. u, rests, state and w are
-    written to; the rest is as in `pass_over_rows`.
+    """Improve u_i for one row after the other, with w and `state`: tau, the sum of the squares of the rows seen, their
+    number. Return an estimate of the duality gap. signed (n,) is y_i times the largest u_i; `rests` counts how often a
+    row is passed over; `offset` is that of `Multipliers`.
     """
     gap = excess = bias = 0.0
     for at in range(len(order)):
@@ -199,9 +192,7 @@ class DualVariables(ABC):
 
     @abstractmethod
     def visit(self, rows: RowEntries, order: NDArray[np.intp], first: bool, w: Floats) -> float:
-        """Visit all rows on the root in this order, perhaps the `first` time, and change w. Return J(w) - dual,
-        roughly.
-        """
+        """Visit all rows on the root in this order, perhaps the `first` time. Return J(w) - dual, roughly."""
 
     @abstractmethod
     def plane(self) -> DualPlane:
@@ -250,22 +241,16 @@ class Probabilities(DualVariables):
 class Multipliers(DualVariables):
     """The multipliers u_i of the hinges of a support vector machine with an intercept tau, which is not regularized.
 
-    Its risk is min over tau of sum_P caps_i max(0, tau - s_i) + sum_N caps_j max(0, s_j + offset - tau). With the caps
-    2 a_i / A and the offset A / (2 A+) that is the risk of PRBEP. With the caps a_i / A+ on P and a_j / A- on N and the
-    offset 1, it is at least that of ROCArea, since max(0, t_ij) <= max(0, tau - s_i) + max(0, s_j + 1 - tau), and equal
-    where no row is on the wrong side by much. The dual is the maximum of
+    Its risk is min over tau of sum_P caps_i max(0, tau - s_i) + sum_N caps_j max(0, s_j + offset - tau): that of PRBEP
+    with caps 2 a_i / A and offset A / (2 A+); with caps a_i / A+ and a_j / A- and offset 1, at least that of ROCArea.
+    The dual is
 
-        offset sum_N u_j - ||sum_i y_i u_i x_i||^2 / (2 lambda)    over 0 <= u_i <= caps_i with sum_P u_i = sum_N u_j
+        max offset sum_N u_j - ||sum_i y_i u_i x_i||^2 / (2 lambda)  over 0 <= u_i <= caps_i, sum_P u_i = sum_N u_j
 
-    Visits change tau with u_i as if it were the weight of one more column, and each pass begins with another tau (the
-    method of multipliers), so that the sums become equal. For a plane the larger ones are scaled down.
-
-    For ROCArea, the u_i must be sums of multipliers of pairs, 0 <= u_ij <= caps_i caps_j. By the theorem of Gale and
-    Ryser (max-flow min-cut), they are if no rows S of P and T of N exist for which
-
-        sum of u_i over S  >  caps(S) caps(T) + sum of u_j over N without T
-
-    Where this fails, the machine's risk is larger than R, and only a share of all u_i gives a plane.
+    Visits change tau with u_i like the weight of one more column, and each pass begins with another tau (the method of
+    multipliers), so that the sums become equal. For ROCArea, u must be sums of multipliers of pairs, 0 <= u_ij <=
+    caps_i caps_j; where it is not (by the theorem of Gale and Ryser), only a share of all u_i gives a plane
+    (`share_of_pairs`).
     """
 
     unchecked, multiples = 3, True
@@ -315,10 +300,8 @@ class Multipliers(DualVariables):
 
 
 def share_of_pairs(u: Floats, caps: Floats, v: Floats, caps_v: Floats) -> float:
-    """Return the largest share <= 1 for which share u_i = sum_j x_ij and share v_j = sum_i x_ij are possible.
-
-    Each x_ij is between 0 and caps_i caps_j. u and v have the same sum, and both caps the sum 1; a cap of 0 means u =
-    0. The result may be smaller by 1e-6. O(n log n).
+    """Return the largest share <= 1, less at most 1e-6, for which x_ij from 0 to caps_i caps_j exist with share u_i =
+    sum_j x_ij and share v_j = sum_i x_ij. u and v have the same sum, both caps the sum 1. O(n log n).
     """
     u, caps = u[caps > 0], caps[caps > 0]
     v, caps_v = v[caps_v > 0], caps_v[caps_v > 0]

@@ -4,15 +4,10 @@ The bound of a mixture alpha of planes (see `distsms.optim.planes`) is then, wit
 
     <d, alpha> - 1/(2 lam) sum_j max(|m_j| - l1, 0)^2
 
-It is concave and continuously differentiable in alpha. As long as the set A = {j: |m_j| > l1} and the signs s_j of m_j
-on it do not change, it is <d, alpha> - 1/(2 lam) ||sum_k alpha_k (r_k - l1 s)_A||^2, because the alpha_k sum to 1: the
-quadratic program of other planes. So a semi-smooth Newton method solves the program for the present A, goes towards its
-solution as far as the bound rises, and repeats this with the new A, usually two to five times. If columns are of very
-different size, its steps become tiny, or rounding decides which columns are in A. Then `interior_point_mixture` finds
-the best mixture.
-
-The bound is computed from m itself, since the active columns depend on it. Its rounding errors are bounded as in
-`Planes._by_mixture`: an entry of max(|m_j| - l1, 0) changes at most as much as m_j does.
+which is concave in alpha. While the set A = {j: |m_j| > l1} and the signs s of m on it do not change, it is the
+quadratic program of the planes (r_k - l1 s)_A. So a semi-smooth Newton method solves that for the present A, goes as
+far as the bound rises, and repeats this. If columns are of very different size, `interior_point_mixture` finds the best
+mixture. The bound is computed from m itself, with rounding errors as in `Planes._by_mixture`.
 """
 
 from __future__ import annotations
@@ -55,10 +50,8 @@ class Part(NamedTuple):
 
 
 class ElasticPlanes(Planes):
-    """The planes for the elastic net; their regularizer is an `ElasticNet`.
-
-    Only the q columns in which |r_kj| > l1 for some plane can be active. A round takes k q numbers and k^2 |A|
-    operations. If vectors are distributed, it sums k^2 numbers over the ranks, and one more for each trial of a step.
+    """The planes for an `ElasticNet`. Only the q columns in which |r_kj| > l1 for some plane can be active; a round
+    takes k q numbers and k^2 |A| operations, and sums k^2 numbers over ranks if vectors are distributed.
     """
 
     regularizer: ElasticNet
@@ -107,10 +100,9 @@ class ElasticPlanes(Planes):
         return self.lower_bound_of(Mixture(alpha, square, self._share(k) * square, first_order, off))
 
     def _best_mixture(self, part: Part, alpha: Floats, scale: float, shift: Floats | float) -> tuple[Floats, Floats]:
-        """Return the alpha in the simplex that maximizes <d, alpha> - ||S(m - shift)||^2 / (2 scale), and the w there.
-
-        S is soft thresholding by l1. The search begins at alpha (k,), or at the vertex of the highest d if all are 0.
-        **Collective** among the ranks that run the solver.
+        """Return the alpha in the simplex that maximizes <d, alpha> - ||S(m - shift)||^2 / (2 scale), S soft
+        thresholding by l1, and the w there. It begins at alpha (k,), or at the vertex of the highest d. **Collective**
+        among ranks with the solver.
         """
         k, l1, root = len(alpha), self.regularizer.l1, self._vectors.root_values
         d, alpha = self._d[:k], alpha.copy()
@@ -149,9 +141,7 @@ class ElasticPlanes(Planes):
     def _program(
         self, planes: Floats, active: Integers, constant: Floats, alpha: Floats, scale: float
     ) -> Floats | None:
-        """Return the best mixture (k,) if the active columns and their signs stay; None if the Gram matrix is too
-        inaccurate.
-        """
+        """Return the best mixture (k,) for the present active columns; None if the Gram matrix is too inaccurate."""
 
         def columns(some: slice) -> Floats:
             block: Floats = np.take(planes, active[some], axis=1) - constant[some]
@@ -227,9 +217,7 @@ SHORTER = 0.99
 
 
 def gram_matrix(vectors: Vectors, k: int, length: int, columns: Callable[[slice], Floats]) -> Floats:
-    """Return the inner products (k, k) of k slices of this length, from blocks of columns. **Collective** as
-    `Vectors.dots`.
-    """
+    """Return the inner products (k, k) of k slices, from blocks of columns. **Collective** as `Vectors.dots`."""
     gram = np.zeros((k, k))
     for start in range(0, length, SUMMED):
         block = columns(slice(start, start + SUMMED))
@@ -246,9 +234,7 @@ class Solved(NamedTuple):
 
 
 class Point(NamedTuple):
-    """A direction, or variables inside their bounds; `slack`: how far planes at w are below the model; up, down: u and
-    v.
-    """
+    """A direction, or variables inside bounds; `slack`: how far planes are below the model; up, down: u and v."""
 
     alpha: Floats
     slack: Floats
@@ -261,18 +247,14 @@ class Point(NamedTuple):
 def interior_point_mixture(
     vectors: Vectors, planes: Floats, d: Floats, shift: Floats, l1: float, scale: float, enough: float
 ) -> Solved:
-    """Return the best mixture of slices planes (k, q), if columns are of very different size, to the gap `enough` if it
-    can.
-
-    **Collective** among the ranks that run the solver; a step takes O(q k^2) operations. With b_j in [-l1, l1] for the
-    columns, the program is
+    """Return the best mixture of slices planes (k, q), to the gap `enough` if it can. With b_j in [-l1, l1], the
+    program is
 
         maximize  <d, alpha> - ||e||^2 / (2 scale)  over alpha in the simplex and b,  e = sum_k alpha_k r_k - shift + b
 
-    At its solution w = -e / scale minimizes l1 ||w||_1 + scale/2 ||w||^2 - <shift, w> + max_k (<r_k, w> + d_k). The
-    method is the predictor-corrector method of Mehrotra, On the implementation of a primal-dual interior point method,
-    SIAM J. Optim. 2, 1992. It keeps w = u - v as variables of its own: to compute w from the mixture would magnify the
-    mixture's rounding error by 1 / scale. Nor does anything depend on which of the columns count as active.
+    solved by Mehrotra's predictor-corrector method (SIAM J. Optim. 2, 1992) with w = u - v as variables of its own,
+    since computing w from the mixture would magnify rounding. **Collective** among ranks with the solver; O(q k^2) for
+    a step.
     """
     (k, q), sums, root = planes.shape, vectors.sum_values, vectors.root_values
     count = k + 2 * float(sums(np.array([float(q)]))[0])

@@ -1,15 +1,10 @@
 """The objective J and its smoothed form J_mu, over the rows of all ranks (JMLR, equations (1), (6), (24)).
 
-With the regularizer Omega(w) = lam/2 ||w||^2 and the letters of `distsms.losses.base`, J = Omega + R and J_mu = Omega +
-R_mu. An elastic net has l1 ||w||_1 in Omega, too; "gradient" is then that of the smooth part. An evaluation at one w,
-or at several w in one pass over the data, has three steps:
-
-    each rank computes the margins of its rows,  s = X w
-    the loss computes R, R_mu, d and one coefficient c_i for each row
-    each rank computes X'c of its rows, and the sum over ranks is r;  the gradient of J_mu is lam w + r
-
-The ranks that run the solver (see `distsms.parallel.vector_placement`) call `evaluate`; the others, if there are any,
-take part in `serve`. In this package, "a slice" means the whole vector if the root alone runs the solver.
+With Omega(w) = lam/2 ||w||^2 and the letters of `distsms.losses.base`, J = Omega + R and J_mu = Omega + R_mu. An
+elastic net has l1 ||w||_1 in Omega, too; "gradient" is then that of the smooth part. An evaluation, of one w or several
+in one pass: each rank computes s = X w; the loss computes R, R_mu, d and c; the sum of X'c over ranks is r, and the
+gradient lam w + r. Ranks with the solver (`distsms.parallel.vector_placement`) call `evaluate`; others take part in
+`serve`. "A slice" means the whole vector if the root alone runs the solver.
 """
 
 from __future__ import annotations
@@ -53,13 +48,10 @@ class Objective:
     """The objective over the rows of all ranks, of which each rank builds an object with its `features`; local.
 
     There is a loss for each subset of the rows that is trained on. `stop_wanted` is asked on every rank at each
-    evaluation. By default the root holds `vectors` whole. Only the scaling of variables uses the row `weights`: losses
-    have their own. `reload`, which is collective, is given the number of evaluations after a rank has died; it returns
-    the features, losses and weights of this rank's new share, and the evaluation is repeated; the rows then must add up
-    to `n`. Without it, the evaluation fails.
-
-    Cost of an evaluation: two passes over the local nonzeros, the exchange of the loss, and for each w 8 p bytes
-    broadcast (or gathered) and 8 p bytes reduced.
+    evaluation. By default the root holds `vectors` whole. `weights` are for the scaling of variables. `reload`,
+    collective, gets the number of evaluations after a rank has died, and returns features, losses and weights of this
+    rank's new share, of which all have `n` rows; then the evaluation is repeated. Cost: two passes over the nonzeros,
+    the loss, 16 p bytes for each w.
     """
 
     def __init__(
@@ -135,13 +127,12 @@ class Objective:
         )
 
     def plane_errors(self, loss: int = 0) -> tuple[Floats | float, float]:
-        """Return bounds on the rounding errors of a plane: of r and of d.
+        """Return bounds on the rounding errors of a plane: of r, a slice or with `row_sizes` the length of the error;
+        and of d.
 
-        The first is e, a slice with a bound for each entry of r; with `row_sizes`, a bound on the length of r's error.
-        r_j is a sum of c_i x_ij, and the |c_i| of all ranks sum to at most 2 (see `Loss`). So if column j has m entries
-        on a rank, the error of its summand is at most e_j = m eps max_i |x_ij|, and the largest e_j of a single rank
-        bounds that of all. The additions in coefficients add to m. The first call takes a pass over the data, unless
-        `second_moments` has taken it.
+        r_j is a sum of c_i x_ij, and all |c_i| sum to at most 2. So if column j has m entries on a rank, and m counts
+        additions in coefficients, too, its error is at most m eps max_i |x_ij|. The first call may take a pass over the
+        data.
         """
         of_d = EPS * self.losses[loss].additions
         if self._column_errors is None and self.row_sizes is not None:
@@ -153,11 +144,9 @@ class Objective:
     def rounding(self, evaluation: Evaluation, enough: float = 0.0, loss: int = 0) -> float:
         """Return a bound on the rounding error of J at an evaluation, which need not be less than `enough`.
 
-        A margin is a sum of L terms, so its error is at most L eps/2 sum_j |x_ij w_j|. That of J is at most twice the
-        largest, since the |c_i| sum to at most 2. R is a sum of `Loss.additions` terms, whose absolute values add up to
-        at most R + 4. Where R is above `planes_up_to`, the loss is a mean of squares: coefficients grow as the root of
-        R, and the square of a margin's error and the roundings of the means count, too. One pass over the data, unless
-        sizes of rows are enough.
+        A margin of L terms is wrong by at most L eps/2 sum_j |x_ij w_j|, J by twice the largest, and R by its
+        `Loss.additions` times R + 4. Where R is above `planes_up_to`, coefficients of means of squares grow as the root
+        of R. One pass over the data, unless sizes of rows are enough.
         """
         w, R, sizes = evaluation.w, evaluation.R, self.row_sizes
         limit = self.losses[loss].planes_up_to
@@ -180,10 +169,7 @@ class Objective:
         return self._ask(Query.ASSESS, [w], np.array([[0.0, loss]]))
 
     def exact_risk(self, w: Floats, evaluations: float, loss: int = 0) -> float:
-        """Return R at a slice of w for a loss that encloses it, or NaN if that is not cheap.
-
-        It is cheap if it takes less than a tenth of a run of so many evaluations; see `Loss.exact_is_cheap`.
-        """
+        """Return R at a slice of w for a loss that encloses it; NaN if that is not cheap (`Loss.exact_is_cheap`)."""
         return float(self._ask(Query.EXACT_RISK, [w], np.array([[evaluations, loss]], float)))
 
     def curvature(self, w: Floats, nu: float) -> Floats:
@@ -228,9 +214,7 @@ class Objective:
             self._complete_for = self.comm.size
 
     def _renew(self, evaluations: int) -> None:
-        """Replace this rank's rows by its share among the ranks that live; `evaluations` were made before.
-        **Collective.**
-        """
+        """Replace this rank's rows by its share after a death; `evaluations` were made before. **Collective.**"""
         assert self._reload is not None
         self.evaluations = evaluations
         for name in ("features", "losses", "_scores", "_weights"):  # the new ones need their memory
@@ -241,9 +225,7 @@ class Objective:
         self._scores = np.empty((1, self.features.shape[0]))
 
     def assess(self, scores: Floats, loss: int) -> Any:
-        """Compute a subclass's measures from the margins (n_local,) of this rank's rows, for one of the losses.
-        **Collective.**
-        """
+        """Compute a subclass's measures from the margins (n_local,), for one of the losses. **Collective.**"""
         raise NotImplementedError
 
     def second_moments(self) -> Floats:
@@ -261,11 +243,7 @@ class Objective:
         return moments
 
     def _describe_columns(self, weights: Floats | None = None) -> tuple[Floats, Floats]:
-        """Return bounds on the rounding errors of this rank's summand of r, and its sums sum_i a_i x_ij^2, (p,) each.
-
-        **Collective.** One pass over the data with three vectors (p,) in memory; with weights a, two passes and four
-        vectors.
-        """
+        """Return bounds on rounding in this rank's part of r, and sum_i a_i x_ij^2, (p,) each. **Collective.**"""
         self.vectors.free_buffer()
         largest, counts, squares = self.features.columns(weights)
         if self.comm.failures:  # the bounds must hold however the rows are distributed after a rank has died
@@ -331,9 +309,7 @@ class Objective:
     }
 
     def _answer(self, slices: list[Floats] | None, numbers: Floats) -> tuple[list[tuple[float, ...]], Floats]:
-        """Return R, R_mu, d and width of each w and, on ranks that run the solver, slices of r; numbers (k, 2): nu and
-        loss.
-        """
+        """Return R, R_mu, d and width of each w, and slices of r where a solver runs; numbers (k, 2): nu and loss."""
         clock, k = self.clock, len(numbers)
         self.evaluations += k
         # 1) The margins s = X w.

@@ -51,10 +51,8 @@ class SquaredNorm:
 
 @dataclass(frozen=True)
 class ElasticNet(SquaredNorm):
-    """Omega(w) = l1 ||w||_1 + lam/2 ||w||^2, with l1 > 0 and lam > 0.
-
-    Omega*(-r) = ||S(r)||^2 / (2 lam), where S(r) = sign(r) max(|r| - l1, 0) is soft thresholding. The functions for the
-    gradient are about the smooth part, lam/2 ||w||^2.
+    """Omega(w) = l1 ||w||_1 + lam/2 ||w||^2; gradients are those of lam/2 ||w||^2. Omega*(-r) = ||S(r)||^2 / (2 lam), S
+    soft thresholding by l1.
     """
 
     l1: float

@@ -1,23 +1,14 @@
 """Lower bounds on min J, which prove the gap. They follow from the planes of the evaluations, without passes over data.
 
-Each evaluation gives a plane <r, v> + d <= R(v). If R >= 0, the zero plane (r = 0, d = 0) is one more. A mixture of
-planes, with weights alpha >= 0 that add up to 1, is such a plane, too. So by duality
+Each evaluation gives a plane <r, v> + d <= R(v), and so does R >= 0. For weights alpha >= 0 with the sum 1, by duality
 
     min J >= <d, alpha> - Omega*(-m),    m = sum_k alpha_k r_k,    Omega* the regularizer's conjugate
 
-The best alpha solves a small quadratic program. The inequality is true for every alpha; if the program is solved
-inexactly, the bound is only a little lower than possible.
+The best alpha solves a small quadratic program; any other only gives a lower bound that is lower.
 
-A bound on the effect of rounding errors is subtracted from the lower bound. Let u be the unit roundoff, S = sum_k
-alpha_k ||r_k||, and e_j the bound on the rounding error of r_kj (see `Objective.plane_errors`). ||m||^2 can be computed
-in two ways:
-
-    from the Gram matrix,  alpha' (r_k'r_l) alpha: needs k^2 numbers, but its error is about u S^2
-    from m itself:         needs a pass over the planes; the error of m is about u S, that of ||m||^2 is about
-                           u S ||m|| + (u S)^2
-
-If the planes are steep and cancel each other in the mixture, the error of the first way, divided by 2 lambda, may be
-larger than J. So the second way is used if the error of the first is larger than the tolerance.
+A bound on rounding errors is subtracted. With u the unit roundoff and S = sum_k alpha_k ||r_k||, ||m||^2 from the Gram
+matrix is wrong by about u S^2. Where planes are steep and cancel, that is more than the tolerance: then it is computed
+from m itself, by a pass over the planes, with an error of about u S ||m|| + (u S)^2.
 """
 
 from __future__ import annotations
@@ -65,16 +56,13 @@ class Mixture(NamedTuple):
 
 
 class Planes:
-    """The planes <r_k, v> + d_k below R of a proof, and the best lower bound on min J so far.
+    """The planes <r_k, v> + d_k below R of a proof, and the best lower bound on min J so far: also BMRM's model of J.
 
-    They are also the model of J that BMRM minimizes: Omega(w) + the maximum of the planes at w. `zero_plane`, valid if
-    R >= 0, is the first and stays; of the others there are at most `capacity`, at least 2: then the one that has been
-    of no use for longest goes. `errors` bound the rounding of each entry of any r (a slice), or the length of that
-    error; `d_error` that of d. `unavoidable` is subtracted from every bound for them.
-
-    Memory: 8 capacity (p + capacity) bytes, used gradually. Cost of the k-th plane: one pass over k p numbers, and a
-    quadratic program of k variables; if rounding errors of the Gram matrix are too large, one more pass over the planes
-    and a QR factorization of them.
+    `zero_plane`, valid if R >= 0, is the first and stays; of at most `capacity` others, the one of no use for longest
+    goes. `errors` bound the rounding of each entry of any r (a slice), or the length of that error, and `d_error` that
+    of d; `unavoidable` is subtracted from every bound. Memory: 8 capacity (p + capacity) bytes. Cost of the k-th plane:
+    a pass over k p numbers and a program of k variables; if rounding is too large, one more pass and a QR
+    factorization.
     """
 
     def __init__(
@@ -116,9 +104,7 @@ class Planes:
         self._factor: Floats | None = None  # F (q, k) with F'F the Gram matrix, if that has lost too many digits
 
     def add(self, r: Floats, d: float, tolerance: float = 0.0) -> float:
-        """Add a slice of a plane; return the best bound, which may lack `tolerance` to save a pass. **Collective**
-        here.
-        """
+        """Add a slice of a plane; return the best bound, which may lack `tolerance`. **Collective** here."""
         slot = self._put(r, d)
         self._factor, self._tolerance = None, tolerance
         self._find_mixture(tolerance)
@@ -145,9 +131,7 @@ class Planes:
             self.bound = self._agreed_bound(self._by_mixture(self._alpha[:k]))
 
     def _maximizer(self, scale: float, linear: Floats, guess: Floats) -> Floats:
-        """Return the alpha in the simplex that maximizes (<linear, alpha> - ||sum_k alpha_k r_k||^2 / 2) / scale, from
-        a guess.
-        """
+        """Return the alpha that maximizes (<linear, alpha> - ||sum_k alpha_k r_k||^2 / 2) / scale, from a guess."""
         if self._factor is None:
             k = self._count
             return simplex_qp(self._gram[:k, :k], linear, guess)
@@ -159,10 +143,9 @@ class Planes:
         return self._gram[: len(alpha), : len(alpha)] @ alpha if F is None else (F @ alpha) @ F
 
     def _by_gram(self, alpha: Floats) -> tuple[Bound, float]:
-        """Return the bound of a mixture computed from the Gram matrix, and how much rounding in it has probably cost.
-
-        That is the larger of the usual rounding error of Omega*(-m), and the distance of the quadratic program from its
-        maximum, which is at most the largest entry of its gradient minus the mean of the entries under alpha.
+        """Return the bound of a mixture by the Gram matrix, and what rounding has probably cost: the usual error of
+        Omega*(-m), or the distance of the program from its maximum (its largest slope less the mean slope under alpha)
+        if that is more.
         """
         k, lam = len(alpha), self.regularizer.lam
         products = self._gram[:k, :k] @ alpha
@@ -191,9 +174,7 @@ class Planes:
         return square, first_order
 
     def _share(self, count: int) -> float:
-        """Return a bound on the error of inner products of mixtures of `count` planes, relative to their sizes S (see
-        above).
-        """
+        """Return a bound on the error of inner products of mixtures of `count` planes, relative to their sizes S."""
         return (self._vectors.longest_sum + 2 * count + 8) * U
 
     def lower_bound_of(self, m: Mixture) -> Bound:
@@ -221,12 +202,9 @@ class Planes:
         return self._evened(w, alpha), self.bound.value
 
     def _evened(self, w: Floats, alpha: Floats) -> Floats:
-        """Correct rounding errors in w, so that all planes with a weight have the same value there, as at the exact
-        minimum.
-
-        w contains the rounding errors of m divided by lambda, and steep planes magnify them. The shortest correction
-        that makes the values equal is a combination of differences of the planes' r. It is made only if the Gram matrix
-        is too inaccurate, in two rounds with two passes over the planes each.
+        """Correct w, where steep planes magnify rounding, by the shortest combination of differences of r that makes
+        all planes with a weight equal there, as at the exact minimum. Only if the Gram matrix is too inaccurate; two
+        passes, twice.
         """
         used, planes = np.flatnonzero(alpha), self._planes[: len(alpha)]
         if self._factor is None or len(used) == 1:
@@ -242,17 +220,13 @@ class Planes:
         return w
 
     def l1_limit(self, value: float) -> float:
-        """Return an l1 from which on w = 0 is the minimum, from R(0); infinity if none is known, or without l1.
-        **Collective.**
-        """
+        """Return an l1 from which on w = 0 is the minimum, by R(0); infinity if none is known. **Collective.**"""
         return math.inf
 
     def level_point(self, centre: Floats, J: float, share: float) -> Floats:
-        """Return a slice of the next point of a level method (Lemarechal, Nemirovskii & Nesterov 1995).
-
-        It is about the point nearest to the best w, `centre`, where the model is at most lower_bound + share (J -
-        lower_bound). It minimizes the model + u/2 ||w - centre||^2; the weight u is found by doubling, starting at the
-        last one. Cost: two passes over k p numbers, and a few quadratic programs of k variables.
+        """Return a slice of the next point of a level method (Lemarechal, Nemirovskii & Nesterov 1995): about the point
+        nearest to the best w, `centre`, where the model is at most lower_bound + share (J - lower_bound). It minimizes
+        the model + u/2 ||w - centre||^2, with u found by doubling. Two passes over k p numbers.
         """
         w, lost = self._level_point(centre, J, share)
         if lost > self._tolerance and self._factor is None:
@@ -284,11 +258,8 @@ class Planes:
         return self._evened((self._proximity * c - alpha @ planes) / (lam + self._proximity), alpha), lost
 
     def _search_weight(self, proximal: Callable[[float, Floats], tuple[Floats, bool]]) -> tuple[Floats, bool]:
-        """Set `_proximity` to a large weight u at which the model is low enough; return the mixture, and if there is
-        one.
-
-        `proximal` takes u and a mixture to begin with; it returns the mixture at u, and whether the model is low enough
-        there.
+        """Set `_proximity` to a large weight u at which the model is low enough; return the mixture, or None.
+        `proximal` returns, for u and a mixture to begin with, the mixture and whether the model is low enough.
         """
         lam = self.regularizer.lam
         # 1) Reduce the weight until the model is low enough.
@@ -316,11 +287,7 @@ class Planes:
         return slot
 
     def _free_slot(self) -> int:
-        """Return the index of the next plane.
-
-        Without a free place it is that of the plane of weight 0 that was used least recently, or of one of the two
-        planes of least weight, which are merged.
-        """
+        """Return the next plane's place: free, that of the longest unused one, or of two light ones that are merged."""
         if self._count < self._places:
             if self._count == len(self._planes):
                 first = self._planes
@@ -357,10 +324,8 @@ class Planes:
         self._last_use[: len(alpha)][alpha > 0] = self._added
 
     def slope_at_zero(self, value: float) -> float:
-        """Return the least length of a mixture of the planes that touch R at 0, where R has this value. Local.
-
-        Their r are subgradients of R at 0. So, up to rounding, R falls no more steeply there, and min J is at least
-        `value` - Omega*(result). It is infinity if no plane touches R at 0.
+        """Return the least length of a mixture of the planes that touch R at 0, where R is `value`: min J is at least
+        `value` - Omega*(result). Infinity if none does. Local.
         """
         touching = self._touching(value)
         gram = self._gram[np.ix_(touching, touching)]

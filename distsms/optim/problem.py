@@ -29,13 +29,9 @@ REPEATS, LITTLE = 20, 1e-4  # PATIENCE, and the gain above which a step pays, if
 
 
 class LevelStepSchedule:
-    """The decision when level steps, evaluations of J at `Planes.level_point`, take the place of the solver's
-    evaluations.
-
-    They need only a fraction of those if there are many more columns than rows, or if most rows are similar; otherwise
-    many times as many. So trials decide, the first when the gap is small, as long as they pay; later each time that
-    they do not. If `eager`, also while the solver has not stalled: that pays with more columns than rows and a risk
-    that is not smooth.
+    """Decides when level steps, evaluations at `Planes.level_point`, take the place of the solver's: they need a
+    fraction of those with many more columns than rows or similar rows, else many times as many. So trials decide, the
+    first when the gap is small, later ones ever more rarely. If `eager`, also while the solver has not stalled.
     """
 
     def __init__(self, eager: bool) -> None:
@@ -90,9 +86,7 @@ class LevelStepSchedule:
     def _steps(
         self, step: Callable[[], float], least: float, patience: int, longest: float = np.inf
     ) -> tuple[int, bool]:
-        """Step until more than `patience` in a row gain at most `least`; return how many gained more, and if to the
-        end.
-        """
+        """Step until more than `patience` in a row gain at most `least`; return how many gained, and if to the end."""
         taken = paid = failures = 0
         while failures <= patience and taken < longest:
             before, self._gap = self._gap, step()
@@ -111,11 +105,10 @@ STUCK = 50
 
 
 class SmoothedProblem:
-    """J_mu, its gradient and the model of planes: a `distsms.optim.solvers.base.Problem`; `eager` is for level steps.
-
-    The solver is asked to pause since the smoothing has to become narrower (`too_wide`), a level step was better
-    (`found_better`), there was no progress for `patience` evaluations (`stuck`), or the curvature shall be estimated
-    (`curvature_due`), after `curvature_at` evaluations unless that is 0.
+    """J_mu, its gradient and the model of planes: a `Problem`; `eager` is for level steps. The solver is asked to pause
+    if the smoothing has to narrow (`too_wide`), a level step was better (`found_better`), there was no progress for
+    `patience` evaluations (`stuck`), or the curvature shall be estimated after `curvature_at` of them
+    (`curvature_due`).
     """
 
     def __init__(
@@ -168,9 +161,7 @@ class SmoothedProblem:
         return self.too_wide or self.found_better or self.stuck or self.curvature_due
 
     def rescue(self) -> None:
-        """Take level steps as long as each narrows the gap a little, then double `patience`, so that rescues become
-        rare.
-        """
+        """Take level steps as long as each narrows the gap a little, then double `patience`."""
         self.level_steps.rescue(self._course.level_step)
         self.patience = max(STUCK, 2 * self._course.without_progress)
 

@@ -29,9 +29,7 @@ BEST = tuple(name for name in Evaluation._fields if name not in ("w", "gradient"
 
 
 class Proof:
-    """The best evaluation of a run, without gradients, and the `planes` that bound min J; alike on all ranks with the
-    solver.
-    """
+    """The best evaluation of a run, and the `planes` that bound min J; alike on all ranks with the solver."""
 
     def __init__(self, objective: Evaluator, settings: Settings) -> None:
         vectors, self._objective, self._settings = objective.vectors, objective, settings
@@ -74,9 +72,7 @@ class Proof:
             return self.planes.level_point(self.best.w, self.best.J, level)
 
     def proved(self) -> tuple[float, float, float]:
-        """Return the lower bound, the gap, and the bound on the rounding error of J in both. May take a pass over the
-        data.
-        """
+        """Return the lower bound, the gap, and the rounding error of J in both. May take a pass over the data."""
         if not np.isfinite(self.best.J):  # nor is there a w, if no evaluation was finite
             return self.planes.lower_bound, np.inf, 0.0
         rounding = self._objective.rounding(self.best, TOLERATED * self.target)
@@ -84,17 +80,13 @@ class Proof:
 
     @property
     def hopeless(self) -> bool:
-        """Whether rounding errors in the planes are more than half of the target, and at least a quarter of the present
-        gap.
-        """
+        """Whether rounding errors in the planes are above half of the target, and a quarter of the present gap."""
         lost = self.planes.unavoidable
         return not lost <= self.target / 2 and self.gap <= 4 * lost
 
     def check(self, at_end: bool = False) -> None:
-        """Raise StopRun if the gap is proved, or if rounding errors alone may be more than half of the target.
-
-        Where the solver can go no further (`at_end`), those of the present combination of planes count, too: no later
-        one will be more accurate.
+        """Raise StopRun if the gap is proved, or rounding alone may be over half of the target (`at_end`: this
+        mixture's).
         """
         _, gap, rounding = self.proved()
         if gap <= self.target:

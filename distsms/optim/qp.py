@@ -1,8 +1,6 @@
-"""Quadratic programs over the simplex {a >= 0, sum a = 1}, by primal active-set methods.
-
-`simplex_qp` works on the matrix Q of the quadratic term, and is fast. Where Q = F'F and the columns of F are long but
-their mixture is short, `simplex_least_squares`, on F itself, is slower and more accurate: its error is proportional to
-the square of the unit roundoff. A plane is one variable here: a_k is its weight, d_k its constant, and F_k its slope.
+"""Quadratic programs over the simplex {a >= 0, sum a = 1}, by primal active-set methods: `simplex_qp` on the matrix Q =
+F'F of the planes' slopes, and `simplex_least_squares`, slower, on F itself, with an error of the square of the unit
+roundoff.
 """
 
 from __future__ import annotations
@@ -24,13 +22,10 @@ DEPENDENT = 1e-12  # vectors count as linearly dependent if a singular value is 
 def simplex_qp(Q: Floats, d: Floats, alpha: Floats) -> Floats:
     """Return the a in the simplex that maximizes <d, a> - a'Qa / 2, with Q (k, k) positive semi-definite.
 
-    Its value is at least that of the guess `alpha`, of which negative entries are dropped and the rest is scaled. Each
-    step solves one linear system for the support, the s variables that may be positive, in O(k s), with a matrix that
-    is factored at the start, in O(s^3), and updated. The number of steps is limited.
-
-    Libraries were compared on hundreds of planes of real data at lambda = 1e-6. With 200 planes or more, quadprog's
-    solutions violate the KKT conditions by 1e-3. Clarabel and OSQP are as accurate as this function and a hundred times
-    slower, since they cannot start from the last solution.
+    Its value is at least that of the guess `alpha`. A step solves a linear system for the s variables that may be
+    positive, in O(k s), with a factor from the start, O(s^3). (quadprog violates the KKT conditions by 1e-3 with 200
+    planes; Clarabel and OSQP are as accurate and a hundred times slower, since they cannot start from the last
+    solution.)
     """
     # The maximum over a support is computed with one of its variables, the origin, as 1 minus the sum of the others, by
     # the Cholesky factor of the differences of planes from the origin's, kept while variables enter and leave. The
@@ -43,11 +38,9 @@ def simplex_qp(Q: Floats, d: Floats, alpha: Floats) -> Floats:
 
 
 def simplex_least_squares(F: Floats, d: Floats, alpha: Floats) -> Floats:
-    """Maximize <d, a> - ||F a||^2 / 2 over the simplex, from F (q, k) itself; d and alpha are as in `simplex_qp`.
-
-    With u the unit roundoff, the value at the result is within about (u max_k ||F_k||)^2 of the maximum. With
-    `simplex_qp` and Q = F'F it is within about u max_k ||F_k||^2. Cost of a step: O(q k), and a singular value
-    decomposition (q, s) of the s planes of the support.
+    """Maximize <d, a> - ||F a||^2 / 2 over the simplex, from F (q, k) itself, within about (u max_k ||F_k||)^2 of the
+    maximum, where `simplex_qp` has u max_k ||F_k||^2. A step takes O(q k) and a singular value decomposition (q, s) of
+    the support.
     """
     lengths = np.sqrt(np.sum(np.square(F), axis=0))
 
@@ -100,14 +93,9 @@ def simplex_least_squares(F: Floats, d: Floats, alpha: Floats) -> Floats:
 def _least_squares_on_support(F: Floats, d: Floats, support: NDArray[np.bool_], near: Floats) -> tuple[Floats, Floats]:
     """Return the maximizer (k,) with sum 1 that is 0 outside the support, and z = -F a (q,). Entries may be negative.
 
-    If it is not unique, it is about the one nearest to `near` (k,). With a = near + B t, where the columns of F B are
-    the differences of the other planes of the support from that of largest weight, scaled to length 1 (nearly equal
-    planes then have no rounding error), it minimizes ||m + (F B) t||^2 / 2 - <B'd, t> with m = F near.
-
-    A direction whose curvature is zero within rounding is given the largest curvature that rounding could hide; if the
-    value grows there, the step leaves the simplex, and the caller stops it at the boundary. The gradient is d + F'z; z
-    comes from the condition that its entries on the support are equal, more accurate than F a, a short sum of long
-    vectors.
+    With a = near + B t, the columns of F B the differences of the support's planes from that of largest weight, scaled
+    to length 1, it minimizes ||m + (F B) t||^2 / 2 - <B'd, t>, m = F near. A direction without curvature within
+    rounding gets the largest that rounding could hide. z comes from the condition that d + F'z is equal on the support.
     """
     S = np.flatnonzero(support)
     target, origin = np.zeros(len(d)), S[np.argmax(near[S])]
@@ -142,10 +130,7 @@ def _least_squares_on_support(F: Floats, d: Floats, support: NDArray[np.bool_], 
 
 
 def short_combination(F: Floats) -> Callable[[Floats], Floats]:
-    """Return a function that takes b (k,) and returns the c (k,) for which v = F c is the shortest v with F'v = b.
-
-    F is (q, k). If columns are linearly dependent within rounding, v is the least-squares solution.
-    """
+    """Return a function from b (k,) to the c (k,) for which v = F c is the shortest with F'v = b."""
     lengths = np.maximum(np.sqrt(np.sum(np.square(F), axis=0)), SHORTEST)
     _, sizes, V = np.linalg.svd(F / lengths, full_matrices=False)
     inverse = np.where(sizes > DEPENDENT * sizes[0], 1 / np.maximum(sizes, SHORTEST), 0.0)
@@ -169,10 +154,8 @@ def _maximize(
     members: NDArray[np.intp],
     flags: NDArray[np.bool_],
 ) -> None:
-    """Replace the guess `best` by the maximizer of <d, a> - a'Qa / 2 over the simplex; Q (k, k) is C-contiguous.
-
-    factor (k, k), rows (5, k), members (k,), flags (2, k) : memory of any content, as kernels that make arrays load
-    slowly.
+    """Replace the guess `best` by the maximizer of <d, a> - a'Qa / 2 over the simplex. factor (k, k), rows (5, k),
+    members (k,) and flags (2, k) are working space: kernels that make arrays load slowly.
     """
     alpha, slope, error, step, column = rows[0], rows[1], rows[2], rows[3], rows[4]
     support, barred = flags[0], flags[1]  # barred: their entry into the support did not raise the value
@@ -242,9 +225,7 @@ def _start(Q: Floats, d: Floats, alpha: Floats, slope: Floats, error: Floats) ->
 
 @njit(error_model="numpy", **UNCOUNTED)
 def _slopes(Q: Floats, d: Floats, alpha: Floats, slope: Floats, error: Floats) -> float:
-    """Compute the gradient at alpha, and for each entry a bound on its rounding error, as slopes differ. Return the
-    value.
-    """
+    """Compute the gradient at alpha, and bounds on its rounding errors, as slopes differ. Return the value."""
     for j in range(len(d)):
         slope[j] = d[j]
         error[j] = abs(d[j])
@@ -298,12 +279,7 @@ def _append(
     proximal: float,
     column: Floats,
 ) -> None:
-    """Append a variable to the `count` rows of the upper Cholesky factor. column : (k,), memory.
-
-    If two planes are equal, the maximizer is not unique; a small proximal term selects about the one nearest to the
-    present point, and unlike a ridge term vanishes there. Each variable has its own weight: one that suits steep planes
-    would keep flat ones where they are.
-    """
+    """Append a variable to the `count` rows of the upper Cholesky factor, with a small proximal term of its own."""
     row = Q[entering]
     constant = Q[origin, origin] - row[origin]
     for i in range(count):

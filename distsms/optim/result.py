@@ -62,11 +62,8 @@ class State(NamedTuple):
 
 
 def largest_gain(J_at_zero: float, lower_bound: float, lam: float, other: float) -> float:
-    """Return a bound on J(0) - min J at the lambda `other`, from a lower bound on min J at the lambda `lam`. Local.
-
-    A plane (r, d) below R proves that J(0) - min J <= R(0) - d + ||r||^2 / (2 lambda) at *every* lambda, and R(0) >= d.
-    So at a smaller lambda' the gain is at most lambda / lambda' times what it is here. Below 1e-8 J(0) it may be
-    rounding.
+    """Return a bound on J(0) - min J at the lambda `other`, from a lower bound at `lam`: a plane proves J(0) - min J <=
+    R(0) - d + ||r||^2 / (2 lambda) at every lambda. Below 1e-8 J(0) it may be rounding. Local.
     """
     return max(J_at_zero - lower_bound, 1e-8 * J_at_zero) * max(1.0, lam / other)
 
@@ -114,11 +111,9 @@ class Result:
 
 
 class Snapshot(NamedTuple):
-    """The state of a run, or of a part of it, on a rank that runs the solver.
-
-    The arrays are views that the run changes, so they must be written or copied at once. Numbers can be written as
-    JSON, tables (k,) or (k, k) are the same on all these ranks, and vectors are rows of slices, perhaps to be read only
-    once.
+    """The state of a run, or of a part of it, on a rank that runs the solver, as views that must be written at once:
+    numbers for JSON, tables (k,) or (k, k) alike on all these ranks, and vectors, rows of slices, perhaps to be read
+    only once.
     """
 
     numbers: Mapping[str, Any] = {}

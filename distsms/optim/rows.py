@@ -91,11 +91,7 @@ class RowSizes(NamedTuple):
     additions: float  # at least those that make one entry of X'c: the number of rows and of ranks, and 8
 
     def plane_error(self, more: float = 0.0) -> float:
-        """Return a bound on the length of the rounding error of any r, with `more` additions for a coefficient.
-
-        r_j is a sum of at most n terms c_i x_ij, so its error is at most `additions` eps/2 sum_i |c_i x_ij|. The length
-        of this vector is at most `additions` eps/2 sum_i |c_i| ||x_i||, and the |c_i| sum to at most 2.
-        """
+        """Return a bound on the length of any r's rounding error, `additions` eps/2 sum_i |c_i| ||x_i||."""
         return (self.additions + more) * EPS * self.length
 
     def margin_terms(self, norm: float) -> float:
@@ -103,10 +99,7 @@ class RowSizes(NamedTuple):
         return 1.5 * self.terms * norm
 
     def loss_of_proof(self, largest: float, lam: float) -> float:
-        """Return by how much both bounds may weaken a proof, where J at w = 0 is `largest`.
-
-        No w counts whose lambda/2 ||w||^2 is larger, and no mixture m of planes with a larger ||m||^2 / (2 lambda).
-        """
+        """Return by how much both bounds may weaken a proof, where J(0) is `largest`, which bounds Omega."""
         norm, error = math.sqrt(2 * largest / lam), self.plane_error()
         return error * norm + 0.5 * error * error / lam + 2 * EPS * self.margin_terms(norm)
 

@@ -1,7 +1,5 @@
 """A run starts, pauses and restarts the solver until the gap is proved or a limit is reached, and takes snapshots.
-
-The ranks that hold the solver's vectors execute a `TrainingRun`; the other ranks take part in its evaluations. The
-solver keeps its memory when the width of the smoothing changes.
+Ranks with the solver's vectors execute a `TrainingRun`; the others take part in its evaluations.
 """
 
 from __future__ import annotations
@@ -39,15 +37,11 @@ def minimize(
 ) -> Result:
     """Minimize J over the rows of all ranks to a proved gap; the result is the same on every rank. **Collective.**
 
-    Without a `w` (p,) or a snapshot, it begins at 0, or where dual coordinate ascent or stochastic descent leads. On
-    each rank that runs the solver, `watch` is called after every evaluation with the `State` and this rank's slice of
-    the best w so far, which must not be changed, and its time does not count; `keep` is called with a `Snapshot` every
-    `settings.checkpoint_every` seconds and at the end. Such a snapshot, of the same problem with the same solver and
-    smoothing on any number of ranks, continues that run: evaluations and seconds are added, but the time limit is for
-    this call alone. Raises InputError if the solver needs a smoothed risk and the loss has none.
-
-    Memory besides the data: `Settings.vectors_held` on each rank that runs the solver, and two vectors (p,) on every
-    rank, or three at the beginning, while the columns are described.
+    Without a `w` (p,) or a snapshot, it begins at 0, or where an opening leads. On ranks with the solver, `watch` gets
+    the `State` and a slice of the best w after every evaluation, and `keep` a `Snapshot` every
+    `settings.checkpoint_every` seconds and at the end, with which any number of ranks continue the run; the time limit
+    is for this call alone. Raises InputError if the solver needs a smoothed risk and the loss has none. Memory besides
+    the data: `Settings.vectors_held`, and two or three vectors (p,) on every rank.
     """
     comm, vectors = objective.comm, objective.vectors
     loss, result, opened = objective.losses[0], None, None

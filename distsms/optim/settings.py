@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from distsms.base.choices import check_fields
 from distsms.base.errors import InputError
 from distsms.base.measures import Family
 from distsms.base.memory import Memory
@@ -44,11 +45,7 @@ def curves(n: float, p: int, entries: float) -> bool:
 
 
 def ascends(n: float, p: int, smooth_by_itself: bool) -> bool:
-    """Return whether dual coordinate ascent pays on n rows with p columns.
-
-    For logistic regression it does if there are few rows beside the columns. For hinges it also does with about as many
-    rows as columns: there, L-BFGS needs hundreds of evaluations if lambda is small.
-    """
+    """Return whether dual ascent pays: for few rows beside the columns, for hinges also about as many."""
     return LEAST_ROWS <= n <= min(MOST_ROWS, (0.5 if smooth_by_itself else 2.0) * p)
 
 
@@ -125,6 +122,7 @@ class Settings:
     l1: float = 0.0
 
     def __post_init__(self) -> None:
+        check_fields(self, {"history": 1, "planes": 2, "max_evaluations": 1})
         if self.relative is not None and self.relative >= 1:
             raise InputError(f"relative is {self.relative}; it must be below 1 (0.01 is 1 %)")
         if self.epsilon is None and self.relative is None:
@@ -148,19 +146,13 @@ class Settings:
             raise InputError(f"{self.solver} does not use PETSc, so it takes no options of PETSc: {options}")
         if self.scaling is not None and not 0 <= self.scaling <= 1:
             raise InputError(f"scaling is {self.scaling}; it must be between 0 (none) and 1")
-        for name, least in (("history", 1), ("planes", 2), ("max_evaluations", 1)):
-            value = getattr(self, name)
-            if value is not None and value < least:
-                raise InputError(f"{name} is {value}; it must be at least {least}")
 
     @property
     def traits(self) -> Traits:
         return solver_class(self.solver).traits
 
     def check_measure(self, name: str, family: Family) -> None:
-        """Raise InputError if the solver needs a smoothed risk that the measure `name` lacks, or c_mu one that is not
-        smooth.
-        """
+        """Raise InputError if the solver needs a smoothed risk that the measure lacks, or c_mu has no use."""
         if self.c_mu is not None and family.smooth_by_itself:
             raise InputError(
                 f"c_mu is given, but {name} is smooth by itself, without smoothing: omit c_mu", everywhere=True
@@ -174,9 +166,7 @@ class Settings:
         return usual if self.scaling is None else self.scaling
 
     def history_within(self, p: int, wide: bool = False) -> int:
-        """Return the pairs in the solver's history, at least 5 (TAO's default), if a rank holds p entries of each
-        vector.
-        """
+        """Return the pairs in the solver's history, at least 5 (TAO's default), for p entries of each vector."""
         if not self.traits.history:
             return 0
         room = max(5, self.vector_bytes / 2 // (8 * self.traits.history * max(p, 1)))
@@ -191,11 +181,7 @@ class Settings:
         return int(min(self.history_within(p, wide), room))
 
     def planes_within(self, p: int) -> int:
-        """Return how many planes are kept, at least 2, if a rank holds p entries of each.
-
-        k planes and their Gram matrix take 8 k (p + k) bytes. If they are the solver's model, as many are kept as
-        memory allows.
-        """
+        """Return how many planes are kept for p entries of each, at least 2; as many as a model's memory allows."""
         if self.traits.planes is PlaneUse.PAIR:
             return 2
         budget = self.vector_bytes / (2 if self.traits.history else 1)

@@ -1,19 +1,15 @@
-"""A start for ROCArea on many rows: stochastic subgradient descent over pairs of a positive and a negative row.
+"""A start for ROCArea on many rows: stochastic subgradient descent over pairs of a positive and a negative row
+(Pegasos).
 
-Step t takes a pair (i, j), and moves w against a subgradient of lambda/2 ||w||^2 + max(0, 1 - <x_i - x_j, w>) by
+Step t moves w against a subgradient of lambda/2 ||w||^2 + max(0, 1 - <x_i - x_j, w>) by
 
     eta_t = 1 / (lambda (t + t0)),    t0 = max(2, 1 / (lambda eta_0)),    eta_0 = RATE / mean ||x_i - x_j||^2
 
-The start is the mean of w over the second half of the steps. It proves nothing. But where rows are many beside the
-columns, a tenth of them is enough to come close to the minimum, and from there the solver needs fewer evaluations, on
-data with up to some hundred columns often a third. Each rank takes rows of its own (of streamed ones, those that stay
-in memory) at equal distances, or as often as their weights say, in random order, and the starts of the ranks are
-averaged. If the hinges of the second half say that it is hardly better than w = 0, the run begins there.
+The start is the mean of w over the second half of the steps, averaged over ranks, each of which takes rows of its own
+(of streamed ones, those that stay in memory) at equal distances. With many rows, a tenth of them comes close to the
+minimum. If the hinges say that it is hardly better than w = 0, the run begins there.
 
-References ---------- |Shalev-Shwartz, Singer, Srebro & Cotter, Pegasos: primal estimated sub-gradient solver for SVM,
-Mathematical Programming |127, 2011; Sculley, Large scale learning to rank, NIPS workshop on advances in ranking, 2009;
-Agarwal, Chapelle, Dudik |& Langford, A reliable effective terascale linear learning system, JMLR 15, 2014, who start
-L-BFGS in the same way.
+See Shalev-Shwartz et al., Mathematical Programming 127, 2011; Agarwal et al., JMLR 15, 2014, who start L-BFGS alike.
 """
 
 from __future__ import annotations
@@ -47,11 +43,7 @@ def suits(objective: Objective, settings: Settings) -> bool:
 
 
 def start(objective: Objective, settings: Settings) -> tuple[Floats | None, float]:
-    """Return the start, (p,), the same on every rank, and the seconds that it took. **Collective.**
-
-    It is None if no rank has rows of both classes in memory, or if w = 0 is about as good. Memory: three vectors (p,),
-    and about 24 bytes for each local row, as for an evaluation.
-    """
+    """Return the start (p,), alike on every rank, None if w = 0 is as good; and its seconds. **Collective.**"""
     comm, loss = objective.comm, objective.losses[0]
     lam, p = settings.lam, objective.p
     w, lag, none = np.zeros(p), np.zeros(p), np.empty(0, np.intp)
@@ -90,9 +82,7 @@ def start(objective: Objective, settings: Settings) -> tuple[Floats | None, floa
 
 
 def _drawn(rows: NDArray[np.intp], weights: Floats | None, most: int, rng: np.random.Generator) -> NDArray[np.intp]:
-    """Return at most so many of the rows, at equal distances (sums of weights, if there are any), in random order.
-    Local.
-    """
+    """Return at most so many of the rows, equally far apart by weight, in random order. Local."""
     k = min(most, len(rows))
     places = rng.permutation(k)
     if weights is None or not k:
@@ -112,10 +102,8 @@ def descend(
     w: Floats,
     lag: Floats,
 ) -> tuple[float, float]:
-    """Take a step for each of the rows; return the sum of the hinges in the second half, and their number.
-
-    The rows are visited in this order, those of the smaller class again and again. w and lag are zeros, which become
-    the last w, and its mean over the second half.
+    """Take a step for each of the rows in this order, those of the smaller class again and again; return the sum of the
+    hinges in the second half, and their number. w and lag, zeros, become the last w, and its mean over the second half.
     """
     # w is kept as a v, so that a step costs what the entries of two rows cost. v is in the array w. After the second
     # half, the sum of a v over its steps is `scale` times v, less what each change of v has missed, which is in `lag`.

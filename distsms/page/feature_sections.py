@@ -95,12 +95,15 @@ def _columns(contributions: Contributions, drawings: list[Drawing]) -> Html | st
     rest = f" Attributes and pairs have the other {_percent(terms)}." if contributions.attributes else ""
     meaning = (
         "The share of a column is the covariance of what it adds to the score with the score, divided by the variance "
-        "of the score; a column that works against the others has a share below 0. A tree adds the value of the leaf "
-        "that a row reaches. Each split on the way changes the mean value of the leaves that are still possible, and "
-        f"this step counts for the column of the split.{rest}"
+        "of the score; a column that works against the others has a share below 0. The columns of 0 and 1 of one "
+        f"category count together.{rest}"
     )
     if grown:
-        meaning += " The last column of the table is the share of what all splits gained when the trees grew."
+        meaning += (
+            " A tree adds the value of the leaf that a row reaches. Each split on the way changes the mean value of the"
+            " leaves that are still possible, and this step counts for the column of the split. The last column of the"
+            " table is the share of what all splits gained when the trees grew."
+        )
     left_out = f", the {LISTED} largest of {len(used)}" if len(used) > LISTED else ""
     return html.section(
         "What each column contributes",

@@ -1,7 +1,5 @@
-"""Build a web page in one file from HTML elements, with all text escaped, a style sheet and embedded figures.
-
-The page loads nothing from elsewhere, and its policy forbids it. Its colours, also those of figures, follow the
-reader's preference for light or dark.
+"""Build a web page in one file from HTML elements, with all text escaped, a style sheet and embedded figures; it loads
+nothing from elsewhere, and follows the reader's preference for light or dark.
 """
 
 from __future__ import annotations
@@ -28,11 +26,7 @@ class Html(str):
 
 
 def element(tag: str, *parts: str, **attributes: str) -> Html:
-    """Return an HTML element, such as "p". Parts that are not `Html` are plain text, which is escaped.
-
-    In paragraphs, text in `backquotes` is code. Names of attributes lose a trailing underscore, and others become
-    hyphens.
-    """
+    """Return an HTML element, such as "p", whose parts are escaped unless they are `Html`; `backquotes` mark code."""
     written = "".join(f' {name.rstrip("_").replace("_", "-")}="{escape(value)}"' for name, value in attributes.items())
     content = "".join(part if isinstance(part, Html) else escape(part) for part in parts)
     if tag == "p":
@@ -46,11 +40,7 @@ def section(heading: str, *parts: str) -> Html:
 
 
 def table(caption: str, header: Sequence[str], rows: Sequence[Sequence[str]], text: bool = False) -> Html:
-    """Return a table that has a scroll bar of its own if the page is too narrow for it.
-
-    The first cell of a row is its name. With `text`, cells are aligned to the left. On a narrow page, each row of a
-    table with a header and more than three columns is shown as a list.
-    """
+    """Return a table, the first cell of a row its name, with cells to the left if `text`."""
     wide = len(header) > 3
     attributes = {"class_": "text"} if text else {}
     labels = [{"data_label": name} if wide else {} for name in header or [""] * max(map(len, rows), default=0)]

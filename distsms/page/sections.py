@@ -1,7 +1,5 @@
-"""Write the sections of a report on one model, on the root.
-
-A section is a function of a `ReportData`, which returns HTML, "" without data, and appends its figures to a list. A
-further one is added to `SECTIONS`.
+"""Write the sections of a report on one model, on the root: functions of a `ReportData`, listed in `SECTIONS`, that
+return HTML ("" without data), and append their figures to a list.
 """
 
 from __future__ import annotations

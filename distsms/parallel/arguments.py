@@ -31,10 +31,7 @@ def require_same_command(words: Sequence[str], comm: Communicator) -> None:
 
 
 def require_same_arguments(comm: Communicator, **arguments: Any) -> None:
-    """Raise InputError on all ranks unless they were given the same arguments. **Collective.**
-
-    Functions are not compared, and of arrays and tables, which hold the rows of a rank, only the type is.
-    """
+    """Raise InputError on all ranks unless their arguments are alike, rows by type. **Collective.**"""
     if comm.size > 1:
         texts = {name: _as_text(value, name in OF_ROWS) for name, value in arguments.items() if not callable(value)}
         comm.require_same(texts, "argument", "Call the function on all ranks with the same arguments")

@@ -1,17 +1,12 @@
 """The rows of all ranks that have the same key, wherever they are. No rank needs memory for all n rows.
 
-Each rank owns a range of the keys, which a hash has spread evenly. Every rank sends each of its different keys once to
-the owner, with the number of its rows of each class. So the owner knows the sizes of its groups, and its answers go
-back the same way. `WholeGroups` brings together the rows of each group, so that what concerns one group alone needs no
-messages. Only groups with rows of both classes count there. There are two kinds of them:
+Each rank owns a range of the keys, which a hash has spread evenly; every rank sends each of its keys once to the owner,
+with its rows of each class, and answers go back the same way. `WholeGroups` brings the rows of each group with both
+classes together. A *small* group is handled whole on one rank: that of all its rows, or the owner of its key, to which
+rows travel. A *large* group has more rows than half of a rank's share (and than `LEAST`); all ranks work on it
+together.
 
-- A *small* group is handled whole on one rank. If one rank has all its rows, they stay there. If not, its rows travel
-  to the rank that owns the group's key. Which rows travel is decided once; later only numbers of these rows are sent.
-- A *large* group has more rows than half of a rank's share of all rows (and more than `LEAST`). So there are fewer than
-  two for each rank. Its rows stay where they are, and all ranks work on it together.
-
-Cost on each rank: the construction takes O(n_local log n_local) time and about 150 bytes for each row; then 8 bytes
-remain for each row, and 16 more if the rows have weights or travel.
+Cost on each rank: O(n_local log n_local) time and about 150 bytes for each row at first; then 8, or 24, bytes.
 """
 
 from __future__ import annotations
@@ -35,10 +30,9 @@ LEAST = 4096
 class Groups:
     """The rows of all ranks, grouped by key. Building it is **collective**, and sends 24 bytes for each key of a rank.
 
-    `keys` are the hashed keys of the groups that this rank owns, which ascend over all ranks; `positive` and `negative`
-    are the numbers of all ranks' rows of each class in them, `holders` the number of ranks that have rows of the group,
-    and `holder` the last of these, (groups,) each. `local_keys` are the different hashed keys of this rank's rows, and
-    `of_row` (n_local,) is the place of each row's group there.
+    `keys` are the hashed keys that this rank owns, ascending over all ranks, with the rows of each class in all ranks,
+    `positive` and `negative`, the number of ranks that have some, `holders`, and the last of these, `holder` (groups,).
+    `local_keys` are those of this rank's rows, and `of_row` (n_local,) the place of each row's there.
     """
 
     def __init__(self, keys: NDArray[np.uint64], labels: NDArray[np.int8], seed: int, comm: Communicator) -> None:
@@ -78,14 +72,10 @@ class LargeGroup(NamedTuple):
 class WholeGroups:
     """The rows of groups with both classes. Building it is **collective**.
 
-    `rows` are those of the small groups that this rank handles, as places in what `extend` returns: group by group, and
-    the positive ones first. `edges` (2 groups + 1,) says where the rows of each class begin there. `positive` and
-    `negative` (groups,) are the sums of the weights of each class, `large` the large groups, alike on every rank,
-    `count` the number of groups over all ranks, and `pairs` the sum over them of the products of both classes' sums of
-    weights.
-
-    `weights` are multiplied by a power of two, so that the largest sum of a class is near 1: products of small sums
-    would vanish beside the weights of rows that no group needs.
+    `rows` are those of the small groups of this rank, as places in what `extend` returns, group by group, positives
+    first; `edges` (2 groups + 1,) says where the rows of each class begin. `positive` and `negative` (groups,) are sums
+    of weights, `large` the large groups, alike on every rank, `count` the number of groups, `pairs` their sum of
+    products of weights. `weights` are scaled by a power of two, so that the largest sum is near 1.
     """
 
     def __init__(

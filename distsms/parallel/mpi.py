@@ -192,11 +192,9 @@ def launched_size() -> int:
 
 
 def world() -> Communicator:
-    """Return the communicator of all ranks of this job; a single rank if mpi4py is not installed.
-
-    Without a launcher MPI is not started, since that takes longer than the rest of a small job. Raises LaunchError if
-    several processes were started, each of which MPI sees as "rank 0 of 1", since launcher and mpi4py use different MPI
-    libraries: each would do the whole job and overwrite the files of the others.
+    """Return the communicator of all ranks of this job; a single rank, without starting MPI, if there is no launcher or
+    no mpi4py. Raises LaunchError if launcher and mpi4py use different MPI libraries: each process would do the whole
+    job.
     """
     launched = launched_size()
     if not any(LAUNCHER.match(name) for name in os.environ):

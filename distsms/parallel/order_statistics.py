@@ -1,21 +1,13 @@
 """Find the k-th largest score over all ranks, and places of weighted rows, with a few small Allreduces.
 
-Each row of any rank has a position: its score, plus a shift if it is a negative row. G(tau) is the number of rows, or
-the sum of the weights of the rows, with a position of at most tau. The place that is searched for is the smallest
-position at which G reaches a given target.
+Each row has a position: its score, plus a shift if it is negative. The place that is searched for is the smallest
+position at which G, the weight of all rows up to it, reaches a target. An interval that contains it, the bracket, is
+divided into K buckets; one pass computes how G changes in each, and one Allreduce adds the tables. The bucket in which
+G reaches the target is divided again, and so on. K and scales are powers of two, and positions are rounded to a grid,
+so that a row is in the same bucket in each round.
 
-The search begins with an interval that contains the place, called the bracket, which is divided into K buckets. One
-pass over the rows computes how G changes in each bucket, and one Allreduce adds the tables of the ranks. The bucket in
-which G reaches the target is divided again, and so on, until it probably contains a single position. If it does not,
-its extremes are the next bracket. K and the factor by which positions are scaled are powers of two, and positions in
-the bracket are rounded to a grid. So the division has no rounding errors, and a row is in the same bucket in each
-round.
-
-Cost of a search: one pass over the local rows and an Allreduce of 8 (3 K + 1) bytes (12 KiB). If there are m rows in
-the first bracket, about log_K m more Allreduces follow, each with a pass over the rows in the bracket, or over all if
-those do not fit into the buffer. If the place is not in the first bracket, one more pass and two or three more
-Allreduces are needed, or about a hundred if some scores are as large as 1e300. Memory: n_local bytes (2 n_local with
-weights) and 20 KiB. All ranks take the same decisions, because an Allreduce gives identical numbers to all of them.
+Cost: a pass and an Allreduce of 12 KiB; for m rows in the bracket about log_K m more, with passes over these; if the
+place is elsewhere two or three more, a hundred for scores of 1e300. n_local bytes of memory (2 n_local with weights).
 """
 
 from __future__ import annotations
@@ -38,13 +30,12 @@ ROWS_WIDE = 128  # and by so much that it contains about this many rows
 
 
 class BucketSearch:
-    """The search for one place. In each round `count` makes a local table, and `narrow` uses the sum of all tables.
+    """The search for one place: in each round `count` makes a local table, and `narrow` uses the sum of all tables.
 
-    `kinds` is LEFT_OUT, POSITIVE or NEGATIVE for each row; G has to reach `target`, above 0 and at most n, or the sum
-    of the weights, whose mean is about 1. `rows_in_bracket` is how many rows, by weight, are in the first bracket.
-    `done` says whether this bracket has been divided far enough, `lost` whether the place is outside it; then
-    `continue_between` must be called. `failed` says whether a score of any rank is not finite. Within a bracket,
-    positions are u = z scale - origin, in [0, K). A round considers the positions in [left, right).
+    `kinds` is LEFT_OUT, POSITIVE or NEGATIVE for each row; `target` is above 0 and at most the sum of weights of mean
+    about 1. `rows_in_bracket`, by weight, are in the first bracket; `done` says whether it has been divided far enough,
+    `lost` that the place is elsewhere (call `continue_between`), `failed` that a score is not finite. Positions in a
+    bracket are u = z scale - origin, in [0, K), of which a round considers [left, right).
     """
 
     def __init__(self, kinds: NDArray[np.uint8], target: float, weights: Floats | None = None) -> None:

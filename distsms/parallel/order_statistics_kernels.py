@@ -49,11 +49,8 @@ def _compute_positions(scores, kinds, weights, window, places, inside):  # type:
 
 @njit()
 def collect(scores, kinds, weights, window, start, listed, listed_weights, block):  # type: ignore[no-untyped-def]
-    """Copy the positions in [left, right), and the weights, from row `start` on until `listed` is full.
-
-    Returns the row to continue with, how many rows are listed, and the weight of the rows below `left`. Rows are
-    processed in blocks and without a branch for each, since a processor cannot predict whether a row is in the
-    interval. block : two arrays (BLOCK,) of float64 and uint8, working space.
+    """Copy the positions in [left, right), and the weights, from row `start` on until `listed` is full. Return the row
+    to continue with, the rows listed, and the weight below `left`. block: (BLOCK,) of float64 and uint8, working space.
     """
     places, inside = block
     m = 0
@@ -88,9 +85,7 @@ def tabulate(listed, weights, left, factor, table):  # type: ignore[no-untyped-d
 
 @njit()
 def walk(table, value):  # type: ignore[no-untyped-def]
-    """Return the first bucket (or K) at whose right edge G >= target, and G - target at its left; at first it is
-    `value`.
-    """
+    """Return the first bucket (or K) with G >= target at its right edge, and G - target at its left."""
     for k in range(len(table)):
         grown = value + table[k, 0]
         if grown >= 0.0:
@@ -119,10 +114,7 @@ def extremes(scores, kinds, window, block):  # type: ignore[no-untyped-def]
 
 @njit()
 def twice_below(low, high):  # type: ignore[no-untyped-def]
-    """Return twice the number of pairs of a lower number in `low` and a higher one in `high`; a tie counts as one.
-
-    Both are sorted as by `numpy.sort`, with NaN as the highest number. Merging takes far less time than searches.
-    """
+    """Return twice the number of pairs of a lower number in `low` and a higher one in `high`, sorted; a tie is one."""
     total = below = up_to = 0
     for x in high:
         if x == x:

@@ -1,15 +1,10 @@
-"""Find the same order statistic again and again while scores change, with a few quick passes over the rows.
+"""Find the same order statistic (`distsms.parallel.order_statistics`) again and again while scores change, near the
+last.
 
-Rows, positions and the place that is searched for are those of `distsms.parallel.order_statistics`. The place is the
-position of a row, and does not depend on where the search begins, unless sums of weights differ in their last digits.
-
-A pass surveys a bracket: it adds the weights of the rows below, and collects the different positions in it with their
-weights. If the place is in the bracket, and it has at most `MOST` different positions, all ranks receive these and sort
-them. Otherwise the next pass has a bracket around the place where it would be if the rows were spread evenly. The first
-bracket is that of `BucketSearch`. After `SURVEYS` passes, `find_position` finds the place.
-
-Cost of a pass over the local rows: an Allreduce of 8 (P + 4) bytes; and once an Allgather of at most 16 `MOST` bytes,
-or what `find_position` costs. 32 KiB of memory in addition to that of `BucketSearch`.
+A pass surveys a bracket: the weight of the rows below, and the different positions in it. If the place is in it, with
+at most `MOST` positions, all ranks receive these and sort them; else the next bracket is where it would be if rows were
+spread evenly. After `SURVEYS` passes, `find_position` finds the place. The result does not depend on where it begins.
+Cost of a pass: an Allreduce of 8 (P + 4) bytes; once an Allgather of at most 16 `MOST` bytes.
 """
 
 from __future__ import annotations
@@ -41,9 +36,7 @@ class PositionSearch:
         _survey(np.zeros(0), kinds[:0], of_none, 0.0, 0.0, 0.0, self._places, self._room)
 
     def find(self, scores: Floats, shift: float) -> float:
-        """Return the place; NaN if a score of any rank is not finite. `shift` is added to negative rows.
-        **Collective.**
-        """
+        """Return the place, `shift` added to negative rows; NaN if a score is not finite. **Collective.**"""
         place, radius, rows = self._find_in_brackets(scores, shift)
         if place is None:
             low, high = self._search.bracket
@@ -110,11 +103,9 @@ def _mark(scores, kinds, weights, shift, low, high, inside):  # type: ignore[no-
 
 @njit()
 def _survey(scores, kinds, weights, shift, low, high, places, room):  # type: ignore[no-untyped-def]
-    """Collect the different positions in [low, high] and their weights in the first rows of `places` (slots, 2).
-
-    Returns a number that is 0 if all scores are finite, the weight of the rows below `low`, the weight and the number
-    of the rows in the bracket, and the number of different positions; if these are more than `MOST`, a larger number.
-    room : working space: (BLOCK,) uint8, (1,) float64, and the same number as uint64.
+    """Collect the different positions in [low, high] and their weights in the first rows of `places` (slots, 2). Return
+    0 if all scores are finite, the weight below `low`, weight and number of rows in the bracket, and the number of
+    positions (a larger one beyond `MOST`). room: working space, (BLOCK,) uint8, (1,) float64 and the same as uint64.
     """
     inside, one, bits = room
     places[:, 1] = 0.0

@@ -85,11 +85,7 @@ class Siblings:
 
 
 def others_gone(pid: int) -> int:
-    """Return how many of the ranks that the launcher started on this host beside a rank have ended; 0 if that is
-    unknown.
-
-    Open MPI tells its ranks how many it has started there, and these are its children unless a shell is between them.
-    """
+    """Return how many of the ranks that the launcher started here beside a rank have ended; 0 if unknown."""
     started, launcher = int(os.environ.get("OMPI_COMM_WORLD_LOCAL_SIZE", 0)), parent(pid)
     if not started or name(launcher) not in LAUNCHERS:
         return 0

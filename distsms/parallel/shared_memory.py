@@ -82,11 +82,7 @@ class OnePerRank(Replica):
 
 
 class OnePerNode(Replica):
-    """One copy per node, in shared memory. Only the first rank of each node, its leader, communicates.
-
-    There is a barrier before a rank writes, so that no rank still reads, and one before a rank reads, so that all have
-    written. Each consists of a barrier between processes and of memory barriers (MPI 3.1, section 11.4).
-    """
+    """One copy per node, for which the node's first rank communicates; with barriers (MPI 3.1, section 11.4)."""
 
     def __init__(self, comm: MPICommunicator, k: int, length: int, nodes: Sequence[tuple[int, ...]]) -> None:
         self._comm, self._nodes = comm, nodes
@@ -140,11 +136,7 @@ class OnePerNode(Replica):
 
 
 class SharedSum:
-    """Sums vectors over ranks that are all on one node: each rank adds up a slice of all ranks' vectors.
-
-    Construction is **collective**; each rank takes 8 length bytes of shared memory, to which it copies its vector
-    between barriers as those of `OnePerNode`.
-    """
+    """Sums vectors of ranks of one node in shared memory, a slice on each. Construction is **collective**."""
 
     def __init__(self, comm: MPICommunicator, length: int) -> None:
         self._comm = comm
@@ -159,9 +151,7 @@ class SharedSum:
         self._window.Sync()
 
     def scatter(self, array: Floats, counts: Sequence[int]) -> Floats:
-        """Return this rank's slice (counts[rank],) of the sum of all ranks' arrays, of at most `length`.
-        **Collective.**
-        """
+        """Return this rank's slice (counts[rank],) of the sum of all arrays, up to `length`. **Collective.**"""
         self._synchronize()
         self._vectors[self._comm.rank][: len(array)] = array
         self._synchronize()

@@ -1,9 +1,7 @@
-"""Signals that ask a run to save its state and stop after the current evaluation.
-
-A run that still waits for its rows has nothing to save. If it waits for a disk that hangs, it may not even come to its
-handler, so a small process beside it ends it `GRACE` seconds after the signal. That process also speaks for a run that
-is computing: Open MPI's mpirun, when it is interrupted, kills its ranks a second after SIGTERM. Batch systems announce
-preemption and time limits by SIGTERM, SIGUSR1 or SIGUSR2, which they often send to one rank only.
+"""Signals that ask a run to save its state and stop after the current evaluation: SIGTERM, SIGUSR1 and SIGUSR2, by
+which batch systems announce the end, often to one rank only. A run that still waits for its rows, perhaps from a disk
+that hangs, is ended by a small process beside it, `GRACE` seconds after the signal. That process also speaks for a run
+that is computing: Open MPI's mpirun, when it is interrupted, kills its ranks a second after SIGTERM.
 """
 
 from __future__ import annotations

@@ -1,13 +1,10 @@
 """Ranks that go on when another rank dies, by the User Level Failure Mitigation (ULFM) of MPI 4.1 and Open MPI 5.
 
-The work of the ranks is cut into pieces that can be repeated, such as one evaluation: see `Communicator.surviving`. At
-the end of each piece all ranks agree (MPI's Agree) on whether all live and have done it. If not, nobody keeps its
-result: a rank that fails revokes the communicator, so that every other rank fails, too, and all make a new one without
-the dead, distribute the rows anew, and repeat the piece. Ranks keep their order, so that the root stays rank 0.
-
-Without the agreement, a rank could not trust its results. When a rank has died in the middle of a collective, that
-raises an exception on some ranks; on others it may return without one, in Open MPI 5.0.11 even without the data. So an
-exception of any kind may be the consequence of a death.
+Work is cut into pieces that can be repeated, such as an evaluation (`Communicator.surviving`), after each of which all
+ranks agree (MPI's Agree) whether all live and have done it. If not, nobody keeps its result: a rank that fails revokes
+the communicator, all make a new one without the dead, in the same order, distribute the rows anew, and repeat the
+piece. Without the agreement no result can be trusted: a collective in which a rank dies may return on others without an
+exception, in Open MPI 5.0.11 even without the data. So any exception may be the consequence of a death.
 """
 
 from __future__ import annotations

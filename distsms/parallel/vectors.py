@@ -1,7 +1,5 @@
-"""The solver's vectors of length p, and the operations on them, wherever the vectors are held.
-
-A rank that runs the solver holds `length` entries of each vector. All these ranks must take the same decisions, by
-numbers that are identical on all of them: sums over ranks, or the root's numbers (`root_values`).
+"""The solver's vectors of length p, of which a rank that runs the solver holds `length` entries. These ranks take the
+same decisions, by sums over ranks or the root's numbers (`root_values`).
 """
 
 from __future__ import annotations
@@ -27,11 +25,9 @@ SUMMED = 2**14
 
 
 class Vectors(ABC):
-    """Vectors of length p on the ranks of a communicator, alike on every rank; the ranks of a node may share a copy of
-    w.
-
-    `length` is that of this rank's slice, and `longest` that of the longest one. `outward` and `inward` are the names
-    of the collectives that send w to the ranks and sum X'c, `measured` the seconds of each way that was timed.
+    """Vectors of length p on the ranks of a communicator; the ranks of a node may share a copy of w. `length` is that
+    of this rank's slice, `longest` that of the longest; `outward` and `inward` name the collectives that send w and sum
+    X'c, and `measured` has the seconds of each way that was timed.
     """
 
     length: int
@@ -73,10 +69,8 @@ class Vectors(ABC):
 
     @abstractmethod
     def sum_buffer(self, buffer: Floats) -> tuple[Floats, bool]:
-        """Sum k vectors and a flag over ranks, both in a (k p + 1,) array from `buffer`, which is overwritten.
-        **Collective.**
-
-        Returns this rank's slices (k, length), and whether any flag was not 0; meaningless where no solver runs.
+        """Sum k vectors and a flag, both in a (k p + 1,) array from `buffer`, which is overwritten, over ranks; return
+        slices (k, length), meaningless where no solver runs, and whether any flag was not 0. **Collective.**
         """
 
     @abstractmethod
@@ -153,10 +147,8 @@ class Vectors(ABC):
 
     @np.errstate(over="ignore", invalid="ignore")  # the caller sees that the result is not finite
     def dots(self, A: Floats, b: Floats) -> Floats:
-        """Return the inner products of k vectors (k, length) with one (length,). **Collective** among the ranks with
-        the solver.
-
-        The error of each is at most `longest_sum` times the unit roundoff times the product of the two norms.
+        """Return the inner products of k vectors (k, length) with one, each with an error of at most `longest_sum` unit
+        roundoffs times both norms. **Collective** among the ranks with the solver.
         """
         starts = range(0, max(len(b), 1), SUMMED)  # matmul, since np.dot would copy slices that are not contiguous
         return self.sum_values(
@@ -169,11 +161,8 @@ class Vectors(ABC):
         return min(self.longest, SUMMED) + -(-self.longest // SUMMED) + self.comm.size
 
     def qr_factor(self, A: Floats) -> Floats:
-        """Return F (q, k) with F'F the inner products of k vectors (k, length). **Collective** among the ranks with the
-        solver.
-
-        It is by QR, whose rounding errors are relative to the norms of the vectors; those of inner products would be
-        relative to the squares of the norms. Cost: 2 length k^2.
+        """Return F (q, k) with F'F the inner products of k vectors (k, length), by QR, whose errors are relative to the
+        norms and not their squares; 2 length k^2. **Collective** among the ranks with the solver.
         """
         factor = np.empty((0, len(A)))
         for start in range(0, A.shape[1], SUMMED):
@@ -181,11 +170,7 @@ class Vectors(ABC):
         return factor
 
     def choose_collective(self) -> None:
-        """Time the ways to sum X'c for this p and these ranks, and use the fastest from now on. **Collective.**
-
-        Each way is run at least twice, and then again, up to five times, until a second has passed. The first run does
-        not count, since memory is slow when it is used for the first time. A run takes as long as its slowest rank.
-        """
+        """Time the ways to sum X'c for about a second, and use the fastest from now on. **Collective.**"""
         if self.comm.size == 1 or self.p < MEASURED_FROM:
             return
         buffer = self.buffer(1)[:-1]

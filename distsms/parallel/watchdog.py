@@ -28,11 +28,9 @@ START = f"import sys; sys.path.append({FOLDER!r}); from {watcher.__name__} impor
 
 
 class Watchdog:
-    """A context manager for the watcher of this rank, which it starts on entry; none with 0, or without /proc.
-
-    The job ends if a rank is idle or not heard from for `timeout` seconds, or if MPI does not start within them,
-    because another rank hangs in its imports or in MPI_Init: until `watch` is called, the watcher waits for the start
-    of MPI.
+    """A context manager for the watcher of this rank; none with 0 seconds, or without /proc. The job ends if a rank is
+    idle or not heard from for `timeout` seconds, or if MPI does not start within them; until `watch` is called, that is
+    awaited.
     """
 
     def __init__(self, timeout: float) -> None:
@@ -49,10 +47,7 @@ class Watchdog:
         return self
 
     def watch(self, comm: Communicator) -> None:
-        """Watch all ranks of a job from now on; a single rank is not watched. **Collective.**
-
-        The root draws the key by which watchers know each other; ranks receive it through MPI, and no datagram has it.
-        """
+        """Watch all ranks of a job of several from now on, by a key that the root sends. **Collective.**"""
         if comm.size == 1 or not self._timeout:
             self._tell(watcher.BYE)
             return

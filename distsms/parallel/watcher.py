@@ -1,23 +1,15 @@
 """The watcher: a process beside each rank that ends the job when a rank has stopped responding, and names that rank.
 
-Whatever blocks the rank's threads, in MPI, in PETSc or on a disk that hangs, does not block the watcher. It observes
-from outside (in /proc, so on Linux only) whether its rank uses the processor or moves bytes, as a rank does that
-computes or waits in MPI for another one, since MPI polls. A rank that is stopped, or hangs on a disk, is idle.
+It observes from outside (in /proc) whether its rank uses the processor or moves bytes, as one does that computes or
+waits in MPI; a rank that is stopped, or hangs on a disk, is idle. Watchers report by UDP to the root's watcher, which
+answers. If a rank has been idle, or its watcher silent, for too long, the root's watcher prints which it is, and makes
+every watcher kill its rank, and the launcher, if that does not end. A watcher that no longer hears from the root's
+kills its own rank. The job ends as well if the launcher is suspended for too long.
 
-The watchers of a job report by UDP to the root's watcher how long their ranks have been idle, and it answers. If a rank
-has been idle, or its watcher silent, for too long, the root's watcher prints which rank it is and makes every watcher
-kill its rank. A watcher that no longer hears from the root's watcher kills its own rank. If the launcher does not end
-after that, it is killed, too: mpirun may wait for a host that is no longer reachable. The job ends as well if the
-launcher is stopped (suspended) for too long.
-
-A job begins its work when all watchers have heard each other, or after two seconds; before that, a lost host ends it.
-From then on, a watcher that was never heard from (because of a firewall, say) is ignored. A watcher that notices that
-it has itself been asleep, because the whole job was suspended, allows the others the same time.
-
-Every datagram begins with a digest of the rest of it, keyed with a secret of this job. A watcher drops one with another
-digest, or with a number that is not larger than all that it has received from the same rank. So neither a forged
-datagram nor a repeated one has any effect. The watcher is started as a program of its own, without site-packages: this
-module and what it imports use nothing but Python's standard library.
+A job begins its work when all watchers have heard each other, or after two seconds; a watcher that was never heard from
+(because of a firewall, say) is then ignored. One that has itself been asleep, with the whole job, allows the others the
+same time. Datagrams begin with a keyed digest, and have rising numbers: forged or repeated ones have no effect. The
+watcher runs without site-packages, so this module and what it imports use nothing but Python's standard library.
 """
 
 from __future__ import annotations
@@ -77,9 +69,8 @@ class Message(NamedTuple):
 
 class Watcher:
     """The process beside a rank, its parent, which ends the job if a rank is idle or silent for `timeout` seconds.
-
-    `setup` has `rank` and `size`; `key`, the job's secret in hexadecimal; `root`, address and port of each of the
-    root's sockets; `survive`, whether the job goes on when a rank dies. `sockets` are the root's, and empty elsewhere.
+    `setup` has `rank`, `size`, the job's `key` in hexadecimal, `root`, address and port of each of the root's
+    `sockets`, and `survive`.
     """
 
     def __init__(self, setup: dict[str, Any], sockets: list[socket.socket], timeout: float) -> None:
@@ -137,9 +128,7 @@ class Watcher:
                 self.check()
 
     def wait_for_end(self) -> None:
-        """Watch the rank, which has done its work, until it has ended: it may be stopped, or wait in MPI for a lost
-        host.
-        """
+        """Watch the rank, which has done its work, until it has ended."""
         for sock in self.sockets:
             sock.close()
         self.start = self.launcher_ran = time.monotonic()
@@ -320,11 +309,7 @@ def lost_text(ranks: int) -> str:
 
 
 def kill_rank(parent: int, launcher: int) -> None:
-    """Kill a rank, whatever its state, then the launcher if it does not end by itself; then exit.
-
-    A launcher that forgives deaths is asked to end the job, which it does with an exit code that is not 0. After the
-    death of all ranks it would return 0.
-    """
+    """Kill a rank, then the launcher unless it ends by itself or was asked to (one that forgives deaths); then exit."""
     if processes.deaths_forgiven() and processes.name(launcher) in processes.LAUNCHERS:
         with contextlib.suppress(ProcessLookupError):
             os.kill(launcher, signal.SIGTERM)

@@ -53,7 +53,7 @@ from distsms.models.model import Model
 from distsms.optim.settings import Settings
 from distsms.parallel.communicator import Communicator
 from distsms.python.calls import fit_request, logger, ranks_of, require_columns, warn, watching
-from distsms.python.judging import Data, contributions, evaluate, predict, report
+from distsms.python.judging import Data, contributions, evaluate, predict, reasons, report
 from distsms.shards import in_memory
 from distsms.shards.frame_columns import is_frame
 from distsms.training.rows import Survived
@@ -64,7 +64,7 @@ from distsms.workflow.requests import Arrays, Split, TrainRequest
 if TYPE_CHECKING:
     from distsms.workflow.auto_lambda import LambdaChoice
 
-__all__ = ["contributions", "evaluate", "load_model", "predict", "report", "save_model", "train"]
+__all__ = ["contributions", "evaluate", "load_model", "predict", "reasons", "report", "save_model", "train"]
 
 load_model, save_model = model.load, model.save
 
@@ -81,7 +81,7 @@ def train(
     split: Sequence[float] | None = None,
     at: str | None = None,
     calibrate: str | None = None,
-    memory: float | None = None,
+    memory: float | str | None = None,
     **settings: Any,
 ) -> Model:
     """Train a linear model over the rows of all ranks, to a proved gap. **Collective.**
@@ -119,9 +119,9 @@ def train(
         that their held-out rows support; ``info["decision"]`` says how well.
     calibrate : {"sigmoid", "isotonic"}, optional
         Fit a curve from scores to probabilities on the same held-out rows, for `Model.probabilities`.
-    memory : float, optional
-        The most bytes that each rank may take. Rows of a data set that do not fit are read from the disk on each pass,
-        with the same results. With None all rows are held, and a data set that does not fit is refused.
+    memory : float or str, optional
+        The most memory that each rank may take, in bytes or as ``"4GiB"``. Rows of a data set that do not fit are read
+        from the disk on each pass, with the same results. With None all rows are held, or the data set is refused.
     **settings
         Everything else, by name.
 
@@ -196,7 +196,7 @@ def train(
     watch, stop_wanted = settings.pop("watch", None), settings.pop("stop_wanted", None)
     with speaking_python(), ranks.fail_together():
         request = _request(data, arrays, measure, settings, {"label": label, "weight": weight, "group": group}, split)
-        request = replace(request, lam=lam, at=at, calibrate=calibrate, memory=memory)
+        request = replace(request, lam=lam, at=at, calibrate=calibrate, memory=memory)  # type: ignore[arg-type]
     with speaking_python():
         observer = watching(Progress(ranks), "evaluated", watch)
         trained = workflow.train(request, ranks, observer, stop_wanted or (lambda: False))

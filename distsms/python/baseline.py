@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from distsms.base.errors import speaking_python
 from distsms.base.measures import Measure, check_chooser
-from distsms.python.calls import fit_request, ranks_of, warn, watching
+from distsms.python.calls import fit_request, numbers, ranks_of, warn, watching
 from distsms.workflow.baseline import Baseline, BaselineObserver, FitProgress, compare_methods
 from distsms.workflow.requests import BaselineRequest, Path
 
@@ -24,7 +23,7 @@ def baseline(
     folds: int = 5,
     methods: Sequence[str] | None = None,
     path: Path | None = None,
-    memory: float | None = None,
+    memory: float | str | None = None,
     watch: Callable[[FitProgress], None] | None = None,
     stop_wanted: Callable[[], bool] | None = None,
     **settings: Any,
@@ -56,8 +55,9 @@ def baseline(
         and the memory, and whose libraries are installed; `Baseline.left_out` says which are not.
     path : path, optional
         A folder of ``distsms path``, from which measure, lambdas, folds, seed and target are taken.
-    memory : float, optional
-        The most bytes that each rank may take. Rows that do not fit are read from the disk on each pass.
+    memory : float or str, optional
+        The most memory that each rank may take, in bytes or as ``"4GiB"``. Rows that do not fit are read from the disk
+        on each pass.
     watch : callable, optional
         Called before each fit, or before all fits of a method that are made together, with a
         `distsms.workflow.baseline.FitProgress`; on every rank.
@@ -100,11 +100,11 @@ def baseline(
             request = fit_request(
                 BaselineRequest,
                 settings,
-                data=os.fspath(data),
-                output=os.fspath(output),
+                data=data,
+                output=output,
                 measure=Measure.parse(measure).within(within_groups).name,
                 select=None if select is None else check_chooser(select),
-                lambdas=None if lambdas is None else list(map(float, lambdas)),
+                lambdas=None if lambdas is None else numbers(lambdas, "lambdas"),
                 folds=folds,
                 methods=methods,
                 path=path,

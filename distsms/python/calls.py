@@ -8,7 +8,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
 from typing import Any, TypeVar
 
+import numpy as np
+
 from distsms.base.errors import ColumnWarning, InputError, ModelWarning
+from distsms.base.formatting import format_value
 from distsms.base.wording import in_python
 from distsms.parallel.arguments import require_same_arguments
 from distsms.parallel.communicator import Communicator
@@ -36,6 +39,14 @@ def fit_request(kind: type[R], settings: Mapping[str, Any], **others: Any) -> R:
     distribution = Distribution(**{name: settings[name] for name in Distribution._fields if name in settings})
     of_solver = {name: settings[name] for name in settings.keys() - names - {*Distribution._fields}}
     return kind.of(settings, **others, distribution=distribution, settings=of_solver)
+
+
+def numbers(values: float | Sequence[float], name: str) -> list[float]:
+    """Return a number or several as a list. Raises InputError for anything else."""
+    try:
+        return [float(value) for value in np.atleast_1d(np.asarray(values, float))]
+    except (TypeError, ValueError) as error:
+        raise InputError(f"{name}={format_value(values)}: needs a number, or several") from error
 
 
 def require_columns(weight: Any, group: Any, of_arrays: bool) -> None:

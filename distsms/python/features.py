@@ -6,7 +6,6 @@ imported.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from typing import Any
 
@@ -27,7 +26,7 @@ def make_features(
     trees: int | None = None,
     keep: bool = False,
     like: Path | None = None,
-    memory: float | None = None,
+    memory: float | str | None = None,
     overwrite: bool = False,
     watch: Callable[[str, str, float, float], None] | None = None,
     **settings: Any,
@@ -56,8 +55,8 @@ def make_features(
         Keep the original columns as features, too.
     like : path, optional
         Make the features that this data set has, as for test rows. It takes all rules from there.
-    memory : float, optional
-        The most bytes that each rank may take.
+    memory : float or str, optional
+        The most memory that each rank may take, in bytes or as ``"4GiB"``.
     overwrite : bool
         Replace the data set in `output`, if there is one.
     watch : callable, optional
@@ -93,16 +92,16 @@ def make_features(
     ranks = ranks_of(comm, locals() | settings)
     of_request = {name: settings.pop(name) for name in ("shards", "compression") if name in settings}
     options = {"bins": bins, "crosses": crosses, "trees": trees, "keep": keep or None, **settings}
-    request = FeaturesRequest(
-        data=os.fspath(data),
-        output=os.fspath(output),
-        options={name: value for name, value in options.items() if value is not None},
-        like=like,
-        memory=memory,
-        overwrite=overwrite,
-        **of_request,
-    )
     with speaking_python():
+        request = FeaturesRequest(
+            data=data,
+            output=output,
+            options={name: value for name, value in options.items() if value is not None},
+            like=like,
+            memory=memory,  # type: ignore[arg-type]  # text becomes a number
+            overwrite=overwrite,
+            **of_request,
+        )
         result = workflow.make_features(request, ranks, watching(FeaturesObserver(), "progress", watch))
     warn(ranks, result.warnings)
     return result

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
 from distsms.base.errors import InputError, speaking_python
 from distsms.base.formatting import did_you_mean
@@ -97,7 +97,7 @@ def predict(
     ranks = ranks_of(comm, locals())
     reading = InputOptions(ignore_new_features, labelled=False, zero_based=zero_based)
     with speaking_python():
-        predicted = scoring.predict(PredictRequest(model, _unlabelled(data), reading), ranks)
+        predicted = scoring.predict(PredictRequest(model, _rows(data, False), reading), ranks)
     warn(ranks, (), predicted.notes)
     assert predicted.scores is not None
     return predicted.scores
@@ -175,11 +175,55 @@ def evaluate(
             if not models:
                 raise InputError("there is no model to evaluate", everywhere=True)
             request = EvaluateRequest(
-                models, _labelled(data, weight, group), measures, further.reading(weight=weight, group=group)
+                models, _rows(data, True, weight, group), measures, further.reading(weight=weight, group=group)
             )
         evaluated = judging.evaluate(request, ranks)
     warn(ranks, evaluated.warnings, evaluated.notes)
     return evaluated if several else Evaluation(evaluated)
+
+
+def reasons(
+    model: Model | Path,
+    data: Any,
+    count: int = 3,
+    comm: Any = None,
+    *,
+    ignore_new_features: bool = False,
+) -> NDArray[Any]:
+    """Return the columns that move the score of each row most, such as "amount +1.2". **Collective.**
+
+    Parameters
+    ----------
+    model : Model or path
+        A model that was trained on a table: on its columns, or on bins, crosses or leaves of them.
+    data : path, DataFrame or X
+        Rows, as for `predict`.
+    count : int
+        How many columns to name for each row.
+    comm : mpi4py communicator, optional
+        The ranks that share the rows; None is this process alone.
+    ignore_new_features
+        As for `predict`.
+
+    Returns
+    -------
+    ndarray of shape (n_local, count)
+        Strings, the largest contribution first: the name of a column, of a pair of columns ("a & b"), or "trees", and
+        what it adds to the score of the row, compared with the mean training row. All contributions add up to the score
+        less the mean score of the training rows.
+
+    Notes
+    -----
+    As many products with the rows as the model has terms.
+    """
+    ranks = ranks_of(comm, locals())
+    reading = InputOptions(ignore_new_features, labelled=False)
+    with speaking_python():
+        if count == 0:
+            raise InputError("count is 0; it must be at least 1", everywhere=True)
+        predicted = scoring.predict(PredictRequest(model, _rows(data, False), reading, reasons=count), ranks)
+    assert predicted.reasons is not None
+    return predicted.reasons
 
 
 def contributions(
@@ -196,7 +240,8 @@ def contributions(
     Parameters
     ----------
     model : Model or path
-        A model on bins, crosses or leaves.
+        A model on the columns as they are, or on bins, crosses or leaves; not one of sequences, of rows that are
+        scaled to unit length, or of more than 2^20 columns.
     data : path, DataFrame or X, optional
         Rows, as for `predict`. Without rows, all codes of an attribute count alike, and so do the leaves of a tree;
         shares of the variance are then not known.
@@ -223,7 +268,7 @@ def contributions(
     reading = InputOptions(ignore_new_features, labelled=False, zero_based=zero_based, weight=column)
     with speaking_python():
         with ranks.fail_together():
-            rows = None if data is None else _unlabelled(data, weight)
+            rows = None if data is None else _rows(data, False, weight)
         return judging.contributions_of(PredictRequest(model, rows, reading), ranks)
 
 
@@ -286,7 +331,7 @@ def report(
             further = _Settings.of("report", settings)
             request = ReportRequest(
                 model,
-                _labelled(data, weight, group),
+                _rows(data, True, weight, group),
                 EvaluationOptions(level=level, replicates=further.bootstrap, seed=further.seed, at=_conditions(at)),
                 output,
                 figures=figures,
@@ -330,28 +375,16 @@ class _Settings:
         )
 
 
-def _labelled(data: Any, weight: Any, group: Any) -> Any:
-    """Return labelled rows as a request has them. Raises InputError for names of columns of arrays, and the reverse."""
-    if isinstance(data, str | os.PathLike) or is_frame(data):
-        if not all(isinstance(each, str | None) for each in (weight, group)):
-            raise InputError(COLUMNS_OR_ARRAYS, everywhere=True)
+def _rows(data: Any, labelled: bool, weight: Any = None, group: Any = None) -> Any:
+    """Return rows as a request has them. Raises InputError for names of columns of arrays, and the reverse."""
+    frame, columns = is_frame(data), [each for each in (weight, group) if each is not None]
+    if (frame or isinstance(data, str | os.PathLike)) and all(isinstance(each, str) for each in columns):
         return data
-    if any(isinstance(each, str) for each in (weight, group)):
+    # A table without labels may have an array of weights.
+    if any(isinstance(each, str) for each in columns) or isinstance(data, str | os.PathLike) or (frame and labelled):
         raise InputError(COLUMNS_OR_ARRAYS, everywhere=True)
-    X, y = in_memory.pair(data)
+    X, y = in_memory.pair(data) if labelled else (data, None)
     return Arrays(X, y, weights=weight, groups=group)
-
-
-def _unlabelled(data: Any, weight: Any = None) -> Any:
-    """Return rows without labels as a request has them; the weights of a table may be a column or an array."""
-    in_file, column = isinstance(data, str | os.PathLike), isinstance(weight, str | None)
-    if in_file and not column:
-        raise InputError(COLUMNS_OR_ARRAYS, everywhere=True)
-    if in_file or (is_frame(data) and column):
-        return data
-    if isinstance(weight, str):
-        raise InputError(COLUMNS_OR_ARRAYS, everywhere=True)
-    return Arrays(data, None, weights=weight)
 
 
 def _conditions(at: str | Sequence[str]) -> tuple[Condition, ...]:

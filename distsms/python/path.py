@@ -5,13 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import numpy as np
-
 from distsms.base.errors import InputError, speaking_python
-from distsms.base.formatting import format_value
 from distsms.base.measures import Measure, check_path_measures
 from distsms.features.candidates import Candidate, parse
-from distsms.python.calls import fit_request, ranks_of, warn, watching
+from distsms.python.calls import fit_request, numbers, ranks_of, warn, watching
 from distsms.workflow.choice import Point
 from distsms.workflow.path_result import PathResult
 from distsms.workflow.path_run import PathObserver, run_path
@@ -71,10 +68,10 @@ def path(
         Called with each `Point` that is finished, on the rank that trained it (the root, unless the ranks share the
         folds of small data). A `distsms.workflow.path_run.PathObserver` is told of everything.
     **settings
-        extend, bias, seed, ordering, step, at_once, memory (bytes), time_limit (seconds), check, at and calibrate: as
-        for the command; ``stop_wanted``, a function that is asked on every rank at each evaluation, and ends the run
-        with True; ``within_groups``, as for `distsms.train`; and fields of `distsms.optim.settings.Settings`: solver,
-        epsilon, relative, max_evaluations, ...
+        extend, bias, seed, ordering, step, at_once, memory (bytes, or ``"4GiB"``), time_limit (seconds), check, at and
+        calibrate: as for the command; ``stop_wanted``, a function that is asked on every rank at each evaluation, and
+        ends the run with True; ``within_groups``, as for `distsms.train`; and fields of
+        `distsms.optim.settings.Settings`: solver, epsilon, relative, max_evaluations, ...
 
     Returns
     -------
@@ -98,15 +95,15 @@ def path(
     with speaking_python(), ranks.fail_together():
         if "lam" in settings:
             raise InputError("a path takes several lambdas: give lambdas in place of lam")
-        name = measure.name if isinstance(measure, Measure) else check_path_measures(measure)
+        name = check_path_measures(measure) if isinstance(measure, str) else Measure.parse(measure).name
         request = fit_request(
             PathRequest,
             settings,
             data=data,
             output=output,
             measure=name if within_groups is None else Measure.parse(name).within(within_groups).name,
-            lambdas=None if lambdas is None else _numbers(lambdas, "lambdas"),
-            l1=_numbers(l1, "l1"),
+            lambdas=None if lambdas is None else numbers(lambdas, "lambdas"),
+            l1=numbers(l1, "l1"),
             features=[_candidate(text) for text in ([features] if isinstance(features, str) else features)],
             folds=folds,
             folds_by=folds_by,
@@ -120,14 +117,6 @@ def path(
         result = run_path(request, ranks, observer, stop_wanted)
     warn(ranks, result.warnings)
     return result
-
-
-def _numbers(values: float | Sequence[float], name: str) -> list[float]:
-    """Return a number or several as a list. Raises InputError for anything else."""
-    try:
-        return [float(value) for value in np.atleast_1d(np.asarray(values, float))]
-    except (TypeError, ValueError) as error:
-        raise InputError(f"{name}={format_value(values)}: needs a number, or several") from error
 
 
 def _candidate(text: str) -> Candidate:

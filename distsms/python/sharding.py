@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -102,7 +101,7 @@ def shard(
             read_options, write_options = sort_options(options)
             request = ShardRequest(
                 data=Arrays(*in_memory.pair(data), weight, group) if of_arrays else data,
-                output=os.fspath(output),
+                output=output,
                 reading=read_options,
                 writing=write_options,
                 split=Split(None if split is None else frames.shares(split), split_by, seed),

@@ -6,6 +6,8 @@ from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from distsms.base.choices import check_fields
+
 BITS = 16
 """A hashed column gets 2^BITS features, unless the user gives another exponent."""
 
@@ -22,6 +24,9 @@ class ColumnOptions:
     # Columns whose words or values are hashed, each with the logarithm of the number of features
     hashed: Mapping[str, int] = field(default_factory=dict)
     min_count: int = 1  # categories with fewer rows have no features of their own, but one feature together
+
+    def __post_init__(self) -> None:
+        check_fields(self, {"min_count": 1})
 
     @property
     def as_text(self) -> list[str]:

@@ -296,18 +296,18 @@ def _read_rows(
     nnz = last.nnz - first.nnz
     # 1) Decide where the columns of X and the coded ones go: into memory, or to streams.
     streamed = budget is not None and held_bytes(manifest, n_local, nnz) > budget.entries(n_local)
-    groups, store = list[DenseLoader | SparseLoader | CodedLoader | Stream](), None
+    loaders, store = list[DenseLoader | SparseLoader | CodedLoader | Stream](), None
     p_entries = width - manifest.coded.p  # columns of X
     if manifest.layout == "dense":
-        make = DenseStream if streamed else DenseLoader
-        groups.append(make(n_local, p_entries, manifest.dtype))
+        loader = DenseStream if streamed else DenseLoader
+        loaders.append(loader(n_local, p_entries, manifest.dtype))
     elif manifest.layout == "csr" and streamed:
-        groups.append(SparseStream(ranges, n_local, p_entries, manifest.dtype))
+        loaders.append(SparseStream(ranges, n_local, p_entries, manifest.dtype))
     elif manifest.layout == "csr":
         complete = all(part.stop - part.start == part.shard.rows for part in ranges)
         if temporary and complete and manifest.in_memory is not None:
             store = manifest.in_memory.whole([part.shard.file for part in ranges])
-        groups.append(SparseLoader(ranges, n_local, manifest.entries(n_local, nnz), p_entries, manifest.dtype, store))
+        loaders.append(SparseLoader(ranges, n_local, manifest.entries(n_local, nnz), p_entries, manifest.dtype, store))
     coded = [
         CodedStream(number, code_map) if streamed else CodedLoader(number, code_map, n_local)
         for number, code_map in enumerate(manifest.coded.maps)
@@ -319,19 +319,19 @@ def _read_rows(
     for rows_of_shard in ranges:
         with open_shard(manifest, rows_of_shard.shard, rows_of_shard.offset) as shard:
             for part in rows_of_shard.parts(PART_ROWS):
-                at = part.offset + part.start - first.row
-                local = slice(at, at + part.stop - part.start)
+                first_row = part.offset + part.start - first.row
+                local = slice(first_row, first_row + part.stop - part.start)
                 shard.read_labels(part, labels[local])
                 if weights is not None:
                     shard.read_weights(part, weights[local])
-                for rows in groups:
+                for rows in loaders:
                     rows.add(shard, part, local)
-            at = rows_of_shard.offset + rows_of_shard.start - first.row
+            first_row = rows_of_shard.offset + rows_of_shard.start - first.row
             for codes in coded:
-                codes.add(shard, rows_of_shard, slice(at, at + rows_of_shard.stop - rows_of_shard.start))
+                codes.add(shard, rows_of_shard, slice(first_row, first_row + rows_of_shard.stop - rows_of_shard.start))
             bytes_read += shard.bytes_read
         if temporary and not streamed and rows_of_shard.stop - rows_of_shard.start == rows_of_shard.shard.rows:
             manifest.checked_path(rows_of_shard.shard).unlink()
     if store is not None and manifest.in_memory is not None:
         manifest.in_memory.release()
-    return _LoadedRows([*groups, *coded], labels, weights, first.row, bytes_read)
+    return _LoadedRows([*loaders, *coded], labels, weights, first.row, bytes_read)

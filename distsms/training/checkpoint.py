@@ -1,15 +1,8 @@
 """The checkpoint folder, with the two newest states of a run; each file is complete or absent.
 
-checkpoint.npz        the newest, a NumPy archive without pickle (a zip file, not compressed)
-checkpoint.older.npz  the one before it
-
-    info.json         format, version, `problem` (what must be the same in a resumed run), `numbers`, and
-                      `shapes`, by the names of the arrays
-    NAME.npy          float64 (k, p) or (k,)
-
-A zip file ends with its directory, so that a truncated file is noticed, and every member has a checksum.
-`distsms.optim.run` decides what a checkpoint contains. Only the root uses files; it gathers and scatters the vectors
-one by one.
+checkpoint.npz and checkpoint.older.npz are NumPy archives (zip, not compressed, without pickle) of info.json (format,
+version, `problem` that must be the same in a resumed run, `numbers`, and `shapes` by name) and NAME.npy, float64 (k, p)
+or (k,); members have checksums. The contents are those of `distsms.optim.run`. Only the root uses files.
 """
 
 from __future__ import annotations
@@ -78,9 +71,7 @@ class Checkpoint:
 
 
 def save(folder: Path, problem: Mapping[str, Any], numbers: Mapping[str, Any], arrays: Mapping[str, Rows]) -> None:
-    """Write the newest checkpoint; the previous one becomes the older. Local. Raises InputError, and keeps what there
-    was.
-    """
+    """Write the newest checkpoint; the previous one becomes the older. Local. Raises InputError."""
     with contextlib.suppress(OSError):
         folder.mkdir(parents=True, exist_ok=True)  # somebody may have removed it
     require_space(folder, sum(8 * int(np.prod(array.shape)) for array in arrays.values()))
@@ -192,11 +183,7 @@ class CheckpointWriter:
     vectors: Vectors  # where the run's vectors live
 
     def __call__(self, snapshot: Snapshot) -> None:
-        """Write a snapshot. If this fails, print a warning; the older checkpoints are kept, and the run continues.
-
-        **Collective** among the ranks that run the solver. If vectors are spread, the root needs memory for one whole
-        vector.
-        """
+        """Write a snapshot, or warn and go on. **Collective** among the ranks that run the solver."""
         arrays = {f"table.{name}": Rows.of(table) for name, table in snapshot.tables.items()}
         for name, vectors in snapshot.vectors.items():
             slices = list(vectors)
@@ -216,10 +203,9 @@ class CheckpointWriter:
 def opened(
     folder: Path, problem: Mapping[str, Any], resume: bool, closing: contextlib.ExitStack
 ) -> tuple[Checkpoint | None, list[str]]:
-    """Lock the checkpoint folder, and return the checkpoint to resume (or None) and lines for the user. On the root.
-
-    `closing` unlocks it. Raises InputError if another job has locked the folder, if nothing can be written there, or if
-    it has a checkpoint of another problem, or any that `resume` does not ask for, which the run would replace.
+    """Lock the checkpoint folder until `closing`; return the checkpoint to resume (or None) and lines for the user.
+    Raises InputError if it is locked or not writable, has one of another problem, or one that would be replaced. On the
+    root.
     """
     closing.enter_context(files.exclusive(folder))
     files.remove_partial(folder)
@@ -245,10 +231,7 @@ def opened(
 
 
 def restored(kept: Checkpoint | None, vectors: Vectors) -> Snapshot | None:
-    """Return the snapshot of the root's checkpoint, with this rank's slices; None if there is none. **Collective.**
-
-    Its vectors are read once, when the run asks for them: **collective** among the ranks that run the solver.
-    """
+    """Return the snapshot of the root's checkpoint with slices of vectors, read once, or None. **Collective.**"""
     shapes = vectors.comm.bcast(kept and kept.shapes)
     if shapes is None:
         return None

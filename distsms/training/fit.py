@@ -58,11 +58,9 @@ def fit(
     options: RunOptions = RunOptions(),  # noqa: B008 - immutable
     observer: TrainingObserver = TrainingObserver(),  # noqa: B008 - without state
 ) -> Fit:
-    """Minimize the objective of a task to a proved gap; the `observer` learns of the plan, rows and evaluations.
-    **Collective.**
-
-    Raises InputError on all ranks, if the data cannot be read, a class is missing, the memory (`distsms.training.plan`)
-    does not suffice, or settings, bias, checkpoint or trace cannot be used. All checks that need no rows come first.
+    """Minimize the objective of a task to a proved gap; the `observer` learns of the plan, rows and evaluations. Raises
+    InputError on all ranks if data, memory (`distsms.training.plan`), settings or files do not suffice; checks that
+    need no rows come first. **Collective.**
     """
     with loaded_run(task, comm, options, observer, Clock(comm.bytes_moved)) as run:
         return run.minimize()

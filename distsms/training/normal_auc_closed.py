@@ -1,13 +1,13 @@
 """The minimum of the pairwise square for any lambda, from the moments of both classes, with a proof.
 
-With the means m+ and m- of the classes, their covariances C+ and C-, delta = m+ - m- and S = C+ + C-, the objective of
-`distsms.losses.normal_auc` is
+With means m+ and m-, covariances C+ and C-, delta = m+ - m-, S = C+ + C-, the objective of `distsms.losses.normal_auc`
+is
 
     J(w) = lambda/2 ||w||^2 + (t^2 + w'Sw) / 2,   t = 1 - w'delta
 
-Its minimum is at w = u / (1 + u'delta), u = (S + lambda I)^-1 delta, and is 1 / (2 (1 + u'delta)). So all lambdas and
-all folds of a path need one pass over the rows. The bound that is reported does not rely on the accuracy of w: J is
-strongly convex, so at any w, with the gradient g = Sw - t delta + lambda w, min J >= J(w) - ||g||^2 / (2 lambda).
+and has its minimum 1 / (2 (1 + u'delta)) at w = u / (1 + u'delta), u = (S + lambda I)^-1 delta: one pass over the rows
+for all lambdas and folds. J is strongly convex, so at any w, with g = Sw - t delta + lambda w, min J >= J(w) - ||g||^2
+/ (2 lambda).
 """
 
 from __future__ import annotations
@@ -39,20 +39,8 @@ MOST_BYTES = 2**30
 
 
 class Solution(NamedTuple):
-    """The minimum for one lambda.
-
-    Attributes
-    ----------
-    w : ndarray of shape (p,)
-        The coefficients.
-    J, R : float
-        The objective and the risk at w.
-    lower_bound, gap : float
-        A proved lower bound on J, and J minus this bound. Both include what rounding may change, in the moments, too.
-    delta : ndarray of shape (p,)
-        The difference of the mean rows of the classes.
-    rocarea : float
-        ROCArea of w if the scores of each class have a normal distribution.
+    """The minimum for one lambda: w (p,), the objective J and the risk R there, a proved lower bound and the gap to it,
+    both with what rounding may change, in moments, too, delta (p,), and ROCArea of w for normal scores.
     """
 
     w: Floats
@@ -67,11 +55,9 @@ class Solution(NamedTuple):
 def solve(classes: Moments, lam: float) -> Solution:
     """Return the minimum of J for one lambda from the moments of the positive and the negative rows, two groups. Local.
 
-    p^3 / 3 operations, three matrices (p, p). Rounding: let q_j^2 be the sum of both classes' mean squares of column j.
-    A sum of n products is wrong by at most n EPS/2 times the sum of their sizes, so by the inequality of Cauchy and
-    Schwarz each S_jk is wrong by at most c q_j q_k, and delta_j by c q_j, where c = EPS (2 n + p + 64) leaves room for
-    the roundings of each product, of means and of merging. With T = sum_j |w_j| q_j, then t is wrong by at most c T,
-    and g_j by c q_j (3 T + |t| + c T).
+    p^3 / 3 operations, three matrices (p, p). Rounding: with q_j^2 the sum of both classes' mean squares of column j,
+    S_jk is wrong by at most c q_j q_k and delta_j by c q_j, c = EPS (2 n + p + 64). With T = sum_j |w_j| q_j, t is
+    wrong by at most c T, and g_j by c q_j (3 T + |t| + c T).
     """
     mass = np.where(classes.mass > 0, classes.mass, 1.0)
     with np.errstate(over="ignore", invalid="ignore"):  # numbers that are not finite are seen below
@@ -108,9 +94,8 @@ def solve(classes: Moments, lam: float) -> Solution:
 def bytes_of_moments(
     measure: str | Measure, n: int, p: int, entries: int, coded: bool, losses: int = 1, l1: float = 0.0
 ) -> int:
-    """Return the memory that the closed form takes on each rank; 0 if there is none, or iterating costs less. Local.
-
-    n, p, entries : of all ranks. coded : some columns have no moments. losses : of 1 set of rows, or of folds + 1 sets.
+    """Return the memory of the closed form on each rank for n, p and entries of all ranks and losses of so many sets of
+    rows; 0 if there is none (`coded` columns have no moments), or iterating costs less. Local.
     """
     if not Measure.parse(measure).family.closed_form or coded or l1 or not n:
         return 0
@@ -133,10 +118,9 @@ def pays(block: DataBlock, measure: str | Measure, comm: Communicator, l1: float
 
 
 class ClosedForm:
-    """The minima of normal-auc on all rows, and on the training rows of each fold. Creating it is **collective.**
-
-    `number` (n_local,) int16 is the fold of each row (`distsms.workflow.folds.Folds`); `forward`: whether fold f is
-    trained on the rows of the folds before it. One pass over the rows, and two sums of (folds + 1) p^2 numbers twice.
+    """The minima of normal-auc on all rows, and on the training rows of each fold, by `number` (n_local,); with
+    `forward`, those of the folds before. One pass, and sums of (folds + 1) p^2 numbers twice. Creating it is
+    **collective.**
     """
 
     def __init__(

@@ -121,12 +121,10 @@ def needs(
     moments: int = 0,
     scored: int = 0,
 ) -> Needs:
-    """Add up the memory that training on a data set takes. Local.
-
-    `cost` is that of a loss; of `losses` on the data set `solves` are solved in one pass; `moments` are the bytes of
-    the moments of a closed form, which scores `scored` models in one pass. Each rank holds w, unless a node's ranks
-    share it, and X'c, with a copy for every thread but the first and one for a constant feature; MPI needs at most
-    twice as much to sum X'c. Normalization takes the factors of the columns or of the rows, and the product with them.
+    """Add up the memory that training on a data set takes. `cost` is that of a loss, `losses` are on the data set,
+    `solves` solved in one pass; `moments` are bytes of a closed form, which scores `scored` models in one pass. Each
+    rank holds w, unless its node shares it, and X'c with a copy for every thread but the first; MPI needs at most twice
+    as much. Local.
     """
     kind, p, threads = manifest.normalization.kind, manifest.p + bias, thread_count()
     shared, spread = layout.here > 1 and p >= SHARED_FROM, layout.step == "spread"
@@ -167,10 +165,9 @@ def require(
     ),
     in_files: bool = True,
 ) -> None:
-    """Raise InputError unless this node, which has `there` bytes, has the memory for its ranks `here`. Local.
-
-    It is `LackOfMemory` if the node has too little; `allowed` bytes of a rank may be too little even for streaming.
-    `advise` returns a sentence on what helps if vectors take too much. Rows that are not `in_files` cannot be streamed.
+    """Raise InputError unless this node, which has `there` bytes, has the memory for its ranks `here`: `LackOfMemory`
+    if it has too little, or `allowed` bytes of a rank are too little even for streaming. `advise` says what helps if
+    vectors take too much. Rows that are not `in_files` cannot be streamed. Local.
     """
     holding = [needed.of_rank(ranks) + needed.root * (rank == 0) for rank in here]
     least = [needed.least(ranks, rank == 0) for rank in here]
@@ -238,10 +235,7 @@ class LackOfMemory(InputError):
 
 
 def memory_to_stream(make: Callable[[], Plan], comm: Communicator) -> int | None:
-    """Return the bytes that each rank may take if some entries have to be streamed. **Collective**, one number.
-
-    `make` makes this rank's plan, with which all rows are held. None : all fit, or streaming does not help either.
-    """
+    """Return each rank's bytes if entries have to be streamed; None if all fit, or that is no help. **Collective.**"""
     share: float = math.inf
     try:
         make()
@@ -270,9 +264,7 @@ class Plan:
         return None if self.allowed is None else self.needs.room(self.allowed, root)
 
     def describe(self, whole: bool) -> list[str]:
-        """Return lines for users: ordering, step and memory, in one line or, if `whole`, with the reasons; and a
-        warning.
-        """
+        """Return lines for users: ordering, step and memory, with the reasons if `whole`; and a warning."""
         threads, cores = thread_count(), len(os.sched_getaffinity(0))
         lines = []
         if threads > cores:
@@ -338,10 +330,9 @@ def make_plan(
     solves: int = 1,
     models: int = 1,
 ) -> Plan:
-    """Choose the ordering and the step, and check that the memory of this rank's node suffices, else InputError. Local.
-
-    Each rank may take `memory` bytes, and rows that do not fit are streamed; with None all are held. `losses` and
-    `solves` are those of `needs`, and `models` their number at all lambdas.
+    """Choose the ordering and the step, and check the memory of this rank's node; with `memory` bytes for each rank,
+    rows that do not fit are streamed. `losses` and `solves` are those of `needs`, `models` their number at all lambdas.
+    Local.
     """
     dataset.check_readable(manifest)
     p, n_pos, n_neg = manifest.p + bias, manifest.n_pos, manifest.n_neg
@@ -422,9 +413,7 @@ class Change(NamedTuple):
 
 
 def describe_changes(now: Change, smooth: bool, columns_matter: bool, fits: Callable[[Change], bool]) -> str:
-    """Return what makes a run fit whose vectors are too large, or would `columns_matter`; agm needs a `smooth` measure.
-    Local.
-    """
+    """Return what makes a run fit whose vectors are too large; agm needs a `smooth` measure. Local."""
     fitting = [next(filter(fits, changes), None) for changes in _changes(now, smooth)]
     words = [change.words for change in fitting if change is not None]
     more = "allow more memory" + f", or {FEWER_COLUMNS}" * columns_matter

@@ -62,11 +62,7 @@ def recording(
     resume: bool = False,
     identity: Mapping[str, Any] | None = None,
 ) -> Iterator[RunRecorder]:
-    """Open the files of a run (see `RunOptions`), lock the folder, and close them when the run ends. **Collective.**
-
-    `identity` must be the same in a run that is resumed. Raises InputError on all ranks, if a file cannot be written, a
-    checkpoint is of another problem or would be replaced without `resume`, or `trace` is no trace.
-    """
+    """Open the files of a run (see `RunOptions`) of this identity; close them at the end. **Collective.**"""
     kept, notes, identity = None, list[str](), identity or {}
     with contextlib.ExitStack() as closing:
         with comm.fail_together():

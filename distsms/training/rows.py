@@ -1,7 +1,5 @@
-"""The rows of a training on this rank, and what is made of them: the features and the loss.
-
-If a rank dies and the others go on, these read the rows again, each its share as if the job had been started with that
-many ranks.
+"""The rows of a training on this rank, and what is made of them: features and loss. If a rank dies and the others go
+on, they read the rows again, each its share of that many ranks.
 """
 
 from __future__ import annotations
@@ -69,10 +67,9 @@ class TrainingObserver:
 
 
 class TrainingRows:
-    """This rank's rows, their loss, and their features with the constant one. `load` must be called first.
-
-    `plan` is that of a data set, and None for rows in memory. `reserved` bytes of a rank's memory are left free for the
-    steps after the run: infinitely many if memory is not limited, and 0 if there are too few.
+    """This rank's rows, their loss, and their features with the constant one; call `load` first. `plan` is that of a
+    data set. `reserved` bytes of memory are left free for the steps after the run, infinitely many without a limit, 0
+    if too few.
     """
 
     block: DataBlock
@@ -177,11 +174,7 @@ def make_losses(
     comm: Communicator,
     subsets: Sequence[NDArray[np.bool_] | None] = (None,),
 ) -> tuple[str, list[Loss]]:
-    """Return how the scores are sorted (the ordering), and one loss for each subset of the rows. **Collective.**
-
-    `subsets` are masks (n_local,) of this rank's rows, or None for all rows; rows of weight 0 are in no loss. Raises
-    InputError on all ranks, if a class is missing, or if there are weights that the loss does not support.
-    """
+    """Return the ordering, and a loss for each mask of `subsets` (None: all rows). **Collective.** Raises as `Loss`."""
     counted, labels, weights = block.counted, block.labels, block.weights
     counts = np.array([np.count_nonzero(counted & (labels == sign)) for sign in (1, -1)])
     n_pos, n_neg = (max(int(count), 1) for count in comm.sum(counts))

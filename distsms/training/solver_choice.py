@@ -20,11 +20,9 @@ def choose_solver(
     lmvm_only: str = "",
     l1: float = 0.0,
 ) -> tuple[str, str]:
-    """Return the solver to use, and the reason if it is not the usual one. **Collective**; no data are read.
-
-    If none is requested, it is ``bmrm`` for a measure without smoothed risk, and ``lbfgs`` in ``lmvm``'s place with an
-    l1, or if any rank cannot load petsc4py: then InputError if ``lmvm`` is requested, or needed for the options
-    `lmvm_only`.
+    """Return the solver, and the reason if it is not the usual one: ``bmrm`` without smoothed risk, and ``lbfgs`` for
+    ``lmvm`` with an l1, or if a rank lacks petsc4py, unless ``lmvm`` is requested, or options are `lmvm_only`.
+    **Collective.**
     """
     with comm.fail_together():
         smooth = Measure.parse(measure).family.smooth
@@ -52,11 +50,7 @@ def choose_solver(
 def settings_for(
     measure: str | Measure, solver: str, epsilon: float | None = None, relative: float | None = None, **others: Any
 ) -> Settings:
-    """Return the settings of a run for a measure, with a solver that `choose_solver` named. Local.
-
-    epsilon is 1e-3 if neither it nor `relative` is given; `history` suits the measure if it is missing or None. Raises
-    InputError if settings contradict each other or the measure.
-    """
+    """Return the settings for a measure and solver, 1e-3 to prove by default; InputError if they contradict. Local."""
     names = {field.name for field in fields(Settings)}
     if wrong := set(others) - names:
         raise InputError(f"there is no option {min(wrong)!r} for these rows{did_you_mean(min(wrong), names)}")

@@ -1,7 +1,5 @@
-"""Choose a lambda quickly: cross-validate a few lambdas with trainings to a large gap, and take a moderate one.
-
-`--lambda auto` does it on a sample of the rows, before a training; so do the quick ROCArea models that other models are
-compared with. The sample depends only on the data and the seed: the choice is the same on any number of ranks.
+"""Choose a lambda quickly: cross-validate a few lambdas with trainings to a large gap, and take a moderate one; for
+`--lambda auto`, and for quick ROCArea models. The sample depends only on data and seed, not on the number of ranks.
 """
 
 from __future__ import annotations
@@ -80,11 +78,9 @@ def number_of_folds(counts: tuple[int, int]) -> int:
 
 
 def moderate_choice(points: Sequence[Point], measure: str) -> Choice | None:
-    """Return the lambda nearest to `MODERATE` of those that are about as good as the best one; None if none is usable.
-
-    These are at most one standard error, of the differences of the folds, below the best; `low` and `high` are their
-    ends. With few folds and rows the best mean is often at a large lambda by chance, and with more rows the best lambda
-    is smaller.
+    """Return the lambda nearest to `MODERATE` of those at most one standard error of the folds' differences below the
+    best, from `low` to `high`; None if none is usable. With few rows the best mean is often at a large lambda by
+    chance.
     """
     curve, unusable = choice.means(points, measure), choice.faults(points)
     if all(mean.lam in unusable for mean in curve):  # `unusable` may also have lambdas that some folds lack
@@ -150,10 +146,9 @@ def load_sample(
     budget: MemoryBudget | None = None,
     whole_groups: bool = False,
 ) -> Sample:
-    """Read this rank's part of a sample of the rows: a share of each class, which the seed draws. **Collective.**
-
-    With `whole_groups`, whole groups are taken. `budget` counts only if the sample has all rows. All shards are read
-    once; this takes 12 bytes for each entry of the sample, twice its codes, and a part of a shard.
+    """Read this rank's part of a sample of the rows, a share of each class, or `whole_groups`, that the seed draws.
+    `budget` counts only if it has all rows. All shards are read once, with 12 bytes for each entry of the sample.
+    **Collective.**
     """
     if min(shares) >= 1:
         block = dataset.load(manifest, comm, budget=budget, with_groups=whole_groups)
@@ -269,11 +264,9 @@ def choose_lambda(
 ) -> LambdaChoice:
     """Choose a lambda for a training on these data, by the same measure on held-out rows. **Collective.**
 
-    Solver, number of planes and so on are taken from `settings`, but not lambda, target and limits; without settings,
-    they are those of the usual solver. `budget` is the memory for this rank's rows, if the sample has all rows. If it
-    is stopped, the choice follows from what is known so far. A data set is read once; about six lambdas are trained on
-    three folds, which share their passes: some 100 evaluations on two thirds of the sample. Raises InputError on all
-    ranks if the data cannot be read.
+    `settings`, by default the usual, count but for lambda, target and limits; `budget` is for this rank's rows, if the
+    sample has all. If stopped, the choice follows from what is known. About six lambdas on three folds, which share
+    passes: some 100 evaluations on two thirds of the sample. Raises InputError on all ranks if the data cannot be read.
     """
     begun, measure = time.perf_counter(), Measure.parse(measure)
     if measure.k and measure.k > data.n:

@@ -1,11 +1,9 @@
 """A threshold that fulfils a condition, and a curve of probabilities, from the scores of held-out rows.
 
-A model ranks its own training rows better than new ones, so a threshold that is found on them promises too much. Here a
-model is trained outside of each fold, at the same lambda, and scores the fold's rows. All these scores are treated as
-those of one model, as scikit-learn's `CalibratedClassifierCV(ensemble=False)` does it: thresholds of single folds keep
-their promise less well. Where a measure leaves the origin of scores open, and their unit depends on the number of rows,
-each fold's scores are moved and stretched: its model's scores of its own training rows get the mean and the deviation
-of those of the model of all rows.
+Thresholds of training rows promise too much. So a model is trained outside of each fold, at the same lambda, and scores
+the fold's rows; all scores are treated as one model's, as in scikit-learn's `CalibratedClassifierCV(ensemble=False)`.
+Where a measure leaves the origin of scores open, each fold's are moved and stretched, so that training rows have the
+mean and the deviation that they have in the model of all rows.
 """
 
 from __future__ import annotations
@@ -25,15 +23,13 @@ from distsms.base.formatting import format_value
 from distsms.base.measures import CONDITIONS_OF_MODELS, Condition, Measure
 from distsms.base.typing import Floats, Labels
 from distsms.base.wording import marked
-from distsms.matrix.augmented import with_bias
 from distsms.matrix.blocks import LocalRows
 from distsms.matrix.side_by_side import SideBySide
 from distsms.metrics import calibration, threshold_rates
 from distsms.metrics.confidence import LEVEL, limits
 from distsms.metrics.estimates import MeanEstimate
 from distsms.metrics.operating_points import operating_point
-from distsms.metrics.row_sample import sample_rows
-from distsms.metrics.row_weights import effective, effective_sizes, masses, mean_and_deviation
+from distsms.metrics.row_weights import effective, effective_sizes, masses
 from distsms.metrics.tied_scores import tied_scores
 from distsms.parallel.communicator import Communicator
 from distsms.shards.dataset import DataBlock
@@ -62,10 +58,9 @@ def held_out(
     start: Start = start_at_zero,
     stop_wanted: Callable[[], bool] = lambda: False,
 ) -> HeldOut | None:
-    """Train a model for each fold, at the first lambda, and score the fold's rows; None if stopped. **Collective.**
-
-    `spread` is the mean and the deviation of the scores that the model of all rows gives them. `start` must return no
-    model that has seen the fold's rows: within the gap to prove, the result could remember them.
+    """Train a model for each fold, at the first lambda, and score the fold's rows; None if stopped. `spread` is the
+    mean and the deviation of the scores of the model of all rows. `start` must return no model that has seen the fold's
+    rows. **Collective.**
     """
     begun, comm, lam = time.perf_counter(), rows.comm, problem.lambdas[0]
     problem = replace(problem, lambdas=[lam], all_rows=False)
@@ -104,36 +99,12 @@ def _rescaled(scores: Floats, spread: tuple[float, float], target: tuple[float, 
     return target[0] + unit * (scores - spread[0])
 
 
-def score_spread(w: Floats, block: DataBlock, bias: float | None, comm: Communicator) -> tuple[float, float]:
-    """Return mean and deviation of the scores that w, on every rank, gives all rows that count. **Collective.**"""
-    scores, _, weights = block.counted_scores(with_bias(block.features, bias).margins(w))
-    return mean_and_deviation(scores, weights, comm)
-
-
-def sampled_rows(
-    w: Floats, block: DataBlock, bias: float | None, comm: Communicator, dtype: str
-) -> dict[str, Any] | None:
-    """Return what a model keeps of its training rows: `row_sample.sample_rows`; see `score_spread`. **Collective.**"""
-    scores, labels, _ = block.counted_scores(with_bias(block.features, bias).margins(w))
-    return sample_rows(scores, labels, comm, dtype)
-
-
-def mean_probability(
-    w: Floats, block: DataBlock, bias: float | None, comm: Communicator
-) -> dict[str, dict[str, float]]:
-    """Return what a model for logistic regression has as `mean_probability`; see `score_spread`. **Collective.**"""
-    scores, labels, weights = block.counted_scores(with_bias(block.features, bias).margins(w))
-    return calibration.means_of_logistic(scores, labels, comm, weights)
-
-
 BEFORE = "1 / (1 + exp(-score))"
 """The probability that is compared with the calibrated one: the score taken for the logarithm of the odds."""
 
 
 def check(at: str | Condition | None, calibrate: str | None, folds: int) -> Condition | None:
     """Return the condition. Raises InputError if it, the calibration, or the number of folds cannot be used. Local."""
-    if type(folds) is not int:
-        raise InputError(f"folds is {format_value(folds)}, and not a whole number")
     if not isinstance(at, str | Condition | None):
         raise InputError(f"at is {format_value(at)}, and not a condition such as 'precision>=0.9'")
     if calibrate not in (None, *calibration.METHODS):
@@ -230,11 +201,7 @@ def findings(at: Condition | None, calibrate: str | None, rows: HeldOut, comm: C
 
 
 def decide(condition: Condition, rows: HeldOut, comm: Communicator) -> dict[str, Any]:
-    """Return what the model's information gets as `decision`: the threshold for a condition. **Collective.**
-
-    It is None, and `why` says why, if no threshold fulfils the condition on the held-out rows. `by_rows` has the rates
-    without weights, since `predict` can only count rows.
-    """
+    """Return a model's `decision`: the threshold, or None and `why`; `by_rows`: without weights. **Collective.**"""
     scores, labels, weights = rows.scores, rows.labels, rows.weights
     tied = tied_scores(scores, labels, effective(weights, comm), comm)
     threshold = operating_point(condition, tied, comm).threshold
@@ -290,14 +257,10 @@ def _rates_of_rows(above: NDArray[np.bool_], labels: Labels, comm: Communicator)
 
 
 def calibrated(method: str, rows: HeldOut, comm: Communicator) -> dict[str, Any]:
-    """Return what the model's information gets as `calibration`: the curve of probabilities, judged. **Collective.**
-
-    These are the curve (`distsms.metrics.calibration`), Brier score and log loss `before` and `after` it and for a
-    `constant` probability, `means` of the probabilities by class, in which every row counts alike, and the bins of a
-    reliability diagram.
-
-    The curve is fitted to all held-out rows. What judges it, `after` and the bins, are the probabilities that the rows
-    of a fold get from a curve fitted to the other folds.
+    """Return what the model's information gets as `calibration`: the curve, Brier score and log loss `before` and
+    `after` it and for a `constant`, `means` by class in which rows count alike, and the bins of a reliability diagram.
+    The curve is fitted to all held-out rows; what judges it comes from curves fitted to the other folds.
+    **Collective.**
     """
     scores, labels, weights = rows.scores, rows.labels, rows.weights
     curve = calibration.fit(method, scores, labels, comm, weights)

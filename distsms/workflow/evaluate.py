@@ -106,10 +106,7 @@ def score_data(
 
 
 def evaluate(request: EvaluateRequest, comm: Communicator, watch: Watch | None = None) -> Evaluated:
-    """Measure models on the labelled rows of all ranks, exactly, and compare each pair. **Collective.**
-
-    `watch` sees the rows, which are read once for consecutive models of the same columns.
-    """
+    """Measure models on the labelled rows of all ranks, which `watch` sees, and compare each pair. **Collective.**"""
     data, options = request.data, request.measures
     models, name = load_models(request.models, comm), name_of(request.data)
     grouped = evaluation.grouped_measures([each.model.info for each in models], options.within_groups)

@@ -18,20 +18,10 @@ from distsms.features import arrays, feature_map
 from distsms.features.build import build
 from distsms.features.feature_map import FeatureMap
 from distsms.features.fit import room
-from distsms.features.growing import Note
+from distsms.features.growing import UNWATCHED, FeaturesObserver, Note
 from distsms.parallel.communicator import Communicator
 from distsms.shards.manifest import Manifest, read_manifest
 from distsms.workflow.requests import FeaturesRequest
-
-
-class FeaturesObserver:
-    """Receives what `make_features` reports. Override its methods."""
-
-    def progress(self, task: str, unit: str, done: float, of: float) -> None:
-        """Called on every rank: what is done, what is counted, how much this rank has done, and how much it has."""
-
-    def noted(self, note: Note) -> None:
-        """Called on the root with what users should know of the features."""
 
 
 @dataclass(frozen=True)
@@ -107,18 +97,9 @@ class Features:
         ]
 
 
-def make_features(
-    request: FeaturesRequest,
-    comm: Communicator,
-    observer: FeaturesObserver = FeaturesObserver(),  # noqa: B008 - without state
-) -> Features:
+def make_features(request: FeaturesRequest, comm: Communicator, observer: FeaturesObserver = UNWATCHED) -> Features:
     """Make a data set with features from another one. **Collective.**"""
-    start, watched, notes = time.perf_counter(), _Watched(observer), list[Note]()
-
-    def keep(note: Note) -> None:
-        notes.append(note)
-        observer.noted(note)
-
+    start, watched = time.perf_counter(), _Watched(observer)
     with comm.fail_together():
         if request.like is not None and request.options:
             raise InputError(
@@ -140,8 +121,7 @@ def make_features(
             n_shards=request.shards,
             compression=request.compression,
             overwrite=request.overwrite,
-            progress=watched.progress,
-            say=keep,
+            observer=watched,
             room=left,
         )
     watched.end_task()
@@ -157,18 +137,18 @@ def make_features(
     return Features(
         manifest=written,
         feature_map=features,
-        notes=comm.bcast(notes),
+        notes=comm.bcast(watched.notes),
         labels_note=labels_note,
         seconds=time.perf_counter() - start,
         usage=usage,
     )
 
 
-class _Watched:
-    """Measures the seconds of each task of which it tells an observer."""
+class _Watched(FeaturesObserver):
+    """Measures the seconds of each task of which it tells an observer, and keeps the notes."""
 
     def __init__(self, observer: FeaturesObserver) -> None:
-        self._observer, self._task = observer, ""
+        self._observer, self._task, self.notes = observer, "", list[Note]()
         self.clock, self._since = Clock(), time.perf_counter()
 
     def progress(self, task: str, unit: str, done: float, of: float) -> None:
@@ -177,6 +157,10 @@ class _Watched:
         self.end_task()
         self._task = task
         self._observer.progress(task, unit, done, of)
+
+    def noted(self, note: Note) -> None:
+        self.notes.append(note)
+        self._observer.noted(note)
 
     def end_task(self) -> None:
         """Count the seconds since the last report for its task."""

@@ -1,8 +1,6 @@
-"""Features that are made for each fold from the rows on which the models of the fold are trained, and from no others.
-
-Trees and `top:K` choose by labels: if the rows of a fold had a part in this, models would look better on it than on new
-rows. So each fold has a data set of its own, whose map is made without the fold's rows and applied to all; `all` is
-that of all rows. They are on the disk, so that one fold at a time is in memory, and a killed run goes on.
+"""Features that are made for each fold from the rows on which its models are trained, and from no others: trees and
+`top:K` choose by labels. So each fold has a data set of its own on the disk, and `all` is that of all rows; one fold at
+a time is in memory, and a killed run goes on.
 """
 
 from __future__ import annotations
@@ -25,6 +23,7 @@ from distsms.base.typing import Labels
 from distsms.features import feature_map
 from distsms.features.build import build
 from distsms.features.fit import FeatureOptions, fit, room
+from distsms.features.growing import FeaturesObserver
 from distsms.features.rows import CountedRows, RowParts
 from distsms.parallel.communicator import Communicator
 from distsms.shards import dataset
@@ -38,24 +37,20 @@ from distsms.workflow.path import Problem
 FOLDER = "features"
 
 
-class FoldsObserver:
+class FoldsObserver(FeaturesObserver):
     """Receives what a path or a baseline reports. Each rank calls the methods, unless they say otherwise."""
 
     def chose_solver(self, solver: str, why: str) -> None:
         """Called with the solver, and why it is not the usual one; "" if it is."""
-
-    def making_features(self, task: str, unit: str, done: float, of: float) -> None:
-        """Called as features are made: what is done, in which unit, how much of it, and of how much."""
 
     def made_features(self, text: str) -> None:
         """Called on the root with a line on the features of a fold."""
 
 
 class FoldFeatures:
-    """The data sets with the features of all rows and of each fold. Creating it is **collective.**
-
-    They are written into `folder`, from which those of other data, options or folds are removed. `rows` holds in memory
-    what `budget` allows, and reads groups if `with_groups` is set.
+    """The data sets with the features of all rows and of each fold, in `folder`, from which those of other data,
+    options or folds are removed. `rows` holds in memory what `budget` allows, and groups if `with_groups`. Creating it
+    is **collective.**
     """
 
     budget: MemoryBudget | None = None
@@ -99,7 +94,7 @@ class FoldFeatures:
             directory,
             self._comm,
             overwrite=True,
-            progress=self._observer.making_features,
+            observer=self._observer,
             fitted=fitted_map,
             room=self._room,
         )
@@ -125,14 +120,14 @@ class FoldFeatures:
     def _fit(self, fold: int) -> Any:
         """Return the map of a fold. **Collective.**"""
         if not fold:
-            return fit(self._data, self._comm, self._options, self._observer.making_features, room=self._room)
+            return fit(self._data, self._comm, self._options, self._observer, room=self._room)
         labels, folds = self._folds
         counted = folds.training(fold)
         positive, rows = int((labels[counted] > 0).sum()), int(counted.sum())
         n_pos, n = self._comm.sum(np.array([positive, rows])).tolist()
         parts = CountedRows(RowParts.of_rank(self._data, self._comm), counted)
         training = replace(self._data, n_pos=n_pos, n_neg=n - n_pos)
-        return fit(training, self._comm, self._options, self._observer.making_features, parts=parts, room=self._room)
+        return fit(training, self._comm, self._options, self._observer, parts=parts, room=self._room)
 
     @cached_property
     def _folds(self) -> tuple[Labels, Any]:

@@ -1,14 +1,9 @@
 """Assign rows to the folds of a cross-validation, in the same way on any number of ranks.
 
-Folds by rows are stratified: the rows of each class, in the order of the data set, are cut into runs of K, and each
-fold gets one row of each run, by a hash of the seed, the class and the row numbers. No row is sent.
-
-Folds by groups (or by doubles, which are groups of duplicate rows) keep a group together. Of c groups with equally many
-rows of each class, each fold gets c // folds, in the order of a hash; each other group, from large to small, goes to
-the fold with the fewest rows of its classes.
-
-Folds by time cut the rows into folds + 1 blocks in the order of time. Block f evaluates the models that are trained on
-all blocks before it, as in scikit-learn's TimeSeriesSplit; block 0 evaluates none.
+By rows: the rows of each class, in the order of the data set, are cut into runs of K, and each fold gets one of each,
+by a hash of seed, class and row. By groups, or doubles (equal rows): of c groups with equally many rows of each class,
+each fold gets c // folds, in the order of a hash; each other group, from large to small, goes to the fold with the
+fewest of its classes. By time: block f of folds + 1 evaluates models of all blocks before it, as in TimeSeriesSplit.
 """
 
 from __future__ import annotations
@@ -96,22 +91,9 @@ def make_folds(
     seed: int,
     comm: Communicator,
 ) -> Folds:
-    """Assign all rows to folds. **Collective.**
-
-    Parameters
-    ----------
-    by : str
-        One of `TOGETHER`; see the module.
-    fold_keys, labels, counted : ndarray, shape (n_local,)
-        The result of `read_fold_keys` for this rank's rows, which folds by rows do not need; +1 or -1; and whether each
-        row is used.
-    folds, seed : int
-        The number of folds, at least 2 or, by time, at least 1; and the seed, on which folds by time do not depend.
-
-    Raises
-    ------
-    InputError
-        On all ranks, if there are too few rows or groups, or a fold would lack a class.
+    """Assign all rows to folds, at least 2 or by time 1, as the module says; `fold_keys` (n_local,) are those of
+    `read_fold_keys`, which folds by rows do not need. **Collective.** Raises InputError on all ranks, if there are too
+    few rows or groups, or a fold would lack a class.
     """
     if by == "rows":
         return Folds(deal_rows(labels, counted, folds, seed, comm), counted)
@@ -212,10 +194,7 @@ _NOUNS = {"groups": "groups", "doubles": "different rows"}
 
 
 def hold_out(by: str, fold_keys: NDArray[Any], labels: NDArray[np.int8], parts: int) -> NDArray[np.bool_] | None:
-    """Choose one of `parts` of training rows to hold out, by time the latest; None if no two are possible. Local.
-
-    There are fewer parts if a part would lack a class. The arguments are those of `make_folds`, with all rows here.
-    """
+    """Choose one of at most `parts` of training rows to hold out, by time the latest; None if impossible. Local."""
     alone = Communicator()
     for count in range(min(parts, int(np.sum(labels > 0)), int(np.sum(labels < 0))), 1, -1):
         try:
@@ -231,11 +210,7 @@ def hold_out(by: str, fold_keys: NDArray[Any], labels: NDArray[np.int8], parts: 
 
 
 def _leftovers(shares: NDArray[np.float64], left: NDArray[np.int64], folds: int, seed: int) -> NDArray[np.int64]:
-    """Return the folds, from 0 on, of the groups that could not be dealt out evenly, composition by composition.
-
-    `shares` (2, compositions) has the share of all positive and of all negative rows that a group of each composition
-    has, and `left` how many groups of each are left.
-    """
+    """Return the folds, from 0 on, of the `left` groups of each composition, of `shares` (2, compositions)."""
     kind = np.repeat(np.arange(len(left)), left)
     a, b = shares[:, kind]
     # Larger groups come first; among groups within a factor of 2 in size the seed decides the order, so that it makes

@@ -1,10 +1,9 @@
 """Train models for a path of lambdas, on all rows (fold 0) and on the training rows of each fold.
 
-There is one copy of the data: weights of 0 and 1 say on which rows a fold trains. For each fold, models are trained
-from the largest lambda to the smallest, each from the one before; the trainings of all folds share their passes over
-the data (`distsms.optim.batching`). A finished point is written at once. Lambdas at which the points so far prove that
-w = 0 is as good are left out (`choice.next_lambdas`). Folds with features of their own have rows of their own, and are
-trained one after the other (`FoldByFold`), so that only the rows of one are in memory.
+There is one copy of the data: weights of 0 and 1 say on which rows a fold trains. Models are trained from the largest
+lambda to the smallest, each from the one before, and those of all folds share their passes (`distsms.optim.batching`).
+A finished point is written at once. Lambdas where w = 0 is proved as good are left out (`choice.next_lambdas`). Folds
+with features of their own are trained one after the other (`FoldByFold`).
 """
 
 from __future__ import annotations
@@ -156,10 +155,9 @@ def run(
     """Solve the points that are not done yet, and pass each one to `keep` when it is finished. **Collective.**
 
     `keep` and `start` are called on the root or, if the ranks share the folds, on the rank that trains the fold. On the
-    root, `earlier` has the points on disk, which are not solved again, and `extend` gets the points of this call when
-    all lambdas so far are solved: it returns another lambda, or None to end. If it is stopped, unfinished points are
-    lost. Each fold needs the memory of a training besides the data. Raises InputError on all ranks if a class has fewer
-    rows than there are folds.
+    root, `earlier` has the points on disk, and `extend` gets those of this call when all lambdas are solved, and
+    returns another lambda or None. If stopped, unfinished points are lost. Raises InputError on all ranks if a class
+    has fewer rows than there are folds.
     """
     comm = rows.comm
     models = trainings(rows, problem, stop_wanted, clock)
@@ -339,10 +337,7 @@ class CrossValidation:
         return scale_of(self.objective, replace(self.problem.settings, lam=self.problem.lambdas[0]))
 
     def run(self, keep: Keep, lambdas: Sequence[Sequence[float]], start: Start = start_at_zero) -> Run:
-        """Solve these lambdas of each fold; `keep` and `start` are those of the function `run`. **Collective.**
-
-        A fold ends after the largest lambda if nothing was gained there, so that `next_lambdas` can leave out others.
-        """
+        """Solve these lambdas of each fold as `run`; ends after the largest if nothing was gained. **Collective.**"""
         vectors, settings, comm = self.vectors, self.problem.settings, self.comm
         closed = Run([])
         if self._closed is not None:

@@ -52,11 +52,9 @@ POINT: Fields = {
 
 
 class PathStore(ResumableStore):
-    """The folder of a path. Only the root may use it, and must hold it with `files.exclusive`.
-
-    It has path.json (the problem and, at the end, points and choice), model.h5 (the model of all rows at the chosen
-    lambda), and points/LAMBDA_all or LAMBDA_foldF: .json says how a training ended, .h5 is its model, for folds only
-    that of the largest and of the newest lambda, from which others start.
+    """The folder of a path, for the root, which holds it by `files.exclusive`: path.json (the problem and, at the end,
+    points and choice), model.h5 (of all rows at the chosen lambda), and points/LAMBDA_all or LAMBDA_foldF, .json and
+    .h5, for folds only the models of the largest and the newest lambda.
     """
 
     kind, parts = "path", "points"
@@ -282,29 +280,29 @@ def point_line(point: Point, measure: str) -> str:
 
 def points_table(points: Sequence[Point], measure: str, choice: Choice | None) -> tuple[list[str], list[list[str]]]:
     """Return the header and the rows of a table: for each lambda, the training on all rows, and the folds."""
-    name, curve, rows = display_name(measure), {mean.lam: mean for mean in choosing.means(points, measure)}, []
-    unusable, sparse = choosing.faults(points), any("nonzeros" in point.result for point in points)
+    name, means, rows = display_name(measure), {mean.lam: mean for mean in choosing.means(points, measure)}, []
+    unusable, has_nonzeros = choosing.faults(points), any("nonzeros" in point.result for point in points)
     for lam in dict.fromkeys(point.lam for point in points):
-        at_lam = [point for point in points if point.lam == lam]
-        of_all, mean = next((point for point in at_lam if not point.fold), None), curve.get(lam)
-        result = of_all.result if of_all else {}
-        of_folds = sum(point.result["evaluations"] for point in at_lam if point.fold)
+        points_here = [point for point in points if point.lam == lam]
+        of_all_rows, mean = next((point for point in points_here if not point.fold), None), means.get(lam)
+        result = of_all_rows.result if of_all_rows else {}
+        fold_evaluations = sum(point.result["evaluations"] for point in points_here if point.fold)
         rows.append(
             [
                 f"{lam:g}",
-                *([_number(result.get("nonzeros"), "d")] if sparse else []),
+                *([_number(result.get("nonzeros"), "d")] if has_nonzeros else []),
                 _number(result.get("J"), ".8f"),
                 _number(result.get("gap"), ".2g"),
-                _number(result.get("evaluations"), "d") + (f" + {of_folds}" if of_folds else ""),
-                _number(of_all and of_all.training.get(measure), ".6f"),
+                _number(result.get("evaluations"), "d") + (f" + {fold_evaluations}" if fold_evaluations else ""),
+                _number(of_all_rows and of_all_rows.training.get(measure), ".6f"),
                 _number(mean and mean.mean, ".6f"),
                 _number(mean and mean.error, ".6f"),
-                _remark(of_all, mean, choice, unusable.get(lam)),
+                _remark(of_all_rows, mean, choice, unusable.get(lam)),
             ]
         )
     header = [
         "lambda",
-        *(["nonzeros"] if sparse else []),
+        *(["nonzeros"] if has_nonzeros else []),
         "J",
         "gap",
         "evaluations",

@@ -6,7 +6,6 @@ With several BETA of pauc, several l1 or several kinds of features there is a pa
 from __future__ import annotations
 
 import math
-import os
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
@@ -24,7 +23,10 @@ from distsms.features import arrays
 from distsms.features.build import refuse_codes
 from distsms.features.candidates import COLUMNS, distinct
 from distsms.ingest.frames import folder_of_all
-from distsms.matrix.augmented import split_bias
+from distsms.matrix.augmented import split_bias, with_bias
+from distsms.metrics import calibration
+from distsms.metrics.row_sample import sample_rows
+from distsms.metrics.row_weights import mean_and_deviation
 from distsms.models import inputs, model
 from distsms.optim.result import Result
 from distsms.optim.solvers.base import WIDE
@@ -38,7 +40,7 @@ from distsms.training.solver_choice import choose_solver, settings_for
 from distsms.workflow import choice as choosing
 from distsms.workflow import decisions, folds
 from distsms.workflow.choice import Mean, Point
-from distsms.workflow.decisions import held_out, mean_probability, sampled_rows, score_spread
+from distsms.workflow.decisions import held_out
 from distsms.workflow.fold_features import FOLDER, FoldFeatures, FoldsObserver, record
 from distsms.workflow.path import PathRows, Problem, run, shares_folds
 from distsms.workflow.path_result import (
@@ -106,11 +108,10 @@ def run_path(
     observer: PathObserver = PathObserver(),  # noqa: B008 - without state
     stop_wanted: Callable[[], bool] = lambda: False,
 ) -> PathResult:
-    """Train the models of a path that are not there yet, and choose one; or several paths, and compare. **Collective.**
-
-    `stop_wanted` is asked on every rank at each evaluation; True on any rank ends the run, and what is finished is
-    kept. Raises InputError on all ranks if the request contradicts itself, or something that it names cannot be read or
-    written; all checks that need no rows are made before the rows are read.
+    """Train the models of a path that are not there yet, and choose one; or several paths, and compare. True of
+    `stop_wanted`, asked on every rank at each evaluation, ends the run, and what is finished is kept. Raises InputError
+    on all ranks if the request contradicts itself, or files cannot be used; checks that need no rows come first.
+    **Collective.**
     """
     if request.output is None:
         with folder_of_all(comm) as folder:
@@ -134,13 +135,10 @@ def _checked(request: PathRequest) -> PathRequest:
                 f"{option(name)} {wrong[0]}: is not a {'positive number' if name == 'lambdas' else 'weight'}"
             )
     require_choice("rule", request.rule, RULES)
-    if request.folds < 0 or request.folds == 1:
+    if request.folds == 1:
         raise InputError(f"{option('folds')} {request.folds}: give at least 2, or 0 for no folds")
-    if request.at_once is not None and request.at_once < 1:
-        raise InputError(f"{option('at_once')} {request.at_once}: is not a number of models")
     return replace(
         request,
-        data=os.fspath(request.data),
         measure=check_path_measures(request.measure),
         lambdas=sorted(set(request.lambdas or ()), reverse=True) or None,
         l1=sorted(set(request.l1), reverse=True) or [0.0],
@@ -419,18 +417,17 @@ class _PathRun:
         w = comm.bcast(self._start(0, lam) if comm.is_root else None)
         block = self._rows.block if isinstance(self._rows.block, DataBlock) else self._rows.block(0)[0]
         bias, trainers = self._problem.bias, self._rows.trainers
-        info: dict[str, Any] = {"row_sample": sampled_rows(w, block, bias, trainers, self._manifest.dtype)}
-        if request.measure == "logistic":
-            info["mean_probability"] = mean_probability(w, block, bias, trainers)
+        scores, labels, weights = block.counted_scores(with_bias(block.features, bias).margins(w))
+        info: dict[str, Any] = {"row_sample": sample_rows(scores, labels, trainers, self._manifest.dtype)}
+        if self._measure.family.has_probabilities:
+            info["mean_probability"] = calibration.means_of_logistic(scores, labels, trainers, weights)
         if request.at is None and not request.calibrate:
             return info
         self._observer.deciding(lam)
         again = replace(self._problem, lambdas=[lam], at_once=min(self._problem.at_once, request.folds))
-        spread = score_spread(w, block, bias, trainers)
-        scores = held_out(self._rows, again, spread, self._start, self._stop_wanted)
-        if scores is None:
-            return None
-        return decisions.findings(self._condition, request.calibrate, scores, comm) | info
+        spread = mean_and_deviation(scores, weights, trainers)
+        scored = held_out(self._rows, again, spread, self._start, self._stop_wanted)
+        return None if scored is None else decisions.findings(self._condition, request.calibrate, scored, comm) | info
 
     def _conclude(self, result: PathResult, decided: dict[str, Any]) -> PathResult:
         """Write the chosen model and path.json; return the result with the model. The root calls this."""

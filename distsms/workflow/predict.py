@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from distsms.base.errors import InputError
 from distsms.base.typing import Floats
@@ -17,6 +18,7 @@ from distsms.ingest.formats.registry import format_of
 from distsms.models import inputs, model, output, scoring, shift
 from distsms.models.model import Model
 from distsms.models.output import ScoresPart
+from distsms.models.reasons import Reasons
 from distsms.parallel.communicator import Communicator
 from distsms.shards.dataset import read_manifest
 from distsms.workflow.evaluate import load_models, score_data
@@ -29,6 +31,7 @@ class Predicted:
 
     model: Model
     scores: Floats | None  # <w, x> + bias of this rank's rows; None if they were written to a file
+    reasons: NDArray[Any] | None  # (n_local, count) of str, for scores that are returned, if they were asked for
     n: int  # the number of rows of all ranks
     warnings: list[str]  # what users must know before they believe labels and probabilities
     notes: list[str]  # what readers of files left out, or took for something else
@@ -82,6 +85,9 @@ def predict(
 
     with comm.fail_together():
         columns = list(further(np.empty(0)))  # says so if the model lacks what is asked for
+        reasons = Reasons(loaded, request.reasons) if request.reasons else None
+        names = [] if reasons is None else [f"reason_{k + 1}" for k in range(reasons.count)]
+        columns += names
         if request.output not in (None, "-"):
             output.check_ending(request.output, columns)
             model.check_writable(request.output)
@@ -89,21 +95,25 @@ def predict(
             if model.is_model(request.output):
                 raise InputError(f"{request.output}: is a model, which the scores would replace; name another file")
     if request.output is None:
-        scored = score_data([loaded], data, comm, reading)
+        scored = score_data([loaded], data, comm, reading, reasons)
         (scores,) = scored.scores
         sums.add(scores, 0, request, loaded)
         n = sum(comm.allgather(len(scores)))
-        return Predicted(loaded, scores, n, _warnings(request, loaded, n, sums.reduce(comm)), list(scored.notes))
+        texts = None if reasons is None else reasons.take()
+        return Predicted(loaded, scores, texts, n, _warnings(request, loaded, n, sums.reduce(comm)), list(scored.notes))
 
     notes = list[str]()
 
     def parts() -> Iterator[ScoresPart]:
-        for scores, names in scoring.score_in_parts(loaded, data, comm, reading, observer.scored, notes):
-            sums.add(scores, len(names or ()), request, loaded)
-            yield scores, names
+        for part in scoring.score_in_parts(loaded, data, comm, reading, observer.scored, notes, reasons):
+            sums.add(part.scores, len(part.ids or ()), request, loaded)
+            texts = [] if reasons is None else reasons.take().T.tolist()
+            yield part._replace(texts=dict(zip(names, texts, strict=True)))
 
-    n = output.write(request.output, parts(), comm, inputs.id_name(loaded, data, reading), request.verbatim, further)
-    return Predicted(loaded, None, n, _warnings(request, loaded, n, sums.reduce(comm)), notes)
+    n = output.write(
+        request.output, parts(), comm, inputs.id_name(loaded, data, reading), request.verbatim, further, names
+    )
+    return Predicted(loaded, None, None, n, _warnings(request, loaded, n, sums.reduce(comm)), notes)
 
 
 def _warnings(request: PredictRequest, of: Model, n: int, sums: _Sums) -> list[str]:

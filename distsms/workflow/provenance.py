@@ -13,7 +13,7 @@ import numba
 import numpy as np
 import scipy
 
-from distsms.base import hdf5
+from distsms.base import hdf5, program
 from distsms.base._version import __version__, commit
 from distsms.base.measures import Measure
 from distsms.optim.result import Result
@@ -29,11 +29,7 @@ DATA_KEYS = ("n", "p", "nnz", "n_pos", "n_neg")
 
 
 def versions(load_mpi: bool = False) -> dict[str, str]:
-    """Return the versions of distsms and of the libraries that it uses, without starting MPI or PETSc. Local.
-
-    mpi4py and petsc4py are "not loaded" unless they were, or `load_mpi`: loading MPI without starting it would keep the
-    caller's own program from using it.
-    """
+    """Return the versions of distsms and its libraries, of MPI and PETSc only if loaded, or with `load_mpi`. Local."""
     libraries = {
         "distsms": __version__,
         **({"commit": commit()} if commit() else {}),
@@ -54,6 +50,7 @@ def provenance() -> dict[str, Any]:
         "versions": versions(),
         "host": os.uname().nodename,
         "command": shlex.join(sys.argv),
+        **({"config": program.options} if program.options else {}),
         "written": datetime.now(UTC).isoformat(timespec="seconds"),
     }
 

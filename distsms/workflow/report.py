@@ -279,8 +279,8 @@ def _probabilities(evaluated: Evaluated, comm: Communicator) -> OwnProbabilities
 
 
 def _contributions(of: Model, sums: ColumnSums) -> Contributions | str | None:
-    """Return what the features of a model contribute, or why that cannot be said; None if it has none. Local."""
+    """Return what columns and features contribute, or why that cannot be said; None without names of columns. Local."""
     try:
-        return None if of.features is None else contributions.of_sums(of, sums)
+        return None if of.features is None and of.table is None else contributions.of_sums(of, sums)
     except InputError as error:
         return f"Contributions are not shown: {error}."

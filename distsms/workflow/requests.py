@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeVar
 
 from numpy.typing import NDArray
 
-from distsms.base.choices import TOGETHER, require_choice
+from distsms.base.choices import TOGETHER, check_fields, require_choice
 from distsms.base.errors import InputError
+from distsms.base.formatting import parse_bytes
 from distsms.base.measures import Condition, Measure
 from distsms.base.wording import option
 from distsms.features.candidates import COLUMNS, Candidate
@@ -66,9 +67,21 @@ LAMBDAS = (1.0, 1e-1, 1e-2, 1e-3, 1e-4, 1e-5)
 """The lambdas that are tried if the user names none; a path tries more at an end where the best one is."""
 
 
+LEAST = {"folds": 0, "reasons": 0, "seed": 0, "shards": 1, "tree_fits": 1, "at_once": 1}
+"""The smallest whole numbers of fields."""
+
+
 @dataclass(frozen=True)
 class Request:
-    """What a user can ask for. All ranks have the same, except for rows in memory."""
+    """What a user can ask for. All ranks have the same, except for rows in memory. Memory may be a text like "4GiB"."""
+
+    def __post_init__(self) -> None:
+        if isinstance(memory := getattr(self, "memory", None), str):
+            object.__setattr__(self, "memory", parse_bytes(memory))
+        check_fields(self, LEAST)
+        for each in fields(self):
+            if each.type in ("Path", "Path | None") and (path := getattr(self, each.name)) is not None:
+                object.__setattr__(self, each.name, os.fspath(path))
 
     @classmethod
     def of(cls: type[R], options: Mapping[str, Any], /, **others: Any) -> R:
@@ -89,6 +102,7 @@ class FitRequest(Request):
     memory: float | None = None  # the most bytes that each rank may take
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         self.distribution.check()
 
 
@@ -96,6 +110,7 @@ class FitRequest(Request):
 class FoldsRequest(FitRequest):
     """What trainings on the folds of a data set have in common."""
 
+    data: Path
     _: KW_ONLY
     measure: str = "rocarea"  # what to optimize
     select: str | None = None  # the measure of held-out rows that chooses; None: the one that is optimized
@@ -175,6 +190,7 @@ class PredictRequest(Request):
     reading: InputOptions = UNLABELLED
     labels: bool = False  # whether each row also gets its class, and its probability of being positive
     probability: bool = False
+    reasons: int = 0  # how many of the columns that move the score of a row most are named
     output: str | None = None  # the file to write, "-" for standard output; None: the scores are returned
     verbatim: bool = False  # whether names of rows are written as they are
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from distsms.base.wording import Message, option
+from distsms.ingest import frames
 from distsms.ingest.convert import convert
 from distsms.ingest.file_names import expand
 from distsms.ingest.options import ConversionObserver
@@ -72,7 +73,7 @@ def shard(
         files = expand(of_paths(data))
     with as_files(data, files, output, comm) as inputs:
         data_sets = convert(
-            inputs,
+            list(inputs),
             output,
             comm,
             reading,
@@ -81,6 +82,7 @@ def shard(
             overwrite=request.overwrite,
             observer=observer,
         )
+        frames.rename_in_notes(data_sets, inputs)
     with comm.fail_together():
         warnings = [text for each in data_sets for text in label_warnings(each, reading.positive is not None)]
         if request.like is not None:

@@ -205,7 +205,7 @@ def _make(
     writing = replace(writing, split=split, durable=kept, in_memory=not kept and request.memory is None)
     with as_files(request.data, files, base if kept else base.parent, comm) as inputs_of_all:
         data_sets = convert(
-            inputs_of_all,
+            list(inputs_of_all),
             base if split else directory,
             comm,
             reading,
@@ -213,6 +213,7 @@ def _make(
             observer=observer,
             overwrite=there or request.overwrite,
         )
+        frames.rename_in_notes(data_sets, inputs_of_all)
     with comm.fail_together():
         if comm.is_root and kept:
             with atomic_write(base / RECORD) as file:
@@ -221,16 +222,19 @@ def _make(
 
 
 @contextlib.contextmanager
-def as_files(data: Any, files: Sequence[str], folder: Path, comm: Communicator) -> Iterator[Sequence[str]]:
-    """Yield files with the rows of all ranks: `files`, or temporary ones of rows in memory. **Collective.**"""
+def as_files(data: Any, files: Sequence[str], folder: Path, comm: Communicator) -> Iterator[dict[str, str]]:
+    """Yield the files with the rows of all ranks, temporary ones of rows in memory, and their names for users.
+    **Collective.**
+    """
     if not (is_frame(data) or isinstance(data, Arrays)):
-        yield files
+        yield {file: file for file in files}
         return
     ending, noun = ("parquet", "the table") if is_frame(data) else ("npz", "the arrays")
     paths = [os.fspath(folder / f"rows-{rank:05d}.{ending}") for rank in range(comm.size)]
     nouns = [noun] if comm.size == 1 else [f"{noun} of rank {rank}" for rank in range(comm.size)]
     my_path = paths[comm.rank]
-    with frames.renaming(dict(zip(paths, nouns, strict=True))):
+    called = dict(zip(paths, nouns, strict=True))
+    with frames.renaming(called):
         try:
             with comm.fail_together():
                 folder.mkdir(parents=True, exist_ok=True)
@@ -238,7 +242,7 @@ def as_files(data: Any, files: Sequence[str], folder: Path, comm: Communicator) 
                     frames.write_frame(data, my_path)
                 else:
                     frames.write_arrays(my_path, **data._asdict())
-            yield paths
+            yield called
         finally:
             Path(my_path).unlink(missing_ok=True)
             with contextlib.suppress(OSError):  # it is not empty unless the conversion has failed

@@ -30,6 +30,7 @@ from distsms.metrics.row_weights import describe_weights, mean_and_deviation
 from distsms.metrics.within_groups import gauc_estimate
 from distsms.models import inputs, model, scoring
 from distsms.models.model import Model
+from distsms.models.reasons import mean_contributions
 from distsms.optim.result import Result, Status
 from distsms.parallel.communicator import Communicator
 from distsms.shards import frame_columns
@@ -128,11 +129,9 @@ def train(
     observer: TrainObserver = TrainObserver(),  # noqa: B008 - without state
     stop_wanted: Callable[[], bool] = lambda: False,
 ) -> Trained:
-    """Train a linear model to a proved gap, and judge it on test rows if there are some. **Collective.**
-
-    `stop_wanted` is asked on every rank at each evaluation; True on any rank ends the run with what it has. Raises
-    InputError on all ranks if the request contradicts itself, or something that it names cannot be read or written; all
-    checks that need no rows are made before the rows are read.
+    """Train a linear model to a proved gap, and judge it on test rows if there are some. True of `stop_wanted`, asked
+    on every rank at each evaluation, ends the run with what it has. Raises InputError on all ranks if the request
+    contradicts itself, or files cannot be used; checks that need no rows come first. **Collective.**
     """
     clock = Clock(comm.bytes_moved)
     if tables.are_tables(request.data, comm):
@@ -249,10 +248,7 @@ def train_task(
     clock: Clock | None = None,
     lambda_choice: LambdaChoice | None = None,
 ) -> TrainedModel:
-    """Fit a model, and find out on its training rows what it is worth. **Collective.**
-
-    This takes one pass besides the evaluations. If a rank dies, the others read its rows, and repeat the step.
-    """
+    """Fit a model, and find out on its training rows what it is worth; repeated if a rank dies. **Collective.**"""
     measure, decisions, clock = task.measure, steps.decisions, clock or Clock(comm.bytes_moved)
     check = steps.check and not measure.family.compares_pairs and not measure.family.log_loss
     folds = decisions.folds if decisions else 0
@@ -307,7 +303,9 @@ def _measure_training_rows(fit: Fit, comm: Communicator) -> TrainingScores:
             leaks = leaking_columns(block, table, fit.result.w[: block.p], data["n_pos"], comm)
         chance = why_chance(scores, labels, measures["rocarea"], comm, weights, within)
         sample = sample_rows(scores, labels, comm, "float64" if manifest is None else manifest.dtype)
-    return TrainingScores(threshold, measures, data, chance, spread, sample, means, leaks)
+        of_table = model.from_training(fit.w, {"zero_based": data["zero_based"]}, manifest, block.table)
+        contributions = mean_contributions(of_table, fit.w, block, comm)
+    return TrainingScores(threshold, measures, data, chance, spread, sample, means, leaks, contributions)
 
 
 def _compare_with_rocarea(fit: Fit, comm: Communicator, hold_out: bool) -> QuickCheck:
@@ -363,6 +361,8 @@ def _decide(request: TrainRequest, sets: DataSets | None, comm: Communicator, ob
         sources = [] if manifest is None else [str(file.get("name", "")) for file in manifest.source]
         automatic = any(format_of(name) == "table" for name in sources) and not request.resume
         lam = resumed or request.lam or ("auto" if automatic else DEFAULT)
+        if isinstance(lam, str) and lam != "auto":
+            raise InputError(f"{option('lam')} is {lam!r}, and neither a number nor 'auto'")
         if lam == "auto" and request.features_of is not None:
             raise InputError(
                 f"{option('lam', 'auto')} would choose on rows whose labels have made the features; give a number, or "

@@ -17,7 +17,7 @@ from distsms.base.wording import Message, marked, option
 from distsms.losses.binned import WIDE
 from distsms.metrics.differences import JudgedRows
 from distsms.metrics.row_sample import describe_share, share_of_training_rows
-from distsms.models import model
+from distsms.models import model, reasons
 from distsms.models.model import Model
 from distsms.models.scoring import ScoredRows
 from distsms.optim.result import Result
@@ -69,6 +69,7 @@ class TrainingScores:
     # for measures whose scores are probabilities: `calibration.means_by_class`, `by_rows` and `by_weight`
     means: dict[str, dict[str, float]] | None = None
     leaks: Sequence[LeakingColumn] = ()  # columns of a table that rank the rows almost perfectly by themselves
+    mean_contributions: list[float] | None = None  # of the columns of a table, see `distsms.models.reasons`
 
 
 @dataclass
@@ -273,6 +274,7 @@ class TrainedModel:
             comm.bcast(provenance() if comm.is_root else None),
         )
         info |= self.findings() | ({"row_sample": scores.sample} if scores.sample else {})
+        info |= {reasons.KEY: scores.mean_contributions} if scores.mean_contributions else {}
         trace = fit.options.trace
         info |= {"trace": None if trace is None else os.path.abspath(trace), "usage": usage}
         if survived := comm.bcast([survived._asdict() for survived in fit.rows.survived]):

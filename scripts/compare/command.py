@@ -5,13 +5,14 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
 from distsms import cli
 from distsms.__main__ import main as run_program
 from distsms.base.errors import EXIT_OK, EXIT_REQUEUE
 from distsms.base.measures import RANKING
-from distsms.cli.options import SOLVERS_HELP, add_memory, add_stopping, add_vectors, long_run
+from distsms.cli.options import SOLVERS_HELP, add_memory, add_stopping, add_vectors
 from distsms.cli.types import add_old_names, positive
 from distsms.optim.solvers.base import SOLVERS
 
@@ -131,7 +132,7 @@ def run(args: argparse.Namespace, comm: Communicator) -> int:
     """Make the missing runs, then the tables and figures of all runs. **Collective.**"""
     from scripts.compare.grid import RunStore
 
-    with long_run(args, comm) as (signals, held):
+    with args.signals as signals, ExitStack() as held:
         return _run(args, comm, signals, RunStore(args.output), held)
 
 
@@ -152,7 +153,8 @@ def _run(args: argparse.Namespace, comm: Communicator, signals: StopSignals, fol
     import os
 
     from distsms.base import files
-    from distsms.cli.options import of_vectors, rows_held, speaker
+    from distsms.cli.options import of_vectors, rows_held
+    from distsms.cli.terminal import Speaker
     from distsms.models import inputs
     from distsms.parallel.vector_placement import choose_step
     from distsms.shards import dataset
@@ -163,7 +165,7 @@ def _run(args: argparse.Namespace, comm: Communicator, signals: StopSignals, fol
     from scripts.compare.grid import grid
     from scripts.compare.runner import HeldOutRows, Runner
 
-    say, neighbours = speaker(comm.is_root and not args.quiet), comm.node_ranks()
+    say, neighbours = Speaker(comm.is_root and not args.quiet), comm.node_ranks()
     held.callback(say.close)
     solvers = args.solvers or [None, *(name for name in SOLVERS if name not in ("lmvm", "lbfgs"))]
     solvers = [_solver_for(args, name, args.measures[0], comm, say) for name in solvers]

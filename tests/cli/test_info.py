@@ -30,14 +30,14 @@ pytestmark = pytest.mark.serial
 @pytest.mark.parametrize("others", [[], ["."]])
 def test_a_folder_of_another_command_is_named_with_the_command_that_reads_it(tmp_path, identity, advice, others):
     (tmp_path / identity).write_text("{}")
-    args = argparse.Namespace(paths=[str(tmp_path), *others], verify=False, usage=False, json=False)
+    args = argparse.Namespace(paths=[str(tmp_path), *others], verify=False, usage=False, json=False, config=False)
     with pytest.raises(InputError, match=f"{tmp_path}: is .*neither a data set nor a model.*{advice}"):
         info.run(args, None)
 
 
 def test_a_file_of_rows_is_neither_a_data_set_nor_a_model(tmp_path):
     (tmp_path / "a.csv").write_text("x,y\n1,0\n")
-    args = argparse.Namespace(paths=[str(tmp_path / "a.csv")], verify=False, usage=False, json=False)
+    args = argparse.Namespace(paths=[str(tmp_path / "a.csv")], verify=False, usage=False, json=False, config=False)
     with pytest.raises(InputError, match=r"a\.csv: is neither a data set nor a model; `distsms shard` makes"):
         info.run(args, None)
 
@@ -59,7 +59,7 @@ def test_a_useless_model_says_so_and_what_to_use_instead(tmp_path, capsys, monke
         ("old", {"J_at_zero": 1.0}),
     ):
         model.save(tmp_path / name, model.Model(np.zeros(2), base | known))
-    args = argparse.Namespace(paths=[str(tmp_path / "useless")], verify=False, usage=False, json=False)
+    args = argparse.Namespace(paths=[str(tmp_path / "useless")], verify=False, usage=False, json=False, config=False)
     info.run(args, None)
     assert capsys.readouterr().out.endswith("\nwarning   This model ranks no better than chance.\n")
     args.paths = [str(tmp_path / name) for name in ("useless", "good", "old")]

@@ -16,7 +16,7 @@ from tests.docs.pages import ROOT
 
 COMMANDS = cli.COMMANDS
 OPTION = re.compile(r"(?<![\w-])--[a-z][a-z-]*")
-RUN, NOT_RUN, OUTPUT = {"sh", "python"}, "console", {"text", "csv", "json"}
+RUN, NOT_RUN, OUTPUT = {"sh", "python"}, "console", {"text", "csv", "json", "toml"}
 LINK = re.compile(r"!?\[[^\]]*\]\(([^)\s]+)\)")
 
 pytestmark = pytest.mark.serial

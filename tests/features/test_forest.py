@@ -145,8 +145,9 @@ def test_the_forest_is_the_same_on_any_number_of_ranks(comm):
         X = X.multiply(np.arange(30) < 3).tocsr() if sparse_rows else X.toarray()
         own = share(comm, len(y))
         of_rank = GrowingRows(X[own], y[own], None if weights is None else weights[own])
-        seen = []
-        forest = grow(of_rank, comm, 7, 2, watch=seen.append)
+        seen, observer = [], growing.FeaturesObserver()
+        observer.progress = lambda task, unit, done, of, seen=seen: seen.append(done)
+        forest = grow(of_rank, comm, 7, 2, observer=observer)
         assert same(forest.arrays(), grow(GrowingRows(X, y, weights), ALONE, 7, 2).arrays())
         assert seen == list(range(len(range(comm.rank, 7, comm.size)) + 1))
         other = grow(of_rank, comm, 7, 2, seed=1)

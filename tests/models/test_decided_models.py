@@ -15,6 +15,7 @@ from distsms import SMSClassifier, cli
 from distsms.base.errors import InputError, ModelWarning
 from distsms.models import decision_text, export, model, output
 from distsms.models.model import Model
+from distsms.models.output import ScoresPart
 from distsms.parallel.communicator import Communicator
 from distsms.python import api
 from tests.support.problems import data
@@ -110,7 +111,7 @@ def test_columns_in_every_format(decided, tmp_path, name, words, named):
     if words:
         made = Model(made.w, made.info | {"label_map": {"-1": "good, really", "+1": "fraud"}})
     scores, ids = api.predict(made, X), [f"row {k}" for k in range(len(X))] if named else None
-    parts = [(scores[:7], ids and ids[:7]), (scores[7:], ids and ids[7:])]
+    parts = [ScoresPart(scores[:7], ids and ids[:7]), ScoresPart(scores[7:], ids and ids[7:])]
 
     def further(some):
         return {"label": made.labels(some), "probability": made.probabilities(some)}

@@ -15,6 +15,7 @@ from distsms.base.errors import InputError
 from distsms.matrix.normalization import KINDS
 from distsms.models import export, inputs, model, output, scoring
 from distsms.models.evaluation import EvaluationOptions
+from distsms.models.output import ScoresPart
 from distsms.python import api
 from distsms.python.estimator import SMSClassifier
 from distsms.shards.dataset import load
@@ -133,7 +134,7 @@ def test_hdf5_and_awkward_ids(comm, shared_dir):
 @pytest.mark.serial
 def test_text_and_hdf5_have_all_digits(tmp_path, capsysbinary):
     scores = np.array([0.1, 1e-300, -3.0, 1 / 3])
-    parts = [(scores[:1], None), (scores[1:], None)]
+    parts = [ScoresPart(scores[:1]), ScoresPart(scores[1:])]
     for name in ("s.txt", "-"):
         output.write(str(tmp_path / name) if name != "-" else name, parts, ALONE)
         text = (tmp_path / name).read_bytes() if name != "-" else capsysbinary.readouterr().out
@@ -179,8 +180,8 @@ def test_what_the_ending_says_is_what_is_written(comm, shared_dir, named, monkey
 def test_endings_of_other_formats_are_refused(comm, shared_dir):
     for ending in ("csv.gz", "json", "xlsx", "npz"):
         with pytest.raises(InputError, match=rf"s\.{ending}: scores cannot be written as .*\.parquet"):
-            output.write(str(shared_dir / f"s.{ending}"), iter([(np.zeros(1), None)]), comm)
-    output.write(str(shared_dir / "scores.2024"), iter([(np.zeros(1), None)]), comm)
+            output.write(str(shared_dir / f"s.{ending}"), iter([ScoresPart(np.zeros(1))]), comm)
+    output.write(str(shared_dir / "scores.2024"), iter([ScoresPart(np.zeros(1))]), comm)
     comm.barrier()
     assert [file.name for file in shared_dir.iterdir()] == ["scores.2024"]
 
@@ -269,12 +270,12 @@ def test_names_are_harmless_in_text_unless_they_are_to_be_verbatim(tmp_path):
     for ending, separator, expected in (("csv", ",", harmless), ("tsv", "\t", harmless), ("txt", "\t", shown)):
         for verbatim in (False, True):
             path = tmp_path / f"s.{ending}"
-            output.write(str(path), [(scores, names)], ALONE, "=id", verbatim)
+            output.write(str(path), [ScoresPart(scores, names)], ALONE, "=id", verbatim)
             with open(path, newline="") as file:
                 rows = list(csv.reader(file, delimiter=separator))
             if ending != "txt":
                 assert rows.pop(0) == ["=id" if verbatim else "'=id", "score"]
             assert [row[0] for row in rows] == (names if verbatim else expected)
             assert [float(row[1]) for row in rows] == scores.tolist()
-    output.write(str(tmp_path / "s.parquet"), [(scores, names)], ALONE)
+    output.write(str(tmp_path / "s.parquet"), [ScoresPart(scores, names)], ALONE)
     assert pd.read_parquet(tmp_path / "s.parquet")["id"].tolist() == names

@@ -103,7 +103,7 @@ def test_planted_faults_are_found(plant, seed, watched):
 def program_of(run):
     """Return what two simulated ranks print of a command that does this."""
     words = {"program": "distsms", "threads": None, "signals": None, "mpi": True, "survive": False, "stall_timeout": 0}
-    return lambda rank: program.main([], lambda argv: argparse.Namespace(run=run, **words))
+    return lambda rank: program.main([], lambda argv: argparse.Namespace(run=run, given={}, **words))
 
 
 @pytest.mark.parametrize("seed", range(8))

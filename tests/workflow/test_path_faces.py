@@ -212,7 +212,7 @@ def test_an_observer_is_told_in_order(tmp_path):
         ({"folds_by": "day"}, "folds_by: 'day' is none of rows"),
         ({"select": "brier"}, "cannot choose"),
         ({"features": "tables"}, "'tables' is not one of the features"),
-        ({"at_once": 0}, "at_once 0"),
+        ({"at_once": 0}, "at_once is 0"),
         ({"at": "recall>=0.5", "folds": 0}, "at least 2 folds"),
         ({"epsilom": 1.0}, "there is no option 'epsilom'"),
         ({"measure": "pauc@0.1,0.2"}, "name it, such as select"),

@@ -32,6 +32,19 @@ def rows():
         ("evaluate", {"k": 0}, "k: give a number of rows of at least 1"),
         ("evaluate", {"threshold": float("nan")}, "NaN is no threshold"),
         ("evaluate", {"level": 2}, "level: a confidence level is between 0 and 1"),
+        ("path", {"folds": "x"}, "^folds is 'x', and not a whole number"),
+        ("path", {"folds": -1}, "^folds is -1; it must be at least 0"),
+        ("path", {"memory": "1Gi"}, "^'1Gi' is not an amount of memory such as 500MiB"),
+        ("path", {"lambdas": "x"}, "^lambdas='x': needs a number, or several"),
+        ("path", {"epsilon": "x"}, "^epsilon is 'x', and not a number"),
+        ("path", {"measure": 5}, "^measure is 5, and not the name of a measure"),
+        ("baseline", {"methods": "logistic"}, r"^methods is 'logistic', and not a list of texts"),
+        ("baseline", {"tree_fits": 0}, "^tree_fits is 0; it must be at least 1"),
+        ("train", {"lam": "x"}, "^lam is 'x', and neither a number nor 'auto'"),
+        ("train", {"checkpoint": 3}, "^checkpoint is 3, and not a path"),
+        ("train", {"l1": "x", "lam": 1.0}, "^l1 is 'x', and not a number"),
+        ("make_features", {"output": "f", "shards": 0}, "^shards is 0; it must be at least 1"),
+        ("make_features", {"output": 7}, "^output is 7, and not a path"),
     ],
 )
 def test_values_that_do_not_exist(call, options, message, rows, tmp_path):
@@ -43,6 +56,26 @@ def test_values_that_do_not_exist(call, options, message, rows, tmp_path):
         options = {"output": tmp_path / "out", "lambdas": [0.1], "folds": 2, "solver": "lbfgs", **options}
     with pytest.raises(InputError, match=message):
         function(*first, **options)
+
+
+@pytest.mark.serial
+def test_data_that_are_no_path():
+    with pytest.raises(InputError, match=r"^data is 5, and not a path$"):
+        distsms.path(5)
+
+
+@pytest.mark.serial
+@pytest.mark.parametrize(("name", "value"), [("min_count", -1), ("n_shards", 0), ("n_features", "x")])
+def test_numbers_of_a_conversion(name, value, rows, tmp_path):
+    with pytest.raises(InputError, match=f"^{name} is {value!r}"):
+        distsms.shard(rows, tmp_path / "d", **{name: value})
+
+
+@pytest.mark.serial
+def test_memory_as_on_the_command_line(rows, tmp_path):
+    write_data(tmp_path / "d", *rows)
+    models = [distsms.train(tmp_path / "d", lam=1.0, solver="lbfgs", memory=size) for size in ("2GiB", 2**31)]
+    np.testing.assert_array_equal(models[0].w, models[1].w)
 
 
 @pytest.mark.serial

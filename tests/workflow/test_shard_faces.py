@@ -200,6 +200,18 @@ def test_names_that_look_like_options_are_not_changed(tmp_path, monkeypatch):
         distsms.shard("data--old --drop.csv", "other", label="bought", like="made --weight/--like")
 
 
+def test_notes_on_columns_do_not_name_temporary_files(tmp_path):
+    """What is odd about a column of a table in memory is said of the table."""
+    frame = visits()
+    frame["room"] = ["x", *map(str, range(299))]
+    with pytest.warns(ColumnWarning) as warned:
+        result = distsms.shard(frame, tmp_path / "d", label="bought", categorical=["room"], min_count=2)
+        model = distsms.train(frame, lam=1.0, solver="lbfgs", label="bought", categorical=["room"], min_count=2)
+    texts = [str(each.message) for each in warned] + [str(result.columns.to_dict()), str(model.info["columns"])]
+    assert sum("the first 'x' at the table" in text for text in texts) == 4, texts
+    assert not any("rows-0000" in text for text in texts)
+
+
 def test_an_unknown_option_is_refused(tmp_path):
     visits().to_csv(tmp_path / "a.csv", index=False)
     with pytest.raises(InputError, match="shard: there is no option 'categorial'; did you mean categorical"):

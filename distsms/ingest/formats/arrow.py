@@ -227,30 +227,30 @@ _BOOLEANS, _BYTE, _INTEGERS, _DOUBLE, _BINARY, _LISTS, _STRUCT = (1, 2), 3, (4, 
 
 def require_small_pages(file: BinaryIO, column: Any, path: str) -> None:
     """Raise InputError if a page of a column, of one row group, is too large; pyarrow judges damaged headers."""
-    at = column.data_page_offset
+    position = column.data_page_offset
     if column.has_dictionary_page and column.dictionary_page_offset:
-        at = min(at, column.dictionary_page_offset)
-    end = at + column.total_compressed_size
-    while at < end:
-        file.seek(at)
+        position = min(position, column.dictionary_page_offset)
+    end = position + column.total_compressed_size
+    while position < end:
+        file.seek(position)
         header = file.read(_HEADER_BYTES[0])
         try:
             try:
-                fields, length = _struct(header, 0)
+                fields, header_bytes = _struct(header, 0)
             except IndexError:
                 header += file.read(_HEADER_BYTES[1])
-                fields, length = _struct(header, 0)
-            in_memory, in_file = fields[2], fields[3]
+                fields, header_bytes = _struct(header, 0)
+            page_bytes, stored_bytes = fields[2], fields[3]
         except (LookupError, RecursionError):
             return
-        if in_memory > MOST_PAGE_BYTES:
+        if page_bytes > MOST_PAGE_BYTES:
             raise InputError(
-                f"{path}: column {column.path_in_schema!r} has a page of {in_memory} bytes, and at most "
+                f"{path}: column {column.path_in_schema!r} has a page of {page_bytes} bytes, and at most "
                 f"{MOST_PAGE_BYTES} are read; write it with smaller pages, or leave out the column: {option('drop')}"
             )
-        if in_file < 0:
+        if stored_bytes < 0:
             return
-        at += length + in_file
+        position += header_bytes + stored_bytes
 
 
 def _struct(data: bytes, at: int) -> tuple[dict[int, int], int]:

@@ -1,15 +1,11 @@
 """AGM, Nesterov's accelerated gradient method with an adaptive Lipschitz estimate (JMLR, section 5.5.3, Appendix A).
 
-The function is f + Psi with Psi = sigma/2 ||w||^2 + sum_j l_j |w_j|, sigma its strong convexity, and f smooth and
-convex. S_t is soft thresholding by t l_j, the identity without these terms. The method is
-A(x_0, L_0, mu = sigma) of Nesterov, Gradient methods for minimizing composite objective function, CORE 2007/76, (4.9):
+On f + Psi, with Psi = sigma/2 ||w||^2 + sum_j l_j |w_j| and S_t soft thresholding by t l_j, it is A(x_0, L_0, mu =
+sigma) of Nesterov, Gradient methods for minimizing composite objective function, CORE 2007/76, (4.9):
 
-    a^2 / (A + a) = 2 (1 + sigma A) / L,    y = (A x + a v) / (A + a),    T = argmin <f'(y), .> + L/2 ||. - y||^2 + Psi
-    L is large enough when <g, y - T> >= ||g||^2 / L, with g = L (y - T) + f'(T) - f'(y) the gradient at T,
-        which is the same as ||f'(T) - f'(y)||^2 <= L <f'(T) - f'(y), T - y>
-    then x = T, A += a and v = argmin 1/2 ||. - x_0||^2 + sum_i a_i [<f'(x_i), .> + Psi]
-                             = S_A(x_0 - sum_i a_i f'(x_i)) / (1 + sigma A)
-    T = S_1(L y - f'(y)) / (L + sigma)
+    a^2 / (A + a) = 2 (1 + sigma A) / L,    y = (A x + a v) / (A + a),    T = S_1(L y - f'(y)) / (L + sigma)
+    L is large enough when ||f'(T) - f'(y)||^2 <= L <f'(T) - f'(y), T - y>
+    then x = T, A += a and v = S_A(x_0 - sum_i a_i f'(x_i)) / (1 + sigma A)
 """
 
 from __future__ import annotations
@@ -31,11 +27,7 @@ TRIALS = 100  # largest number of values of L in one step; L then grows by a fac
 
 
 class Solver:
-    """Nesterov's method on a `Problem`; `history`, `options` and `remembers` are not used.
-
-    A trial of L takes two evaluations; most steps need one trial. After a pause it keeps L, but starts without
-    momentum, since the sums of gradients belong to the function before the pause.
-    """
+    """Nesterov's method on a `Problem`, where a trial of L takes two evaluations; a pause ends its momentum."""
 
     traits = Traits(l1=True)
 

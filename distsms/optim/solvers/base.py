@@ -66,10 +66,7 @@ class Problem(Protocol):
         """Note that an iteration has ended with the last evaluation; True asks the solver to return from `run`."""
 
     def model_minimum(self) -> tuple[Floats, float]:
-        """Return the minimizer of the model, (p,), and the model's value there.
-
-        A cutting-plane method evaluates next at this point.
-        """
+        """Return the minimizer of the model, (p,), for a cutting-plane method, and the model's value there."""
 
     def variables(self, w: Floats) -> Floats:
         """Return the solver's variables at the w of the function J, (p,)."""
@@ -170,19 +167,13 @@ class Solver(Protocol):
     ) -> None: ...
 
     def run(self) -> tuple[Outcome, str]:
-        """Minimize until the problem asks for a pause, or no further progress is possible.
-
-        The string says why there is no further progress; it is empty after a pause.
-        """
+        """Minimize until the problem asks for a pause, and return "", or why there is no further progress."""
 
     def restart(self, w: Floats) -> None:
         """Make the next `run` start at w (p,), with nothing remembered from earlier runs."""
 
     def memory(self) -> Snapshot:
-        """Return the state with which another solver of this class can continue in place of this one.
-
-        May be called at any time, also during an evaluation. It contains the last pairs of vectors.
-        """
+        """Return the state with which another solver of this class can continue, at any time."""
 
     def recall(self, memory: Snapshot) -> None:
         """Set the state to another solver's memory. Called before the first `run`, after the problem was restored."""

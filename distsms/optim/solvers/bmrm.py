@@ -2,10 +2,8 @@
 
     w_k = argmin_w  Omega(w) + max_{i <= k} [ <r_i, w> + d_i ]  =  -(1/lam) sum_i alpha_i r_i
 
-with alpha from a quadratic program over the simplex. The planes, their Gram matrix and the program also prove the gap
-of the run; they are in `distsms.optim.planes`. So this solver has nothing to do but to evaluate at the minimizer of the
-model. The variant LineSearch does the same with a model of two planes: the mixture of all old planes, and the newest
-plane. The quadratic program is then a line search with a formula for its solution.
+The planes also prove the gap of the run (`distsms.optim.planes`), so the solver only evaluates at their minimizer. The
+variant LineSearch has two planes, the mixture of all old ones and the newest.
 """
 
 from __future__ import annotations

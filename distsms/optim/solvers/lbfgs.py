@@ -1,16 +1,9 @@
-"""L-BFGS, a limited-memory quasi-Newton method that needs no PETSc.
+"""L-BFGS, a limited-memory quasi-Newton method that needs no PETSc: the two-loop recursion of Nocedal & Wright,
+Numerical Optimization, 2006, Algorithm 7.4, on a diagonal that each step updates as PETSc's MATLMVMDIAGBROYDEN (Gilbert
+& Lemarechal, Mathematical Programming 45, 1989), with the line search of `distsms.optim.solvers.line_search`.
 
-The inverse of the Hessian is approximated by the BFGS formula, from the last steps with the changes of the gradient on
-them, and from a diagonal matrix that every step updates, too. The sources:
-
-- The two-loop recursion is Algorithm 7.4 of Nocedal & Wright, Numerical Optimization, 2006.
-- The diagonal is updated as in PETSc's MATLMVMDIAGBROYDEN, which `lmvm` uses, too: the idea is that of Gilbert &
-  Lemarechal, Some numerical experiments with variable-storage quasi-Newton algorithms, Mathematical Programming 45,
-  1989.
-- With a sum of l_j |w_j| in the function, a step stays in an orthant, where that sum is linear: Andrew & Gao, Scalable
-  training of L1-regularized log-linear models, ICML 2007. But the direction is that of L-BFGS on the free variables
-  alone, and the line search goes straight towards the projection of its end onto the orthant.
-- `distsms.optim.solvers.line_search` is the line search of More & Thuente.
+With a sum of l_j |w_j|, a step stays in an orthant (Andrew & Gao, ICML 2007), but with the direction of L-BFGS on the
+free variables alone, and straight towards the projection of its end onto the orthant.
 """
 
 from __future__ import annotations
@@ -55,11 +48,7 @@ class InverseHessian:
         self.diagonal = np.ones(len(self.diagonal))
 
     def times(self, vector: Floats, free: NDArray[np.intp] | None = None) -> Floats:
-        """Return the product with a vector, which takes two inner products for each pair.
-
-        With `free`, the vector has only the entries of the variables with these indices, and so have all pairs. That
-        takes an inner product more for each pair, and leaves out pairs to which these variables contribute too little.
-        """
+        """Return the product with a vector, in the variables `free` alone if given."""
         part = slice(None) if free is None else free
         pairs = self.pairs if free is None else [*self._pairs_of(free)]
         product, term, shares = vector.copy(), np.empty(len(vector)), []
@@ -79,11 +68,9 @@ class InverseHessian:
                 yield pair._replace(sy=product)
 
     def update(self, s: Floats, y: Floats) -> None:
-        """Add the pair of a step s and of the change y of the gradient, unless rounding hides the curvature along s.
-
-        The new diagonal is that of Broyden's update of the old one, D in terms of the Hessian: `THETA` times that of
-        DFP, the rest that of BFGS. Then D is divided by the number sigma that minimizes ||sigma^ALPHA D^(-1/2) y -
-        sigma^(ALPHA - 1) D^(1/2) s||, which is the positive root of a quadratic equation.
+        """Add the pair of a step s and of the change y of the gradient, unless rounding hides the curvature. The
+        diagonal gets Broyden's update, `THETA` times DFP's, and is divided by the sigma > 0 that minimizes
+        ||sigma^ALPHA D^(-1/2) y - sigma^(ALPHA - 1) D^(1/2) s||.
         """
         dot = self._dot
         sy = dot(s, y)
@@ -120,10 +107,9 @@ class Line(NamedTuple):
 
 
 class Solver:
-    """L-BFGS on a `Problem`; `options` and `remembers` are not used. The pairs take 16 history p bytes.
-
-    Most steps take one evaluation, and 4 history + 10 passes over vectors. After a pause, the pairs are kept, and the
-    next one leads to where the solver goes on, although the function may have changed, as in `lmvm`.
+    """L-BFGS on a `Problem`; `options` and `remembers` are not used. Pairs take 16 history p bytes; most steps take an
+    evaluation and 4 history + 10 passes over vectors. Pairs are kept after a pause, although the function may have
+    changed.
     """
 
     traits = Traits(history=2, vectors=14, scaled=True, movable=True, l1=True)
@@ -159,11 +145,7 @@ class Solver:
         return True
 
     def _line(self, gradient: Floats) -> Line:
-        """Return the line on which the next point is searched.
-
-        With a sum of l_j |w_j|, the subgradient of least length says which variables are free, and into which orthant
-        those that are 0 move. A step is at most the whole direction if a variable comes closer to 0 on it.
-        """
+        """Return the line of the next search, with a sum of l_j |w_j| in the orthant of the shortest subgradient."""
         l1, w = self._problem.l1, self._w
         if not np.any(l1):
             return Line(self._inverse.times(-gradient))
@@ -176,9 +158,7 @@ class Solver:
         return Line(direction, 1.0 if shrinking else LONGEST, l1 * signs, signs)
 
     def _search(self, value: float, gradient: Floats, line: Line) -> tuple[Floats, float, Floats] | None:
-        """Return where a line search ends, with the function and its gradient there, or None; it begins with the whole
-        step.
-        """
+        """Return where a line search from the whole step ends, with function and gradient there, or None."""
         dot, direction = self._problem.dot, line.direction
         slope = dot(line.slope(gradient), direction)
         if not (slope < 0 and np.isfinite(slope)):

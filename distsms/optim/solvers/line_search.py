@@ -1,12 +1,8 @@
-"""The line search of More & Thuente, which ends where a function has become lower and flat enough.
+"""The line search of More & Thuente (ACM Transactions on Mathematical Software 20, 1994), which ends where a function
+has become lower and flat enough; the cases are those of its section 4, numbers left open those of TAO and SciPy.
 
-Its interval contains such steps: one end is the best trial so far, which falls towards the other end. Each trial
-replaces an end, and the next step is the minimizer of a polynomial with the values and slopes of trials. At first, a
-trial that is better than the best one, but not low enough, is judged as if the decrease that is required were
-subtracted from the function: otherwise the interval might lose all good steps.
-
-The source is Line search algorithms with guaranteed sufficient decrease, ACM Transactions on Mathematical Software 20,
-1994; the cases below are those of its section 4. Numbers that it leaves open are those of TAO and SciPy.
+One end of its interval is the best trial so far, which falls towards the other end. The next step minimizes a
+polynomial with values and slopes of trials, at first with the required decrease subtracted, lest good steps are lost.
 """
 
 from __future__ import annotations
@@ -49,37 +45,37 @@ def search(
     `evaluate` returns the function and its slope at a step; `value` and `slope` < 0 are those at 0. The longest step is
     a good end, too, if it is low enough and the function still falls there.
     """
-    best = other = Trial(0.0, value, slope)
-    rate, step = DECREASE * slope, 1.0
+    best = other_end = Trial(0.0, value, slope)
+    decrease, step = DECREASE * slope, 1.0
     width, last_width = longest, 2.0 * longest
     bracketed, low_enough_before = False, False
     for _ in range(TRIALS):
         # 1) A trial: is it the end?
         f, f_slope = evaluate(step)
         trial = Trial(step, float(f), float(f_slope))
-        low_enough = trial.value <= value + rate * step
-        if low_enough and (abs(trial.slope) <= -CURVATURE * slope or (step == longest and trial.slope <= rate)):
+        low_enough = trial.value <= value + decrease * step
+        if low_enough and (abs(trial.slope) <= -CURVATURE * slope or (step == longest and trial.slope <= decrease)):
             return True
         if step == SHORTEST:
             return False
         # 2) The next step, by interpolation.
         low_enough_before |= low_enough and trial.slope >= 0
-        shift = 0.0 if low_enough or low_enough_before or trial.value > best.value else rate
-        x, y, t = best.minus(shift), other.minus(shift), trial.minus(shift)
-        higher, turned = t.value > x.value, t.slope * math.copysign(1.0, x.slope) < 0
-        bracketed |= higher or turned
+        shift = 0.0 if low_enough or low_enough_before or trial.value > best.value else decrease
+        x, y, t = best.minus(shift), other_end.minus(shift), trial.minus(shift)
+        is_higher, slope_turned = t.value > x.value, t.slope * math.copysign(1.0, x.slope) < 0
+        bracketed |= is_higher or slope_turned
         try:
             step = next_step(x, y if bracketed else None, t)
         except ZeroDivisionError:  # rounding hides the function's changes
             return False
         # 3) The interval, which must shrink.
-        best, other = (best, trial) if higher else (trial, best if turned else other)
+        best, other_end = (best, trial) if is_higher else (trial, best if slope_turned else other_end)
         if bracketed:
-            low, high = sorted((best.step, other.step))
-            if high - low >= SHARE * last_width:
-                step = best.step + 0.5 * (other.step - best.step)
-            width, last_width = high - low, width
-            if not low < step < high or high - low <= PRECISION * high:  # also if it is not a number
+            left, right = sorted((best.step, other_end.step))
+            if right - left >= SHARE * last_width:
+                step = best.step + 0.5 * (other_end.step - best.step)
+            width, last_width = right - left, width
+            if not left < step < right or right - left <= PRECISION * right:  # also if it is not a number
                 return False
         step = min(max(step, SHORTEST), longest)
     return False

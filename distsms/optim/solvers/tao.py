@@ -1,8 +1,6 @@
-"""LMVM, TAO's limited-memory variable metric method (JMLR, section 5.2); the only module that imports petsc4py.
-
-It runs on the processes that hold the vectors: either one process holds them whole, or each process holds a slice. No
-other rank loads PETSc. Each process starts PETSc with MPI_COMM_SELF as PETSc's world, so that the start is not
-collective. The PETSc objects use the communicator of the processes that hold the vectors.
+"""LMVM, TAO's limited-memory variable metric method (JMLR, section 5.2); the only module that imports petsc4py. It runs
+on the processes that hold the vectors, each of which starts PETSc with MPI_COMM_SELF, so that the start is not
+collective.
 """
 
 from __future__ import annotations
@@ -86,11 +84,8 @@ def _called_back(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 class Solver:
-    """TAO's LMVM on a `Problem`. Building and closing it is **collective** among the holders of the vectors.
-
-    PETSc takes 24 history p bytes for the pairs; `remembers` points take 16 p bytes each. Options such as
-    "-tao_ls_type" apply to this process from now on. TAO's own tolerances are off: the problem, or a failing line
-    search, ends it.
+    """TAO's LMVM on a `Problem`. Building and closing it is **collective** among the holders of the vectors. Pairs take
+    24 history p bytes, `remembers` points 16 p each. Options such as "-tao_ls_type" apply to this process from now on.
     """
 
     traits = Traits(history=3, copies=2, options=True, vectors=23, scaled=True, movable=True)  # measured: PETSc 3.18
@@ -193,12 +188,7 @@ class Solver:
         return Snapshot({}, {}, {"points": points, "gradients": gradients})
 
     def recall(self, memory: Snapshot) -> None:
-        """See `base.Solver.recall`.
-
-        petsc4py cannot set the pairs of TAO's matrix, but TAO builds the same matrix if it visits the same points. So
-        it takes unit steps, which need no function values, and each point and gradient are replaced by the next
-        remembered ones.
-        """
+        """See `base.Solver.recall`: TAO takes unit steps to the remembered points, which build the same matrix."""
         self._recalled.extend(zip(memory.vectors["points"], memory.vectors["gradients"], strict=True))
         if not self._recalled:
             return

@@ -1,0 +1,58 @@
+"""The options of all commands, and the exit codes, are those of an earlier version, but for what is listed here."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from distsms import cli
+from distsms.base import errors
+
+pytestmark = pytest.mark.serial
+EARLIER = Path(__file__).with_name("options.json")
+SINCE = {
+    "--separator": {"metavar": "MARK", "default": ""},
+    "--missing": {"nargs": "+", "metavar": "MARK"},
+    "--not-missing": {"nargs": "+", "metavar": "MARK"},
+}
+"""What `distsms shard` and, for files, `distsms train` have gained."""
+
+
+def options_of(parser):
+    """Return the options of a command, with what they take, by all their names; older names stand for others."""
+    names = ("nargs", "metavar", "default", "choices", "const", "required")
+    options = {}
+    for action in parser._actions:
+        facts = {name: getattr(action, name) for name in names}
+        facts = {name: value for name, value in facts.items() if value not in (None, False, [], "==SUPPRESS==")}
+        options[" ".join(action.option_strings) or action.dest] = facts
+    older = {
+        name: action for name, action in parser._option_string_actions.items() if name not in action.option_strings
+    }
+    return options | {name: {"stands for": action.option_strings[0]} for name, action in older.items()}
+
+
+def surface():
+    """Return the options of each command, and the exit codes."""
+    codes = {name: value for name, value in vars(errors).items() if name.startswith("EXIT_")}
+    commands = {name: options_of(parser) for name, parser in cli.make_parsers()[1].items()}
+    return json.loads(json.dumps({"exit codes": codes} | commands))
+
+
+def test_options_and_exit_codes_stay():
+    expected = json.loads(EARLIER.read_text())
+    del expected["compare"], expected["exit codes"]["EXIT_DISAGREE"]  # compare is a script now
+    for command in ("shard", "train"):
+        expected[command] |= SINCE
+    for command in ("train", "path", "baseline"):
+        expected[command]["--ordering"]["choices"].append("bins")
+    for command in expected.keys() - {"exit codes", "export", "info"}:
+        expected[command]["--config"] = {"metavar": "FILE"}
+    expected["predict"]["--reasons"] = {"metavar": "K"}
+    expected["info"]["--config"] = {"const": True}
+    here = surface()
+    assert here.keys() == expected.keys()
+    for command, options in here.items():
+        assert options == expected[command], command

@@ -1,0 +1,98 @@
+"""Reasons for single scores: the columns that move the score of a row most, compared with the mean training row."""
+
+import re
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import distsms
+from distsms.base.errors import InputError
+from distsms.models import reasons as of_rows
+from tests.support.program import run
+
+
+@pytest.fixture(scope="module")
+def table():
+    rng = np.random.default_rng(0)
+    n = 400
+    frame = pd.DataFrame({"age": rng.integers(18, 80, n), "income": rng.normal(1000, 300, n).round(1)})
+    frame["shop"] = rng.choice(["games", "food", "books"], n)
+    score = 0.03 * frame["age"] - 0.002 * frame["income"] + (frame["shop"] == "games") * 1.5 + rng.normal(0, 1, n)
+    frame["fraud"] = np.where(score > np.quantile(score, 0.7), "yes", "no")
+    return frame
+
+
+@pytest.fixture(scope="module")
+def trained(table):
+    return distsms.train(table, label="fraud", lam=1e-2, normalize="standard", positive="yes")
+
+
+def parsed(texts):
+    """Return the number at the end of each reason, by its name, for each row."""
+    return [{re.fullmatch(r"(.*) ([+-]\S+)", text)[1]: float(text.rsplit(" ", 1)[1]) for text in row} for row in texts]
+
+
+def test_all_reasons_add_up_to_the_score_less_its_mean(table, trained):
+    rows = table.drop(columns="fraud")
+    scores, texts = distsms.predict(trained, rows), parsed(distsms.reasons(trained, rows, 9))
+    assert all(set(row) == {"age", "income", "shop"} for row in texts)
+    np.testing.assert_allclose([sum(row.values()) for row in texts], scores - scores.mean(), atol=0.02)
+    # The oracle: what changes if a column takes its mean.
+    means = rows.assign(age=rows["age"].mean(), income=rows["income"].mean())
+    for name in ("age", "income"):
+        moved = scores - distsms.predict(trained, rows.assign(**{name: means[name]}))
+        np.testing.assert_allclose([row[name] for row in texts], moved, atol=0.01)
+
+
+def test_the_largest_come_first(table, trained):
+    rows = table.drop(columns="fraud")
+    every, first = distsms.reasons(trained, rows, 3), distsms.reasons(trained, rows, 1)
+    assert np.array_equal(every[:, :1], first)
+    for row in parsed(every):
+        sizes = np.abs(list(row.values()))
+        assert np.all(sizes[:-1] >= sizes[1:] - 0.01)
+
+
+def test_bins_and_crosses_are_terms_of_columns(table, tmp_path):
+    table.to_csv(tmp_path / "rows.csv", index=False)
+    distsms.shard(tmp_path / "rows.csv", tmp_path / "data", label="fraud", positive="yes")
+    distsms.make_features(tmp_path / "data", tmp_path / "features", bins=4, crosses="all", keep=True)
+    model = distsms.train(tmp_path / "features", lam=1e-2)
+    names, term = of_rows.terms_of(model)
+    assert names == ["age", "income", "shop", "age & income", "age & shop", "income & shop"]
+    assert len(term) == model.p and set(term) == set(range(6))
+    rows = table.drop(columns="fraud")
+    scores, texts = distsms.predict(model, rows), parsed(distsms.reasons(model, rows, 6))
+    np.testing.assert_allclose([sum(row.values()) for row in texts], scores - scores.mean(), atol=0.03)
+
+
+def test_the_command_writes_them_in_every_format_on_any_number_of_ranks(table, trained, tmp_path):
+    distsms.save_model(tmp_path / "m.h5", trained)
+    table.drop(columns="fraud").to_csv(tmp_path / "new.csv", index=False)
+    expected = distsms.reasons(trained, tmp_path / "new.csv", 2)
+    for name, reader in (("s.csv", pd.read_csv), ("s.parquet", pd.read_parquet)):
+        for ranks in (None, 2):
+            output = tmp_path / name
+            run("predict", tmp_path / "m.h5", tmp_path / "new.csv", "--reasons", 2, "--output", output, ranks=ranks)
+            columns = reader(output)
+            assert list(columns) == ["score", "reason_1", "reason_2"]
+            assert np.array_equal(columns[["reason_1", "reason_2"]].to_numpy(object), expected)
+
+
+def test_models_without_reasons_say_why(table, trained):
+    X, y = np.random.default_rng(0).normal(size=(50, 3)), np.arange(50) % 2
+    with pytest.raises(InputError, match="train it on a table"):
+        distsms.reasons(distsms.train((X, y), lam=1e-2), X)
+    scaled = distsms.train(table, label="fraud", lam=1e-2, normalize="l2", positive="yes")
+    with pytest.raises(InputError, match="unit length"):
+        distsms.reasons(scaled, table.drop(columns="fraud"))
+    for count in (-1, 0):
+        with pytest.raises(InputError, match=f"is {count}; it must be at least"):
+            distsms.reasons(trained, table.drop(columns="fraud"), count)
+
+
+def test_contributions_of_a_plain_model_add_up(table, trained):
+    found = distsms.contributions(trained, table.drop(columns="fraud"))
+    assert found.columns == ["age", "income", "shop"] and not found.attributes
+    assert found.kept.sum() == pytest.approx(1.0)
