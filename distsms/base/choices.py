@@ -9,8 +9,7 @@ from numbers import Integral, Real
 from typing import Any
 
 from distsms.base.errors import InputError
-from distsms.base.formatting import format_value
-from distsms.base.wording import option
+from distsms.base.wording import format_value, option
 
 TOGETHER = ("rows", "groups", "doubles", "time")
 """What a split or folds keep together: nothing, groups, equal rows, or what is near in time."""
@@ -51,7 +50,8 @@ def check_fields(record: Any, least: Mapping[str, int]) -> None:
         fits = all(isinstance(one, kind) and isinstance(one, bool) == (kind is bool) for one in values)
         if not fits or (of_list and not is_list):
             raise InputError(
-                f"{option(each.name)} is {format_value(value):.60}, and not a {f'list of {noun}s' if of_list else noun}",
+                f"{option(each.name)} is {format_value(value):.60}, and not a"
+                f" {f'list of {noun}s' if of_list else noun}",
                 True,
             )
         if kind is Integral and value < least.get(each.name, value):

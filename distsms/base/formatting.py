@@ -29,11 +29,6 @@ def to_json(value: Any, indent: int | None = None) -> str:
     return json.dumps(clean(value), indent=indent, allow_nan=False)
 
 
-def format_value(value: object) -> str:
-    """Return a user's value as Python writes it, and 1.0 where NumPy 2 writes np.float64(1.0), also in a list."""
-    return re.sub(r"\bnp\.\w+\(([^()]*)\)|\bnp\.(True|False)_\b", r"\1\2", repr(value))
-
-
 def terminal_width() -> int:
     """Return the number of columns of the terminal, or of COLUMNS; 80 where there is no terminal, and 40 at least."""
     return max(40, shutil.get_terminal_size().columns)

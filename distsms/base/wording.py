@@ -11,8 +11,6 @@ import shlex
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from distsms.base.formatting import format_value
-
 COMMANDS = {
     "compression": "compress",
     "dates": "date",
@@ -33,6 +31,11 @@ class Option(NamedTuple):
 
     command: str
     python: str
+
+
+def format_value(value: object) -> str:
+    """Return a user's value as Python writes it, and 1.0 where NumPy 2 writes np.float64(1.0), also in a list."""
+    return re.sub(r"\bnp\.\w+\(([^()]*)\)|\bnp\.(True|False)_\b", r"\1\2", repr(value))
 
 
 def option(name: str, value: Any = None, *, text: str | None = None) -> str:

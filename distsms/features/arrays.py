@@ -11,8 +11,8 @@ import numpy as np
 from scipy import sparse
 
 from distsms.base.errors import InputError
-from distsms.base.formatting import format_value
 from distsms.base.typing import Floats, Labels
+from distsms.base.wording import format_value
 from distsms.features.candidates import PRESETS, parse
 from distsms.features.feature_map import FeatureMap
 from distsms.features.fit import FeatureOptions, fit

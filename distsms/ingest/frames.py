@@ -13,9 +13,9 @@ import numpy as np
 
 from distsms.base.errors import InputError
 from distsms.base.files import temporary_folder
-from distsms.base.formatting import did_you_mean, format_value
+from distsms.base.formatting import did_you_mean
 from distsms.base.output_file import naming_failures
-from distsms.base.wording import Message, in_python, marked, option
+from distsms.base.wording import Message, format_value, in_python, marked, option
 from distsms.ingest.options import ReadOptions
 from distsms.matrix.arrays import as_numbers
 from distsms.parallel.communicator import Communicator

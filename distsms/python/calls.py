@@ -11,8 +11,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from distsms.base.errors import ColumnWarning, InputError, ModelWarning
-from distsms.base.formatting import format_value
-from distsms.base.wording import in_python
+from distsms.base.wording import format_value, in_python
 from distsms.parallel.arguments import require_same_arguments
 from distsms.parallel.communicator import Communicator
 from distsms.parallel.mpi import as_communicator

@@ -33,10 +33,9 @@ from sklearn.utils.validation import _check_sample_weight, check_is_fitted, vali
 from threadpoolctl import threadpool_limits
 
 from distsms.base.errors import InputError, ModelWarning
-from distsms.base.formatting import format_value
 from distsms.base.measures import Measure
 from distsms.base.typing import Floats
-from distsms.base.wording import in_python
+from distsms.base.wording import format_value, in_python
 from distsms.features import arrays
 from distsms.features.candidates import RAW
 from distsms.features.feature_map import FeatureMap

@@ -13,8 +13,8 @@ from scipy import sparse
 
 from distsms.base import hashing
 from distsms.base.errors import InputError
-from distsms.base.formatting import format_value
 from distsms.base.typing import Floats, Hashes, Labels
+from distsms.base.wording import format_value
 from distsms.matrix.arrays import as_features, as_numbers, require_finite
 from distsms.matrix.blocks import LocalRows
 from distsms.matrix.side_by_side import SideBySide

@@ -19,10 +19,9 @@ import scipy  # loads scipy.special when it is used, which saves time in each st
 from numpy.typing import NDArray
 
 from distsms.base.errors import InputError
-from distsms.base.formatting import format_value
 from distsms.base.measures import CONDITIONS_OF_MODELS, Condition, Measure
 from distsms.base.typing import Floats, Labels
-from distsms.base.wording import marked
+from distsms.base.wording import format_value, marked
 from distsms.matrix.blocks import LocalRows
 from distsms.matrix.side_by_side import SideBySide
 from distsms.metrics import calibration, threshold_rates

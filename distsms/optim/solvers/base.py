@@ -12,7 +12,7 @@ from enum import Enum
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol
 
 from distsms.base.errors import InputError
-from distsms.base.formatting import format_value
+from distsms.base.wording import format_value
 
 if TYPE_CHECKING:  # --help names the solvers, and must not load NumPy
     from distsms.base.typing import Floats
