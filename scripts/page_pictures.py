@@ -217,8 +217,8 @@ def table2(rows: Sequence[Record]) -> str:
     methods = {"lmvm": "lmvm", "bmrm": "cutting planes (bmrm)", "SMS 2012": "SMS, 2012", "BMRM 2012": "BMRM, 2012"}
     series = {}
     for method, name in methods.items():
-        found = [re.match(r"([\d.]+) s", cell.get(method, "")) for cell in cells]
-        series[name] = [(max(float(match[1]), 0.01), line) for line, match in enumerate(found) if match]
+        matches = [re.match(r"([\d.]+) s", cell.get(method, "")) for cell in cells]
+        series[name] = [(max(float(match[1]), 0.01), line) for line, match in enumerate(matches) if match]
     return _dots(names, series, "seconds until J is within 1 % of the least one")
 
 

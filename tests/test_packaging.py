@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from distsms.base import _version
+from distsms.workflow.provenance import provenance
 from tests.support.program import ROOT
 
 pytestmark = pytest.mark.serial
@@ -93,3 +94,8 @@ def test_the_version_stands_in_one_place():
     recipe = Path(ROOT, "docker", "recipe.yaml").read_text()
     assert f'version: "{_version.__version__}"' in recipe
     assert Path(ROOT, "CHANGES.md").read_text().split("\n## ")[1].startswith((_version.__version__, "Not yet"))
+
+
+def test_a_model_says_which_version_and_commit_made_it():
+    versions = provenance()["versions"]
+    assert versions["distsms"] == _version.__version__ and versions.get("commit") == _version.commit()

@@ -26,10 +26,10 @@ def commit() -> str | None:
                 return file.read().strip() or None
         words = ["git", "-C", clone, "describe", "--always", "--dirty", "--exclude=*", "--abbrev=10"]
         others = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
-        asked = subprocess.run(  # noqa: S603 - these are our own words
+        described = subprocess.run(  # noqa: S603 - these are our own words
             words, capture_output=True, text=True, check=True, timeout=5, env={**others, "GIT_OPTIONAL_LOCKS": "0"}
         )
-        return asked.stdout.strip() or None
+        return described.stdout.strip() or None
     except (OSError, ValueError, subprocess.SubprocessError):
         return None
 
