@@ -56,7 +56,7 @@ def main(argv: Sequence[str] | None = None, parse: Callable[[Sequence[str]], arg
     if args.threads is not None:
         os.environ.update(dict.fromkeys(THREADS, str(args.threads)))
     if args.signals is not None:
-        args.signals.remember()
+        args.signals.remember(program=args.program)
     if "numba" not in sys.modules:
         _load_libraries(quiet=getattr(args, "quiet", False))
     from distsms.parallel.arguments import require_same_command

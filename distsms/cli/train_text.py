@@ -168,6 +168,7 @@ class TrainingNarrator(shard_text.ShardNarrator, TrainObserver):
         self._say("")
         stream = sys.stdout if self._comm.is_root and not self._args.quiet else None
         self._progress = progress.TrainingProgress(stream, is_watched(sys.stdout), self._brief)
+        self._closing.callback(self._progress.stop)
 
     def evaluated(self, state: State, w: Floats) -> None:
         self._progress(state)

@@ -100,8 +100,8 @@ def _proof(data: ReportData, drawings: list[Drawing]) -> Html:
     J = f"lambda/2 ||w||²{' + l1 ||w||₁' * bool(info.get('l1'))} + R(w)"
     proved = (
         f"The training minimizes J(w) = {J} on its rows, where R is the convex risk of {info.get('measure')}. No"
-        f" linear model has a J below {_number(info.get('lower_bound'))}, so the J of this one, {_number(info.get('J'))}, is at"
-        f" most {_number(info.get('gap'), '.3g')} above the smallest."
+        f" linear model has a J below {_number(info.get('lower_bound'))}, so the J of this one,"
+        f" {_number(info.get('J'))}, is at most {_number(info.get('gap'), '.3g')} above the smallest."
     )
     how = "Without a certificate this rests on the program's word; distsms train --certificate FILE writes one."
     if certified is not None:

@@ -163,6 +163,7 @@ class TrainRequest(FitRequest, DecisionRequest):
     test: Path | None = None  # the data set or the file with the test rows
     ignore_new: bool = False  # whether to leave out those columns of the test rows that the model lacks
     shards: Path | None = None  # the folder where the data sets of files and tables are kept; None: a temporary one
+    overwrite: bool = False  # whether to replace data sets that are in that folder already
     split: Split = field(default_factory=Split)  # how rows of files and tables are held out, if there is no `test`
     # how files and tables are read: arguments of `distsms.ingest.convert.convert`
     reading: Mapping[str, Any] = field(default_factory=dict)

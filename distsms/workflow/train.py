@@ -142,10 +142,10 @@ def train(
         with tables.as_data_sets(request, comm, observer, clock) as sets:
             observer.converted(sets)
             trained = _train(request, sets, clock, comm, observer, stop_wanted)
-    elif request.reading or request.split.shares is not None or request.shards is not None:
+    elif request.reading or request.split.shares is not None or request.shards is not None or request.overwrite:
         raise InputError(
-            "label, weight, group, split, shards and how columns are read are for tables: DataFrames, CSV or Parquet;"
-            " data sets have the weights and groups with which distsms shard made them",
+            "label, weight, group, split, shards, overwrite and how columns are read are for tables: DataFrames, CSV or"
+            " Parquet; data sets have the weights and groups with which distsms shard made them",
             everywhere=True,
         )
     trained = trained or _train(request, None, clock, comm, observer, stop_wanted)
