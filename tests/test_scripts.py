@@ -32,6 +32,7 @@ PROGRAMS = {
     "scripts.benchmarks.streamed_path",
     "scripts.experiments.all",
     "scripts.experiments.attack",
+    "scripts.experiments.certificates",
     "scripts.experiments.coverage",
     "scripts.experiments.criteo",
     "scripts.experiments.feature_samples",
@@ -47,8 +48,10 @@ PROGRAMS = {
     "scripts.experiments.paper",
     "scripts.experiments.small_beta",
     "scripts.experiments.strings",
+    "scripts.experiments.table2",
     "scripts.experiments.thesis",
     "scripts.experiments.trainings",
+    "scripts.verify_certificate",  # see tests/test_verify_certificate.py
 }
 
 

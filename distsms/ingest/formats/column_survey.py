@@ -50,7 +50,13 @@ class Sample:
         self.sizes = np.zeros(n_columns, np.int64)
 
     def merge(self, other: Sample) -> None:
-        survey_kernels.merge_samples(self.hashes, self.times, self.sizes, other.hashes, other.times, other.sizes)
+        for column, size in enumerate(other.sizes):
+            self.include(column, other.hashes[column, :size], other.times[column, :size])
+
+    def include(self, column: int, hashes: survey_kernels.Hashes, rows: NDArray[np.int64]) -> None:
+        """Add values to the sample of a column, by their hashes, with the number of rows that have each of them."""
+        of_column = self.hashes[column], self.times[column], int(self.sizes[column])
+        self.sizes[column] = survey_kernels.add_all(*of_column, hashes, rows)
 
     def different(self, column: int) -> tuple[int, bool]:
         """Return how many different values there are, and whether that is exact."""
@@ -82,21 +88,13 @@ class NumberSurvey:
             missing = np.isnan(values)
             self.weighted[where, 0] += weights @ ~missing
             self.weighted[where, 1] += weights @ np.where(missing, 0.0, values * survey_kernels.SCALE)
-        rows = np.ascontiguousarray(values.T)
-        survey_kernels.add_numbers(
-            rows,
-            rows.view(np.uint64),
-            where,
-            np.empty(survey_kernels.RECENT, np.uint64),
-            np.zeros(survey_kernels.RECENT, np.int64),
-            self.counts,
-            self.sums,
-            self.extremes,
-            self.whole,
-            self.sample.hashes,
-            self.sample.times,
-            self.sample.sizes,
-        )
+        rows, statistics = np.ascontiguousarray(values.T), (self.counts, self.sums, self.extremes, self.whole)
+        sample = self.sample.hashes, self.sample.times, self.sample.sizes
+        if values.size <= survey_kernels.FEW:
+            survey_kernels.add_few_numbers(rows, where, *statistics, *sample)
+            return
+        counted = np.empty(survey_kernels.RECENT, np.uint64), np.zeros(survey_kernels.RECENT, np.int64)
+        survey_kernels.add_numbers(rows, rows.view(np.uint64), where, *counted, *statistics, *sample)
 
     def merge(self, other: NumberSurvey) -> None:
         self.counts += other.counts
@@ -194,8 +192,7 @@ class TextSurvey:
         """Include rows of different strings, whatever their order."""
         hashes = columns.hash_strings(different).astype(np.uint64) << np.uint64(32)
         hashes |= columns.hash_strings(different, 1)
-        sample = self.sample
-        sample.sizes[0] = survey_kernels.add_all(sample.hashes[0], sample.times[0], sample.sizes[0], hashes, rows)
+        self.sample.include(0, hashes, rows)
         self.rows_with_strings += int(rows[is_string].sum())
         self.rows_with_numbers += int(rows[~is_string].sum())
         self.strings = _counted(self.strings, different, rows, is_string, MAX_CATEGORIES)

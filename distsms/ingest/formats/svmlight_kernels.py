@@ -39,14 +39,9 @@ class Scan(NamedTuple):
     queries: int  # the number of query ids
 
 
-@njit(**UNCOUNTED)
 def count_lines(text: NDArray[np.uint8]) -> tuple[int, int]:
     """Return upper bounds of the numbers of rows and of entries: the numbers of newlines and of colons."""
-    newlines = 0
-    colons = 0
-    for byte in text:
-        newlines += byte == _NEWLINE
-        colons += byte == _COLON
+    newlines, colons = (np.count_nonzero(text == mark) for mark in (_NEWLINE, _COLON))
     return newlines, colons
 
 
@@ -57,7 +52,7 @@ def byte_at(text: NDArray[np.uint8], i: int) -> Any:
 
 
 @njit(**UNCOUNTED)
-def _ends_field(byte: int, mark: int = _SPACE) -> bool:
+def _ends_field(byte: int, mark: int) -> bool:
     return byte in (mark, _SPACE, _NEWLINE, _TAB, _RETURN, _HASH)
 
 
@@ -100,7 +95,7 @@ def digit_at(text: NDArray[np.uint8], i: int) -> Any:
 
 
 @njit(error_model="numpy", **UNCOUNTED)
-def decimal(text: NDArray[np.uint8], start: int, mark: int = _SPACE) -> tuple[bool, float, int]:
+def decimal(text: NDArray[np.uint8], start: int, mark: int) -> tuple[bool, float, int]:
     """Read the number at `start` (`mark` ends fields, too): return whether `float` would agree, the value, and its
     end."""
     i = start
@@ -220,7 +215,7 @@ def _after_query(text: NDArray[np.uint8], start: int) -> tuple[int, int]:
         number = number * 10 + digit if number <= MAX_INDEX // 10 else MAX_INDEX + 1
         i += 1
         digit = digit_at(text, i)
-    return (i if i > start + 4 and _ends_field(text[i]) else start), number
+    return (i if i > start + 4 and _ends_field(text[i], _SPACE) else start), number
 
 
 @njit(**UNCOUNTED)
@@ -255,7 +250,7 @@ def scan(
             i += 1
         if not _ends_row(text, i):
             # 1) The label.
-            easy, value, end = decimal(text, i)
+            easy, value, end = decimal(text, i, _SPACE)
             labels[n] = value
             if not easy:
                 hard[n_hard, 0] = i
@@ -300,7 +295,7 @@ def scan(
                 i += 1
                 easy, value, end = short_decimal(text, i, _SPACE)
                 if not easy:
-                    easy, value, end = decimal(text, i)
+                    easy, value, end = decimal(text, i, _SPACE)
                 indices[nnz] = index - base
                 data[nnz] = value
                 if easy:
