@@ -51,6 +51,7 @@ def test_options_and_exit_codes_stay():
     for command in expected.keys() - {"exit codes", "export", "info"}:
         expected[command]["--config"] = {"metavar": "FILE"}
     expected["predict"]["--reasons"] = {"metavar": "K"}
+    expected["train"]["--overwrite"] = expected["shard"]["--overwrite"]
     expected["info"]["--config"] = {"const": True}
     here = surface()
     assert here.keys() == expected.keys()
