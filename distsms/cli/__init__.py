@@ -38,6 +38,7 @@ COMMANDS = {
     "evaluate": "Evaluate models on labelled rows (ROCArea, PRBEP, contingency table and more, with intervals), and"
     " compare them.",
     "report": "Write a web page on a model: measures with intervals, curves, convergence, weights.",
+    "verify": "Check the J of a model on its training rows, and by a certificate its proved gap.",
     "predict": "Score rows with a model, in the order of the input.",
     "export": "Write a model as ONNX, as a model file of LIBLINEAR, or as CSV.",
     "info": "Show what a data set or a model contains, or list several models; without arguments, show versions of"
@@ -48,7 +49,7 @@ COMMANDS = {
 COMPARE_MOVED = "distsms compare has moved: in a clone of distsms, it is python -m scripts.compare DATA [options]"
 PETSC = "petsc"
 """The name of the words after -- in the file of --config."""
-OF_DATA_SETS = ("features", "path", "baseline")
+OF_DATA_SETS = ("features", "path")
 """The commands whose rows must be a data set."""
 LIKENESS = 0.7
 """An option is proposed for an unknown one if the two are at least so much alike, by `difflib`."""

@@ -18,9 +18,9 @@ from distsms.base.formatting import (
     format_table,
     terminal_width,
 )
-from distsms.base.usage import maximum_usage
 from distsms.cli.terminal import is_watched
 from distsms.optim.result import State
+from distsms.workflow.usage import maximum_usage
 
 if TYPE_CHECKING:
     from distsms.shards.manifest import Manifest
@@ -170,7 +170,7 @@ FEW_RANKS = 6
 
 
 def usage_line(ranks: Sequence[dict[str, Any]]) -> str:
-    """Return a line with the seconds of all phases and the longest ones, and the peak memory."""
+    """Return a line with all that the user waited, the longest phases of it, and the peak memory."""
     whole = format_seconds(max(sum(usage["seconds"].values()) for usage in ranks))
     seconds = maximum_usage(ranks)["seconds"]
     longest = sorted(seconds, key=lambda name: -seconds[name])[:3]
@@ -181,7 +181,7 @@ def usage_line(ranks: Sequence[dict[str, Any]]) -> str:
 
 
 def usage_table(ranks: Sequence[dict[str, Any]]) -> str:
-    """Return a table of `resource_usage` by rank; of more than `FEW_RANKS`, the root, least, median and most."""
+    """Return a table of `usage_of_ranks` by rank; of more than `FEW_RANKS`, the root, least, median and most."""
     phases = list(dict.fromkeys(name for usage in ranks for name in usage["seconds"]))
     amounts = {"bytes_sent": "sent", "bytes_received": "received", "bytes_read": "read", "peak_memory": "peak memory"}
     rows = {f"{name} [s]": [usage["seconds"].get(name, 0.0) for usage in ranks] for name in phases}

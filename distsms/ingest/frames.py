@@ -152,7 +152,12 @@ def conversion_options(
         if "spectra" in of_sequences:
             of_sequences["spectra"] = tuple(_span("spectra", region) for region in of_sequences["spectra"])
         options["sequences"] = SequenceOptions(**of_sequences)
-    allowed = {field.name for field in fields(ReadOptions)} | {"normalize", "n_shards", "dtype", "weight_file"}
+    allowed = {field.name for field in fields(ReadOptions) if field.compare} | {
+        "normalize",
+        "n_shards",
+        "dtype",
+        "weight_file",
+    }
     allowed |= {"n_features", "compression"} if function == "shard" else set()
     if wrong := set(options) - allowed:
         every = {

@@ -53,7 +53,7 @@ from distsms.models.model import Model
 from distsms.optim.settings import Settings
 from distsms.parallel.communicator import Communicator
 from distsms.python.calls import fit_request, logger, ranks_of, require_columns, warn, watching
-from distsms.python.judging import Data, contributions, evaluate, predict, reasons, report
+from distsms.python.judging import Data, contributions, evaluate, predict, reasons, report, verify
 from distsms.shards import in_memory
 from distsms.shards.frame_columns import is_frame
 from distsms.training.rows import Survived
@@ -64,7 +64,7 @@ from distsms.workflow.requests import Arrays, Split, TrainRequest
 if TYPE_CHECKING:
     from distsms.workflow.auto_lambda import LambdaChoice
 
-__all__ = ["contributions", "evaluate", "load_model", "predict", "reasons", "report", "save_model", "train"]
+__all__ = ["contributions", "evaluate", "load_model", "predict", "reasons", "report", "save_model", "train", "verify"]
 
 load_model, save_model = model.load, model.save
 
@@ -151,6 +151,8 @@ def train(
         same. The shards of a table are taken from `shards`.
     trace : path
         A file that gets one JSON line for each evaluation. If a run is resumed, its trace is continued.
+    certificate : path
+        A file that gets what others need to check the lower bound: a number for each training row. See `verify`.
     split_by : {"rows", "groups", "doubles", "time"}
         What the split keeps together; by default groups with ``group``, time with ``time`` alone, else rows.
     seed : int

@@ -102,6 +102,8 @@ class SMSClassifier(ClassifierMixin, BaseEstimator):
         normal-auc compare the classes with each other, so that it changes no coefficient, but only the threshold of
         `predict`; "logistic-balanced" is balanced already; in these cases `fit` warns. F-beta and the measures at K
         count rows, and refuse it.
+    certificate : path, optional
+        A file that gets what others need to check `lower_bound_`: a number for each row; see `distsms.verify`.
 
     Attributes
     ----------
@@ -120,6 +122,8 @@ class SMSClassifier(ClassifierMixin, BaseEstimator):
     decision_, calibration_ : dict
         With `at` and `calibrate`: what held-out rows say of the threshold and of the probabilities. See the page on the
         model file.
+    model_ : Model
+        With `certificate`: the model, for `distsms.verify` and `distsms.save_model`. Its labels are -1 and +1.
     n_iter_ : int
         Number of evaluations.
     lam_ : float
@@ -156,6 +160,7 @@ class SMSClassifier(ClassifierMixin, BaseEstimator):
         l1: float = 0.0,
         features: str | dict[str, Any] | None = None,
         class_weight: str | dict[Any, float] | None = None,
+        certificate: str | os.PathLike[str] | None = None,
     ) -> None:
         self.measure = measure
         self.lam = lam
@@ -170,6 +175,7 @@ class SMSClassifier(ClassifierMixin, BaseEstimator):
         self.l1 = l1
         self.features = features
         self.class_weight = class_weight
+        self.certificate = certificate
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -231,6 +237,8 @@ class SMSClassifier(ClassifierMixin, BaseEstimator):
         self.solver_, self.lam_ = run.task.settings.solver, run.task.settings.lam
         self._take_decisions(run.decided or {}, self.measure)
         self._take(Model(run.fit.w, {"bias": run.fit.bias, "threshold": run.threshold}))
+        if self.certificate is not None:
+            self.model_ = trained.model
         for attribute, name in PROVED.items():
             setattr(self, attribute, getattr(result, name))
         if result.status is not Status.PROVED:
@@ -283,6 +291,7 @@ class SMSClassifier(ClassifierMixin, BaseEstimator):
             calibrate=self.calibrate,
             folds=self.folds,
             features_of=features_of,
+            certificate=self.certificate,
         )
         # The vectors and matrices of L-BFGS and of the proof are too small for several BLAS threads.
         with threadpool_limits(1, "blas"):

@@ -17,7 +17,7 @@ from distsms.base.timing import Clock
 from distsms.base.wording import option
 from distsms.ingest import frames
 from distsms.ingest.file_names import are_files, expand, files_of, is_data_set
-from distsms.ingest.options import ConversionObserver, ReadOptions, sort_options
+from distsms.ingest.options import ConversionObserver, ReadOptions, Workspace, sort_options
 from distsms.models import inputs, model
 from distsms.parallel.communicator import Communicator
 from distsms.shards.frame_columns import is_frame
@@ -201,6 +201,7 @@ def _make(
     if there and not in_memory:
         return []
     reading, writing = sort_options(request.reading)
+    reading = replace(reading, workspace=Workspace(memory=request.memory))
     split = request.split.splitter(reading.group, reading.time)
     writing = replace(writing, split=split, durable=kept, in_memory=not kept and request.memory is None)
     with as_files(request.data, files, base if kept else base.parent, comm) as inputs_of_all:

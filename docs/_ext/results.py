@@ -8,8 +8,9 @@
 reads docs/results/data/attack-101.json, and inserts the table that the program prints and a line about its origin:
 date, commit, machine. The table is folded: readers open what they want to look up. The content of the directive is
 the command that writes the file again. If the file is missing, the page says so and shows the command. `show` selects
-one of several tables of a program, a figure, or the picture with which a page begins. So no number is typed by hand.
-The name `history` stands for all files of versions, history-VERSION.json.
+one of several tables of a program, the picture with which a page begins, or a figure; of several figures it names one,
+as in `figure web8 prbep`. So no number is typed by hand. The name `history` stands for all files of versions,
+history-VERSION.json.
 """
 
 from __future__ import annotations
@@ -44,6 +45,7 @@ from scripts.experiments import (
     paper,
     small_beta,
     strings,
+    table2,
     thesis,
     trainings,
 )
@@ -74,8 +76,8 @@ class Results(SphinxDirective):
             return self.parse_text_to_nodes(f":::{{note}}\n{lacking}\n:::")
         if show == "picture":
             return [in_page(page_pictures.PICTURES[self.arguments[0]](found["records"]), self.arguments[0])]
-        if show == "figure":
-            return [in_page(figure(found), f"{self.arguments[0]}-figure")]
+        if show.startswith("figure"):
+            return [in_page(figure(found, show), f"{self.arguments[0]}-{show.replace(' ', '-')}")]
         return self._folded(table(found, show), f"{provenance(found)}\n\n{command}")
 
     def _folded(self, table: str, below: str) -> list[nodes.Node]:
@@ -109,6 +111,8 @@ def in_page(svg: str, name: str) -> nodes.raw:
 
 def has(found: dict[str, Any], show: str) -> bool:
     """Return whether a file has the part of the program that `show` selects; it may have run without that part."""
+    if found["program"] == "scripts.experiments.table2":
+        return table2.has(found["records"], show)
     parts = {row["part"] for row in found["records"] if "part" in row}
     return not parts or show in {*parts, "figure", "picture"}
 
@@ -133,6 +137,8 @@ def table(found: dict[str, Any], show: str) -> str:
     if program == "scripts.benchmarks.run":
         part = [row for row in rows if row["part"] == show]
         return "\n\n".join([benchmarks.table(part), *disturbed(found, show)])
+    if program == "scripts.experiments.table2":
+        return table2.table(rows, show)
     if program == "scripts.experiments.gaps":
         return gaps.table_of_rules(rows) if show == "rules" else gaps.table(rows)
     if program == "tests.robustness.chaos":
@@ -163,8 +169,10 @@ def disturbed(found: dict[str, Any], part: str) -> list[str]:
     return [warning for warning in found["warnings"] if re.search(rf"during {part}\b", warning)]
 
 
-def figure(found: dict[str, Any]) -> str:
-    """Draw the figure of a file as SVG."""
+def figure(found: dict[str, Any], show: str = "figure") -> str:
+    """Draw a figure of a file as SVG."""
+    if found["program"] == "scripts.experiments.table2":
+        return table2.figure(found["records"], show)
     if found["program"] == "scripts.benchmarks.run":
         return pictures.roofline(found)
     with tempfile.TemporaryDirectory() as folder:

@@ -235,9 +235,11 @@ def test_what_it_took_has_the_shards_and_the_choice_of_lambda(comm, shared_dir, 
     assert list(seconds)[:3] == ["shards", "lambda", "load"] and min(seconds["shards"], seconds["lambda"]) > 0.01
     if comm.is_root:
         told = " ".join(capsys.readouterr().out.split())
-        whole = float(re.search(r"took ([0-9.]+) s: ", told)[1])
-        assert sum(seconds.values()) >= whole - 0.01 and whole > seconds["shards"] + seconds["lambda"] - 0.01
-        assert re.search(r"report on the test rows: \S*m\.html \([0-9.]+ s\)", told)
+        of_report, whole = re.search(r"report on the test rows: \S*m\.html \((.+) s\) took (.+) s: ", told).groups()
+        assert (
+            float(whole) >= sum(seconds.values()) + float(of_report) - 0.05
+        )  # the model was written before the report
+        assert seconds["rest"] >= 0 and "start-up" not in seconds  # which is of the program, and not of a function
 
 
 def test_outputs_may_lie_in_the_folder_of_the_tables(comm, shared_dir, table, own_temporary, monkeypatch):

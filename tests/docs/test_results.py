@@ -77,9 +77,9 @@ def test_a_table_is_made_of_the_records(results, shown):
         svg = results.page_pictures.PICTURES[name](found["records"])
         assert svg.count("<path") > 10 and "nan" not in svg
         return
-    if show == "figure":
+    if show.startswith("figure"):
         pytest.importorskip("matplotlib")
-        svg = results.pictures.over_versions(files) if name == "history" else results.figure(found)
+        svg = results.pictures.over_versions(files) if name == "history" else results.figure(found, show)
         assert "<svg" in svg
         return
     if name == "history":
