@@ -168,6 +168,7 @@ class TrainingNarrator(shard_text.ShardNarrator, TrainObserver):
         self._say("")
         stream = sys.stdout if self._comm.is_root and not self._args.quiet else None
         self._progress = progress.TrainingProgress(stream, is_watched(sys.stdout), self._brief)
+        self._closing.callback(self._progress.stop)
 
     def evaluated(self, state: State, w: Floats) -> None:
         self._progress(state)
@@ -207,7 +208,6 @@ class TrainingNarrator(shard_text.ShardNarrator, TrainObserver):
         args, run = self._args, trained.run
         for warning in run.warnings():
             self._say.warn(warning, "red" if run.vacuous else "yellow")
-        self._say(describe_usage(trained.usage, run.result.starts, run.fit.vectors, args.usage))
         self._say.close()
         if args.quiet and self._comm.is_root:
             status = run.result.status
@@ -219,6 +219,10 @@ class TrainingNarrator(shard_text.ShardNarrator, TrainObserver):
         report = self._comm.bcast(self._report)
         if report is not None and self._sets is not None and run.exit_code != EXIT_REQUEUE:
             write_report(args, self._sets, report, self._comm)
+
+    def took(self, trained: Trained) -> None:
+        run = trained.run
+        self._say(describe_usage(trained.usage, run.result.starts, run.fit.vectors, self._args.usage))
 
 
 def describe_result(args: argparse.Namespace, task: TrainingTask, result: Result) -> list[str]:

@@ -160,6 +160,8 @@ def train(
     shards : path
         A folder for the data sets that are made from a table; without it, they are in a temporary folder. Ranks on
         several hosts, and `checkpoint`, need one.
+    overwrite : bool
+        Replace the data sets that `shards` has already.
     check : bool
         False: do not compare models for other measures than ROCArea with a quick ROCArea model. This is done on the
         test rows or on a part of a sample of the rows, in at most a tenth of the run's time or two seconds.

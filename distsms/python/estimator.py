@@ -35,7 +35,7 @@ from threadpoolctl import threadpool_limits
 from distsms.base.errors import InputError, ModelWarning
 from distsms.base.measures import Measure
 from distsms.base.typing import Floats
-from distsms.base.wording import in_python
+from distsms.base.wording import format_value, in_python
 from distsms.features import arrays
 from distsms.features.candidates import RAW
 from distsms.features.feature_map import FeatureMap
@@ -220,7 +220,7 @@ class SMSClassifier(ClassifierMixin, BaseEstimator):
             raise ValueError(f"Only binary classification is supported. The type of the target is {kind}.")
         self.classes_, codes = np.unique(y, return_inverse=True)
         if len(self.classes_) < 2:
-            raise ValueError(f"two classes are needed, and y has one class: {self.classes_[0]!r}")
+            raise ValueError(f"two classes are needed, and y has one class: {format_value(self.classes_[0])}")
         labels = np.where(codes == 1, 1, -1).astype(np.int8)
         weights = None
         if sample_weight is not None:
@@ -255,7 +255,9 @@ class SMSClassifier(ClassifierMixin, BaseEstimator):
         for name, kind in (("lam", "positive number or 'auto'"), ("l1", "non-negative number")):
             value = getattr(self, name)
             if isinstance(value, bool) or not (isinstance(value, Real) or (name, value) == ("lam", "auto")):
-                raise InputError(f"{name} is {value!r}; a {kind} is wanted. GridSearchCV chooses among several")
+                raise InputError(
+                    f"{name} is {format_value(value)}; a {kind} is wanted. GridSearchCV chooses among several"
+                )
         measure, names = Measure.parse(self.measure), getattr(self, "feature_names_in_", None)
         if hasattr(self, "map_"):
             del self.map_

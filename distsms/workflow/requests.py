@@ -163,6 +163,7 @@ class TrainRequest(FitRequest, DecisionRequest):
     test: Path | None = None  # the data set or the file with the test rows
     ignore_new: bool = False  # whether to leave out those columns of the test rows that the model lacks
     shards: Path | None = None  # the folder where the data sets of files and tables are kept; None: a temporary one
+    overwrite: bool = False  # whether to replace data sets that are in that folder already
     split: Split = field(default_factory=Split)  # how rows of files and tables are held out, if there is no `test`
     # how files and tables are read: arguments of `distsms.ingest.convert.convert`
     reading: Mapping[str, Any] = field(default_factory=dict)
@@ -246,9 +247,13 @@ class BaselineRequest(FoldsRequest):
     # a folder of `distsms path`, from which measure, lambdas, folds and gap are taken unless they are said otherwise
     path: Path | None = None
     methods: Sequence[str] | None = None  # names of `competitors.METHODS`; None: those that suit data and memory
+    # whether all lambdas are fitted, and all methods tried, rather than what a first answer needs
+    thorough: bool = False
     trees: bool = True  # whether to compare with boosted trees
     features: bool = True  # whether to compare with models on features, also without trees if the methods are named
-    tree_fits: int = 20  # how many settings of trees are tried for each fold
+    tree_fits: int | None = None  # how many settings of trees are tried for each fold; None: 20 if thorough, else 1
+    shards: Path | None = None  # the folder where the data set of files is kept, and how tables are read
+    reading: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
