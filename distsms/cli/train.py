@@ -114,6 +114,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="Write a JSON line after each evaluation, with J, lower_bound, gap, seconds and more.",
     )
     parser.add_argument(
+        "--certificate",
+        metavar="FILE",
+        help="Write a certificate, one number for each training row, from which `distsms verify` and programs of other"
+        " people derive the lower bound again.",
+    )
+    parser.add_argument(
         "--init",
         metavar="MODEL",
         help="Start from the coefficients of this model, for example that of a larger lambda.",
@@ -186,7 +192,7 @@ def _add_file_options(parser: argparse.ArgumentParser) -> None:
     files = parser.add_argument_group(
         "files instead of a data set",
         "The files become shards. A fifth of the rows is held out as test rows unless --split or --test says otherwise."
-        " All of these options except --shards, --report and --no-report are those of `distsms shard`.",
+        " All of these options except --shards, --overwrite, --report and --no-report are those of `distsms shard`.",
     )
     files.add_argument(
         "--shards",
@@ -195,6 +201,9 @@ def _add_file_options(parser: argparse.ArgumentParser) -> None:
         " folder, which is removed at the end; those of the training rows are removed as soon as the rows are in"
         " memory, and without --memory their entries are there from the beginning if they fit). Runs on several"
         " hosts, and runs with --checkpoint, need it.",
+    )
+    files.add_argument(
+        "--overwrite", action="store_true", help="Replace the data sets that the folder of --shards has already."
     )
     report = files.add_mutually_exclusive_group()
     report.add_argument(
@@ -241,7 +250,7 @@ def _check_data_set(args: argparse.Namespace, names: Sequence[str]) -> None:
     usual = _shard_parser()
     options = [name for name in names if getattr(args, name, None) != usual.get_default(name)]
     options += [name for name in ("shards", "report") if getattr(args, name, None) is not None]
-    options += ["no_report"] if getattr(args, "no_report", False) else []
+    options += [name for name in ("no_report", "overwrite") if getattr(args, name, False)]
     if options and not os.path.exists(args.data[0]):
         raise InputError(f"{args.data[0]}: there is no such file or data set", everywhere=True)
     if options and not os.path.exists(os.path.join(args.data[0], MANIFEST)):

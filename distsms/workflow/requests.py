@@ -159,9 +159,11 @@ class TrainRequest(FitRequest, DecisionRequest):
     resume: bool = False
     trace: Path | None = None  # the files that get a line for each evaluation, and the model
     output: Path | None = None
+    certificate: Path | None = None  # the file that gets what others need to check the lower bound
     test: Path | None = None  # the data set or the file with the test rows
     ignore_new: bool = False  # whether to leave out those columns of the test rows that the model lacks
     shards: Path | None = None  # the folder where the data sets of files and tables are kept; None: a temporary one
+    overwrite: bool = False  # whether to replace data sets that are in that folder already
     split: Split = field(default_factory=Split)  # how rows of files and tables are held out, if there is no `test`
     # how files and tables are read: arguments of `distsms.ingest.convert.convert`
     reading: Mapping[str, Any] = field(default_factory=dict)
@@ -178,6 +180,18 @@ class EvaluateRequest(Request):
     data: Any  # a data set; a file, a pattern or a folder of tables; a table in memory; or this rank's rows (`Arrays`)
     measures: EvaluationOptions  # what is computed
     reading: InputOptions = AS_TRAINED  # how the rows are read
+
+
+@dataclass(frozen=True)
+class VerifyRequest(Request):
+    """A check of a model on its training rows."""
+
+    model: Model | Path
+    data: Any  # the rows of the training, as for an evaluation
+    certificate: Path | None = (
+        None  # what `TrainRequest.certificate` has written; None: only J and measures are checked
+    )
+    reading: InputOptions = AS_TRAINED
 
 
 @dataclass(frozen=True)

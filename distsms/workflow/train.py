@@ -29,7 +29,7 @@ from distsms.metrics.headline import decision_threshold, headline_measures
 from distsms.metrics.row_sample import sample_rows
 from distsms.metrics.row_weights import describe_weights, mean_and_deviation
 from distsms.metrics.within_groups import gauc_estimate
-from distsms.models import inputs, model, scoring
+from distsms.models import certificate, inputs, model, scoring
 from distsms.models.model import Model
 from distsms.models.reasons import mean_contributions
 from distsms.optim.result import Result, Status
@@ -142,10 +142,10 @@ def train(
         with tables.as_data_sets(request, comm, observer, clock) as sets:
             observer.converted(sets)
             trained = _train(request, sets, clock, comm, observer, stop_wanted)
-    elif request.reading or request.split.shares is not None or request.shards is not None:
+    elif request.reading or request.split.shares is not None or request.shards is not None or request.overwrite:
         raise InputError(
-            "label, weight, group, split, shards and how columns are read are for tables: DataFrames, CSV or Parquet;"
-            " data sets have the weights and groups with which distsms shard made them",
+            "label, weight, group, split, shards, overwrite and how columns are read are for tables: DataFrames, CSV or"
+            " Parquet; data sets have the weights and groups with which distsms shard made them",
             everywhere=True,
         )
     trained = trained or _train(request, None, clock, comm, observer, stop_wanted)
@@ -201,6 +201,7 @@ def _train(
         resume=request.resume,
         trace=request.trace,
         stop_wanted=stop_wanted,
+        certificate=request.certificate,
         temporary=sets is not None and sets.temporary,
     )
     steps = Steps(request.check, hold_out=test is None, decisions=decided.decisions)
@@ -439,7 +440,14 @@ def _task(
     return TrainingTask(
         data,
         request.measure,
-        settings_for(request.measure, solver, lam=lam, checkpoint_every=every, **request.settings),
+        settings_for(
+            request.measure,
+            solver,
+            lam=lam,
+            checkpoint_every=every,
+            points=request.certificate is not None,
+            **request.settings,
+        ),
         bias,
         start=None if begin is None else start_vector(begin, data, bias, name),
         distribution=request.distribution,
@@ -476,8 +484,11 @@ def _check_outputs(request: TrainRequest, manifest: Manifest | None, test: str |
         inputs.check_distinct(request.output, data, test, request.trace)
     if request.trace is not None:
         inputs.check_distinct(request.trace, *used)
+    if request.certificate is not None:
+        certificate.check_replaceable(request.certificate)
+        inputs.check_distinct(request.certificate, *used, request.output, request.trace)
     if request.checkpoint is not None:
-        inputs.check_distinct(request.checkpoint, *used, request.output, request.trace)
+        inputs.check_distinct(request.checkpoint, *used, request.output, request.trace, request.certificate)
 
 
 def _reading_of_test(request: TrainRequest, manifest: Manifest, test: str | os.PathLike[str]) -> inputs.InputOptions:

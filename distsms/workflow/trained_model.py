@@ -277,6 +277,10 @@ class TrainedModel:
         info |= {reasons.KEY: scores.mean_contributions} if scores.mean_contributions else {}
         trace = fit.options.trace
         info |= {"trace": None if trace is None else os.path.abspath(trace), "usage": usage}
+        if task.bias:
+            info["constant"] = task.bias
+        if fit.certified is not None:
+            info["certificate"] = fit.certified
         if survived := comm.bcast([survived._asdict() for survived in fit.rows.survived]):
             info["survived"] = survived
         if self.lambda_choice:
