@@ -580,10 +580,11 @@ class Tally(NamedTuple):
 
     def describe(self, seconds: float) -> str:
         """Return what was tried in so many seconds."""
-        hours, tried = max(seconds, 1e-9) / 3600, max(self.tried, 1)
+        different = len(self.different)
+        hours, of_processor = (max(taken, 1e-9) / 3600 for taken in (seconds, self.processor))
         lines = [
-            f"{self.tried} schedules, {len(self.different)} different interleavings in {seconds:.0f} s "
-            f"({len(self.different) / hours:.0f} an hour, {1000 * self.processor / tried:.1f} ms of a processor each); "
+            f"{self.tried} schedules, {different} different interleavings in {seconds:.0f} s "
+            f"({different / hours:.0f} an hour, {different / of_processor:.0f} for each hour of a processor); "
             f"{len(self.wrong)} went wrong"
         ]
         for title, counts in (("commands", self.commands), ("faults", self.faults), ("exit codes", self.codes)):
