@@ -56,9 +56,9 @@ def main(argv: Sequence[str] | None = None, parse: Callable[[Sequence[str]], arg
     if args.threads is not None:
         os.environ.update(dict.fromkeys(THREADS, str(args.threads)))
     if args.signals is not None:
-        args.signals.remember()
+        args.signals.remember(program=args.program)
     if "numba" not in sys.modules:
-        _load_libraries()
+        _load_libraries(quiet=getattr(args, "quiet", False))
     from distsms.parallel.arguments import require_same_command
     from distsms.parallel.communicator import Communicator
     from distsms.parallel.mpi import launched_size, world
@@ -139,12 +139,12 @@ def main(argv: Sequence[str] | None = None, parse: Callable[[Sequence[str]], arg
         program.options = {}
 
 
-def _load_libraries() -> None:
+def _load_libraries(quiet: bool) -> None:
     """Load NumPy and Numba. A search for garbage would find none among what they make, and take up to 0.1 s."""
     gc.disable()
-    import distsms.base.jit  # noqa: F401
+    from distsms.base.jit import compiling
 
-    program.runs = True
+    program.runs, compiling.silent = True, quiet
     gc.freeze()  # later searches leave out all that there is now
     gc.enable()
 

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from distsms.parallel.communicator import Communicator
     from distsms.shards.dataset import Manifest
 
-USAGE = "KIND OUTDIR [options]"
+USAGE = "KIND [NAME] OUTDIR [options]"
 EPILOG = """\
 In sparse and dense sets a row is positive where <w, x> + noise exceeds a threshold, for a w drawn from the seed. The
 same options give the same files, to the bit, on any number of ranks. Apart from chance, the share of positives is
@@ -23,26 +23,33 @@ prbep-lower-bound and rocarea-lower-bound are the constructions of JMLR 13 (2012
 1. On these data a cutting-plane method needs a number of steps of order 1/epsilon. The starting point for which this is
 proved is written to w0.h5.
 
+A twin has the size of a set of the paper's table 1, such as kddb, but it is not the same data. All rows but those for
+tests are written, and with --test those.
+
 examples:
   distsms synth sparse data/small
   mpirun -n 8 distsms synth sparse data/big --rows 2e7 --columns 1e6 --density 1e-5 --pattern --positive 0.01
   mpirun -n 8 distsms synth dense data/dense --rows 1e6 --columns 500 --dtype float32 --seed 7
   distsms synth prbep-lower-bound data/lb --epsilon 0.001
   distsms train data/lb --measure prbep --lambda 1 --init data/lb/w0.h5
+  mpirun -n 2 distsms synth twin kddb data/kddb --scale 0.01
 """
-RANDOM = ("rows", "columns", "positive", "noise", "seed", "dtype")
-OPTIONS = {
-    "sparse": (*RANDOM, "density", "skew", "pattern"),
+RANDOM = {"rows": 100_000, "columns": 100, "positive": 0.1, "noise": 0.5, "seed": 0, "dtype": "float64"}
+BOUND = {"epsilon": None, "n": None}
+OPTIONS: dict[str, dict[str, Any]] = {
+    "sparse": {**RANDOM, "columns": 10_000, "density": None, "skew": 1.0, "pattern": None},
     "dense": RANDOM,
-    "prbep-lower-bound": ("epsilon", "n"),
-    "rocarea-lower-bound": ("epsilon", "n"),
+    "prbep-lower-bound": BOUND,
+    "rocarea-lower-bound": BOUND,
+    "twin": {"scale": 1.0, "test": None},
 }
-DEFAULTS = {"rows": 100_000, "positive": 0.1, "noise": 0.5, "seed": 0, "dtype": "float64", "skew": 1.0}
+"""The options of each kind of data, with their default values."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `distsms synth`, without defaults, so that `_options` sees which were given."""
     parser.add_argument("kind", metavar="KIND", choices=tuple(OPTIONS), help=f"The kind of data: {', '.join(OPTIONS)}.")
+    parser.add_argument("name", metavar="NAME", nargs="?", help="The set of which a twin is drawn.")
     add_output_folder(parser)
     random = parser.add_argument_group("sparse and dense")
     random.add_argument("--rows", type=count, metavar="N", help="The number of rows (default: 100000).")
@@ -78,6 +85,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     thin.add_argument(
         "--pattern", action="store_true", default=None, help="Make all values 1; then no values are stored."
     )
+    of_twin = parser.add_argument_group("twin")
+    of_twin.add_argument(
+        "--scale", type=float, metavar="S", help="The share of the rows, and of the columns if sparse (default: 1)."
+    )
+    of_twin.add_argument("--test", action="store_true", default=None, help="Write the rows for tests.")
     bound = parser.add_argument_group("prbep-lower-bound and rocarea-lower-bound").add_mutually_exclusive_group()
     bound.add_argument(
         "--epsilon",
@@ -101,6 +113,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _check(args: argparse.Namespace) -> str | None:
+    if args.kind == "twin" and args.name is None:
+        if args.folder is None or args.output is None:
+            return "twin needs the NAME of a set, such as kddb, and OUTDIR"
+        args.name, args.output = args.output, None  # the folder is that of --output
+    if args.kind != "twin" and args.name is not None:
+        return f"{args.name}: only a twin has a NAME"
     if args.output is not None and args.folder is not None:
         return f"OUTDIR is given twice: {args.output} and --output {args.folder}"
     args.output = args.output or args.folder
@@ -112,6 +130,8 @@ def run(args: argparse.Namespace, comm: Communicator) -> int:
     import time
 
     from distsms.cli.progress import Progress
+    from distsms.ingest.synthetic.lower_bounds import LOWER_BOUNDS
+    from distsms.ingest.synthetic.twins import twin
     from distsms.ingest.synthetic.write import write
 
     start = time.perf_counter()
@@ -119,22 +139,28 @@ def run(args: argparse.Namespace, comm: Communicator) -> int:
     progress = Progress.on_root("writing", "shards", verbose)
 
     with comm.fail_together():
-        options = _options(args)
-        source = _source(args.kind, options)
+        options, part = _options(args), None
+        if args.kind == "twin":
+            set_of_table = twin(args.name, options["scale"])
+            part = (set_of_table.train, set_of_table.n) if "test" in options else (0, set_of_table.train)
+            source: Any = set_of_table.source()
+        else:
+            source = _source(args.kind, options)
     words = [f"--{name}" if value is True else f"--{name} {value}" for name, value in options.items()]
     manifest = write(
         source,
         args.output,
         comm,
         n_shards=args.shards,
-        dtype=options.get("dtype", "float64"),
+        dtype="float32" if args.kind == "twin" else options.get("dtype", "float64"),
         overwrite=args.overwrite,
-        name=" ".join(["distsms synth", args.kind, *words]),
+        name=" ".join(["distsms synth", args.kind, *filter(None, [args.name]), *words]),
         progress=progress,
         compression=args.compression,
+        part=part,
     )
     progress.close()
-    bound = None if args.kind in ("sparse", "dense") else source
+    bound = source if args.kind in LOWER_BOUNDS else None
     with comm.fail_together():
         if comm.is_root and bound is not None:
             _write_start(bound, args.output, manifest)
@@ -153,10 +179,9 @@ def _options(args: argparse.Namespace) -> dict[str, Any]:
     for name in sorted({name for names in OPTIONS.values() for name in names} - set(allowed)):
         if getattr(args, name) is not None:
             raise InputError(f"--{name} is not an option of {args.kind}, which takes --{', --'.join(allowed)}")
-    options = {name: getattr(args, name) for name in allowed}
-    options |= {name: DEFAULTS[name] for name in allowed if options[name] is None and name in DEFAULTS}
-    if "columns" in allowed and options["columns"] is None:
-        options["columns"] = 10_000 if args.kind == "sparse" else 100
+    options = {
+        name: default if getattr(args, name) is None else getattr(args, name) for name, default in allowed.items()
+    }
     if "density" in allowed and options["density"] is None:
         options["density"] = min(0.5, 20 / options["columns"])
     if "epsilon" in allowed and options["epsilon"] is None and options["n"] is None:

@@ -113,6 +113,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_memory(how)
     add_stopping(parser, 600.0)
     parser.add_argument(
+        "--times-first",
+        type=positive,
+        metavar="N",
+        help="Stop a run after N times the seconds (but not before one second) that the first of --solvers took for the"
+        " same measure and lambda.",
+    )
+    parser.add_argument(
         "--ignore-new-features",
         action="store_true",
         help="Leave out those columns of --test that DATA lacks, instead of refusing them.",
@@ -204,7 +211,7 @@ def _run(args: argparse.Namespace, comm: Communicator, signals: StopSignals, fol
     about = {"host": os.uname().nodename, "versions": versions()}
     step, _ = choose_step(args.step, manifest.p, comm.size)
     runner = Runner(block, test, args.ordering, folder, comm, signals.wanted, about, step)
-    stopped = _run_cells(settings, runner, say)
+    stopped = _run_cells(settings, runner, say, args.times_first)
     runner.close()
     disagree, draws = 0, args.figures and not stopped  # no figures after a signal: the process is to end soon
     heading = _heading(args.data, manifest, common, comm.size)
@@ -216,13 +223,24 @@ def _run(args: argparse.Namespace, comm: Communicator, signals: StopSignals, fol
     return code
 
 
-def _run_cells(settings: dict[RunSpec, Settings], runner: Runner, say: Callable[[str], None]) -> bool:
-    """Make the runs that are not finished, and return whether a signal stopped them. **Collective.**"""
+def _run_cells(
+    settings: dict[RunSpec, Settings], runner: Runner, say: Callable[[str], None], times_first: float | None
+) -> bool:
+    """Make the runs that are not finished, and return whether a signal stopped them; with `times_first`, shorten the
+    time limits in `settings`. **Collective.**"""
+    from dataclasses import replace
+
     from distsms.base.formatting import format_objective
     from distsms.optim.result import Status
 
-    comm, width = runner.comm, len(str(len(settings)))
+    comm, width, first = runner.comm, len(str(len(settings))), next(iter(settings))
     for number, (cell, one) in enumerate(settings.items(), 1):
+        if times_first and cell.solver != first.solver:
+            before = (
+                runner.folder.finished(first._replace(measure=cell.measure, lam=cell.lam)) if comm.is_root else None
+            )
+            seconds = comm.bcast(before and before.result["seconds"])
+            one = settings[cell] = replace(one, time_limit=min(one.time_limit, max(1.0, times_first * seconds)))
         head = f"[{number:{width}d}/{len(settings)}] {cell.measure} {cell.lam:g} {cell.method}"
         if comm.bcast(comm.is_root and _is_done(runner.folder, cell, one)):
             say(f"{head} was run before")

@@ -22,6 +22,7 @@ from distsms.base.formatting import to_json
 from distsms.base.measures import COMPARED, HeadMeasure
 from distsms.base.schema import sealed
 from distsms.base.typing import Floats
+from distsms.base.usage import peak_memory
 from distsms.ingest.formats.registry import print_warning
 from distsms.losses.base import Loss
 from distsms.metrics.operating_points import head_values
@@ -132,9 +133,10 @@ class Runner:
                 return result
             saved.add(result.evaluations, result.seconds, result.J, result.w)
             tested = self._tested(saved)
+        memory = sum(comm.allgather(peak_memory()))
         with comm.fail_together():
             if comm.is_root:
-                self._write(cell, folder, result, tested)
+                self._write(cell, folder, result, tested, memory)
         return result
 
     def _objective(self, cell: RunSpec, stop_wanted: Callable[[], bool]) -> Objective:
@@ -173,13 +175,14 @@ class Runner:
                     lines.append({**saved.records[k], **found})
         return lines
 
-    def _write(self, cell: RunSpec, folder: Path, result: Result, tested: list[dict[str, Any]]) -> None:
+    def _write(self, cell: RunSpec, folder: Path, result: Result, tested: list[dict[str, Any]], memory: int) -> None:
         last = tested[-1] if tested else None
         fields = {
             **{"measure": cell.measure, "lambda": cell.lam, "solver": cell.solver, "c_mu": cell.c_mu},
             **{**result.numbers(), "vacuous": result.vacuous},
             "test": last and {name: last[name] for name in ("rocarea", "prbep", *COMPARED)},
             **self.about,
+            "memory": memory,  # the peak of all ranks together, of this run and those before it in this process
             "written": datetime.now(UTC).isoformat(timespec="seconds"),
         }
         place = Path(CELLS) / folder.name

@@ -25,6 +25,7 @@ from scripts.compare import tables
 from scripts.compare.grid import RunStore
 from scripts.experiments.common import (
     CONTRADICTION,
+    PUBLISHED,
     add_ranks,
     check_options_of_compare,
     compare,
@@ -32,16 +33,6 @@ from scripts.experiments.common import (
     shard_pair,
 )
 from scripts.records import Record
-
-PAPER = {
-    "adult9": {"prbep": (43.32, 0.40), "rocarea": (1.13, 0.19)},
-    "covertype": {"prbep": (36.24, 7.33), "rocarea": (42.73, 5.71)},
-    "kdd99": {"prbep": (63.5, 152.1), "rocarea": (204.9, 31.0)},
-    "news20": {"prbep": (6921.2, 429.5), "rocarea": (1.51, 8.8)},
-    "web8": {"prbep": (4.35, 1.26), "rocarea": (10.4, 0.59)},
-}
-"""JMLR 13 (2012), table 2: seconds of BMRM and of SMS to within 1 % of the minimal regularized risk, at the lambda of
-the best test performance, on one core of a 2.1 GHz AMD 6172. There, kdd99 was the full set and covertype all rows."""
 
 
 def main() -> None:
@@ -93,8 +84,9 @@ def all_records(output: Path) -> list[Record]:
 
 def _published(name: str, measure: str) -> dict[str, str]:
     """Return the paper's two columns for a set and a measure, if it has them."""
-    seconds = next((times for known, times in PAPER.items() if name.startswith(known)), {}).get(measure, ())
-    return {column: f"{each:g} s" for column, each in zip(("BMRM 2012", "SMS 2012"), seconds, strict=False)}
+    times = next((times for known, times in PUBLISHED.items() if name.startswith(known)), None)
+    seconds = {} if times is None else {"BMRM 2012": times["bmrm"][measure], "SMS 2012": times["sms"][measure]}
+    return {column: f"{each} s" for column, each in seconds.items() if each is not None}
 
 
 def table(found: list[Record]) -> str:

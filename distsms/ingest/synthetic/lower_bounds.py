@@ -18,6 +18,7 @@ from scipy import sparse
 
 from distsms.base.errors import InputError
 from distsms.base.typing import Floats
+from distsms.shards.coded_columns import NOT_CODED
 
 _C = sqrt(2) / 4
 
@@ -26,7 +27,7 @@ class _LowerBound:
     """The base class of both constructions, a `write.RowSource`. Row 1 is the only positive row."""
 
     measure: str
-    row_bytes = 33.0
+    row_bytes, coded = 33.0, NOT_CODED
     block_rows = 2**16
 
     def __init__(self, size: int, rows: int, epsilon: Fraction, x_1: float) -> None:
@@ -49,13 +50,9 @@ class _LowerBound:
         """Return the columns, from 1 and ascending, and the values of the rows x_i, i >= 2, each (rows, entries)."""
         raise NotImplementedError
 
-    def _vector(self, entries: dict[int, float], first: int = 1, count: int = 0, value: float = 0.0) -> Floats:
-        """Return the vector (p,) with the given entries, and with `value` in `count` columns from column `first` on."""
-        w = np.zeros(self.p)
-        for i, entry in entries.items():
-            w[i - 1] = entry
-        w[first - 1 : first - 1 + count] = value
-        return w
+    def _start(self, *entries: float) -> Floats:
+        """Return w_0 (p,), which has these entries in its first columns."""
+        return np.append(entries, np.zeros(self.p - len(entries)))
 
 
 class PrbepLowerBound(_LowerBound):
@@ -68,12 +65,9 @@ class PrbepLowerBound(_LowerBound):
         _require_size(size, 2)
         super().__init__(size, size, epsilon or Fraction(1, size - 1), x_1=_C * size)
         norm = 1 + 1 / (2 * (size - 1))  # ||a||^2
-        self.w_0 = self._vector({1: 1.0, 2: 2 * _C, 3: 2 * _C})
+        self.w_0 = self._start(1.0, 2 * _C, 2 * _C)
         self.J_0 = 1.0
-        shared = 2 * _C / norm
-        self.minimizer = self._vector({2: shared, 3: shared}, 4, size - 1, shared / (size - 1))
         self.minimum = 1 / (2 * norm)
-        self.iterates = size - 1
         self.steps = floor(1 / (5 * self.epsilon))
 
     @staticmethod
@@ -81,13 +75,6 @@ class PrbepLowerBound(_LowerBound):
         """Return the construction for an epsilon: n = ceil(1/epsilon) + 1."""
         exact = _exact(epsilon)
         return PrbepLowerBound(ceil(1 / exact) + 1, exact)
-
-    def iterate(self, k: int) -> Floats:
-        """Return w_k of equation (10), 1 <= k <= n - 1."""
-        return self._vector({2: 2 * _C, 3: 2 * _C}, 4, k, 2 * _C / k)
-
-    def J(self, k: int) -> float:
-        return (2 + 1 / k) / 4
 
     def _negatives(self, i: NDArray[np.int64]) -> tuple[NDArray[np.int64], Floats]:
         return np.column_stack((np.full_like(i, 3), i + 2)), np.full((len(i), 2), -_C * self.size)
@@ -102,11 +89,9 @@ class RocAreaLowerBound(_LowerBound):
         """Construct the data for n = `size` >= 1, chosen for `epsilon`, by default 1/n."""
         _require_size(size, 1)
         super().__init__(size, size + 1, epsilon or Fraction(1, size), x_1=sqrt(size))
-        self.w_0 = self._vector({1: 1.0, 2: 1 / sqrt(size)})
+        self.w_0 = self._start(1.0, 1 / sqrt(size))
         self.J_0 = (1 + 1 / size) / 2
-        self.minimizer = self._vector({2: 1 / (2 * sqrt(size))}, 3, size, 1 / (2 * size))
         self.minimum = 1 / (4 * size)
-        self.iterates = size
         self.steps = floor(2 / (3 * self.epsilon))
 
     @staticmethod
@@ -114,13 +99,6 @@ class RocAreaLowerBound(_LowerBound):
         """Return the construction for an epsilon: n = floor(1/epsilon)."""
         exact = _exact(epsilon)
         return RocAreaLowerBound(floor(1 / exact), exact)
-
-    def iterate(self, k: int) -> Floats:
-        """Return w_k of equation (12), 1 <= k <= n."""
-        return self._vector({2: 1 / sqrt(self.size)}, 3, k, 1 / k)
-
-    def J(self, k: int) -> float:
-        return (1 / self.size + 1 / k) / 2
 
     def _negatives(self, i: NDArray[np.int64]) -> tuple[NDArray[np.int64], Floats]:
         return (i + 1)[:, None], np.full((len(i), 1), -float(self.size))

@@ -28,13 +28,15 @@ from distsms.base.errors import InputError
 from distsms.base.jit import njit
 from distsms.base.typing import Floats
 from distsms.matrix.local import index_dtype
+from distsms.shards.coded_columns import NOT_CODED
 
 BLOCK_ENTRIES, BLOCK_ROWS = 2**18, 2**16
 WIDE = 30.0  # if rows have more entries on average, their scores are taken to be nearly normal
-PILOT_ROWS = 2**18
+PILOT_ROWS, PILOT_ENTRIES = 2**18, 2**24
 # The most frequent columns have MAX_RATE and so occur in a share of 1 - exp(-3) = 0.950 of the rows.
 MAX_DENSITY, MAX_RATE = 0.95, 3.0
-_PLANTED, _PILOT = 2**63, 2**63 + 2**62  # numbers of streams that no block has
+FACTORS = 8  # normal numbers of a row that its correlated dense features share
+PLANTED, PILOT = 2**63, 2**63 + 2**62  # numbers of streams that no block has
 
 LabelledRows = tuple[Any, NDArray[np.int8]]  # X (CSR or a 2-D array), and y of +1 and -1
 
@@ -80,37 +82,58 @@ class Recipe:
 
 
 class DenseSource:
-    """Rows of independent standard normal features. <w, x> has variance 1, so the threshold is a normal quantile."""
+    """Rows of independent standard normal features; with a `correlation`, the rows of FACTORS further normal numbers
+    times loadings of that size are added. <w, x> has variance 1, so the threshold is a normal quantile. Then the
+    features are multiplied by `scale`."""
 
-    def __init__(self, recipe: Recipe) -> None:
-        """Draw w. Memory: 8 p bytes, and a block of 2 MiB or two rows."""
-        self.recipe, self.n, self.p = recipe, recipe.n, recipe.p
-        self.block_rows = _block_rows(self.p)
+    coded = NOT_CODED
+
+    def __init__(self, recipe: Recipe, correlation: float = 0.0, scale: float = 1.0) -> None:
+        """Draw w. Memory: 8 p bytes (or 100 p), and a block of 2 MiB or two rows."""
+        self.recipe, self.n, self.p, self.scale = recipe, recipe.n, recipe.p, scale
+        self.block_rows = block_rows(self.p)
         self.row_bytes = self.p * np.dtype(recipe.dtype).itemsize + 1.0
-        w = recipe.stream(_PLANTED).standard_normal(self.p)
-        self.w = w / np.linalg.norm(w)
+        planted = recipe.stream(PLANTED)
+        w = planted.standard_normal(self.p)
+        self.loadings = correlation * planted.standard_normal((FACTORS if correlation else 0, self.p))
+        self.w = w / np.hypot(np.linalg.norm(w), np.linalg.norm(self.loadings @ w))
         self.threshold = float(np.hypot(1, recipe.noise) * ndtri(1 - recipe.positive))
 
     def block(self, number: int) -> LabelledRows:
         recipe, rng = self.recipe, self.recipe.stream(number)
         rows = recipe.rows_of(number, self.block_rows)
         X = rng.standard_normal((rows, self.p), recipe.dtype)  # type: ignore[call-overload]
+        if len(self.loadings):
+            X += rng.standard_normal((rows, FACTORS)) @ self.loadings
         margins = X @ self.w + recipe.noise * rng.standard_normal(rows)
+        if self.scale != 1:
+            X *= self.scale
         return X, recipe.label(number, margins, self.threshold)
 
 
 class SparseSource:
     """Rows with column j with probability q_j = 1 - exp(-rate_j), rate_j = min(C (j + 1)^-skew, 3), independently. C is
-    such that the q_j add up to density * p. Values are uniform on (0, 1], or all 1 (pattern); rows may be empty."""
+    such that the q_j add up to density * p. Values are uniform on (0, 1], or all 1 (pattern); rows may be empty. With
+    `unit`, rows are divided by their lengths. With `informative`, w is 0 but for that many of the first columns."""
 
-    def __init__(self, recipe: Recipe, density: float, skew: float = 1.0, pattern: bool = False) -> None:
+    coded = NOT_CODED
+
+    def __init__(
+        self,
+        recipe: Recipe,
+        density: float,
+        skew: float = 1.0,
+        pattern: bool = False,
+        unit: bool = False,
+        informative: int | None = None,
+    ) -> None:
         """Draw w and compute the threshold; takes 20 p bytes (about 50 p meanwhile), and the time of a pilot sample."""
         _require(0 < density <= MAX_DENSITY, f"--density {density:g}: must be above 0 and at most {MAX_DENSITY}")
         _require(0 <= skew <= 5, f"--skew {skew:g}: must be from 0 (the same density in all columns) to 5")
-        self.recipe, self.pattern = recipe, pattern
+        self.recipe, self.pattern, self.unit = recipe, pattern, unit
         self.n, self.p = recipe.n, recipe.p
         entries = density * self.p
-        self.block_rows = _block_rows(entries)
+        self.block_rows = block_rows(entries)
         self.row_bytes = entries * (4 + (0 if pattern else np.dtype(recipe.dtype).itemsize)) + 9
         rates = _rates(self.p, entries, skew)
         # Each row is a line of length ends[p-1], of which the interval from ends[j-1] to ends[j] belongs to column j.
@@ -118,7 +141,8 @@ class SparseSource:
         cells = np.arange(self.p + 1) * (self.ends[-1] / self.p)
         # The first column in each of p equal cells of the line.
         self.guide = np.searchsorted(self.ends, cells, "right").astype(np.int32)
-        self.w = recipe.stream(_PLANTED).standard_normal(self.p)
+        self.w = recipe.stream(PLANTED).standard_normal(self.p)
+        self.w[self.p if informative is None else informative :] = 0
         self.threshold, self.sigma = self._calibrated(-np.expm1(-rates))
 
     def block(self, number: int) -> LabelledRows:
@@ -139,32 +163,47 @@ class SparseSource:
             values: Any = np.ones(len(indices), self.recipe.dtype)
         else:
             values = 1 - rng.random(len(indices), self.recipe.dtype)  # type: ignore[call-overload]
-        return sparse.csr_matrix((values, indices, indptr), shape=(rows, self.p), copy=False)
+        X = sparse.csr_matrix((values, indices, indptr), shape=(rows, self.p), copy=False)
+        if self.unit:
+            lengths = np.sqrt(X.multiply(X).sum(axis=1).A1)
+            X.data /= np.repeat(lengths, np.diff(indptr)).astype(X.dtype)
+        return X
 
     def _calibrated(self, q: Floats) -> tuple[float, float]:
         """Return the threshold of the noisy score and the noise's standard deviation; q (p,) as in the class."""
+        recipe = self.recipe
         moments = np.ones(4) if self.pattern else 1 / np.arange(2.0, 6.0)  # of a value: E v, ..., E v^4
         mean, variance, third, fourth = _cumulants(q, moments, self.w)
         spread = float(np.sqrt(variance))
-        sigma, total = self.recipe.noise * spread, spread * float(np.hypot(1, self.recipe.noise))
-        if self.ends[-1] > WIDE:
-            quantile = _quantile(1 - self.recipe.positive, third / total**3, fourth / total**4)
+        sigma, total = recipe.noise * spread, spread * float(np.hypot(1, recipe.noise))
+        if self.ends[-1] > WIDE and not self.unit:
+            quantile = _quantile(1 - recipe.positive, third / total**3, fourth / total**4)
             return float(mean + total * quantile), sigma
-        rows = min(PILOT_ROWS, max(4 * self.n, 1000))
+        rows = min(PILOT_ROWS, max(4 * self.n, 1000), int(PILOT_ENTRIES // self.ends[-1]))
         pilot = [
-            self._features(self.recipe.stream(_PILOT + k), self.block_rows) @ self.w
+            self._features(recipe.stream(PILOT + k), self.block_rows) @ self.w
             for k in range(-(-rows // self.block_rows))
         ]
         scores = np.concatenate(pilot)
+        if self.unit:
+            return threshold_of(scores, recipe)
         if scores.std() > 0:
             scores = mean + spread * (scores - scores.mean()) / scores.std()
+        return threshold_of(scores, recipe, spread)
 
-        def excess(t: float) -> float:
-            # The noise is integrated exactly rather than drawn: P(positive) = mean of Phi((s - t) / sigma).
-            return float(ndtr((scores - t) / sigma).mean()) - self.recipe.positive
 
-        low, high = float(scores.min()) - 40 * sigma, float(scores.max()) + 40 * sigma
-        return float(brentq(excess, low, high, xtol=1e-9 * spread)), sigma
+def threshold_of(scores: Floats, recipe: Recipe, spread: float | None = None) -> tuple[float, float]:
+    """Return the threshold of the noisy score, and the noise's standard deviation, from the scores of a pilot sample,
+    whose standard deviation is `spread` if the exact one is known."""
+    spread = float(scores.std()) if spread is None else spread
+    sigma = recipe.noise * spread
+
+    def excess(t: float) -> float:
+        # The noise is integrated exactly rather than drawn: P(positive) = mean of Phi((s - t) / sigma).
+        return float(ndtr((scores - t) / sigma).mean()) - recipe.positive
+
+    low, high = float(scores.min()) - 40 * sigma, float(scores.max()) + 40 * sigma
+    return float(brentq(excess, low, high, xtol=1e-9 * spread)), sigma
 
 
 def _cumulants(q: Floats, moments: Floats, w: Floats) -> Floats:
@@ -188,7 +227,7 @@ def _quantile(share: float, skewness: float, kurtosis: float) -> float:
     return z + skewness * (z**2 - 1) / 6 + kurtosis * (z**3 - 3 * z) / 24 - skewness**2 * (2 * z**3 - 5 * z) / 36
 
 
-def _block_rows(entries: float) -> int:
+def block_rows(entries: float) -> int:
     """Return the rows of a block from the mean number of entries of a row: at least two, for the two classes."""
     return int(min(BLOCK_ROWS, max(2, BLOCK_ENTRIES // max(entries, 1))))
 

@@ -17,6 +17,7 @@ from scipy import sparse
 from distsms.ingest.synthetic.planted import LabelledRows
 from distsms.parallel.communicator import Communicator
 from distsms.shards import dataset
+from distsms.shards.coded_columns import CodedColumns
 from distsms.shards.publish import writing
 from distsms.shards.writer import ShardForm
 
@@ -31,6 +32,7 @@ class RowSource(Protocol):
     p: int
     block_rows: int
     row_bytes: float  # of a row in a file, on average
+    coded: CodedColumns  # what columns codes stand for, if blocks have codes in the place of X
 
     def block(self, number: int) -> LabelledRows:
         """Return X (canonical) and y of the block_rows rows (the last block has fewer) of a block. Local."""
@@ -46,27 +48,33 @@ def write(
     name: str = "synthetic",
     progress: Callable[[int, int], None] = lambda done, of: None,
     compression: str = "none",
+    part: tuple[int, int] | None = None,
 ) -> dataset.Manifest:
-    """Write all rows of a source as a data set, by default with a shard for every 64 MiB. **Collective.** A rank holds
-    a block, and its largest shard, which is there twice for a moment. Raises InputError on every rank."""
+    """Write the rows of a source, all or those of a part (first, last + 1), as a data set, by default with a shard for
+    every 64 MiB. **Collective.** A rank holds a block, and its largest shard, which is there twice for a moment.
+    Raises InputError on every rank."""
     with comm.fail_together():
         dataset.check_writable(compression)
-    n_shards = min(source.n, n_shards or max(1, round(source.n * source.row_bytes / SHARD_BYTES)))
+    first, last = part or (0, source.n)
+    n = last - first
+    n_shards = min(n, n_shards or max(1, round(n * source.row_bytes / SHARD_BYTES)))
     my_shards = range(n_shards * comm.rank // comm.size, n_shards * (comm.rank + 1) // comm.size)
     with writing(directory, comm, overwrite):
         entries = []
         with comm.fail_together():
             for done, k in enumerate(my_shards):
-                X, y = rows(source, source.n * k // n_shards, source.n * (k + 1) // n_shards)
-                staged = dataset.stage_shard(directory, k, X, ShardForm(dtype, compression))
+                X, y = rows(source, first + n * k // n_shards, first + n * (k + 1) // n_shards)
+                X, codes = (None, [X]) if source.coded else (X, [])
+                form = ShardForm(dtype, compression, source.coded)
+                staged = dataset.stage_shard(directory, k, X, form, codes=codes)
                 entries.append(dataset.finish_shard(staged, y, source.p))
                 progress(done + 1, len(my_shards))
         entries = [entry for of_rank in comm.allgather(entries) for entry in of_rank]
         with comm.fail_together():
             if comm.is_root:
                 meaning = {"+1": 1, "-1": -1}
-                made_from = [{"name": name, "bytes": 0}]
-                dataset.publish(directory, entries, label_map=meaning, zero_based=False, source=made_from)
+                made_from, coded = [{"name": name, "bytes": 0}], source.coded
+                dataset.publish(directory, entries, label_map=meaning, zero_based=False, source=made_from, coded=coded)
     with comm.fail_together():
         return dataset.read_manifest(directory)
 
