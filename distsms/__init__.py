@@ -1,8 +1,8 @@
 """Linear models that directly optimize ROCArea or PRBEP, distributed over MPI ranks, with a proved gap.
 
 `SMSClassifier` is the scikit-learn estimator, and `BinCodes` and `LeafCodes` are transformers; `shard`, `train`,
-`path`, `evaluate`, `predict`, `reasons`, `contributions`, `report`, `load_model` and `save_model` work over all ranks
-of a communicator;
+`path`, `evaluate`, `predict`, `reasons`, `contributions`, `verify`, `report`, `load_model` and `save_model` work over
+all ranks of a communicator;
 `ClassMoments` trains for `normal-auc` on rows that arrive bit by bit. `baseline` compares other methods on the same
 folds, and `make_features` makes a data set of bins, crosses and leaves (`distsms.features` is the sub-package).
 `InputError` and the other exceptions and warnings say what a user can correct. Importing the package loads none of
@@ -37,11 +37,22 @@ __all__ = [
     "save_model",
     "shard",
     "train",
+    "verify",
 ]
 
 if TYPE_CHECKING:
     from distsms.base.errors import ColumnWarning, DistsmsError, InputError, LaunchError, ModelWarning
-    from distsms.python.api import contributions, evaluate, load_model, predict, reasons, report, save_model, train
+    from distsms.python.api import (
+        contributions,
+        evaluate,
+        load_model,
+        predict,
+        reasons,
+        report,
+        save_model,
+        train,
+        verify,
+    )
     from distsms.python.baseline import baseline
     from distsms.python.class_moments import ClassMoments
     from distsms.python.estimator import SMSClassifier

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 # These act only before numpy is loaded: a BLAS with a thread per core on every rank slows all of them down.
 THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS")
-FAILING_DISK = errno.EIO, errno.ESTALE, errno.ENOSPC, errno.EDQUOT
+FAILING_DISK = errno.EIO, errno.ESTALE, errno.ENOSPC, errno.EDQUOT, errno.ENOENT
 for _name in THREADS:
     os.environ.setdefault(_name, "1")
 
@@ -56,9 +56,9 @@ def main(argv: Sequence[str] | None = None, parse: Callable[[Sequence[str]], arg
     if args.threads is not None:
         os.environ.update(dict.fromkeys(THREADS, str(args.threads)))
     if args.signals is not None:
-        args.signals.remember()
+        args.signals.remember(program=args.program)
     if "numba" not in sys.modules:
-        _load_libraries()
+        _load_libraries(quiet=getattr(args, "quiet", False))
     from distsms.parallel.arguments import require_same_command
     from distsms.parallel.communicator import Communicator
     from distsms.parallel.mpi import launched_size, world
@@ -130,7 +130,8 @@ def main(argv: Sequence[str] | None = None, parse: Callable[[Sequence[str]], arg
         if not has_working_folder():
             why = f": {NO_WORKING_FOLDER}. Go to a folder that exists (cd), and give the command again"
         elif isinstance(error, OSError) and error.errno in FAILING_DISK:
-            why = f": a disk or a file server fails: {error}. Give the command again when it works"
+            gone = ", or a file was taken away" if error.errno == errno.ENOENT else ""
+            why = f": a disk or a file server fails{gone}: {error}. Give the command again when it works"
         print(f"{args.program}: {where}{why}", file=sys.stderr, flush=True)
         _abort_others(comm, EXIT_ERROR)
         return EXIT_ERROR
@@ -138,12 +139,12 @@ def main(argv: Sequence[str] | None = None, parse: Callable[[Sequence[str]], arg
         program.options = {}
 
 
-def _load_libraries() -> None:
+def _load_libraries(quiet: bool) -> None:
     """Load NumPy and Numba. A search for garbage would find none among what they make, and take up to 0.1 s."""
     gc.disable()
-    import distsms.base.jit  # noqa: F401
+    from distsms.base.jit import compiling
 
-    program.runs = True
+    program.runs, compiling.silent = True, quiet
     gc.freeze()  # later searches leave out all that there is now
     gc.enable()
 

@@ -20,6 +20,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, Phase, settings
 
+from distsms.matrix import local
 from distsms.parallel.communicator import Communicator
 from distsms.parallel.mpi import launched_size, world
 from tests.support.examples import EXAMPLES
@@ -54,6 +55,14 @@ def wide_terminal() -> Iterator[None]:
     """A terminal so wide that what a test looks for is in one line, here and in programs."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("COLUMNS", "1000")
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def kernels_at_once() -> Iterator[None]:
+    """Few rows, too, take compiled loops; tests of what NumPy does in their place say so."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(local, "SMALL", -1)
         yield
 
 

@@ -32,6 +32,7 @@ PROGRAMS = {
     "scripts.benchmarks.streamed_path",
     "scripts.experiments.all",
     "scripts.experiments.attack",
+    "scripts.experiments.certificates",
     "scripts.experiments.coverage",
     "scripts.experiments.criteo",
     "scripts.experiments.feature_samples",
@@ -50,6 +51,7 @@ PROGRAMS = {
     "scripts.experiments.table2",
     "scripts.experiments.thesis",
     "scripts.experiments.trainings",
+    "scripts.verify_certificate",  # see tests/test_verify_certificate.py
 }
 
 
@@ -225,7 +227,7 @@ def test_evaluations(texts, tmp_path):
         pytest.param(*one, marks=pytest.mark.slow)
         for one in (
             *(("forest", 9), ("ranks", 4), ("memory", 6), ("path", 12), ("comparators", 4), ("logistic", 5)),
-            *(("roofline", 19), ("history", 9), ("billion", 16)),
+            *(("roofline", 19), ("history", 9), ("billion", 16), ("text", 4)),
         )
     ],
 )

@@ -121,7 +121,7 @@ def test_importing_the_package_starts_nothing():
 
 
 @pytest.mark.parametrize(
-    "command", ["train", "path", "baseline", "evaluate", "report", "export", "shard", "features", "predict"]
+    "command", ["train", "path", "baseline", "evaluate", "verify", "report", "export", "shard", "features", "predict"]
 )
 def test_help_starts_nothing(command):
     code = f"from distsms.__main__ import main\ntry: main([{command!r}, '--help'])\nexcept SystemExit: pass"
@@ -148,7 +148,9 @@ def test_training_loads_no_more_than_it_needs(tmp_path):
     assert not needless & loaded(code)
 
 
-@pytest.mark.parametrize("command", ["evaluate", "report", "predict", "export", "info", "shard", "features", "synth"])
+@pytest.mark.parametrize(
+    "command", ["evaluate", "verify", "report", "predict", "export", "info", "shard", "features", "synth"]
+)
 def test_only_training_needs_petsc(command):
     """With petsc4py made unimportable, the command comes as far as its missing file."""
     words = {

@@ -9,7 +9,7 @@ from numbers import Integral, Real
 from typing import Any
 
 from distsms.base.errors import InputError
-from distsms.base.wording import option
+from distsms.base.wording import format_value, option
 
 TOGETHER = ("rows", "groups", "doubles", "time")
 """What a split or folds keep together: nothing, groups, equal rows, or what is near in time."""
@@ -24,7 +24,7 @@ RULES = ("best", "one-se")
 def require_choice(name: str, value: object, choices: Sequence[str]) -> None:
     """Raise InputError unless an option is one of these texts. Local, and alike on ranks with the same option."""
     if value not in choices:
-        raise InputError(f"{option(name)}: {value!r:.60} is none of {', '.join(choices)}", everywhere=True)
+        raise InputError(f"{option(name)}: {format_value(value):.60} is none of {', '.join(choices)}", everywhere=True)
 
 
 KINDS: dict[str, tuple[Any, str]] = {
@@ -50,7 +50,9 @@ def check_fields(record: Any, least: Mapping[str, int]) -> None:
         fits = all(isinstance(one, kind) and isinstance(one, bool) == (kind is bool) for one in values)
         if not fits or (of_list and not is_list):
             raise InputError(
-                f"{option(each.name)} is {value!r:.60}, and not a {f'list of {noun}s' if of_list else noun}", True
+                f"{option(each.name)} is {format_value(value):.60}, and not a"
+                f" {f'list of {noun}s' if of_list else noun}",
+                True,
             )
         if kind is Integral and value < least.get(each.name, value):
             raise InputError(f"{option(each.name)} is {value}; it must be at least {least[each.name]}", everywhere=True)

@@ -71,10 +71,10 @@ def open_file(path: str | os.PathLike[str], kind: str) -> Iterator[h5py.File]:
 
 def member(file: h5py.File, name: str) -> h5py.Group | h5py.Dataset:
     """Return the group or dataset of this name; InputError if damaged, or if a link would open another file."""
-    parts = name.split("/")
+    parts, links = name.encode().split(b"/"), file.id.links
+    paths = [b"/".join(parts[: k + 1]) for k in range(len(parts))]
     try:
-        links = [file.get("/".join(parts[: k + 1]), getlink=True) for k in range(len(parts))]
-        if all(isinstance(link, h5py.HardLink) for link in links):
+        if all(path in file.id and links.get_info(path).type == h5py.h5l.TYPE_HARD for path in paths):
             return file[name]
     except (LookupError, OSError, RuntimeError, ValueError) as error:
         raise InputError(f"{file.filename}: '{name}' is damaged: {error}") from error
@@ -87,11 +87,11 @@ def dataset(file: h5py.File, name: str, packed: bool = True, strings: bool = Fal
     any memory.
     """
     found = member(file, name)
-    if not isinstance(found, h5py.Dataset) or found.external or found.is_virtual:
+    settings = found.id.get_create_plist() if isinstance(found, h5py.Dataset) else None
+    if settings is None or settings.get_external_count() or settings.get_layout() == h5py.h5d.VIRTUAL:
         raise InputError(f"{file.filename}: has no dataset '{name}', or its data are in another file.")
     if found.dtype.kind not in _FIXED and not (strings and h5py.check_string_dtype(found.dtype) is not None):
         raise InputError(f"{file.filename}: '{name}' has entries of the type {found.dtype}, not numbers.")
-    settings = found.id.get_create_plist()
     filters = [settings.get_filter(k)[0] for k in range(settings.get_nfilters())]
     if len(set(filters)) < len(filters) or _SIZED_BY_SETTINGS & set(filters):
         raise InputError(f"{file.filename}: '{name}' is packed in a way that is not read; h5repack -f NONE undoes it.")

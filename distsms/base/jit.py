@@ -1,41 +1,53 @@
 """`njit` for the kernels, compiled on first use and kept in a cache that many processes may use at once.
 
-Numba stores each version of a function in a file, and their names in an index, each replaced atomically but not both
-together: so a file in the folder is locked while it loads or stores. Cached code runs: so a folder is used only if it
-belongs to this user and nobody else can write to it, and a file only if its checksum is right.
+Each version of a kernel, for a combination of types of its arguments, is a file. Its name has a digest of all that the
+machine code follows from: bytecode, constants and options of the kernel and of the kernels that it calls, the types,
+the kind of processor, and the versions of Python and the libraries. So a kernel that has not changed is taken from the
+cache after an upgrade, too. A file is complete before it gets its name, so that no process waits for another.
+
+What is in the cache is code that runs. So a folder is used only if it belongs to this user, or to the owner of this
+program, and nobody else can write to it, and a file only if its checksum is right: damaged machine code crashes the
+process, or computes something else.
 """
 
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import functools
+import gc
 import hashlib
-import io
+import logging
 import os
+import pickle
 import stat
 import sys
+import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from types import ModuleType
-from typing import Any
+from types import CodeType, ModuleType
+from typing import Any, NamedTuple
 
+import llvmlite
 import numba
-from numba.core import event
-from numba.core.caching import CompileResultCacheImpl, FunctionCache, IndexDataCacheFile, NullCache
+import numpy as np
+from numba.core import event, types
+from numba.core.caching import NullCache
+from numba.core.compiler import CompileResult
 from numba.core.dispatcher import Dispatcher
 from numba.core.runtime import rtsys
+from numba.core.serialize import dumps
 
-LOCK = "distsms.lock"
-PATIENCE = 10.0
-"""A process waits so many seconds for the lock, and then does without: that of a failed host may remain."""
 UNCOUNTED = {"_nrt": False}
 """An option for kernels that make no arrays: to count references takes longer than to read a number."""
+LONG = 2.0
+"""The user is told of compiling that takes so many seconds."""
+KEPT = 50
+"""So many versions of a kernel stay in the cache."""
 _BY_OTHERS = stat.S_IWGRP | stat.S_IWOTH
 _DIGEST = hashlib.sha256().digest_size
-_given_up: set[str] = set()
-"""The folders whose lock this process no longer waits for."""
+_OF_PROGRAM = Path(__file__).parents[1] / "compiled"
+"""The folder of what was compiled when the program was installed, as in the image of a container."""
 
 
 class _Compiling(event.Listener):  # type: ignore[misc]
@@ -45,14 +57,27 @@ class _Compiling(event.Listener):  # type: ignore[misc]
         self.seconds, self._depth = 0.0, 0  # a kernel may need others, which are then compiled meanwhile
         self.told = False  # whether the user was told of earlier seconds
         self.kept = True  # whether later processes find what is compiled in a cache
+        self.silent = False  # whether nothing shall be said while kernels are compiled
+        self._collects = False
 
     def on_start(self, event: Any) -> None:
-        self.seconds -= time.monotonic() * (self._depth == 0)
+        if self._depth == 0:
+            self.seconds -= time.monotonic()
+            # A search for garbage would go through all that the compiler makes, most of which stays.
+            self._collects = gc.isenabled()
+            gc.disable()
         self._depth += 1
 
     def on_end(self, event: Any) -> None:
         self._depth -= 1
-        self.seconds += time.monotonic() * (self._depth == 0)
+        if self._depth == 0:
+            self.seconds += time.monotonic()
+            if self._collects:
+                gc.enable()
+            if self.seconds >= LONG and not self.silent:
+                self.silent = True
+                later = "; later runs take them from a cache" * self.kept
+                logging.getLogger("distsms").warning("distsms compiles its loops for such data%s", later)
 
 
 compiling = _Compiling()
@@ -63,229 +88,185 @@ def njit(**options: Any) -> Callable[[Callable[..., Any]], Any]:
     """Return `numba.njit` with these options, without Python's global lock, and with the cache."""
 
     def decorate(function: Callable[..., Any]) -> Any:
-        dispatcher = numba.njit(nogil=True, **options)(function)
-        # Numba has no public interface for all this. If a future release renames its methods, its own cache remains.
+        # No kernel is passed to another one as an argument, which is what C wrappers are for.
+        make: Any = numba.njit
+        dispatcher = make(nogil=True, no_cfunc_wrapper=True, **options)(function)
+        # Numba has no public interface for this. If a future release renames it, each start compiles.
         if isinstance(getattr(dispatcher, "_cache", None), NullCache):
-            dispatcher._cache = _CacheToOpen(dispatcher)
-        elif hasattr(dispatcher, "enable_caching"):  # with NUMBA_DISABLE_JIT it is the function itself
-            _enable_caching(dispatcher)
+            dispatcher._cache = _Cache(dispatcher)
+            dispatcher.get_call_template = _without_literals(dispatcher.get_call_template)
         return dispatcher
 
     return decorate
 
 
-class _CacheToOpen(NullCache):  # type: ignore[misc]
-    """The cache of a kernel that has not been called: to open each cache at the start would take 0.2 ms."""
-
-    def __init__(self, dispatcher: Any) -> None:
-        self._dispatcher = dispatcher
-
-    def _open(self) -> Any:
-        self._dispatcher._cache = NullCache()
-        _enable_caching(self._dispatcher)
-        return self._dispatcher._cache
-
-    def load_overload(self, *arguments: Any) -> Any:
-        return self._open().load_overload(*arguments)
-
-    def save_overload(self, *arguments: Any) -> None:
-        self._open().save_overload(*arguments)
+def _without_literals(template: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a method for which the number that a variable begins with is no type, which would cost a version."""
+    return lambda args, kws: template(tuple(map(types.unliteral, args)), kws)
 
 
-class _OwnFolder:
-    """One of Numba's ways to find a folder for the cache, which finds none where another user could put code."""
+def is_compiled(kernel: Any, arguments: Sequence[Any]) -> bool:
+    """Return whether there is a version of a kernel for such arguments, in this process or in the cache."""
+    if not isinstance(getattr(kernel, "_cache", None), _Cache):
+        return True
+    signature, cache, codegen = tuple(map(numba.typeof, arguments)), kernel._cache, kernel.targetctx.codegen()
+    return signature in kernel.overloads or cache.find(signature, codegen) is not None
 
-    def __init__(self, locator: Any) -> None:
-        self._locator = locator
 
-    def from_function(self, function: Any, path: str) -> Any:
-        if (found := self._locator.from_function(function, path)) is None:
-            return None
-        folder = Path(found.get_cache_path()).resolve()
-        in_package = folder.name == "__pycache__"
-        if not in_package and folder.stat().st_uid == os.geteuid():  # made by us, perhaps with a umask like 002
-            folder.chmod(stat.S_IMODE(folder.stat().st_mode) & ~_BY_OTHERS)
-        if is_private(folder):
-            return found
-        if not in_package:
+class _Cache(NullCache):  # type: ignore[misc]
+    """The versions of a kernel in the folders of the cache."""
+
+    def __init__(self, kernel: Any) -> None:
+        self._kernel = kernel
+
+    def load_overload(self, signature: Any, target: Any) -> Any:
+        """Return a version, or None, without what Numba imports to compile, its Python and NumPy, which takes 0.2 s."""
+        rtsys.initialize(target)
+        content = self.find(signature, target.codegen())
+        with contextlib.suppress(Exception):  # whatever it is, the version is compiled again
+            return content and CompileResult._rebuild(target, *pickle.loads(content))  # noqa: S301 - ours
+        return None
+
+    def find(self, signature: Any, codegen: Any) -> bytes | None:
+        """Return the content of a version's file, if it is ours and whole."""
+        name = self._name(signature, codegen)
+        for folder in _places(os.environ.get("NUMBA_CACHE_DIR")).to_read:
+            with contextlib.suppress(OSError):
+                content = (folder / name).read_bytes()
+                if _is_ours(folder / name) and hashlib.sha256(content[:-_DIGEST]).digest() == content[-_DIGEST:]:
+                    return content[:-_DIGEST]
+        return None
+
+    def save_overload(self, signature: Any, compiled: Any) -> None:
+        """Write a version. If that fails, because the disk is full, say, the next process compiles it again."""
+        folder = _places(os.environ.get("NUMBA_CACHE_DIR")).to_write
+        if folder is None:
+            compiling.kept = False
             _warn_once(
-                f"{folder}: is not used for compiled kernels, since other users could put code there; set "
-                "NUMBA_CACHE_DIR to a folder that belongs to you and that only you can write to"
+                "kernels are compiled at each start, since neither the package's folder nor the home directory can "
+                "be written to; set NUMBA_CACHE_DIR to a writable folder to keep them"
             )
-        return None
+        if folder is None or compiled.library.has_dynamic_globals:
+            return
+        name = self._name(signature, compiled.library.codegen)
+        content = dumps(compiled._replace(type_annotation="")._reduce())  # to write down all types takes long
+        of_kernel = f"{name.rpartition('-')[0]}-"
+        with contextlib.suppress(OSError):
+            with tempfile.NamedTemporaryFile(dir=folder, prefix=of_kernel, delete=False) as file:
+                file.write(content + hashlib.sha256(content).digest())
+            os.chmod(file.name, 0o644)
+            os.replace(file.name, folder / name)
+            for path in sorted(folder.glob(f"{of_kernel}*"), key=lambda path: -path.stat().st_mtime)[KEPT:]:
+                path.unlink()
 
-
-def is_private(folder: Path) -> bool:
-    """Return whether a folder belongs to this user, and nobody else can put files into it, or exchange it."""
-    above = [place.stat().st_mode for place in folder.parents]
-    return _is_own(folder) and all(not mode & stat.S_IWOTH or mode & stat.S_ISVTX for mode in above)
-
-
-def _is_own(path: str | os.PathLike[str]) -> bool:
-    """Return whether a file or folder belongs to this user, and nobody else can write to it."""
-    about = os.stat(path)
-    by_others = stat.S_IWOTH if about.st_gid == about.st_uid else _BY_OTHERS  # by convention a group of this user alone
-    return about.st_uid == os.geteuid() and not about.st_mode & by_others
-
-
-class _Places(CompileResultCacheImpl):  # type: ignore[misc]
-    @property
-    def _locator_classes(self) -> list[_OwnFolder]:  # type: ignore[override]
-        return [_OwnFolder(locator) for locator in CompileResultCacheImpl._locator_classes]
-
-
-class _CheckedFile(IndexDataCacheFile):  # type: ignore[misc]
-    """The files of a kernel, with checksums at their ends; those of other users or damaged ones are compiled again."""
-
-    def _load_index(self) -> Any:
-        return self._if_whole(self._index_path, super()._load_index) or {}
-
-    def _load_data(self, name: str) -> Any:
-        return self._if_whole(self._data_path(name), lambda: super(_CheckedFile, self)._load_data(name))
-
-    @staticmethod
-    def _if_whole(path: str, load: Callable[[], Any]) -> Any:
-        try:
-            content = Path(path).read_bytes()
-            if _is_own(path) and hashlib.sha256(content[:-_DIGEST]).digest() == content[-_DIGEST:]:
-                return load()
-        except Exception:  # noqa: S110 - whatever it is, it is compiled again
-            pass
-        return None
-
-    @contextlib.contextmanager
-    def _open_for_write(self, path: str) -> Iterator[Any]:
-        content = io.BytesIO()
-        yield content
-        with super()._open_for_write(path) as file:
-            os.fchmod(file.fileno(), stat.S_IMODE(os.fstat(file.fileno()).st_mode) & ~_BY_OTHERS)
-            file.write(content.getvalue() + hashlib.sha256(content.getvalue()).digest())
-
-
-class _Cache(FunctionCache):  # type: ignore[misc]
-    _impl_class = _Places
-
-    def __init__(self, function: Any) -> None:
-        super().__init__(function)
-        self._cache_file.__class__ = _CheckedFile
-        self._cache_file._source_stamp = self._cache_file._source_stamp, *_compiled_in(function)
-
-
-def _compiled_in(function: Any) -> list[tuple[str, str]]:
-    """Return what is compiled into a kernel: digests of the files of kernels that it calls, and global constants."""
-    parts, waiting, seen = dict[str, str](), [function], set[Any]()
-    while waiting:
-        kernel = waiting.pop()
-        seen.add(kernel)
-        parts[kernel.__module__] = _digest_of_file(kernel.__code__.co_filename)
-        names = kernel.__code__.co_names
-        values = {name: kernel.__globals__.get(name) for name in names}
-        modules = [value for value in values.values() if isinstance(value, ModuleType)]
-        values |= {f"{module.__name__}.{name}": getattr(module, name, None) for module in modules for name in names}
-        for name, value in values.items():
-            if isinstance(value, Dispatcher) and value.py_func not in seen:
-                waiting.append(value.py_func)
-            elif isinstance(value, int | float | tuple):
-                parts[f"{kernel.__module__}.{kernel.__qualname__}: {name}"] = repr(value)
-    return sorted(parts.items())
+    def _name(self, signature: Any, codegen: Any) -> str:
+        parts = *_platform(codegen), *_content(self._kernel), *map(_described, signature)
+        function, digest = self._kernel.py_func, hashlib.sha256("\n".join(parts).encode()).hexdigest()
+        return f"{function.__module__.rpartition('.')[2]}.{function.__qualname__}-{digest[:40]}.nbc"
 
 
 @functools.cache
-def _digest_of_file(path: str) -> str:
+def _platform(codegen: Any) -> tuple[str, ...]:
+    versions = (module.__version__ for module in (numba, llvmlite, np))
+    return str(sys.implementation.cache_tag), *versions, *codegen.magic_tuple()
+
+
+def _described(kind: Any) -> str:
+    """Return the name of a type; for a tuple with the names of the fields, from which kernels read."""
+    fields = getattr(getattr(kind, "instance_class", None), "_fields", ())
+    return f"{kind} {fields} {[_described(part) for part in getattr(kind, 'types', ())]}"
+
+
+@functools.cache
+def _content(kernel: Any) -> list[str]:
+    """Return what is compiled into a kernel: bytecode, constants and options, also of the kernels that it calls."""
+    parts, waiting, seen = list[str](), [kernel], set[Any]()
+    while waiting:
+        if (kernel := waiting.pop()) in seen:
+            continue
+        seen.add(kernel)
+        function = kernel.py_func if isinstance(kernel, Dispatcher) else kernel._defn
+        options = getattr(kernel, "targetoptions", {})
+        options = {name: sorted(value) if isinstance(value, set) else value for name, value in options.items()}
+        parts.append(f"{function.__qualname__} {sorted(options.items())} {function.__defaults__}")
+        parts.append(_text_of(function.__code__, function.__doc__))
+        cells = [cell.cell_contents for cell in function.__closure__ or ()]
+        for name, value in [*zip(function.__code__.co_freevars, cells, strict=True), *_globals(function)]:
+            if isinstance(value, Dispatcher) or hasattr(value, "_defn"):
+                waiting.append(value)
+            elif isinstance(value, np.ndarray):
+                parts.append(f"{name} {value.dtype} {value.shape} {value.tobytes().hex()}")
+            elif isinstance(value, int | float | str | tuple | np.generic):
+                parts.append(f"{name} {value!r}")
+    return parts
+
+
+def _text_of(code: CodeType, about: str | None = None) -> str:
+    """Return what a function does: all of its code but the docstring, and where it stands."""
+    constants = [_text_of(each) if isinstance(each, CodeType) else each for each in code.co_consts if each != about]
+    return f"{code.co_code.hex()} {constants} {code.co_names} {code.co_varnames} {code.co_argcount}"
+
+
+def _globals(function: Callable[..., Any]) -> Iterator[tuple[str, Any]]:
+    """Yield the global values that a function may use, and those of modules that it names."""
+    names = function.__code__.co_names
+    for name in names:
+        value = function.__globals__.get(name)
+        yield name, value
+        if isinstance(value, ModuleType):
+            yield from ((f"{value.__name__}.{each}", getattr(value, each, None)) for each in names)
+
+
+class _Places(NamedTuple):
+    """The folders of the cache."""
+
+    to_read: list[Path]
+    to_write: Path | None
+
+
+@functools.cache
+def _places(named: str | None) -> _Places:
+    """Return the folders, with the one that a variable of the environment names in place of that in the home folder."""
+    home = Path(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"))
+    places = [_OF_PROGRAM]
+    if named or home.is_absolute():  # where nothing says where the home folder is, there is one named ~
+        places.insert(0, Path(named or home, "distsms"))
+    to_write = next(filter(_can_be_written, places), None)
+    return _Places([place for place in places if place.is_dir() and is_private(place)], to_write)
+
+
+def _can_be_written(folder: Path) -> bool:
     try:
-        return hashlib.sha256(Path(path).read_bytes()).hexdigest()
+        folder.mkdir(parents=True, exist_ok=True)
+        if folder.stat().st_uid == os.geteuid():  # made by us, perhaps with a umask like 002
+            folder.chmod(stat.S_IMODE(folder.stat().st_mode) & ~_BY_OTHERS)
+        private = is_private(folder)
     except OSError:
-        return ""
-
-
-def _enable_caching(dispatcher: Any) -> None:
-    try:
-        with _absolute_home():
-            dispatcher._cache = _Cache(dispatcher.py_func)
-    except RuntimeError:  # no folder is writable
-        compiling.kept = False
+        return False
+    if not private and folder != _OF_PROGRAM:
         _warn_once(
-            "kernels are compiled at each start, since neither the package's folder nor the home directory can "
-            "be written to; set NUMBA_CACHE_DIR to a writable folder to keep them"
+            f"{folder}: is not used for compiled kernels, since other users could put code there; set "
+            "NUMBA_CACHE_DIR to a folder that belongs to you and that only you can write to"
         )
-    cache: Any = getattr(dispatcher, "_cache", None)
-    if hasattr(cache, "load_overload") and hasattr(cache, "_load_overload"):
-        cache.load_overload = _without_compiler(cache.load_overload, cache._load_overload)
-    for name, kind in (("load_overload", fcntl.LOCK_SH), ("save_overload", fcntl.LOCK_EX)):
-        if hasattr(cache, name):
-            setattr(cache, name, _under_lock(getattr(cache, name), cache, kind))
+    return private and os.access(folder, os.W_OK)
 
 
-@contextlib.contextmanager
-def _absolute_home() -> Iterator[None]:
-    """If nothing says where the home directory is, let Numba find it unusable, rather than make a folder named ~."""
-    home = os.environ.get("HOME")
-    if os.path.isabs(os.path.expanduser("~")):
-        yield
-        return
-    os.environ["HOME"] = os.devnull
-    try:
-        yield
-    finally:
-        os.environ.pop("HOME") if home is None else os.environ.update(HOME=home)
+def is_private(folder: Path) -> bool:
+    """Return whether a folder is ours, and nobody else can put files into it, or exchange it."""
+    above = [place.stat().st_mode for place in folder.absolute().parents]
+    return _is_ours(folder) and all(not mode & stat.S_IWOTH or mode & stat.S_ISVTX for mode in above)
 
 
-def _without_compiler(load: Callable[..., Any], load_only: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a method that loads a compiled version without what only compiling needs, which takes 0.2 s to import."""
-
-    def loaded(signature: Any, target: Any) -> Any:
-        rtsys.initialize(target)
-        found = load_only(signature, target)
-        return load(signature, target) if found is None else found
-
-    return loaded
-
-
-def _under_lock(method: Callable[..., Any], cache: Any, kind: int) -> Callable[..., Any]:
-    @functools.wraps(method)
-    def locked(*arguments: Any) -> Any:
-        # If a version cannot be stored, because the disk is full, say, the next process compiles it again.
-        failing = contextlib.suppress(OSError) if kind == fcntl.LOCK_EX else contextlib.nullcontext()
-        with _lock(cache.cache_path, kind), failing:
-            return method(*arguments)
-        return None
-
-    return locked
+def _is_ours(path: Path) -> bool:
+    """Return whether a file or folder is this user's, or the owner's of this program, who alone can write to it."""
+    about = path.stat()
+    by_others = stat.S_IWOTH if about.st_gid == about.st_uid else _BY_OTHERS  # by convention a group of this user alone
+    return about.st_uid in (os.geteuid(), os.stat(__file__).st_uid) and not about.st_mode & by_others
 
 
 @functools.cache
 def _warn_once(text: str) -> None:
     print(f"distsms: {text}", file=sys.stderr)
-
-
-@contextlib.contextmanager
-def _lock(folder: str | None, kind: int) -> Iterator[None]:
-    """Hold the lock of a folder, if possible; a read-only folder, or a file system without locks, is used without."""
-    with contextlib.ExitStack() as stack:
-        # Numba's NullCache, in use with NUMBA_DISABLE_JIT, has no folder.
-        with contextlib.suppress(OSError, TypeError):
-            os.makedirs(folder, exist_ok=True)  # type: ignore[arg-type]
-            file = stack.enter_context(open(os.path.join(folder, LOCK), "a+b"))  # type: ignore[arg-type]
-            if folder not in _given_up and not _acquire(file.fileno(), kind):
-                _given_up.add(str(folder))
-                print(
-                    f"{folder}/{LOCK}: another process has held this lock for {PATIENCE:g} s; continuing without it",
-                    file=sys.stderr,
-                )
-        yield
-
-
-def _acquire(descriptor: int, kind: int) -> bool:
-    end = time.monotonic() + PATIENCE
-    while True:
-        try:
-            fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
-        except BlockingIOError:
-            if time.monotonic() > end:
-                return False
-        else:
-            return True
-        time.sleep(0.005)
 
 
 @njit(inline="always", error_model="numpy")

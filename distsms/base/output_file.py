@@ -99,7 +99,9 @@ class OutputFile(io.RawIOBase):
 
     def readinto(self, out: Any) -> int:
         view = memoryview(out).cast("B")
-        count = os.readv(self._handle, [view])
+        count = 0
+        while count < len(view) and (more := os.readv(self._handle, [view[count:]])):  # HDF5 wants all of it at once
+            count += more
         if self._failure is not None:  # what was dropped reads as zeros
             view[count:] = bytes(len(view) - count)
             count = len(view)

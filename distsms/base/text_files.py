@@ -14,8 +14,8 @@ from typing import BinaryIO, NamedTuple
 from distsms.base.errors import InputError
 from distsms.base.files import look_at
 
-BLOCK_BYTES = 2**24
-"""So many bytes are parsed at a time: large enough to make the cost of a call negligible, small against memory."""
+BLOCK_BYTES = 2**23
+"""So many bytes are parsed at a time: large enough to make the cost of a call negligible, small enough for a cache."""
 LONGEST_LINE, LONGEST_HEADER = 2**27, 2**25
 """The longest line, and the longest header of a table, that are accepted, in bytes. A small compressed file can hold
 lines of any length, and parsing takes several times the memory of the line.

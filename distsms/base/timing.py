@@ -15,7 +15,11 @@ class Clock:
         self.seconds: defaultdict[str, float] = defaultdict(float)
         self.sent: Counter[str] = Counter()
         self.received: Counter[str] = Counter()
-        self._moved = moved
+        self._moved, self._begun = moved, time.perf_counter()
+
+    def since_begin(self) -> float:
+        """Return the seconds since this clock was made."""
+        return time.perf_counter() - self._begun
 
     @contextlib.contextmanager
     def phase(self, name: str) -> Iterator[None]:

@@ -1,39 +1,10 @@
-"""Measure the resources that a process has used: seconds, bytes moved and read, and peak memory."""
+"""Measure what a process has read, and its peak memory."""
 
 from __future__ import annotations
 
 import resource
 import sys
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
-
-from distsms.base.timing import Clock
-
-
-def resource_usage(clock: Clock, moved: tuple[int, int], read: int, evaluations: int) -> dict[str, Any]:
-    """Return what this rank has used so far, with bytes `moved` (sent, received) and `read`, ready for JSON. Local."""
-    return {
-        "seconds": dict(clock.seconds),
-        "sent": dict(clock.sent),
-        "received": dict(clock.received),
-        "bytes_sent": moved[0],
-        "bytes_received": moved[1],
-        "bytes_read": read,
-        "evaluations": evaluations,
-        "peak_memory": peak_memory(),
-    }
-
-
-def maximum_usage(ranks: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Return the maximum over ranks of each number in `resource_usage`; this is what a model records."""
-    first = ranks[0]
-    return {
-        name: {phase: max(usage[name].get(phase, 0) for usage in ranks) for rank in ranks for phase in rank[name]}
-        if isinstance(first[name], dict)
-        else max(usage[name] for usage in ranks)
-        for name in first
-    }
 
 
 def peak_memory() -> int:

@@ -33,11 +33,16 @@ class Option(NamedTuple):
     python: str
 
 
+def format_value(value: object) -> str:
+    """Return a user's value as Python writes it, and 1.0 where NumPy 2 writes np.float64(1.0), also in a list."""
+    return re.sub(r"\bnp\.\w+\(([^()]*)\)|\bnp\.(True|False)_\b", r"\1\2", repr(value))
+
+
 def option(name: str, value: Any = None, *, text: str | None = None) -> str:
     """Return an option by its name in Python, with a `value` as Python takes it, or `text` on a command line."""
     words = [f"--{COMMANDS.get(name, name).replace('_', '-')}"]
     words += [_in_command(value) if text is None else text] * (value is not None or text is not None)
-    shown = text if value is None else f"{value:g}" if isinstance(value, float) else repr(value)
+    shown = text if value is None else f"{value:g}" if isinstance(value, float) else format_value(value)
     return _marked(Option(" ".join(words), name if shown is None else f"{name}={shown}"))
 
 

@@ -18,7 +18,7 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NoReturn
 
-from distsms.base._version import __version__
+from distsms.base._version import full_version
 from distsms.base.errors import EXIT_USAGE
 from distsms.cli import config
 from distsms.cli.terminal import fold
@@ -38,6 +38,7 @@ COMMANDS = {
     "evaluate": "Evaluate models on labelled rows (ROCArea, PRBEP, contingency table and more, with intervals), and"
     " compare them.",
     "report": "Write a web page on a model: measures with intervals, curves, convergence, weights.",
+    "verify": "Check the J of a model on its training rows, and by a certificate its proved gap.",
     "predict": "Score rows with a model, in the order of the input.",
     "export": "Write a model as ONNX, as a model file of LIBLINEAR, or as CSV.",
     "info": "Show what a data set or a model contains, or list several models; without arguments, show versions of"
@@ -48,7 +49,7 @@ COMMANDS = {
 COMPARE_MOVED = "distsms compare has moved: in a clone of distsms, it is python -m scripts.compare DATA [options]"
 PETSC = "petsc"
 """The name of the words after -- in the file of --config."""
-OF_DATA_SETS = ("features", "path", "baseline")
+OF_DATA_SETS = ("features", "path")
 """The commands whose rows must be a data set."""
 LIKENESS = 0.7
 """An option is proposed for an unknown one if the two are at least so much alike, by `difflib`."""
@@ -109,10 +110,19 @@ class Parser(argparse.ArgumentParser):
         self.exit(EXIT_USAGE, fold(f"{self.prog}: error: {message}") + "\n")
 
 
+class _Version(argparse.Action):
+    """Prints the version. It is made when it is asked for, since asking a clone for its commit takes a process."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> NoReturn:
+        """Print the version, and end the program."""
+        print(f"distsms {full_version()}")
+        parser.exit()
+
+
 def make_parsers(names: Iterable[str] = COMMANDS) -> tuple[argparse.ArgumentParser, dict[str, argparse.ArgumentParser]]:
     """Return the parser of the whole command line, and the parsers of some commands by their names."""
     parser = Parser(prog="distsms", description=DESCRIPTION, epilog=EXAMPLE, formatter_class=HelpFormatter)
-    parser.add_argument("--version", action="version", version=f"distsms {__version__}")
+    parser.add_argument("--version", action=_Version, nargs=0, help="show the version and, if it is known, the commit")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND")
     parsers: dict[str, argparse.ArgumentParser] = {}
     for name in names:

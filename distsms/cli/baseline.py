@@ -8,14 +8,17 @@ from typing import TYPE_CHECKING
 
 from distsms.base.errors import EXIT_OK, EXIT_REQUEUE
 from distsms.base.measures import RANKING
-from distsms.cli import options
+from distsms.cli import options, train
 from distsms.cli.path import FoldsNarrator, add_grid, check_measure, flat, measure_of
 from distsms.cli.types import count, ranking_measure
 from distsms.optim.solvers.base import SOLVERS
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from distsms.cli.progress import Progress
     from distsms.parallel.communicator import Communicator
+    from distsms.shards.column_options import ColumnReport
     from distsms.shards.dataset import DataBlock
     from distsms.workflow.baseline import Baseline, BaselineObserver, FitProgress
     from distsms.workflow.baseline_plan import BaselinePlan
@@ -23,64 +26,43 @@ if TYPE_CHECKING:
 else:  # the workflow loads NumPy, which nothing may load before a command runs
     BaselineObserver = object
 
-USAGE = "DATA [options]"
+USAGE = "DATA|FILE... [options]"
 TREES = ("trees", "lightgbm")
 FEATURED = ("distsms-crosses", "logistic-crosses", "distsms-leaves", "logistic-leaves")
 METHODS = ("distsms", "logistic", "logistic-balanced", *FEATURED, "svm", "svm-balanced", *TREES)
 EPILOG = """\
 The methods are distsms itself, logistic regression and the LinearSVC of scikit-learn (classes as they are, and
-balanced), and gradient-boosted trees: those of XGBoost (trees) and of LightGBM (lightgbm). All of them are trained on
-the folds that `distsms path` makes with the same --folds, --folds-by and --seed. The linear methods try the same
-lambdas (scikit-learn's C is 1 / (lambda n)). The rows of each fold are scored by the model whose lambda is best on the
-other folds. Two methods are compared by their scores of the same rows.
+balanced), and the gradient-boosted trees of XGBoost (trees) and of LightGBM (lightgbm). They are trained on the folds
+that `distsms path` makes with the same --folds, --folds-by and --seed. The rows of each fold are scored by the model
+whose lambda is best on the other folds, and two methods are compared by their scores of the same rows. An interval says
+how the method would do if it were trained on new rows and tested on other new rows.
 
-The settings of the trees are searched for each fold, on its training rows alone. The option --tree-fits says how many
-settings are tried, the same number for both libraries. A setting consists of leaves, learning rate, minimum size of a
-leaf, regularization, and shares of columns and rows; the first setting has learning rate 0.1 and the library's
-defaults. Trees with each setting are trained on four fifths of the training rows, for at most 2000 rounds. The measure
-on the other fifth stops this training after 50 rounds without a better value, and judges the setting. The best setting
-is then fitted to all training rows. So each library takes --folds x (--tree-fits + 1) fits.
+The first answer takes about as long as some trainings. Each linear method tries its lambdas quickly on all folds, and
+others beyond an end where the best one is; for each fold, the two that are best on the other folds are then trained to
+the end. Trees get the usual settings, and no more than two folds if these settle the verdict. The last lines say how
+much was done, and what --thorough would add: all lambdas to the end; LightGBM; 20 settings of trees, searched on the
+training rows of each fold; and distsms and logistic regression on features that are made from these rows, which are
+bins with all their crosses (distsms-crosses, logistic-crosses) and the leaves of 100 random trees (distsms-leaves,
+logistic-leaves). The row "distsms, best features" takes the columns, the crosses or the leaves, as the other folds say.
 
-distsms and logistic regression are also trained on features of `distsms features`: on bins and all their crosses
-(distsms-crosses, logistic-crosses), and on the leaves of 100 random trees (distsms-leaves, logistic-leaves). For each
-fold, the features are made from its training rows. Crosses are left out where there are more than 32 attributes, and
-both where there are more than 500 columns, unless --methods names them. The row "distsms, best features" takes, for
-each fold, the columns, the crosses or the leaves that are best on the other folds; this is what trees are compared
-with, too. The seconds of a method are those of its features and of all its fits.
+A second table compares the methods by measures of the head of the ranking, for each of which all settings are chosen by
+this measure. --select adds another one, such as tpr@fpr=0.005 or recall@2%; give it to a finished folder, and no fit is
+repeated.
 
-An interval says how the method would do if it were trained on new rows and tested on other new rows. For this, the
-variance that comes from the test rows is enlarged by what other training rows would change (correction of Nadeau and
-Bengio). The table also compares distsms with the best of the other linear methods; which method that is, is chosen for
-each fold on the other folds. With fewer than 10 rows of a class there is no verdict.
-
-A second table compares the methods by measures of the head of the ranking, such as the TPR at FPR 1 %. For each of
-these measures, the settings of all methods are chosen by this measure. --select adds another one, such as
-tpr@fpr=0.005, recall@precision=0.8, pauc@0.01 or recall@2%; give it to a finished folder, and no fit is repeated.
-
-With --within-groups, distsms trains for GAUC, and the settings of all methods are chosen and judged by GAUC; the other
-methods train as always, since they have no measure within groups. There is no second table, because the measures of
-the head compare rows of different groups.
-
-distsms trains its own models and those of logistic regression itself, to the same proved gap. On large data, or with
---memory, the rows are distributed over the ranks for that, and rows that do not fit are read from the disk on each
-pass. On small data, the ranks share the fits; if scikit-learn is installed, its LogisticRegression then makes one of
-the fits again, and the results say whether both find the same minimum. Logistic regression has a constant feature of
-value 1, whose weight is regularized like any other. Its gap to prove is --epsilon times the loss of the best constant
-probability: a smaller one where positives are rare.
-
-The other methods need all rows in each process. If these do not fit, the methods are left out, unless --methods names
-them. They need scikit-learn, XGBoost and LightGBM (pip install 'distsms[baseline]'); a method whose library is missing
-is left out, too.
+distsms trains its own models and those of logistic regression itself, also where rows do not fit into memory. The other
+methods need all rows in each process. If these do not fit, or a library is missing (pip install 'distsms[baseline]'),
+they are left out, unless --methods names them.
 
 The folder of --output gets baseline.json and a folder `fits` with each fit and its scores. If you give the same
-command line again, it keeps the fits that are finished and makes the others. If you add lambdas or methods, only their
-fits are made.
+command line again, it keeps the fits that are finished and makes the others. If you add lambdas, methods or --thorough,
+only their fits are made.
 
 exit codes:
   0 the table is complete   1 error   2 usage
   75 stopped by a signal or --time-limit; give the same command line again to continue
 
 examples:
+  distsms baseline payments.csv --label isFraud --id payment --drop customer,day --output pays
   distsms baseline data/train --measure rocarea
   distsms path data/train --output path
   mpirun -n 4 distsms baseline data/train --path path --output beside-path
@@ -90,7 +72,13 @@ examples:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `distsms baseline`."""
-    parser.add_argument("data", metavar="DATA", help="A data set made by `distsms shard`.")
+    parser.add_argument(
+        "data",
+        nargs="+",
+        metavar="DATA|FILE",
+        help="A data set made by `distsms shard`; or files of a format that it reads, folders of tables, or patterns"
+        " such as 'day-*.csv'.",
+    )
     add_grid(parser, ranking_measure, (*RANKING, "pauc@BETA"))
     options.add_within_groups(parser)
     parser.add_argument(
@@ -104,7 +92,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         nargs="+",
         choices=METHODS,
         metavar="METHOD",
-        help=f"The methods to compare, of {', '.join(METHODS)} (default: all).",
+        help=f"The methods to compare, of {', '.join(METHODS)} (default: the linear ones on the columns and one library"
+        " of trees; with --thorough all).",
+    )
+    parser.add_argument(
+        "--thorough",
+        action="store_true",
+        help="Fit all lambdas to the end on all folds, and try all methods and 20 settings of trees, which may take a"
+        " hundred times as long. What is in the folder is kept.",
     )
     parser.add_argument(
         "--no-trees",
@@ -118,9 +113,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--tree-fits",
         type=count,
-        default=20,
         metavar="N",
-        help="How many settings of trees are tried for each fold (default: %(default)s).",
+        help="How many settings of trees are tried for each fold (default: 1, or 20 with --thorough).",
     )
     parser.add_argument(
         "--output", default="baseline", metavar="FOLDER", help="The folder for fits and table (default: %(default)s)."
@@ -131,6 +125,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     options.add_vectors(of_distsms)
     options.add_memory(of_distsms)
     options.add_stopping(parser, float("inf"))
+    files = parser.add_argument_group(
+        "files instead of a data set",
+        "The files become shards. All rows are used, since the folds hold out those that judge models. All of these"
+        " options except --shards are those of `distsms shard`.",
+    )
+    files.add_argument("--shards", metavar="FOLDER", help="Keep the shards in this folder, as on several hosts.")
+    train.add_reading(files)
     parser.set_defaults(check=_check)
     parser.add_argument("--quiet", action="store_true", help="Print nothing but errors.")
 
@@ -147,21 +148,23 @@ def run(args: argparse.Namespace, comm: Communicator) -> int:
     """Make the missing fits, and print the table. **Collective.**"""
     from distsms.workflow.baseline import compare_methods
 
-    narrator = BaselineNarrator(args, comm)
+    files, narrator = train.has_files(args, comm, train.READING), BaselineNarrator(args, comm)
     with args.signals as signals, ExitStack() as opened:
         opened.callback(narrator.close)
-        result = compare_methods(_request(args), comm, narrator, signals.wanted)
+        result = compare_methods(_request(args, files), comm, narrator, signals.wanted)
         narrator.conclude(result)
         return EXIT_REQUEUE if result.stopped else EXIT_OK
 
 
-def _request(args: argparse.Namespace) -> BaselineRequest:
-    """Return what the command line asks for."""
+def _request(args: argparse.Namespace, files: bool = False) -> BaselineRequest:
+    """Return what the command line asks for; `files` says whether the data are files."""
     from distsms.training.task import Distribution
     from distsms.workflow.requests import BaselineRequest
 
     return BaselineRequest.of(
         vars(args),
+        data=args.data if len(args.data) > 1 else args.data[0],
+        reading=train.reading_of(args) if files else {},
         measure=measure_of(args),
         lambdas=args.lambdas and flat(args.lambdas),
         trees=not args.no_trees,
@@ -178,22 +181,43 @@ class BaselineNarrator(FoldsNarrator, BaselineObserver):
         super().__init__(args, comm)
         self._of_fits: Progress | None = None
 
+    def surveyed(self, reports: Sequence[ColumnReport]) -> None:
+        from distsms.cli.columns import format_columns
+
+        self._features.close()
+        self._say(format_columns(reports))
+
+    def told(self, text: str) -> None:
+        self._features.close()
+        self._say(text)
+
+    def cautioned(self, warning: str) -> None:
+        self._say.warn(warning)
+
+    def converting(self, task: str, unit: str, done: float, of: float) -> None:
+        self._features(task, unit, done, of)
+
     def planned(self, plan: BaselinePlan) -> None:
         from distsms.workflow.competitors import METHODS
 
-        say, manifest, problem = self._say, plan.manifest, plan.problem
-        say(f"data      {self._args.data}: {manifest.n} rows, {manifest.p} columns, {manifest.n_pos} positive")
+        self._features.close()
+        say, manifest, problem, fits = self._say, plan.manifest, plan.problem, plan.all_fits
+        names = ", ".join(self._args.data)
+        say(f"data      {names}: {manifest.n} rows, {manifest.p} columns, {manifest.n_pos} positive")
         lambdas = ", ".join(f"{lam:g}" for lam in problem.lambdas)
         say(f"problem   {problem.measure}; {problem.folds} folds by {problem.folds_by}; lambda {lambdas}")
-        say(f"fits      {plan.total}; {plan.total - len(plan.missing)} of them are kept from an earlier start")
+        kept = sum(spec in plan.done for spec in fits)
+        say(f"fits      {'at most ' * plan.halves}{len(fits)}; {kept} of them are kept from an earlier start")
+        if plan.halves:
+            say("          those of lambdas that quick trials on the other folds leave; --thorough makes all of them")
         for each in plan.left_out:
             say(f"left out  {', '.join(each.methods)}: {each.why}")
         for name in [name for name in plan.methods if not METHODS[name].linear]:
-            tries = f"{self._args.tree_fits} settings tried for each fold, on its training rows"
+            tries = f"{plan.tree_fits} setting{'s' * (plan.tree_fits > 1)} tried for each fold, on its training rows"
             say(f"{name:9} {METHODS[name].about}: {tries}; then the best is fitted")
         for line in _costs(plan) if plan.alone else ():
             say(line)
-        say("rows      distributed over the ranks" if plan.distributes_rows else "")
+        say("" if plan.holds_rows and (plan.small or not plan.by_distsms) else "rows      distributed over the ranks")
 
     def loaded(self, block: DataBlock) -> None:
         for line in [*options.rows_held(block, self._comm, self._args.memory, False), ""]:
@@ -215,6 +239,7 @@ class BaselineNarrator(FoldsNarrator, BaselineObserver):
 
     def conclude(self, result: Baseline) -> None:
         """Print the tables and the sentences, or that the run was stopped."""
+        from distsms.cli.progress import usage_line
         from distsms.workflow import baseline_text
         from distsms.workflow.baseline import WARNING
         from distsms.workflow.baseline_fits import BaselineStore
@@ -233,7 +258,10 @@ class BaselineNarrator(FoldsNarrator, BaselineObserver):
         for sentence in result.sentences:
             is_warning = sentence.startswith(WARNING)
             say(f"warning   {sentence.removeprefix(WARNING)}" if is_warning else sentence)
-        say(f"\nThe results are in {store.identity}, and each fit is beside it in {store.parts}/")
+        if result.effort:
+            say(f"\n{baseline_text.describe_effort(result.effort, result.methods, result.select)}")
+        say(f"The results are in {store.identity}, and each fit is beside it in {store.parts}/")
+        say(usage_line(result.usage).removesuffix(" (--usage shows more)"))
 
     def close(self) -> None:
         """Print the warnings."""

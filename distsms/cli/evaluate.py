@@ -19,10 +19,11 @@ if TYPE_CHECKING:
 
 USAGE = "MODEL DATA|FILE [options]\n       distsms evaluate MODEL MODEL ... --test DATA|FILE [options]"
 EPILOG = """\
-All measures are exact over all rows of all ranks. ROCArea counts a pair of rows with equal scores as one half. PRBEP
-is the precision among the n+ rows with the highest scores, where n+ is the number of positive rows; where scores are
-equal, it is the expected value over random choices. A row is called positive if its score is at least the threshold
-that is stored with the model, or that of --threshold.
+All measures are exact over all rows of all ranks; from 17 million rows of each class on, ROCArea is within 5e-6 of the
+exact value. ROCArea counts a pair of rows with equal scores as one half. PRBEP is the precision among the n+ rows with
+the highest scores, where n+ is the number of positive rows; where scores are equal, it is the expected value over
+random choices. A row is called positive if its score is at least the threshold that is stored with the model, or that
+of --threshold.
 
 The head of the ranking is what counts where few rows can be looked at: the TPR at FPR 1 % (at most 1 % of the negatives
 are called positive), the recall at a precision, and the area under the ROC curve up to a false positive rate, divided

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import statistics
 import sys
+import threading
 import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, TextIO
@@ -17,26 +18,37 @@ from distsms.base.formatting import (
     format_table,
     terminal_width,
 )
-from distsms.base.usage import maximum_usage
 from distsms.cli.terminal import is_watched
 from distsms.optim.result import State
+from distsms.workflow.usage import maximum_usage
 
 if TYPE_CHECKING:
     from distsms.shards.manifest import Manifest
 
 
+PATIENCE = 30.0
+"""Seconds without an evaluation after which a run gives a sign of life."""
+
+
 class TrainingProgress:
     """Shows evaluations: in one line of a terminal (`live`), or in lines of a log, which become rarer. A log has the
-    first ten (only the first if `brief`), every tenth, every hundredth and so on, and one every ten seconds."""
+    first ten (only the first if `brief`), every tenth, every hundredth and so on, and one every ten seconds. Where one
+    step takes longer, such as the estimate of second derivatives, a thread gives a sign of life after `patience`
+    seconds, and then at intervals that double, up to five minutes."""
 
-    def __init__(self, stream: TextIO | None, live: bool = False, brief: bool = False) -> None:
+    def __init__(
+        self, stream: TextIO | None, live: bool = False, brief: bool = False, patience: float = PATIENCE
+    ) -> None:
         self._stream = stream
         self._live = live
         self._brief = brief
         self._last_time = 0.0
+        self._last: State | None = None
         self._pending: State | None = None
+        self._moved, self._ended, self._lock = threading.Event(), False, threading.Lock()
         if stream is not None:
             self._print(f"{'eval':>6} {'seconds':>9} {'best J':>14} {'lower bound':>14} {'gap':>10} {'nu':>9}\n")
+            threading.Thread(target=self._give_signs_of_life, args=(patience,), daemon=True).start()
 
     def __call__(self, state: State) -> None:
         """Show the state after an evaluation if a line is due; otherwise keep it, for `close` to show."""
@@ -45,13 +57,20 @@ class TrainingProgress:
         now = time.monotonic()
         step = 10 ** max(int(self._brief), int(math.log10(state.evaluation)))
         due = now - self._last_time > (0.1 if self._live else 10.0)
-        self._pending = state
+        self._last = self._pending = state
+        self._moved.set()
         if due or (not self._live and state.evaluation % step == 0):
             self._show(state)
             self._last_time = now
 
+    def stop(self) -> None:
+        """End the signs of life, also if the run fails."""
+        self._ended = True
+        self._moved.set()
+
     def close(self) -> None:
         """Show the last state, if it has not been shown, and end the line on a terminal."""
+        self.stop()
         if self._stream is not None and self._pending is not None:
             self._show(self._pending)
         if self._stream is not None and self._live:
@@ -65,7 +84,24 @@ class TrainingProgress:
         self._print(f"\r{line[: terminal_width() - 1]}" if self._live else f"{line}\n")
 
     def _print(self, text: str) -> None:
-        print(text, end="", file=self._stream, flush=True)
+        with self._lock:
+            print(text, end="", file=self._stream, flush=True)
+
+    def _give_signs_of_life(self, patience: float) -> None:
+        """Say how long nothing has happened, while the run goes on. In a thread of its own."""
+        wait, since = patience, time.monotonic()
+        while not self._ended:
+            if self._moved.wait(wait):
+                self._moved.clear()
+                wait, since = patience, time.monotonic()
+            elif not self._ended:
+                last, seconds = self._last, time.monotonic() - since
+                after = f"since evaluation {last.evaluation}" if last else "without an evaluation"
+                text = (
+                    f"{'...':>6} {(last.seconds if last else 0.0) + seconds:9.2f}   {format_duration(seconds)} {after}"
+                )
+                self._print(f"\r{text[: terminal_width() - 1]:<66}" if self._live else f"{text}\n")
+                wait = min(2 * wait, 300.0)
 
 
 class Progress:
@@ -134,7 +170,7 @@ FEW_RANKS = 6
 
 
 def usage_line(ranks: Sequence[dict[str, Any]]) -> str:
-    """Return a line with the seconds of all phases and the longest ones, and the peak memory."""
+    """Return a line with all that the user waited, the longest phases of it, and the peak memory."""
     whole = format_seconds(max(sum(usage["seconds"].values()) for usage in ranks))
     seconds = maximum_usage(ranks)["seconds"]
     longest = sorted(seconds, key=lambda name: -seconds[name])[:3]
@@ -145,7 +181,7 @@ def usage_line(ranks: Sequence[dict[str, Any]]) -> str:
 
 
 def usage_table(ranks: Sequence[dict[str, Any]]) -> str:
-    """Return a table of `resource_usage` by rank; of more than `FEW_RANKS`, the root, least, median and most."""
+    """Return a table of `usage_of_ranks` by rank; of more than `FEW_RANKS`, the root, least, median and most."""
     phases = list(dict.fromkeys(name for usage in ranks for name in usage["seconds"]))
     amounts = {"bytes_sent": "sent", "bytes_received": "received", "bytes_read": "read", "peak_memory": "peak memory"}
     rows = {f"{name} [s]": [usage["seconds"].get(name, 0.0) for usage in ranks] for name in phases}

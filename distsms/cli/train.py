@@ -14,6 +14,9 @@ from distsms.cli.types import duration, measure, not_negative, positive
 from distsms.optim.solvers.base import SOLVERS
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from typing import Any
+
     from distsms.parallel.communicator import Communicator
     from distsms.workflow.requests import TrainRequest
 
@@ -50,8 +53,11 @@ examples:
 COLUMNS = ["label", "positive", "id", "drop", "group", "time", "weight", "weight_file", "keep"]
 COLUMNS += ["categorical", "numeric", "date", "hash", "min_count", "decimal", "thousands", "separator", "missing"]
 COLUMNS += ["not_missing"]
-OF_SHARD = [*COLUMNS, *sequences.NAMES, "normalize", "split", "split_by", "seed", "zero_based"]
-"""The options of `distsms shard` that `distsms train` also has, for files, by their names in argparse's namespace."""
+READING = [*COLUMNS, *sequences.NAMES, "normalize", "zero_based"]
+"""The options of `distsms shard` on reading files, which `distsms baseline` has, too, by their names in argparse's
+namespace."""
+OF_SHARD = [*READING, "split", "split_by", "seed"]
+"""Those that `distsms train` has for files."""
 USUAL_SPLIT = (0.8, 0.2)
 
 
@@ -106,6 +112,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--trace",
         metavar="FILE",
         help="Write a JSON line after each evaluation, with J, lower_bound, gap, seconds and more.",
+    )
+    parser.add_argument(
+        "--certificate",
+        metavar="FILE",
+        help="Write a certificate, one number for each training row, from which `distsms verify` and programs of other"
+        " people derive the lower bound again.",
     )
     parser.add_argument(
         "--init",
@@ -180,7 +192,7 @@ def _add_file_options(parser: argparse.ArgumentParser) -> None:
     files = parser.add_argument_group(
         "files instead of a data set",
         "The files become shards. A fifth of the rows is held out as test rows unless --split or --test says otherwise."
-        " All of these options except --shards, --report and --no-report are those of `distsms shard`.",
+        " All of these options except --shards, --overwrite, --report and --no-report are those of `distsms shard`.",
     )
     files.add_argument(
         "--shards",
@@ -190,6 +202,9 @@ def _add_file_options(parser: argparse.ArgumentParser) -> None:
         " memory, and without --memory their entries are there from the beginning if they fit). Runs on several"
         " hosts, and runs with --checkpoint, need it.",
     )
+    files.add_argument(
+        "--overwrite", action="store_true", help="Replace the data sets that the folder of --shards has already."
+    )
     report = files.add_mutually_exclusive_group()
     report.add_argument(
         "--report",
@@ -197,9 +212,29 @@ def _add_file_options(parser: argparse.ArgumentParser) -> None:
         help="The report on the test rows (default: report.html beside model.h5, NAME.html beside NAME.h5).",
     )
     report.add_argument("--no-report", action="store_true", help="Write no report, which takes about a second.")
+    add_reading(files, OF_SHARD)
+
+
+def add_reading(group: argparse._ActionsContainer, names: Sequence[str] = READING) -> None:
+    """Add options of `distsms shard` to a command that takes files in place of a data set."""
     for action in _shard_parser()._actions:
-        if action.dest in OF_SHARD:
-            files._add_action(action)
+        if action.dest in names:
+            group._add_action(action)
+
+
+def has_files(args: argparse.Namespace, comm: Communicator, names: Sequence[str]) -> bool:
+    """Return whether the data are files. **Collective.** InputError if these options are given, and they are none."""
+    from distsms.workflow.tables import are_tables
+
+    files = are_tables(args.data, comm)
+    if not files:
+        _check_data_set(args, names)
+    return files
+
+
+def reading_of(args: argparse.Namespace) -> dict[str, Any]:
+    """Return how files are read, by the names of the arguments of `distsms.ingest.convert.convert`."""
+    return shard.reading_options(args) | {"normalize": args.normalize, "weight_file": args.weight_file}
 
 
 def _shard_parser() -> argparse.ArgumentParser:
@@ -208,14 +243,14 @@ def _shard_parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _check_data_set(args: argparse.Namespace) -> None:
+def _check_data_set(args: argparse.Namespace, names: Sequence[str]) -> None:
     """Raise InputError if options that are for files were given with a data set, or with nothing. On every rank."""
     from distsms.shards.manifest import MANIFEST
 
     usual = _shard_parser()
-    options = [name for name in OF_SHARD if getattr(args, name, None) != usual.get_default(name)]
-    options += [name for name in ("shards", "report") if getattr(args, name) is not None]
-    options += ["no_report"] if args.no_report else []
+    options = [name for name in names if getattr(args, name, None) != usual.get_default(name)]
+    options += [name for name in ("shards", "report") if getattr(args, name, None) is not None]
+    options += [name for name in ("no_report", "overwrite") if getattr(args, name, False)]
     if options and not os.path.exists(args.data[0]):
         raise InputError(f"{args.data[0]}: there is no such file or data set", everywhere=True)
     if options and not os.path.exists(os.path.join(args.data[0], MANIFEST)):
@@ -253,13 +288,10 @@ def _check(args: argparse.Namespace) -> str | None:
 def run(args: argparse.Namespace, comm: Communicator) -> int:
     """Load the rows, train the model, write it, and evaluate it. Collective."""
     from distsms.cli.train_text import TrainingNarrator
-    from distsms.workflow.tables import are_tables
     from distsms.workflow.train import train
 
-    files = are_tables(args.data, comm)
-    if not files:
-        _check_data_set(args)
-    elif args.survive:
+    files = has_files(args, comm, OF_SHARD)
+    if files and args.survive:
         raise InputError(
             "--survive is for data sets; make one from these files by `distsms shard`, and train on it", True
         )
@@ -274,7 +306,6 @@ def _request(args: argparse.Namespace, files: bool) -> TrainRequest:
     from distsms.workflow.requests import Split, TrainRequest
 
     shares = USUAL_SPLIT if files and args.split is None and args.test is None else args.split
-    reading = shard.reading_options(args) | {"normalize": args.normalize, "weight_file": args.weight_file}
     return TrainRequest.of(
         vars(args),
         measure=args.measure.within(args.within_groups),
@@ -285,6 +316,6 @@ def _request(args: argparse.Namespace, files: bool) -> TrainRequest:
         checkpoint_every=args.checkpoint_every if args.checkpoint else None,
         ignore_new=args.ignore_new_features,
         split=Split(shares, args.split_by, args.seed),
-        reading=reading if files else {},
+        reading=reading_of(args) if files else {},
         check=not args.no_check,
     )

@@ -32,8 +32,11 @@ from distsms.training.rows import Survived
 from distsms.training.task import TrainingTask
 from distsms.workflow.tables import DataSets
 from distsms.workflow.train import Trained, TrainObserver, why_lambda
-from distsms.workflow.trained_model import was_too_wide
+from distsms.workflow.trained_model import TrainedModel, was_too_wide
 from distsms.workflow.verdict import AreaOnTest
+
+SHORT = 0.1
+"""A certificate that falls short of the proved bound by more than this share of the gap to prove gets a warning."""
 
 if TYPE_CHECKING:
     from distsms.optim.result import Result, State
@@ -165,6 +168,7 @@ class TrainingNarrator(shard_text.ShardNarrator, TrainObserver):
         self._say("")
         stream = sys.stdout if self._comm.is_root and not self._args.quiet else None
         self._progress = progress.TrainingProgress(stream, is_watched(sys.stdout), self._brief)
+        self._closing.callback(self._progress.stop)
 
     def evaluated(self, state: State, w: Floats) -> None:
         self._progress(state)
@@ -185,6 +189,7 @@ class TrainingNarrator(shard_text.ShardNarrator, TrainObserver):
         self._args.written = self._args.output
         run = trained.run
         lines = describe_result(self._args, self._task, run.result)
+        lines += describe_certificate(self._args.certificate, run)
         lines += [f"  survived  {survived}" for survived in run.fit.rows.survived]
         measures = describe_measures(trained.model.info["training"])
         lines += [f"  training  {measures}   threshold {run.threshold:.6g}"]
@@ -203,7 +208,6 @@ class TrainingNarrator(shard_text.ShardNarrator, TrainObserver):
         args, run = self._args, trained.run
         for warning in run.warnings():
             self._say.warn(warning, "red" if run.vacuous else "yellow")
-        self._say(describe_usage(trained.usage, run.result.starts, run.fit.vectors, args.usage))
         self._say.close()
         if args.quiet and self._comm.is_root:
             status = run.result.status
@@ -215,6 +219,10 @@ class TrainingNarrator(shard_text.ShardNarrator, TrainObserver):
         report = self._comm.bcast(self._report)
         if report is not None and self._sets is not None and run.exit_code != EXIT_REQUEUE:
             write_report(args, self._sets, report, self._comm)
+
+    def took(self, trained: Trained) -> None:
+        run = trained.run
+        self._say(describe_usage(trained.usage, run.result.starts, run.fit.vectors, self._args.usage))
 
 
 def describe_result(args: argparse.Namespace, task: TrainingTask, result: Result) -> list[str]:
@@ -255,6 +263,24 @@ def describe_interval(result: Result, whole: bool) -> list[str]:
     ways = ", ".join(f"{count} {way}" for way, count in result.ways.items())
     J = f"the upper end of an interval of width {result.width:.2g}" if result.width else "exact"
     return [f"  bins      J is {J}; evaluations: {ways}"]
+
+
+def describe_certificate(path: str | None, run: TrainedModel) -> list[str]:
+    """Return lines on what a certificate proves by itself, and what it took."""
+    if path is None:
+        return []
+    if (certified := run.fit.certified) is None:
+        return [f"  proof     {path} was not written, since the run did not come to its end"]
+    bound = format_objective(certified["bound"])
+    took = f"{certified['points']} evaluation{'s' * (certified['points'] != 1)} again, {certified['seconds']:.2f} s"
+    lines = [f"  proof     {path}, which proves the lower bound {bound} by itself; {took}"]
+    lost, target = run.result.lower_bound - certified["bound"], run.task.settings.target(run.result.J)
+    if lost > SHORT * target:
+        lines.append(
+            f"warning   the certificate proves {lost:.2g} less than the run did, since single precision does not"
+            " suffice, or since not all points of the mixture fitted into --vector-memory"
+        )
+    return lines
 
 
 def describe_measures(measures: dict[str, float]) -> str:

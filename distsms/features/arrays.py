@@ -12,6 +12,7 @@ from scipy import sparse
 
 from distsms.base.errors import InputError
 from distsms.base.typing import Floats, Labels
+from distsms.base.wording import format_value
 from distsms.features.candidates import PRESETS, parse
 from distsms.features.feature_map import FeatureMap
 from distsms.features.fit import FeatureOptions, fit
@@ -50,17 +51,19 @@ class ArrayRows:
 def options(features: str | Mapping[str, Any]) -> FeatureOptions:
     """Return the options that a text of `candidates.parse` or a mapping stands for; bins unless only trees are."""
     if not isinstance(features, (str, Mapping)):
-        raise InputError(f"features={features!r}: needs one of {', '.join(map(repr, PRESETS))}, or a dict of options")
+        raise InputError(
+            f"features={format_value(features)}: needs one of {', '.join(map(repr, PRESETS))}, or a dict of options"
+        )
     try:
         named = parse(features).options if isinstance(features, str) else features
     except ValueError as error:
         text = str(error).replace("min-leaf", "min_leaf").replace("tree-rows", "tree_rows")
         raise InputError(f"features={text}, or a dict of options") from error
     if named is None:
-        raise InputError(f"features={features!r} makes no features")
+        raise InputError(f"features={format_value(features)} makes no features")
     options = {str(name).replace("-", "_"): value for name, value in named.items()}
     if len(options) < len(named):
-        raise InputError(f"features={features!r}: an option is there twice")
+        raise InputError(f"features={format_value(features)}: an option is there twice")
     if unknown := set(options) - set(FeatureOptions._fields):
         there = ", ".join(FeatureOptions._fields)
         raise InputError(f"features have no option {min(unknown)!r}; there are {there}")
@@ -68,7 +71,7 @@ def options(features: str | Mapping[str, Any]) -> FeatureOptions:
         kind, words = KINDS.get(name, (Integral, "a whole number"))
         absent = value is None and name in ("bins", "crosses", "attributes", "trees")
         if not absent and (not isinstance(value, kind) or (kind is Integral and isinstance(value, bool))):
-            raise InputError(f"features: {name} must be {words}, not {value!r}")
+            raise InputError(f"features: {name} must be {words}, not {format_value(value)}")
     if options.get("trees") is None and (of_trees := [name for name in OF_TREES if name in options]):
         raise InputError(f"features: {of_trees[0]} is about trees; say how many, such as trees=100")
     binned = options.get("trees") is None or any(

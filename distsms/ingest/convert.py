@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -83,7 +83,9 @@ def convert(
     file_names.require_common(files, comm)
     source = [{"name": Path(path).name, "bytes": size} for path, size in zip(inputs, sizes, strict=True)]
     n_shares = _n_shares(sum(sizes), comm.size, writing.n_shards)
-    reader = open_reader(inputs, replace(reading, n_shares=n_shares), comm)
+    folder = next(folder for folder in (directory.absolute(), *directory.absolute().parents) if folder.is_dir())
+    workspace = reading.workspace._replace(folder=folder, rows_stay=writing.in_memory)
+    reader = open_reader(inputs, replace(reading, n_shares=n_shares, workspace=workspace), comm)
     if reader.sequences is not None and like is not None and reading.encoding is None:
         raise InputError(f"{option('like', like)}: that data set has no sequences, as {inputs[0]} has", True)
     if reader.sequences is not None and (n_features is not None or writing.normalize not in (None, "none")):
@@ -248,33 +250,40 @@ class _Conversion:
         staged, store = list[staging.Staged](), None
         plain = writing.compression == "none" and writing.dtype in ("float32", "float64") and not self._coded()
         if writing.in_memory and plain and (comm.size == 1 or n_bytes >= FEW_BYTES):
-            n_reserved = entries_in_memory.room(n_bytes, len(comm.node_ranks()))
+            n_reserved = entries_in_memory.room(n_bytes, len(comm.node_ranks()), reader.kept_bytes)
             store = EntriesInMemory.reserve(n_reserved, writing.dtype)
         form = ShardForm(writing.dtype, writing.compression, self._coded(), writing.durable)
+        scratch = None if store is not None or self._coded() else EntriesInMemory.reserve(SHARD_BYTES, writing.dtype)
         empty = sparse.csr_matrix((1, 1))
         comm.root_first(lambda: duplicates.share_places(duplicates.hash_rows(empty)))  # compiles kernels
         with comm.fail_together():
             self.reading.meter.begin("writing the shards", [part for k in my_shares for part in shares[k]])
             for k in my_shares:
-                number = k
-                for blocks in batches(reader.read(shares[k]), SHARD_BYTES):
-                    for rows in blocks:
-                        highest.add(rows, shares[k])
-                        if writing.n_features is not None and rows.n_columns > writing.n_features:
-                            raise InputError(
-                                f"{', '.join(sorted({part.path for part in shares[k]}))}: uses column {rows.n_columns} "
-                                f"(counted from 1), but {option('n_features')} is {writing.n_features}"
-                            )
-                    block = staging.stage(blocks, self.directory, number, form, named=reader.has_ids, store=store)
+                for number, blocks in enumerate(batches(self._read(shares[k], highest), SHARD_BYTES)):
+                    numbered = k + number * len(shares)
+                    gathered, stays = (scratch, False) if store is None else (store, True)
+                    block = staging.stage(blocks, self.directory, numbered, form, reader.has_ids, gathered, stays)
                     staged.append(block)
                     if store is not None and block.shard.in_memory is None:  # there was no room
                         staged, store = [staging.write_out(block) for block in staged], None
-                    number += len(shares)
-                    del rows, blocks  # before the next ones are read
+                    elif scratch is not None:
+                        scratch.rewind()
         if not all(comm.allgather(store is not None)):
             with comm.fail_together():
                 staged, store = [staging.write_out(block) for block in staged], None
         return staged, store
+
+    def _read(self, share: list[Any], highest: HighestColumn) -> Iterator[RowBlock]:
+        """Yield the rows of a share, which are counted and checked. Local."""
+        n_features = self.writing.n_features
+        for rows in self.reader.read(share):
+            highest.add(rows, share)
+            if n_features is not None and rows.n_columns > n_features:
+                raise InputError(
+                    f"{', '.join(sorted({part.path for part in share}))}: uses column {rows.n_columns} "
+                    f"(counted from 1), but {option('n_features')} is {n_features}"
+                )
+            yield rows
 
     def _sizes(self, parts: Sequence[Sequence[staging.Staged]], places: Sequence[Path | str]) -> list[int]:
         """Return the number of rows of each part. Raises InputError, naming the part's place, if it has no row."""

@@ -15,7 +15,7 @@ from distsms.base.errors import InputError
 from distsms.base.files import temporary_folder
 from distsms.base.formatting import did_you_mean
 from distsms.base.output_file import naming_failures
-from distsms.base.wording import Message, in_python, marked, option
+from distsms.base.wording import Message, format_value, in_python, marked, option
 from distsms.ingest.options import ReadOptions
 from distsms.matrix.arrays import as_numbers
 from distsms.parallel.communicator import Communicator
@@ -124,7 +124,9 @@ def shares(split: Any) -> tuple[float, ...]:
     try:
         return tuple(map(float, split))
     except (TypeError, ValueError) as error:
-        raise InputError(f"split={split!r}: give the shares of both as {option('split', (0.8, 0.2))}", True) from error
+        raise InputError(
+            f"split={format_value(split)}: give the shares of both as {option('split', (0.8, 0.2))}", True
+        ) from error
 
 
 def conversion_options(
@@ -150,7 +152,12 @@ def conversion_options(
         if "spectra" in of_sequences:
             of_sequences["spectra"] = tuple(_span("spectra", region) for region in of_sequences["spectra"])
         options["sequences"] = SequenceOptions(**of_sequences)
-    allowed = {field.name for field in fields(ReadOptions)} | {"normalize", "n_shards", "dtype", "weight_file"}
+    allowed = {field.name for field in fields(ReadOptions) if field.compare} | {
+        "normalize",
+        "n_shards",
+        "dtype",
+        "weight_file",
+    }
     allowed |= {"n_features", "compression"} if function == "shard" else set()
     if wrong := set(options) - allowed:
         every = {
@@ -171,7 +178,9 @@ def _span(name: str, span: Any) -> tuple[int, int]:
     try:
         first, last = map(int, span.split(":") if isinstance(span, str) else span)
     except (TypeError, ValueError, AttributeError) as error:
-        raise InputError(f"train: {name}={span!r}: expected a pair of positions, such as (139, 279)") from error
+        raise InputError(
+            f"train: {name}={format_value(span)}: expected a pair of positions, such as (139, 279)"
+        ) from error
     return first, last
 
 

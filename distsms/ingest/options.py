@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from distsms.base import text_files
 from distsms.base.choices import check_fields
@@ -62,6 +62,14 @@ class Meter:
             self._observer.converting(self._task, self._unit, self._done * scale, self._of * scale)
 
 
+class Workspace(NamedTuple):
+    """What reading a table may take besides the rows."""
+
+    folder: Path | None = None  # where the survey may keep what it has parsed and has no room for in memory
+    rows_stay: bool = False  # whether the rows are to stay in memory
+    memory: float | None = None  # the bytes that each rank may take; None: as many as are available
+
+
 @dataclass(frozen=True)
 class ReadOptions:
     """How files are read. Names are those of columns, or of arrays in the same .npz file or in other .npy files."""
@@ -98,6 +106,7 @@ class ReadOptions:
     # Into how many shares text will be cut when its rows are read, 0 if that is not known. The survey of a table cuts
     # it in the same way, so that it need not be parsed twice.
     n_shares: int = 0
+    workspace: Workspace = field(default=Workspace(), compare=False)
     meter: Meter = field(default_factory=Meter, compare=False)  # is told what has been read
 
     def split_names(self, table_columns: Sequence[str]) -> ReadOptions:

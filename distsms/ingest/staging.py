@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -17,13 +17,13 @@ from distsms.matrix.code_maps import UNKNOWN
 from distsms.matrix.normalization import Entries
 from distsms.parallel.communicator import Communicator
 from distsms.shards import dataset, duplicates, row_metadata
-from distsms.shards.entries_in_memory import EntriesInMemory
+from distsms.shards.entries_in_memory import EntriesInMemory, ShardEntries
 from distsms.shards.groupby import group_statistics
 from distsms.shards.labels import to_signs
 from distsms.shards.row_metadata import RowMetadata
 from distsms.shards.rows import RowBlock, RowRange, concatenate, without_entries
 from distsms.shards.splits import Splitter
-from distsms.shards.writer import ShardForm
+from distsms.shards.writer import ShardForm, finite
 
 
 class Staged(NamedTuple):
@@ -42,31 +42,48 @@ class Staged(NamedTuple):
 
 
 def stage(
-    blocks: Sequence[RowBlock],
+    blocks: Iterable[RowBlock],
     directory: Path,
     number: int,
     form: ShardForm,
     named: bool,
-    store: EntriesInMemory | None = None,
+    store: EntriesInMemory | None,
+    in_memory: bool,
 ) -> Staged:
-    """Write the rows of consecutive blocks to a shard with this number, with their names if they are `named`. Local."""
-    rows = concatenate([without_entries(block) for block in blocks])
+    """Write the rows of consecutive blocks to a shard with this number, with their names if they are `named`. Local.
+    Entries are gathered in the store as far as it has room, and stay there if they are to be `in_memory`."""
+    parts, hashes, entries, pieces = list[RowBlock](), [np.empty(0, np.uint64)], list[ShardEntries](), list[Any]()
+    for block in blocks:
+        parts.append(without_entries(block))
+        if form.coded:
+            continue
+        X = _matrix(block)
+        hashes.append(duplicates.hash_rows(X, form.dtype))
+        values = finite(X.data, form.dtype, directory)
+        added = None if store is None or pieces else store.add(X, values)
+        if added is not None:
+            entries.append(added)
+            continue
+        pieces += [ShardEntries.joined(entries).matrix()] if entries else []
+        entries = []
+        pieces.append(X)
+    rows = concatenate(parts)
     values, label_codes = _numbered(rows.labels)
-    if form.coded:
-        X, codes = None, [np.empty((0, form.coded.n_codes), np.uint8) if rows.codes is None else rows.codes]
-        hashes, unknown = duplicates.hash_codes(codes), _unknown(codes[0])
-    else:
-        X, codes = [_matrix(block) for block in blocks], []
-        hashes = np.concatenate([duplicates.hash_rows(piece, form.dtype) for piece in X])
-        unknown = np.zeros(2, np.int64)
     ids = (rows.ids or []) if named else None
-    shard = dataset.stage_shard(directory, number, X, form, ids, rows.metadata, codes, store)
-    return Staged(shard, values, label_codes, hashes, rows.metadata, unknown)
+    if form.coded:
+        codes = [np.empty((0, form.coded.n_codes), np.uint8) if rows.codes is None else rows.codes]
+        shard = dataset.stage_shard(directory, number, None, form, ids, rows.metadata, codes)
+        return Staged(shard, values, label_codes, duplicates.hash_codes(codes), rows.metadata, _unknown(codes[0]))
+    X = ShardEntries.joined(entries) if entries else pieces
+    shard = dataset.stage_shard(directory, number, X, form, ids, rows.metadata, in_memory=in_memory and bool(entries))
+    return Staged(shard, values, label_codes, np.concatenate(hashes), rows.metadata, np.zeros(2, np.int64))
 
 
 def _matrix(block: RowBlock) -> sparse.csr_matrix:
     shape = len(block.labels), block.n_columns
-    return sparse.csr_matrix((block.data, block.indices, block.indptr), shape, copy=False)
+    X = sparse.csr_matrix((block.data, block.indices, block.indptr), shape, copy=False)
+    X.has_canonical_format = True
+    return X
 
 
 def write_out(staged: Staged) -> Staged:
@@ -85,7 +102,9 @@ def _stage_again(
     store: EntriesInMemory | None = None,
 ) -> dataset.StagedShard:
     """Write rows of a staged shard to another one, of the same kind and number, in a folder. Local."""
-    return dataset.stage_shard(folder, shard.number, rows.X, shard.form, rows.ids, metadata, rows.codes, store)
+    entries = None if store is None or rows.X is None else store.add(rows.X, rows.X.data)
+    X, in_memory = (rows.X, False) if entries is None else (entries, True)
+    return dataset.stage_shard(folder, shard.number, X, shard.form, rows.ids, metadata, rows.codes, in_memory)
 
 
 def _numbered(labels: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:

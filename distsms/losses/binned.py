@@ -47,6 +47,7 @@ SHARE = 1e-3
 """A width of more than this share of the gap to prove is too large."""
 LEAST = 1e-13  # no width is too large if it is smaller than this share of R + 1, which is what rounding may change
 DIVISIONS = 3  # so often the worst cells are divided
+COARSE = np.empty((2, 0), np.int64)  # in place of how coarse cells are divided: not at all
 ROUNDINGS = 2**20
 """At most so many additions of numbers of cells follow one another on the way to R, d and c."""
 FROM_CELLS, DIVIDED, SORTED, WIDE = "from cells", "from divided cells", "by sorting", "from cells too wide"
@@ -134,10 +135,9 @@ class BinnedLoss(Loss):
         weights = None if self.weights is None else none
         # Compile the kernels, or load them, before the first evaluation.
         kernel.extremes(none, self._kinds[:0])
-        for fine in (None, np.zeros((2, 1), np.int64)):
-            grid = Grid.over(0.0, 1.0, 1, 1, 1.0, 1.0)
-            self._count_rows(none, weights, grid, fine, np.zeros((2, 6), self._number))
-            self._look_up(none, weights, grid, fine, one, none)
+        grid = Grid.over(0.0, 1.0, 1, 1, 1.0, 1.0)
+        self._count_rows(none, weights, grid, COARSE, np.zeros((2, 6), self._number))
+        self._look_up(none, weights, grid, COARSE, one, none)
 
     @property
     def additions(self) -> float:
@@ -193,7 +193,7 @@ class BinnedLoss(Loss):
         if high < low:  # all t > nu
             low, high = high_q, low_neg
         grid = Grid.over(low, high, self._cells(high - low, nu), self._bits, high_neg, high_q)
-        fine, m = None, self.A_pos * self._of_neg
+        fine, m = COARSE, self.A_pos * self._of_neg
         # Places are rounded down to whole units; beyond the range, and in q = s - 1, scores are rounded to floats.
         rounding = grid.unit + 2 * EPS * max(abs(low), abs(high), 1.0)
         for division in range(DIVISIONS + 1):
@@ -207,7 +207,7 @@ class BinnedLoss(Loss):
             if finer is None:
                 break
             fine = finer
-        way = FROM_CELLS if fine is None else DIVIDED
+        way = FROM_CELLS if fine is COARSE else DIVIDED
         if width > enough or not math.isfinite(R):
             if is_sortable(self.n_pos, self.n_neg, self.n):
                 self.ways[SORTED] += 1
@@ -257,9 +257,9 @@ class BinnedLoss(Loss):
         cells = most if size * most <= length else max(length / size, FEWEST, 1.0)
         return min(2 ** math.ceil(math.log2(cells)), most)
 
-    def _count(self, scores: Floats, grid: Grid, fine: NDArray[np.int64] | None) -> Cells:
+    def _count(self, scores: Floats, grid: Grid, fine: NDArray[np.int64]) -> Cells:
         """Count the rows of all ranks. Collective: 32 bytes for each cell are summed."""
-        cells = grid.cells if fine is None else int(fine[0, -1]) + 1
+        cells = grid.cells if fine is COARSE else int(fine[0, -1]) + 1
         totals, beyond = np.zeros((2, 2 * cells), self._number), np.zeros(2)
         beyond[:] = self._count_rows(scores, self.weights, grid, fine, totals)
         counts, sums = self.comm.sum(totals.ravel()).reshape(2, -1)
@@ -273,7 +273,7 @@ class BinnedLoss(Loss):
 
         def edge(cell: int) -> float:
             """Return the place of the upper edge of a cell."""
-            if fine is None:
+            if fine is COARSE:
                 return min(cell * 2.0**grid.bits * grid.unit, length)
             coarse = int(np.searchsorted(fine[0], cell, "right")) - 1
             units = (coarse - 1.0) * 2.0**grid.bits + (cell + 1 - fine[0, coarse]) * 2.0 ** fine[1, coarse]
@@ -282,7 +282,7 @@ class BinnedLoss(Loss):
         return Cells(neg, pos, widths, edge, below, above)
 
     def _count_rows(
-        self, scores: Floats, weights: Floats | None, grid: Grid, fine: NDArray[np.int64] | None, totals: NDArray[Any]
+        self, scores: Floats, weights: Floats | None, grid: Grid, fine: NDArray[np.int64], totals: NDArray[Any]
     ) -> tuple[float, float]:
         where = grid.low, grid.high, grid.scale, grid.bits, grid.top, fine, np.empty((2, kernel.CHUNK), np.int64)
         kinds = self._kinds[: len(scores)]
@@ -301,7 +301,7 @@ class BinnedLoss(Loss):
         scores: Floats,
         weights: Floats | None,
         grid: Grid,
-        fine: NDArray[np.int64] | None,
+        fine: NDArray[np.int64],
         table: Floats,
         out: Floats,
     ) -> None:
@@ -309,12 +309,10 @@ class BinnedLoss(Loss):
         kinds = self._kinds[: len(scores)]
         kernel.look_up(scores, kinds, weights, grid.low, grid.scale, grid.bits, grid.top, fine, table, out)
 
-    def _divide(
-        self, grid: Grid, fine: NDArray[np.int64] | None, widths: Floats, enough: float
-    ) -> NDArray[np.int64] | None:
+    def _divide(self, grid: Grid, fine: NDArray[np.int64], widths: Floats, enough: float) -> NDArray[np.int64] | None:
         """Return a table (2, coarse cells) that divides the widest ones; None if that is of no use. Local."""
-        shift = np.full(grid.cells, grid.bits) if fine is None else fine[1]
-        of_coarse = widths if fine is None else np.add.reduceat(widths, fine[0])
+        shift = np.full(grid.cells, grid.bits) if fine is COARSE else fine[1]
+        of_coarse = widths if fine is COARSE else np.add.reduceat(widths, fine[0])
         order = np.argsort(-of_coarse, kind="stable")
         rest = np.cumsum(of_coarse[order][::-1])[::-1]
         worst = order[: np.count_nonzero(rest > enough)]

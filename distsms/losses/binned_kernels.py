@@ -2,8 +2,8 @@
 
     z = (x - low) scale + 2^bits,  cut off below 0 and above `top`;   coarse cell  z >> bits,  offset  z mod 2^bits
 
-With `fine`, coarse cell k is divided into cells of 2^shift[k] units, the first of which has the number first[k]. kinds
-(n_local,) int8 is 1 for a positive row, -1 for a negative one, and 0 for one that is left out.
+With `fine`, unless it is empty, coarse cell k is divided into cells of 2^shift[k] units, the first of which has the
+number first[k]. kinds (n_local,) int8 is 1 for a positive row, -1 for a negative one, and 0 for one that is left out.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def _find(scores, kinds, start, n, low, scale, bits, top, fine, places, offsets)
         kind = kinds[start + i]
         z = _units(scores[start + i], kind, low, scale, bits, top)
         cell, offset = z >> bits, z & mask
-        if fine is not None:
+        if fine.shape[1] > 0:
             shift = fine[1, np.uint64(cell)]
             cell = fine[0, np.uint64(cell)] + (offset >> shift)
             offset &= (1 << shift) - 1
@@ -117,7 +117,7 @@ def look_up(scores, kinds, weights, low, scale, bits, top, fine, table, out):  #
         kind = kinds[i]
         z = _units(scores[i], kind, low, scale, bits, top)
         cell = z >> bits
-        if fine is not None:
+        if fine.shape[1] > 0:
             cell = fine[0, np.uint64(cell)] + ((z & mask) >> fine[1, np.uint64(cell)])
         out[i] = table[np.uint64(2 * cell + (kind > 0))] * abs(kind) * weight_of(weights, i)
 
@@ -132,7 +132,7 @@ def summarize(counts, sums, bits, unit, ends, fine, weight, mean, cell, widths):
     last = len(widths) - 1
     for k in range(last + 1):
         units, edge = 2.0**bits, (k - 1.0) * 2.0**bits
-        if fine is not None:
+        if fine.shape[1] > 0:
             while coarse + 1 < fine.shape[1] and fine[0, coarse + 1] <= k:
                 coarse += 1
             units = 2.0 ** fine[1, coarse]

@@ -36,11 +36,11 @@ class FBeta(GatheringLoss):
     nonnegative = True
 
     def __init__(self, labels: NDArray[np.int8], weights: Floats | None, comm: Communicator, beta: float) -> None:
-        self._beta, self._beta2 = beta, beta * beta
+        self._beta, self.beta2 = beta, beta * beta
         super().__init__(labels, weights, comm)
         self.calls_positive = None
         if comm.is_root:  # compile the kernel, or load it, before the first evaluation
-            worst_table(np.zeros(1), np.zeros(1), self._beta2)
+            worst_table(np.zeros(1), np.zeros(1), self.beta2)
 
     @property
     def name_of_measure(self) -> str:
@@ -55,7 +55,7 @@ class FBeta(GatheringLoss):
         assert nu == 0, "there is no smoothing"
         scale = 2.0 / self.n
         low, high = np.argsort(positive), np.argsort(-negative)
-        R, d, b, c = worst_table(scale * positive[low], scale * negative[high], self._beta2)
+        R, d, b, c = worst_table(scale * positive[low], scale * negative[high], self.beta2)
         coef_pos, coef_neg = np.zeros(self.n_pos), np.zeros(self.n_neg)
         coef_pos[low[:b]], coef_neg[high[:c]] = -scale, scale
         return Solution(R, R, d, coef_pos, coef_neg)

@@ -76,9 +76,8 @@ class SortedClass:
         if slices <= HELD or len(rows) < self._d or self._is_in_few_places(scores, rows, sign, offset):
             slices = 1
         buffers = Buffers.allocate(rows, slices, weights is not None)
-        added = kernel.add_points(
-            scores, rows, weights, sign, offset, self._nu, self._m, self._table, factor, out, buffers
-        )
+        add = kernel.add_points if slices == 1 else kernel.add_by_slices
+        added = add(scores, rows, weights, sign, offset, self._nu, self._m, self._table, factor, out, buffers)
         self.sums = PairSums._make(old + new for old, new in zip(self.sums, added, strict=True))
 
     def _is_in_few_places(self, scores: Floats, rows: NDArray[Any], sign: float, offset: float) -> bool:

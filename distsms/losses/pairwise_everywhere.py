@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from distsms.base.typing import Floats
 from distsms.losses.pairwise import PairSums, SortedClass
-from distsms.losses.sorting import radix_sort, sort_with_rows
+from distsms.losses.sorting import LEAST, radix_sort, sort_with_rows
 from distsms.parallel.communicator import Communicator
 
 
@@ -27,7 +27,8 @@ class WholeClass:
     ) -> None:
         self._weights, self.comm = weights, comm
         self.take(rows, comm.allgather(len(rows)))
-        radix_sort(np.empty(0), rows[:0])  # compile it, or load it, before the first evaluation
+        if max(self._counts) > LEAST:
+            radix_sort(np.empty(0), rows[:0])  # compile it, or load it, before the first evaluation
         count = sum(count - 1 for count in self._counts)
         self._table: SortedClass = other._table if other else SortedClass(count, weights is not None)
 

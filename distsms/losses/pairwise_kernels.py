@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from distsms.base.jit import njit, weight_of
+from distsms.base.jit import UNCOUNTED, njit, weight_of
 from distsms.base.typing import Floats
 
 TINY = 5e-324
@@ -86,7 +86,7 @@ class Buffers(NamedTuple):
         return Buffers(np.empty(n), weights, np.empty(CHUNK + 1, rows.dtype), np.empty(batch, np.uint16), ends)
 
 
-@njit(error_model="numpy")  # nothing is divided by zero, so Numba need not test for it
+@njit(error_model="numpy", **UNCOUNTED)  # nothing is divided by zero, so Numba need not test for it
 def tabulate(q: Floats, weights: Floats | None, nu: float, table: Table) -> tuple[int, int]:
     """Fill the table for sorted q and no points so far; return d and the number of edges."""
     value, end, weight, smooth = table.value, table.end, table.gamma, nu > 0.0
@@ -171,11 +171,9 @@ def _bucket(x: float, m: int, below: float, above: float) -> int:
     return int(x if x < top else top)
 
 
-@njit(error_model="numpy")
+@njit(error_model="numpy", **UNCOUNTED)
 def add_points(scores, rows, weights, sign, offset, nu, m, table, factor, out, buffers):  # type: ignore[no-untyped-def]
     """Add points to the table; return the sums over all pairs of max(0, t), of its Huber hinge, and of beta."""
-    if len(buffers.slice_of) > 0:
-        return _add_by_slices(scores, rows, weights, sign, offset, nu, m, table, factor, out, buffers)
     lowest, hinge_sum, huber_sum, beta_sum = table.edges[0, START], 0.0, 0.0, 0.0
     points, point_weights, places = buffers.points, buffers.weights, buffers.rows
     for begin in range(0, len(rows), CHUNK):
@@ -196,8 +194,8 @@ def add_points(scores, rows, weights, sign, offset, nu, m, table, factor, out, b
     return hinge_sum, huber_sum, beta_sum
 
 
-@njit(error_model="numpy")
-def _add_by_slices(scores, rows, weights, sign, offset, nu, m, table, factor, out, buffers):  # type: ignore[no-untyped-def]
+@njit(error_model="numpy", **UNCOUNTED)
+def add_by_slices(scores, rows, weights, sign, offset, nu, m, table, factor, out, buffers):  # type: ignore[no-untyped-def]
     """Do what `add_points` does for a table larger than the caches: points are brought together by slices of it."""
     grid, lowest, hinge_sum, huber_sum, beta_sum = table.grid, table.edges[0, START], 0.0, 0.0, 0.0
     base, below, above = grid[0], grid[1], grid[2]
@@ -233,7 +231,7 @@ def _add_by_slices(scores, rows, weights, sign, offset, nu, m, table, factor, ou
     return hinge_sum, huber_sum, beta_sum
 
 
-@njit(error_model="numpy")
+@njit(error_model="numpy", **UNCOUNTED)
 def _pair(points, weights, nu, m, table, factor):  # type: ignore[no-untyped-def]
     """Add points, each above the lowest q, and replace each by factor gamma_b (and its weight)."""
     edges, first, grid = table.edges, table.first, table.grid
@@ -268,7 +266,7 @@ def _pair(points, weights, nu, m, table, factor):  # type: ignore[no-untyped-def
     return hinge_sum, huber_sum, beta_sum
 
 
-@njit(error_model="numpy")
+@njit(error_model="numpy", **UNCOUNTED)
 def walk(nu: float, d: int, table: Table) -> None:
     """Compute gamma of each value, from the highest to the lowest, as `distsms.losses.gather.pair_sums`."""
     full = inside = t_sum = 0.0
@@ -294,7 +292,7 @@ def walk(nu: float, d: int, table: Table) -> None:
         gamma[i] = full + (t_sum / nu if inside > 0 else 0.0)
 
 
-@njit(error_model="numpy")
+@njit(error_model="numpy", **UNCOUNTED)
 def _sum_by_values(d: int, table: Table) -> None:
     """Add up the points of edges by the values of their windows (see ENTER), in place of what the edges had."""
     value, edges, is_value = table.value, table.edges, table.is_value
@@ -314,7 +312,7 @@ def _sum_by_values(d: int, table: Table) -> None:
         edges[max(j - 1, 0), PASS] = passed
 
 
-@njit()
+@njit(**UNCOUNTED)
 def write_gamma(value, gamma, q, rows, factor, weights, out):  # type: ignore[no-untyped-def]
     """See `pairwise.SortedClass.write_gamma`."""
     i = 0
@@ -324,7 +322,7 @@ def write_gamma(value, gamma, q, rows, factor, weights, out):  # type: ignore[no
         out[rows[j]] = factor * weight_of(weights, rows[j]) * gamma[i]
 
 
-@njit()
+@njit(**UNCOUNTED)
 def divide(scores, rows, sign, offset, cut, below, above):  # type: ignore[no-untyped-def]
     """List the rows with offset + sign score <= cut in `below`, the others in `above`; return both lengths, the second
     at most that of `above`. Rows are written to both without a branch, so each list needs one more place.

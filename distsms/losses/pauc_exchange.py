@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from distsms.base.jit import njit, weight_of
 from distsms.base.typing import Floats
-from distsms.losses.base import Cost, LossValue
+from distsms.losses.base import Cost, LossValue, ramp
 from distsms.losses.newton import Piece, rising_root
 from distsms.losses.pairwise_everywhere import WholeClass
 from distsms.losses.pauc import PaucRisk, tie_share
@@ -89,6 +89,16 @@ class PaucExchange(PaucRisk):
         return LossValue(
             R / self.A_pos / self.K, (R_mu if nu > 0 else R) / self.A_pos / self.K, factor * d, coefficients
         )
+
+    def alphas(self, scores: Floats, nu: float) -> Floats:
+        """Return the share to which each local negative row counts in an evaluation, (n_local,); 0 for the others.
+        **Collective.**
+        """
+        scores, alpha = np.ascontiguousarray(scores, np.float64), np.zeros(len(scores))
+        head = self._head(scores, self._search.find(scores, 0.0), nu)
+        for rows, at_zero in ((head.above, 1.0), (head.between, head.share)):
+            alpha[rows] = ramp((scores[rows] - head.x0) - head.delta, nu) if nu > 0 else at_zero
+        return alpha / max(1.0, head.alpha / self.K)
 
     def _head(self, scores: Floats, x0: float, nu: float) -> Head:
         """Find delta, on the rows that may count. Collective."""

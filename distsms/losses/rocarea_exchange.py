@@ -42,11 +42,12 @@ class RocAreaExchange(RocAreaRisk):
         self._smaller, self._left_out = np.flatnonzero(smaller), np.flatnonzero(~(smaller | larger))
         self._larger = np.flatnonzero(larger).astype(np.uint32 if len(labels) < 2**32 else np.uint64)
         self._sign, self._offset = (1.0, 0.0) if positives_fewer else (-1.0, 1.0)  # b = offset + sign s
-        none = self._larger[:0]
         self._whole = WholeClass(self._smaller, self.weights, comm)
-        self._low = WholeClass(none, self.weights, comm, self._whole)
-        self._high = WholeClass(none, self.weights, comm)
-        divide(np.zeros(0), none, 1.0, 0.0, 0.0, *(np.empty(1, none.dtype) for _ in range(2)))  # compile, or load
+        if min(self.n_pos, self.n_neg) > FEW:
+            none, out = self._larger[:0], np.empty(1, self._larger.dtype)
+            self._low = WholeClass(none, self.weights, comm, self._whole)
+            self._high = WholeClass(none, self.weights, comm)
+            divide(np.zeros(0), none, 1.0, 0.0, 0.0, out, out)  # compile it, or load it
 
     @classmethod
     def cost(cls, n_pos: int, n_neg: int, size: int) -> Cost:

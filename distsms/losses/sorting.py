@@ -13,11 +13,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from distsms.base.jit import njit
+from distsms.base.jit import UNCOUNTED, njit
 from distsms.base.typing import Floats
 
-LEAST, APART, FALLS = 2**11, 32, 0.25
-"""Radix sort is faster from about LEAST numbers on, if a share FALLS of them are below the one APART places before."""
+LEAST, APART, FALLS = 2**13, 32, 0.25
+"""Radix sort is worth compiling from about LEAST numbers on, if a share FALLS is below the one APART places before."""
 DIGITS, DIGIT, LAST = 4, np.uint64(8), np.uint64(255)
 """The digits of a number, the bits of a digit, and the largest digit."""
 MOVES = 4  # numbers are moved one by one at most so many times for each of them
@@ -43,13 +43,12 @@ def radix_sort(values: Floats, rows: NDArray[Any]) -> tuple[Floats, NDArray[Any]
     with np.errstate(over="ignore"):
         bits = values.astype(np.float32).view(np.uint32)
     counts, keys, others = np.zeros((DIGITS, int(LAST) + 1), np.int64), *np.empty((2, len(values)), np.uint64)
-    ordered, ordered_rows = np.empty_like(values), np.empty_like(rows)
-    sorted_ = _radix_sort(bits, values, rows, counts, keys, others, ordered, ordered_rows)
-    return (ordered, ordered_rows) if sorted_ else None
+    ordered, order = np.empty_like(values), np.empty(len(values), np.uint32)
+    return (ordered, rows[order]) if _radix_sort(bits, values, counts, keys, others, ordered, order) else None
 
 
-@njit()
-def _radix_sort(bits, values, rows, counts, keys, others, ordered, ordered_rows):  # type: ignore[no-untyped-def]
+@njit(**UNCOUNTED)
+def _radix_sort(bits, values, counts, keys, others, ordered, order):  # type: ignore[no-untyped-def]
     for i in range(len(bits)):
         key = np.uint64(~bits[i] if bits[i] & SIGN else bits[i] | SIGN)
         keys[i] = key << HALF | np.uint64(i)
@@ -68,10 +67,10 @@ def _radix_sort(bits, values, rows, counts, keys, others, ordered, ordered_rows)
     left = MOVES * len(keys)
     for i in range(len(keys)):
         at = keys[i] & np.uint64(2**32 - 1)
-        value, row, j = values[at], rows[at], i
+        value, j = values[at], i
         while j > 0 and ordered[j - 1] > value and left > 0:
-            ordered[j], ordered_rows[j] = ordered[j - 1], ordered_rows[j - 1]
+            ordered[j], order[j] = ordered[j - 1], order[j - 1]
             j -= 1
             left -= 1
-        ordered[j], ordered_rows[j] = value, row
+        ordered[j], order[j] = value, at
     return left > 0 or len(keys) == 0

@@ -46,7 +46,7 @@ class RocAreaWithinGroups(RocAreaRisk):
         groups: NDArray[np.uint64],
     ) -> None:
         super().__init__(labels, weights, comm)
-        self._groups = whole = WholeGroups(groups, self.positive, self.negative, self.weights, comm)
+        self.groups = whole = WholeGroups(groups, self.positive, self.negative, self.weights, comm)
         if not whole.count:
             raise InputError(
                 "no group has both positive and negative rows, so no two rows can be compared within a group. Is the "
@@ -62,8 +62,8 @@ class RocAreaWithinGroups(RocAreaRisk):
                 "vanish in float64: give weights that are closer to each other",
                 everywhere=True,
             )
-        self._scale = 1.0 / (whole.count * pairs) if alike else np.full(len(pairs), 1.0 / whole.pairs)
-        self._large = [
+        self.scale = 1.0 / (whole.count * pairs) if alike else np.full(len(pairs), 1.0 / whole.pairs)
+        self.large = [
             (
                 group.rows,
                 1.0 / whole.count if alike else group.positive * group.negative / whole.pairs,
@@ -71,14 +71,14 @@ class RocAreaWithinGroups(RocAreaRisk):
             )
             for group in whole.large
         ]
-        self._only: RocAreaRisk | None = None
+        self.only: RocAreaRisk | None = None
         if whole.count == 1 and whole.large:  # then no score has to be copied
             kept = np.zeros(len(labels))
             kept[whole.large[0].rows] = 1.0 if self.weights is None else self.weights[whole.large[0].rows]
-            self._only, self._large = self._of_all_ranks(labels, kept), []
+            self.only, self.large = self._of_all_ranks(labels, kept), []
         one, ends = np.zeros(1), np.array([0, 0, 0])  # compile the kernel, or load it
         weights_of_one = None if self.weights is None else one
-        _add_groups(one, self._groups.rows[:0], ends, one, weights_of_one, 1.0, np.empty(1))
+        _add_groups(one, self.groups.rows[:0], ends, one, weights_of_one, 1.0, np.empty(1))
 
     def _of_all_ranks(self, labels: NDArray[np.int8], weights: Floats | None) -> RocAreaRisk:
         """Return the risk of a large group. **Collective.**"""
@@ -96,16 +96,16 @@ class RocAreaWithinGroups(RocAreaRisk):
 
     def evaluate(self, scores: Floats, nu: float) -> LossValue:
         """See `Loss.evaluate`. **Collective.**"""
-        if self._only is not None:
-            return self._only.evaluate(scores, nu)
-        groups, sums, large, width = self._groups, np.full(3, np.nan), np.zeros(3), 0.0
+        if self.only is not None:
+            return self.only.evaluate(scores, nu)
+        groups, sums, large, width = self.groups, np.full(3, np.nan), np.zeros(3), 0.0
         finite = bool(np.isfinite(scores).all())
         extended = np.zeros(groups.extended)
         of_groups = groups.extend(scores)
         if finite:
-            sums[:] = _add_groups(of_groups, groups.rows, groups.edges, self._scale, groups.weights, nu, extended)
+            sums[:] = _add_groups(of_groups, groups.rows, groups.edges, self.scale, groups.weights, nu, extended)
         coefficients = groups.bring_back(extended)
-        for rows, omega, loss in self._large:
+        for rows, omega, loss in self.large:
             value = loss.evaluate(scores[rows], nu)
             large += omega * np.array(value[:3])
             width += omega * value.width

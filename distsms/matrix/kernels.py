@@ -22,7 +22,6 @@ from distsms.matrix.blocks import Part
 
 Array = NDArray[Any]
 Values = Array | None
-Order = Array | None
 
 AHEAD = np.uint64(256)  # how many entries ahead to prefetch columns and values
 NEXT = np.uint64(128)  # how many entries ahead to prefetch what a column names; fewer, since its column must be there
@@ -36,8 +35,8 @@ class Runs(NamedTuple):
 
     lengths: Array  # (runs,) unsigned: the length of the rows of each run
     counts: Array  # (runs,) uint8: the number of rows of each run, minus 1
-    # (n_local,) uint8: for each stored row, its original place in its block; None if the rows have not been reordered
-    order: Order
+    # (n_local,) uint8: for each stored row, its original place in its block; empty if the rows have not been reordered
+    order: Array
     block: int  # rows of a block, a power of 2
 
 
@@ -88,11 +87,9 @@ def _foresee(vector, columns, k, reach, count):  # type: ignore[no-untyped-def]
 
 
 @njit()
-def _place(order: Order, block: int, q: Any) -> Any:
+def _place(order: Array, block: int, q: Any) -> Any:
     """Return the original index of the row that is stored at place q."""
-    if order is None:
-        return q
-    return (q & -block) + order[q]
+    return (q & -block) + order[q] if len(order) else q
 
 
 @njit()

@@ -11,8 +11,10 @@ import numpy as np
 import scipy
 from numpy.typing import NDArray
 
+from distsms.base.jit import is_compiled
 from distsms.base.typing import Floats
 from distsms.matrix import kernels as kernel
+from distsms.matrix import plain
 from distsms.matrix.base import ColumnStatistics, RowEntries
 from distsms.matrix.blocks import Entries, EntrySource, LocalRows, Part, thread_count
 from distsms.matrix.moments import Moments
@@ -25,6 +27,8 @@ nonzero if at most one in _FEW is. About _SAMPLE coefficients are examined.
 """
 _SORTED = 2**10
 """Number of blocks that are sorted at a time."""
+SMALL, SOON = 2**19, 2**24
+"""Up to so many entries, NumPy computes until products have taken so many, unless the kernels are compiled already."""
 
 
 def index_dtype(nnz: int, p: int) -> Any:
@@ -72,10 +76,14 @@ class SparseRows(LocalRows):
         if values is not None:
             values = np.ascontiguousarray(values, None if values.dtype == np.float32 else np.float64)
         block = _block(self._nnz, len(lengths))
-        order, lengths = _by_length(lengths, block) if sort else (None, lengths)
+        order, lengths = _by_length(lengths, block) if sort else (np.empty(0, np.uint8), lengths)
         starts = _starts_of_runs(lengths, block)
         counts = (np.diff(starts, append=len(lengths)) - 1).astype(np.uint8)
         self._runs = kernel.Runs(lengths[starts], counts, order, block)
+        of_dot = indices, values, self._runs, Part(0, 0), np.empty(0), np.empty(0)
+        by_numpy = self._nnz <= SMALL and not is_compiled(kernel.dot_rows, of_dot)
+        self._loops: Any = plain if by_numpy else kernel
+        self._multiplied = 0
         threads = threads or thread_count()
         parts = _parts(lengths, starts, self._nnz, block, threads)
         super().__init__((len(lengths), p), parts, threads, (indices, values), source)
@@ -100,19 +108,19 @@ class SparseRows(LocalRows):
 
     @property
     def nbytes(self) -> int:
-        return super().nbytes + sum(array.nbytes for array in self._runs[:3] if array is not None)
+        return super().nbytes + sum(array.nbytes for array in self._runs[:3])
 
     def arrange(self, part: Part, stored: NDArray[Any], values: NDArray[Any] | None, *into: Any) -> None:
         """Copy a part's columns and values from the rows' original order to start..stop - 1 of the arrays `into`."""
         begin = np.empty(self._runs.block, np.uint64)
         columns, arranged = (None if array is None else array[part.start : part.stop] for array in into)
-        kernel.arrange_rows(stored, values, self._runs, part, begin, columns, arranged)
+        self._loops.arrange_rows(stored, values, self._runs, part, begin, columns, arranged)
 
     def take(self, rows: NDArray[np.bool_]) -> SparseRows:
         # 1) The length and the original index of each row, in the order in which they are stored.
         lengths, counts, order, block = self._runs
         place = np.arange(self.shape[0])
-        place = place if order is None else (place & -block) + order
+        place = (place & -block) + order if len(order) else place
         lengths = np.repeat(lengths, counts.astype(np.intp) + 1)
         # 2) The entries of the marked rows, part by part; then the rows in their original order.
         taken, columns, values = rows[place], [np.empty(0, int)], [np.empty(0, np.float32)]
@@ -135,22 +143,25 @@ class SparseRows(LocalRows):
             places = np.full(n, -1, np.int32)
             places[rows] = np.arange(len(rows))
         edges = np.zeros((2, n if rows is None else len(rows)), np.int64)
-        kernel.find_rows(self._runs, n, places, edges[0], edges[1])
+        self._loops.find_rows(self._runs, n, places, edges[0], edges[1])
         (columns, values), shifts = self._in_memory(rows)
         edges += shifts
         return RowEntries(columns, values, edges[0], edges[1], *self._factors_or_none(rows))
 
     def _dot(self, part: Part, entries: Entries, w: Floats, out: Floats) -> None:
-        kernel.dot_rows(*entries, self._runs, part, w, out)
+        self._multiplied += part.stop - part.start
+        if self._multiplied > SOON:
+            self._loops = kernel
+        self._loops.dot_rows(*entries, self._runs, part, w, out)
 
     def _add(self, part: Part, entries: Entries, c: Floats, out: Floats) -> None:
-        kernel.add_rows(*entries, self._runs, part, self._skips(c), c, out)
+        self._loops.add_rows(*entries, self._runs, part, self._skips(c), c, out)
 
     def _largest(self, part: Part, entries: Entries, w: Floats) -> float:
-        return kernel.largest_row(*entries, self._runs, part, w, self.row_factors)
+        return float(self._loops.largest_row(*entries, self._runs, part, w, self.row_factors))
 
     def _describe(self, part: Part, entries: Entries, statistics: ColumnStatistics) -> None:
-        kernel.describe_columns(*entries, self._runs, part, self.row_factors, statistics)
+        self._loops.describe_columns(*entries, self._runs, part, self.row_factors, statistics)
 
     def _described(self) -> ColumnStatistics:
         statistics = super()._described()
@@ -160,7 +171,7 @@ class SparseRows(LocalRows):
         return statistics
 
     def _length(self, part: Part, entries: Entries, out: Floats) -> None:
-        kernel.row_lengths(*entries, self._runs, part, out)
+        self._loops.row_lengths(*entries, self._runs, part, out)
 
     def _gather(
         self, part: Part, entries: Entries, group: NDArray[np.int16], weights: Floats, moments: Moments

@@ -21,7 +21,6 @@ from numpy.typing import NDArray
 from distsms.base import memory
 from distsms.base.errors import InputError
 from distsms.base.formatting import format_bytes
-from distsms.base.jit import njit
 from distsms.base.typing import Floats
 from distsms.base.wording import option
 from distsms.parallel.communicator import Communicator
@@ -82,7 +81,9 @@ class Extent:
         """Include the entries of some rows, see `Entries`. Entries of weight 0 are left out."""
         indices, values, weights = _present(indices, values, weights)
         self._widen(int(indices.max(initial=-1)) + 1)
-        _extend(indices, values, self.low, self.high, self.count)
+        np.minimum.at(self.low, indices, values)
+        np.maximum.at(self.high, indices, values)
+        self.count += np.bincount(indices, minlength=len(self.count))
         if weights is not None:
             self.mass += np.bincount(indices, weights, len(self.mass))
 
@@ -166,7 +167,7 @@ def _deviations(extent: Extent, entries: Iterable[Entries], n: int, weight: floa
     p = len(extent.low)
     middle, half = extent.low / 2 + extent.high / 2, extent.high / 2 - extent.low / 2
     size = np.where(half > 0, half, 1.0)
-    sums, whole = np.zeros((2, p)), np.zeros((p, 4), np.int64)
+    sums, whole = np.zeros((2, p)), np.zeros((4, p), np.int64)
     with comm.fail_together():
         for part in entries:
             indices, values, weights = _present(*part)
@@ -176,9 +177,9 @@ def _deviations(extent: Extent, entries: Iterable[Entries], n: int, weight: floa
             t = (values - middle[indices]) / size[indices]
             for k, term in enumerate((t, t * t)):
                 sums[k] += np.bincount(indices, weights * term, p)
-    if weight is None:  # each sum is two whole numbers, in the columns 0 and 1, or 2 and 3; see `_add_whole`
+    if weight is None:  # each sum is two whole numbers, in the rows 0 and 1, or 2 and 3; see `_add_whole`
         whole = comm.sum(whole)
-        first, second = (whole[:, [0, 2]] + whole[:, [1, 3]] / 2.0**_BITS).T / 2.0**_BITS
+        first, second = (whole[::2] + whole[1::2] / 2.0**_BITS) / 2.0**_BITS
     else:
         first, second = comm.sum(sums)
     total, mass = (n, extent.count) if weight is None else (weight, extent.mass)
@@ -187,23 +188,10 @@ def _deviations(extent: Extent, entries: Iterable[Entries], n: int, weight: floa
     return half * np.sqrt(np.maximum(square - mean**2, 0))
 
 
-@njit()
-def _extend(indices, values, low, high, count):  # type: ignore[no-untyped-def]
-    """Include entries in the extremes and counts of their columns, (p,)."""
-    for k in range(len(indices)):
-        j = indices[k]
-        low[j], high[j] = min(low[j], values[k]), max(high[j], values[k])
-        count[j] += 1
-
-
-@njit(error_model="numpy")
-def _add_whole(indices, values, middle, size, sums):  # type: ignore[no-untyped-def]
-    """Add t = (value - middle) / size, exact to 2^-53 as two whole numbers, and its square to the sums (p, 4)."""
-    unit = 2.0**_BITS
-    for k in range(len(indices)):
-        j = indices[k]
-        t = (values[k] - middle[j]) / size[j]
-        for place, term in ((0, t), (2, t * t)):
-            a = np.floor(term * unit)
-            sums[j, place] += np.int64(a)
-            sums[j, place + 1] += np.int64(np.rint((term * unit - a) * unit))
+def _add_whole(indices: NDArray[Any], values: Floats, middle: Floats, size: Floats, sums: NDArray[np.int64]) -> None:
+    """Add t = (value - middle) / size, exact to 2^-53 as two whole numbers, and its square to the sums (4, p)."""
+    t, unit = (values - middle[indices]) / size[indices], 2.0**_BITS
+    for k, term in enumerate((t, t * t)):
+        upper = np.floor(term * unit)
+        np.add.at(sums[2 * k], indices, upper.astype(np.int64))
+        np.add.at(sums[2 * k + 1], indices, np.rint((term * unit - upper) * unit).astype(np.int64))

@@ -22,13 +22,15 @@ from numpy.typing import NDArray
 
 from distsms.base.hashing import GOLDEN, _mix, row_keys
 from distsms.base.jit import njit
-from distsms.base.typing import Floats
+from distsms.base.typing import Floats, Hashes
 from distsms.metrics.row_weights import masses, select_by_weight
 from distsms.parallel.communicator import Communicator
 from distsms.parallel.order_statistics import select
 
 BLOCK = 2**20
 """Number of entries in the table of a block of replicates; tests lower it."""
+FEW = 2**22
+"""Up to so many rows times replicates are drawn by NumPy."""
 
 MARGIN, SPREAD = 20, 6 * math.sqrt(2)  # the window extends MARGIN + SPREAD sqrt(n+) places in both directions
 
@@ -89,10 +91,6 @@ def _replicates(
     place = n_pos if k is None else k
     if not 0 < place <= n:
         return values, positives
-    kind, none = (np.int64, None) if weights is None else (np.float64, np.zeros(0))
-    comm.root_first(
-        lambda: _tabulate(np.zeros(0, np.uint64), np.zeros(0, np.int64), _NONE, np.zeros((0, 1), kind), none)
-    )
     missing = np.arange(replicates)
     margin: float = MARGIN + int(SPREAD * math.sqrt(place))
     if weights is not None:
@@ -102,8 +100,8 @@ def _replicates(
         window = _window(scores, labels, rows, seed, places, comm, weights)
         step = max(1, BLOCK // window.columns)
         for block in (missing[start : start + step] for start in range(0, len(missing), step)):
-            table = np.zeros((len(block), window.columns), kind)
-            _tabulate(window.keys, window.column, block, table, window.weights)
+            table = np.zeros((len(block), window.columns), np.int64 if weights is None else np.float64)
+            tabulate(window.keys, window.column, block, table, window.weights)
             values[block], positives[block] = _of_tables(comm.sum(table), k, places[1] == n)
         missing = missing[np.isinf(values[missing])]
         margin = 4 * margin + 1
@@ -177,9 +175,24 @@ def _of_tables(table: NDArray[Any], k: int | None, whole: bool) -> tuple[Floats,
     return np.where(nothing, np.nan, np.where(outside, np.inf, tp)), n_pos.astype(float)
 
 
+def tabulate(
+    keys: Hashes, column: NDArray[np.int64], replicates: NDArray[np.int64], table: NDArray[Any], weights: Floats | None
+) -> None:
+    """Add to table[j, column[i]] how often row i is drawn in the replicate replicates[j], times its weight if any.
+
+    The table has zeros before. Local.
+    """
+    if len(keys) * len(replicates) > FEW:
+        _tabulate(keys, column, replicates, table, weights)
+        return
+    for row, step in zip(table, (replicates + 1).astype(np.uint64) * GOLDEN, strict=True):
+        times = np.searchsorted(UP_TO, _mix.py_func(keys + step))
+        row += np.bincount(column, times if weights is None else times * weights, len(row)).astype(row.dtype)
+
+
 @njit()
-def _tabulate(keys, column, replicates, table, weights=None):  # type: ignore[no-untyped-def]
-    """Add to table[j, column[i]] how often row i is drawn in the replicate replicates[j], times its weight if any."""
+def _tabulate(keys, column, replicates, table, weights):  # type: ignore[no-untyped-def]
+    """Do what `tabulate` does; NumPy takes ten times as long, but is not compiled."""
     for j in range(len(replicates)):
         step = np.uint64(replicates[j] + 1) * GOLDEN
         for i in range(len(keys)):

@@ -30,11 +30,12 @@ class MeanEstimate(NamedTuple):
     # scores and of all others. With weights, the effective numbers of rows.
     counts: tuple[float, float]
     folds: int = 0  # the number of folds; 0 if the estimate is about one model
+    of_folds: int = 0  # into how many folds the rows are divided, if the estimate is of some of them; 0 if it is of all
 
     @property
     def factor(self) -> float:
         """The factor by which the variance grows if the training rows are new, too; 1 for one model."""
-        return 1 + self.folds / (self.folds - 1) if self.folds else 1.0
+        return 1 + self.folds / ((self.of_folds or self.folds) - 1) if self.folds else 1.0
 
     @property
     def error(self) -> float:
@@ -113,8 +114,11 @@ def measure_estimate(
     return prbep_estimate(top_k_shares(scores, of_pos, comm, weights), labels, comm, weights)
 
 
-def pool_folds(folds: Sequence[MeanEstimate]) -> MeanEstimate:
-    """Combine the estimates of folds, which have no row in common, into an estimate of the method's mean. Local."""
+def pool_folds(folds: Sequence[MeanEstimate], of_folds: int = 0) -> MeanEstimate:
+    """Combine the estimates of folds, which have no row in common, into an estimate of the method's mean. Local.
+
+    of_folds : into how many folds the rows are divided, if these are some of them.
+    """
     values = np.array([fold.value for fold in folds])
     counts = np.array([fold.counts for fold in folds])
     squares = np.array([fold.squares for fold in folds])
@@ -122,5 +126,5 @@ def pool_folds(folds: Sequence[MeanEstimate]) -> MeanEstimate:
     about = values[:, None] - (masses * values[:, None]).sum(0) / masses.sum(0)
     n_pos, n_neg = counts.sum(0).tolist()
     return MeanEstimate(
-        float(values.mean()), tuple((squares + masses * about**2).sum(0).tolist()), (n_pos, n_neg), len(folds)
+        float(values.mean()), tuple((squares + masses * about**2).sum(0).tolist()), (n_pos, n_neg), len(folds), of_folds
     )

@@ -20,7 +20,7 @@ from distsms.base.hashing import row_keys
 from distsms.base.measures import Condition, HeadMeasure
 from distsms.base.typing import Floats, Labels
 from distsms.metrics import bootstrap
-from distsms.metrics.bootstrap import _tabulate
+from distsms.metrics.bootstrap import tabulate
 from distsms.metrics.confidence import Interval, limits, prbep_interval
 from distsms.metrics.estimates import MeanEstimate
 from distsms.metrics.operating_points import SLACK, OperatingPoint, operating_point
@@ -59,9 +59,7 @@ def head_replicates(
     values = {measure.name: np.full(replicates, np.nan) for measure in measures}
     if not (tied.n_pos and tied.n_neg and replicates):
         return values
-    kind, none = (np.int64, None) if weights is None else (np.float64, np.zeros(0))
-    empty = np.zeros(0, np.uint64), np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros((0, 1), kind), none
-    comm.root_first(lambda: _tabulate(*empty))
+    kind = np.int64 if weights is None else np.float64
     thresholds = _thresholds(measures, tied, comm)
     positive = labels > 0
     # Column 2 k is for the negatives that reach threshold k and none above it, column 2 k + 1 for such positives, and
@@ -78,7 +76,7 @@ def head_replicates(
     for start in range(0, replicates, step):
         block = np.arange(start, min(start + step, replicates))
         table = np.zeros((len(block), 2 * len(thresholds) + 1), kind)
-        _tabulate(keys, column, block, table, drawn_weights)
+        tabulate(keys, column, block, table, drawn_weights)
         curves = _Curves(comm.sum(table), rest[block])
         for measure in measures:
             values[measure.name][block] = curves.value(measure)

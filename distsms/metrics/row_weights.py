@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from distsms.base.errors import InputError
 from distsms.base.typing import Floats, Labels
 from distsms.parallel.communicator import Communicator
-from distsms.parallel.order_statistics import BucketSearch, find_position
+from distsms.parallel.order_statistics import FEW, BucketSearch, find_position
 from distsms.parallel.order_statistics_kernels import POSITIVE
 
 BLOCK = 2**14
@@ -117,9 +117,14 @@ def select_by_weight(scores: Floats, weights: Floats, mass: float, comm: Communi
     rows or a mass above 0, and for scores that are not finite. The cost is that of `order_statistics.select`.
     **Collective.**
     """
-    total = float(comm.sum(np.array([np.sum(weights)]))[0])
+    total, n = comm.sum(np.array([np.sum(weights), len(scores)])).tolist()
     if not (total > 0 and mass > 0):
         return float("nan")
     reached = min(mass, total * (1 - ROUNDING))
+    if n <= FEW:
+        scores, weights = (comm.allgather_rows(each, comm.allgather(len(each))) for each in (scores, weights))
+        order = np.argsort(-scores)
+        at = int(np.searchsorted(np.cumsum(weights[order]), reached))
+        return float(scores[order[min(at, len(order) - 1)]]) if np.isfinite(scores).all() else float("nan")
     search = BucketSearch(np.full(len(scores), POSITIVE, np.uint8), reached, weights)
     return -find_position(search, -np.asarray(scores, np.float64), 0.0, comm)  # the lowest of the negative scores

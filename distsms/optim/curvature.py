@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from distsms.base.jit import njit
+from distsms.base.jit import UNCOUNTED, njit
 from distsms.base.typing import Floats
 from distsms.losses.base import Loss
 from distsms.losses.sorting import sort_with_rows
@@ -122,11 +122,13 @@ def local_sums(features: Features, loss: Loss, scores: Floats, nu: float) -> Flo
     return np.concatenate([[total], mean, matrix.ravel()])
 
 
-@njit()
 def add_squares(rows: RowEntries, weights: Floats, mean: Floats, matrix: Floats) -> None:
     """Add weights_i x_i to the mean (p,), and weights_i x_i x_i' to the lower half of the matrix (p, p)."""
-    p = len(mean)
-    columns, values = np.empty(p, np.int64), np.empty(p)
+    _add_squares(rows, weights, mean, matrix, np.empty(len(mean), np.int64), np.empty(len(mean)))
+
+
+@njit(**UNCOUNTED)
+def _add_squares(rows, weights, mean, matrix, columns, values):  # type: ignore[no-untyped-def]
     for i in range(len(weights)):
         a = weights[i]
         if a == 0:
@@ -138,7 +140,7 @@ def add_squares(rows: RowEntries, weights: Floats, mean: Floats, matrix: Floats)
             values[count] = factor * number_at(rows.values, k) * number_at(rows.column_factors, j)
             count += 1
         if rows.constant != 0:
-            columns[count], values[count] = p - 1, rows.constant
+            columns[count], values[count] = len(mean) - 1, rows.constant
             count += 1
         for k in range(count):
             j, x = columns[k], a * values[k]

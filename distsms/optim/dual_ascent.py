@@ -54,6 +54,7 @@ class Opened(NamedTuple):
     w: Floats
     r: Floats
     d: float
+    c: Floats  # the coefficients of this rank's rows, with r = X'c
     evaluations: int
     seconds: float
     final: bool = False  # the evaluation at w probably ends the run, by a proof, a limit or since it was asked to stop
@@ -134,7 +135,7 @@ class _Ascent:
         self._estimate, self._ratio = math.inf, 1.0  # of the gap, and what the gap was as a share of it
         self._J, self._bound, self._best = self._loss.at_zero(), -math.inf, np.zeros(objective.vectors.length)
         self._gaps: list[tuple[int, float]] = []  # with the passes before
-        self._highest: tuple[Floats, float] | None = None  # r and d of the best plane
+        self._highest: tuple[Floats, DualPlane] | None = None  # r of the best plane, and the plane
         self._begun, loading = begun, time.perf_counter()
         self._visit(np.empty(0, np.intp))  # loads the compiled loop, or compiles it, which does not count
         self._watching = time.perf_counter() - loading
@@ -152,7 +153,7 @@ class _Ascent:
                 return None
             w, late = r / -settings.lam, self._seconds() >= settings.time_limit
             if self._evaluations + 2 > settings.max_evaluations:
-                return Opened(w, r, plane.d, self._evaluations, self._seconds(), True)
+                return Opened(w, r, plane.d, plane.c, self._evaluations, self._seconds(), True)
             stop = self._check(plane, r, w, late)
             if self._highest is None:
                 return None
@@ -162,8 +163,8 @@ class _Ascent:
             final = settings.target(self._J) >= gap or self._evaluations + 1 >= settings.max_evaluations
             if stop or final or self._dual.exhausted or self._dual.slow(self._gaps, settings.target(self._J)):
                 self._bound_rounding()
-                r, d = self._highest
-                return Opened(self._best, r, d, self._evaluations, self._seconds(), final or stop)
+                r, best = self._highest
+                return Opened(self._best, r, best.d, best.c, self._evaluations, self._seconds(), final or stop)
 
     def _bound_rounding(self) -> None:
         """Let the sizes of the rows bound rounding errors if that weakens the proof by no more than `TOLERATED`."""
@@ -236,7 +237,7 @@ class _Ascent:
         if J <= self._J:
             self._J, self._best = J, w if theta == 1 else theta * w
         if bound > self._bound or self._highest is None:
-            self._bound, self._highest = bound, (r, plane.d)
+            self._bound, self._highest = bound, (r, plane)
         if self._dual.multiples:
             ratio = min(1.0, (J - self._bound) / max(self._estimate, TINY))
             self._ratio = float(self._comm.broadcast(np.array([ratio]))[0])

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from distsms.base.jit import njit
 from distsms.base.typing import Floats
 from distsms.losses.base import Loss
+from distsms.losses.dual_bound import share_of_pairs
 from distsms.matrix.base import RowEntries
 from distsms.optim.rows import RowSizes, add, row_sizes, score, square
 from distsms.parallel.communicator import Communicator
@@ -150,7 +151,6 @@ def pass_over_margins(
     return gap
 
 
-EPS = float(np.finfo(float).eps)
 SLOW, FURTHER = 0.85, 250
 """The ascent for logistic regression ends if the gap did not fall to the share `SLOW` in each pass, on average, since
 it was last computed; that of the other risks, if it would take more than `FURTHER` further passes, at the rate of the
@@ -297,28 +297,3 @@ class Multipliers(DualVariables):
             return False
         then, gap_then = earlier[-1]
         return (passes - then) * math.log(gap / target) > FURTHER * math.log(gap_then / gap)
-
-
-def share_of_pairs(u: Floats, caps: Floats, v: Floats, caps_v: Floats) -> float:
-    """Return the largest share <= 1, less at most 1e-6, for which x_ij from 0 to caps_i caps_j exist with share u_i =
-    sum_j x_ij and share v_j = sum_i x_ij. u and v have the same sum, both caps the sum 1. O(n log n).
-    """
-    u, caps = u[caps > 0], caps[caps > 0]
-    v, caps_v = v[caps_v > 0], caps_v[caps_v > 0]
-    order, others = np.argsort(-u / caps), np.argsort(v / caps_v)
-    level, needed = np.cumsum(caps[order]), np.cumsum(u[order])  # of the rows S, those of largest u_i / caps_i
-    slopes, low = (v / caps_v)[others], np.cumsum(np.append(0.0, v[others]))
-    rest = np.cumsum(np.append(0.0, caps_v[others][::-1]))[::-1]
-    rounding = 1 + EPS * (len(u) + len(v))
-
-    def possible(share: float) -> bool:
-        at = np.searchsorted(slopes, level / share)
-        return bool(np.all(share * needed <= (share * low[at] + level * rest[at]) * rounding))
-
-    if possible(1.0):
-        return 1.0
-    least, most = 0.0, 1.0
-    for _ in range(20):
-        middle = 0.5 * (least + most)
-        least, most = (middle, most) if possible(middle) else (least, middle)
-    return least

@@ -22,6 +22,7 @@ import scipy  # loads scipy.linalg when it is used, which saves time in each sta
 from numpy.typing import NDArray
 
 from distsms.base.typing import Floats
+from distsms.optim.origins import Origin
 from distsms.optim.penalty import ElasticNet, SquaredNorm, soft_threshold
 from distsms.optim.planes import USUAL, Bound, Mixture, Planes, U
 from distsms.optim.qp import simplex_qp
@@ -60,9 +61,9 @@ class ElasticPlanes(Planes):
         super().__init__(vectors, regularizer, **others)
         self._possible = np.zeros(vectors.length, bool)
 
-    def add(self, r: Floats, d: float, tolerance: float = 0.0) -> float:
+    def add(self, r: Floats, d: float, tolerance: float = 0.0, point: Origin | None = None) -> float:
         self._possible |= np.abs(r) > self.regularizer.l1
-        return super().add(r, d, tolerance)
+        return super().add(r, d, tolerance, point)
 
     def l1_limit(self, value: float) -> float:
         """See `Planes.l1_limit`. w = 0 is the minimum if no entry of a subgradient there is beyond l1."""

@@ -21,6 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from distsms.base.typing import Floats
+from distsms.optim.origins import Origin, Origins
 from distsms.optim.penalty import SquaredNorm
 from distsms.optim.qp import short_combination, simplex_least_squares, simplex_qp
 from distsms.optim.result import Snapshot
@@ -73,6 +74,7 @@ class Planes:
         capacity: int,
         errors: Floats | float = 0.0,
         d_error: float = 0.0,
+        origins: Origins | None = None,
     ) -> None:
         if capacity < 2:
             raise ValueError(f"capacity is {capacity}; it must be at least 2")
@@ -102,12 +104,17 @@ class Planes:
         self._proximity = regularizer.lam  # weight of the next level point's proximal term
         self._tolerance = 0.0
         self._factor: Floats | None = None  # F (q, k) with F'F the Gram matrix, if that has lost too many digits
+        self.origins = origins  # where the planes come from, if a certificate shall be made
 
-    def add(self, r: Floats, d: float, tolerance: float = 0.0) -> float:
+    def add(self, r: Floats, d: float, tolerance: float = 0.0, point: Origin | None = None) -> float:
         """Add a slice of a plane; return the best bound, which may lack `tolerance`. **Collective** here."""
         slot = self._put(r, d)
         self._factor, self._tolerance = None, tolerance
+        if self.origins is not None:
+            self.origins.put(slot, point)
         self._find_mixture(tolerance)
+        if self.origins is not None:
+            self.origins.follow(self._alpha[: self._count], self.bound.value >= self.lower_bound)
         self.lower_bound = max(self.lower_bound, self.bound.value)
         self._added += 1
         self._last_use[slot] = self._added
@@ -307,6 +314,8 @@ class Planes:
         """Replace plane `kept` by the mixture of both planes. The present mixture of all planes stays unchanged."""
         total = self._alpha[kept] + self._alpha[gone]
         a, b = self._alpha[kept] / total, self._alpha[gone] / total
+        if self.origins is not None:
+            self.origins.merge(kept, gone, a, b)
         self._planes[kept] *= a
         self._planes[kept] += b * self._planes[gone]
         self._set_products(kept)
@@ -353,10 +362,13 @@ class Planes:
 
     def snapshot(self) -> Snapshot:
         k, bounds = self._count, {"lower_bound": self.lower_bound, "bound": list(self.bound)}
-        return Snapshot(
-            {**bounds, "proximity": self._proximity, "added": self._added},
-            {name: getattr(self, f"_{name}")[:k] for name in OF_PLANES} | {"gram": self._gram[:k, :k]},
-            {"planes": list(self._planes[:k])},
+        origins = Snapshot() if self.origins is None else self.origins.snapshot()
+        return origins.joined(
+            Snapshot(
+                {**bounds, "proximity": self._proximity, "added": self._added},
+                {name: getattr(self, f"_{name}")[:k] for name in OF_PLANES} | {"gram": self._gram[:k, :k]},
+                {"planes": list(self._planes[:k])},
+            )
         )
 
     def restore(self, snapshot: Snapshot) -> None:
@@ -373,3 +385,5 @@ class Planes:
             row[:] = plane
         self._added, self._proximity = snapshot.numbers["added"], snapshot.numbers["proximity"]
         self.lower_bound, self.bound = snapshot.numbers["lower_bound"], Bound._make(snapshot.numbers["bound"])
+        if self.origins is not None:
+            self.origins.restore(snapshot)

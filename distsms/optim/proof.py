@@ -9,6 +9,7 @@ import numpy as np
 from distsms.base.typing import Floats
 from distsms.optim.elastic_planes import ElasticPlanes
 from distsms.optim.evaluation import Evaluation, Evaluator
+from distsms.optim.origins import Origin, Origins
 from distsms.optim.penalty import penalty
 from distsms.optim.planes import Planes
 from distsms.optim.result import Snapshot, Status, StopRun
@@ -44,6 +45,7 @@ class Proof:
             capacity=settings.planes_within(vectors.longest),
             errors=errors,
             d_error=d_error,
+            origins=Origins(settings.points_within(vectors.longest)) if settings.points else None,
         )
         if zero and pair:  # as in BMRM 2007, Algorithm 2: here the zero plane is a usual plane, which may be merged
             self.planes.add(np.zeros(vectors.length), 0.0)
@@ -52,11 +54,12 @@ class Proof:
         """Add the plane of an evaluation, and remember the evaluation if it is the best one."""
         if evaluation.J <= self.best.J:  # <=, so that of two evaluations at the same w the later is kept
             self.best = evaluation.without_slopes()
-        r, d, limit = evaluation.r, evaluation.d, self._objective.losses[0].planes_up_to
+        r, d, limit, share = evaluation.r, evaluation.d, self._objective.losses[0].planes_up_to, 1.0
         if limit < evaluation.R:
-            r, d = limit / evaluation.R * r, limit / evaluation.R * d
+            share = limit / evaluation.R
+            r, d = share * r, share * d
         with self._objective.clock.phase("certificate"):
-            self.planes.add(r, d, TOLERATED * self.target)
+            self.planes.add(r, d, TOLERATED * self.target, Origin(evaluation.w, evaluation.nu, share))
 
     @property
     def gap(self) -> float:

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import numpy as np
 
 from distsms.base import errors
 from distsms.base.typing import Floats
+
+if TYPE_CHECKING:  # it imports this module
+    from distsms.optim.origins import Origin
 
 T = TypeVar("T")
 
@@ -86,6 +89,9 @@ class Result:
     width: float = 0.0  # the exact J is at least J - width, up to rounding
     ways: dict[str, int] | None = None  # how many evaluations were made in which way, where a loss has several
     l1_limit: float = np.inf  # with l1: w = 0 is the minimum for all l1 from this one on; infinity if none is known
+    # with `Settings.points`, on ranks that ran the solver: the points whose planes prove the bound, and their shares
+    mixture: Sequence[Origin] | None = None
+    opening: Floats | None = None  # (n_local,): the coefficients of the plane that an opening has left, if one did
 
     @property
     def vacuous(self) -> bool:
@@ -99,7 +105,8 @@ class Result:
 
     def numbers(self) -> dict[str, Any]:
         """Return everything but w, ready for JSON; numbers that are not finite become None."""
-        values = {key: value for key, value in vars(self).items() if key not in ("w", "status")}
+        arrays = ("w", "mixture", "opening")
+        values = {key: value for key, value in vars(self).items() if key not in (*arrays, "status")}
         if not np.isfinite(self.l1_limit):
             del values["l1_limit"]
         if not self.ways:

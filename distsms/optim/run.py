@@ -18,6 +18,7 @@ from distsms.optim.course import Course, Watcher
 from distsms.optim.dual_ascent import Opened, ascend, suits
 from distsms.optim.evaluation import Evaluator
 from distsms.optim.objective import Objective
+from distsms.optim.origins import OPENING, Origin
 from distsms.optim.problem import SmoothedProblem
 from distsms.optim.result import Result, Snapshot, Status, StopRun
 from distsms.optim.settings import Settings, curves
@@ -66,7 +67,9 @@ def minimize(
 
     def share() -> Result:
         best = vectors.allgather(result.w if result else None)
-        return replace(comm.bcast(result and replace(result, w=np.empty(0))), w=best)
+        mixture, of_opening = result and result.mixture, opened.c if opened and settings.points else None
+        shared = comm.bcast(result and replace(result, w=np.empty(0), mixture=None))
+        return replace(shared, w=best, mixture=mixture, opening=of_opening)
 
     return objective.surviving(share)
 
@@ -125,7 +128,7 @@ class TrainingRun:
                 course.begin(opened.seconds)
                 course.count = opened.evaluations
                 # The first evaluation will bound the rounding errors more closely.
-                course.proof.planes.add(opened.r, opened.d, np.inf)
+                course.proof.planes.add(opened.r, opened.d, np.inf, Origin(w[:0], OPENING))
                 self._problem.evaluate_start(w)  # this often proves the gap, and then no solver is needed
                 with course.not_counted():
                     self._make_solver(w)
@@ -248,6 +251,7 @@ class TrainingRun:
             ways=dict(self._objective.losses[0].ways),
             l1_limit=course.proof.planes.l1_limit(at_zero),
             slope_at_zero=course.proof.planes.slope_at_zero(at_zero),
+            mixture=None if course.proof.planes.origins is None else course.proof.planes.origins.mixture(),
         )
 
 

@@ -35,6 +35,9 @@ OF_ROW, OF_ROW_ALONE = 64, 150
 DESCENDED, OF_COLUMN = 10_000, 10
 """Stochastic descent is a start where there are so many rows, and so many for each column."""
 
+POINTS = 1000
+"""The most points that are kept for a certificate; a run has more only where all of its planes are needed."""
+
 CURVED = 24
 """Estimating the curvature takes so many bytes for each row, for a moment."""
 
@@ -97,6 +100,8 @@ class Settings:
         Seconds between two snapshots of the run. With None there are no snapshots.
     solver_options : tuple of str
         Options of PETSc, for "lmvm".
+    points : bool
+        Whether the run keeps the points of its planes, from which a certificate is made.
 
     Raises
     ------
@@ -120,6 +125,7 @@ class Settings:
     checkpoint_every: float | None = None
     solver_options: tuple[str, ...] = ()
     l1: float = 0.0
+    points: bool = False
 
     def __post_init__(self) -> None:
         check_fields(self, {"history": 1, "planes": 2, "max_evaluations": 1})
@@ -184,10 +190,23 @@ class Settings:
         """Return how many planes are kept for p entries of each, at least 2; as many as a model's memory allows."""
         if self.traits.planes is PlaneUse.PAIR:
             return 2
-        budget = self.vector_bytes / (2 if self.traits.history else 1)
+        budget = self._plane_bytes
         room = (np.sqrt(p * p + budget / 2) - p) / 2
         most = self.max_evaluations + 1 if self.traits.planes is PlaneUse.MODEL else self.planes
         return int(min(most, max(2, room)))
+
+    @property
+    def _plane_bytes(self) -> float:
+        """The most bytes of the planes, and of their points if these are kept."""
+        return self.vector_bytes / (2 if self.traits.history else 1) / (2 if self.points else 1)
+
+    def points_within(self, p: int) -> int:
+        """Return how many points are kept for a certificate, if a rank holds p entries of each; 0 without one."""
+        if not self.points:
+            return 0
+        # With two planes, each mixture is of all evaluations so far.
+        most = self.max_evaluations if self.traits.planes is PlaneUse.PAIR else POINTS
+        return int(min(most, max(2, self._plane_bytes // (8 * max(p, 1)))))
 
     def opening_held(self, n: int, p: int, ranks: int, entries: int, smooth_by_itself: bool) -> Memory:
         """Return what an opening takes on several ranks, which share n rows of `entries` bytes evenly; see `ascend`."""
@@ -205,7 +224,8 @@ class Settings:
         """Return the bytes of all vectors of a run (solver, planes and `RUN`) if a rank holds p entries of each."""
         planes, traits = self.planes_within(p), self.traits
         pairs = traits.history * self.history_within(p) + traits.copies * self.remembered_within(p)
-        return 8 * p * (pairs + traits.vectors + planes + RUN + OF_L1 * bool(self.l1)) + 8 * planes**2
+        held = pairs + traits.vectors + planes + self.points_within(p) + RUN + OF_L1 * bool(self.l1)
+        return 8 * p * held + 8 * planes**2
 
     def target(self, J: float) -> float:
         return max(self.epsilon or 0.0, (self.relative or 0.0) * J)
@@ -219,4 +239,5 @@ class Settings:
 def describe(settings: Settings) -> dict[str, Any]:
     """Return the settings as they are stored with a model, ready for JSON."""
     values = {key: value if value != float("inf") else None for key, value in asdict(settings).items()}
+    del values["points"]  # changes nothing in the run
     return values if settings.l1 else {key: value for key, value in values.items() if key != "l1"}

@@ -24,7 +24,7 @@ from distsms.base.typing import Floats
 from distsms.matrix.base import RowEntries
 from distsms.optim.dual_ascent import is_usual
 from distsms.optim.objective import Objective
-from distsms.optim.rows import add, column_of, score
+from distsms.optim.rows import add, entries, score
 from distsms.optim.settings import Settings, descends
 
 RATE = 0.5
@@ -48,7 +48,6 @@ def start(objective: Objective, settings: Settings) -> tuple[Floats | None, floa
     lam, p = settings.lam, objective.p
     w, lag, none = np.zeros(p), np.zeros(p), np.empty(0, np.intp)
     if (rows := objective.features.row_entries(none)) is not None:  # load the loops, which does not count, or compile
-        squared_distances(rows, none, none, w)
         descend(rows, none, none, lam, 2.0, w, lag)
     begun, rng = time.perf_counter(), np.random.default_rng(0)
     with objective.clock.phase("start"):
@@ -64,7 +63,9 @@ def start(objective: Objective, settings: Settings) -> tuple[Floats | None, floa
         positives, negatives = np.split(places, [len(picked[0])])
         # 2) The length of the steps, from the mean distance of pairs.
         pairs = min([PAIRS, *map(len, picked)])
-        distances = squared_distances(rows, positives[:pairs], negatives[:pairs], w) if pairs else 0.0
+        distances = (
+            squared_distances(rows, positives[:pairs], negatives[:pairs], p) if rows is not None and pairs else 0.0
+        )
         total, number = comm.sum(np.array([distances, pairs]))
         # 3) Each rank descends on its rows; the start is the mean of the results.
         totals = np.zeros(p + 2)
@@ -132,20 +133,14 @@ def descend(
     return hinges, number
 
 
-@njit()
-def squared_distances(
-    rows: RowEntries, positives: NDArray[np.intp], negatives: NDArray[np.intp], zeros: Floats
-) -> float:
-    """Return the sum of ||x_i - x_j||^2 over pairs of rows (k,). `zeros` (p,) are zeros again at the end."""
-    total = 0.0
-    for pair in range(len(positives)):
-        i, j = positives[pair], negatives[pair]
-        add(rows, i, 1.0, zeros)
-        add(rows, j, -1.0, zeros)
-        for row in (i, j):
-            begin = np.uint64(rows.begins[row])
-            for k in range(begin, np.uint64(rows.ends[row])):
-                column = column_of(rows.columns, k, begin)
-                total += zeros[column] ** 2
-                zeros[column] = 0.0
-    return total
+def squared_distances(rows: RowEntries, positives: NDArray[np.intp], negatives: NDArray[np.intp], p: int) -> float:
+    """Return the sum of ||x_i - x_j||^2 over pairs of rows (k,)."""
+    total, difference = np.float64(0.0), np.zeros(p)
+    for i, j in zip(positives, negatives, strict=True):
+        (columns, x), (others, y) = entries(rows, i), entries(rows, j)
+        difference[columns] = x
+        difference[others] -= y
+        for each in (columns, others):
+            total = np.cumsum(np.append(total, difference[each] ** 2))[-1]
+            difference[each] = 0.0
+    return float(total)

@@ -29,10 +29,13 @@ LAUNCHER = re.compile(
 
 class MPICommunicator(Communicator):
     def __init__(self, mpi_comm: Any) -> None:
+        from distsms.base.jit import compiling
+
         super().__init__()
         self._comm = mpi_comm
         self.rank = mpi_comm.Get_rank()
         self.size = mpi_comm.Get_size()
+        compiling.silent |= self.rank > 0
 
     @property
     def mpi(self) -> Any:

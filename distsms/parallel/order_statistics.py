@@ -27,6 +27,7 @@ LEVELS = 3  # how often a bracket is divided before its extremes are computed
 SAME = 1e-7  # positions in a bucket with at most this standard deviation, in buckets, are probably equal
 MOVES_WIDE = 1.0  # the first bracket extends to both sides of the last place by this many times its last change,
 ROWS_WIDE = 128  # and by so much that it contains about this many rows
+FEW = 2**17  # up to so many rows of all ranks are sorted by each of them
 
 
 class BucketSearch:
@@ -170,5 +171,8 @@ def select(scores: Floats, k: int, comm: Communicator) -> float:
     n = int(comm.sum(np.array([len(scores)]))[0])
     if not 1 <= k <= n:
         raise InputError(f"k = {k} is not possible with {n} scores: choose k from 1 to {n}", everywhere=True)
-    search = BucketSearch(np.full(len(scores), POSITIVE, np.uint8), n - k + 1)
-    return find_position(search, np.ascontiguousarray(scores, np.float64), 0.0, comm)
+    scores = np.ascontiguousarray(scores, np.float64)
+    if n <= FEW:
+        ordered = np.sort(comm.allgather_rows(scores, comm.allgather(len(scores))))
+        return float(ordered[n - k]) if np.isfinite(ordered).all() else math.nan
+    return find_position(BucketSearch(np.full(len(scores), POSITIVE, np.uint8), n - k + 1), scores, 0.0, comm)

@@ -110,21 +110,3 @@ def extremes(scores, kinds, window, block):  # type: ignore[no-untyped-def]
                 high = max(high, place)
                 low = min(low, place)
     return high, -low
-
-
-@njit()
-def twice_below(low, high):  # type: ignore[no-untyped-def]
-    """Return twice the number of pairs of a lower number in `low` and a higher one in `high`, sorted; a tie is one."""
-    total = below = up_to = 0
-    for x in high:
-        if x == x:
-            while below < len(low) and low[below] < x:
-                below += 1
-            while up_to < len(low) and low[up_to] <= x:
-                up_to += 1
-        else:
-            while below < len(low) and low[below] == low[below]:
-                below += 1
-            up_to = len(low)
-        total += below + up_to
-    return total

@@ -9,7 +9,8 @@ import time
 BUSY_SHARE = 1e-3  # a rank is idle if its processor time is less than this share of the time-out,
 BUSY_BYTES = 2**16  # and if it moves fewer bytes than this
 DEATH_GRACE = 3.0  # seconds that a launcher has to start all ranks, or to end a job in which a rank has died
-LAUNCHERS = ("mpirun", "mpiexec", "orterun", "prterun", "mpiexec.hydra", "orted", "prted", "hydra_pmi_proxy")
+STARTED_BY_USERS = ("mpirun", "mpiexec", "orterun", "prterun", "mpiexec.hydra")
+LAUNCHERS = (*STARTED_BY_USERS, "orted", "prted", "hydra_pmi_proxy")
 ULFM = "OMPI_MCA_mpi_ft_enable"
 """The environment variable with which `mpirun --with-ft ulfm` tells the ranks that it forgives deaths."""
 RANKS = ("OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "SLURM_PROCID")  # variables of launchers
@@ -57,6 +58,19 @@ def end_of(pid: int) -> list[int]:
 
 def parent(pid: int) -> int:
     return int((fields(pid) or ["", "0"])[1])
+
+
+def waited() -> float:
+    """Return how long a user has waited for this process, in seconds; 0 if Linux does not say when it started.
+
+    A launcher that is its parent was started by the user, and so counts, too: not its daemons on other hosts, nor a
+    launcher above a shell, which may have done other things before.
+    """
+    own, above = os.getpid(), os.getppid()
+    started = fields(above if name(above) in STARTED_BY_USERS else own) or fields(own)
+    if not started or not hasattr(time, "CLOCK_BOOTTIME"):
+        return 0.0
+    return time.clock_gettime(time.CLOCK_BOOTTIME) - int(started[19]) / os.sysconf("SC_CLK_TCK")
 
 
 def name(pid: int) -> str:

@@ -53,7 +53,7 @@ from distsms.models.model import Model
 from distsms.optim.settings import Settings
 from distsms.parallel.communicator import Communicator
 from distsms.python.calls import fit_request, logger, ranks_of, require_columns, warn, watching
-from distsms.python.judging import Data, contributions, evaluate, predict, reasons, report
+from distsms.python.judging import Data, contributions, evaluate, predict, reasons, report, verify
 from distsms.shards import in_memory
 from distsms.shards.frame_columns import is_frame
 from distsms.training.rows import Survived
@@ -64,7 +64,7 @@ from distsms.workflow.requests import Arrays, Split, TrainRequest
 if TYPE_CHECKING:
     from distsms.workflow.auto_lambda import LambdaChoice
 
-__all__ = ["contributions", "evaluate", "load_model", "predict", "reasons", "report", "save_model", "train"]
+__all__ = ["contributions", "evaluate", "load_model", "predict", "reasons", "report", "save_model", "train", "verify"]
 
 load_model, save_model = model.load, model.save
 
@@ -151,6 +151,8 @@ def train(
         same. The shards of a table are taken from `shards`.
     trace : path
         A file that gets one JSON line for each evaluation. If a run is resumed, its trace is continued.
+    certificate : path
+        A file that gets what others need to check the lower bound: a number for each training row. See `verify`.
     split_by : {"rows", "groups", "doubles", "time"}
         What the split keeps together; by default groups with ``group``, time with ``time`` alone, else rows.
     seed : int
@@ -158,6 +160,8 @@ def train(
     shards : path
         A folder for the data sets that are made from a table; without it, they are in a temporary folder. Ranks on
         several hosts, and `checkpoint`, need one.
+    overwrite : bool
+        Replace the data sets that `shards` has already.
     check : bool
         False: do not compare models for other measures than ROCArea with a quick ROCArea model. This is done on the
         test rows or on a part of a sample of the rows, in at most a tenth of the run's time or two seconds.

@@ -3,25 +3,38 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import fields
 from typing import Any
 
 from distsms.base.errors import speaking_python
 from distsms.base.measures import Measure, check_chooser
+from distsms.ingest import frames
+from distsms.optim.settings import Settings
 from distsms.python.calls import fit_request, numbers, ranks_of, warn, watching
+from distsms.training.task import Distribution
+from distsms.workflow import tables
 from distsms.workflow.baseline import Baseline, BaselineObserver, FitProgress, compare_methods
 from distsms.workflow.requests import BaselineRequest, Path
 
+NAMES = {each.name for kind in (BaselineRequest, Settings) for each in fields(kind)} | {
+    *Distribution._fields,
+    "relative",
+}
+"""The settings of `baseline` that are not about reading tables."""
+
 
 def baseline(
-    data: Path,
+    data: Any,
     output: Path,
     comm: Any = None,
     *,
+    label: str | None = None,
     measure: str | Measure = "rocarea",
     select: str | None = None,
     lambdas: Sequence[float] | None = None,
     folds: int = 5,
     methods: Sequence[str] | None = None,
+    thorough: bool = False,
     path: Path | None = None,
     memory: float | str | None = None,
     watch: Callable[[FitProgress], None] | None = None,
@@ -34,25 +47,33 @@ def baseline(
 
     Parameters
     ----------
-    data : path
-        A data set made by ``distsms shard``.
+    data : path or DataFrame
+        A data set made by ``distsms shard``; or a table as `train` takes it: a DataFrame with this rank's rows, or a
+        file, a pattern or a folder of CSV or Parquet.
     output : path
         The folder for the fits and for ``baseline.json``. The same call again keeps the fits that are there, and makes
         the others; so it continues a baseline that was stopped or killed, or adds lambdas and methods.
     comm : mpi4py communicator, optional
         The ranks, which share rows or fits; None is this process alone.
+    label : str, optional
+        The column of labels, for tables.
     measure : str or Measure
         What distsms trains for: ``"rocarea"``, ``"prbep"``, or ``"pauc@0.05"`` (or another false positive rate).
     select : str, optional
         Another measure of the ranking that chooses the settings of all methods, such as ``"average-precision"`` or
         ``"tpr@fpr=0.01"``.
     lambdas : sequence of float, optional
-        The lambdas of the linear methods; by default those of the path, or else 1, 0.1, ..., 1e-5.
+        The lambdas of the linear methods; by default those of the path, or else 1, 0.1, ..., 1e-5 and more where the
+        best one is at an end.
     folds : int
         The number of folds.
     methods : sequence of str, optional
-        The methods, such as ``"distsms"``, ``"logistic"``, ``"svm"`` or ``"trees"``. By default all that suit the data
-        and the memory, and whose libraries are installed; `Baseline.left_out` says which are not.
+        The methods, such as ``"distsms"``, ``"logistic"``, ``"svm"`` or ``"trees"``. By default the linear ones on the
+        columns and one library of trees, as far as they suit the data and the memory and are installed;
+        `Baseline.left_out` says which are not tried.
+    thorough : bool
+        True: fit all lambdas to the end on all folds, and try all methods and 20 settings of trees. False: try lambdas
+        quickly, and fit the two that are best on the other folds; `Baseline.effort` says what was left out.
     path : path, optional
         A folder of ``distsms path``, from which measure, lambdas, folds, seed and target are taken.
     memory : float or str, optional
@@ -66,8 +87,9 @@ def baseline(
         `stopped` set, and finished fits are kept.
     **settings
         Further options of the command: within_groups, folds_by, seed, trees and features (False leaves such methods
-        out), tree_fits, ordering, step, time_limit, epsilon, relative; and other fields of
-        `distsms.optim.settings.Settings`: solver, history, max_evaluations, ...
+        out), tree_fits, ordering, step, time_limit, epsilon, relative; other fields of
+        `distsms.optim.settings.Settings`: solver, history, max_evaluations, ...; and for tables, the options of
+        ``distsms shard`` on reading: positive, id, drop, group, time, weight, ..., and shards, a folder to keep them
 
     Returns
     -------
@@ -96,17 +118,24 @@ def baseline(
     ranks = ranks_of(comm, locals() | settings)
     within_groups = settings.pop("within_groups", None)
     with speaking_python():
+        table = tables.are_tables(data, ranks)
         with ranks.fail_together():
+            of_table = {name: settings.pop(name) for name in settings.keys() - NAMES if table}
+            reading = frames.conversion_options(
+                of_table | {"label": label} if label or table else {}, NAMES, "baseline"
+            )
             request = fit_request(
                 BaselineRequest,
                 settings,
                 data=data,
+                reading=reading,
                 output=output,
                 measure=Measure.parse(measure).within(within_groups).name,
                 select=None if select is None else check_chooser(select),
                 lambdas=None if lambdas is None else numbers(lambdas, "lambdas"),
                 folds=folds,
                 methods=methods,
+                thorough=thorough,
                 path=path,
                 memory=memory,
             )

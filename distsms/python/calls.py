@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from distsms.base.errors import ColumnWarning, InputError, ModelWarning
-from distsms.base.wording import in_python
+from distsms.base.wording import format_value, in_python
 from distsms.parallel.arguments import require_same_arguments
 from distsms.parallel.communicator import Communicator
 from distsms.parallel.mpi import as_communicator
@@ -45,7 +45,7 @@ def numbers(values: float | Sequence[float], name: str) -> list[float]:
     try:
         return [float(value) for value in np.atleast_1d(np.asarray(values, float))]
     except (TypeError, ValueError) as error:
-        raise InputError(f"{name}={values!r}: needs a number, or several") from error
+        raise InputError(f"{name}={format_value(values)}: needs a number, or several") from error
 
 
 def require_columns(weight: Any, group: Any, of_arrays: bool) -> None:

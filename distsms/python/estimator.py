@@ -35,7 +35,7 @@ from threadpoolctl import threadpool_limits
 from distsms.base.errors import InputError, ModelWarning
 from distsms.base.measures import Measure
 from distsms.base.typing import Floats
-from distsms.base.wording import in_python
+from distsms.base.wording import format_value, in_python
 from distsms.features import arrays
 from distsms.features.candidates import RAW
 from distsms.features.feature_map import FeatureMap
@@ -102,6 +102,8 @@ class SMSClassifier(ClassifierMixin, BaseEstimator):
         normal-auc compare the classes with each other, so that it changes no coefficient, but only the threshold of
         `predict`; "logistic-balanced" is balanced already; in these cases `fit` warns. F-beta and the measures at K
         count rows, and refuse it.
+    certificate : path, optional
+        A file that gets what others need to check `lower_bound_`: a number for each row; see `distsms.verify`.
 
     Attributes
     ----------
@@ -120,6 +122,8 @@ class SMSClassifier(ClassifierMixin, BaseEstimator):
     decision_, calibration_ : dict
         With `at` and `calibrate`: what held-out rows say of the threshold and of the probabilities. See the page on the
         model file.
+    model_ : Model
+        With `certificate`: the model, for `distsms.verify` and `distsms.save_model`. Its labels are -1 and +1.
     n_iter_ : int
         Number of evaluations.
     lam_ : float
@@ -156,6 +160,7 @@ class SMSClassifier(ClassifierMixin, BaseEstimator):
         l1: float = 0.0,
         features: str | dict[str, Any] | None = None,
         class_weight: str | dict[Any, float] | None = None,
+        certificate: str | os.PathLike[str] | None = None,
     ) -> None:
         self.measure = measure
         self.lam = lam
@@ -170,6 +175,7 @@ class SMSClassifier(ClassifierMixin, BaseEstimator):
         self.l1 = l1
         self.features = features
         self.class_weight = class_weight
+        self.certificate = certificate
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -214,7 +220,7 @@ class SMSClassifier(ClassifierMixin, BaseEstimator):
             raise ValueError(f"Only binary classification is supported. The type of the target is {kind}.")
         self.classes_, codes = np.unique(y, return_inverse=True)
         if len(self.classes_) < 2:
-            raise ValueError(f"two classes are needed, and y has one class: {self.classes_[0]!r}")
+            raise ValueError(f"two classes are needed, and y has one class: {format_value(self.classes_[0])}")
         labels = np.where(codes == 1, 1, -1).astype(np.int8)
         weights = None
         if sample_weight is not None:
@@ -231,6 +237,8 @@ class SMSClassifier(ClassifierMixin, BaseEstimator):
         self.solver_, self.lam_ = run.task.settings.solver, run.task.settings.lam
         self._take_decisions(run.decided or {}, self.measure)
         self._take(Model(run.fit.w, {"bias": run.fit.bias, "threshold": run.threshold}))
+        if self.certificate is not None:
+            self.model_ = trained.model
         for attribute, name in PROVED.items():
             setattr(self, attribute, getattr(result, name))
         if result.status is not Status.PROVED:
@@ -247,7 +255,9 @@ class SMSClassifier(ClassifierMixin, BaseEstimator):
         for name, kind in (("lam", "positive number or 'auto'"), ("l1", "non-negative number")):
             value = getattr(self, name)
             if isinstance(value, bool) or not (isinstance(value, Real) or (name, value) == ("lam", "auto")):
-                raise InputError(f"{name} is {value!r}; a {kind} is wanted. GridSearchCV chooses among several")
+                raise InputError(
+                    f"{name} is {format_value(value)}; a {kind} is wanted. GridSearchCV chooses among several"
+                )
         measure, names = Measure.parse(self.measure), getattr(self, "feature_names_in_", None)
         if hasattr(self, "map_"):
             del self.map_
@@ -281,6 +291,7 @@ class SMSClassifier(ClassifierMixin, BaseEstimator):
             calibrate=self.calibrate,
             folds=self.folds,
             features_of=features_of,
+            certificate=self.certificate,
         )
         # The vectors and matrices of L-BFGS and of the proof are too small for several BLAS threads.
         with threadpool_limits(1, "blas"):

@@ -25,11 +25,13 @@ from distsms.shards import in_memory
 from distsms.shards.frame_columns import is_frame
 from distsms.workflow import evaluate as judging
 from distsms.workflow import predict as scoring
+from distsms.workflow import verify as verifying
 from distsms.workflow.evaluate import Evaluated
-from distsms.workflow.requests import Arrays, EvaluateRequest, Path, PredictRequest, ReportRequest
+from distsms.workflow.requests import Arrays, EvaluateRequest, Path, PredictRequest, ReportRequest, VerifyRequest
 
 if TYPE_CHECKING:
     from distsms.page.report import Report
+    from distsms.workflow.verify import Verified
 
 Data: TypeAlias = Path | tuple[Any, ArrayLike]
 """A path, or this rank's (X, y)."""
@@ -270,6 +272,49 @@ def contributions(
         with ranks.fail_together():
             rows = None if data is None else _rows(data, False, weight)
         return judging.contributions_of(PredictRequest(model, rows, reading), ranks)
+
+
+def verify(
+    model: Model | Path,
+    data: Data,
+    comm: Any = None,
+    *,
+    certificate: Path | None = None,
+    weight: str | ArrayLike | None = None,
+    group: str | ArrayLike | None = None,
+    **settings: Any,
+) -> Verified:
+    """Check what a model says of J and, with a certificate, that no other w has a J below its bound. **Collective.**
+
+    Parameters
+    ----------
+    model : Model or path
+        The model.
+    data : path, DataFrame, or (X, y)
+        The rows that it was trained on, in the same order, as for `evaluate`.
+    comm : mpi4py communicator, optional
+        The ranks that take part; None is this process alone.
+    certificate : path, optional
+        What `train` has written to the path of its argument `certificate`. Without one, there is no bound.
+    weight, group : str or array-like, optional
+        As for `evaluate`.
+    **settings
+        ``zero_based`` and ``label``, as for `evaluate`.
+
+    Returns
+    -------
+    Verified
+        `J`, `lower_bound` and `gap`, computed from the rows and the two files alone; `problems`, which are warnings,
+        too; and `notes`. The same on every rank. Files that do not belong together raise InputError.
+    """
+    ranks = ranks_of(comm, locals() | settings)
+    with speaking_python():
+        with ranks.fail_together():
+            reading = _Settings.of("verify", settings).reading(weight=weight, group=group)
+            request = VerifyRequest(model, _rows(data, True, weight, group), certificate, reading)
+        verified = verifying.verify(request, ranks)
+    warn(ranks, verified.problems)
+    return verified
 
 
 def report(

@@ -21,6 +21,8 @@ from distsms.base.wording import Message, option
 
 _STRIP = 2**12
 """Rows whose hashes stay in a cache."""
+FEW = 2**19
+"""NumPy does for up to so many entries or keys what is compiled for more."""
 MANY, ONE_ROW = 0.05, 0.01
 """Folds by rows are misleading if more than the share MANY of the rows have an equal row, and no row makes up the share
 ONE_ROW: then many rows occur a few times each, and a model remembers them. Others are combinations of categories.
@@ -34,9 +36,14 @@ def hash_rows(X: Any, dtype: str = "float64") -> Hashes:
     elif not X.has_canonical_format:
         X = X.copy()
         X.sum_duplicates()
-    hashes = np.empty(X.shape[0], np.uint64)
-    values = np.ascontiguousarray(X.data.astype(dtype, copy=False), np.float64)
-    _hash(X.indptr.astype(np.int64, copy=False), X.indices, values.view(np.uint64), hashes)
+    hashes = np.zeros(X.shape[0], np.uint64)
+    bits = np.ascontiguousarray(X.data.astype(dtype, copy=False), np.float64).view(np.uint64)
+    if len(bits) <= FEW:  # what `_hash` does
+        there, mix = bits << np.uint64(1) != 0, _mix.py_func
+        of_entries = mix(mix(X.indices[there].astype(np.uint64) * GOLDEN + GOLDEN) ^ bits[there])
+        np.add.at(hashes, np.repeat(np.arange(len(hashes)), np.diff(X.indptr))[there], of_entries)
+        return mix(hashes)  # type: ignore[no-any-return]
+    _hash(X.indptr.astype(np.int64, copy=False), X.indices, bits, hashes)
     return hashes
 
 
@@ -94,7 +101,10 @@ def describe(doubles: Mapping[str, int], n: int) -> str:
 
 
 def share_places(keys: Hashes) -> NDArray[np.bool_]:
-    """Return which keys (n,) share their place in a table of at least 8 n places, as equal keys do. Local."""
+    """Return which keys (n,) may be equal to others: all that are, and few that share their place in a table. Local."""
+    if len(keys) <= FEW:
+        _, place, count = np.unique(keys, return_inverse=True, return_counts=True)
+        return count[place] > 1
     shared = np.empty(len(keys), bool)
     _count_in_table(keys, np.zeros(8 << len(keys).bit_length(), np.uint8), shared)
     return shared

@@ -21,10 +21,14 @@ from distsms.matrix.local import index_dtype, unsigned
 from distsms.shards import storage
 from distsms.shards.storage import MemoryArray, StoredArray
 
-_SHARE, _SHARE_OF_ADDRESSES, _ENTRIES_OF_BYTE = 0.5, 0.25, 4
+_SHARE, _SHARE_OF_ADDRESSES, _ENTRIES_OF_BYTE = 0.75, 0.25, 4
 """Entries take at most these shares of the available memory and of a limit of the address space (`ulimit -v`). Room is
 reserved for so many entries of each byte of the files.
 """
+
+
+SEVERAL = 1000
+"""So many values are compared with 1 before all of them are."""
 
 
 class EntriesInMemory:
@@ -63,26 +67,20 @@ class EntriesInMemory:
         """Bytes of memory that the entries take."""
         return sum(array.nbytes for array in (self.columns, self.values) if array is not None)
 
-    def add(
-        self, X: Sequence[scipy.sparse.csr_matrix], values: Sequence[NDArray[Any]], n_columns: int, valued: bool
-    ) -> ShardEntries | None:
-        """Add a copy of the entries of a shard, as pieces of X and their values; return None if there is no room.
-        `n_columns` is the largest column that is used, plus one; `valued`, whether some values are not 1."""
-        start, stop = self.filled, self.filled + sum(piece.nnz for piece in X)
+    def add(self, X: scipy.sparse.csr_matrix, values: NDArray[Any]) -> ShardEntries | None:
+        """Add a copy of the entries of rows, with their values; return None if there is no room."""
+        n_columns, start, stop = int(X.indices.max(initial=-1)) + 1, self.filled, self.filled + X.nnz
         if stop > len(self._columns) or n_columns > 2**32:
             return None
         if unsigned(n_columns - 1) is np.uint32 and not self._wide:
             self._columns[:start], self._wide = self.columns.copy(), True
+        valued = bool((values[:SEVERAL] != 1).any() or (values[SEVERAL:] != 1).any())
         if valued and not self._valued:
             self._values[:start], self._valued = 1.0, True
-        ends = [np.zeros(1, np.int64)]
-        for piece, piece_values in zip(X, values, strict=True):
-            at = slice(self.filled, self.filled + piece.nnz)
-            self.filled, self.raw[0][at] = at.stop, piece.indices
-            if self._valued:
-                self._values[at] = piece_values
-            ends.append(piece.indptr[1:].astype(np.int64) + (at.start - start))
-        return ShardEntries(self, start, np.concatenate(ends), n_columns)
+        self.filled, self.raw[0][start:stop] = stop, X.indices
+        if self._valued:
+            self._values[start:stop] = values
+        return ShardEntries(self, start, X.indptr.astype(np.int64), n_columns, valued)
 
     def trim(self) -> None:
         """Give back the memory that is not filled. No array of the entries may be in use."""
@@ -95,12 +93,31 @@ class EntriesInMemory:
 
 
 class ShardEntries(NamedTuple):
-    """The entries of a shard in memory."""
+    """The entries of a shard in memory, or of some of its rows."""
 
     store: EntriesInMemory  # the entries of this shard and others
     start: int  # the number of the shard's first entry among them
     indptr: NDArray[np.int64]  # (rows + 1,), from 0
     n_columns: int  # the largest column that is used, plus one
+    valued: bool  # whether some values are not 1
+
+    @staticmethod
+    def joined(parts: Sequence[ShardEntries]) -> ShardEntries:
+        """Return the entries of rows that were added one after the other."""
+        first = parts[0].start
+        ends = [part.indptr[1:] + (part.start - first) for part in parts]
+        return parts[0]._replace(
+            indptr=np.concatenate([np.zeros(1, np.int64), *ends]),
+            n_columns=max(part.n_columns for part in parts),
+            valued=any(part.valued for part in parts),
+        )
+
+    def matrix(self) -> scipy.sparse.csr_matrix:
+        """Return a copy of the rows."""
+        n = int(self.indptr[-1])
+        data = self.array("X/data").take(0, n) if self.valued else np.ones(n, self.store.raw[1].dtype)
+        shape = len(self.indptr) - 1, max(1, self.n_columns)
+        return scipy.sparse.csr_matrix((data, self.array("X/indices").take(0, n), self.indptr), shape)
 
     def array(self, name: str) -> MemoryArray:
         """Return an array of the shard's X by its name in a file: "X/indptr", "X/indices" or "X/data"."""
@@ -127,10 +144,12 @@ def open_array(
     return storage.open_array(file[name], raw, compression, storage.read_checksums(file[name], digest))
 
 
-def room(n_bytes: int, neighbours: int) -> int:
-    """Return the bytes that entries of temporary shards may take on a rank with so many `neighbours` on its node."""
+def room(n_bytes: int, neighbours: int, held: int = 0) -> int:
+    """Return the bytes that entries of temporary shards may take on a rank with so many `neighbours` on its node, each
+    of which holds bytes that it will give back."""
     addresses = resource.getrlimit(resource.RLIMIT_AS)[0]
-    limits = [_SHARE * memory.available(), 12 * _ENTRIES_OF_BYTE * max(n_bytes, 2**20)]
+    available = memory.available(held=neighbours * held)
+    limits = [_SHARE * available, 12 * _ENTRIES_OF_BYTE * max(n_bytes, 2**20)]
     limits += [] if addresses == resource.RLIM_INFINITY else [_SHARE_OF_ADDRESSES * addresses]
     return int(min(limits) / neighbours)
 

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from distsms.base.errors import InputError
+from distsms.base.wording import format_value
 from distsms.parallel.communicator import Communicator
 from distsms.shards.table_schema import Column, Table, check_columns, format_names
 
@@ -67,7 +68,7 @@ def _names(X: Any) -> list[str]:
     names = list(map(str, X.columns if hasattr(X, "iloc") or hasattr(X, "to_arrow") else X.schema.names))
     if len(set(names)) < len(names):
         twice = next(name for name in names if names.count(name) > 1)
-        raise InputError(f"X has two columns that are named {twice!r}; give each column a name of its own")
+        raise InputError(f"X has two columns that are named {format_value(twice)}; give each column a name of its own")
     return names
 
 

@@ -14,6 +14,7 @@ from scipy import sparse
 from distsms.base import hashing
 from distsms.base.errors import InputError
 from distsms.base.typing import Floats, Hashes, Labels
+from distsms.base.wording import format_value
 from distsms.matrix.arrays import as_features, as_numbers, require_finite
 from distsms.matrix.blocks import LocalRows
 from distsms.matrix.side_by_side import SideBySide
@@ -27,7 +28,7 @@ from distsms.shards.row_metadata import HEAVIEST, NO_WEIGHT, in_range
 def pair(data: Any) -> tuple[Any, Any]:
     """Return X and y. Raises InputError for anything that is no pair, and for a list of paths. Local."""
     if not hasattr(data, "__len__"):
-        raise InputError(f"data are a path, a DataFrame, or a pair (X, y); {data!r:.60} is none of these")
+        raise InputError(f"data are a path, a DataFrame, or a pair (X, y); {format_value(data):.60} is none of these")
     if len(data) == 2 and not any(isinstance(part, os.PathLike | str) for part in data):
         return data[0], data[1]
     raise InputError(

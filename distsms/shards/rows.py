@@ -58,22 +58,28 @@ def concatenate(blocks: Iterable[RowBlock]) -> RowBlock:
     )
 
 
-def batches(blocks: Iterable[RowBlock], n_bytes: int) -> Iterator[list[RowBlock]]:
-    """Yield the blocks in lists: as many blocks together as fit in `n_bytes` of memory, and at least one."""
-    pending, size = list[RowBlock](), 0
-    for block in blocks:
-        if pending and size + _nbytes(block) > n_bytes:
-            yield pending
-            pending, size = [], 0
-        pending.append(block)
-        size += _nbytes(block)
-    if pending:
-        yield pending
+def batches(blocks: Iterator[RowBlock], n_bytes: int) -> Iterator[Iterator[RowBlock]]:
+    """Yield the blocks in groups, to be used up one after the other: as many blocks together as fit in `n_bytes` of
+    memory, and at least one."""
+    waiting = next(blocks, None)
+
+    def group() -> Iterator[RowBlock]:
+        nonlocal waiting
+        size = 0
+        while waiting is not None and (not size or size + _nbytes(waiting) <= n_bytes):
+            block, waiting = waiting, None
+            size += _nbytes(block)
+            yield block
+            del block  # before the next one is read
+            waiting = next(blocks, None)
+
+    while waiting is not None:
+        yield group()
 
 
 def without_entries(rows: RowBlock) -> RowBlock:
-    """Return what is known of the rows besides their entries."""
-    return rows._replace(indptr=rows.indptr[:1], indices=rows.indices[:0], data=rows.data[:0])
+    """Return what is known of the rows besides their entries, whose memory is not held."""
+    return rows._replace(indptr=rows.indptr[:1].copy(), indices=rows.indices[:0].copy(), data=rows.data[:0].copy())
 
 
 def _nbytes(rows: RowBlock) -> int:

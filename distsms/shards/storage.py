@@ -16,7 +16,7 @@ import errno
 import io
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -239,16 +239,23 @@ def write(group: h5py.Group, name: str, array: NDArray[Any], compression: str = 
     _write_checksums(group[name], checksums)
 
 
-def write_pieces(group: h5py.Group, name: str, pieces: Sequence[NDArray[Any]], compression: str = "none") -> None:
-    """Write arrays of one dimension and type as one dataset, without a copy of all of them if it is plain."""
-    if compression != "none" or len(pieces) == 1:
-        write(group, name, np.concatenate(pieces) if len(pieces) > 1 else pieces[0], compression)
+def write_pieces(
+    group: h5py.Group, name: str, pieces: Iterable[NDArray[Any]], n: int, kind: Any, compression: str = "none"
+) -> None:
+    """Write arrays of one dimension and type as one dataset of n elements, without a copy of all if it is plain."""
+    if compression != "none":
+        write(group, name, np.concatenate([np.empty(0, kind), *pieces]), compression)
         return
-    dataset, at = group.create_dataset(name, (sum(map(len, pieces)),), pieces[0].dtype), 0
-    for piece in pieces:
-        dataset[at : at + len(piece)] = piece
-        at += len(piece)
-    _write_checksums(dataset, _of_blocks(pieces))
+    dataset = group.create_dataset(name, (n,), kind)
+
+    def written() -> Iterator[NDArray[Any]]:
+        at = 0
+        for piece in pieces:
+            dataset[at : at + len(piece)] = piece
+            at += len(piece)
+            yield piece
+
+    _write_checksums(dataset, _of_blocks(written()))
 
 
 def _of_blocks(pieces: Iterable[NDArray[Any]]) -> list[int]:

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -27,7 +27,7 @@ from distsms.matrix.normalization import Entries
 from distsms.shards import codes as coded_rows
 from distsms.shards import entries_in_memory, storage
 from distsms.shards.coded_columns import NOT_CODED, CodedColumns
-from distsms.shards.entries_in_memory import EntriesInMemory, ShardEntries
+from distsms.shards.entries_in_memory import ShardEntries
 from distsms.shards.manifest import SHARD_VERSION
 from distsms.shards.publish import PARTIAL, file_sha256, shard_name
 from distsms.shards.reader import MARK
@@ -67,34 +67,25 @@ class StagedShard:
 def stage_shard(
     directory: str | os.PathLike[str],
     number: int,
-    X: scipy.sparse.spmatrix | Sequence[scipy.sparse.spmatrix] | NDArray[Any] | None,
+    X: scipy.sparse.spmatrix | Sequence[scipy.sparse.spmatrix] | ShardEntries | NDArray[Any] | None,
     form: ShardForm = ShardForm(),
     ids: Sequence[str] | None = None,
     metadata: RowMetadata = RowMetadata(),  # noqa: B008 - it is immutable
     codes: Sequence[coded_rows.Codes] = (),
-    store: EntriesInMemory | None = None,
+    in_memory: bool = False,
 ) -> StagedShard:
-    """Write X (sparse, an array, or a list of sparse matrices of consecutive rows), which is None if there are codes
-    only, and codes (rows, codes of a row) of each group to a `.partial` file of this number. Local. Rows that are not
-    canonical are sorted and summed in a copy. Weights are for `finish_shard`.
-    `store` takes the entries of sparse X in place of the file if it has room."""
+    """Write X (sparse, an array, entries in memory, or a list of sparse matrices of consecutive rows), which is None if
+    there are codes only, and codes (rows, codes of a row) of each group to a `.partial` file of this number. Local.
+    Rows that are not canonical are sorted and summed in a copy. Weights are for `finish_shard`. Entries in memory stay
+    there, and are not in the file, if they are to be `in_memory`."""
     path, compression = Path(directory) / (shard_name(number) + PARTIAL), form.compression
-    pieces = [X] if scipy.sparse.issparse(X) else X if isinstance(X, list) else None
-    layout = "coded" if X is None else "dense" if pieces is None else "csr"
-    if pieces is not None:
-        rows: list[Any] = [_canonical(piece) for piece in pieces]
-        values = [_finite(piece.data, form.dtype, path) for piece in rows]
-    else:
-        rows = [np.empty((len(codes[0]), 0)) if X is None else np.asarray(X)]
-        values = [_finite(np.ascontiguousarray(rows[0]), form.dtype, path)]
-    # Entries go to the store if it has room for them; then the file has everything else.
-    n, size = sum(piece.shape[0] for piece in rows), sum(piece.size for piece in values)
+    entries = _entries(X, form, path)
+    dense = None if X is None or entries else finite(np.ascontiguousarray(X), form.dtype, path)
+    n = len(codes[0]) if X is None else len(entries.indptr) - 1 if entries else len(X)  # type: ignore[arg-type]
+    size = entries.size if entries else 0 if dense is None else dense.size
+    columns, valued = (entries.columns, entries.valued) if entries else (0, dense is not None)
     names = None if ids is None else np.array([name.encode() for name in ids] or [b""], np.bytes_)[: len(ids)]
-    columns, valued = _measured(rows, values, path) if layout == "csr" else (0, False)
-    in_memory = None if store is None or layout != "csr" else store.add(rows, values, columns, valued)
-    n_bytes = sum(piece.nbytes for piece in values) + (12 * size + 8 * n if layout == "csr" else 0)
-    if in_memory is not None:
-        n_bytes = 0
+    n_bytes = 0 if in_memory else np.dtype(form.dtype).itemsize * size + (12 * size + 8 * n if entries else 0)
     if compression == "none":  # otherwise the size is not known beforehand
         more = (array.nbytes for array in (names, metadata.groups, metadata.times, *codes) if array is not None)
         require_space(path.parent, n_bytes + sum(more))
@@ -106,23 +97,23 @@ def stage_shard(
                 storage.write(target, name, array, compression)
         if form.coded:
             coded_rows.write(target, codes, form.coded, compression)
-        if layout == "dense":
-            storage.write(target, "X", values[0], compression)
-            used = np.flatnonzero(values[0].any(axis=0))
-            columns, valued = (int(used[-1]) + 1 if len(used) else 0), True
-        elif layout == "csr" and in_memory is None:
-            _write_csr(target.create_group("X"), rows, values, columns, valued, compression)
+        if dense is not None:
+            storage.write(target, "X", dense, compression)
+            used = np.flatnonzero(dense.any(axis=0))
+            columns = int(used[-1]) + 1 if len(used) else 0
+        elif entries and not in_memory:
+            _write_csr(target.create_group("X"), entries, form)
     return StagedShard(
         path,
         number,
-        layout,
+        "csr" if entries else "coded" if dense is None else "dense",
         form,
         rows=n,
         nnz=size + n * form.coded.n_codes,
         columns=columns,
         values=valued,
         ids=ids is not None,
-        in_memory=in_memory,
+        in_memory=X if in_memory and isinstance(X, ShardEntries) else None,
     )
 
 
@@ -221,31 +212,58 @@ def finish_shard(
     return entry | {"values": staged.values} | common
 
 
-def _measured(X: list[scipy.sparse.csr_matrix], values: list[NDArray[Any]], path: Path) -> tuple[int, bool]:
-    if any(piece.indices.min(initial=0) < 0 for piece in X):
+class _CsrEntries(NamedTuple):
+    """The entries of sparse rows, in pieces."""
+
+    indptr: NDArray[np.int64]
+    indices: Iterable[NDArray[Any]]
+    data: Iterable[NDArray[Any]]
+    columns: int  # the largest column that is used, plus one
+    valued: bool  # whether some values are not 1
+
+    @property
+    def size(self) -> int:
+        return int(self.indptr[-1])
+
+
+def _entries(X: Any, form: ShardForm, path: Path) -> _CsrEntries | None:
+    """Return the entries of rows in any sparse form; None for other rows."""
+    if isinstance(X, ShardEntries):
+        indices, data = _parts(X.array("X/indices")), _parts(X.array("X/data"))
+        return _CsrEntries(X.indptr, indices, data, X.n_columns, X.valued)
+    if not isinstance(X, list) and not scipy.sparse.issparse(X):
+        return None
+    pieces = [_canonical(piece) for piece in (X if isinstance(X, list) else [X])]
+    if any(piece.indices.min(initial=0) < 0 for piece in pieces):
         raise InputError(f"{path}: a column index is negative.")
-    columns = max((int(piece.indices.max(initial=-1)) + 1 for piece in X), default=0)
-    return columns, not all(bool(np.all(piece == 1)) for piece in values)
+    values = [finite(piece.data, form.dtype, path) for piece in pieces]
+    starts = accumulate((piece.nnz for piece in pieces), initial=0)
+    ends = [piece.indptr[1:].astype(np.int64) + start for piece, start in zip(pieces, starts, strict=False)]
+    return _CsrEntries(
+        np.concatenate([np.zeros(1, np.int64), *ends]),
+        [piece.indices for piece in pieces],
+        values,
+        max((int(piece.indices.max(initial=-1)) + 1 for piece in pieces), default=0),
+        not all(bool(np.all(part == 1)) for part in values),
+    )
 
 
-def _write_csr(
-    group: h5py.Group,
-    X: list[scipy.sparse.csr_matrix],
-    values: list[NDArray[Any]],
-    columns: int,
-    valued: bool,
-    compression: str,
-) -> None:
-    """Write CSR arrays of consecutive rows. `finish_shard` adds the attribute `shape`, since p is not known yet."""
-    starts = accumulate((piece.nnz for piece in X), initial=0)
-    ends = [piece.indptr[1:].astype(np.int64) + start for piece, start in zip(X, starts, strict=False)]
-    kind = index_dtype(0, columns)
+def _parts(array: storage.StoredArray) -> Iterator[NDArray[Any]]:
+    n = array.shape[0]
+    for start, stop in pairwise([*range(0, n, PART_ENTRIES), n]):
+        yield array.take(start, stop)
+
+
+def _write_csr(group: h5py.Group, entries: _CsrEntries, form: ShardForm) -> None:
+    """Write CSR arrays. `finish_shard` adds the attribute `shape`, since p is not known yet."""
+    kind = np.dtype(index_dtype(0, entries.columns))
     group.attrs["encoding-type"] = "csr_matrix"
     group.attrs["encoding-version"] = "0.1.0"
-    storage.write(group, "indptr", np.concatenate([np.zeros(1, np.int64), *ends]), compression)
-    storage.write_pieces(group, "indices", [piece.indices.astype(kind, copy=False) for piece in X], compression)
-    if valued:
-        storage.write_pieces(group, "data", values, compression)
+    storage.write(group, "indptr", entries.indptr, form.compression)
+    indices = (piece.astype(kind, copy=False) for piece in entries.indices)
+    storage.write_pieces(group, "indices", indices, entries.size, kind, form.compression)
+    if entries.valued:
+        storage.write_pieces(group, "data", entries.data, entries.size, np.dtype(form.dtype), form.compression)
 
 
 def _canonical(X: scipy.sparse.spmatrix) -> scipy.sparse.csr_matrix:
@@ -256,7 +274,8 @@ def _canonical(X: scipy.sparse.spmatrix) -> scipy.sparse.csr_matrix:
     return rows
 
 
-def _finite(values: NDArray[Any], dtype: str, path: Path) -> NDArray[Any]:
+def finite(values: NDArray[Any], dtype: str, path: Path) -> NDArray[Any]:
+    """Return values in the type of the file. Raises InputError unless all are finite."""
     if dtype not in ("float32", "float64"):
         raise InputError(f"{path}: dtype '{dtype}' is neither float32 nor float64.")
     with np.errstate(over="ignore"):

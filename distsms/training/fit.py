@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import math
+import os
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Any
 
-from distsms.base.errors import InputError
+from distsms.base.errors import EXIT_NONFINITE, EXIT_REQUEUE, InputError
 from distsms.base.timing import Clock
 from distsms.base.typing import Floats
 from distsms.matrix.augmented import split_bias
@@ -17,6 +19,7 @@ from distsms.optim.result import Result
 from distsms.parallel.communicator import Communicator
 from distsms.parallel.vector_placement import choose_step, make_vectors
 from distsms.parallel.vectors import Vectors
+from distsms.training.certify import certify, check
 from distsms.training.normal_auc_closed import ClosedForm, pays
 from distsms.training.plan import memory_to_stream, plan_run
 from distsms.training.recorder import RunRecorder, recording
@@ -37,6 +40,7 @@ class Fit:
     calls_positive: int | None  # how many rows the measure calls positive, see `distsms.losses.base.Loss`
     evaluations: int  # the number of evaluations since the run was started or last resumed
     begun: float  # when the minimization began, by `time.monotonic`
+    certified: dict[str, Any] | None = None  # what a model says of its certificate
 
     @cached_property
     def w(self) -> Floats:
@@ -104,7 +108,9 @@ class LoadedRun:
 
     def minimize(self) -> Fit:
         """Minimize the objective. **Collective.**"""
-        rows, task = self.rows, self.task
+        rows, task, file = self.rows, self.task, self.options.certificate
+        if file is not None:
+            check(task, rows.loss)
         step, vectors = rows.surviving(self.prepare)
         with contextlib.closing(vectors):
             begun = time.monotonic()
@@ -113,6 +119,9 @@ class LoadedRun:
             streamed = rows.plan is not None and rows.block.features.bytes_per_pass
             with rows.reading if streamed else contextlib.nullcontext():
                 result = self.recorder.minimize(objective, start, self.observer.evaluated)
+                ended = result.status.exit_code not in (EXIT_REQUEUE, EXIT_NONFINITE)
+                certified = self.certify(file, result, vectors, objective.evaluations) if file and ended else None
+        result = replace(result, mixture=None, opening=None)
         return Fit(
             task,
             self.options,
@@ -123,7 +132,21 @@ class LoadedRun:
             rows.loss.calls_positive,
             objective.evaluations,
             begun,
+            certified,
         )
+
+    def certify(
+        self, path: str | os.PathLike[str], result: Result, vectors: Vectors, evaluations: int
+    ) -> dict[str, Any]:
+        """Write the certificate, again with the rows read again if a rank dies meanwhile. **Collective.**"""
+        rows = self.rows
+
+        def renew() -> None:
+            vectors.close()
+            rows.reload(evaluations)
+
+        with rows.clock.phase("certify"):
+            return rows.comm.surviving(lambda: certify(path, result, self.task, rows, vectors), renew)
 
     def prepare(self) -> tuple[str, Vectors]:
         """Choose where the solver's vectors are kept, and make them. **Collective.**"""

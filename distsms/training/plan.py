@@ -14,6 +14,7 @@ from distsms.base.measures import Measure
 from distsms.base.memory import Memory, available
 from distsms.base.wording import Message, marked, option
 from distsms.losses.base import ROW_BYTES, Cost
+from distsms.losses.dual_bound import OF_ALL, OF_ROW
 from distsms.losses.registry import choose_ordering, loss_class
 from distsms.matrix.blocks import thread_count
 from distsms.matrix.normalization import BY_COLUMN
@@ -129,10 +130,10 @@ def needs(
     kind, p, threads = manifest.normalization.kind, manifest.p + bias, thread_count()
     shared, spread = layout.here > 1 and p >= SHARED_FROM, layout.step == "spread"
     row = ((cost.of_row if losses == 1 else ROW_BYTES) + 16 * manifest.weights) * losses
-    row += 8 * (1 + solves) * (kind == "l2") + manifest.coded.factor_bytes + 8 * scored
+    row += 8 * (1 + solves) * (kind == "l2") + manifest.coded.factor_bytes + 8 * scored + OF_ROW * settings.points
     rows = row * manifest.n
     # Each part that is not divided among the ranks:
-    python = Memory(INTERPRETER + EXPANDING * (manifest.compression != "none"))
+    python = Memory(INTERPRETER + EXPANDING * (manifest.compression != "none") + OF_ALL * settings.points)
     products = Memory(moments + threads * work_bytes(manifest))
     copies = solves * (2 + (not shared) + threads + bias) + (1 + solves) * (kind in BY_COLUMN)
     columns = Memory(8 * p * copies, node=8 * p * solves * shared)

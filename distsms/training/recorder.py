@@ -9,7 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from distsms.base.errors import InputError
 from distsms.base.typing import Floats
+from distsms.base.wording import option
 from distsms.optim.course import Watcher
 from distsms.optim.objective import Objective
 from distsms.optim.result import Result, State
@@ -70,6 +72,11 @@ def recording(
                 check_trace(os.fspath(trace))
             if comm.is_root and checkpoint is not None:
                 kept, notes = opened(Path(checkpoint), identity, resume, closing)
+                if settings.points and kept and "table.certificate.shares" not in kept.shapes:
+                    raise InputError(
+                        f"{kept.path}: has not what a certificate needs, since its run was started without "
+                        f"{option('certificate')}; leave that out, or start again in another folder"
+                    )
             count = kept.numbers["count"] if kept else 0
             file = Trace(os.fspath(trace) if comm.is_root and trace is not None else None, settings.solver, count)
         closing.callback(file.close)

@@ -101,6 +101,7 @@ class RunOptions:
     trace: str | os.PathLike[str] | None = None  # a file that gets one JSON line for each evaluation
     # asked on every rank at each evaluation; True on any rank ends the run with what it has
     stop_wanted: Callable[[], bool] = lambda: False
+    certificate: str | os.PathLike[str] | None = None  # a file that gets the certificate; needs `Settings.points`
     # whether the data set is for this run alone, and its shards may be removed as they are read. Then rows that do
     # not fit are streamed without being asked by `memory`, since the caller would have to make the data set again.
     temporary: bool = False

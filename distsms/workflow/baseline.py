@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import math
 import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
-from typing import Any, NamedTuple
+from functools import partial
+from typing import NamedTuple, TypeVar
 
 from distsms.base import files
+from distsms.base.errors import InputError
 from distsms.base.measures import GROUPED, display_name
+from distsms.base.timing import Clock
 from distsms.features import arrays
+from distsms.ingest import frames
+from distsms.ingest.options import ConversionObserver
 from distsms.models import inputs
 from distsms.parallel.communicator import Communicator
 from distsms.shards import dataset
@@ -20,8 +26,9 @@ from distsms.shards.groupby import doubles_warning
 from distsms.shards.manifest import Manifest
 from distsms.shards.row_shares import MemoryBudget
 from distsms.training.solver_choice import choose_solver
-from distsms.workflow import baseline_fits, baseline_text, competitors, folds, method_results
-from distsms.workflow.baseline_fits import BaselineStore, Fit, FitSpec, FoldedRows, Trial
+from distsms.workflow import baseline_fits, baseline_text, competitors, folds, method_results, tables
+from distsms.workflow.auto_lambda import Starts
+from distsms.workflow.baseline_fits import BaselineStore, Fit, FitSpec, FoldedRows
 from distsms.workflow.baseline_plan import (
     BaselinePlan,
     MethodPlan,
@@ -34,13 +41,16 @@ from distsms.workflow.baseline_plan import (
 )
 from distsms.workflow.competitors import FEATURED, METHODS
 from distsms.workflow.fold_features import FOLDER, FoldFeatures, FoldsObserver
-from distsms.workflow.method_results import WARNING, Baseline
-from distsms.workflow.path import SMALL, PathRows, Problem
-from distsms.workflow.requests import BaselineRequest
+from distsms.workflow.method_results import EARLY_FOLDS, WARNING, Baseline, FoldScores
+from distsms.workflow.path import SMALL, PathRows
+from distsms.workflow.requests import BaselineRequest, TrainRequest
+from distsms.workflow.usage import usage_of_ranks
+
+T = TypeVar("T")
 
 
 class FitProgress(NamedTuple):
-    """How many fits are done, and which is the next."""
+    """How many fits of a series are done, and which is the next."""
 
     done: int
     total: int
@@ -50,7 +60,7 @@ class FitProgress(NamedTuple):
     shared: bool = False  # whether each rank makes fits of its own, and `done` and `total` count those of this rank
 
 
-class BaselineObserver(FoldsObserver):
+class BaselineObserver(FoldsObserver, ConversionObserver):
     """Receives what `compare_methods` reports."""
 
     def planned(self, plan: BaselinePlan) -> None:
@@ -78,9 +88,34 @@ def compare_methods(
     finished. Raises InputError on all ranks if the request contradicts itself, the folder belongs to another one, or a
     method that the user named cannot be trained.
     """
+    clock, called = Clock(comm.bytes_moved), ""
     with ExitStack() as opened:
-        run = _BaselineRun(request, comm, observer, stop_wanted, opened)
-        return run.conclude(run.fit())
+        if tables.are_tables(request.data, comm):
+            # All rows are used, since the folds hold out those that judge; with `memory` the shards are in files.
+            rows = TrainRequest(
+                request.data,
+                reading=request.reading,
+                shards=request.shards,
+                resume=True,
+                memory=request.memory or math.inf,
+            )
+            sets = opened.enter_context(tables.as_data_sets(rows, comm, observer, clock))
+            for warning in sets.warnings if comm.is_root else ():
+                observer.cautioned(warning)
+            called = frames.short_list(sets.files) or "the table"
+            request = replace(request, data=sets.training.directory)
+        elif request.reading or request.shards is not None:
+            raise InputError(
+                "label, shards, and how columns are read are for tables, such as CSV or Parquet; data sets have what "
+                "distsms shard gave them",
+                everywhere=True,
+            )
+        run = _BaselineRun(request, comm, observer, stop_wanted, opened, called)
+        with clock.phase("fits"):
+            stopped = run.fit()
+        with clock.phase("intervals"):
+            result = run.conclude(stopped)
+    return replace(result, usage=usage_of_ranks(clock, comm, 0, 0))
 
 
 class _BaselineRun:
@@ -93,9 +128,10 @@ class _BaselineRun:
         observer: BaselineObserver,
         stop_wanted: Callable[[], bool],
         opened: ExitStack,
+        called: str = "",
     ) -> None:
         self._request, self._comm, self._observer = request, comm, observer
-        self._store = BaselineStore(request.output)
+        self._store, self._called = BaselineStore(request.output), called
         self._neighbours = comm.node_ranks()
         self._rows: FoldedRows | None = None  # what evaluates the fits
         self._plan = self._decide(opened)
@@ -114,7 +150,6 @@ class _BaselineRun:
             solver, why = choose_solver(request.solver, request.measure, comm)
             self._observer.chose_solver(solver, why)
         with comm.fail_together():
-            competitors.check_select(request.select)
             manifest = dataset.read_manifest(request.data)
             dataset.check_readable(manifest)
             problem = baseline_problem(request, solver, manifest)
@@ -122,56 +157,100 @@ class _BaselineRun:
                 dataset.read_groups(manifest, 0, 0)  # raises InputError if the rows have no groups
         left_out = leave_out(request, methods, manifest, self._neighbours, comm)
         methods = [name for name in methods if not any(name in each.methods for each in left_out)]
-        # On small data, messages would cost more than evaluations.
-        distribute = request.memory is not None or manifest.n + manifest.nnz > SMALL
         by_distsms = [name for name in methods if METHODS[name].by_distsms and name not in FEATURED]
         done: set[FitSpec] = set()
         with comm.fail_together():
             competitors.require(methods)
-            distributed = plan_methods(
-                request, problem, manifest, by_distsms if distribute else [], comm.size, self._neighbours
-            )
+            plans = plan_methods(request, problem, manifest, by_distsms, comm.size, self._neighbours)
             if comm.is_root:
                 inputs.check_distinct(request.output, request.data, request.path)
                 store.check()
                 opened.enter_context(files.exclusive(store.path))
-                store.open(identity(request, problem, manifest))
+                store.open(identity(request, problem, manifest, self._called))
                 done = store.done()
-        done = comm.bcast(done)
-        first = baseline_fits.first_round(methods, problem.lambdas, problem.folds, request.tree_fits)
         return BaselinePlan(
+            request=request,
             manifest=manifest,
             problem=problem,
-            select=request.select or problem.measure,
             methods=methods,
             left_out=left_out,
-            distributed=distributed,
-            total=len(first),
-            missing=[spec for spec in first if spec not in done],
+            by_distsms=plans,
+            small=request.memory is None and manifest.n + manifest.nnz <= SMALL,
+            done=comm.bcast(done),
         )
 
     def fit(self) -> bool:
         """Make the missing fits; return whether they were stopped."""
-        stopped = self._plan.distributes_rows and self._fit_distributed()
-        return stopped or self._fit_on_features() or self._fit_alone()
+        return self._fit_by_distsms() or self._fit_on_features() or self._fit_alone()
 
-    def _fit_distributed(self) -> bool:
-        """Make the fits on distributed rows; return whether they were stopped."""
+    def _fit_by_distsms(self) -> bool:
+        """Make the fits of distsms on the columns, and see to the rows that evaluate all; return whether stopped."""
         comm, plan = self._comm, self._plan
-        block = dataset.load(plan.manifest, comm, budget=self._budget(plan.distributed), with_groups=plan.needs_groups)
-        self._observer.loaded(block)
-        with comm.fail_together():
-            last = block.first_row + len(block.labels)
-            fold_keys = folds.read_fold_keys(plan.manifest, plan.problem.folds_by, block.first_row, last)
-        rows, problems = PathRows(block, comm, fold_keys), _problems(plan.distributed)
-        specs = plan.missing_of(list(plan.distributed))
-        recorder = _Recorder(self._store, self._observer, len(specs))
-        stopped = baseline_fits.fit_distributed(
-            rows, problems, specs, recorder.keep, self._stop_wanted, recorder.begin_method
-        )
-        self._observer.fitted()
-        self._rows = baseline_fits.gather_rows(rows, plan.problem, plan.needs_groups)
+        manifest, needs_rows = plan.manifest, bool(plan.by_distsms) or not plan.holds_rows
+        stopped = False
+        if needs_rows:
+            share = (0, 1) if plan.small else None
+            block = dataset.load(
+                manifest, comm, share=share, budget=self._budget(plan.by_distsms), with_groups=plan.needs_groups
+            )
+            if not plan.small:
+                self._observer.loaded(block)
+            with comm.fail_together():
+                last = block.first_row + len(block.labels)
+                fold_keys = folds.read_fold_keys(manifest, plan.problem.folds_by, block.first_row, last)
+            rows = PathRows(block, comm, fold_keys, share_folds=plan.small)
+            stopped = self._train(rows, plan.by_distsms)
+        if plan.holds_rows and not stopped:
+            by, n_folds, seed = plan.problem.folds_by, plan.problem.folds, plan.problem.seed
+            with comm.fail_together():
+                self._rows = baseline_fits.read_rows(manifest, by, n_folds, seed, within=plan.needs_groups)
+        elif needs_rows and not stopped:
+            self._rows = baseline_fits.gather_rows(rows, plan.problem, plan.needs_groups)
         return stopped
+
+    def _train(
+        self,
+        rows: PathRows,
+        method_plans: Mapping[str, MethodPlan],
+        before: Callable[[int], float] = lambda fold: 0.0,
+    ) -> bool:
+        """Make the fits of methods that distsms trains, on these rows; return whether they were stopped."""
+        plan, store, stopped = self._plan, self._store, False
+        for name, (_, problem) in method_plans.items():
+            # 1) Try the lambdas quickly.
+            starts, missing = Starts(), partial(baseline_fits.missing_trials, [name], plan, store)
+            while not stopped and (tries := self._of_root(missing)):
+                self._tell(len(tries), rows.share_folds, tries[0])
+                stopped = baseline_fits.try_lambdas(
+                    rows, problem, tries, plan.select, store.keep, self._stop_wanted, starts
+                )
+            # 2) Train those that are left, or all of a few, to the end.
+            if not stopped:
+                if specs := self._of_root(partial(baseline_fits.missing_fits, [name], plan, store)):
+                    self._tell(len(specs), rows.share_folds, specs[0])
+                stopped = baseline_fits.fit_distributed(
+                    rows, name, problem, specs, store.keep, self._stop_wanted, before, starts.nearest
+                )
+            if any(self._comm.allgather(stopped)):
+                break
+        self._observer.fitted()
+        return any(self._comm.allgather(stopped))
+
+    def _tell(self, total: int, shared: bool, spec: FitSpec, done: int | None = None) -> None:
+        """Tell which of a series of fits is next or, without `done`, that a series of all folds begins."""
+        setting, fold = f"{spec.setting:g}", spec.fold
+        if not METHODS[spec.method].linear:
+            setting = f"best of {setting}" if spec.best else f"try {setting}"
+        progress = FitProgress(done or 0, total, spec.method, shared=shared)
+        self._observer.fitting(progress if done is None else progress._replace(setting=setting, fold=fold))
+
+    def _of_root(self, make: Callable[[], list[T]]) -> list[T]:
+        """Return on all ranks what the root makes of the folder."""
+        made = list[T]()
+        with self._comm.fail_together():
+            if self._comm.is_root:
+                made = make()
+        return list(self._comm.bcast(made))
 
     def _budget(self, methods: Mapping[str, MethodPlan]) -> MemoryBudget | None:
         """Return the memory that the method that takes most leaves for rows; None if it is not limited. Local."""
@@ -181,24 +260,23 @@ class _BaselineRun:
 
     def _fit_on_features(self) -> bool:
         """Make the fits on features, which are made for each fold from its training rows; return whether stopped."""
-        comm, folder = self._comm, self._store.path / FOLDER
-        specs = self._plan.missing_of(FEATURED)
-        if not specs:
+        plan, store = self._plan, self._store
+        names = [name for name in plan.methods if name in FEATURED]
+        missing = [
+            partial(make, names, plan, store) for make in (baseline_fits.missing_trials, baseline_fits.missing_fits)
+        ]
+        if not any(self._of_root(make) for make in missing):
             return False
-        recorder = _Recorder(self._store, self._observer, len(specs))
-        kinds = dict.fromkeys(METHODS[spec.method].features for spec in specs)
-        stopped = any(self._fit_on(kind, specs, recorder) for kind in kinds)
+        stopped = any(self._fit_on(kind, names) for kind in dict.fromkeys(METHODS[name].features for name in names))
         if not stopped:
-            comm.barrier()
-            if comm.is_root:
-                shutil.rmtree(folder, ignore_errors=True)
-        self._observer.fitted()
+            self._comm.barrier()
+            if self._comm.is_root:
+                shutil.rmtree(store.path / FOLDER, ignore_errors=True)
         return stopped
 
-    def _fit_on(self, kind: str, specs: Sequence[FitSpec], recorder: _Recorder) -> bool:
+    def _fit_on(self, kind: str, names: Sequence[str]) -> bool:
         """Make the fits on one kind of features; return whether they were stopped."""
         request, comm, plan = self._request, self._comm, self._plan
-        methods = list(dict.fromkeys(spec.method for spec in specs if METHODS[spec.method].features == kind))
         # 1) Make the features of all folds.
         fold_features = FoldFeatures(
             plan.manifest,
@@ -214,50 +292,55 @@ class _BaselineRun:
             if any(comm.allgather(self._stop_wanted())):
                 return True
         # 2) Train on them, one fold after the other.
+        methods = [name for name in names if METHODS[name].features == kind]
         with comm.fail_together():
             featured = fold_features.manifest(1)
             method_plans = plan_methods(
                 request, plan.problem, featured, methods, comm.size, self._neighbours, one_by_one=True
             )
         fold_features.budget, fold_features.with_groups = self._budget(method_plans), plan.problem.needs_groups
-        return baseline_fits.fit_distributed(
-            PathRows(fold_features.rows, comm),
-            _problems(method_plans),
-            specs,
-            recorder.keep,
-            self._stop_wanted,
-            recorder.begin_method,
-            before=fold_features.seconds,
-        )
+        return self._train(PathRows(fold_features.rows, comm), method_plans, fold_features.seconds)
 
     def _fit_alone(self) -> bool:
         """Make the fits that take whole rows, each on one of the ranks; return whether any rank was stopped."""
-        plan, comm, store = self._plan, self._comm, self._store
+        plan, store, rows = self._plan, self._store, self._rows
         if not plan.alone:
             return False
-        problem = plan.problem
-        with comm.fail_together():
-            rows = baseline_fits.read_rows(
-                plan.manifest, problem.folds_by, problem.folds, problem.seed, within=plan.needs_groups
-            )
-        self._rows = rows
-        if self._share(rows, plan.missing_of(plan.alone)):
+        assert rows is not None
+        linear = [name for name in plan.alone if METHODS[name].linear]
+        searches = [name for name in plan.alone if not METHODS[name].linear]
+        # 1) Try lambdas quickly, and more where the best one is at an end; then fit those that are left.
+        while tries := self._of_root(partial(baseline_fits.missing_trials, linear, plan, store)):
+            if self._share(rows, tries):
+                return True
+        if self._share(rows, self._of_root(partial(baseline_fits.missing_fits, linear, plan, store))):
             return True
-        best: list[FitSpec] = []
-        with comm.fail_together():
-            if comm.is_root:
-                done = {(fit.method, fit.setting, fit.fold) for fit in store.fits()}
-                second = baseline_fits.second_round(store.trials(), self._request.tree_fits)
-                best = [spec for spec in second if not METHODS[spec.method].linear and spec[:3] not in done]
-        return self._share(rows, comm.bcast(best))
+        # 2) Search settings of trees, and fit the best: on the first folds, and on the others if that settles nothing.
+        for of_folds in (range(1, EARLY_FOLDS + 1), range(EARLY_FOLDS + 1, plan.problem.folds + 1)):
+            tries = baseline_fits.first_round(searches, (), plan.problem.folds, plan.tree_fits)
+            tries = [spec for spec in tries if spec.fold in of_folds and spec not in plan.done]
+            if self._share(rows, tries):
+                return True
+            best = self._of_root(partial(baseline_fits.missing_best, store, plan.tree_fits))
+            if self._share(rows, [spec for spec in best if spec.method in searches and spec.fold in of_folds]):
+                return True
+            if of_folds.start == 1 and not plan.request.thorough:
+                searches = self._of_root(partial(method_results.unsettled, searches, plan, store, rows))
+        return False
 
     def _share(self, rows: FoldedRows, specs: Sequence[FitSpec]) -> bool:
         """Make these fits, each on one of the ranks; return whether any rank was stopped."""
         comm, problem = self._comm, self._plan.problem
         of_rank = specs[comm.rank :: comm.size]
-        recorder = _Recorder(self._store, self._observer, len(of_rank), shared=True)
         stopped = baseline_fits.fit_alone(
-            rows, of_rank, problem.measure, problem.settings, recorder.keep, self._stop_wanted, recorder.begin
+            rows,
+            of_rank,
+            problem.measure,
+            problem.settings,
+            self._store.keep,
+            self._stop_wanted,
+            begin=partial(self._tell, len(of_rank), True),
+            select=self._plan.select,
         )
         self._observer.fitted()
         return any(comm.allgather(stopped))
@@ -267,7 +350,7 @@ class _BaselineRun:
         plan, comm, store = self._plan, self._comm, self._store
         result = Baseline(
             folder=store.path,
-            problem=identity(self._request, plan.problem, plan.manifest),
+            problem=identity(self._request, plan.problem, plan.manifest, self._called),
             solver=plan.problem.settings.solver,
             select=plan.select,
             stopped=stopped,
@@ -278,55 +361,25 @@ class _BaselineRun:
         with comm.fail_together():
             if comm.is_root:
                 assert self._rows is not None
-                result = _evaluate(result, self._request.select, plan, store, self._rows)
+                result = _evaluate(result, plan, store, self._rows)
                 store.describe(result.problem, **result.results())
         return comm.bcast(result)
 
 
-class _Recorder:
-    """Keeps the results of fits, and tells an observer how many are done, and which fit is being made."""
-
-    def __init__(self, store: BaselineStore, observer: BaselineObserver, total: int, shared: bool = False) -> None:
-        self._store, self._observer, self._shared = store, observer, shared
-        self._done, self._total = 0, total
-
-    def begin(self, spec: FitSpec) -> None:
-        """Tell what is about to be fitted."""
-        setting = f"{spec.setting:g}"
-        if not METHODS[spec.method].linear:
-            setting = f"best of {setting}" if spec.best else f"try {setting}"
-        self._observer.fitting(self._progress(spec.method, setting, spec.fold))
-
-    def begin_method(self, spec: FitSpec) -> None:
-        """Tell which method is about to be fitted to all folds."""
-        self._observer.fitting(self._progress(spec.method))
-
-    def _progress(self, method: str, setting: str = "", fold: int | None = None) -> FitProgress:
-        return FitProgress(self._done, self._total, method, setting, fold, self._shared)
-
-    def keep(self, result: Fit | Trial, scores: Any = None) -> None:
-        """Keep the result of a fit."""
-        self._store.keep(result, scores)
-        self._done += 1
-
-
-def _problems(methods: Mapping[str, MethodPlan]) -> dict[str, Problem]:
-    return {name: method.problem for name, method in methods.items()}
-
-
-def _evaluate(
-    result: Baseline, select: str | None, plan: BaselinePlan, store: BaselineStore, rows: FoldedRows
-) -> Baseline:
+def _evaluate(result: Baseline, plan: BaselinePlan, store: BaselineStore, rows: FoldedRows) -> Baseline:
     """Return the result with the table and the sentences of all complete fits in the folder. On the root."""
-    measure, fits = plan.problem.measure, store.fits()
-    methods = method_results.evaluate_methods(store, fits, rows, measure, select)
-    head = method_results.evaluate_head(store, fits, rows, measure, select)
+    measure, select, fits, trials = plan.problem.measure, plan.request.select, store.fits(), store.trials()
+    halved = trials if plan.halves else []
+    scored = dict[tuple[Fit, ...], FoldScores]()
+    methods = method_results.evaluate_methods(store, fits, rows, measure, select, halved, scored=scored)
+    head = method_results.evaluate_head(store, fits, rows, measure, select, halved, scored)
     sentences = baseline_text.sentences(methods, measure, select) + baseline_text.head_sentences(head)
     sentences += baseline_text.describe_beyond([methods, *head.values()], sentences)
     sentences += [f"Settings are chosen by {display_name(select)} on the other folds."] if select else []
     sentences += method_results.check_logistic(methods, rows, measure, plan.problem.settings)
     sentences += _notes(plan.problem.folds_by, plan.manifest)
-    return replace(result, methods=methods, head=head, sentences=sentences)
+    effort = method_results.effort(plan, fits, trials)
+    return replace(result, methods=methods, head=head, sentences=sentences, effort=effort)
 
 
 def _notes(by: str, manifest: Manifest) -> list[str]:

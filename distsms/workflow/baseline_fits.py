@@ -1,19 +1,21 @@
 """The fits of a baseline: which there are, the folder that keeps them, and making them, in one process or over ranks.
 
-A method with a search is fitted in two rounds: trials of its settings on the training rows of each fold, and then the
-best of these on all training rows. In fits with distributed rows, the ranks share the rows; else each fit is made by
-one rank, which holds all rows.
+A method is fitted in two rounds: trials of its settings, and then fits of the best ones. A linear method tries lambdas
+quickly on all folds, and fits those that are best on the *other* folds to the end (`left_lambdas`): successive halving,
+in which no fold helps to choose its own lambda. Trees are tried on parts of the training rows of each fold. distsms
+trains its models of all folds in the same passes, and the ranks share the rows or, of small data, the folds. The fits
+of other libraries are made by one rank each, which holds all rows.
 """
 
 from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,14 +29,25 @@ from distsms.base.typing import Floats, Hashes
 from distsms.base.wording import option
 from distsms.ingest.formats.npy import NpyArray
 from distsms.metrics import ranking
+from distsms.metrics.headline import chooser_value
 from distsms.optim.result import Result
 from distsms.optim.settings import Settings
 from distsms.shards.dataset import DataBlock, load_matrix, read_groups, read_weights
 from distsms.shards.manifest import Manifest
+from distsms.workflow import choice
+from distsms.workflow.auto_lambda import Starts, loosened
 from distsms.workflow.choice import Point
 from distsms.workflow.competitors import ALONE, HELD_OUT_PARTS, METHODS, Task, describe_end, with_target
 from distsms.workflow.folds import Folds, hold_out, make_folds, read_fold_keys
-from distsms.workflow.path import PathRows, Problem, trainings
+from distsms.workflow.path import PathRows, Problem, Start, run, start_at_zero, trainings
+
+if TYPE_CHECKING:
+    from distsms.workflow.baseline_plan import BaselinePlan
+
+FEW_LAMBDAS = 3
+"""So many lambdas are all fitted; of more, each fold gets those `KEPT` that quick trials on the other folds like best.
+"""
+KEPT = 2
 
 
 class FoldedRows(NamedTuple):
@@ -80,13 +93,13 @@ def read_rows(manifest: Manifest, by: str, folds: int, seed: int, within: bool =
 
 
 class Trial(NamedTuple):
-    """A setting of a search that was tried on the training rows of a fold; see `trees.TrialResult`."""
+    """A setting of a search that was tried on the training rows of a fold (`trees.TrialResult`), or a quick fit."""
 
     method: str
     setting: float
     fold: int
     seconds: float
-    value: float
+    value: float  # of a quick fit: the measure that chooses, on the rows of the fold
     rounds: int
 
 
@@ -97,6 +110,7 @@ class FitSpec(NamedTuple):
     setting: float
     fold: int
     best: Trial | None = None
+    quick: bool = False  # whether it is the trial of a lambda
 
 
 class Fit(NamedTuple):
@@ -139,7 +153,8 @@ class BaselineStore(ResumableStore):
     def done(self) -> set[FitSpec]:
         """Return the specifications of the first round (see `first_round`) that need not be made again."""
         done: list[Fit | Trial] = [fit for fit in self.fits() if METHODS[fit.method].linear]
-        return {FitSpec(result.method, result.setting, result.fold) for result in [*done, *self.trials()]}
+        done += [trial for trial in self.trials() if not METHODS[trial.method].linear]
+        return {FitSpec(result.method, result.setting, result.fold) for result in done}
 
     def _read(self, fields: Fields, trials: bool) -> Iterator[dict[str, Any]]:
         for path in (self.path / self.parts).glob("[!.]*.json"):
@@ -163,7 +178,8 @@ class BaselineStore(ResumableStore):
             ) from error
 
     def _file(self, result: Fit | Trial, suffix: str) -> Path:
-        setting = f"try{result.setting:g}" if isinstance(result, Trial) else repr(result.setting)
+        setting = repr(result.setting)
+        setting = f"try{setting.removesuffix('.0')}" if isinstance(result, Trial) else setting
         return self.path / self.parts / f"{result.method}_{setting}_fold{result.fold}.{suffix}"
 
 
@@ -188,10 +204,60 @@ def first_round(methods: Sequence[str], lambdas: Sequence[float], folds: int, bu
     ]
 
 
+def tried_values(trials: Sequence[Trial], method: str) -> dict[float, dict[int, float]]:
+    """Return the value of each fold for those lambdas of a method that all its folds have tried, the largest first."""
+    values = dict[float, dict[int, float]]()
+    for trial in sorted((trial for trial in trials if trial.method == method), reverse=True):
+        values.setdefault(trial.setting, {})[trial.fold] = 0.0 if np.isnan(trial.value) else trial.value
+    most = max(map(len, values.values()), default=0)
+    return {lam: of_folds for lam, of_folds in values.items() if len(of_folds) == most}
+
+
+def left_lambdas(trials: Sequence[Trial], method: str) -> dict[int, list[float]]:
+    """Return for each fold the `KEPT` lambdas whose trials are best on the *other* folds; empty without trials."""
+    values = tried_values(trials, method)
+    folds = sorted({fold for of_folds in values.values() for fold in of_folds})
+    others = {lam: {fold: round(sum(of.values()) - of[fold], 12) for fold in folds} for lam, of in values.items()}
+    return {fold: sorted(values, key=lambda lam: -others[lam][fold])[:KEPT] for fold in folds}
+
+
+def missing_trials(methods: Sequence[str], plan: BaselinePlan, store: BaselineStore) -> list[FitSpec]:
+    """Return the quick trials of lambdas that are not made yet; none where all lambdas are fitted.
+
+    When those of the grid are there, a method whose best one is at an end tries another lambda beyond it.
+    """
+    grid, trials, specs = plan.problem.lambdas, store.trials(), list[FitSpec]()
+    done = {(trial.method, trial.setting, trial.fold) for trial in trials}
+    for name in methods if plan.halves else ():
+        missing = [spec for spec in first_round([name], grid, plan.problem.folds, 0) if spec[:3] not in done]
+        if plan.extends and not missing:
+            curve = [choice.mean_over_folds(lam, list(of.values())) for lam, of in tried_values(trials, name).items()]
+            further = choice.beyond(curve, [max(curve, key=lambda mean: mean.mean)], grid)
+            missing = [] if further is None else first_round([name], [further], plan.problem.folds, 0)
+        specs += [spec._replace(quick=True) for spec in missing]
+    return specs
+
+
+def missing_fits(methods: Sequence[str], plan: BaselinePlan, store: BaselineStore) -> list[FitSpec]:
+    """Return the fits of linear methods that are not made yet: of the lambdas that trials leave to any fold, or all."""
+    trials, specs = store.trials() if plan.halves else [], list[FitSpec]()
+    done = {(fit.method, fit.setting, fit.fold) for fit in store.fits()}
+    for name in methods:
+        left = {lam for lams in left_lambdas(trials, name).values() for lam in lams}
+        specs += first_round([name], sorted(left, reverse=True) or plan.problem.lambdas, plan.problem.folds, 0)
+    return [spec for spec in specs if spec[:3] not in done]
+
+
+def missing_best(store: BaselineStore, budget: int) -> list[FitSpec]:
+    """Return the fits of `second_round` that are not made yet."""
+    done = {(fit.method, fit.setting, fit.fold) for fit in store.fits()}
+    return [spec for spec in second_round(store.trials(), budget) if spec[:3] not in done]
+
+
 def second_round(trials: Sequence[Trial], budget: int) -> list[FitSpec]:
-    """Return the fit of the best trial, the first of equal ones, for each method and fold whose trials are all done."""
+    """Return the fit of the best trial, the first of equal ones, for each search and fold whose trials are all done."""
     specs = []
-    for name, fold in sorted({(trial.method, trial.fold) for trial in trials}):
+    for name, fold in sorted({(trial.method, trial.fold) for trial in trials if not METHODS[trial.method].linear}):
         tried = sorted(t for t in trials if (t.method, t.fold) == (name, fold) and t.setting < budget)
         if len(tried) == budget:
             best = max(tried, key=lambda trial: -np.inf if np.isnan(trial.value) else round(trial.value, 12))
@@ -210,15 +276,20 @@ def fit_alone(
     settings: Settings,
     keep: Keep,
     stop_wanted: Callable[[], bool] = lambda: False,
-    begin: Callable[[FitSpec], None] = lambda spec: None,
+    begin: Callable[[FitSpec, int], None] = lambda spec, done: None,
+    select: str | None = None,
 ) -> bool:
-    """Make fits and trials, each after a call of `begin`, and return whether `stop_wanted` ended the run. Local."""
-    for spec in specs:
+    """Make fits and trials, and return whether `stop_wanted` ended the run. Local.
+
+    `begin` is called before each, with the number of those before it. The value of a quick trial is `select`, or else
+    `measure`.
+    """
+    for done, spec in enumerate(specs):
         if stop_wanted():
             return True
-        begin(spec)
+        begin(spec, done)
         method, setting, judged = METHODS[spec.method], spec.setting, rows.folds.judged(spec.fold)
-        task, started = rows.task(spec.fold, measure, settings), time.perf_counter()
+        task, started = rows.task(spec.fold, measure, settings)._replace(quick=spec.quick), time.perf_counter()
         # 1) A trial is judged on a part of the training rows alone.
         if method.search and spec.best is None:
             tried = method.search(task, setting)
@@ -238,7 +309,12 @@ def fit_alone(
                 f"different sizes; make the data with distsms shard {option('normalize', 'standard')}, or leave this "
                 "method out"
             )
-        ranked = ranking.ranking(scores, rows.y[judged], ALONE, rows.weights_of(judged))
+        y, weights = rows.y[judged], rows.weights_of(judged)
+        if spec.quick:
+            value = chooser_value(select or measure, scores, y, np.nan, ALONE, weights, rows.groups_of(judged))
+            keep(Trial(spec.method, spec.setting, spec.fold, seconds, value, 0), None)
+            continue
+        ranked = ranking.ranking(scores, y, ALONE, weights)
         searched = spec.best is None or np.isfinite(spec.best.value)
         note = fitted.note if searched else "without a search, since no training rows of both classes could be held out"
         keep(Fit(spec.method, spec.setting, spec.fold, seconds, ranked.rocarea, ranked.prbep, note), scores)
@@ -253,68 +329,84 @@ def method_problem(problem: Problem, method: str, share: float) -> Problem:
     return replace(problem, measure=measure.name, settings=settings, bias=bias, all_rows=False, scores=True)
 
 
+def try_lambdas(
+    rows: PathRows,
+    problem: Problem,
+    specs: Sequence[FitSpec],
+    by: str,
+    keep: Keep,
+    stop_wanted: Callable[[], bool],
+    starts: Starts,
+) -> bool:
+    """Make quick trials of a method that distsms trains, on all folds; return whether stopped. **Collective.**
+
+    `keep` is called on the root with the trials, whose value is the measure `by`; `starts` keeps the models.
+    """
+    begun, lambdas = time.perf_counter(), sorted({spec.setting for spec in specs}, reverse=True)
+    quick = replace(problem, lambdas=lambdas, settings=loosened(problem.settings), select=by, scores=False)
+    outcome = run(rows, quick, starts.add, start=starts.nearest, stop_wanted=stop_wanted)
+    if outcome.stopped or not rows.comm.is_root:
+        return outcome.stopped
+    seconds = (time.perf_counter() - begun) / max(len(outcome.points), 1)
+    values = {(lam, fold): np.nan for lam in outcome.left_out for fold in problem.trained_folds}  # as good as w = 0
+    values |= {(point.lam, point.fold): float((point.held_out or {})[by]) for point in outcome.points}
+    for (lam, fold), value in values.items():
+        keep(Trial(specs[0].method, lam, fold, seconds, value, 0), None)
+    return False
+
+
 def fit_distributed(
     rows: PathRows,
-    problems: Mapping[str, Problem],
+    name: str,
+    problem: Problem,
     specs: Sequence[FitSpec],
     keep: Keep,
     stop_wanted: Callable[[], bool],
-    begin: Callable[[FitSpec], None],
     before: Callable[[int], float] = lambda fold: 0.0,
+    start: Start = start_at_zero,
 ) -> bool:
-    """Make fits of methods that distsms trains, one method after the other; return whether stopped. **Collective.**
+    """Make those fits of a method that distsms trains; return whether stopped. **Collective.**
 
-    `begin` is called with the first fit of each method. `keep` and `before` are called on the root: `before` returns
-    the seconds that the rows of a fold took, which count for the first fit of each method on the fold. Unfinished fits
-    are lost.
+    `keep` and `before` are called on the root or, if the ranks share the folds, on the rank that trains a fold:
+    `before` returns the seconds that the rows of a fold took, which count for its first fit. Unfinished fits are lost.
     """
-    for name, problem in problems.items():
-        missing = {(spec.setting, spec.fold): spec for spec in specs if spec.method == name}
-        if not missing:
-            continue
-        begin(next(iter(missing.values())))
-        started = time.perf_counter()
-        models = trainings(rows, problem, stop_wanted)
-        without_fit = set(models.numbers)
+    folds, stopped, started = rows.folds_of_rank(problem), False, time.perf_counter()
+    missing = {(spec.setting, spec.fold) for spec in specs if spec.method == name and spec.fold in folds}
+    if not missing:
+        return False
+    models = trainings(rows, problem, stop_wanted)
+    without_fit = set(models.numbers)
 
-        def keep_point(
-            point: Point, result: Result, scores: Floats | None, name: str = name, without_fit: set[int] = without_fit
-        ) -> None:
-            nonlocal started
-            assert point.held_out is not None and scores is not None
-            now = time.perf_counter()
-            if point.fold in without_fit:
-                without_fit.remove(point.fold)
-                started -= before(point.fold)
-            fit = Fit(
-                method=name,
-                setting=point.lam,
-                fold=point.fold,
-                seconds=now - started,
-                rocarea=point.held_out["rocarea"],
-                prbep=point.held_out["prbep"],
-                note=describe_end(result.status, result.vacuous),
-            )
-            keep(fit, scores)
-            started = now  # the fits of all folds share their seconds, which add up to those of the method
+    def keep_point(point: Point, result: Result, scores: Floats | None) -> None:
+        nonlocal started
+        assert point.held_out is not None and scores is not None
+        now, of_rows = time.perf_counter(), before(point.fold) if point.fold in without_fit else 0.0
+        without_fit.discard(point.fold)
+        fit = Fit(
+            method=name,
+            setting=point.lam,
+            fold=point.fold,
+            seconds=now - started + of_rows,
+            rocarea=point.held_out["rocarea"],
+            prbep=point.held_out["prbep"],
+            note=describe_end(result.status, result.vacuous),
+        )
+        keep(fit, scores)
+        started = now  # the fits of all folds share their seconds, which add up to those of the method
 
-        stopped = False
-        while missing and not stopped:  # `CrossValidation` may leave out the smaller lambdas of its first run
-            lambdas = [sorted((lam for lam, f in missing if f == fold), reverse=True) for fold in models.numbers]
-            outcome = models.run(keep_point, lambdas)
-            stopped = outcome.stopped
-            for point in outcome.points:
-                missing.pop((point.lam, point.fold), None)
-        models.close()
-        if stopped:
-            return True
-    return False
+    while missing and not stopped:  # `CrossValidation` may leave out the smaller lambdas of its first run
+        lambdas = [sorted((lam for lam, f in missing if f == fold), reverse=True) for fold in models.numbers]
+        outcome = models.run(keep_point, lambdas, start)
+        stopped = outcome.stopped
+        missing -= {(point.lam, point.fold) for point in outcome.points}
+    models.close()
+    return stopped
 
 
 def gather_rows(rows: PathRows, problem: Problem, within: bool = False) -> FoldedRows | None:
     """Return what evaluates the fits, on the root, without the entries: at most 19 bytes a row. **Collective.**"""
     assert isinstance(rows.block, DataBlock)
-    block, comm, folds = rows.block, rows.comm, rows.make_folds(problem)
+    block, comm, folds = rows.block, rows.trainers, rows.make_folds(problem)
     counted = block.counted
     y, number = comm.gather_rows(block.labels[counted]), comm.gather_rows(folds.number[counted])
     assert block.weights is not None or not block.weighted

@@ -24,7 +24,7 @@ from distsms.training.solver_choice import settings_for
 from distsms.training.task import Distribution
 from distsms.workflow import baseline_fits, competitors, folds
 from distsms.workflow.baseline_fits import FitSpec
-from distsms.workflow.competitors import FEATURED, METHODS, OURS
+from distsms.workflow.competitors import FEATURED, METHODS, OURS, TREES
 from distsms.workflow.path import Problem
 from distsms.workflow.path_result import BetaStore, FeaturesStore, L1Store, PathStore
 from distsms.workflow.requests import LAMBDAS, BaselineRequest
@@ -42,6 +42,8 @@ They are for SciPy's matrix, for the copy of its training rows, and for what the
 """
 EVALUATION_BYTES = 50
 """The bytes of memory that a row takes on the root for each method, and for the best one, when it is evaluated."""
+THOROUGH_TREES = 20
+"""How many settings of trees a thorough comparison tries for each fold."""
 OF_PATH = ("measure", "folds", "folds_by", "seed", "epsilon", "relative")
 """What a request takes from the folder of a path, unless it says something else than by default."""
 
@@ -51,6 +53,7 @@ class LeftOut(NamedTuple):
 
     methods: Sequence[str]
     why: str
+    optional: bool = False  # whether a thorough comparison has them
 
 
 class MethodPlan(NamedTuple):
@@ -64,33 +67,54 @@ class MethodPlan(NamedTuple):
 class BaselinePlan:
     """What is decided of a baseline before its rows are read; the same on every rank."""
 
+    request: BaselineRequest
     manifest: Manifest
     problem: Problem  # what all fits have in common: measure, lambdas, folds and settings
-    select: str  # the measure that chooses the settings
     methods: Sequence[str]
     left_out: Sequence[LeftOut]
-    distributed: Mapping[str, MethodPlan]  # the methods on the columns whose rows are distributed
-    total: int  # the number of fits, without those of the best settings of a search
-    missing: Sequence[FitSpec]  # those of them that are not in the folder yet
+    by_distsms: Mapping[str, MethodPlan]  # the methods on the columns that distsms trains
+    small: bool  # whether every rank holds all rows, since messages would cost more than evaluations
+    done: set[FitSpec]  # those of `all_fits` that are in the folder
+
+    @property
+    def select(self) -> str:
+        """The measure that chooses the settings."""
+        return self.request.select or self.problem.measure
+
+    @property
+    def halves(self) -> bool:
+        """Whether quick trials say which lambdas are fitted."""
+        return not self.request.thorough and len(self.problem.lambdas) > baseline_fits.FEW_LAMBDAS
+
+    @property
+    def extends(self) -> bool:
+        """Whether quick trials go beyond the usual lambdas, if the best one is at an end."""
+        return self.halves and self.request.lambdas is None and self.request.path is None
+
+    @property
+    def tree_fits(self) -> int:
+        """How many settings of trees are tried for each fold."""
+        return self.request.tree_fits or (THOROUGH_TREES if self.request.thorough else 1)
+
+    @property
+    def all_fits(self) -> list[FitSpec]:
+        """The fits of all lambdas, and the trials of trees; quick trials leave out most of them."""
+        return baseline_fits.first_round(self.methods, self.problem.lambdas, self.problem.folds, self.tree_fits)
 
     @property
     def alone(self) -> list[str]:
         """The methods whose fits are made by one rank each, which holds all rows."""
-        return [name for name in self.methods if name not in self.distributed and name not in FEATURED]
+        return [name for name in self.methods if not METHODS[name].by_distsms]
 
     @property
-    def distributes_rows(self) -> bool:
-        """Whether the ranks share the rows. Without any method on the columns, they do, to evaluate the others."""
-        return bool(self.distributed) or not self.alone
+    def holds_rows(self) -> bool:
+        """Whether every rank holds all rows as other libraries take them."""
+        return self.small or bool(self.alone)
 
     @property
     def needs_groups(self) -> bool:
         """Whether measures are taken within groups."""
         return not {self.problem.measure, self.select}.isdisjoint(GROUPED)
-
-    def missing_of(self, methods: Sequence[str]) -> list[FitSpec]:
-        """Return the missing fits of some methods."""
-        return [spec for spec in self.missing if spec.method in methods]
 
 
 def requested_methods(request: BaselineRequest) -> list[str]:
@@ -108,14 +132,27 @@ def requested_methods(request: BaselineRequest) -> list[str]:
 
 
 def check_measures(request: BaselineRequest) -> None:
-    """Raise InputError if no baseline can train for the measure, or choose by the measure, of a request."""
-    measure = Measure.parse(request.measure)
+    """Raise InputError if no baseline can train for the measure, or choose by the measure, of a request.
+
+    The methods have no threshold in common, so the ranking alone chooses.
+    """
+    measure, select = Measure.parse(request.measure), request.select
     if not measure.family.on_paths:
         raise InputError(
             f"a baseline cannot train for {measure}; train for {', '.join(RANKING)} or pauc@BETA, such as pauc@0.05"
         )
-    if request.select is not None:
-        check_chooser(request.select)
+    if select is None or check_chooser(select) in ("average-precision", *RANKING):
+        return
+    if select.startswith("lift@"):
+        raise InputError(
+            f"{select} is a recall divided by a share of the rows; choose by {select.replace('lift', 'recall')}"
+        )
+    if "@" not in select:
+        raise InputError(
+            f"{select} depends on a threshold, and the other methods have no threshold in common with distsms;"
+            " choose by rocarea, prbep, average-precision, precision@K, recall@K,"
+            " tpr@fpr=RATE, recall@precision=RATE, pauc@RATE or recall@SHARE%"
+        )
 
 
 def baseline_problem(request: BaselineRequest, solver: str, manifest: Manifest) -> Problem:
@@ -164,36 +201,33 @@ def _of_path(request: BaselineRequest, store: PathStore, manifest: Manifest) -> 
                 + of_features * isinstance(several, FeaturesStore)
             )
     problem = store.read("problem", "points")["problem"]
-    if problem["data"]["fingerprint"] != manifest.fingerprint:
-        raise InputError(
-            f"{folder}: this path is of other data, {problem['data']['path']}; name a path of {request.data}"
-        )
-    if l1 := problem.get("l1"):
-        raise InputError(
-            f"{folder}: this path has l1 {l1:g}, and baseline compares models without l1; name a path without "
-            f"{option('l1')}"
-        )
-    if problem.get("features"):
-        raise InputError(
-            f"{folder}: this path has made features, and baseline makes those of its own; name a path without "
-            f"{option('features')}"
-        )
+    l1, other = problem.get("l1"), problem["data"]["fingerprint"] != manifest.fingerprint
+    faults = {
+        f"is of other data, {problem['data']['path']}; name a path of {request.data}": other,
+        f"has l1 {l1 or 0:g}, and baseline compares models without l1; name a path without {option('l1')}": l1,
+        "has made features, and baseline makes those of its own; name a path without "
+        f"{option('features')}": problem.get("features"),
+    }
+    if fault := next((text for text, is_so in faults.items() if is_so), ""):
+        raise InputError(f"{folder}: this path {fault}")
     usual = {field.name: field.default for field in fields(request)}
     of_path = {name: problem.get(name, getattr(request, name)) for name in OF_PATH}
-    for name in OF_PATH:
+    for name, taken in of_path.items():
         value = getattr(request, name)
-        if value not in (usual[name], of_path[name]):
+        if value not in (usual[name], taken):
             raise InputError(
-                f"{option(name)} {value}: {folder} is a path with {name} {of_path[name]}; leave out one of"
-                " the two options"
+                f"{option(name)} {value}: {folder} is a path with {name} {taken}; leave out one of the two options"
             )
     return of_path
 
 
-def identity(request: BaselineRequest, problem: Problem, manifest: Manifest) -> dict[str, Any]:
-    """Return what baseline.json says of the problem, by which a folder is continued or refused."""
+def identity(request: BaselineRequest, problem: Problem, manifest: Manifest, called: str = "") -> dict[str, Any]:
+    """Return what baseline.json says of the problem, by which a folder is continued or refused.
+
+    called : the tables of which temporary shards were made.
+    """
     return {
-        "data": {"path": os.fspath(request.data), "fingerprint": manifest.fingerprint},
+        "data": {"path": called or os.fspath(request.data), "fingerprint": manifest.fingerprint},
         "measure": problem.measure,
         "folds": problem.folds,
         "folds_by": problem.folds_by,
@@ -208,17 +242,22 @@ def leave_out(
 ) -> list[LeftOut]:
     """Return which methods to leave out, and why. Raises InputError if the user named one. **Collective.**"""
     left_out = leave_out_missing(request, methods, comm)
-
-    def rest() -> list[str]:
-        return [name for name in methods if not any(name in each.methods for each in left_out)]
-
-    others = [name for name in rest() if not METHODS[name].by_distsms]
+    rest = [name for name in methods if not any(name in each.methods for each in left_out)]
+    # 1) Methods for whose rows there is no room.
+    others = [name for name in rest if not METHODS[name].by_distsms]
     why = next(filter(None, comm.allgather(_lack_of_memory(request.memory, manifest, len(neighbours)))), "")
     if others and why:
         if request.methods is not None:
             raise InputError(f"{', '.join(others)}: {why}. Use fewer ranks, or a sample of the rows", everywhere=True)
         left_out.append(LeftOut(others, why))
-    return left_out + leave_out_features(request, rest(), manifest, comm)
+        rest = [name for name in rest if name not in others]
+    # 2) Methods that a first answer does not need.
+    if request.methods is None and not request.thorough:
+        slow = [name for name in rest if METHODS[name].features] + [name for name in rest if name in TREES][1:]
+        asking = f"{option('thorough')}, or {option('methods')} with these names, tries them"
+        left_out += [LeftOut(slow, Message(f"a first answer needs no more; {asking}"), optional=True)] if slow else []
+        rest = [name for name in rest if name not in slow]
+    return left_out + leave_out_features(request, rest, manifest, comm)
 
 
 def leave_out_missing(request: BaselineRequest, methods: Sequence[str], comm: Communicator) -> list[LeftOut]:

@@ -8,10 +8,11 @@ from typing import NamedTuple
 
 from distsms.base import formatting
 from distsms.base.measures import SHOWN, display_name
+from distsms.base.wording import Message, option
 from distsms.metrics.confidence import LEVEL, Interval
 from distsms.metrics.estimates import METHOD
 from distsms.workflow.competitors import METHODS, OTHERS, OURS, OWN
-from distsms.workflow.method_results import BEST, BEST_FEATURES, CHOSEN, MethodResult
+from distsms.workflow.method_results import BEST, BEST_FEATURES, CHOSEN, EARLY_LEVEL, Effort, MethodResult
 
 TRAINED = {
     "prbep": "a linear SVM, with hinge loss, an intercept that is not regularized, and C = 8 n+ / (lambda n^2)",
@@ -81,13 +82,13 @@ def head_sentences(by_measure: Mapping[str, Sequence[MethodResult]]) -> list[str
     for name, results in by_measure.items():
         for best in (result for result in results if result.method == BEST):
             difference, by = best.differences[name], display_name(name)
-            ends = Ends() if difference.why else _open_ends(difference, results, [OURS], OTHERS)
+            compared = _compare("distsms is", difference, other, by, results, [OURS], OTHERS)
             if difference.why:
                 lines.append(f"By {by}, there is no verdict: {difference.why}.")
-            elif ends:
-                open_names.append(by)
+            elif compared.decided:
+                lines.append(f"Tuned for {by}, {compared.text}.")
             else:
-                lines.append(f"Tuned for {by}, {_compare('distsms is', difference, other, by, ends)}.")
+                open_names.append(by)
     return lines + [f"Tuned for {_all(open_names)}, {_undecided('distsms is', other)}."] * bool(open_names)
 
 
@@ -117,6 +118,13 @@ def sentences(results: Sequence[MethodResult], measure: str, select: str | None 
             lines.append(_compare_with_trees(result, results, select))
         elif result.with_features:
             lines.append(_compare_on_features(result, results, select))
+    folds = max((len(result.settings) for result in results), default=0)
+    lines += [
+        f"{result.method}: {len(result.settings)} of {folds} folds settle the verdict, since their interval of "
+        f"{100 * EARLY_LEVEL:g} % does not contain 0, either."
+        for result in results
+        if len(result.settings) < folds
+    ]
     if lines and all(result.method in CHOSEN or METHODS[result.method].linear for result in results):
         lines.append("A model that is not linear may be ahead of all of these; --methods with trees shows it.")
     if any(result.at_end for result in results):
@@ -132,17 +140,33 @@ def sentences(results: Sequence[MethodResult], measure: str, select: str | None 
     return lines
 
 
+def describe_effort(effort: Effort, results: Sequence[MethodResult], select: str) -> str:
+    """Return how much was done, whether the verdict is settled, and what a thorough comparison would add."""
+    quick = f" and {effort.trials} quick ones" * bool(effort.trials)
+    settled = [_side(result.differences[select]) for result in results if result.method == BEST]
+    verdict = "settled" if any(settled) else "open, and the fits of this plan are spent"
+    said = f"{effort.fits} fits{quick} were made{f'; the verdict is {verdict}' if settled else ''}."
+    if not effort.more_fits:
+        return said
+    unknown = f", not counting {_all(effort.unknown)}" * bool(effort.unknown)
+    return Message(
+        f"{said} {option('thorough')} would add {effort.more_fits} fits, which take about "
+        f"{formatting.format_duration(effort.more_seconds)}{unknown}."
+    )
+
+
 def _compare_with_linear(best: MethodResult, results: Sequence[MethodResult], select: str) -> str:
     difference, name = best.differences[select], display_name(select)
     if difference.why:
         return f"No verdict on whether direct optimization pays: {difference.why}."
     other = "the best of the other linear models, chosen for each fold by the other folds"
     models = f"The models chosen, with their numbers of folds: {best.notes}."
-    ends = _open_ends(difference, results, [OURS], OTHERS)
-    if not ends and _side(difference) < 0:
-        return f"Direct optimization does not pay here: {_compare('it is', difference, other, name)}. {models}"
-    doubts = "" if ends else _doubts(best, select, "" if _side(difference) > 0 else "Take either. ")
-    return f"{_capital(_compare('direct optimization is', difference, other, name, ends))}. {doubts}{models}"
+    compared = _compare("direct optimization is", difference, other, name, results, [OURS], OTHERS)
+    if compared.decided and _side(difference) < 0:
+        text = compared.text.replace("direct optimization", "it", 1)
+        return f"Direct optimization does not pay here: {text}. {models}"
+    doubts = _doubts(best, select, "" if _side(difference) > 0 else "Take either. ") if compared.decided else ""
+    return f"{_capital(compared.text)}. {doubts}{models}"
 
 
 def _doubts(best: MethodResult, select: str, otherwise: str) -> str:
@@ -160,15 +184,13 @@ def _doubts(best: MethodResult, select: str, otherwise: str) -> str:
 def _by_other_measure(best: MethodResult, results: Sequence[MethodResult], other: str, measure: str) -> str:
     """Return a sentence that compares the same models by another measure, by which they were not chosen."""
     name, difference = SHOWN[other], best.differences[other]
+    option = f"--measure {other} compares models that are trained and chosen for it"
     if other == measure:
         option = "These models were trained, but not chosen for it"
-    else:
-        option = f"--measure {other} compares models that are trained and chosen for it"
     if difference.why:
         return f"By {name}, there is no verdict on these models: {difference.why}. {option}."
-    ends = _open_ends(difference, results, [OURS], OTHERS)
-    lead = _compare("these linear models of distsms are", difference, "the best other ones", name, ends)
-    return f"By {name}, {lead}. {option}."
+    subject, rivals = "these linear models of distsms are", "the best other ones"
+    return f"By {name}, {_compare(subject, difference, rivals, name, results, [OURS], OTHERS).text}. {option}."
 
 
 def _compare_features(best: MethodResult, results: Sequence[MethodResult], select: str) -> list[str]:
@@ -177,22 +199,25 @@ def _compare_features(best: MethodResult, results: Sequence[MethodResult], selec
         f'The row "{BEST_FEATURES}" is distsms on the original columns or on features, whichever are best on the other'
         f" folds for each fold. Chosen, with their numbers of folds: {best.notes}."
     ]
-    if not (difference := best.differences.get(select)):
-        return lines
-    if difference.why:
-        return [*lines, f"No verdict on features: {difference.why}."]
-    back, other = _reverse(difference), f"{OURS} on the original columns"
-    ends = _open_ends(back, results, [name for name in OWN if name != OURS], [OURS])
-    return [*lines, f"{_compare('distsms with the best features is', back, other, display_name(select), ends)}."]
+    if (difference := best.differences.get(select)) and difference.why:
+        lines.append(f"No verdict on features: {difference.why}.")
+    elif difference:
+        subject, other = "distsms with the best features is", f"{OURS} on the original columns"
+        featured = [name for name in OWN if name != OURS]
+        text = _compare(subject, _reverse(difference), other, display_name(select), results, featured, [OURS]).text
+        lines.append(f"{text}.")
+    return lines
 
 
 def _compare_on_features(result: MethodResult, results: Sequence[MethodResult], select: str) -> str:
     """Return a sentence that compares distsms with another method on the same features."""
-    difference, features = result.with_features[select], METHODS[result.method].features
+    difference, features, name = result.with_features[select], METHODS[result.method].features, result.method
     if difference.why:
-        return f"No verdict on {result.method}: {difference.why}."
-    ends = _open_ends(difference, results, [f"{OURS}-{features}"], [result.method])
-    return f"On {features}, {_compare('distsms is', difference, result.method, display_name(select), ends)}."
+        return f"No verdict on {name}: {difference.why}."
+    ours = [f"{OURS}-{features}"]
+    return (
+        f"On {features}, {_compare('distsms is', difference, name, display_name(select), results, ours, [name]).text}."
+    )
 
 
 def _reverse(difference: Interval) -> Interval:
@@ -201,24 +226,19 @@ def _reverse(difference: Interval) -> Interval:
 
 def _compare_with_trees(trees: MethodResult, results: Sequence[MethodResult], select: str) -> str:
     difference, name = trees.differences[select], display_name(select)
-    about = (
-        f"{METHODS[trees.method].about}, the best of {max(trees.settings):g} settings on a fifth of the training rows"
-    )
+    tried = f"the best of {max(trees.settings):g} settings on a fifth of the training rows"
+    about = f"{METHODS[trees.method].about}, {tried if max(trees.settings) > 1 else 'with usual settings'}"
     if difference.why:
         return f"No verdict on trees ({about}): {difference.why}."
-    ends = _open_ends(difference, results, [OURS], [])
-    lead, beside = _capital(_compare(f"trees ({about}) are", _reverse(difference), "distsms", name, ends)), ""
+    compared = _compare(f"trees ({about}) are", _reverse(difference), "distsms", name, results, [], [OURS])
+    beside, advice = "", ""
     if with_features := trees.with_features.get(select):
-        open_ends = _open_ends(with_features, results, OWN, [])
-        lead_of_features = _compare("with the best features, distsms is", with_features, "these trees", name, open_ends)
-        beside = f" {_capital(lead_of_features)}."
-    if ends:
-        advice = ""
-    elif _side(difference) < 0:
-        advice = "" if beside else " Take them if the model need not be linear."
-    else:
-        advice = " A linear model is enough here." if _side(difference) > 0 else " More rows would tell."
-    return f"{lead}.{advice}{beside}"
+        subject = "with the best features, distsms is"
+        beside = f" {_capital(_compare(subject, with_features, 'these trees', name, results, OWN, []).text)}."
+    if compared.decided:
+        advices = {-1: " Take them if the model need not be linear." * (not beside), 0: " More rows would tell."}
+        advice = advices.get(_side(difference), " A linear model is enough here.")
+    return f"{_capital(compared.text)}.{advice}{beside}"
 
 
 def _side(difference: Interval) -> int:
@@ -231,51 +251,49 @@ def _is_tie(difference: Interval) -> bool:
     return round(100 * float(difference.value), 3) == 0
 
 
-class Ends(NamedTuple):
-    """Where lambdas beyond the grid might change what a difference says: not decided if there are `steep` ones."""
+class Comparison(NamedTuple):
+    """What a difference says, and whether lambdas beyond the grid could not change it."""
 
-    steep: Sequence[str] = ()
-    flat: Sequence[str] = ()
-
-    def __bool__(self) -> bool:
-        return bool(self.steep)
+    text: str
+    decided: bool
 
 
-def _open_ends(
-    difference: Interval, results: Sequence[MethodResult], ours: Collection[str], theirs: Collection[str]
-) -> Ends:
-    """Return where lambdas beyond the grid might change what a difference says: for a side that is not ahead."""
-    side = _side(difference)
-    if difference.low == difference.value == difference.high == 0:
-        return Ends()
-    names = [*(ours if side <= 0 else ()), *(theirs if side >= 0 else ())]
+def _compare(
+    subject: str,
+    difference: Interval,
+    other: str,
+    name: str,
+    results: Sequence[MethodResult],
+    ours: Collection[str],
+    theirs: Collection[str],
+) -> Comparison:
+    """Say "SUBJECT ahead of OTHER, by 0.427 points of ROCArea (interval ...)" or "behind OTHER".
+
+    ours, theirs : the methods of both sides, whose grids may end too early for a side that is not ahead.
+    """
+    # 1) Where lambdas beyond the grid might change this.
+    side, tie = _side(difference), difference.low == difference.value == difference.high == 0
+    names = [*(ours if side <= 0 and not tie else ()), *(theirs if side >= 0 and not tie else ())]
     of_sides = [result for result in results if result.method in names]
-    steep = [f"for {result.method} {result.beyond}" for result in of_sides if result.beyond]
-    linear = (result for result in of_sides if METHODS[result.method].linear)
-    return Ends(steep, [result.method for result in linear if result.at_end and not result.beyond])
-
-
-def _compare(subject: str, difference: Interval, other: str, name: str, ends: Ends = Ends()) -> str:  # noqa: B008
-    """Return "SUBJECT ahead of OTHER, by 0.427 points of ROCArea (interval ...)" or "behind OTHER", with open ends."""
-    on_grid = ""
-    if ends.flat:
-        on_grid = (
-            f"; this is so with the lambdas tried: {' and '.join(ends.flat)} took an end of their grid (*), whose last"
-            " step changed little"
-        )
-    if ends:
+    if any(result.beyond for result in of_sides):
         limits = describe_interval(difference, "+.3f")
         on_it = f"{100 * difference.value:+.3f} points of {name}, interval {limits}"
-        return f"{_undecided(subject, other)}; the difference on this grid is {on_it}"
+        return Comparison(f"{_undecided(subject, other)}; the difference on this grid is {on_it}", False)
+    flat, on_grid = [each.method for each in of_sides if METHODS[each.method].linear and each.at_end], ""
+    if flat:
+        on_grid = (
+            f"; this is so with the lambdas tried: {' and '.join(flat)} took an end of their grid (*), whose last step "
+            "changed little"
+        )
+    # 2) Who is ahead.
     if _is_tie(difference):
         limits = describe_interval(difference, ".3f")
-        return f"{subject} level with {other}: the difference is 0.000 points of {name} (interval {limits}){on_grid}"
-    side = "ahead of"
-    if difference.value < 0:
-        side, difference = "behind", _reverse(difference)
-    limits, doubt = describe_interval(difference, ".3f"), "" if _side(difference) else f"; {CHANCE}"
-    by = f"by {100 * difference.value:.3f} points of {name} (interval {limits})"
-    return f"{subject} {side} {other}, {by}{doubt}{on_grid}"
+        level = f"level with {other}: the difference is 0.000 points of {name} (interval {limits})"
+        return Comparison(f"{subject} {level}{on_grid}", True)
+    where = "behind" if difference.value < 0 else "ahead of"
+    shown = _reverse(difference) if difference.value < 0 else difference
+    by = f"by {100 * shown.value:.3f} points of {name} (interval {describe_interval(shown, '.3f')})"
+    return Comparison(f"{subject} {where} {other}, {by}{'' if side else f'; {CHANCE}'}{on_grid}", True)
 
 
 def _undecided(subject: str, other: str) -> str:

@@ -227,13 +227,20 @@ def extension(points: Sequence[Point], measure: str, grid: Sequence[float], rule
     if not curve:
         return None
     choice = choose(curve, rule, unusable, nonzeros(points))
+    return beyond(curve, (choice.best, choice.chosen), grid, unusable)
+
+
+def beyond(
+    curve: Sequence[Mean], best: Collection[Mean], grid: Sequence[float], unusable: Collection[float] = ()
+) -> float | None:
+    """Return a lambda beyond an end of a curve, if one of the `best` means is there; see `extension`."""
     first, last = curve[0], curve[-1]
-    if first in (choice.best, choice.chosen) and first.lam not in unusable and not _is_flat(curve[:2]):
+    if first in best and first.lam not in unusable and not _is_flat(curve[:2]):
         larger = _rounded(10 * first.lam)
         if larger <= max(grid) * _FURTHEST:
             return larger
     none_usable = all(mean.lam in unusable for mean in curve)
-    if none_usable or (last in (choice.best, choice.chosen) and not _is_flat(curve[:-3:-1])):
+    if none_usable or (last in best and not _is_flat(curve[:-3:-1])):
         smaller = _rounded(last.lam / 10)
         if smaller >= min(grid) / _FURTHEST:
             return smaller

@@ -19,13 +19,11 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from distsms.base.errors import InputError
-from distsms.base.measures import GROUPED, RANKING, Measure
+from distsms.base.measures import GROUPED, Measure
 from distsms.base.typing import Floats, Hashes
 from distsms.features import arrays
 from distsms.losses.registry import make_loss
 from distsms.matrix.arrays import as_features
-from distsms.matrix.blocks import LocalRows
-from distsms.matrix.side_by_side import SideBySide
 from distsms.optim.result import Status
 from distsms.optim.settings import Settings
 from distsms.parallel.communicator import Communicator
@@ -50,6 +48,7 @@ class Task(NamedTuple):
     rounds: int = 0  # the number of boosting rounds that the search of trees found
     weights: Floats | None = None  # (n,), above 0
     groups: Hashes | None = None  # (n,), for measures within groups
+    quick: bool = False  # whether the fit need not be exact, since it only says which lambda is good
 
 
 class Fitted(NamedTuple):
@@ -105,30 +104,19 @@ def with_target(settings: Settings, measure: Measure, share: float) -> Settings:
 def _train(task: Task, measure: Measure, lam: float) -> Fit:
     settings = replace(with_target(task.settings, measure, float(np.mean(task.y > 0))), lam=lam)
     bias = measure.bias(None)
-    X = task.X if isinstance(task.X, LocalRows | SideBySide) else as_features(task.X)
     groups = task.groups if measure.name in GROUPED else None
-    training = TrainingTask.of_rows(X, task.y, measure, settings, bias, task.weights, groups)
+    training = TrainingTask.of_rows(task.X, task.y, measure, settings, bias, task.weights, groups)
     return fit(training, ALONE)
 
 
-def _distsms(trains: str) -> Callable[[Task, float], Fitted]:
+def _distsms(trains: str, features: str = "") -> Callable[[Task, float], Fitted]:
     def fit_distsms(task: Task, lam: float) -> Fitted:
-        model = _train(task, Measure.parse(trains or task.measure), lam)
-        note = describe_end(model.result.status, model.result.vacuous)
+        rows_of: Callable[[Any], Any] = as_features
+        if features:
+            rows_of = arrays.fit_arrays(task.X, task.y, arrays.options(features), task.weights).rows
+        model = _train(task._replace(X=rows_of(task.X)), Measure.parse(trains or task.measure), lam)
         w, bias = model.w, model.bias  # not the rows
-        return Fitted(lambda X: X @ w + bias, note)
-
-    return fit_distsms
-
-
-def _distsms_with(features: str, trains: str) -> Callable[[Task, float], Fitted]:
-    def fit_distsms(task: Task, lam: float) -> Fitted:
-        feature_map = arrays.fit_arrays(task.X, task.y, arrays.options(features), task.weights)
-        measure = Measure.parse(trains or task.measure)
-        model = _train(task._replace(X=feature_map.rows(task.X)), measure, lam)
-        note = describe_end(model.result.status, model.result.vacuous)
-        w, bias = model.w, model.bias
-        return Fitted(lambda X: feature_map.rows(X).margins(w) + bias, note)
+        return Fitted(lambda X: rows_of(X).margins(w) + bias, describe_end(model.result.status, model.result.vacuous))
 
     return fit_distsms
 
@@ -150,7 +138,7 @@ def _svm(balanced: bool) -> Callable[[Task, float], Fitted]:
         from sklearn.svm import LinearSVC
 
         weights, total = _balancing(task, balanced)
-        model = LinearSVC(C=1 / (lam * total), max_iter=1000)
+        model = LinearSVC(C=1 / (lam * total), **(dict(max_iter=30, tol=1e-2) if task.quick else dict(max_iter=1000)))
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always", ConvergenceWarning)
             model.fit(task.X, task.y, sample_weight=weights)
@@ -164,7 +152,8 @@ def scikit_agrees(task: Task, measure: Measure, lam: float) -> tuple[bool, str]:
     """Return whether scikit-learn finds the minimum that distsms proves for logistic regression, and a sentence."""
     from sklearn.linear_model import LogisticRegression
 
-    ours, (weights, total) = _train(task, measure, lam).result, _balancing(task, measure.family.balanced)
+    ours = _train(task._replace(X=as_features(task.X)), measure, lam).result
+    weights, total = _balancing(task, measure.family.balanced)
     constant = np.full((len(task.y), 1), measure.bias(None))
     X = sparse.hstack([task.X, constant], format="csr") if sparse.issparse(task.X) else np.hstack([task.X, constant])
     model = LogisticRegression(C=1 / (lam * total), tol=1e-6, max_iter=1000, fit_intercept=False)
@@ -207,32 +196,24 @@ OURS = "distsms"
 REGRESSION = "logistic regression with a regularized intercept"
 SQUARED = "linear SVM with squared hinge loss and a regularized intercept"
 BALANCED = ", classes balanced"
-_SAME = {"distsms": "", "logistic": "logistic"}
 _FEATURED = {"crosses": "bins and all their crosses", "leaves": "the leaves of 100 random trees"}
+
+
+def _by_distsms(name: str, about: str, trains: str = "", features: str = "") -> Method:
+    package, fit = "sklearn" if features == "leaves" else "", _distsms(trains, features)
+    return Method(name, fit, about, package, by_distsms=True, trains=trains, features=features)
+
+
 METHODS = {
     method.name: method
     for method in (
-        Method(OURS, _distsms(""), "linear model, trained for the measure", by_distsms=True),
-        Method("logistic", _distsms("logistic"), REGRESSION, by_distsms=True, trains="logistic"),
-        Method(
-            "logistic-balanced",
-            _distsms("logistic-balanced"),
-            REGRESSION + BALANCED,
-            by_distsms=True,
-            trains="logistic-balanced",
-        ),
+        _by_distsms(OURS, "linear model, trained for the measure"),
+        _by_distsms("logistic", REGRESSION, "logistic"),
+        _by_distsms("logistic-balanced", REGRESSION + BALANCED, "logistic-balanced"),
         *(
-            Method(
-                f"{name}-{features}",
-                _distsms_with(features, trains),
-                f"{name} on {about}",
-                "sklearn" if features == "leaves" else "",
-                by_distsms=True,
-                trains=trains,
-                features=features,
-            )
+            _by_distsms(f"{name}-{features}", f"{name} on {about}", trains, features)
             for features, about in _FEATURED.items()
-            for name, trains in _SAME.items()
+            for name, trains in ((OURS, ""), ("logistic", "logistic"))
         ),
         Method("svm", _svm(False), SQUARED, "sklearn"),
         Method("svm-balanced", _svm(True), SQUARED + BALANCED, "sklearn"),
@@ -248,6 +229,7 @@ OWN = tuple(name for name, method in METHODS.items() if method.by_distsms and no
 """distsms itself, on the original columns and on features."""
 OTHERS = tuple(name for name, method in METHODS.items() if method.linear and name not in OWN and not method.features)
 """The other linear methods on the original columns."""
+TREES = tuple(name for name, method in METHODS.items() if not method.linear)
 
 
 def require(names: Sequence[str]) -> None:
@@ -265,27 +247,3 @@ def require(names: Sequence[str]) -> None:
 def missing(names: Sequence[str]) -> list[str]:
     """Return those of these methods whose package is not installed. Local; imports none of them."""
     return [name for name in names if METHODS[name].package and find_spec(METHODS[name].package) is None]
-
-
-def is_installed(package: str) -> bool:
-    """Return whether a package can be imported. Local."""
-    try:
-        __import__(package)
-    except ImportError:
-        return False
-    return True
-
-
-def check_select(measure: str | None) -> None:
-    """Raise InputError unless `measure` depends on the ranking alone: the methods have no threshold in common."""
-    if measure and measure.startswith("lift@"):
-        raise InputError(
-            f"{measure} is a recall divided by a share of the rows; choose by {measure.replace('lift', 'recall')}"
-        )
-    if measure is None or measure in ("average-precision", *RANKING) or "@" in measure:
-        return
-    raise InputError(
-        f"{measure} depends on a threshold, and the other methods have no threshold in common with distsms;"
-        " choose by rocarea, prbep, average-precision, precision@K, recall@K,"
-        " tpr@fpr=RATE, recall@precision=RATE, pauc@RATE or recall@SHARE%"
-    )

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from distsms.base.errors import InputError
 from distsms.base.measures import CONDITIONS_OF_MODELS, Condition, Measure
 from distsms.base.typing import Floats, Labels
-from distsms.base.wording import marked
+from distsms.base.wording import format_value, marked
 from distsms.matrix.blocks import LocalRows
 from distsms.matrix.side_by_side import SideBySide
 from distsms.metrics import calibration, threshold_rates
@@ -105,9 +105,9 @@ BEFORE = "1 / (1 + exp(-score))"
 def check(at: str | Condition | None, calibrate: str | None, folds: int) -> Condition | None:
     """Return the condition. Raises InputError if it, the calibration, or the number of folds cannot be used. Local."""
     if not isinstance(at, str | Condition | None):
-        raise InputError(f"at is {at!r}, and not a condition such as 'precision>=0.9'")
+        raise InputError(f"at is {format_value(at)}, and not a condition such as 'precision>=0.9'")
     if calibrate not in (None, *calibration.METHODS):
-        raise InputError(f"calibrate is {calibrate!r}; there are {' and '.join(calibration.METHODS)}")
+        raise InputError(f"calibrate is {format_value(calibrate)}; there are {' and '.join(calibration.METHODS)}")
     condition = Condition.parse(at, CONDITIONS_OF_MODELS) if isinstance(at, str) else at
     if condition is not None and condition.quantity == "top" and not condition.share:
         raise InputError(

@@ -12,7 +12,7 @@ from typing import Any
 
 from distsms.base.errors import InputError
 from distsms.base.timing import Clock
-from distsms.base.usage import ReadCounter, resource_usage
+from distsms.base.usage import ReadCounter
 from distsms.base.wording import Message, option
 from distsms.features import arrays, feature_map
 from distsms.features.build import build
@@ -22,6 +22,7 @@ from distsms.features.growing import UNWATCHED, FeaturesObserver, Note
 from distsms.parallel.communicator import Communicator
 from distsms.shards.manifest import Manifest, read_manifest
 from distsms.workflow.requests import FeaturesRequest
+from distsms.workflow.usage import usage_of_ranks
 
 
 @dataclass(frozen=True)
@@ -125,7 +126,7 @@ def make_features(request: FeaturesRequest, comm: Communicator, observer: Featur
             room=left,
         )
     watched.end_task()
-    usage = comm.allgather(resource_usage(watched.clock, comm.bytes_moved(), reading.bytes, 0))
+    usage = usage_of_ranks(watched.clock, comm, reading.bytes, 0)
     with comm.fail_together():
         features = feature_map.load(written)
     assert features is not None

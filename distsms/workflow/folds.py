@@ -105,10 +105,13 @@ def make_folds(
     return Folds(number, counted, by == "time")
 
 
-def best_on_other_folds(values: NDArray[np.float64]) -> NDArray[np.int64]:
-    """Return for each fold the best of (candidates, folds) by the mean over the *other* folds. Local."""
+def best_on_other_folds(values: NDArray[np.float64], without: NDArray[np.bool_] | None = None) -> NDArray[np.int64]:
+    """Return for each fold the best of (candidates, folds) by the mean over the *other* folds. Local.
+
+    without : (candidates, folds), those that a fold may not take.
+    """
     others = np.round(values.sum(axis=1, keepdims=True) - values, 12)
-    return np.argmax(others, axis=0)
+    return np.argmax(others if without is None else np.where(without, -np.inf, others), axis=0)
 
 
 def deal_rows(

@@ -13,11 +13,13 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
+from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.special import ndtri
 
 from distsms.base import schema
 from distsms.base.errors import InputError
@@ -34,14 +36,15 @@ from distsms.metrics.row_weights import effective, effective_sizes, mass_of_clas
 from distsms.metrics.tied_scores import tied_scores
 from distsms.metrics.within_groups import GroupAreas, gauc_difference_interval, gauc_interval, group_areas
 from distsms.optim.settings import Settings
-from distsms.workflow.baseline_fits import BaselineStore, Fit, FoldedRows
+from distsms.workflow.baseline_fits import BaselineStore, Fit, FoldedRows, Trial, first_round, left_lambdas
+from distsms.workflow.baseline_plan import THOROUGH_TREES
 from distsms.workflow.choice import ends_at, mean_over_folds
-from distsms.workflow.competitors import ALONE, METHODS, OTHERS, OURS, OWN, is_installed, scikit_agrees
+from distsms.workflow.competitors import ALONE, METHODS, OTHERS, OURS, OWN, TREES, missing, scikit_agrees
 from distsms.workflow.folds import best_on_other_folds
 from distsms.workflow.path import SMALL
 
 if TYPE_CHECKING:
-    from distsms.workflow.baseline_plan import LeftOut
+    from distsms.workflow.baseline_plan import BaselinePlan, LeftOut
 
 REPLICATES = 1000
 """The number of bootstrap replicates for the intervals of PRBEP."""
@@ -54,7 +57,8 @@ BEST_FEATURES = "distsms, best features"
 """The name of distsms on the features, the original columns among them, that the other folds choose for each fold."""
 CHOSEN = (BEST, BEST_FEATURES)
 """The rows of the table that choose among methods."""
-
+EARLY_FOLDS, EARLY_LEVEL = 2, 0.999
+"""After so many folds, there is a look at whether trees are clearly better or worse than distsms, at this level."""
 
 WARNING = "Warning: "
 """Begins those sentences that are warnings."""
@@ -137,6 +141,10 @@ class Baseline:
         For each measure of the head of the ranking, the methods as they are if tuned for it.
     sentences : sequence of str
         The conclusions in words, with notes and warnings.
+    effort : Effort
+        How many fits there are, and what a thorough comparison would add; None if it was stopped.
+    usage : list of dict
+        The seconds, bytes and memory of each rank.
     """
 
     folder: Path
@@ -148,6 +156,8 @@ class Baseline:
     methods: Sequence[MethodResult] = ()
     head: Mapping[str, Sequence[MethodResult]] | None = None
     sentences: Sequence[str] = ()
+    effort: Effort | None = None
+    usage: Sequence[dict[str, Any]] = ()
 
     @property
     def warnings(self) -> list[str]:
@@ -162,6 +172,7 @@ class Baseline:
             "methods": [result.as_json() for result in self.methods],
             "head": {name: [result.as_json() for result in results] for name, results in (self.head or {}).items()},
             "sentences": list(self.sentences),
+            "effort": None if self.effort is None else self.effort._asdict(),
         }
 
     def to_dict(self) -> dict[str, Any]:
@@ -192,9 +203,20 @@ class Baseline:
 
 
 def evaluate_methods(
-    store: BaselineStore, fits: Sequence[Fit], rows: FoldedRows, measure: str, select: str | None = None
+    store: BaselineStore,
+    fits: Sequence[Fit],
+    rows: FoldedRows,
+    measure: str,
+    select: str | None = None,
+    trials: Sequence[Trial] = (),
+    level: float = LEVEL,
+    scored: dict[tuple[Fit, ...], FoldScores] | None = None,
 ) -> list[MethodResult]:
-    """Evaluate the methods with a setting on all folds, chosen by `select`, and those of `CHOSEN`. On the root."""
+    """Evaluate the methods with a setting on all folds, chosen by `select`, and those of `CHOSEN`. On the root.
+
+    With `trials` of lambdas, a fold takes one of those that they leave to it (`left_lambdas`). `scored` keeps what is
+    computed of the fits that are chosen, since other measures may choose the same.
+    """
     folds, by = int(rows.fold.max()), select or measure
 
     @cache
@@ -208,8 +230,13 @@ def evaluate_methods(
 
     # 1) The setting of each fold is chosen by the other folds, and in the same way the best of several methods.
     by_method = {name: whole for name in METHODS if (whole := complete(fits, name, folds))}
-    best_fits = {name: choose(whole, value) for name, whole in by_method.items()}
-    seconds = {name: sum(fit.seconds for fit in whole.values()) for name, whole in by_method.items()}
+    dropped = {name: _dropped(trials, name) for name in by_method}
+    best_fits = {name: choose(whole, value, dropped[name]) for name, whole in by_method.items()}
+    seconds = {
+        name: sum(fit.seconds for fit in whole.values())
+        + sum(trial.seconds for trial in trials if trial.method == name and METHODS[name].linear)
+        for name, whole in by_method.items()
+    }
     notes = {
         name: ", ".join(f"{n} fits {note}" for note, n in _counts(fit.note for fit in whole.values() if fit.note))
         for name, whole in by_method.items()
@@ -218,67 +245,124 @@ def evaluate_methods(
     for best, names in ((BEST, others if OURS in by_method else []), (BEST_FEATURES, ours if len(ours) > 1 else [])):
         if names:
             candidates = {
-                ((name, setting), fold): fit for name in names for (setting, fold), fit in by_method[name].items()
+                ((fit.method, fit.setting), fit.fold): fit for name in names for fit in by_method[name].values()
             }
-            best_fits[best], seconds[best] = choose(candidates, value), 0.0
+            not_these = {((name, lam), fold) for name in names for lam, fold in dropped[name]}
+            best_fits[best], seconds[best] = choose(candidates, value, not_these), 0.0
             counts = _counts(fit.method for fit in best_fits[best])
             notes[best] = ", ".join(f"{name} ({METHODS[name].about}) in {n}" for name, n in counts)
 
     # 2) These are compared by their scores of the same rows.
-    compared = {name: _FoldScores(store, best_fits[name], rows) for name in best_fits if name in (*ours, BEST_FEATURES)}
-    head, within = HeadMeasure.parse(by), Measure.parse(by).within_groups if by in GROUPED else None
+    scored = {} if scored is None else scored
+    for of_folds in best_fits.values():
+        if tuple(of_folds) not in scored:
+            scored[tuple(of_folds)] = FoldScores(store, of_folds, rows, level)
+    compared = {name: scored[tuple(of_folds)] for name, of_folds in best_fits.items()}
+    measures = dict.fromkeys([*RANKING, by])
 
-    def intervals_of(name: str, scores: _FoldScores) -> dict[str, Interval]:
-        """Return the intervals of a method."""
-        intervals = scores.intervals()
-        if head:
-            intervals[by] = scores.head_interval(head)
-        elif within:
-            intervals[by] = scores.within_interval(within)
-        elif by not in RANKING:  # of other measures, the spread of the folds is known
-            intervals[by] = confidence.folds_interval([value(fit) for fit in best_fits[name]], LEVEL, by)
-        return intervals
+    def interval_of(name: str, of: str, first: str = "") -> Interval:
+        """Return the interval of a method by the measure `of` or, with `first`, of how much better `first` is.
 
-    def differences_of(of: str, name: str, scores: _FoldScores) -> dict[str, Interval]:
-        """Return the intervals of the differences of distsms `of` from another method; empty without either."""
-        if of not in compared or of == name:
-            return {}
-        differences = scores.differences(compared[of])
-        if head:
-            differences[by] = scores.head_difference(head, compared[of])
-        elif within:
-            differences[by] = scores.within_difference(within, compared[of])
-        elif by not in RANKING:
-            ahead = [value(a) - value(b) for a, b in zip(best_fits[of], best_fits[name], strict=True)]
-            judged = rows.fold > 0
-            why = confidence.too_few(effective_sizes(rows.y[judged], rows.weights_of(judged), ALONE))
-            differences[by] = replace(confidence.folds_interval(ahead, LEVEL), why=why)
-        return differences
+        It comes from the rows, or else from the spread of the folds.
+        """
+        if FoldScores.knows(of):
+            return compared[name].interval(of, compared[first] if first else None)
+        values = [value(fit) for fit in best_fits[name]]
+        if not first:
+            return confidence.folds_interval(values, level, of)
+        ahead = [value(fit) - less for fit, less in zip(best_fits[first], values, strict=False)]
+        judged = rows.fold > 0
+        why = confidence.too_few(effective_sizes(rows.y[judged], rows.weights_of(judged), ALONE))
+        return replace(confidence.folds_interval(ahead, level), why=why)
+
+    def differences_of(first: str, name: str) -> dict[str, Interval]:
+        """Return the intervals of the differences of distsms `first` from another method; empty without either."""
+        may_be = first in (*ours, BEST_FEATURES) and first in compared and first != name
+        return {of: interval_of(name, of, first) for of in measures} if may_be else {}
 
     results = []
     for name, fits_of_folds in best_fits.items():
         settings, method = [fit.setting for fit in fits_of_folds], METHODS.get(name)
         linear = method is not None and method.linear
-        at_end, beyond = _find_ends(by_method[name], settings, value) if linear else (False, "")
+        tried = {(t.setting, t.fold): t for t in trials if t.method == name} if linear else {}
+        at_end, beyond = False, ""
+        if linear:
+            at_end, beyond = _find_ends(tried or by_method[name], settings, attrgetter("value") if tried else value)
         beside = "" if method is None else f"{OURS}-{method.features}" if linear else BEST_FEATURES
-        scores = compared.get(name) or _FoldScores(store, fits_of_folds, rows)
         result = MethodResult(
             method=name,
             settings=settings,
             at_end=at_end,
             seconds=seconds[name],
             notes=notes[name],
-            intervals=intervals_of(name, scores),
-            differences=differences_of(OURS, name, scores),
-            with_features=differences_of(beside, name, scores),
+            intervals={of: interval_of(name, of) for of in measures},
+            differences=differences_of(OURS, name),
+            with_features=differences_of(beside, name),
             beyond=beyond,
         )
         results.append(result)
     return results
 
 
+def _dropped(trials: Sequence[Trial], method: str) -> set[tuple[float, int]]:
+    """Return the lambdas that trials do not leave to a fold, with the fold."""
+    left = left_lambdas(trials, method)
+    return {(t.setting, t.fold) for t in trials if t.method == method and t.setting not in left.get(t.fold, ())}
+
+
+def unsettled(methods: Sequence[str], plan: BaselinePlan, store: BaselineStore, rows: FoldedRows) -> list[str]:
+    """Return the methods of which the folds so far do not settle how they compare with distsms. On the root.
+
+    This is a look at `EARLY_LEVEL`: with looks as strict as that (Haybittle and Peto), the interval at the end may stay
+    as narrow as without looks.
+    """
+    fits, trials, by = store.fits(), store.trials() if plan.halves else [], plan.select
+    left = list[str]()
+    for name in methods:
+        of_both = [fit for fit in fits if fit.method in (OURS, name)]
+        results = evaluate_methods(store, of_both, rows, plan.problem.measure, by, trials, EARLY_LEVEL)
+        differences = next((each.differences for each in results if each.method == name), {})
+        left += [] if by in differences and is_settled(differences[by]) else [name]
+    return left
+
+
+def is_settled(difference: Interval) -> bool:
+    """Return whether a difference at `EARLY_LEVEL` says which is better; bootstrap replicates alone do not show it."""
+    far = abs(difference.value) > -float(ndtri((1 - EARLY_LEVEL) / 2)) * difference.standard_error
+    return not difference.why and far and (difference.low > 0 or difference.high < 0)
+
+
+class Effort(NamedTuple):
+    """How much a baseline has done, and what a thorough one would take."""
+
+    fits: int  # to the end
+    trials: int  # quick fits of lambdas, and settings of trees
+    more_fits: int  # fits and trials that a thorough comparison would add
+    more_seconds: float  # about what those would take, as long as the ones so far
+    unknown: list[str]  # the methods whose fits these seconds do not count, since none was made
+
+
+def effort(plan: BaselinePlan, fits: Sequence[Fit], trials: Sequence[Trial]) -> Effort:
+    """Return how much was done, and what is left of a thorough comparison. On the root."""
+    problem, optional = plan.problem, [name for each in plan.left_out if each.optional for name in each.methods]
+    everything = first_round([*plan.methods, *optional], problem.lambdas, problem.folds, THOROUGH_TREES)
+    done: list[Fit | Trial] = [fit for fit in fits if METHODS[fit.method].linear]
+    done += [trial for trial in trials if not METHODS[trial.method].linear]
+    more = Counter(spec.method for spec in everything if spec[:3] not in {each[:3] for each in done})
+    seconds = {name: [each.seconds for each in done if each.method == name] for name in METHODS}
+    of_trees = [each.seconds for each in done if each.method in TREES]
+    means = {name: float(np.mean(own)) for name in more if (own := seconds[name] or of_trees * (name in TREES))}
+    return Effort(
+        fits=len(fits),
+        trials=len(trials),
+        more_fits=more.total(),
+        more_seconds=sum(number * means.get(name, 0.0) for name, number in more.items()),
+        unknown=[name for name in more if name not in means],
+    )
+
+
 def _find_ends(
-    fits: Mapping[tuple[float, int], Fit], lambdas: Collection[float], value: Callable[[Fit], float]
+    fits: Mapping[tuple[float, int], Any], lambdas: Collection[float], value: Callable[[Any], float]
 ) -> tuple[bool, str]:
     """Return whether one of the lambdas is at an end of the grid of `fits`, and `MethodResult.beyond`."""
     grid = sorted({lam for lam, _ in fits}, reverse=True)
@@ -288,7 +372,13 @@ def _find_ends(
 
 
 def evaluate_head(
-    store: BaselineStore, fits: Sequence[Fit], rows: FoldedRows, measure: str, select: str | None = None
+    store: BaselineStore,
+    fits: Sequence[Fit],
+    rows: FoldedRows,
+    measure: str,
+    select: str | None = None,
+    trials: Sequence[Trial] = (),
+    scored: dict[tuple[Fit, ...], FoldScores] | None = None,
 ) -> dict[str, list[MethodResult]]:
     """Evaluate the methods by each measure of the head, tuned for it; none within groups, whose rows it mixes."""
     if Measure.parse(measure).within_groups:
@@ -301,25 +391,40 @@ def evaluate_head(
         for name in names
         if (head := HeadMeasure.parse(name)) and not (head.family in ("tpr@fpr", "pauc") and head.level * fewest < 1)
     ]
-    return {name: evaluate_methods(store, fits, rows, measure, name) for name in measurable}
+    scored = {} if scored is None else scored
+    return {name: evaluate_methods(store, fits, rows, measure, name, trials, scored=scored) for name in measurable}
 
 
 def complete(fits: Sequence[Fit], method: str, folds: int) -> dict[tuple[float, int], Fit]:
-    """Return the fits of a method by (setting, fold), of settings that have all folds, in descending order."""
+    """Return the fits of a method by (setting, fold), of settings that have all folds, in descending order.
+
+    Trees whose verdict was settled early have the first folds alone.
+    """
     of_method = {(fit.setting, fit.fold): fit for fit in fits if fit.method == method}
-    whole = {
-        key: fit for key, fit in of_method.items() if all((key[0], fold) in of_method for fold in range(1, folds + 1))
+    first_folds = {
+        setting: next((fold for fold in range(folds) if (setting, fold + 1) not in of_method), folds)
+        for setting in sorted({setting for setting, _ in of_method}, reverse=True)
     }
-    # Of a search, only the fits with the most trials count.
-    least = 0.0 if METHODS[method].linear else max((setting for setting, _ in whole), default=0.0)
-    return dict(sorted(((key, fit) for key, fit in whole.items() if key[0] >= least), reverse=True))
+    settings = [setting for setting, number in first_folds.items() if number == folds]
+    if not METHODS[method].linear and first_folds:
+        settings = [max(first_folds, key=lambda setting: (first_folds[setting], setting))]  # with the most trials
+        folds = first_folds[settings[0]] if first_folds[settings[0]] >= EARLY_FOLDS else 0
+    return {(setting, fold): of_method[setting, fold] for setting in settings for fold in range(folds, 0, -1)}
 
 
-def choose(fits: Mapping[tuple[Any, int], Fit], value: Callable[[Fit], float]) -> list[Fit]:
-    """Return for each fold the fit of the candidate with the best mean `value` on the other folds."""
+def choose(
+    fits: Mapping[tuple[Any, int], Fit], value: Callable[[Fit], float], dropped: Collection[tuple[Any, int]] = ()
+) -> list[Fit]:
+    """Return for each fold the fit of the candidate with the best mean `value` on the other folds.
+
+    dropped : the candidates that a fold may not take, with the fold.
+    """
     candidates, folds = list(dict.fromkeys(candidate for candidate, _ in fits)), sorted({fold for _, fold in fits})
     values = np.array([[value(fits[candidate, fold]) for fold in folds] for candidate in candidates])
-    return [fits[candidates[best], fold] for fold, best in zip(folds, best_on_other_folds(values), strict=True)]
+    without = np.array([[(candidate, fold) in dropped for fold in folds] for candidate in candidates])
+    return [
+        fits[candidates[best], fold] for fold, best in zip(folds, best_on_other_folds(values, without), strict=True)
+    ]
 
 
 def _counts(texts: Iterable[str]) -> list[tuple[str, int]]:
@@ -335,113 +440,92 @@ class _ScoredFold(NamedTuple):
     weights: Floats | None
 
 
-class _FoldScores:
-    """What is computed for the intervals of a method: placements, shares of the top, replicates of PRBEP."""
+class FoldScores:
+    """The scores of a method on the first folds or on all, and what measures make of them."""
 
-    def __init__(self, store: BaselineStore, fits: Sequence[Fit], rows: FoldedRows) -> None:
-        inside = [rows.fold == fit.fold for fit in fits]
+    def __init__(self, store: BaselineStore, fits: Sequence[Fit], rows: FoldedRows, level: float) -> None:
+        self._rows, self._level = rows, level
+        self._made = dict[str, list[tuple[Any, Floats]]]()
         self._folds = [
             _ScoredFold(np.flatnonzero(mask), store.scores(fit), rows.y[mask], rows.weights_of(mask))
-            for fit, mask in zip(fits, inside, strict=True)
+            for fit in fits
+            for mask in [rows.fold == fit.fold]
         ]
-        self._placements = [ranking.placements(fold.scores, fold.y, ALONE, fold.weights) for fold in self._folds]
-        self._shares = [
-            ranking.top_k_shares(fold.scores, mass_of_classes(fold.y, fold.weights, ALONE)[0], ALONE, fold.weights)
-            for fold in self._folds
+
+    @staticmethod
+    def knows(measure: str) -> bool:
+        """Return whether the rows say how much a measure varies, and not the folds alone."""
+        return measure in RANKING or measure in GROUPED or HeadMeasure.parse(measure) is not None
+
+    def interval(self, measure: str, ours: FoldScores | None = None) -> Interval:
+        """Return a measure, the mean over the folds; with `ours`, how much better `ours` is by it on these folds."""
+        # 1) Estimate the mean of the folds, with replicates of it.
+        made = self._of_folds(measure)
+        if ours:
+            pairs = zip(ours._of_folds(measure), made, strict=False)
+            made = [(_less(mine, theirs), a - b) for (mine, a), (theirs, b) in pairs]
+        folds = [
+            self._estimate(measure, value, fold, paired=ours is not None)
+            for (value, _), fold in zip(made, self._folds, strict=True)
         ]
-        replicates = [
-            bootstrap.prbep_replicates(fold.scores, fold.y, fold.numbers, REPLICATES, 0, ALONE, fold.weights)
-            for fold in self._folds
-        ]
-        self._replicates = np.mean(replicates, axis=0)
-        self._areas: list[GroupAreas] = []
-        if rows.groups is not None:
-            self._areas = [
-                group_areas(fold.scores, fold.y, rows.groups[fold.numbers], ALONE, fold.weights) for fold in self._folds
-            ]
+        pooled = estimates.pool_folds(folds, of_folds=int(self._rows.fold.max()))
+        replicates = np.mean([drawn for _, drawn in made], axis=0)
+        # 2) Make the interval of its kind.
+        if measure == "rocarea":
+            make = confidence.rocarea_difference_interval if ours else confidence.rocarea_interval
+            return make(pooled, self._level)
+        if measure in GROUPED:
+            return (gauc_difference_interval if ours else gauc_interval)(pooled, self._level)
+        if ours:
+            return confidence.prbep_difference_interval(pooled, replicates, self._level)
+        if head := HeadMeasure.parse(measure):
+            return head_intervals.head_interval(head, pooled, replicates, self._level)
+        return confidence.prbep_interval(pooled, replicates, self._level)
 
-    def intervals(self) -> dict[str, Interval]:
-        """Return the measures, each the mean over the folds, with their intervals."""
-        area, prbep = self._spreads(self._placements, self._shares)
-        return {
-            "rocarea": confidence.rocarea_interval(area, LEVEL),
-            "prbep": confidence.prbep_interval(prbep, self._replicates, LEVEL),
-        }
+    def _of_folds(self, measure: str) -> list[tuple[Any, Floats]]:
+        """Return for each fold what makes up the measure, such as placements, and its replicates, if there are some."""
+        if measure not in self._made:
+            self._made[measure] = [self._of_fold(measure, fold) for fold in self._folds]
+        return self._made[measure]
 
-    def differences(self, ours: _FoldScores) -> dict[str, Interval]:
-        """Return the measures of `ours` minus those of this method, with intervals."""
-        placements = [a - b for a, b in zip(ours._placements, self._placements, strict=True)]
-        area, prbep = self._spreads(placements, [a - b for a, b in zip(ours._shares, self._shares, strict=True)])
-        return {
-            "rocarea": confidence.rocarea_difference_interval(area, LEVEL),
-            "prbep": confidence.prbep_difference_interval(prbep, ours._replicates - self._replicates, LEVEL),
-        }
+    def _of_fold(self, measure: str, fold: _ScoredFold) -> tuple[Any, Floats]:
+        scores, y, weights = fold.scores, fold.y, fold.weights
+        if measure == "rocarea":
+            return ranking.placements(scores, y, ALONE, weights), np.empty(0)
+        if measure == "prbep":
+            shares = ranking.top_k_shares(scores, mass_of_classes(y, weights, ALONE)[0], ALONE, weights)
+            return shares, bootstrap.prbep_replicates(scores, y, fold.numbers, REPLICATES, 0, ALONE, weights)
+        if (head := HeadMeasure.parse(measure)) is None:
+            assert self._rows.groups is not None
+            return group_areas(scores, y, self._rows.groups[fold.numbers], ALONE, weights), np.empty(0)
+        scaled = effective(weights, ALONE)
+        tied = tied_scores(scores, y, scaled, ALONE)
+        drawn = head_intervals.head_replicates([head], tied, scores, y, fold.numbers, REPLICATES, 0, ALONE, scaled)
+        return head_value(head, tied, ALONE), drawn[head.name]
 
-    def _head(self, measure: HeadMeasure) -> tuple[list[float], Floats]:
-        """Return a measure of the head on each fold, and the replicates of the mean over the folds."""
-        values, replicates = [], []
-        for numbers, scores, y, weights in self._folds:
-            scaled = effective(weights, ALONE)
-            tied = tied_scores(scores, y, scaled, ALONE)
-            values.append(head_value(measure, tied, ALONE))
-            of_fold = head_intervals.head_replicates([measure], tied, scores, y, numbers, REPLICATES, 0, ALONE, scaled)
-            replicates.append(of_fold[measure.name])
-        return values, np.mean(replicates, axis=0)
+    @staticmethod
+    def _estimate(measure: str, value: Any, fold: _ScoredFold, paired: bool) -> MeanEstimate:
+        """Return the estimate of a measure on a fold, or with `paired` of a difference."""
+        if measure in RANKING:
+            estimate = estimates.rocarea_estimate if measure == "rocarea" else estimates.prbep_estimate
+            return estimate(value, fold.y, ALONE, fold.weights)
+        if (head := HeadMeasure.parse(measure)) is None:
+            of_groups: MeanEstimate = value.estimate(Measure.parse(measure).within_groups, ALONE)
+            return of_groups
+        n_pos, n_neg = effective_sizes(fold.y, fold.weights, ALONE)
+        if paired:
+            return head_intervals.difference_estimate(value, n_pos, n_neg)
+        return head_intervals.head_estimate(head, value, n_pos, n_neg)
 
-    def _sizes(self) -> list[tuple[float, float]]:
-        return [effective_sizes(fold.y, fold.weights, ALONE) for fold in self._folds]
 
-    def head_interval(self, measure: HeadMeasure) -> Interval:
-        """Return a measure of the head of the ranking, the mean over the folds, with its interval."""
-        values, replicates = self._head(measure)
-        pooled = estimates.pool_folds(
-            [
-                head_intervals.head_estimate(measure, value, n_pos, n_neg)
-                for value, (n_pos, n_neg) in zip(values, self._sizes(), strict=True)
-            ]
-        )
-        return head_intervals.head_interval(measure, pooled, replicates, LEVEL)
-
-    def head_difference(self, measure: HeadMeasure, ours: _FoldScores) -> Interval:
-        """Return how much better `ours` is by a measure of the head, with its interval."""
-        our_values, our_replicates = ours._head(measure)
-        values, replicates = self._head(measure)
-        differences = [
-            head_intervals.difference_estimate(a - b, n_pos, n_neg)
-            for a, b, (n_pos, n_neg) in zip(our_values, values, self._sizes(), strict=True)
-        ]
-        pooled = estimates.pool_folds(differences)
-        return confidence.prbep_difference_interval(pooled, our_replicates - replicates, LEVEL)
-
-    def within_interval(self, weighting: str) -> Interval:
-        """Return GAUC, the mean over the folds, with its interval."""
-        folds = [areas.estimate(weighting, ALONE) for areas in self._areas]
-        return gauc_interval(estimates.pool_folds(folds), LEVEL)
-
-    def within_difference(self, weighting: str, ours: _FoldScores) -> Interval:
-        """Return how much better `ours` is by GAUC, with its interval."""
-        both = zip(ours._areas, self._areas, strict=True)
-        less = [mine._replace(areas=mine.areas - theirs.areas).estimate(weighting, ALONE) for mine, theirs in both]
-        return gauc_difference_interval(estimates.pool_folds(less), LEVEL)
-
-    def _spreads(
-        self, placements: Sequence[NDArray[np.int64]], shares: Sequence[Floats]
-    ) -> tuple[MeanEstimate, MeanEstimate]:
-        """Return the spreads of ROCArea and PRBEP over the folds."""
-        area = [
-            estimates.rocarea_estimate(of_fold, fold.y, ALONE, fold.weights)
-            for of_fold, fold in zip(placements, self._folds, strict=True)
-        ]
-        prbep = [
-            estimates.prbep_estimate(of_fold, fold.y, ALONE, fold.weights)
-            for of_fold, fold in zip(shares, self._folds, strict=True)
-        ]
-        return estimates.pool_folds(area), estimates.pool_folds(prbep)
+def _less(first: Any, other: Any) -> Any:
+    """Return the difference of two values, or of groups that of their areas."""
+    return first._replace(areas=first.areas - other.areas) if isinstance(first, GroupAreas) else first - other
 
 
 def check_logistic(results: Sequence[MethodResult], rows: FoldedRows, measure: str, settings: Settings) -> list[str]:
     """Return a sentence for each logistic regression of small data: does scikit-learn find the same minimum?"""
-    if rows.X is None or len(rows.y) + getattr(rows.X, "nnz", rows.X.size) > SMALL or not is_installed("sklearn"):
+    if rows.X is None or len(rows.y) + getattr(rows.X, "nnz", rows.X.size) > SMALL or missing(["svm"]):
         return []
     task, sentences = rows.task(1, measure, settings), []
     for result in results:

@@ -14,7 +14,7 @@ import numpy as np
 import scipy
 
 from distsms.base import hdf5, program
-from distsms.base._version import __version__
+from distsms.base._version import __version__, commit
 from distsms.base.measures import Measure
 from distsms.optim.result import Result
 from distsms.optim.settings import Settings, describe
@@ -32,6 +32,7 @@ def versions(load_mpi: bool = False) -> dict[str, str]:
     """Return the versions of distsms and its libraries, of MPI and PETSc only if loaded, or with `load_mpi`. Local."""
     libraries = {
         "distsms": __version__,
+        **({"commit": commit()} if commit() else {}),
         "python": sys.version.split()[0],
         **hdf5.versions(),
         "numpy": np.__version__,

@@ -159,9 +159,11 @@ class TrainRequest(FitRequest, DecisionRequest):
     resume: bool = False
     trace: Path | None = None  # the files that get a line for each evaluation, and the model
     output: Path | None = None
+    certificate: Path | None = None  # the file that gets what others need to check the lower bound
     test: Path | None = None  # the data set or the file with the test rows
     ignore_new: bool = False  # whether to leave out those columns of the test rows that the model lacks
     shards: Path | None = None  # the folder where the data sets of files and tables are kept; None: a temporary one
+    overwrite: bool = False  # whether to replace data sets that are in that folder already
     split: Split = field(default_factory=Split)  # how rows of files and tables are held out, if there is no `test`
     # how files and tables are read: arguments of `distsms.ingest.convert.convert`
     reading: Mapping[str, Any] = field(default_factory=dict)
@@ -178,6 +180,18 @@ class EvaluateRequest(Request):
     data: Any  # a data set; a file, a pattern or a folder of tables; a table in memory; or this rank's rows (`Arrays`)
     measures: EvaluationOptions  # what is computed
     reading: InputOptions = AS_TRAINED  # how the rows are read
+
+
+@dataclass(frozen=True)
+class VerifyRequest(Request):
+    """A check of a model on its training rows."""
+
+    model: Model | Path
+    data: Any  # the rows of the training, as for an evaluation
+    certificate: Path | None = (
+        None  # what `TrainRequest.certificate` has written; None: only J and measures are checked
+    )
+    reading: InputOptions = AS_TRAINED
 
 
 @dataclass(frozen=True)
@@ -233,9 +247,13 @@ class BaselineRequest(FoldsRequest):
     # a folder of `distsms path`, from which measure, lambdas, folds and gap are taken unless they are said otherwise
     path: Path | None = None
     methods: Sequence[str] | None = None  # names of `competitors.METHODS`; None: those that suit data and memory
+    # whether all lambdas are fitted, and all methods tried, rather than what a first answer needs
+    thorough: bool = False
     trees: bool = True  # whether to compare with boosted trees
     features: bool = True  # whether to compare with models on features, also without trees if the methods are named
-    tree_fits: int = 20  # how many settings of trees are tried for each fold
+    tree_fits: int | None = None  # how many settings of trees are tried for each fold; None: 20 if thorough, else 1
+    shards: Path | None = None  # the folder where the data set of files is kept, and how tables are read
+    reading: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

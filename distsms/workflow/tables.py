@@ -17,7 +17,7 @@ from distsms.base.timing import Clock
 from distsms.base.wording import option
 from distsms.ingest import frames
 from distsms.ingest.file_names import are_files, expand, files_of, is_data_set
-from distsms.ingest.options import ConversionObserver, ReadOptions, sort_options
+from distsms.ingest.options import ConversionObserver, ReadOptions, Workspace, sort_options
 from distsms.models import inputs, model
 from distsms.parallel.communicator import Communicator
 from distsms.shards.frame_columns import is_frame
@@ -84,7 +84,7 @@ def as_data_sets(
         same_rows = any(os.path.samefile(name, file) for name in names for file in test_files)
         if comm.is_root:
             if kept and not request.resume and os.path.lexists(base):
-                _check_free(base, base / "train" if apart else base)
+                _check_free(base, base / "train" if apart else base, request.overwrite)
             if request.output is not None:
                 model.check_replaceable(request.output)
             for output in (request.output, request.trace):
@@ -140,6 +140,11 @@ def _check(request: TrainRequest, several: bool) -> None:
             f"a run with {option('checkpoint')} needs its shards again when it is resumed; give "
             f"{option('shards', text='FOLDER')} to keep them there"
         )
+    if request.overwrite and (request.shards is None or request.resume):
+        raise InputError(
+            f"{option('overwrite')} replaces the shards in the folder of {option('shards')}, which {option('resume')} "
+            f"goes on with: give {option('shards')}, and one of the others"
+        )
     if request.memory is not None and request.memory < INTERPRETER:
         raise InputError(
             f"{option('memory')} {format_bytes(request.memory)} is too little: Python and its libraries alone take "
@@ -159,14 +164,14 @@ def _check(request: TrainRequest, several: bool) -> None:
         raise InputError(f"{option('test', request.test)}: there is no such file or data set")
 
 
-def _check_free(folder: Path, directory: Path) -> None:
+def _check_free(folder: Path, directory: Path, overwrite: bool) -> None:
     """Raise InputError if the folder for the shards cannot be used. Local."""
     if not folder.is_dir():
         raise InputError(f"{option('shards', folder)}: is not a folder")
-    if (directory / MANIFEST).exists():
+    if (directory / MANIFEST).exists() and not overwrite:
         raise InputError(
             f"{directory}: holds a data set already. Train on it (distsms train {directory}), name another folder with "
-            f"{option('shards')}, or remove it first"
+            f"{option('shards')}, or replace it ({option('overwrite')})"
         )
 
 
@@ -196,6 +201,7 @@ def _make(
     if there and not in_memory:
         return []
     reading, writing = sort_options(request.reading)
+    reading = replace(reading, workspace=Workspace(memory=request.memory))
     split = request.split.splitter(reading.group, reading.time)
     writing = replace(writing, split=split, durable=kept, in_memory=not kept and request.memory is None)
     with as_files(request.data, files, base if kept else base.parent, comm) as inputs_of_all:
@@ -206,7 +212,7 @@ def _make(
             reading,
             writing,
             observer=observer,
-            overwrite=there,
+            overwrite=there or request.overwrite,
         )
         frames.rename_in_notes(data_sets, inputs_of_all)
     with comm.fail_together():

@@ -7,6 +7,7 @@ import math
 import os
 import time
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -28,7 +29,7 @@ from distsms.metrics.headline import decision_threshold, headline_measures
 from distsms.metrics.row_sample import sample_rows
 from distsms.metrics.row_weights import describe_weights, mean_and_deviation
 from distsms.metrics.within_groups import gauc_estimate
-from distsms.models import inputs, model, scoring
+from distsms.models import certificate, inputs, model, scoring
 from distsms.models.model import Model
 from distsms.models.reasons import mean_contributions
 from distsms.optim.result import Result, Status
@@ -71,7 +72,7 @@ class Trained:
     data_warnings: list[str] = field(default_factory=list)  # what is odd about the training rows
     test: dict[str, float] | None = None  # the measures on test rows, if there are some
     area: AreaOnTest | None = None  # how sure the ROCArea on the test rows is
-    usage: list[dict[str, Any]] = field(default_factory=list)  # every rank's seconds, bytes and memory
+    usage: list[dict[str, Any]] = field(default_factory=list)  # every rank's seconds, bytes and memory; at the end, all
 
     @property
     def result(self) -> Result:
@@ -122,6 +123,9 @@ class TrainObserver(ConversionObserver, TrainingObserver):
     def ended(self, trained: Trained) -> None:
         """Called at the end, while temporary data sets are still there. May be collective."""
 
+    def took(self, trained: Trained) -> None:
+        """Called when nothing is left to do, with the usage of the whole run."""
+
 
 def train(
     request: TrainRequest,
@@ -133,18 +137,21 @@ def train(
     on every rank at each evaluation, ends the run with what it has. Raises InputError on all ranks if the request
     contradicts itself, or files cannot be used; checks that need no rows come first. **Collective.**
     """
-    clock = Clock(comm.bytes_moved)
+    clock, trained = Clock(comm.bytes_moved), None
     if tables.are_tables(request.data, comm):
         with tables.as_data_sets(request, comm, observer, clock) as sets:
             observer.converted(sets)
-            return _train(request, sets, clock, comm, observer, stop_wanted)
-    if request.reading or request.split.shares is not None or request.shards is not None:
+            trained = _train(request, sets, clock, comm, observer, stop_wanted)
+    elif request.reading or request.split.shares is not None or request.shards is not None or request.overwrite:
         raise InputError(
-            "label, weight, group, split, shards and how columns are read are for tables: DataFrames, CSV or Parquet;"
-            " data sets have the weights and groups with which distsms shard made them",
+            "label, weight, group, split, shards, overwrite and how columns are read are for tables: DataFrames, CSV or"
+            " Parquet; data sets have the weights and groups with which distsms shard made them",
             everywhere=True,
         )
-    return _train(request, None, clock, comm, observer, stop_wanted)
+    trained = trained or _train(request, None, clock, comm, observer, stop_wanted)
+    trained.usage = comm.surviving(lambda: trained.run.usage(comm))
+    observer.took(trained)
+    return trained
 
 
 class _Decided(NamedTuple):
@@ -194,6 +201,7 @@ def _train(
         resume=request.resume,
         trace=request.trace,
         stop_wanted=stop_wanted,
+        certificate=request.certificate,
         temporary=sets is not None and sets.temporary,
     )
     steps = Steps(request.check, hold_out=test is None, decisions=decided.decisions)
@@ -215,10 +223,10 @@ def _train(
             trained.test, trained.area = comm.surviving(lambda: _judge(trained, decided, comm, observer))
         info.update(run.findings(), test=trained.test, test_rows=trained.area.as_json())
         observer.tested(trained)
-    trained.usage = comm.surviving(lambda: run.usage(comm))
-    info["usage"] = run.usage_info(trained.usage)
+    info["usage"] = run.usage_info(comm.surviving(lambda: run.usage(comm)))
     comm.surviving(lambda: _save(request, trained.model, comm))
-    observer.ended(trained)
+    with clock.phase("report") if sets else nullcontext():
+        observer.ended(trained)
     return trained
 
 
@@ -432,7 +440,14 @@ def _task(
     return TrainingTask(
         data,
         request.measure,
-        settings_for(request.measure, solver, lam=lam, checkpoint_every=every, **request.settings),
+        settings_for(
+            request.measure,
+            solver,
+            lam=lam,
+            checkpoint_every=every,
+            points=request.certificate is not None,
+            **request.settings,
+        ),
         bias,
         start=None if begin is None else start_vector(begin, data, bias, name),
         distribution=request.distribution,
@@ -469,8 +484,11 @@ def _check_outputs(request: TrainRequest, manifest: Manifest | None, test: str |
         inputs.check_distinct(request.output, data, test, request.trace)
     if request.trace is not None:
         inputs.check_distinct(request.trace, *used)
+    if request.certificate is not None:
+        certificate.check_replaceable(request.certificate)
+        inputs.check_distinct(request.certificate, *used, request.output, request.trace)
     if request.checkpoint is not None:
-        inputs.check_distinct(request.checkpoint, *used, request.output, request.trace)
+        inputs.check_distinct(request.checkpoint, *used, request.output, request.trace, request.certificate)
 
 
 def _reading_of_test(request: TrainRequest, manifest: Manifest, test: str | os.PathLike[str]) -> inputs.InputOptions:

@@ -12,7 +12,6 @@ import numpy as np
 from distsms.base.errors import EXIT_OK, EXIT_REQUEUE, EXIT_VACUOUS
 from distsms.base.timing import Clock
 from distsms.base.typing import Floats, Hashes, Labels
-from distsms.base.usage import maximum_usage, resource_usage
 from distsms.base.wording import Message, marked, option
 from distsms.losses.binned import WIDE
 from distsms.metrics.differences import JudgedRows
@@ -27,6 +26,7 @@ from distsms.training.fit import Fit
 from distsms.training.task import TrainingTask
 from distsms.workflow.provenance import model_info, provenance
 from distsms.workflow.rocarea_check import QuickCheck, advise, judge
+from distsms.workflow.usage import maximum_usage, usage_of_ranks
 from distsms.workflow.verdict import (
     ALL_TIED,
     AreaOnTest,
@@ -251,7 +251,7 @@ class TrainedModel:
     def usage(self, comm: Communicator) -> list[dict[str, Any]]:
         """Return every rank's seconds, bytes and memory so far, in rank order. **Collective.**"""
         fit = self.fit
-        return comm.allgather(resource_usage(self.clock, comm.bytes_moved(), fit.rows.reading.bytes, fit.evaluations))
+        return usage_of_ranks(self.clock, comm, fit.rows.reading.bytes, fit.evaluations)
 
     def usage_info(self, usage: list[dict[str, Any]]) -> dict[str, Any]:
         """Return the entries of the model file on what the run took."""
@@ -277,6 +277,10 @@ class TrainedModel:
         info |= {reasons.KEY: scores.mean_contributions} if scores.mean_contributions else {}
         trace = fit.options.trace
         info |= {"trace": None if trace is None else os.path.abspath(trace), "usage": usage}
+        if task.bias:
+            info["constant"] = task.bias
+        if fit.certified is not None:
+            info["certificate"] = fit.certified
         if survived := comm.bcast([survived._asdict() for survived in fit.rows.survived]):
             info["survived"] = survived
         if self.lambda_choice:

@@ -6,10 +6,11 @@
     ```
 
 reads docs/results/data/attack-101.json, and inserts the table that the program prints and a line about its origin:
-date, commit, machine. The content of the directive is the command that writes the file again. If the file is missing,
-the page says so and shows the command. `show` selects one of several tables of a program, or a figure; of several
-figures it names one, as in `figure web8 prbep`. So no number is typed by hand. The name `history` stands for all files
-of versions, history-VERSION.json.
+date, commit, machine. The table is folded: readers open what they want to look up. The content of the directive is
+the command that writes the file again. If the file is missing, the page says so and shows the command. `show` selects
+one of several tables of a program, the picture with which a page begins, or a figure; of several figures it names one,
+as in `figure web8 prbep`. So no number is typed by hand. The name `history` stands for all files of versions,
+history-VERSION.json.
 """
 
 from __future__ import annotations
@@ -24,7 +25,8 @@ from docutils.parsers.rst import directives
 from sphinx.application import Sphinx
 from sphinx.util.docutils import SphinxDirective
 
-from scripts import records
+from distsms.page import html
+from scripts import page_pictures, records
 from scripts.benchmarks import history, pictures, scaling
 from scripts.benchmarks import run as benchmarks
 from scripts.experiments import all as all_experiments
@@ -50,6 +52,9 @@ from scripts.experiments import (
 from scripts.experiments.attacks import report
 from tests.robustness.chaos import table as chaos
 
+RULE = re.compile(r"^\|[ :|-]+\|$", re.M)
+"""The line between the header and the rows of a table."""
+
 
 class Results(SphinxDirective):
     """The directive; its argument is the name of the file without .json."""
@@ -69,18 +74,27 @@ class Results(SphinxDirective):
         if found is None or not has(found, show):
             lacking = f"There are no results for this table yet. This command measures them:\n\n{command}"
             return self.parse_text_to_nodes(f":::{{note}}\n{lacking}\n:::")
+        if show == "picture":
+            return [in_page(page_pictures.PICTURES[self.arguments[0]](found["records"]), self.arguments[0])]
         if show.startswith("figure"):
-            return [in_page(figure(found, show))]
-        return self.parse_text_to_nodes(f"{table(found, show)}\n\n{provenance(found)}\n\n{command}")
+            return [in_page(figure(found, show), f"{self.arguments[0]}-{show.replace(' ', '-')}")]
+        return self._folded(table(found, show), f"{provenance(found)}\n\n{command}")
+
+    def _folded(self, table: str, below: str) -> list[nodes.Node]:
+        """Return a table, and what belongs to it, as something that the reader opens."""
+        rows = sum(line.startswith("|") for line in table.split("\n")) - 2 * len(RULE.findall(table))
+        opening = f'<details class="results"><summary>The table ({rows} row{"s" * (rows != 1)})</summary>'
+        inside = self.parse_text_to_nodes(f"{table}\n\n{below}")
+        return [nodes.raw("", opening, format="html"), *inside, nodes.raw("", "</details>", format="html")]
 
     def _history(self, files: list[dict[str, Any]], show: str, command: str) -> list[nodes.Node]:
         if show == "figure":
-            return [in_page(pictures.over_versions(files))]
+            return [in_page(pictures.over_versions(files), "history")]
         origins = "\n".join(
             " ".join([f"- {file['version']}: {provenance(file)}", *disturbed(file, "history")])
             for file in history.in_order(files)
         )
-        return self.parse_text_to_nodes(f"{history.table(files)}\n\n{origins}\n\n{command}")
+        return self._folded(history.table(files), f"{origins}\n\n{command}")
 
 
 def files_of(name: str) -> list[Path]:
@@ -90,9 +104,9 @@ def files_of(name: str) -> list[Path]:
     )
 
 
-def in_page(svg: str) -> nodes.raw:
-    """Return a picture as a node of the page."""
-    return nodes.raw("", f'<div class="results-figure">{svg[svg.index("<svg") :]}</div>', format="html")
+def in_page(svg: str, name: str) -> nodes.raw:
+    """Return a picture as a node of the page, in colours that follow its theme; what it shows is said beside it."""
+    return nodes.raw("", html.figure(svg, name, "", "What the picture shows is said below it."), format="html")
 
 
 def has(found: dict[str, Any], show: str) -> bool:
@@ -100,7 +114,7 @@ def has(found: dict[str, Any], show: str) -> bool:
     if found["program"] == "scripts.experiments.table2":
         return table2.has(found["records"], show)
     parts = {row["part"] for row in found["records"] if "part" in row}
-    return not parts or show in {*parts, "figure"}
+    return not parts or show in {*parts, "figure", "picture"}
 
 
 def table(found: dict[str, Any], show: str) -> str:

@@ -9,6 +9,7 @@ import numpy as np
 from scipy import sparse
 
 from distsms.losses.registry import make_loss
+from distsms.matrix import local
 from distsms.matrix.code_maps import Categories
 from distsms.matrix.coded import CodedRows, code_rows, to_csr
 from distsms.matrix.local import DenseRows, PatternRows, SparseRows
@@ -17,6 +18,7 @@ from distsms.parallel.communicator import Communicator
 ROW = 40  # entries of a sparse row
 POSITIVE = 0.03
 NU = 0.1
+local.SMALL = -1  # few rows, too, take the compiled loops
 
 
 class Kernel(NamedTuple):

@@ -19,7 +19,7 @@ MARKERS = "osD^v"
 def roofline(found: dict[str, Any]) -> str:
     """Draw a bar for each kernel, as long as its share of the triad's bytes per second, and return it as SVG."""
     rows = found["records"][::-1]
-    figure, (axes,) = mpl.blank((7, 0.24 * len(rows) + 0.8))
+    figure, (axes,) = mpl.blank((5.2, 0.2 * len(rows) + 0.8))
     values = np.array([row["value"] for row in rows])
     spread = [values - [row["low"] for row in rows], [row["high"] for row in rows] - values]
     colors = [BLUE if value >= ENOUGH else ORANGE for value in values]
@@ -36,7 +36,7 @@ def roofline(found: dict[str, Any]) -> str:
 def over_versions(files: Sequence[dict[str, Any]]) -> str:
     """Draw each figure over the versions, relative to the first one, as the mean over the sets; return it as SVG."""
     files = history.in_order(files)
-    figure, (axes,) = mpl.blank((7, 3.2))
+    figure, (axes,) = mpl.blank((5.2, 3.4))
     values = [{(row["what"], row["data"]): row["value"] for row in file["records"]} for file in files]
     for marker, name in zip(MARKERS, sorted({what for what, _ in values[0]}), strict=False):
         shared = [key for key in values[0] if key[0] == name and all(key in other for other in values)]

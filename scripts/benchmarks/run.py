@@ -8,11 +8,11 @@ quartiles.
 Each set is NAME=TRAIN[,TEST], a data set or svmlight text, plain or compressed. Some table rows have a target if the
 NAME of the set begins with adult9, web8, news20 or covertype-nominal. The part `coded` draws categories, or reads
 LABEL SEQUENCE lines from a set whose NAME begins with dna. The word `made` stands for ten synthetic sets. The parts
-`roofline`, `stream`, `leaves`, `billion` and `large` need no --data: they make their own, and `billion` needs none. The
-parts `coded`, `leaves`, `ranks` and `large` need two idle cores. OUTPUT/bench.md has the table. OUTPUT/bench.json has
-the same with the quartiles and a description of the machine. If a part is run again, its rows are replaced. A triad
-(a = b + 3 c) is timed before and after each set. If its rate varies by more than a fifth, something else used the
-machine, and a warning says so.
+`roofline`, `stream`, `leaves`, `billion`, `text` and `large` need no --data: they make their own, and `billion` needs
+none. The parts `coded`, `leaves`, `ranks` and `large` need two idle cores. OUTPUT/bench.md has the table.
+OUTPUT/bench.json has the same with the quartiles and a description of the machine. If a part is run again, its rows
+are replaced. A triad (a = b + 3 c) is timed before and after each set. If its rate varies by more than a fifth,
+something else used the machine, and a warning says so.
 
 --publish puts the rows of each part into docs/results/data/PART.json, with the date, the machine, the versions of the
 libraries and the commit. The manual's page on speed is made from these files. The part `history` has a file for each
@@ -65,10 +65,11 @@ PARTS = {
     "roofline": "bytes per second of each kernel compared with those of a triad",
     "history": "main figures of a version, compared with programs that do not change",
     "billion": "1e9 rows on 32 cores and 1e12 on 4096, estimated from counts and from published rates",
+    "text": "reading CSV and svmlight compared with pyarrow, LIBLINEAR and Vowpal Wabbit",
     "large": "20 million rows on 2 ranks, and a small data set on 32 ranks",
 }
 PROGRAM = "scripts.benchmarks.run"
-DRAWN = ("roofline", "stream", "leaves", "billion", "large")
+DRAWN = ("roofline", "stream", "leaves", "billion", "text", "large")
 """The parts that need no data sets."""
 HEADER = ("part", "data set", "quantity", "target", "median (quartiles)", "verdict")
 

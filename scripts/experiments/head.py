@@ -70,7 +70,7 @@ def of_data_set(name: str, data: Path, args: argparse.Namespace) -> list[records
         stores[measure] = folder / measure
         grid = "--lambdas", *args.lambdas, "--folds", args.folds, "--max-evaluations", args.max_evaluations
         run_program(
-            *("baseline", data, "--measure", measure, *grid, "--methods", *methods, "--quiet"),
+            *("baseline", data, "--measure", measure, *grid, "--methods", *methods, "--thorough", "--quiet"),
             *("--output", stores[measure]),
             ranks=args.ranks,
         )

@@ -21,9 +21,10 @@ from distsms.training.fit import fit
 from distsms.training.solver_choice import settings_for
 from distsms.training.task import TrainingTask
 from distsms.workflow import method_results
-from distsms.workflow.baseline_fits import Fit
+from distsms.workflow.baseline_fits import Fit, Trial, left_lambdas
 from distsms.workflow.competitors import ALONE
 from distsms.workflow.folds import deal_rows
+from distsms.workflow.method_results import EARLY_FOLDS, EARLY_LEVEL
 
 LEVEL, REPLICATES, BLOCK = 0.95, 500, 10
 COUNTS = {6: 400, 10: 400, 20: 400, 50: 1000, 200: 4000}
@@ -197,6 +198,19 @@ class Pair(NamedTuple):
         )
 
 
+def two_methods(
+    n: int, n_pos: int, p: int, signal: float, less: float, rng: np.random.Generator
+) -> tuple[Floats, NDArray[np.int8], Floats]:
+    """Return rows with p columns for each of two methods, labels, and the means of the columns of positive rows."""
+    labels = np.where(np.arange(n) < n_pos, 1, -1).astype(np.int8)
+    X = rng.normal(size=(n, 2 * p))
+    means = np.zeros(2 * p)
+    means[[*range(0, p, 4)]] = signal / math.sqrt(len(range(0, p, 4)))
+    means[p:] = means[:p] * (1 - less)
+    X[labels > 0] += means
+    return X, labels, means
+
+
 class Folds(NamedTuple):
     """A method on some columns, and the same method on as many others whose signal is smaller by the share `less`."""
 
@@ -215,12 +229,7 @@ class Folds(NamedTuple):
         Then follow the same 14 numbers for the difference of the two methods.
         """
         rng, p = np.random.default_rng(seed), self.columns
-        labels = np.where(np.arange(self.n) < self.n_pos, 1, -1).astype(np.int8)
-        X = rng.normal(size=(self.n, 2 * p))
-        means = np.zeros(2 * p)
-        means[[*range(0, p, 4)]] = self.signal / math.sqrt(len(range(0, p, 4)))
-        means[p:] = means[:p] * (1 - self.less)
-        X[labels > 0] += means
+        X, labels, means = two_methods(self.n, self.n_pos, p, self.signal, self.less, rng)
         fold = deal_rows(labels, np.ones(self.n, bool), self.folds, int(rng.integers(2**31)), ALONE)
         results, truths = [], []
         for half in (slice(p), slice(p, None)):
@@ -253,6 +262,67 @@ class Folds(NamedTuple):
             )
             numbers += [x for some in (areas, prbeps) for x in by_t([estimate.value for estimate in some])]
         return numbers
+
+
+class Plan(NamedTuple):
+    """The default of `distsms baseline` with the two methods of `Folds`: lambdas are halved, and trees may end early.
+
+    The second method plays the best other linear model, which has all folds, and trees, whose first folds may settle
+    the verdict.
+    """
+
+    n: int
+    n_pos: int
+    columns: int
+    folds: int
+    signal: float
+    less: float
+
+    def simulate(self, seed: tuple[int, ...]) -> list[float]:
+        """Return four verdicts, 1 if the first method is called better, -1 if worse: on linear models, on trees at the
+        end, on trees early, and what looks after each fold would say that take the usual intervals.
+        """
+        rng, folds = np.random.default_rng(seed), range(1, self.folds + 1)
+        X, labels, _ = two_methods(self.n, self.n_pos, self.columns, self.signal, self.less, rng)
+        fold = deal_rows(labels, np.ones(self.n, bool), self.folds, int(rng.integers(2**31)), ALONE)
+        some, results = rng.random(self.n) < 0.3, []
+        for half in (slice(self.columns), slice(self.columns, None)):
+            # 1) Trials of all lambdas are on some of the training rows, fits on all of them.
+            trials, fits, scores = [], {}, {}
+            for f in folds:
+                judged = fold == f
+                for rows in (~judged & some, ~judged):
+                    for lam, w in discriminants(X[rows, half], labels[rows]):
+                        of_rows = X[judged, half] @ w
+                        area = ranking.ranking(of_rows, labels[judged], ALONE).rocarea
+                        if rows.sum() < (~judged).sum():
+                            trials.append(Trial("svm", lam, f, 0.0, area, 0))
+                        else:
+                            fits[lam, f], scores[lam, f] = Fit("svm", lam, f, 0.0, area, 0.0, ""), of_rows
+            # 2) Each fold takes one of those that the trials of the others leave to it.
+            left = left_lambdas(trials, "svm")
+            dropped = [(lam, f) for lam, f in fits if lam not in left[f]]
+            chosen = method_results.choose(fits, lambda fit: fit.rocarea, dropped)
+            results.append(
+                [ranking.placements(scores[fit.setting, fit.fold], labels[fold == fit.fold], ALONE) for fit in chosen]
+            )
+        areas = [
+            estimates.rocarea_estimate(a - b, labels[fold == f], ALONE)
+            for f, (a, b) in enumerate(zip(*results, strict=True), 1)
+        ]
+        end = sign_of(confidence.rocarea_difference_interval(estimates.pool_folds(areas), LEVEL))
+        look = confidence.rocarea_difference_interval(
+            estimates.pool_folds(areas[:EARLY_FOLDS], of_folds=self.folds), EARLY_LEVEL
+        )
+        early = sign_of(look) * method_results.is_settled(look)
+        usual = [estimates.pool_folds(areas[:k], of_folds=self.folds) for k in range(EARLY_FOLDS, self.folds + 1)]
+        naive = next((np.sign(a.value) for a in usual if abs(a.value) > 1.96 * a.error / math.sqrt(a.factor)), 0)
+        return [float(end), float(early or end), float(early), float(naive)]
+
+
+def sign_of(difference: Interval) -> int:
+    """Return 1 or -1 if the interval is above or below 0, and 0 if 0 is in it."""
+    return int(difference.low > 0) - int(difference.high < 0)
 
 
 def by_t(values: list[float]) -> tuple[float, float]:

@@ -1,7 +1,8 @@
-"""The cache of compiled kernels, used by two processes at once."""
+"""The cache of compiled kernels."""
 
 from __future__ import annotations
 
+import gc
 import importlib
 import os
 import pwd
@@ -10,61 +11,42 @@ import subprocess
 import sys
 from pathlib import Path
 from types import SimpleNamespace
+from typing import NamedTuple
 
 import numpy as np
 import pytest
-from numba.core import caching, config
+from numba import typeof
 
 from distsms.base import jit
-from distsms.base.jit import LOCK, njit
+from distsms.base.jit import njit
 
 pytestmark = pytest.mark.serial
+
+
+@pytest.fixture(autouse=True)
+def no_places_yet():
+    """What was found out about folders of other tests is forgotten."""
+    jit._places.cache_clear()
+    jit._warn_once.cache_clear()
+    yield
+    jit._places.cache_clear()
 
 
 @pytest.mark.parametrize("home", [None, "relative"])
 def test_without_a_place_for_the_cache(home, monkeypatch, capfd, tmp_path):
     """A home that is not known, or no path, makes no folder of that name, such as ~, in the working directory."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv("NUMBA_CACHE_DIR", raising=False)
-    monkeypatch.delenv("HOME", raising=False)
+    for name in ("NUMBA_CACHE_DIR", "XDG_CACHE_HOME", "HOME"):
+        monkeypatch.delenv(name, raising=False)
     if home:
         monkeypatch.setenv("HOME", home)
     monkeypatch.setattr(pwd, "getpwuid", lambda uid: {}[uid])  # as for a user that is not in passwd
-    of_home = [place for place in caching.CacheImpl._locator_classes if "UserWide" in place.__name__]
-    assert of_home
-    monkeypatch.setattr(caching.CacheImpl, "_locator_classes", of_home)
+    monkeypatch.setattr(jit, "_OF_PROGRAM", Path(__file__, "compiled"))
     monkeypatch.setattr(jit.compiling, "kept", True)
-    jit._warn_once.cache_clear()
     assert njit()(lambda x: 2 * x)(3) == 6
     assert njit()(lambda x: 3 * x)(3) == 9
     assert capfd.readouterr().err.count("kernels are compiled at each start") == 1
     assert not jit.compiling.kept and os.listdir() == [] and os.environ.get("HOME") == home
-
-
-MODULE = """\
-import numba
-from distsms.base.jit import njit
-
-{decorator}
-def bytes_of(x):
-    return x.itemsize
-"""
-STORE = """\
-import sys, time
-import numpy as np
-import kernel
-from numba.core.caching import IndexDataCacheFile
-
-save = IndexDataCacheFile._save_index
-def slowly(self, overloads):
-    save(self, overloads)
-    print("index", flush=True)
-    sys.stdin.readline()  # wait between writing the two files of one cache entry
-IndexDataCacheFile._save_index = slowly
-print("ready", flush=True)
-sys.stdin.readline()
-kernel.bytes_of(np.zeros(1, sys.argv[1]))
-"""
 
 
 TWICE = """import sys
@@ -96,7 +78,7 @@ def test_a_version_in_the_cache_is_loaded_without_the_compiler(tmp_path):
 
 
 def test_seconds_of_nested_compilations_count_once(monkeypatch):
-    times = iter([10.0, 11.0, 12.0, 15.0, 20.0, 21.0])
+    times = iter([10.0, 15.0, 20.0, 21.0])
     monkeypatch.setattr(jit, "time", SimpleNamespace(monotonic=lambda: next(times)))
     compiling = jit._Compiling()
     for told in ("start", "start", "end", "end", "start", "end"):
@@ -104,85 +86,45 @@ def test_seconds_of_nested_compilations_count_once(monkeypatch):
     assert compiling.seconds == 5.0 + 1.0
 
 
-def store(folder, env, dtype):
-    return subprocess.Popen(
-        [sys.executable, "-c", STORE, dtype],
-        cwd=folder,
-        env=env,
-        text=True,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-    )
+STORE = """import os, sys
+import numpy as np
+import kernel
+
+rename = os.replace
+def slowly(*paths):
+    print("written", flush=True)
+    sys.stdin.readline()
+    rename(*paths)
+os.replace = slowly
+print(kernel.twice(np.ones(2, sys.argv[1])).tolist(), flush=True)
+"""
 
 
-@pytest.mark.parametrize("ours", [True, False])
-def test_two_processes_that_store_at_once_are_not_mixed_up(tmp_path, ours):
-    """With Numba's own cache the versions are mixed up, which shows that this test can fail."""
-    (tmp_path / "kernel.py").write_text(MODULE.format(decorator="@njit()" if ours else "@numba.njit(cache=True)"))
-    root = str(Path(__file__).parents[2])
-    env = {**os.environ, "PYTHONPATH": root, "NUMBA_CACHE_DIR": str(tmp_path / "cache")}
-    first, second = (store(tmp_path, env, dtype) for dtype in ("int8", "float64"))
-    for process in (first, second):
-        assert process.stdout.readline() == "ready\n"
-    first.stdin.write("go\n")
-    first.stdin.flush()
-    assert first.stdout.readline() == "index\n"
-    if ours:  # the second process waits for the lock
-        second.stdin.write("go\n\n")
-        second.stdin.flush()
-        first.communicate("\n", timeout=60)
-        second.communicate(timeout=60)
-    else:  # the second process stores its entry before the first one has stored the rest of its own
-        (found,) = (path for path in (tmp_path / "cache").rglob("*.nbi"))
-        found.unlink()  # as if the second process had read the index a moment earlier
-        second.communicate("go\n\n", timeout=60)
-        first.communicate("\n", timeout=60)
-    line = "import numpy as np, kernel; print(*(kernel.bytes_of(np.zeros(1, d)) for d in ('int8', 'float64')))"
-    said = subprocess.run([sys.executable, "-c", line], cwd=tmp_path, env=env, capture_output=True, text=True)
-    assert (said.stdout == "1 8\n") == ours
-
-
-def test_a_folder_that_cannot_be_locked(tmp_path, monkeypatch):
-    """The kernel works nevertheless."""
-    import fcntl
-
-    def refuse(*_):
-        raise OSError("no locks here")
-
-    monkeypatch.setattr(fcntl, "flock", refuse)
-    monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path))
-
-    @njit()
-    def twice(x):
-        return 2 * x
-
-    assert twice(np.int32(4)) == 8
-
-
-def test_a_lock_that_is_held_is_waited_for_once(tmp_path, monkeypatch, capfd):
-    """After that a message is printed, and kernels are loaded and stored without the lock."""
-    import fcntl
-
-    from distsms.base import jit
-
-    monkeypatch.setattr(jit, "PATIENCE", 0.2)
-    folder = str(tmp_path)
-    with open(tmp_path / LOCK, "a+b") as holder:
-        fcntl.flock(holder, fcntl.LOCK_EX)
-        for kind in (fcntl.LOCK_SH, fcntl.LOCK_EX, fcntl.LOCK_SH):
-            with jit._lock(folder, kind):
-                pass
-    assert capfd.readouterr().err.count("continuing without") == 1
+@pytest.mark.parametrize("others", [["float64"], ["int32"], ["float64", "int32"]])
+def test_processes_that_store_at_once_do_not_wait_for_each_other(others, tmp_path):
+    """Neither for the same version nor for another one; and all of them are complete."""
+    (tmp_path / "kernel.py").write_text(TWICE)
+    env = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2]), "NUMBA_CACHE_DIR": str(tmp_path / "cache")}
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    jobs = [
+        subprocess.Popen([sys.executable, "-c", STORE, dtype], cwd=tmp_path, env=env, **pipes)
+        for dtype in ("float64", *others)
+    ]
+    assert [job.stdout.readline() for job in jobs] == ["written\n"] * len(jobs)  # all are between the two steps
+    for job in reversed(jobs):
+        assert job.communicate("go\n", timeout=60)[0] in ("[2.0, 2.0]\n", "[2, 2]\n")
+    assert len(cached(tmp_path)) == len({"float64", *others})
+    other = "int32" if "int32" in others else "float64"
+    said = subprocess.run([sys.executable, "-c", CALL.format(other=other)], cwd=tmp_path, env=env, capture_output=True)
+    assert said.stdout.decode().startswith("([2.0, 2.0], False, False) ")
 
 
 def test_a_version_that_cannot_be_stored_is_used_nevertheless(tmp_path, monkeypatch):
-    from numba.core.caching import IndexDataCacheFile
-
     def full(*_):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path))
-    monkeypatch.setattr(IndexDataCacheFile, "save", full)
+    monkeypatch.setattr(os, "replace", full)
 
     @njit()
     def fivefold(x):
@@ -191,57 +133,56 @@ def test_a_version_that_cannot_be_stored_is_used_nevertheless(tmp_path, monkeypa
     assert fivefold(np.int16(2)) == 10
 
 
-def test_the_cache_is_opened_by_the_first_call(monkeypatch):
-    opened = []
-    monkeypatch.setattr(caching.CacheImpl, "__init__", lambda self, function: opened.append(function) or 1 / 0)
-    kernel = njit()(lambda x: 2 * x)
-    assert not opened
-    with pytest.raises(ZeroDivisionError):
-        kernel(3)
-    assert len(opened) == 1
+def test_the_user_is_told_once_while_kernels_are_compiled_for_long(monkeypatch, caplog):
+    times = iter([0.0, jit.LONG - 0.1, 10.0, 10.2, 20.0, 30.0])
+    monkeypatch.setattr(jit, "time", SimpleNamespace(monotonic=lambda: next(times)))
+    compiling = jit._Compiling()
+    for said in (0, 1, 1):
+        compiling.on_start(None)
+        assert not gc.isenabled()
+        compiling.on_end(None)
+        assert gc.isenabled() and len(caplog.messages) == said
+    assert "later runs take them from a cache" in caplog.text
 
 
 @pytest.fixture
 def kernel(tmp_path, monkeypatch):
     """Returns a new dispatcher of the same kernel, which has the number of calls that were compiled."""
     monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path / "cache"))
-    monkeypatch.setattr(config, "CACHE_DIR", str(tmp_path / "cache"))
-    monkeypatch.setattr(caching.CacheImpl, "_locator_classes", caching.CacheImpl._locator_classes[:1])
-    monkeypatch.setattr(jit, "_warn_once", print)
+    monkeypatch.setattr(jit, "_OF_PROGRAM", Path(__file__, "compiled"))
 
     def sevenfold(x):
         return 7 * x
 
-    def made():
-        found = njit()(sevenfold)
-        assert found(np.int64(6)) == 42
-        return sum(found.stats.cache_misses.values())
+    def compiled():
+        jit._places.cache_clear()
+        dispatcher = njit()(sevenfold)
+        assert dispatcher(np.int64(6)) == 42
+        return sum(dispatcher.stats.cache_misses.values())
 
-    return made
+    return compiled
 
 
 def cached(folder):
-    return [path for path in folder.rglob("*.nb?")]
+    return [path for path in folder.rglob("*.nbc")]
 
 
 def test_damaged_files_of_the_cache_are_compiled_again(kernel, tmp_path):
     assert (kernel(), kernel()) == (1, 0)
-    for path in cached(tmp_path):
-        whole = path.read_bytes()
-        damaged = [whole[: len(whole) // 2], b"", whole[:-32], whole + b"x"]
-        damaged += [
-            whole[:at] + bytes([whole[at] ^ 4]) + whole[at + 1 :] for at in range(0, len(whole), len(whole) // 7)
-        ]
-        for content in damaged:
-            path.write_bytes(content)
-            assert (kernel(), kernel()) == (1, 0)
-    assert len(cached(tmp_path)) == 2
+    (path,) = cached(tmp_path)
+    whole = path.read_bytes()
+    damaged = [whole[: len(whole) // 2], b"", whole[:-32], whole + b"x"]
+    damaged += [whole[:at] + bytes([whole[at] ^ 4]) + whole[at + 1 :] for at in range(0, len(whole), len(whole) // 7)]
+    for content in damaged:
+        path.write_bytes(content)
+        assert (kernel(), kernel()) == (1, 0)
+    assert cached(tmp_path) == [path]
 
 
 def test_a_cache_where_others_can_write_is_not_used(kernel, tmp_path, capfd):
     """Neither a folder of another user, nor one that can be exchanged, nor a file of another user or open to others."""
     kernel()
-    (folder,) = (tmp_path / "cache").iterdir()
+    folder, said = tmp_path / "cache" / "distsms", "is not used for compiled kernels"
     folder.chmod(0o777)  # as with the umask 000: it is ours, and closed to others
     assert kernel() == 0
     assert stat.S_IMODE(folder.stat().st_mode) == 0o755
@@ -249,15 +190,38 @@ def test_a_cache_where_others_can_write_is_not_used(kernel, tmp_path, capfd):
     assert kernel() == 1
     (tmp_path / "cache").chmod(0o777)
     assert kernel() == 1
-    assert "is not used for compiled kernels" in capfd.readouterr().out
+    assert said in capfd.readouterr().err
     (tmp_path / "cache").chmod(0o1777)
     assert kernel() == 0
     if os.geteuid() == 0:
         os.chown(cached(folder)[0], 4242, 4242)
         assert kernel() == 1
+        jit._warn_once.cache_clear()
         os.chown(folder, 4242, 4242)
         assert kernel() == 1
-        assert "is not used for compiled kernels" in capfd.readouterr().out
+        assert said in capfd.readouterr().err
+
+
+def test_what_was_compiled_with_the_program_is_found(kernel, tmp_path, monkeypatch):
+    """As in an image: a folder that nobody can write to, whoever runs the program."""
+    kernel()
+    monkeypatch.setattr(jit, "_OF_PROGRAM", tmp_path / "compiled")
+    (tmp_path / "cache" / "distsms").rename(tmp_path / "compiled")
+    (tmp_path / "cache").rmdir()
+    assert kernel() == 0
+    monkeypatch.setattr(os, "access", lambda path, mode: False)
+    assert kernel() == 0
+
+
+def test_old_versions_are_removed(kernel, tmp_path, monkeypatch):
+    monkeypatch.setattr(jit, "KEPT", 2)
+    for number in range(4):
+        monkeypatch.setattr(np, "__version__", f"0.{number}")
+        jit._platform.cache_clear()
+        assert kernel() == 1
+    assert len(cached(tmp_path)) == 2 and kernel() == 0
+    monkeypatch.undo()
+    jit._platform.cache_clear()
 
 
 INNER = """from distsms.base.jit import njit
@@ -278,29 +242,33 @@ def result(x):
 """
 
 
-@pytest.mark.parametrize("change, expected", [({"factor": 4}, 20), ({"result": "2 * x"}, 30)])
-def test_a_change_in_another_file_is_compiled(change, expected, tmp_path, monkeypatch):
-    """A kernel and a constant of another module are compiled into a kernel, so it is not taken from the cache."""
-    monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path / "cache"))  # where Numba looks again when it compiles
-    monkeypatch.setattr(config, "CACHE_DIR", str(tmp_path / "cache"))
+@pytest.mark.parametrize(
+    "inner, outer, expected, hits",
+    [
+        (INNER.format(factor=4, result="x"), OUTER, 20, 0),
+        (INNER.format(factor=3, result="2 * x"), OUTER, 30, 0),
+        (INNER.format(factor=3, result="x"), OUTER.replace("@njit()", '@njit(error_model="numpy")'), 15, 0),
+        ('"""About it."""\n\n' + INNER.format(factor=3, result="x") + "\nother = 5\n", "\n" + OUTER, 15, 1),
+    ],
+)
+def test_what_has_changed_is_compiled_and_nothing_else(inner, outer, expected, hits, tmp_path, monkeypatch):
+    """A kernel and a constant of another module are compiled into a kernel; what else stands in a file is not."""
+    monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path / "cache"))
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setattr(sys, "dont_write_bytecode", True)
-    (tmp_path / "outer.py").write_text(OUTER)
-    same, results = {"factor": 3, "result": "x"}, []
-    for text in (INNER.format(**same), INNER.format(**same), INNER.format(**same | change)):
-        (tmp_path / "inner.py").write_text(text)
-        for name in ("outer", "inner"):
+    before, results = (INNER.format(factor=3, result="x"), OUTER), []
+    for texts in (before, before, (inner, outer)):
+        for name, text in zip(("inner", "outer"), texts, strict=True):
+            (tmp_path / f"{name}.py").write_text(text)
             monkeypatch.delitem(sys.modules, name, raising=False)
-        jit._digest_of_file.cache_clear()  # of another process
+        importlib.invalidate_caches()
         kernel = importlib.import_module("outer").result
         results.append((kernel(5), sum(kernel.stats.cache_hits.values())))
-    assert results == [(15, 0), (15, 1), (expected, 0)]
+    assert results == [(15, 0), (15, 1), (expected, hits)]
 
 
-def test_the_lock_lies_beside_the_cache():
-    @njit()
-    def thrice(x):
-        return 3 * x
-
-    assert thrice(3) == 9
-    assert os.path.exists(os.path.join(thrice._cache.cache_path, LOCK))
+def test_a_tuple_with_other_fields_is_another_type():
+    """Numba's name of it has no fields, but kernels read them by their places."""
+    one, other = (NamedTuple("Pair", [(name, float) for name in names]) for names in (("a", "b"), ("b", "a")))
+    assert str(typeof(one(1.0, 2.0))) == str(typeof(other(1.0, 2.0)))
+    assert jit._described(typeof(one(1.0, 2.0))) != jit._described(typeof(other(1.0, 2.0)))

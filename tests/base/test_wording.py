@@ -9,6 +9,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -16,7 +17,7 @@ from hypothesis import strategies as st
 import distsms
 from distsms.base import wording
 from distsms.base.errors import InputError, speaking_python
-from distsms.base.wording import Message, in_python, marked, option
+from distsms.base.wording import Message, format_value, in_python, marked, option
 from tests.support.examples import examples
 
 PACKAGE = Path(distsms.__file__).parent
@@ -89,3 +90,32 @@ def test_no_message_has_an_option_in_plain_words():
     allowed = {"--survive", "--with-ft", "--long", "--ultra", "--mpi"}
     of_commands = ("ingest/synthetic/", "workflow/info.py", "workflow/competitors.py", "workflow/baseline", "optim/")
     assert [pair for pair in found if pair[1] not in allowed and not pair[0].startswith(of_commands)] == []
+
+
+class Written:
+    """A value that is written as NumPy 2 writes it, whichever NumPy is installed."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+
+    def __repr__(self) -> str:
+        return self.text
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        (np.float64(1.0), "1.0"),
+        ((np.float32(0.5), [np.int64(3)]), "(0.5, [3])"),
+        (np.True_, "True"),
+        (np.str_("yes"), "'yes'"),
+        (Written("np.float64(1.0)"), "1.0"),
+        (Written("{'lam': [np.float64(-1e-05), np.int64(3)], 'b': np.True_}"), "{'lam': [-1e-05, 3], 'b': True}"),
+        (Written("np.str_('yes')"), "'yes'"),
+        (Written("array([1., 2.])"), "array([1., 2.])"),
+        ("text", "'text'"),
+        (None, "None"),
+    ],
+)
+def test_numbers_of_numpy_are_plain(value, expected):
+    assert format_value(value) == expected

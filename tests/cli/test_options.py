@@ -9,6 +9,7 @@ import pytest
 
 from distsms import cli
 from distsms.base import errors
+from distsms.cli import train
 
 pytestmark = pytest.mark.serial
 EARLIER = Path(__file__).with_name("options.json")
@@ -52,6 +53,14 @@ def test_options_and_exit_codes_stay():
         expected[command]["--config"] = {"metavar": "FILE"}
     expected["predict"]["--reasons"] = {"metavar": "K"}
     expected["info"]["--config"] = {"const": True}
+    # A baseline takes files, too, with the options of shard on reading them, and tries few settings of trees at first.
+    reading = cli.make_parsers(["shard"])[1]["shard"]._actions
+    names = [" ".join(action.option_strings) for action in reading if action.dest in train.READING]
+    expected["baseline"] |= {name: expected["shard"][name] for name in names} | {
+        "--thorough": {"const": True},
+        "--shards": {"metavar": "FOLDER"},
+    }
+    expected["baseline"] |= {"data": expected["train"]["data"], "--tree-fits": {"metavar": "N"}}
     here = surface()
     assert here.keys() == expected.keys()
     for command, options in here.items():

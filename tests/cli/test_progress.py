@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import math
+import time
 
 import pytest
 
@@ -46,6 +47,26 @@ def test_a_terminal_sees_one_line_that_changes():
     course.close()
     _, line = stream.getvalue().rstrip("\n").split("\n")
     assert line.split("\r")[-1].split()[0] == "49"
+
+
+@pytest.mark.parametrize("live", [False, True])
+def test_a_step_that_takes_long_gives_signs_of_life(live):
+    """They become rarer, say how long it takes, and end with the run."""
+    stream = io.StringIO()
+    course = progress.TrainingProgress(stream, live=live, patience=0.05)
+    end = time.monotonic() + 60
+    while "without an evaluation" not in stream.getvalue():
+        assert time.monotonic() < end
+        time.sleep(0.01)
+    course(state(5))
+    while stream.getvalue().count("since evaluation 5") < 2:
+        assert time.monotonic() < end
+        time.sleep(0.01)
+    course.close()
+    length = len(stream.getvalue())
+    time.sleep(0.5)
+    assert len(stream.getvalue()) == length
+    assert (stream.getvalue().count("\r") > 0) == live
 
 
 def test_quiet_is_quiet(capsys):

@@ -5,17 +5,19 @@ from __future__ import annotations
 import io
 import itertools
 import sys
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
-from distsms import cli
+from distsms import __main__, cli
 from distsms.base import formatting, jit, program
 from distsms.base.measures import HEAD, WHOLE
 from distsms.cli import evaluate, info, progress, terminal
 from distsms.metrics.confidence import Interval
 from distsms.models import evaluation as evaluate_module
 from distsms.models.model import Model
+from distsms.parallel.mpi import MPICommunicator
 from distsms.workflow import baseline_text, path_result
 from distsms.workflow import evaluate as judging
 from distsms.workflow.choice import Point
@@ -302,3 +304,12 @@ def test_a_width_is_never_tiny(monkeypatch):
     monkeypatch.setattr(sys, "__stdout__", io.StringIO())
     monkeypatch.delenv("COLUMNS")
     assert formatting.terminal_width() == 80
+
+
+@pytest.mark.parametrize("quiet, rank", [(True, 0), (False, 1), (False, 0)])
+def test_only_the_root_says_that_it_compiles_unless_quiet(quiet, rank, monkeypatch):
+    monkeypatch.setattr(program, "runs", False)
+    monkeypatch.setattr(jit.compiling, "silent", False)
+    __main__._load_libraries(quiet)
+    MPICommunicator(SimpleNamespace(Get_rank=lambda: rank, Get_size=lambda: 2))
+    assert program.runs and jit.compiling.silent == (quiet or rank == 1)

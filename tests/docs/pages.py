@@ -27,12 +27,12 @@ CONTAINERS = "it needs an engine for containers; docker/try builds the image wit
 ULFM = "it needs Open MPI 5; test_survive.py runs such trainings where there is one"
 CLUSTER = "it needs SLURM; the tests of jobs/ run these scripts on one that they start"
 NOT_RUN = {
-    "scripts/test": "it is what runs this test",
-    "DISTSMS_PYTHON=python scripts/test": "it is what runs this test",
     "cd distsms": INSTALLS,
     "conda create": INSTALLS,
     "pip install": INSTALLS,
+    "pip wheel": INSTALLS,
     "python3 -m venv": INSTALLS,
+    "python3.11 -m venv": INSTALLS,
     "docker build": CONTAINERS,
     "python -m scripts.experiments.attack": "it takes minutes; the page on testing runs it with fewer problems",
     "python -m scripts.experiments.strings repeat": "it makes 20 million rows",
@@ -109,7 +109,7 @@ def quicker(commands: str) -> str:
 
 def run(commands: str, folder: Path) -> None:
     """Run commands in a folder as a user of a clone would in bash; the first that fails ends them."""
-    for there in ("scripts", "tests", "jobs", ".venv", "setup.cfg"):
+    for there in ("scripts", "tests", "jobs", "docs", ".venv", "setup.cfg"):
         if (ROOT / there).exists() and not (folder / there).exists():
             (folder / there).symlink_to(ROOT / there)
     process = subprocess.run(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import re
+from types import SimpleNamespace
 
 import pytest
 
@@ -40,6 +41,27 @@ def test_no_number_is_typed_in_a_table():
         assert not number.search(page.read_text(encoding="utf-8")), page.name
 
 
+@pytest.mark.parametrize("page", [page for page in PAGES if page.stem != "index"], ids=lambda page: page.stem)
+def test_a_page_begins_with_a_picture_and_a_sentence_of_what_it_shows(page):
+    text = page.read_text(encoding="utf-8")
+    first = DIRECTIVE.search(text)
+    assert first is not None and first["show"] in ("picture", "figure")
+    assert text[: first.start()].count("\n") == 2, "only the title stands above it"
+    assert text[first.end() :].startswith("\n\n**")
+
+
+def test_every_picture_is_shown(results):
+    assert set(results.page_pictures.PICTURES) == {found["name"] for found in SHOWN if found["show"] == "picture"}
+
+
+def test_tables_are_folded(results):
+    page = SimpleNamespace(parse_text_to_nodes=lambda text: [text])
+    table = "| a | b |\n|---|---|\n| 1 | 2 |\n| 3 | 4 |"
+    opening, inside, closing = results.Results._folded(page, table, "below")
+    assert opening.astext().startswith("<details") and "(2 rows)" in opening.astext()
+    assert inside.startswith("| a | b |") and inside.endswith("below") and closing.astext() == "</details>"
+
+
 @pytest.mark.parametrize("shown", SHOWN, ids=lambda found: f"{found['name']}-{found['show'] or 'all'}")
 def test_a_table_is_made_of_the_records(results, shown):
     """A command that is shown writes the file that it stands beside; the file has what the table needs."""
@@ -50,6 +72,11 @@ def test_a_table_is_made_of_the_records(results, shown):
     if not files or not results.has(files[0], show):
         return
     found = files[0]
+    if show == "picture":
+        pytest.importorskip("matplotlib")
+        svg = results.page_pictures.PICTURES[name](found["records"])
+        assert svg.count("<path") > 10 and "nan" not in svg
+        return
     if show.startswith("figure"):
         pytest.importorskip("matplotlib")
         svg = results.pictures.over_versions(files) if name == "history" else results.figure(found, show)

@@ -68,6 +68,7 @@ def test_any_cut_gives_the_same(problem, seed, comm):
     cut, mine = rng.choice(places), rng.integers(0, comm.size, len(labels)) == comm.rank
     weights = None if seed % 2 else rng.random(len(labels)) + 0.1
     with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(rocarea_exchange, "FEW", 0)
         patch.setattr(RocAreaExchange, "_cut", lambda self, scores: cut)
         for width in (nu, 0.0):
             check(scores, labels, weights, width, mine, comm)
@@ -85,6 +86,7 @@ def test_a_sample_that_deceives_costs_time_only(divided, comm, monkeypatch):
     rng, n = np.random.default_rng(0), 4000
     labels = np.where(np.arange(n) % 4 == 0, 1, -1)
     scores = np.where(labels > 0, 1.0, 9.0) + rng.random(n)
+    monkeypatch.setattr(rocarea_exchange, "FEW", 0)
     monkeypatch.setattr(RocAreaExchange, "_cut", lambda self, scores: 5.0)
     check(scores, labels, None, 0.1, np.arange(n) % comm.size == comm.rank, comm)
     assert divided == [None, None]

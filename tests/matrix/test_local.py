@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import sparse
 
-from distsms.matrix import kernels, local
+from distsms.matrix import kernels, local, plain
 from distsms.matrix.blocks import thread_count
 from distsms.matrix.code_maps import Categories
 from distsms.matrix.coded import CodedRows, code_rows
@@ -46,6 +46,50 @@ def hold(kind, array, threads=1):
 def stored(kind):
     """Return whether exactly the entries that are not 0 are stored."""
     return kind not in ("dense", "coded pattern")
+
+
+@given(
+    st.sampled_from(["sparse", "sorted", "pattern", "sorted pattern"]),
+    st.sampled_from([np.float32, np.float64]),
+    st.integers(0, 2**31),
+    st.sampled_from([0, 1, 5, 30, 700]),
+    st.sampled_from([1, 7, 40]),
+    st.sampled_from([0.0, 0.1, 0.5, 1.0]),
+    st.booleans(),
+)
+def test_numpy_computes_the_same_to_the_bit(kind, dtype, seed, n_local, p, density, normalized):
+    """Numbers are of all sizes, so that a sum in another order would be another number."""
+    rng = np.random.default_rng(seed)
+    array = draw_rows(seed, n_local, p, density, "pattern" in kind, dtype)
+    if "pattern" not in kind:
+        array *= (10.0 ** rng.integers(-9, 9, array.shape)).astype(dtype)
+    w, c = rng.normal(size=p) * 10.0 ** rng.integers(-9, 9, p), rng.normal(size=n_local) * rng.integers(0, 2, n_local)
+    results = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(local, "PART_ENTRIES", 2**10)
+        patch.setattr(local, "is_compiled", lambda kernel, arguments: False)
+        for small, loops in ((-1, kernels), (2**20, plain)):
+            patch.setattr(local, "SMALL", small)
+            rows = hold(kind, array)
+            assert rows._loops is loops
+            rows.row_factors = rows.lengths() if normalized else rows.row_factors
+            of_entries = [each for each in rows._entries if each is not None]
+            found = [rows.row_entries(), rows.row_entries(np.flatnonzero(c))]
+            of_entries += [edges for each in found for edges in (each.begins, each.ends)]
+            products = [rows.margins(w), rows.transposed_times(c), rows.lengths(), *rows.columns()]
+            results.append([*of_entries, *products, np.array(rows.largest_terms(w))])
+    for ours, theirs in zip(*results, strict=True):
+        assert ours.tobytes() == theirs.tobytes()
+
+
+def test_kernels_take_over_after_many_products(monkeypatch):
+    monkeypatch.setattr(local, "SMALL", 2**10)
+    monkeypatch.setattr(local, "SOON", 20)
+    monkeypatch.setattr(local, "is_compiled", lambda kernel, arguments: False)
+    rows = hold("sparse", draw_rows(1, 5, 4, 0.5))
+    before = rows.margins(np.ones(4))
+    assert rows._loops is plain
+    assert [rows.margins(np.ones(4)).tolist() for _ in range(2)] == [before.tolist()] * 2 and rows._loops is kernels
 
 
 def assert_most_terms(rows, array, w):

@@ -1,4 +1,4 @@
-"""ROCArea from cells: it differs from the exact value by at most half of the width."""
+"""ROCArea from cells differs from the exact value by at most half of the width, and its standard error accordingly."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from distsms.metrics import area_from_cells, ranking
-from distsms.metrics.area_from_cells import WIDTH, enclosed_area
+from distsms.metrics.area_from_cells import WIDTH, enclosed_area, enclosed_placements
+from distsms.metrics.estimates import rocarea_estimate
 from distsms.parallel.communicator import Communicator
 from tests.losses.test_orderings import PLACEMENTS, placed
 from tests.support.problems import local_part
@@ -48,6 +49,39 @@ def test_differs_by_at_most_half_of_the_width(comm, monkeypatch, kind, weighted,
     assert ranking.rocarea(*mine, comm, of_mine) == (expected if np.isnan(found) else found)
 
 
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("cells, width", [(2**18, WIDTH), (2**9, 1e-3), (64, 0.01)])
+def test_placements_are_wrong_by_no_more_than_the_pairs_of_cells(comm, monkeypatch, kind, weighted, cells, width):
+    """And the standard error by no more than the triangle inequality of standard deviations says."""
+    monkeypatch.setattr(area_from_cells, "CELLS", cells)
+    monkeypatch.setattr(area_from_cells, "WIDTH", width)
+    monkeypatch.setattr(area_from_cells, "SORTED", 3000)
+    scores, labels, weights = drawn(kind)
+    other = scores + np.random.default_rng(5).normal(size=len(scores))
+    mine, of_both = local_part(labels, comm), [local_part(values, comm) for values in (scores, other)]
+    mass = local_part(weights if weighted else np.ones(len(labels)), comm)
+    given = mass if weighted else None
+    exact = [ranking.placements(values, mine, comm, given) for values in of_both]
+    monkeypatch.setattr(ranking, "MANY", 0)
+    found = [ranking.placements(values, mine, comm, given) for values in of_both]
+    totals = comm.sum(np.array([mass[mine > 0].sum(), mass[mine < 0].sum()]))
+    wrong, allowed = [(a - b) / 2 for a, b in zip(found, exact, strict=True)], 0.0
+    for rows, n, others in zip((mine > 0, mine < 0), totals, totals[::-1], strict=True):
+        for errors in wrong:
+            assert (
+                comm.sum(np.array([np.sum(mass * np.abs(errors), where=rows)]))[0] <= (width / 2 + 1e-12) * n * others
+            )
+        squares = comm.sum(np.array([np.sum((wrong[0] - wrong[1])[rows] ** 2)]))[0] / others**2
+        allowed += squares / (n * (n - 1))
+    if weighted:
+        return
+    errors = [rocarea_estimate(first - second, mine, comm).error for first, second in (found, exact)]
+    assert abs(errors[0] - errors[1]) <= allowed**0.5 + 1e-12
+    area = enclosed_area(of_both[0], mine, None, comm)
+    assert np.isnan(area) or rocarea_estimate(found[0], mine, comm).value == pytest.approx(area, abs=1e-12)
+
+
 def test_scores_that_are_not_numbers_are_sorted(comm, monkeypatch):
     scores, labels, _ = drawn("normal", 100)
     scores[-1] = np.nan
@@ -55,16 +89,18 @@ def test_scores_that_are_not_numbers_are_sorted(comm, monkeypatch):
     expected = ranking.rocarea(*mine, comm)
     monkeypatch.setattr(ranking, "MANY", 0)
     assert np.isnan(enclosed_area(*mine, None, comm)) and ranking.rocarea(*mine, comm) == expected
+    assert enclosed_placements(*mine, None, comm) is None
 
 
-def test_bytes_moved_do_not_grow_with_the_rows(comm, monkeypatch):
+@pytest.mark.parametrize("enclosed", [enclosed_area, enclosed_placements])
+def test_bytes_moved_do_not_grow_with_the_rows(comm, monkeypatch, enclosed):
     monkeypatch.setattr(area_from_cells, "CELLS", 256)
     monkeypatch.setattr(area_from_cells, "WIDTH", 1.0)
     moved = []
     for n in (5_000, 500_000):
         scores, labels, _ = drawn("normal", n)
         before = sum(comm.bytes_moved())
-        enclosed_area(local_part(scores, comm), local_part(labels, comm), None, comm)
+        enclosed(local_part(scores, comm), local_part(labels, comm), None, comm)
         moved.append(sum(comm.bytes_moved()) - before)
     assert max(moved) <= (2 * 32 + 16) * (256 + 4 * comm.size)
     assert comm.size == 1 or abs(moved[1] - moved[0]) <= 0.05 * moved[0]
@@ -76,6 +112,7 @@ def test_a_large_class_on_one_rank_takes_no_copy_of_it(monkeypatch):
     monkeypatch.setattr(ranking, "_pieces", None)
     scores, labels, _ = drawn("normal")
     assert ranking.rocarea(scores, labels, Communicator()) == pytest.approx(0.76, abs=0.02)
+    assert ranking.placements(scores, labels, Communicator()).dtype == np.int64
 
 
 @pytest.mark.parametrize("placement", PLACEMENTS)
@@ -84,3 +121,4 @@ def test_ranks_without_rows_or_with_one_class(comm, placement):
     mine = placed(placement, labels, comm, np.random.default_rng(2))
     expected = ranking.rocarea(scores[mine], labels[mine], comm)
     assert abs(enclosed_area(scores[mine], labels[mine], None, comm) - expected) <= WIDTH / 2
+    assert len(enclosed_placements(scores[mine], labels[mine], None, comm)) == len(scores[mine])

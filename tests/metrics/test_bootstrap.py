@@ -21,7 +21,7 @@ def replicates_by_hand(scores, labels, count, seed, measure=lambda s, y: ranking
     keys, found = hashing.row_keys(np.arange(len(scores)), seed), []
     for b in range(count):
         times = np.zeros((1, len(scores)), np.int64)
-        bootstrap._tabulate(keys, np.arange(len(scores)), np.array([b]), times)
+        bootstrap.tabulate(keys, np.arange(len(scores)), np.array([b]), times, None)
         s, y = (np.repeat(array, times[0]) for array in (scores, labels))
         found.append(measure(s, y))
     return np.array(found)
@@ -74,12 +74,24 @@ def test_the_draws_are_poisson_and_independent():
     """
     rows, reps = 4000, 100
     table = np.zeros((reps, rows), np.int64)
-    bootstrap._tabulate(hashing.row_keys(np.arange(rows), 3), np.arange(rows), np.arange(reps), table)
+    bootstrap.tabulate(hashing.row_keys(np.arange(rows), 3), np.arange(rows), np.arange(reps), table, None)
     seen = np.bincount(np.minimum(table.ravel(), 6), minlength=7)
     expected = table.size * np.append(stats.poisson.pmf(np.arange(6), 1), stats.poisson.sf(5, 1))
     assert stats.chisquare(seen, expected).pvalue > 1e-6
     for a, b in ((table[1:], table[:-1]), (table[:, 1:], table[:, :-1])):
         assert abs(np.corrcoef(a.ravel(), b.ravel())[0, 1]) * math.sqrt(a.size) < stats.norm.isf(5e-7)
     other = np.zeros_like(table)
-    bootstrap._tabulate(hashing.row_keys(np.arange(rows), 4), np.arange(rows), np.arange(reps), other)
+    bootstrap.tabulate(hashing.row_keys(np.arange(rows), 4), np.arange(rows), np.arange(reps), other, None)
     assert abs(np.corrcoef(table.ravel(), other.ravel())[0, 1]) * math.sqrt(table.size) < stats.norm.isf(5e-7)
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+def test_numpy_draws_the_same_rows(weighted, monkeypatch):
+    rng = np.random.default_rng(0)
+    keys, column, weights = hashing.row_keys(np.arange(500), 3), rng.integers(0, 9, 500), rng.random(500)
+    tables = []
+    for few in (0, 2**20):
+        monkeypatch.setattr(bootstrap, "FEW", few)
+        tables.append(np.zeros((40, 9), float if weighted else np.int64))
+        bootstrap.tabulate(keys, column, np.arange(5, 45), tables[-1], weights if weighted else None)
+    assert tables[0].tobytes() == tables[1].tobytes() and tables[0].any()

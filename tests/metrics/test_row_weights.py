@@ -98,8 +98,9 @@ def test_weights_of_any_size_are_scikit_learns(comm, monkeypatch, share, decimal
 
 
 @pytest.mark.parametrize("size", [1e-200, 1.0, 1e12])
-@pytest.mark.parametrize("decimals", [0, 1, 9])
-def test_the_score_at_which_the_highest_rows_weigh_enough(comm, decimals, size):
+@pytest.mark.parametrize("decimals, few", [(0, 0), (1, 0), (9, 0), (1, 2**14)])
+def test_the_score_at_which_the_highest_rows_weigh_enough(comm, decimals, few, size, monkeypatch):
+    monkeypatch.setattr(row_weights, "FEW", few)
     scores, _, weights = _drawn(200, decimals=decimals)
     weights *= size
     order = np.argsort(-scores)
@@ -122,7 +123,7 @@ def test_replicates_draw_rows_whatever_they_weigh(comm, monkeypatch, margin):
     wanted = []
     for b in range(20):
         times = np.zeros((1, len(scores)), np.int64)
-        bootstrap._tabulate(hashing.row_keys(np.arange(150), 7), np.arange(150), np.array([b]), times)
+        bootstrap.tabulate(hashing.row_keys(np.arange(150), 7), np.arange(150), np.array([b]), times, None)
         drawn = times[0] > 0
         wanted.append(ranking.prbep(scores[drawn], labels[drawn], ALONE, (times[0] * weights)[drawn]))
     own = [local_part(array, comm) for array in (scores, labels, np.arange(150))]

@@ -8,6 +8,8 @@ import pytest
 from distsms.base.errors import DistsmsError
 from distsms.base.measures import Measure
 from distsms.losses import binned
+from distsms.losses.dual_bound import dual_bound
+from distsms.models import certificate
 from distsms.optim.settings import Settings
 from distsms.parallel.survival import SurvivingCommunicator
 from distsms.shards import dataset
@@ -58,7 +60,8 @@ def trained(manifest, measure, deaths=(), ordering="auto", options=RunOptions(),
     deaths : for each rank that dies, its number, and the number or the name of the piece of work in which it dies.
     """
     solver = "bmrm" if Measure.parse(measure).k or measure == "f1" else "lbfgs"
-    settings = Settings(lam=1e-2, solver=solver, max_evaluations=evaluations, checkpoint_every=every)
+    points = options.certificate is not None
+    settings = Settings(lam=1e-2, solver=solver, max_evaluations=evaluations, checkpoint_every=every, points=points)
     task = TrainingTask(manifest, Measure.parse(measure), settings, distribution=Distribution(ordering, "root"))
     pieces, waiting = [], list(deaths)
 
@@ -130,6 +133,29 @@ def test_a_death_while_rows_are_counted_into_bins(manifest, monkeypatch, measure
     agree(found, whole)
     assert found.result.width == 0.0
     assert [entry.ranks for entry in found.fit.rows.survived] == [2]
+
+
+@pytest.mark.parametrize("measure", ["rocarea", "pauc@0.3", "prbep"])
+def test_a_death_while_a_certificate_is_made(manifest, tmp_path, monkeypatch, measure):
+    """Before it is begun, or in the middle, where the others wait: it is made again, of the rows of those who live."""
+    options, calls = RunOptions(certificate=tmp_path / "c.h5"), []
+    whole, pieces = trained(manifest, measure, options=options)
+    assert any("LoadedRun.certify" in name for name in pieces)
+    c = certificate.load(tmp_path / "c.h5", checked=True).read("c", 0, manifest.n)
+
+    def deadly(loss, *args):
+        if loss.comm._living[loss.comm.rank][0] == 1 and not calls:
+            calls.append(loss)
+            loss.comm.mpi_comm._job.die()
+        return dual_bound(loss, *args)
+
+    for deaths in ([(1, "LoadedRun.certify")], []):
+        monkeypatch.setattr("distsms.training.certify.dual_bound", dual_bound if deaths else deadly)
+        found, _ = trained(manifest, measure, deaths, options=options)
+        agree(found, whole)
+        assert found.fit.certified["bound"] == pytest.approx(whole.fit.certified["bound"], abs=1e-7)
+        again = certificate.load(tmp_path / "c.h5", checked=True).read("c", 0, manifest.n)
+        np.testing.assert_allclose(again, c, atol=1e-6)
 
 
 def test_rows_that_nobody_reads_again_end_the_run(manifest, monkeypatch):

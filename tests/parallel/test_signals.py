@@ -54,6 +54,35 @@ def test_a_run_that_has_begun_is_left_alone(monkeypatch):
     assert _code_after_a_signal(train) == 3
 
 
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+@pytest.mark.parametrize(("begun", "said"), [(False, signals.TOO_EARLY), (True, signals.IN_HASTE)])
+def test_what_happens_is_said_at_once_under_mpirun(begun, said, monkeypatch):
+    """While the run computes in C, where Python's handlers wait: mpirun kills its ranks a second after SIGTERM."""
+    monkeypatch.setenv("OMPI_COMM_WORLD_RANK", "0")
+    monkeypatch.setattr(signals, "GRACE", 60)
+    errors, written = os.pipe()
+    ready, started = os.pipe()
+    if not (process := os.fork()):
+        try:
+            os.dup2(written, 2)
+            with signals.StopSignals() as stop:
+                assert not begun or not stop.wanted()
+                os.write(started, b".")
+                _locked()
+        finally:
+            os._exit(1)
+    os.close(written)
+    os.read(ready, 1)
+    os.kill(process, signal.SIGTERM)
+    text = b""
+    while len(text.split()) <= len(said.split()):
+        text += os.read(errors, 1000)
+    assert " ".join(text.decode().split()) == f"distsms: {said}"
+    os.kill(process, signal.SIGKILL)
+    assert os.waitstatus_to_exitcode(os.waitpid(process, 0)[1]) == -signal.SIGKILL
+    assert os.read(errors, 1) == b""  # the process beside it has ended, too
+
+
 def _code_after_a_signal(work):
     """Return how a process ends that does this work, and gets a signal as soon as it says that it is ready."""
     ready, started = os.pipe()

@@ -111,22 +111,16 @@ def mutants(package: str, sample: int, seed: int) -> list[Mutant]:
 def killed(mutant: Mutant, tests: list[str], copy: Path, seconds: float, ranks: int) -> bool:
     """Return whether these tests fail with the change, which is made in a copy of the project.
 
-    The file's time and all compiled kernels are restored, too, so that the next mutant need not compile them again.
+    The file's time is restored, too.
     """
     place = copy / mutant.file.relative_to(ROOT)
-    before, stamp, folders = place.read_bytes(), place.stat(), [*(copy / "distsms").rglob("__pycache__")]
-    with tempfile.TemporaryDirectory() as kept:
-        for folder in folders:
-            shutil.copytree(folder, Path(kept, folder.relative_to(copy)))
-        try:
-            place.write_text(mutant.text)
-            return not all(passes(tests, copy, seconds, size) for size in (1, ranks)[: 1 + (ranks > 1)])
-        finally:
-            place.write_bytes(before)
-            os.utime(place, ns=(stamp.st_atime_ns, stamp.st_mtime_ns))
-            for folder in folders:
-                shutil.rmtree(folder)
-                shutil.copytree(Path(kept, folder.relative_to(copy)), folder)
+    before, stamp = place.read_bytes(), place.stat()
+    try:
+        place.write_text(mutant.text)
+        return not all(passes(tests, copy, seconds, size) for size in (1, ranks)[: 1 + (ranks > 1)])
+    finally:
+        place.write_bytes(before)
+        os.utime(place, ns=(stamp.st_atime_ns, stamp.st_mtime_ns))
 
 
 def nearest_first(tests: list[str], mutant: Mutant) -> list[str]:
@@ -145,7 +139,7 @@ def passes(tests: list[str], copy: Path, seconds: float, ranks: int = 1) -> bool
     words = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "--hypothesis-profile=mutants"]
     words += ["-m", "not e2e" + " and not serial" * (ranks > 1), "--ranks", str(ranks), *tests]
     environment = {**os.environ, "PYTHONPATH": str(copy), "PYTHONDONTWRITEBYTECODE": "1"}
-    environment.pop("NUMBA_CACHE_DIR", None)  # compiled mutants stay in the copy
+    environment["NUMBA_CACHE_DIR"] = str(copy / "kernels")  # compiled mutants stay in the copy
     quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
     with subprocess.Popen(words, cwd=copy, env=environment, **quiet) as job:  # type: ignore[call-overload]
         try:

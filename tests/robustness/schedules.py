@@ -1,13 +1,13 @@
 """Search for schedules of ranks, faults of files and deaths that end a command wrongly.
 
-    python -m tests.robustness.schedules --minutes M [--seed S] [--only SEED] [--plant FAULT]
+    python -m tests.robustness.schedules --minutes M [--jobs J] [--seed S] [--only SEED] [--plant FAULT]
 
 Each seed draws a command on tiny data, its options, 1 to 6 simulated ranks on some nodes, and mostly one or two faults:
-a rank dies, the power fails, a signal comes, a write or a read fails or is short, a file is exchanged, a node sees old
-files. After each run: did it end, is the exit code right and the same on all ranks, was an error said in words, is
-every output complete, does J equal its definition, is the lower bound below the minimum. If the run was cut short, the
-same line is given again, without faults; it must succeed, agree, and leave nothing behind. A seed and a commit repeat
-a run exactly: --only SEED does so, and prints what the ranks said.
+a rank or a node dies or stands still, the power fails, a signal comes, a write or a read fails or is short, a file is
+exchanged, a node sees old files. After each run: did it end, is the exit code right and the same on all ranks, was an
+error said in words, is every output complete, does J equal its definition, is the lower bound below the minimum. If the
+run was cut short, the same line is given again, without faults; it must succeed, agree, and leave nothing behind. A
+seed and a commit repeat a run exactly: --only SEED does so, and prints what the ranks said.
 
 --plant puts a fault into the package, which the search must find. The exit code is 1 if something was wrong.
 """
@@ -16,10 +16,13 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import copy
 import errno
 import functools
 import gc
+import itertools
 import json
+import multiprocessing
 import os
 import random
 import shutil
@@ -28,13 +31,14 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
 import distsms.__main__ as program
+from distsms import cli
 from distsms.base.measures import Measure
 from distsms.losses.registry import make_loss
 from distsms.matrix import local
@@ -50,13 +54,15 @@ from distsms.workflow.train import train_task
 from tests.support import oracles
 from tests.support.disturbed import Disturbance, Fault, installed
 from tests.support.problems import data
+from tests.support.sharded import as_array
 from tests.support.simulated import Job
 
 LAMBDA = 1e-2
 MEASURES = ("rocarea", "prbep", "error-rate", "logistic", "pauc@0.3", "gauc@pairs", "normal-auc", "f1", "precision@8")
 CUTTING = ("f1", "precision@8")
-CUT_SHORT = (75, 137)
-"""Exit codes after which the same line is to be given again."""
+KINDS = ("death", "death", "node", "power", "signal", "stop", "write", "write", "read", "short", "pieces")
+KINDS += ("unreadable", "exchange", "stale")
+"""Kinds of faults, as often as they are drawn; see `Fault`."""
 
 
 class Scenario(NamedTuple):
@@ -74,6 +80,17 @@ class Scenario(NamedTuple):
     def output(self) -> str:
         """The output: a file or a folder below {out}."""
         return {"train": "model.h5", "path": "path", "predict": "scores.csv"}.get(self.command, "set")
+
+    @property
+    def reads(self) -> list[tuple[str, str]]:
+        """The files that the command reads, each with another content for it."""
+        if self.command == "shard":
+            names = [word.partition("/")[2] for word in self.words[:1]]
+        else:
+            folder = "groups" if self.measure.startswith("gauc") else "data"
+            names = [f"{folder}/{name}" for name in ("manifest.json", "shard-00000.h5", "shard-00001.h5")]
+            names += ["model.h5"] if self.command == "predict" else []
+        return [(f"{{home}}/{name}", f"{{home}}/other-{name}") for name in names]
 
 
 class Outcome(NamedTuple):
@@ -97,28 +114,26 @@ def drawn(chance: random.Random) -> Scenario:
     words: list[str]
     if command == "train":
         measure = chance.choice(MEASURES)
-        solver = "bmrm" if measure in CUTTING else chance.choice(("lbfgs", "lbfgs", "agm", "bmrm"))
+        solver = "bmrm" if measure in CUTTING else chance.choice(("lbfgs", "lbfgs", "lmvm", "agm", "bmrm"))
         of_groups = measure.startswith("gauc")
         words = ["{home}/groups" if of_groups else "{home}/data", "--lambda", str(LAMBDA), "--solver", solver]
         words += ["--within-groups", "pairs"] if of_groups else ["--measure", measure]
-        ordering = (
-            chance.choice(("gather", "exchange", "auto")) if measure in ("rocarea", "prbep", "pauc@0.3") else "auto"
-        )
-        words += [
-            "--ordering",
-            ordering,
-            "--no-check",
-            "--bias",
-            "0",
-            "--output",
-            "{out}/model.h5",
-            "--epsilon",
-            "1e-3",
-        ]
+        orderings = {name: ("gather", "exchange", "bins", "auto") for name in ("rocarea", "pauc@0.3")}
+        orderings["prbep"] = ("gather", "exchange", "auto")
+        ordering = chance.choice(orderings.get(measure, ("auto",)))
+        words += ["--ordering", ordering, "--no-check", "--bias", "0", "--output", "{out}/model.h5"]
+        words += ["--epsilon", "3e-2" if solver == "agm" else "1e-3"]  # agm would only repeat itself
         survives = size > 1 and chance.random() < 0.25
-        words += ["--survive"] if survives else ["--step", chance.choice(("root", "spread"))]
+        step = "root" if solver == "lmvm" else chance.choice(("root", "spread"))  # PETSc's vectors cannot be spread
+        words += ["--survive"] if survives else ["--step", step]
         if chance.random() < 0.6:
-            words += ["--checkpoint", "{out}/state", "--checkpoint-every", "0.001s", "--resume"]
+            words += [
+                "--checkpoint",
+                "{out}/state",
+                "--resume",
+                "--checkpoint-every",
+                chance.choice(("0.001s", "0.03s")),
+            ]
         if chance.random() < 0.3:
             words += ["--trace", "{out}/trace.jsonl"]
         streams = chance.random() < 0.25
@@ -126,19 +141,8 @@ def drawn(chance: random.Random) -> Scenario:
         return Scenario(command, tuple(words), size, nodes, measure, streams, survives)
     if command == "path":
         measure = chance.choice(("rocarea", "prbep", "logistic"))
-        words = [
-            "{home}/data",
-            "--lambdas",
-            "1",
-            "0.1",
-            "--folds",
-            "2",
-            "--measure",
-            measure,
-            "--no-check",
-            "--no-extend",
-        ]
-        words += ["--output", "{out}/path", "--solver", "lbfgs"]
+        words = ["{home}/data", "--lambdas", "1", "0.1", "--folds", "2", "--measure", measure, "--no-check"]
+        words += ["--no-extend", "--output", "{out}/path", "--solver", "lbfgs"]
         return Scenario(command, tuple(words), size, nodes, measure)
     if command == "shard":
         text = chance.choice(("{home}/rows.svm", "{home}/rows.csv"))
@@ -154,28 +158,31 @@ def drawn(chance: random.Random) -> Scenario:
 
 def faults_of(chance: random.Random, scenario: Scenario, counts: Counter[tuple[int, str]]) -> list[Fault]:
     """Draw what happens to a run of which `counts` says what its ranks do if nothing happens."""
-    found = []
+    drawn_faults = list[Fault]()
     for _ in range(chance.choice((0, 1, 1, 1, 1, 2))):
-        kind = chance.choice(
-            ("death", "death", "power", "signal", "write", "write", "read", "short", "exchange", "stale")
-        )
+        kind = chance.choice(KINDS)
         rank = chance.randrange(scenario.size)
         of = {"write": "write", "short": "write", "read": "read"}.get(kind, "step")
         at = chance.randint(1, max(1, counts[rank, of]))
         detail: Any = None
         if kind == "signal":
-            detail = chance.choice((signal.SIGTERM, signal.SIGUSR1, signal.SIGINT))
+            detail = chance.choice((signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2, signal.SIGINT))
+            if chance.random() < 0.3:
+                drawn_faults.append(Fault(kind, rank, at + chance.randint(1, 20), detail))
+        elif kind == "stop":
+            detail = chance.choice((0, 60, 86400))
         elif kind in ("write", "read"):
-            detail = chance.choice((errno.EIO, errno.ENOSPC) if kind == "write" else (errno.EIO, errno.ESTALE))
-        elif kind in ("exchange", "stale"):
-            if scenario.command not in ("train", "path", "features", "predict"):
-                continue
-            name = "" if kind == "stale" else chance.choice(("manifest.json", "shard-00000.h5", "shard-00001.h5"))
-            folder = "groups" if scenario.measure.startswith("gauc") else "data"
-            detail = f"{{home}}/{folder}/{name}", f"{{home}}/other-{folder}/{name}"
-            rank = chance.randrange(scenario.nodes) if kind == "stale" else rank
-        found.append(Fault(kind, rank, at, detail))
-    return found
+            detail = chance.choice(
+                (errno.EIO, errno.ENOSPC) if kind == "write" else (errno.EIO, errno.ESTALE, errno.ENOENT)
+            )
+        elif kind in ("exchange", "stale", "unreadable"):
+            place, other = chance.choice(scenario.reads)
+            if kind == "stale":
+                rank = chance.randrange(scenario.nodes)
+                place, other = (os.path.dirname(path) + "/" if path.count("/") > 1 else path for path in (place, other))
+            detail = place if kind == "unreadable" else (place, other)
+        drawn_faults.append(Fault(kind, rank, at, detail))
+    return drawn_faults
 
 
 def run(scenario: Scenario, home: Path, out: Path, faults: list[Fault], seed: int) -> Outcome:
@@ -186,12 +193,16 @@ def run(scenario: Scenario, home: Path, out: Path, faults: list[Fault], seed: in
 
     words = [scenario.command, *map(filled, scenario.words), "--stall-timeout", "0"]
     faults = [
-        fault._replace(detail=tuple(map(filled, fault.detail))) if fault.kind in ("exchange", "stale") else fault
+        fault._replace(detail=tuple(map(filled, fault.detail)))
+        if fault.kind in ("exchange", "stale")
+        else fault._replace(detail=filled(fault.detail))
+        if fault.kind == "unreadable"
+        else fault
         for fault in faults
     ]
     job = Job(
         scenario.size,
-        lambda rank: program.main(words),
+        lambda rank: program.main(words, parsed),
         nodes=scenario.nodes,
         seed=seed,
         switching=0.0 if seed % 3 == 0 else 0.4,
@@ -210,6 +221,8 @@ def run(scenario: Scenario, home: Path, out: Path, faults: list[Fault], seed: in
     job.ended = keep  # type: ignore[method-assign]
     with streaming(scenario.streams), contextlib.suppress(BaseException):
         job.run()
+    if any(fault.kind == "exchange" for fault in disturbance.happened):
+        home_of.cache_clear()
     codes = ["dead" if rank.dead else rank.result for rank in job.ranks]
     living = [code for code in codes if code != "dead"]
     code = job.code if job.code is not None else living[0] if living else 137
@@ -240,6 +253,16 @@ def streaming(wanted: bool) -> Iterator[None]:
         plan.Plan.room, local.PART_ENTRIES = room, part  # type: ignore[method-assign]
 
 
+def parsed(words: Sequence[str]) -> argparse.Namespace:
+    """Return what a command line says: parsed once, since to make the parser takes longer than many a run."""
+    return copy.deepcopy(_parsed(tuple(words)))
+
+
+@functools.lru_cache(1000)
+def _parsed(words: tuple[str, ...]) -> argparse.Namespace:
+    return cli.parse(words)
+
+
 # What must be true after a run
 
 
@@ -259,20 +282,27 @@ def inputs() -> Path:
         for kind in ("data", "groups"):
             more = {"groups": np.arange(len(y)) // 8} if kind == "groups" else {}
             dataset.write_data(home / f"{name}{kind}", X, y, 2, **more)
-    X, y = data(n=40, p=5, seed=1)
-    dense = X.toarray()
-    svm = (
-        " ".join([str(label), *(f"{k + 1}:{v!r}" for k, v in enumerate(row))])
-        for row, label in zip(dense, y, strict=True)
-    )
-    (home / "rows.svm").write_text("\n".join(svm) + "\n")
-    rows = (",".join([*map(repr, row), str(label)]) for row, label in zip(dense.tolist(), y, strict=True))
-    (home / "rows.csv").write_text("a,b,c,d,e,y\n" + "\n".join(rows) + "\n")
-    task = TrainingTask(
-        dataset.read_manifest(home / "data"), Measure.parse("rocarea"), Settings(lam=1e-2, solver="lbfgs")
-    )
-    model.save(home / "model.h5", train_task(task, Communicator()).to_model(Communicator()))
+    for name, seed in (("", 1), ("other-", 2)):
+        X, y = data(n=40, p=5, seed=seed)
+        dense = X.toarray()
+        svm = (
+            " ".join([str(label), *(f"{k + 1}:{v!r}" for k, v in enumerate(row))])
+            for row, label in zip(dense, y, strict=True)
+        )
+        (home / f"{name}rows.svm").write_text("\n".join(svm) + "\n")
+        rows = (",".join([*map(repr, row), str(label)]) for row, label in zip(dense.tolist(), y, strict=True))
+        (home / f"{name}rows.csv").write_text("a,b,c,d,e,y\n" + "\n".join(rows) + "\n")
+        manifest = dataset.read_manifest(home / f"{name}data")
+        task = TrainingTask(manifest, Measure.parse("rocarea"), Settings(lam=1e-2, solver="lbfgs"))
+        model.save(home / f"{name}model.h5", train_task(task, Communicator()).to_model(Communicator()))
     return home
+
+
+def prepare() -> None:
+    """Compute, once for all processes, what schedules are compared with."""
+    inputs()
+    for measure in MEASURES:
+        least(measure)
 
 
 def risk(measure: str, scores: Any, y: Any) -> float | None:
@@ -305,16 +335,17 @@ def least(measure: str) -> float:
 
 def wrong_model(path: Path, scenario: Scenario) -> Iterator[str]:
     """Yield what is not true of a model that a training on undisturbed rows has written."""
-    info = model.load(path).info
+    trained = model.load(path)
+    info = trained.info
     J, bound = info["J"], info["lower_bound"]
     minimum = least(scenario.measure)
     if bound > minimum * (1 + 1e-9) + 1e-12:
         yield f"the lower bound {bound} is above J = {minimum}"
     if minimum - 1e-7 > J:
         yield f"J = {J} is below the minimum {minimum}"
-    if info["status"] == "proved" and J - bound > 1e-3 * (1 + 1e-9):
+    epsilon = float(scenario.words[scenario.words.index("--epsilon") + 1])
+    if info["status"] == "proved" and J - bound > epsilon * (1 + 1e-9):
         yield f"a gap of {J - bound} counts as proved"
-    trained = model.load(path)
     X, y = data(n=40, p=5, seed=1)
     if not info.get("bias") and (exact := risk(scenario.measure, X @ trained.w, y)) is not None:
         exact += LAMBDA / 2 * float(trained.w @ trained.w)
@@ -344,6 +375,18 @@ def wrong_output(scenario: Scenario, home: Path, out: Path, reference: Path) -> 
             yield "other rows"
 
 
+def mixed_rows(path: Path) -> Iterator[str]:
+    """Yield whether a converted data set has other rows than both versions of its file, whose columns may be scaled."""
+    block = dataset.load(path, Communicator())
+    rows = as_array(block.features)
+    for seed in (1, 2):
+        X, y = data(n=40, p=5, seed=seed)
+        parts = [array / np.linalg.norm(array, axis=0) for array in (rows, X.toarray())]
+        if np.array_equal(block.labels, y) and np.allclose(*parts):
+            return
+    yield "rows of no version of the file"
+
+
 def left_behind(out: Path) -> list[str]:
     """Return the names of temporary files and locks."""
     return [str(path.relative_to(out)) for path in out.rglob("*") if path.name.endswith((".partial", ".writing"))]
@@ -359,9 +402,9 @@ def wrong(scenario: Scenario, outcome: Outcome) -> Iterator[str]:
     if outcome.code is None or (len(living) > 1 and not outcome.errors):
         yield f"codes {outcome.codes}"
     allowed = {1} if "stale" in kinds and scenario.nodes > 1 else {0, 8}
-    allowed |= {1} if kinds & {"write", "read", "exchange", "stale"} else set()
-    allowed |= {75, 130, 137} if kinds & {"death", "power", "signal"} else set()
-    allowed |= {1, 4} if scenario.survives and kinds & {"death"} else set()
+    allowed |= {1} if kinds & {"write", "read", "exchange", "stale", "unreadable"} else set()
+    allowed |= {75, 130, 137} if kinds & {"death", "node", "power", "signal"} else set()
+    allowed |= {1, 4} if scenario.survives and kinds & {"death", "node"} else set()
     if outcome.code not in allowed:
         yield f"exit code {outcome.code}: {outcome.said[-300:]}"
     if outcome.code == 1 and "distsms" not in outcome.said:
@@ -376,13 +419,13 @@ class Found(NamedTuple):
     faults: list[Fault]
     outcome: Outcome
     problems: list[str]
+    then: Outcome | None = None  # of the same line, given again
 
 
 @functools.lru_cache(500)
 def reference_of(scenario: Scenario) -> tuple[Path, Counter[tuple[int, str]]]:
     """Run a command without faults; return its outputs and what its ranks did. Raises AssertionError if it fails."""
-    folder = Path(tempfile.mkdtemp(prefix="reference-", dir=base()))
-    with fresh(folder) as (home, out):
+    with fresh() as (home, out):
         outcome = run(scenario, home, out, [], 0)
         problems = [
             *wrong(scenario, outcome),
@@ -390,17 +433,27 @@ def reference_of(scenario: Scenario) -> tuple[Path, Counter[tuple[int, str]]]:
         ]
         if problems or outcome.code:
             raise AssertionError(f"undisturbed: {outcome.code} {problems} {scenario}\n{outcome.said}")
-        shutil.rmtree(home)
-        return out, outcome.counts
+        return out.rename(Path(tempfile.mkdtemp(prefix="reference-", dir=base())) / "out"), outcome.counts
+
+
+@functools.cache
+def home_of(process: int) -> Path:
+    """Return the folder from which the commands of a process read; whoever changes a file there calls `cache_clear`."""
+    home = base() / f"process-{process}/home"
+    shutil.rmtree(home, ignore_errors=True)
+    return Path(shutil.copytree(inputs(), home))
 
 
 @contextlib.contextmanager
-def fresh(folder: Path) -> Iterator[tuple[Path, Path]]:
-    """Yield a folder with the inputs, and one for the outputs."""
-    home, out = folder / "home", folder / "out"
-    shutil.copytree(inputs(), home)
+def fresh() -> Iterator[tuple[Path, Path]]:
+    """Yield the folder of the inputs, and one for outputs, which are always the same: so are the command lines."""
+    home = home_of(os.getpid())
+    out = home.parent / "out"
     out.mkdir()
-    yield home, out
+    try:
+        yield home, out
+    finally:
+        shutil.rmtree(out, ignore_errors=True)
 
 
 def schedule(seed: int, plant: str | None = None) -> Found:
@@ -412,28 +465,27 @@ def schedule(seed: int, plant: str | None = None) -> Found:
     except AssertionError as error:
         return Found(seed, scenario, [], Outcome(None, [], "", [], Counter(), [], 0), [str(error)[-3000:]])
     faults = faults_of(chance, scenario, counts)
-    folder = Path(tempfile.mkdtemp(prefix="schedule-", dir=base()))
-    try:
-        with planted(plant), fresh(folder) as (home, out):
-            outcome = run(scenario, home, out, faults, seed)
-            problems = [*wrong(scenario, outcome)]
-            changed = {fault.kind for fault in outcome.happened} & {"exchange", "stale"}
-            if not problems and outcome.code in (0, 8) and not changed:
-                problems = [*wrong_output(scenario, home, out, right)]
-                if all(fault.kind != "write" for fault in outcome.happened):  # it may be the removal that failed
-                    problems += [f"left behind: {name}" for name in left_behind(out)]
-            if not problems and outcome.code == 1 and not outcome.aborted:
-                problems = [f"left behind after an error: {name}" for name in left_behind(out)]
-            if not problems and outcome.code not in (0, 8) and not changed:
-                problems = [f"then: {problem}" for problem in again(scenario, home, out, right, seed)]
-            return Found(seed, scenario, faults, outcome, problems)
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
+    with planted(plant), fresh() as (home, out):
+        outcome = run(scenario, home, out, faults, seed)
+        problems = [*wrong(scenario, outcome)]
+        changed = {fault.kind for fault in outcome.happened} & {"exchange", "stale"}
+        if not problems and outcome.code in (0, 8) and not changed:
+            problems = [*wrong_output(scenario, home, out, right)]
+            if all(fault.kind != "write" for fault in outcome.happened):  # it may be the removal that failed
+                problems += [f"left behind: {name}" for name in left_behind(out)]
+        if not problems and outcome.code == 1 and not outcome.aborted:
+            problems = [f"left behind after an error: {name}" for name in left_behind(out)]
+        if not problems and outcome.code == 0 and scenario.command == "shard":
+            problems = [*mixed_rows(out / scenario.output)]
+        then = None
+        if not problems and outcome.code not in (0, 8) and not changed:
+            then = run(scenario, home, out, [], seed + 1)
+            problems = [f"then: {problem}" for problem in wrong_again(scenario, then, home, out, right)]
+        return Found(seed, scenario, faults, outcome, problems, then)
 
 
-def again(scenario: Scenario, home: Path, out: Path, right: Path, seed: int) -> Iterator[str]:
-    """Give the same line again, without faults; yield what is wrong then."""
-    outcome = run(scenario, home, out, [], seed + 1)
+def wrong_again(scenario: Scenario, outcome: Outcome, home: Path, out: Path, right: Path) -> Iterator[str]:
+    """Yield what is wrong after the same line was given again, without faults."""
     yield from wrong(scenario, outcome)
     if outcome.code in (0, 8):
         yield from wrong_output(scenario, home, out, right)
@@ -512,49 +564,92 @@ def describe(found: Found) -> str:
     )
 
 
-def search(seeds: Iterator[int], minutes: float, plant: str | None = None, most: int = 20) -> list[Found]:
-    """Try seeds until the time is over; return what went wrong, and print what was tried."""
-    begun, found, seen = time.monotonic(), list[Found](), set[int]()
-    tried, commands, kinds, codes = 0, Counter[str](), Counter[str](), Counter[Any]()
+class Tally(NamedTuple):
+    """What a search has tried."""
+
+    different: set[int]  # digests of the histories of all runs
+    commands: Counter[str]
+    faults: Counter[str]
+    codes: Counter[Any]
+    wrong: list[int]  # seeds
+    processor: float  # seconds
+
+    @property
+    def tried(self) -> int:
+        return self.commands.total()
+
+    def describe(self, seconds: float) -> str:
+        """Return what was tried in so many seconds."""
+        hours, tried = max(seconds, 1e-9) / 3600, max(self.tried, 1)
+        lines = [
+            f"{self.tried} schedules, {len(self.different)} different interleavings in {seconds:.0f} s "
+            f"({len(self.different) / hours:.0f} an hour, {1000 * self.processor / tried:.1f} ms of a processor each); "
+            f"{len(self.wrong)} went wrong"
+        ]
+        for title, counts in (("commands", self.commands), ("faults", self.faults), ("exit codes", self.codes)):
+            lines.append(f"  {title}: " + ", ".join(f"{name} {count}" for name, count in counts.most_common()))
+        return "\n".join(lines)
+
+
+def search(seeds: Iterator[int], minutes: float, plant: str | None = None, most: int = 20) -> Tally:
+    """Try seeds until the time is over, and print what goes wrong."""
+    until, processor = time.monotonic() + 60 * minutes, time.process_time()
+    tally = Tally(set(), Counter(), Counter(), Counter(), [], 0.0)
     for seed in seeds:
-        if time.monotonic() - begun > 60 * minutes or len(found) >= most:
+        if time.monotonic() > until or len(tally.wrong) >= most:
             break
         one = schedule(seed, plant)
-        tried += 1
-        seen.add(one.outcome.history)
-        commands[one.scenario.command] += 1
-        kinds.update({fault.kind for fault in one.outcome.happened} or {"none"})
-        codes[one.outcome.code] += 1
+        tally.different.update(of_run.history for of_run in (one.outcome, one.then) if of_run is not None)
+        tally.commands[one.scenario.command] += 1
+        tally.faults.update({fault.kind for fault in one.outcome.happened} or {"none"})
+        tally.codes[one.outcome.code] += 1
         if one.problems:
-            found.append(one)
+            tally.wrong.append(seed)
             print(describe(one), flush=True)
-        if tried % 200 == 0:
+        if tally.tried % 200 == 0:
             gc.collect()
-    seconds = max(time.monotonic() - begun, 1e-9)
-    print(
-        f"{tried} schedules, {len(seen)} different interleavings in {seconds:.0f} s "
-        f"({3600 * tried / seconds:.0f} an hour); {len(found)} went wrong"
+    return tally._replace(processor=time.process_time() - processor)
+
+
+def search_in_processes(jobs: int, first: int, minutes: float, plant: str | None = None) -> Tally:
+    """Share the seeds from the first one on among processes; return what all have tried."""
+    prepare()
+    with multiprocessing.get_context("fork").Pool(jobs) as pool:
+        parts = [
+            pool.apply_async(search, (itertools.count(first + number, jobs), minutes, plant)) for number in range(jobs)
+        ]
+        tallies = [part.get() for part in parts]
+    return functools.reduce(added, tallies)
+
+
+def added(tally: Tally, other: Tally) -> Tally:
+    """Return what two searches have tried together."""
+    return Tally(
+        tally.different | other.different,
+        tally.commands + other.commands,
+        tally.faults + other.faults,
+        tally.codes + other.codes,
+        tally.wrong + other.wrong,
+        tally.processor + other.processor,
     )
-    for title, counts in (("commands", commands), ("faults", kinds), ("exit codes", codes)):
-        print(f"  {title}: " + ", ".join(f"{name} {count}" for name, count in counts.most_common()))
-    return found
 
 
 def main() -> int:
     """Search, and print what was found."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--minutes", type=float, default=1.0, help="how long to search (%(default)s)")
+    parser.add_argument("--jobs", type=int, default=1, help="number of processes (%(default)s)")
     parser.add_argument("--seed", type=int, default=0, help="the first seed (%(default)s)")
-    parser.add_argument("--step", type=int, default=1, help="try every so many seeds, to share them among processes")
     parser.add_argument("--only", type=int, metavar="SEED", help="repeat the schedule of one seed")
     parser.add_argument("--plant", choices=PLANTED, help="a fault of the package that is to be found")
     args = parser.parse_args()
     with installed():
         try:
-            inputs()
             if args.only is None:
-                seeds = iter(range(args.seed, sys.maxsize, args.step))
-                return int(bool(search(seeds, args.minutes, args.plant)))
+                begun = time.monotonic()
+                tally = search_in_processes(args.jobs, args.seed, args.minutes, args.plant)
+                print(tally.describe(time.monotonic() - begun))
+                return int(bool(tally.wrong))
             found = schedule(args.only, args.plant)
             print(found.outcome.said, found.outcome.codes, f"{found.outcome.history:x}", describe(found), sep="\n")
             return int(bool(found.problems))

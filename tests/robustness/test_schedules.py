@@ -81,12 +81,40 @@ def test_the_others_fail_when_a_rank_has_died():
     assert job.run() == [3, 3, None, 3]
 
 
+def test_the_ranks_of_a_node_die_together():
+    def work(rank):
+        comm = communicator(rank)
+        if rank.number == 2:
+            rank.job.die(with_node=True)
+        with pytest.raises(Failure):
+            comm.barrier()
+        return comm.mpi_comm.Shrink().Get_size()
+
+    job = Job(5, work, nodes=3)
+    job.survives = True
+    assert job.run() == [3, 3, None, None, 3]
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_rank_that_stops_goes_on_when_no_other_can(seed):
+    done = []
+
+    def work(rank):
+        if rank.number == 1:
+            rank.job.stop()
+        done.append(rank.number)
+        communicator(rank).barrier()
+
+    Job(4, work, seed=seed, switching=0.5).run()
+    assert done[3] == 1 and sorted(done) == [0, 1, 2, 3]
+
+
 @pytest.fixture(scope="module")
 def watched():
     with disturbed.installed():
         yield
         shutil.rmtree(schedules.base())
-        for cached in (schedules.base, schedules.inputs, schedules.least, schedules.reference_of):
+        for cached in (schedules.base, schedules.inputs, schedules.home_of, schedules.least, schedules.reference_of):
             cached.cache_clear()
 
 
@@ -121,9 +149,10 @@ def test_an_error_after_a_death_is_said_before_the_job_ends(seed, watched):
     assert job.code == 1 and any("the file is damaged" in rank.err.getvalue() for rank in job.ranks)
 
 
-def test_a_disk_that_fails_is_said_without_a_traceback(watched):
+@pytest.mark.parametrize("number", [errno.EIO, errno.ENOENT])
+def test_a_disk_that_fails_is_said_without_a_traceback(watched, number):
     def run(args, comm):
-        raise OSError(errno.EIO, "Input/output error", "rows.csv")
+        raise OSError(number, os.strerror(number), "rows.csv")
 
     job, texts = Job(2, program_of(run)), []
     job.ended = lambda: texts.extend(rank.err.getvalue() for rank in job.ranks)

@@ -37,6 +37,20 @@ def test_hashes_are_equal_where_rows_are(rows):
 
 
 @pytest.mark.serial
+@given(ROWS)
+def test_few_rows_have_the_same_hashes_as_many(rows):
+    hashes = []
+    for few in (-1, 2**20):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(duplicates, "FEW", few)
+            hashes.append(duplicates.hash_rows(np.array(rows)))
+            times = Counter(hashes[-1].tolist())
+            shared = duplicates.share_places(hashes[-1])
+        assert shared[[times[key] > 1 for key in hashes[-1].tolist()]].all()
+    assert hashes[0].tolist() == hashes[1].tolist()
+
+
+@pytest.mark.serial
 def test_columns_and_values_in_any_order_and_type():
     a = sparse.csr_matrix((np.ones(3), np.array([5, 2, 2**30], np.int32), [0, 3]), (1, 2**31 - 1))
     b = sparse.csr_matrix((np.ones(3), np.array([2, 5, 2**30], np.int64), [0, 3]), (1, 2**40))

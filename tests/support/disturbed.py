@@ -14,6 +14,7 @@ import builtins
 import contextlib
 import errno
 import fcntl
+import functools
 import io
 import os
 import random
@@ -24,28 +25,31 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import h5py
 from h5py._objects import phil
 
 import distsms.__main__ as program
+from distsms.base import memory
 from distsms.parallel import mpi, processes, signals, survival
 from tests.support.simulated import Job, Rank, Turn, communicator
 
 WRITING = ("open", "write", "fsync", "replace", "rename", "unlink", "mkdir", "rmdir", "ftruncate")
 """Functions of the module os that change files; those that get a path or a descriptor of a job's folder are watched."""
-MOMENTS = ("death", "signal", "power", "exchange")
+MOMENTS = ("death", "node", "stop", "signal", "power", "exchange")
 """Faults that come between two steps of a rank; others strike a file while it is written or read."""
 
 
 class Fault(NamedTuple):
     """What happens to a rank, and when.
 
-    kind : "death" (of a rank), "power" (all ranks die, and what was not flushed to the disk is lost), "signal",
-    "exchange" (a file gets another content), "stale" (a node sees other files in a folder), "write", "read" or "short".
+    kind : "death" (of a rank), "node" (all ranks of a node die), "stop" (a rank stands still until no other can go on),
+    "power" (all ranks die, and what was not flushed to the disk is lost), "signal", "exchange" (a file gets another
+    content), "stale" (a node sees other files in a folder), "write", "read", "short" (a write), "pieces" (every read of
+    an open file gives half of what it could), or "unreadable" (what a file holds cannot be read, though it opens).
     at : the number of the step, or of the writing or reading call, of this rank. detail : the number of the signal or
-    of the error, or the paths of the file and of its other content.
+    of the error, the seconds of a stop, or the paths of the file and of its other content.
     """
 
     kind: str
@@ -62,39 +66,43 @@ class Fault(NamedTuple):
 class Disturbance:
     """The files, the clock and the faults of a job, below one folder."""
 
+    latest: ClassVar[Disturbance | None] = None  # for threads, which belong to no rank
+
     def __init__(self, job: Job, folder: Path, faults: list[Fault], seed: int) -> None:
         self.job, self.folder, self.faults, self.chance = job, os.fspath(folder), faults, random.Random(seed)
+        kinds = dict.fromkeys(MOMENTS, "step") | {"write": "write", "short": "write", "read": "read"}
+        self.at = {(f.rank, kinds[f.kind], f.at): f for f in reversed(faults) if f.kind in kinds}
         self.now, self.fast = 1.8e9, self.chance.choice((1e-6, 1e-4, 1e-2))
         self.counts: Counter[tuple[int, str]] = Counter()  # of steps, and of calls that write and that read
         self.handles: dict[int, tuple[int, int]] = {}
         self.unflushed: set[tuple[int, int]] = set()
         self.happened = list[Fault]()
+        self.stale = [fault for fault in faults if fault.kind == "stale"]
+        self.of_reads = [fault for fault in faults if fault.kind in ("pieces", "unreadable")]
+        Disturbance.latest = self
         job.disturb, job.disturbance = self.step, self  # type: ignore[attr-defined]
         job.ended, job.unwound = self.ended, self.unwound  # type: ignore[method-assign]
 
     def of(self, kind: str, rank: Rank) -> Fault | None:
         """Count something of this kind, and return the fault that strikes now."""
-        self.counts[rank.number, kind] += 1
-        at = self.counts[rank.number, kind]
-        for fault in self.faults:
-            strikes = (
-                fault.kind in MOMENTS
-                if kind == "step"
-                else fault.kind == kind or (fault.kind, kind) == ("short", "write")
-            )
-            if strikes and fault.rank == rank.number and fault.at == at:
-                self.happened.append(fault)
-                return fault
-        return None
+        at = self.counts[rank.number, kind] + 1
+        self.counts[rank.number, kind] = at
+        fault = self.at.get((rank.number, kind, at))
+        if fault is not None:
+            self.happened.append(fault)
+        return fault
 
     def step(self, rank: Rank, where: str) -> None:
         """See `Job.disturb`."""
-        self.now += self.chance.expovariate(1.0) * self.fast
+        self.now += self.chance.random() * self.fast
         fault = self.of("step", rank)
         if fault is None:
             return
         if fault.kind == "signal":
             self.deliver(rank, fault.detail)
+        elif fault.kind == "stop":
+            self.job.stop()
+            self.now += fault.detail
         elif fault.kind == "exchange":
             place, other = fault.detail
             if os.path.exists(place):
@@ -105,7 +113,7 @@ class Disturbance:
         else:
             if fault.kind == "power":
                 self.job.survives = False
-            self.job.die()
+            self.job.die(with_node=fault.kind == "node")
 
     def deliver(self, rank: Rank, number: int) -> None:
         """Let a signal reach a rank."""
@@ -122,6 +130,7 @@ class Disturbance:
                 about = path.lstat()
                 if path.is_file() and (about.st_dev, about.st_ino) in self.unflushed:
                     os.truncate(path, 0)
+        Disturbance.latest = None
 
     def unwound(self) -> None:
         """Give up the locks of dead ranks, whose files Python may close later."""
@@ -142,9 +151,10 @@ class Disturbance:
 
     def seen(self, place: Any, rank: Rank) -> Any:
         """Return the file that a rank sees at this path."""
-        for fault in self.faults:
-            if fault.kind == "stale" and fault.rank == rank.node and os.fspath(place).startswith(fault.detail[0]):
-                self.happened.append(fault)
+        for fault in self.stale:
+            if fault.rank == rank.node and os.fspath(place).startswith(fault.detail[0]):
+                if fault not in self.happened:
+                    self.happened.append(fault)
                 return os.fspath(place).replace(*fault.detail)
         return place
 
@@ -240,6 +250,20 @@ def _open_hdf5(self: Any, name: Any, *args: Any, **more: Any) -> None:
     REAL["h5py"](self, name, *args, **more)
 
 
+def _read(handle: int, buffers: list[Any], *at: int, real: Any) -> int:
+    """Read from an open file. This may be another thread than that of the ranks."""
+    latest = Disturbance.latest
+    for fault in latest.of_reads if latest is not None else ():
+        if fault.kind == "unreadable" and os.readlink(f"/proc/self/fd/{handle}") != fault.detail:
+            continue
+        if fault not in latest.happened:
+            latest.happened.append(fault)
+        if fault.kind == "unreadable":
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        buffers = [buffers[0][: (len(buffers[0]) + 1) // 2]]
+    return real(handle, buffers, *at)
+
+
 def _clock(real: Callable[[], float]) -> Callable[[], float]:
     def replaced() -> float:
         if (now := _now()) is None:
@@ -248,6 +272,11 @@ def _clock(real: Callable[[], float]) -> Callable[[], float]:
         return now[1].now
 
     return replaced
+
+
+def _memory_lines(path: Path) -> list[str]:
+    """What the system says of memory, always the same."""
+    return {"meminfo": ["MemAvailable: 8388608 kB"], "statm": ["0 25600"]}.get(path.name, [])
 
 
 def _sleep(seconds: float, real: Any = time.sleep) -> None:
@@ -317,7 +346,9 @@ def installed() -> Iterator[None]:
     """Watch the files, clocks and signals of jobs with a `Disturbance`, and let the program run on simulated ranks."""
     new: list[tuple[Any, str, Any]] = [(os, name, _writing(name)) for name in WRITING]
     new += [(os, "stat", _stat), (os, "close", _close), (os, "remove", _writing("unlink")), (os, "_exit", _exit)]
+    new += [(os, name, functools.partial(_read, real=getattr(os, name))) for name in ("readv", "preadv")]
     new += [(builtins, "open", _open), (io, "open", _open), (h5py.File, "__init__", _open_hdf5)]
+    new += [(memory, "_lines", _memory_lines)]
     new += [(time, name, _clock(getattr(time, name))) for name in ("time", "monotonic", "perf_counter")]
     new += [(time, "sleep", _sleep), (secrets, "token_hex", _token)]
     new += [(signals, "signal", _signals), (signals, "os", _signals_os)]

@@ -50,7 +50,7 @@ class RankPatch(pytest.MonkeyPatch):
         self._out: list[Any] | None = None
         self._folder: str | None = None
         if simulated.Turn.rank is not None:  # also for `monkeypatch.context()`
-            simulated.Turn.rank.patches.append(self)
+            simulated.Turn.rank.state.patches.append(self)
 
     def exchange(self) -> None:
         """Take the patches away, or put them back."""

@@ -5,7 +5,7 @@ which `Comm` stands in for: it has the calls of mpi4py that `distsms.parallel` u
 `MPICommunicator` and all above it are the package's own. A rank that waits for what no other rank will ever do, or that
 calls another collective than the others, ends the job at once, and its error says where each rank is.
 
-What a process has of state is a rank's here, and is exchanged when another rank gets its turn (`Rank.exchange`). The
+What a process has of state is a rank's here, and is exchanged when another rank gets its turn (`STATE`). The
 randomness, the clock and the file system of `tests.support.disturbed` are a job's, too. Everything else is shared: the
 environment, the working folder, caches of pure functions, and libraries with a state of their own. PETSc cannot be
 spread over such ranks, and launchers, watchers and sockets are not simulated.
@@ -13,6 +13,7 @@ spread over such ranks, and launchers, watchers and sockets are not simulated.
 
 from __future__ import annotations
 
+import functools
 import io
 import pickle
 import random
@@ -20,6 +21,7 @@ import sys
 import warnings
 from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -30,8 +32,8 @@ from distsms.base import common_files, files
 from distsms.parallel.mpi import MPICommunicator
 from distsms.parallel.survival import SurvivingCommunicator
 
-STATE = [(sys, "stdout"), (sys, "stderr"), (common_files, "_noted"), (files, "_held")]
-STATE += [(warnings, "filters"), (warnings, "showwarning"), (warnings, "_showwarnmsg_impl")]
+STATE = [(vars(sys), "stdout"), (vars(sys), "stderr"), (vars(common_files), "_noted"), (vars(files), "_held")]
+STATE += [(vars(warnings), name) for name in ("filters", "showwarning", "_showwarnmsg_impl")]
 """What modules hold that belongs to a process, and so to a rank."""
 SEPARATE = 64
 """Up to so many ranks, each gets objects of its own from the others. Of more, a rank shares those that are equal."""
@@ -53,16 +55,28 @@ class Mismatch(AssertionError):
     """Ranks have called different collectives."""
 
 
+def _numpy_errors() -> list[Any]:
+    """Return what NumPy does about errors of floating point; NumPy 2 has it in the context, as each greenlet has."""
+    return [*getattr(np, "geterrobj", list)()]  # a copy, since `numpy.seterr` changes the list
+
+
+@dataclass
+class State:
+    """What a process holds."""
+
+    values: list[Any]  # of `STATE`
+    numpy_errors: Any
+    patches: list[Any]  # of tests
+
+
 class Rank:
     """A process of the simulated job."""
 
     def __init__(self, job: Job, number: int, node: int) -> None:
         self.job, self.number, self.node = job, number, node
         self.out, self.err = io.StringIO(), io.StringIO()
-        of_warnings = [warnings.filters[:], *(getattr(module, name) for module, name in STATE[5:])]
-        self.state = [self.out, self.err, {}, {}, *of_warnings]
-        self.numpy_errors = np.geterr()
-        self.patches: list[Any] = []
+        of_warnings = [warnings.filters[:], *(space[name] for space, name in STATE[5:])]
+        self.state = State([self.out, self.err, {}, {}, *of_warnings], _numpy_errors(), [])
         self.dead = self.done = self.waits = False
         self.where, self.result = "its beginning", None
         self.handlers: dict[int, Any] = {}
@@ -79,19 +93,6 @@ class Rank:
             if not self.job.over:
                 self.job.errors.append(error)
         self.done = True
-
-    def exchange(self) -> None:
-        """Exchange what the process holds for what the rank holds, or back."""
-        for place, (module, name) in enumerate(STATE):
-            mine = self.state[place]
-            self.state[place] = getattr(module, name)
-            setattr(module, name, mine)
-        warnings._filters_mutated()  # type: ignore[attr-defined]
-        if (errors := np.geterr()) != self.numpy_errors:
-            np.seterr(**self.numpy_errors)
-            self.numpy_errors = errors
-        for patch in self.patches:
-            patch.exchange()
 
     def count(self, name: str, n_bytes: int, received: int = 0) -> None:
         """Count a call of MPI, the bytes that the rank gives to it, and those that it gets from it."""
@@ -139,7 +140,8 @@ class Job:
         self.ranks = [Rank(self, number, number * nodes // size) for number in range(size)]
         self.slow = {rank for rank in self.ranks if switching and self.chance.random() < 0.2}
         self.world, self.current = Group(self, self.ranks), self.ranks[0]
-        self.ready, self.errors = list[Rank](), list[BaseException]()
+        self.ready, self.stopped, self.errors = list[Rank](), list[Rank](), list[BaseException]()
+        self.outside, self.inside = State([], [], []), None  # what the process holds if no rank does
         self.code: int | None = None
         self.survives = self.over = False
         self.disturb: Callable[[Rank, str], None] | None = None
@@ -148,20 +150,28 @@ class Job:
     def run(self) -> list[Any]:
         """Run to the end, and return what the ranks returned. An error of a rank, or of the simulation, is raised."""
         self.ready, self.hub = list(self.ranks), getcurrent()
-        while self.ready and not self.errors and self.code is None:
-            self._turn(self._next())
+        try:
+            while (self.ready or self.stopped) and not self.errors and self.code is None:
+                if not self.ready:
+                    self.ready, self.stopped = self.stopped, self.ready
+                self._turn(self._next())
+        finally:
+            self._hand_to(None)
         left = [rank for rank in self.ranks if not rank.done]
         if not self.errors and self.code is None and any(not rank.dead for rank in left):
             waiting = "; ".join(f"rank {rank.number} in {rank.where}" for rank in left[:20])
             self.errors.append(Deadlock(f"no rank can go on: {waiting}"))
         self.ended()
         self.over = True
-        for rank in self.ranks:
-            if rank.resume is rank.greenlet and not rank.greenlet:
-                continue  # it has never run
-            for _ in range(10):  # a handler of all exceptions may communicate again
-                if not rank.greenlet.dead:
-                    self._turn(rank, stop=True)
+        try:
+            for rank in self.ranks:
+                if rank.resume is rank.greenlet and not rank.greenlet:
+                    continue  # it has never run
+                for _ in range(10):  # a handler of all exceptions may communicate again
+                    if not rank.greenlet.dead:
+                        self._turn(rank, stop=True)
+        finally:
+            self._hand_to(None)
         self.unwound()
         if self.errors:
             raise self.errors[0]
@@ -174,9 +184,9 @@ class Job:
         """Called when nothing of the ranks is left."""
 
     def _next(self) -> Rank:
-        chosen = self.chance.randrange(len(self.ready))
+        chosen = int(self.chance.random() * len(self.ready))
         if self.slow and self.ready[chosen] in self.slow:
-            chosen = self.chance.randrange(len(self.ready))
+            chosen = int(self.chance.random() * len(self.ready))
         self.ready[chosen], self.ready[-1] = self.ready[-1], self.ready[chosen]
         return self.ready.pop()
 
@@ -184,13 +194,28 @@ class Job:
         self.current, rank.waits = rank, False
         self.history.update(f"{rank.number} {rank.where}".encode())
         self.switches += 1
-        rank.exchange()
+        self._hand_to(rank)
         Turn.rank = rank
         try:
             rank.resume.throw(Stopped) if stop else rank.resume.switch()
         finally:
             Turn.rank = None
-            rank.exchange()
+
+    def _hand_to(self, rank: Rank | None) -> None:
+        """Let the process hold what a rank holds, or what it held before the job."""
+        if rank is self.inside:
+            return
+        before, after = (self.outside if of is None else of.state for of in (self.inside, rank))
+        before.values[:] = [space[name] for space, name in STATE]
+        for (space, name), value in zip(STATE, after.values, strict=True):
+            space[name] = value
+        warnings._filters_mutated()  # type: ignore[attr-defined]
+        before.numpy_errors = _numpy_errors()
+        if before.numpy_errors != after.numpy_errors:
+            np.seterrobj([*after.numpy_errors])
+        for patch in (*before.patches, *after.patches):
+            patch.exchange()
+        self.inside = rank
 
     def wait(self, where: str) -> None:
         """Let other ranks run until this one is woken."""
@@ -219,10 +244,21 @@ class Job:
             rank.where, rank.resume = where, getcurrent()
             self.hub.switch()
 
-    def die(self) -> None:
+    def stop(self) -> None:
+        """Let the current rank stand still until no other rank can go on."""
+        rank = self.current
+        self.stopped.append(rank)
+        rank.where, rank.resume = "a stop", getcurrent()
+        self.hub.switch()
+
+    def die(self, with_node: bool = False) -> None:
         """Let the current rank die: it never goes on, and the job ends if it cannot go on without it."""
         rank = self.current
-        rank.dead = True
+        for other in self.ranks:
+            if other is rank or (with_node and other.node == rank.node and not other.done):
+                other.dead, other.waits = True, False
+        self.ready = [other for other in self.ready if not other.dead]
+        self.stopped = [other for other in self.stopped if not other.dead]
         if not self.survives:
             self.code = 137
         for other in self.ranks:
@@ -263,6 +299,12 @@ class Group:
 
     def Translate_ranks(self, ranks: None, other: Group) -> list[int]:
         return [other.members.index(member) for member in self.members]
+
+
+@functools.cache
+def name_of(kind: np.dtype[Any]) -> str:
+    """Return the name of a type, which NumPy makes anew each time."""
+    return str(kind)
 
 
 class Comm:
@@ -345,7 +387,7 @@ class Comm:
         is_root = self._rank == root
         self._me.count("Bcast", *((buffer.nbytes, 0) if is_root else (0, buffer.nbytes)))
         call = self._call(
-            f"Bcast of {buffer.size} {buffer.dtype} from {root}",
+            f"Bcast of {buffer.size} {name_of(buffer.dtype)} from {root}",
             buffer.copy() if is_root else None,
             None if is_root else root,
         )
@@ -359,20 +401,20 @@ class Comm:
 
     def Allreduce(self, in_place: Any, buffer: Any, op: Any) -> None:
         self._me.count("Allreduce", buffer.nbytes, buffer.nbytes)
-        call = self._call(f"Allreduce of {buffer.size} {buffer.dtype} by {op.__name__}", buffer.copy())
+        call = self._call(f"Allreduce of {buffer.size} {name_of(buffer.dtype)} by {op.__name__}", buffer.copy())
         buffer[...] = self._total(call, op)
 
     def Reduce(self, sent: Any, buffer: Any, op: Any, root: int) -> None:
         mine = buffer if sent is MPI.IN_PLACE else sent
         self._me.count("Reduce", mine.nbytes, mine.nbytes if self._rank == root else 0)
         awaited = "all" if self._rank == root else None
-        call = self._call(f"Reduce of {mine.size} {mine.dtype} to {root}", mine.copy(), awaited)
+        call = self._call(f"Reduce of {mine.size} {name_of(mine.dtype)} to {root}", mine.copy(), awaited)
         if self._rank == root:
             buffer[...] = self._total(call, op)
 
     def Reduce_scatter(self, sent: Any, received: Any, counts: Sequence[int]) -> None:
         self._me.count("Reduce_scatter", sent.nbytes, received.nbytes)
-        call = self._call(f"Reduce_scatter of {sent.size} {sent.dtype}", sent.copy())
+        call = self._call(f"Reduce_scatter of {sent.size} {name_of(sent.dtype)}", sent.copy())
         start = sum(counts[: self._rank])
         received[...] = self._total(call, MPI.SUM)[start : start + counts[self._rank]]
 
@@ -380,14 +422,16 @@ class Comm:
         whole, counts = buffer
         start = sum(counts[: self._rank])
         self._me.count("Allgatherv", counts[self._rank] * whole.itemsize, whole.nbytes)
-        call = self._call(f"Allgatherv of {whole.size} {whole.dtype}", whole[start : start + counts[self._rank]].copy())
+        call = self._call(
+            f"Allgatherv of {whole.size} {name_of(whole.dtype)}", whole[start : start + counts[self._rank]].copy()
+        )
         if call.total is None:
             call.total = np.concatenate([call.items[k] for k in range(self._size)])
         whole[...] = call.total
 
     def Alltoall(self, sent: Any, received: Any) -> None:
         self._me.count("Alltoall", sent.nbytes, received.nbytes)
-        call = self._call(f"Alltoall of {sent.size} {sent.dtype}", sent.copy())
+        call = self._call(f"Alltoall of {sent.size} {name_of(sent.dtype)}", sent.copy())
         parts = len(sent) // self._size
         for k in range(self._size):
             received[k * parts : (k + 1) * parts] = call.items[k][self._rank * parts : (self._rank + 1) * parts]
@@ -436,7 +480,7 @@ class Comm:
             self._job.wait(f"Recv from {source}")
         message = box.popleft()
         if message.dtype != buffer.dtype or message.size > buffer.size:
-            error = Mismatch(f"{message.size} {message.dtype} received as {buffer.size} {buffer.dtype}")
+            error = Mismatch(f"{message.size} {message.dtype} received as {buffer.size} {name_of(buffer.dtype)}")
             self._job.errors.append(error)
             raise error
         buffer[: message.size] = message

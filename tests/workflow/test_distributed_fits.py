@@ -43,7 +43,11 @@ def fitted(rows, comm, specs, lambdas=LAMBDAS, stop_wanted=lambda: False, **more
     def keep(fit, scores):
         found[FitSpec(fit.method, fit.setting, fit.fold)] = fit, scores
 
-    stopped = baseline_fits.fit_distributed(PathRows(rows, comm), problems, specs, keep, stop_wanted, lambda spec: None)
+    stopped = False
+    for name, problem in problems.items():
+        stopped = stopped or baseline_fits.fit_distributed(
+            PathRows(rows, comm), name, problem, specs, keep, stop_wanted
+        )
     return found, stopped
 
 

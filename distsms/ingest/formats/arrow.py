@@ -58,11 +58,16 @@ class Batch(NamedTuple):
         """Its part of the size of the range that it is from: bytes of text, or rows."""
         return self.n if self.n_bytes is None else self.n_bytes
 
+    def beside(self, other: Batch) -> Batch:
+        """Return these columns, and those of another batch of the same rows that have other names."""
+        columns: Any = self.columns
+        return self._replace(columns=columns.beside(other.columns), padded=self.padded | other.padded)
+
 
 class ParquetFiles:
     """Parquet files with the same columns, in any order. `declared` are columns that the file calls categories."""
 
-    compressed = True
+    compressed, kept_bytes = True, 0
 
     def __init__(self, paths: Sequence[str], cells: Cells = USUAL) -> None:
         self.paths, self.cells = list(paths), cells

@@ -38,6 +38,8 @@ class Reader(ABC):
         Which original labels became +1 and -1; None if the rows come with their labels as written.
     compressed, has_ids : bool
         Whether svmlight text of the same rows would be far longer than the files, and whether the rows have ids.
+    kept_bytes : int
+        The memory that reading will give back.
     """
 
     table: Table | None = None
@@ -46,6 +48,7 @@ class Reader(ABC):
     n_columns: int | None = None
     compressed: bool = False
     has_ids: bool = False
+    kept_bytes: int = 0
 
     def __init__(self, paths: Sequence[str], options: ReadOptions) -> None:
         self.paths, self.options, self.warnings = list(paths), options, Counter[str]()

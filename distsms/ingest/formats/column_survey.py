@@ -18,6 +18,8 @@ from distsms.ingest.formats import arrow, columns, dates, survey_kernels
 
 MAX_CATEGORIES = 100_000
 """The largest number of different strings that are kept."""
+MOST_MET = 10_000
+"""So many different strings of a column are remembered, of which then only rows are counted."""
 MAX_NUMBERS = 1000
 """A column with more different numbers than this holds numbers: then a few other values in it are mistakes."""
 SAMPLE, SAMPLES = 1024, 2**21
@@ -48,7 +50,13 @@ class Sample:
         self.sizes = np.zeros(n_columns, np.int64)
 
     def merge(self, other: Sample) -> None:
-        survey_kernels.merge_samples(self.hashes, self.times, self.sizes, other.hashes, other.times, other.sizes)
+        for column, size in enumerate(other.sizes):
+            self.include(column, other.hashes[column, :size], other.times[column, :size])
+
+    def include(self, column: int, hashes: survey_kernels.Hashes, rows: NDArray[np.int64]) -> None:
+        """Add values to the sample of a column, by their hashes, with the number of rows that have each of them."""
+        of_column = self.hashes[column], self.times[column], int(self.sizes[column])
+        self.sizes[column] = survey_kernels.add_all(*of_column, hashes, rows)
 
     def different(self, column: int) -> tuple[int, bool]:
         """Return how many different values there are, and whether that is exact."""
@@ -80,21 +88,13 @@ class NumberSurvey:
             missing = np.isnan(values)
             self.weighted[where, 0] += weights @ ~missing
             self.weighted[where, 1] += weights @ np.where(missing, 0.0, values * survey_kernels.SCALE)
-        rows = np.ascontiguousarray(values.T)
-        survey_kernels.add_numbers(
-            rows,
-            rows.view(np.uint64),
-            where,
-            np.empty(survey_kernels.RECENT, np.uint64),
-            np.zeros(survey_kernels.RECENT, np.int64),
-            self.counts,
-            self.sums,
-            self.extremes,
-            self.whole,
-            self.sample.hashes,
-            self.sample.times,
-            self.sample.sizes,
-        )
+        rows, statistics = np.ascontiguousarray(values.T), (self.counts, self.sums, self.extremes, self.whole)
+        sample = self.sample.hashes, self.sample.times, self.sample.sizes
+        if values.size <= survey_kernels.FEW:
+            survey_kernels.add_few_numbers(rows, where, *statistics, *sample)
+            return
+        counted = np.empty(survey_kernels.RECENT, np.uint64), np.zeros(survey_kernels.RECENT, np.int64)
+        survey_kernels.add_numbers(rows, rows.view(np.uint64), where, *counted, *statistics, *sample)
 
     def merge(self, other: NumberSurvey) -> None:
         self.counts += other.counts
@@ -148,17 +148,14 @@ class TextSurvey:
         self.dates, self.hours = NumberSurvey(1), False  # as years since 2000
         self.offsets = set[bool]()  # whether dates have an offset from UTC
         self.sample = Sample(1)
+        self._met = dict[str, float]()  # strings of which all but their rows is known -> the date, or NaN
+        self._pending = Counter[str]()  # rows of such strings, which are still to be counted
 
     def add(self, column: Any, position: arrow.BatchPosition, weights: Floats | None = None) -> None:
         """Include a column of a batch, with the weights of its rows if they have some."""
-        text = (
-            column
-            if columns.is_text(column)
-            else columns.as_text(column)
-            if columns.is_date(column)
-            else columns.as_codes(column)
-        )
-        self.typed_dates |= columns.is_date(column)
+        is_date = columns.is_date(column)
+        text = column if columns.is_text(column) else columns.as_text(column) if is_date else columns.as_codes(column)
+        self.typed_dates |= is_date
         different, codes = columns.dictionary_encode(text)
         rows = np.bincount(codes + 1, minlength=len(different) + 1)
         missing, rows = int(rows[0]), rows[1:]
@@ -167,24 +164,50 @@ class TextSurvey:
             self.first_missing = Cell(position, int((codes < 0).argmax()), None)
         if not len(different):
             return
-        is_string = columns.is_not_number(different)
-        self._add_sample(different, rows)
+        # Mostly there is nothing new: then only the rows of each string are counted, and the dates of each row.
+        strings = different.to_pylist() if len(different) <= MOST_MET and not is_date else []
+        if met := bool(strings) and self._met.keys() >= set(strings):
+            self._pending.update(dict(zip(strings, rows.tolist(), strict=True)))
+        else:
+            is_string, plain = columns.is_not_number(different), columns.without(different, self.among)[0]
+            self._count(different, rows, is_string)
+            plain_strings = plain.filter(is_string)
+            self.shapes = {shape for shape in self.shapes if columns.looks_like(plain_strings, shape)}
+            if self.first is None and (is_plain := is_string & ~columns.is_missing(plain)).any():
+                row = int(((codes >= 0) & is_plain[codes]).argmax())
+                self.first = Cell(position, row, text[row].as_py())
+        amounts = np.full(len(different), np.nan)
+        if self.wants_dates or self.typed_dates or "date" in self.shapes:
+            if is_date:
+                plain, codes = column, np.arange(len(column))
+            if met:
+                amounts = np.array([self._met[string] for string in strings])
+            else:
+                amounts = self._years(plain, codes, position, text)
+            self.dates.add(np.append(amounts, np.nan)[codes][:, None], np.zeros(1, np.intp), weights)
+        if strings and not met and len(self._met) < MOST_MET:
+            self._met.update(zip(strings, amounts.tolist(), strict=True))
+
+    def _count(self, different: Any, rows: NDArray[np.int64], is_string: NDArray[np.bool_]) -> None:
+        """Include rows of different strings, whatever their order."""
+        hashes = columns.hash_strings(different).astype(np.uint64) << np.uint64(32)
+        hashes |= columns.hash_strings(different, 1)
+        self.sample.include(0, hashes, rows)
         self.rows_with_strings += int(rows[is_string].sum())
         self.rows_with_numbers += int(rows[~is_string].sum())
         self.strings = _counted(self.strings, different, rows, is_string, MAX_CATEGORIES)
         self.numbers = _counted(self.numbers, different, rows, ~is_string, MAX_CATEGORIES)
-        strings = different.filter(is_string) if is_string.any() else different[:0]
-        if len(strings):
-            self.words += int(columns.n_words(strings) @ rows[is_string])
-            plain, marked = columns.without(different, self.among)
-            self.marks.update(dict(zip(different.filter(marked).to_pylist(), rows[marked].tolist(), strict=True)))
-            self.shapes = {shape for shape in self.shapes if columns.looks_like(plain.filter(is_string), shape)}
-            if self.first is None and (is_plain := is_string & ~marked).any():
-                row = int(((codes >= 0) & is_plain[codes]).argmax())
-                self.first = Cell(position, row, text[row].as_py())
-        if self.wants_dates or self.typed_dates or "date" in self.shapes:
-            plain = columns.without(column, self.among)[0] if columns.is_text(column) else column
-            self._add_dates(plain, position, text, weights)
+        self.words += int(columns.n_words(different)[is_string] @ rows[is_string])
+        marked = columns.without(different, self.among)[1]
+        self.marks.update(dict(zip(different.filter(marked).to_pylist(), rows[marked].tolist(), strict=True)))
+
+    def finish(self) -> None:
+        """Count the rows that are still to be counted."""
+        if self._pending:
+            strings, rows = columns.as_strings_column([*self._pending]), np.array([*self._pending.values()])
+            self._count(strings, rows, columns.is_not_number(strings))
+        self._pending.clear()
+        self._met.clear()
 
     @property
     def may_be(self) -> set[str]:
@@ -205,27 +228,18 @@ class TextSurvey:
         self.offsets |= other.offsets
         self.sample.merge(other.sample)
 
-    def _add_sample(self, different: Any, rows: NDArray[np.int64]) -> None:
-        hashes = columns.hash_strings(different).astype(np.uint64) << np.uint64(32)
-        hashes |= columns.hash_strings(different, 1)
-        sample = self.sample
-        size = survey_kernels.add_all(sample.hashes[0], sample.times[0], sample.sizes[0], hashes, rows)
-        sample.sizes[0] = size
-
-    def _add_dates(self, column: Any, position: arrow.BatchPosition, text: Any, weights: Floats | None) -> None:
-        encoded = columns.is_encoded(column)
-        different = column.dictionary if encoded else column
+    def _years(
+        self, different: Any, codes: NDArray[Any], position: arrow.BatchPosition, text: Any
+    ) -> NDArray[np.float64]:
+        """Return different dates as years since 2000, NaN for what is no date; `codes` are those of the rows."""
         times, valid = dates.as_microseconds(different, self.form)
         self.offsets |= set(dates.has_offset(different, self.form)[valid].tolist())
-        if self.no_date is None and not valid.all():
-            wrong = columns.of_rows(~valid, column, False) if encoded else ~valid & ~columns.is_missing(column)
-            if wrong.any():
-                row = int(wrong.argmax())
-                self.no_date = Cell(position, row, text[row].as_py())
+        wrong = np.append(~valid & ~columns.is_missing(different), False)[codes]
+        if self.no_date is None and wrong.any():
+            row = int(wrong.argmax())
+            self.no_date = Cell(position, row, text[row].as_py())
         self.hours |= bool((times % (86400 * 10**6) != 0)[valid].any())
-        amounts = np.where(valid, years(times), np.nan)
-        amounts = columns.of_rows(amounts, column, np.nan) if encoded else amounts
-        self.dates.add(amounts[:, None], np.zeros(1, np.intp), weights)
+        return np.where(valid, years(times), np.nan)
 
 
 class TableSurvey:
@@ -267,7 +281,9 @@ class TableSurvey:
         numeric = set(numeric_names)
         for name in self.names if len(numeric) < len(self.names) else ():
             if name not in numeric:
-                self.texts.setdefault(name, TextSurvey(self.among)).add(batch.columns[name], batch.position, weights)
+                if name not in self.texts:
+                    self.texts[name] = TextSurvey(self.among)
+                self.texts[name].add(batch.columns[name], batch.position, weights)
         for name in numeric & batch.written.keys():
             self._add_marks(name, columns.marked(batch.written[name]))
         if not self.wide:
@@ -288,7 +304,13 @@ class TableSurvey:
             self.infinite.setdefault(names[k], Cell(batch.position, row, batch.columns[names[k]][row].as_py()))
         return np.where(infinite, np.nan, values)
 
+    def finish(self) -> None:
+        """Count what is still to be counted."""
+        for text in self.texts.values():
+            text.finish()
+
     def merge(self, other: TableSurvey) -> None:
+        """Include what another survey has counted; both are finished."""
         self.numbers.merge(other.numbers)
         self.infinite = other.infinite | self.infinite
         for name, survey in other.texts.items():

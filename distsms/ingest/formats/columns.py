@@ -57,81 +57,56 @@ class Numbers(NamedTuple):
 
 
 class PlainColumns(Mapping[str, Any]):
-    """The columns of a batch whose finite numbers are in one array."""
+    """The columns of a batch of text: m columns of finite numbers, an array (m, n) with `gaps` (m,), and `others`."""
 
     def __init__(
-        self, names: Sequence[str], values: NDArray[np.float64], gaps: NDArray[np.int64], others: Mapping[str, Any]
+        self, names: Sequence[str], array: NDArray[np.float64], gaps: NDArray[np.int64], others: Mapping[str, Any]
     ) -> None:
-        """Take the names of m columns of numbers, their values (m, n) and gaps (m,), and the other columns."""
-        self._places, self._values, self._gaps = {name: k for k, name in enumerate(names)}, values, gaps
-        self._others = dict(others)
+        self.names, self.array, self.gaps, self.others = list(names), array, gaps, dict(others)
+        self.places = {name: k for k, name in enumerate(names)}
 
     def __getitem__(self, name: str) -> Any:
-        return self._others[name] if name in self._others else pa.array(self._values[self._places[name]])
+        return self.others[name] if name in self.others else pa.array(self.array[self.places[name]])
 
     def __iter__(self) -> Iterator[str]:
-        return iter((*self._places, *self._others))
+        return iter((*self.names, *self.others))
 
     def __len__(self) -> int:
-        return len(self._places) + len(self._others)
+        return len(self.names) + len(self.others)
+
+    @property
+    def nbytes(self) -> int:
+        return self.array.nbytes + sum(column.nbytes for column in self.others.values())
+
+    def beside(self, others: PlainColumns) -> PlainColumns:
+        """Return these columns, and of others of the same rows those that have other names."""
+        places = [place for name, place in others.places.items() if name not in self]
+        return PlainColumns(
+            [*self.names, *(others.names[place] for place in places)],
+            np.concatenate((self.array, others.array[places])) if places else self.array,
+            np.concatenate((self.gaps, others.gaps[places])),
+            {**others.others, **self.others},
+        )
 
     def numbers(self, names: Sequence[str]) -> Numbers | None:
-        if not self._places.keys() >= set(names):
+        if not self.places.keys() >= set(names):
             return None
-        places = np.array([self._places[name] for name in names], np.intp)
-        same = len(names) == len(self._places) and np.array_equal(places, np.arange(len(names)))
-        values = self._values if same else self._values[places]  # which is a copy
-        return Numbers(values.T, np.arange(len(names)), self._gaps[places], True, {})
-
-
-class WideColumns(Mapping[str, Any]):
-    """The columns of a batch of few rows and very many columns, kept as one array, row after row."""
-
-    def __init__(self, flat: Any, names: Sequence[str], places: Mapping[str, int]) -> None:
-        """Take the cells of all rows (n times the number of names), and the place of each name."""
-        self._flat, self._names, self._places = flat, names, places
-
-    def __getitem__(self, name: str) -> Any:
-        return self._flat.take(pa.array(np.arange(self._places[name], len(self._flat), len(self._names))))
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._names)
-
-    def __len__(self) -> int:
-        return len(self._names)
-
-    def numbers(self, names: Sequence[str], among: Sequence[str] = ()) -> Numbers:
-        width, places = len(self._names), np.array([self._places[name] for name in names], np.intp)
-        numeric = np.zeros(width, bool)
-        numeric[places] = True
-        n, marks = len(self._flat) // width, dict[int, Mapping[str, int]]()
-        values = self._cast(self._flat, numeric, n)
-        if values is None:
-            flat, marked = without(self._flat, among)
-            numeric &= ~is_not_number(flat).reshape(n, width).any(axis=0)
-            values = self._cast(flat, numeric, n)
-            columns_with_marks = np.flatnonzero(marked.reshape(n, width).any(axis=0) & numeric)
-            marks = {int(j): _counts(self[self._names[j]], among) for j in columns_with_marks}
-        assert values is not None
-        positions = np.flatnonzero(numeric[places])
-        marks_by_position = {k: marks[place] for k, place in enumerate(places.tolist()) if place in marks}
-        return _numbers(values[:, places[positions]], positions, marks_by_position)
-
-    def _cast(self, flat: Any, numeric: NDArray[np.bool_], n: int) -> NDArray[np.float64] | None:
-        if not numeric.all():
-            flat = pc.if_else(pa.array(np.tile(numeric, n)), flat, pa.scalar(None, pa.string()))
-        values = _cast_numbers(flat)
-        return None if values is None else values.reshape(n, len(self._names))
+        places = np.array([self.places[name] for name in names], np.intp)
+        same = len(names) == len(self.places) and np.array_equal(places, np.arange(len(names)))
+        values = self.array if same else self.array[places]  # which is a copy
+        return Numbers(values.T, np.arange(len(names)), self.gaps[places], True, {})
 
 
 def numbers(columns: Mapping[str, Any], names: Sequence[str], among: Sequence[str] = ()) -> Numbers:
     """Return those of the columns that hold nothing but numbers in this batch, and marks `among` them, as missing."""
     if isinstance(columns, PlainColumns) and (together := columns.numbers(names)):
         return together
-    if isinstance(columns, WideColumns):
-        return columns.numbers(names, among)
     arrays, positions, marks = [], [], {}
     for k, name in enumerate(names):
+        if isinstance(columns, PlainColumns) and name in columns.places:
+            arrays.append(columns.array[columns.places[name]])
+            positions.append(k)
+            continue
         column = columns[name]
         values = _cast_numbers(column) if is_text(column) else None if is_date(column) else as_float(column)
         if values is None and is_text(column):
@@ -169,6 +144,13 @@ def _counts(column: Any, marks: Sequence[str]) -> dict[str, int]:
 def numbered(codes: NDArray[np.int32], strings: Sequence[str]) -> Any:
     """Return an encoded column of the strings with these numbers, (n,)."""
     return pa.DictionaryArray.from_arrays(codes, pa.array(strings, pa.string()))
+
+
+def narrow(text: Any) -> Any:
+    """Return an encoded column with numbers of rows in as few bytes as they need."""
+    kinds = ((2**7, pa.int8()), (2**15, pa.int16()), (2**31, pa.int32()))
+    kind = next(kind for most, kind in kinds if len(text.dictionary) < most)
+    return pa.DictionaryArray.from_arrays(text.indices.cast(kind), text.dictionary)
 
 
 def is_encoded(column: Any) -> bool:

@@ -12,9 +12,11 @@ the batch agrees and the first rows had nothing but numbers. If a later batch ha
 from __future__ import annotations
 
 import csv
+import math
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -24,16 +26,9 @@ from distsms.base import text_files
 from distsms.base.errors import InputError
 from distsms.base.wording import option
 from distsms.ingest.formats import columns
-from distsms.ingest.formats.arrow import WIDE, Batch, BatchPosition, distinct, whole
-from distsms.ingest.formats.csv_kernels import (
-    NUMBER,
-    TEXT,
-    UNUSED,
-    count_lines,
-    find_padded,
-    read_plain,
-    without_space_before_quotes,
-)
+from distsms.ingest.formats.arrow import Batch, BatchPosition, distinct, whole
+from distsms.ingest.formats.csv_kernels import NUMBER, TEXT, UNUSED, read_plain, without_space_before_quotes
+from distsms.ingest.formats.kept_batches import KeptBatches
 from distsms.shards.table_schema import USUAL, Cells
 
 import pyarrow as pa  # isort: skip
@@ -55,16 +50,22 @@ class CsvFiles:
     compressed = False
     declared = frozenset[str]()
 
-    def __init__(self, paths: Sequence[str], cells: Cells = USUAL, known_names: Collection[str] = ()) -> None:
-        """Read the first lines. Known names help to find out what separates the fields."""
+    def __init__(
+        self, paths: Sequence[str], cells: Cells = USUAL, known_names: Collection[str] = (), folder: Path | None = None
+    ) -> None:
+        """Read the first lines. Known names help to find out what separates the fields; `folder` is for `_kept`."""
         self.paths, self.cells, self._known_names = list(paths), cells, set(known_names)
         self._separators, self._starts = dict[str, str](), dict[str, int]()  # of the first row, in bytes
         self._hints = dict[str, str]()  # of another separator
-        self._kept, self._kept_bytes = dict[tuple[str, int], tuple[Batch, int]](), 0  # by the places of their blocks
-        self._words: set[str] | None = None  # columns that do not only hold numbers, as far as text was read
+        self._kept = KeptBatches(folder)
+        self._words: frozenset[str] | None = None  # columns that do not only hold numbers, as far as text was read
         self.headers = {path: self._header(path) for path in paths}
         self.names = self.headers[self.paths[0]]
-        self._places = {path: {name: k for k, name in enumerate(names)} for path, names in self.headers.items()}
+
+    @property
+    def kept_bytes(self) -> int:
+        """The memory of batches that wait for another reading."""
+        return self._kept.nbytes
 
     def plan(self, n_shares: int) -> list[list[text_files.ByteRange]]:
         return text_files.plan(self.paths, n_shares)
@@ -78,47 +79,38 @@ class CsvFiles:
         keep_bytes: float = 0,
     ) -> Iterator[Batch]:
         """Yield the rows of a share, in order. `as_numbers` says before each batch which columns may come as numbers if
-        they hold nothing else; `keep_bytes` of columns may be kept for a second reading of the same share."""
+        they hold nothing else. With `keep_bytes`, batches are kept for another reading, so many bytes in memory; then
+        only columns are parsed that were not kept, or were kept as numbers and are needed as texts."""
         required = list(dict.fromkeys([*names, *metadata]))
 
         def numeric() -> set[str]:
             return {name for name in names if name not in metadata and as_numbers(name)}
 
+        def absent(path: str, offset: int) -> list[str]:
+            if (kept := self._kept.find((path, offset))) is None:
+                return required
+            there = kept.texts | (numeric() & set(kept.numbers))
+            return [name for name in required if name not in there]
+
+        def skip(path: str, offset: int) -> int:
+            kept = self._kept.find((path, offset))
+            return 0 if kept is None or absent(path, offset) else kept.batch.n_bytes or 0
+
         for byte_range in share:
             path = byte_range.path
-            skip = partial(self._kept_length, path, required, numeric)
-            for offset, text in text_files.read_blocks(byte_range, skip=skip):
-                if not text:
-                    batch, size = self._kept.pop((path, offset))
-                    self._kept_bytes -= size
-                else:
-                    body = text[max(0, self._starts[path] - offset) :]
-                    if not body or (body.isspace() and len(self.headers[path]) > 1):
-                        continue
+            for offset, text in text_files.read_blocks(byte_range, skip=partial(skip, path)):
+                body = text[max(0, self._starts[path] - offset) :]
+                if text and (not body or (body.isspace() and len(self.headers[path]) > 1)):
+                    continue
+                to_parse, batch = absent(path, offset), self._kept.take((path, offset))
+                if to_parse:
                     position = BatchPosition(path, offset + len(text) - len(body))
-                    batch = self._parse(body, position, required, numeric())._replace(n_bytes=len(text))
+                    parsed = self._parse(body, position, to_parse, numeric())._replace(n_bytes=len(text))
+                    batch = parsed if batch is None else parsed.beside(batch)
+                assert batch is not None
                 if keep_bytes:
-                    self._keep(batch, (path, offset), keep_bytes)
+                    self._kept.add((path, offset), batch, keep_bytes)
                 yield batch._replace(metadata={name: columns.as_strings(batch.columns[name]) for name in metadata})
-
-    def _keep(self, batch: Batch, place: tuple[str, int], keep_bytes: float) -> None:
-        if not isinstance(batch.columns, columns.WideColumns):
-            size = sum(column.nbytes for part in (batch.columns, batch.written) for column in part.values())
-            if self._kept_bytes + size <= keep_bytes:
-                self._kept_bytes += size
-                self._kept[place] = batch, size
-
-    def _kept_length(self, path: str, names: Sequence[str], numeric: Callable[[], set[str]], offset: int) -> int:
-        """Return the length of the block at `offset` if its batch was kept and has these columns as wanted, else 0."""
-        batch, size = self._kept.get((path, offset), (None, 0))
-        if batch is None:
-            return 0
-        texts = set(names) - numeric()
-        if batch.columns.keys() >= set(names) and all(columns.is_text(batch.columns[name]) for name in texts):
-            return batch.n_bytes or 0
-        del self._kept[path, offset]
-        self._kept_bytes -= size
-        return 0
 
     def is_text(self, name: str) -> bool:
         return True
@@ -199,7 +191,6 @@ class CsvFiles:
         return "; the first line must name the columns, and seems to be missing, since most of its fields are numbers"
 
     def _parse(self, text: bytes, position: BatchPosition, names: Sequence[str], numeric: Collection[str]) -> Batch:
-        header = self.headers[position.path]
         if not text.isascii():
             try:
                 text.decode()
@@ -207,45 +198,45 @@ class CsvFiles:
                 line = text_files.line_number(text_files.TextPosition(position.path, position.at), text, error.start)
                 raise _not_utf8(f"{position.path}:{line}", error) from error
         delimiter = self._separators[position.path]
-        if len(header) >= WIDE and (wide := self._parse_wide(text, position, delimiter)):
-            return wide
-        text += b"" if text.endswith(b"\n") else b"\n"
-        if b' "' in text or b'\t"' in text:
-            text = without_space_before_quotes(text, delimiter)
-        n = self._n_lines(text, position.path)
         if self._decimal_of(delimiter) == "," or self.cells.thousands:
             numeric = ()
-        elif self._words is None and numeric:
-            self._words = self._with_words(text[: text.find(b"\n", SAMPLE_BYTES) + 1] or text, position, numeric)
-        # Columns of numbers: first as plain lines, then by pyarrow; if it finds words, as text like all others.
-        if numeric := [name for name in names if name in numeric and name not in (self._words or ())]:
-            if plain := read_plain_lines(text, n, ord(delimiter), header, names, numeric):
-                values, gaps = plain.values, plain.gaps
-                if self.cells.numbers:
-                    values[np.isin(values, self.cells.numbers)] = np.nan
-                    gaps = np.isnan(values).sum(axis=1)
-                others = {name: self._clean(column, ".") for name, column in plain.texts.items()}
-                plain_columns = columns.PlainColumns(numeric, values, gaps, others)
-                return Batch(position, plain_columns, n, padded=plain.padded)
-            cells = self._read(text, n, position, names, numeric)
-            if cells is not None and all(_is_finite(cells[name]) for name in numeric):
-                padded = self._padded(text, position) & set(numeric)
-                cells = {
-                    name: columns.without_numbers(column, self.cells) if name in numeric else self._clean(column, ".")
-                    for name, column in cells.items()
-                }
-                return Batch(position, cells, n, padded=padded)
-            self._words = (self._words or set()) | self._with_words(text, position, numeric)
-        strings = self._read(text, n, position, names)
-        assert strings is not None
-        cells = {name: self._clean(text, delimiter) for name, text in strings.items()}
-        return Batch(position, cells, n, written=self._written(strings, delimiter))
+        text += b"" if text.endswith(b"\n") else b"\n"
+        begin = text[: text.find(b"\n", SAMPLE_BYTES) + 1]
+        if self._words is None and numeric and begin and (sample := self._read_plain(begin, position, names, numeric)):
+            self._words = sample.words
+        plain = self._read_plain(text, position, names, set(numeric).difference(self._words or ()))
+        if plain is None:
+            strings = self._read(text, position, names)
+            texts = {name: self._clean(column, delimiter) for name, column in strings.items()}
+            n = len(texts[names[0]])
+            no_numbers = columns.PlainColumns([], np.empty((0, n)), np.empty(0, np.int64), texts)
+            return Batch(position, no_numbers, n, written=self._written(strings, delimiter))
+        values, gaps = plain.values, plain.gaps
+        if self.cells.numbers:
+            values[np.isin(values, self.cells.numbers)] = np.nan
+            gaps = np.isnan(values).sum(axis=1)
+        texts = {name: self._clean(column, delimiter) for name, column in plain.texts.items()}
+        doubtful = sorted(plain.words)  # they may be numbers in other spellings
+        numbers = {doubtful[k] for k in columns.numbers(texts, doubtful).positions}
+        self._words = (self._words or frozenset()) | (plain.words - numbers)
+        plain_columns = columns.PlainColumns(plain.names, values, gaps, texts)
+        written = self._written(plain.texts, delimiter)
+        return Batch(position, plain_columns, values.shape[1], padded=plain.padded, written=written)
 
-    def _read(
-        self, text: bytes, n: int, position: BatchPosition, names: Sequence[str], numeric: Collection[str] = ()
-    ) -> dict[str, Any] | None:
-        """Parse n lines: columns of `numeric` as numbers (None if that fails), others as encoded strings."""
+    def _read_plain(
+        self, text: bytes, position: BatchPosition, names: Sequence[str], numeric: Collection[str]
+    ) -> PlainLines | None:
+        """Return the columns of lines, of which some may be numeric; None if the lines are not plain."""
+        header, separator = self.headers[position.path], ord(self._separators[position.path])
+        return read_plain_lines(text, separator, header, names, numeric, self.cells.marks)
+
+    def _read(self, text: bytes, position: BatchPosition, names: Sequence[str]) -> dict[str, Any]:
+        """Parse lines of any kind as encoded strings, by pyarrow."""
         header, delimiter, bad = self.headers[position.path], self._separators[position.path], list[Any]()
+        if b' "' in text or b'\t"' in text:
+            text = without_space_before_quotes(text, delimiter)
+        # Lines may be empty if there is only one column.
+        n = text.count(b"\n") if len(header) == 1 else sum(1 for line in text.split(b"\n") if line.rstrip(b"\r"))
         # A row of empty fields is appended. If a quote is still open at the end, this row becomes part of the quoted
         # field.
         guarded = text + delimiter.join(['""'] * len(header)).encode() + b"\n"
@@ -262,7 +253,7 @@ class CsvFiles:
                     delimiter=delimiter, invalid_row_handler=skip, ignore_empty_lines=len(header) > 1
                 ),
                 arrow_csv.ConvertOptions(
-                    column_types={name: pa.float64() if name in numeric else _ENCODED for name in names},
+                    column_types=dict.fromkeys(names, _ENCODED),
                     include_columns=list(names),
                     null_values=self.cells.marks,
                     strings_can_be_null=True,
@@ -270,17 +261,11 @@ class CsvFiles:
                 memory_pool=pa.system_memory_pool(),  # pyarrow's own gives memory back that the next batch needs
             )
         except pa.ArrowInvalid as error:
-            if numeric:
-                return None
             raise InputError(f"{self.where(position, 0)}: in or after this line: {error}; is it CSV?") from error
-        if numeric and (bad or table.num_rows != n + 1):
-            return None
         if bad:
             number = bad[0].number - 1
-            line, text_of_line = (
-                self._line(position, lambda k, line: k == number),
-                bad[0].text.split("\n")[0].rstrip("\r"),
-            )
+            line = self._line(position, lambda k, line: k == number)
+            text_of_line = bad[0].text.split("\n")[0].rstrip("\r")
             many = bad[0].actual_columns > len(header)
             if len(text_of_line) > LONGEST_QUOTED:  # both ends, since what is missing is at the end
                 half = LONGEST_QUOTED // 2
@@ -298,48 +283,6 @@ class CsvFiles:
             )
         table = table.slice(0, n)
         return {name: whole(table[name]) for name in names}
-
-    def _n_lines(self, text: bytes, path: str) -> int:
-        """Return the number of rows; lines may be empty if there is only one column."""
-        lines, empty = count_lines(np.frombuffer(text, np.uint8))
-        if not empty or len(self.headers[path]) == 1:
-            return int(lines)
-        return sum(1 for line in text.split(b"\n") if line.rstrip(b"\r"))
-
-    def _with_words(self, text: bytes, position: BatchPosition, names: Collection[str]) -> set[str]:
-        """Return which of the columns have something else than numbers in these lines."""
-        strings = self._read(text, self._n_lines(text, position.path), position, list(names))
-        assert strings is not None
-        cells = {name: self._clean(column, ".") for name, column in strings.items()}
-        numbers = {list(names)[k] for k in columns.numbers(cells, list(names)).positions}
-        return set(names) - numbers
-
-    def _padded(self, text: bytes, position: BatchPosition) -> frozenset[str]:
-        header = self.headers[position.path]
-        padded = np.zeros(len(header), bool)
-        find_padded(np.frombuffer(text, np.uint8), ord(self._separators[position.path]), padded)
-        return frozenset(header[k] for k in np.flatnonzero(padded))
-
-    def _parse_wide(self, text: bytes, position: BatchPosition, delimiter: str) -> Batch | None:
-        """Parse lines of many fields without quotes; None for lines that are not of this kind."""
-        mark, header = delimiter.encode(), self.headers[position.path]
-        body = text.replace(b"\r\n", b"\n").strip(b"\n")
-        if b'"' in body or b"\r" in body or b"\n\n" in body:
-            return None
-        lines = body.split(b"\n")
-        if any(line.count(mark) + 1 != len(header) for line in lines):
-            return None
-        cells = body.replace(mark, b"\n") + b"\n"
-        flat = arrow_csv.read_csv(
-            pa.py_buffer(cells),
-            arrow_csv.ReadOptions(use_threads=False, block_size=len(cells) + 1, column_names=["cells"]),
-            arrow_csv.ParseOptions(delimiter=delimiter, quote_char=False, ignore_empty_lines=False),
-            arrow_csv.ConvertOptions(column_types={"cells": pa.string()}, strings_can_be_null=False),
-        )["cells"]
-        strings, places = whole(flat), self._places[position.path]
-        wide = columns.WideColumns(self._clean(strings, delimiter), header, places)
-        written = self._written(columns.WideColumns(strings, header, places), delimiter)
-        return Batch(position, wide, len(lines), written=written)
 
     def _clean(self, text: Any, delimiter: str) -> Any:
         return columns.clean(text, self.cells, self._decimal_of(delimiter))
@@ -368,44 +311,90 @@ class CsvFiles:
 class PlainLines(NamedTuple):
     """The columns of plain lines."""
 
-    values: NDArray[np.float64]  # (m, n), the columns of numbers; NaN for empty fields
-    gaps: NDArray[np.int64]  # (m,), how many fields are empty
-    padded: frozenset[str]  # columns of numbers that have a whole number with a leading zero
+    names: list[str]  # of the columns of numbers
+    values: NDArray[np.float64]  # (m, n), these columns; NaN for missing values
+    gaps: NDArray[np.int64]  # (m,), how many are missing
+    padded: frozenset[str]  # those that have a whole number with a leading zero
     texts: dict[str, Any]  # the other columns, encoded; see `columns`
+    words: frozenset[str]  # those that should be numbers, and hold something else
 
 
 def read_plain_lines(
-    text: bytes, n: int, mark: int, header: Sequence[str], names: Sequence[str], numeric: Collection[str]
+    text: bytes,
+    mark: int,
+    header: Sequence[str],
+    names: Sequence[str],
+    numeric: Collection[str],
+    missing: Sequence[str] = ("",),
 ) -> PlainLines | None:
-    """Read n lines, whose fields the byte `mark` separates, faster than pyarrow; return None if they are not plain."""
+    """Read lines, whose fields the byte `mark` separates, faster than pyarrow; return None if they are not plain."""
     if text.startswith(text_files.BYTE_ORDER_MARK):  # which pyarrow leaves out
         return None
-    words = [name for name in names if name not in numeric]
-    kinds, places = np.full(len(header), UNUSED), np.zeros(len(header), np.int64)
     place_of = {name: place for place, name in enumerate(header)}
-    for kind, group in ((NUMBER, numeric), (TEXT, words)):
-        for k, name in enumerate(group):
-            kinds[place_of[name]], places[place_of[name]] = kind, k
-    values, gaps, padded = np.empty((len(numeric), n)), np.zeros(len(numeric), np.int64), np.zeros(len(numeric), bool)
-    codes, ends = np.empty((len(words), n), np.int32), np.empty((len(words), n, 2), np.int32)
-    table, sizes = np.zeros((len(words), 2 << n.bit_length()), np.int32), np.zeros(len(words), np.int64)
-    with np.errstate(over="ignore"):  # for NUMBA_DISABLE_JIT
-        plain = read_plain(
-            np.frombuffer(text, np.uint8), mark, kinds, places, values, gaps, padded, codes, table, ends, sizes
-        )
-    if not plain:
+    buffer = np.frombuffer(text, np.uint8)
+    n = sum(np.count_nonzero(buffer[k : k + 2**17] == ord("\n")) for k in range(0, len(buffer), 2**17))
+    marks = [encoded.ljust(8, b"\0") for one in missing if len(encoded := one.encode()) <= 7]
+    missing_words = np.frombuffer(b"".join(marks), "<u8")
+
+    def read(numbers: list[str], strings: list[str]) -> tuple[Any, ...] | None:
+        kinds, places = np.full(len(header), UNUSED), np.zeros(len(header), np.int64)
+        for kind, group in ((NUMBER, numbers), (TEXT, strings)):
+            for k, name in enumerate(group):
+                kinds[place_of[name]], places[place_of[name]] = kind, k
+        m, c = len(numbers), len(strings)
+        values, gaps, padded = np.empty((m, n)), np.zeros(m, np.int64), np.zeros(m, bool)
+        odd = np.empty((m * n, 4), np.int64)  # memory pages that are never written cost nothing
+        codes, spans, sizes = np.empty((c, n), np.int32), np.empty((c, n, 2), np.int32), np.zeros(c, np.int64)
+        table = np.zeros((c, 2 << n.bit_length()), np.int32)
+        with np.errstate(over="ignore"):  # for NUMBA_DISABLE_JIT
+            n_odd = read_plain(
+                buffer, mark, missing_words, kinds, places, values, gaps, padded, odd, codes, table, spans, sizes
+            )
+        if n_odd < 0:
+            return None
+        texts = {
+            name: columns.numbered(of_rows, _strings(text, where[:size]))
+            for name, of_rows, where, size in zip(strings, codes, spans, sizes.tolist(), strict=True)
+        }
+        return values, gaps, padded, odd[:n_odd], texts
+
+    numbers = [name for name in names if name in numeric]
+    if (first := read(numbers, [name for name in names if name not in numeric])) is None:
         return None
-    texts = {
-        name: columns.numbered(row_codes, [text[start:end].decode() for start, end in spans[:size].tolist()])
-        for name, row_codes, spans, size in zip(words, codes, ends, sizes.tolist(), strict=True)
-    }
+    values, gaps, padded, odd, texts = first
+    wrong = [place for place in np.unique(odd[:, 0]).tolist() if not _add_odd(text, odd[odd[:, 0] == place], values)]
+    if wrong:  # these columns alone are read again, as texts
+        again = read([], [numbers[place] for place in wrong])
+        if again is None:
+            return None
+        texts |= again[-1]
+    numeric_places = np.setdiff1d(np.arange(len(numbers)), wrong)
     return PlainLines(
-        values, gaps, frozenset(name for name, is_padded in zip(numeric, padded, strict=True) if is_padded), texts
+        [numbers[place] for place in numeric_places],
+        values[numeric_places] if wrong else values,
+        gaps[numeric_places],
+        frozenset(numbers[place] for place in numeric_places if padded[place]),
+        texts,
+        frozenset(numbers[place] for place in wrong),
     )
 
 
-def _is_finite(column: Any) -> bool:
-    return bool(np.isfinite(column.to_numpy(zero_copy_only=False)).sum() == len(column) - column.null_count)
+_DECIMAL = re.compile(rb"-?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
+
+
+def _add_odd(text: bytes, odd: NDArray[np.int64], values: NDArray[np.float64]) -> bool:
+    """Add those numbers of a column to `values` that `read_plain` cannot read; return whether all are finite."""
+    for place, row, start, end in odd.tolist():
+        field = text[start:end]
+        if not _DECIMAL.fullmatch(field) or not math.isfinite(value := float(field)):
+            return False
+        values[place, row] = value
+    return True
+
+
+def _strings(text: bytes, spans: NDArray[np.int32]) -> list[str]:
+    """Return the parts of a text at these places, (m, 2), with single quotes for double ones."""
+    return [text[start:end].decode().replace('""', '"') for start, end in spans.tolist()]
 
 
 def _fields(line: str, delimiter: str) -> list[str]:

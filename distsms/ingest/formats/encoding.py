@@ -19,10 +19,11 @@ from distsms.shards.table_schema import CATEGORY, DATE, DATE_PARTS, NUMBER, Colu
 
 NO_FEATURE = -1
 NUMBER_RECORD = np.dtype([("start", np.int64), ("fill", np.float64), ("centre", np.float64), ("gap", np.int64)])
-Codes = NDArray[np.int64]
-"""A feature for each row, (n,), whose value is 1. No feature is NO_FEATURE; -2 - f is feature f with the value -1."""
 Number = tuple[int, float, float, int]
 """How a column of numbers is read: see `NUMBER_RECORD`."""
+Features = NDArray[np.int64]
+"""A feature for each different value of a column, (m,), which is 1. No feature is NO_FEATURE; -2 - f is feature f with
+the value -1."""
 DAY, HOUR = 86400 * 10**6, 3600 * 10**6
 THURSDAY = 3
 """The weekday of 1970-01-01, counted from Monday."""
@@ -41,42 +42,49 @@ def encode(
     InputError for a column, a row and a problem; `warnings` counts rows with what the training rows did not have."""
     numbers, records = _numbers(table, cells, fail, warnings)
     m, place, order = len(numbers), 0, list[int]()
-    amounts, codes, words = list[NDArray[np.float64]](), list[Codes](), []
+    amounts, codes, words = list[NDArray[np.float64]](), list[tuple[NDArray[Any], Features]](), []
     for column, start in zip(table.columns, table.feature_starts, strict=False):
         if column.kind == NUMBER:
             order.append(place)
             place += 1
             continue
-        cell = cells[column.name]
-        missing = columns.is_missing(cell)
-        n_missing = int(np.count_nonzero(missing))
-        features: list[Codes] = []
-        if column.kind == CATEGORY:
-            features.append(_category(table, column, start, cell, missing, warnings))
-        elif column.kind == DATE:
-            if columns.is_text(cell):
-                cell = columns.without(cell, table.cells.among_numbers)[0]
-                missing = columns.is_missing(cell)
-                n_missing = int(np.count_nonzero(missing))
-            amount, features = _date(column, start, cell, missing, fail, warnings)
+        different, slots = _different(table, column, cells[column.name])
+        rows = np.bincount(slots, minlength=len(different) + 1)  # with each value; the last is that of missing ones
+        features: list[Features] = []
+        if column.kind == DATE:
+            amount, features = _date(column, start, different, slots, fail, warnings)
             order.append(m + len(amounts))
-            amounts.append(amount)
+            amounts.append(np.append(amount, column.fill)[slots])
             records.append((start, column.fill, column.fill if column.centred else 0.0, NO_FEATURE))
+        elif column.kind == CATEGORY:
+            features.append(_category(column, start, different, rows, warnings))
         elif column.tokens:
-            words.append(_words(table, column, start, cell))
+            words.append(_words(column, start, different, slots))
         else:
-            text = columns.as_codes(cell, table.cells.version) if column.numeric or not columns.is_text(cell) else cell
-            feature, positive = _hashed(column, text)
-            features.append(np.where(missing, NO_FEATURE, np.where(positive, start + feature, -2 - start - feature)))
-        _check_gaps(column, n_missing, warnings)
+            feature, positive = _hashed(column, different)
+            features.append(np.where(positive, start + feature, -2 - start - feature))
+        _check_gaps(column, int(rows[-1]), warnings)
+        order += [-1 - len(codes) - k for k in range(len(features) + column.missing)]
+        codes += [(slots, np.append(feature, NO_FEATURE)) for feature in features]
         if column.missing:
-            features.append(np.where(missing, start + column.n_values, NO_FEATURE))
-        order += [-1 - len(codes) - k for k in range(len(features))]
-        codes += features
+            no_features = np.full(len(different), NO_FEATURE)
+            codes.append((slots, np.append(no_features, start + column.n_values)))
     X = _rows((n, table.p), order, numbers, np.array(amounts).reshape(-1, n), records, codes)
     for entries in words:
         X = X + sparse.csr_matrix(entries, X.shape)
     return X
+
+
+def _different(table: Table, column: Column, cell: Any) -> tuple[Any, NDArray[Any]]:
+    """Return the different values of a column, (m,), and the number of each row's value, (n,); m for missing ones."""
+    if column.kind == DATE and columns.is_text(cell):
+        cell = columns.without(cell, table.cells.among_numbers)[0]
+    elif column.kind == DATE and not columns.is_date(cell):
+        cell = columns.as_codes(cell)
+    elif column.kind != DATE and (column.numeric or not columns.is_text(cell)):
+        cell = columns.as_codes(cell, table.cells.version)
+    different, slots = columns.dictionary_encode(cell)
+    return different, np.where(slots < 0, len(different), slots) if slots.min(initial=0) < 0 else slots
 
 
 def _rows(
@@ -85,20 +93,25 @@ def _rows(
     numbers: NDArray[np.float64],
     amounts: NDArray[np.float64],
     records: list[Number],
-    codes: list[Codes],
+    codes: list[tuple[NDArray[Any], Features]],
 ) -> sparse.csr_matrix:
     n, p = shape
     max_entries = n * (len(order) + sum(gap != NO_FEATURE for *_, gap in records))
     indptr, data = np.zeros(n + 1, np.int64), np.empty(max_entries)
     indices: NDArray[Any] = np.empty(max_entries, index_dtype(p))
-    stacked = np.array(codes, np.int64).reshape(len(codes), n)
+    slots = np.array([slots for slots, _ in codes], np.int32).reshape(len(codes), n)
+    starts = np.cumsum([0, *(len(features) for _, features in codes)])
+    features = np.concatenate([np.empty(0, np.int64), *(features for _, features in codes)])
     number_records = np.array(records, NUMBER_RECORD)
-    nnz = _fill_rows(np.array(order), numbers, amounts, number_records, stacked, indptr, indices, data)
-    return sparse.csr_matrix((data[:nnz], indices[:nnz], indptr), shape)
+    order_of_row = np.array(order, np.int64)
+    nnz = _fill_rows(order_of_row, numbers, amounts, number_records, slots, starts, features, indptr, indices, data)
+    X = sparse.csr_matrix((data[:nnz], indices[:nnz], indptr), shape)
+    X.has_canonical_format = True
+    return X
 
 
 @njit()
-def _fill_rows(order, numbers, amounts, records, codes, indptr, indices, data):  # type: ignore[no-untyped-def]
+def _fill_rows(order, numbers, amounts, records, slots, starts, features, indptr, indices, data):  # type: ignore[no-untyped-def]
     """Write n rows in CSR form, without zeros, into the last three arrays; return the number of entries.
 
     order : (s,) int64, what makes up a row, by ascending features: k is column k of the numbers, m + k is column k of
@@ -106,7 +119,8 @@ def _fill_rows(order, numbers, amounts, records, codes, indptr, indices, data): 
     numbers, amounts : (m, n) and (d, n) float64, columns of numbers, NaN where they are missing, and those of dates.
     records : (m + d,) NUMBER_RECORD, for each of them its feature, what a missing number counts as, what is subtracted,
     and the feature that marks missing numbers, or NO_FEATURE.
-    codes : (c, n) int64, see `Codes`.
+    slots, starts, features : (c, n) int32, (c + 1,) and int64: the feature of row i by column k of the codes is
+    features[starts[k] + slots[k, i]], see `Features`.
     """
     at, m = 0, len(numbers)
     for i in range(len(indptr) - 1):
@@ -124,7 +138,7 @@ def _fill_rows(order, numbers, amounts, records, codes, indptr, indices, data): 
                     indices[at], data[at] = records[k]["gap"], 1.0
                     at += 1
             else:  # a feature that is 1 or -1
-                feature = codes[-1 - k, i]
+                feature = features[starts[-1 - k] + slots[-1 - k, i]]
                 if feature >= 0:
                     indices[at], data[at] = feature, 1.0
                     at += 1
@@ -171,39 +185,32 @@ def _check_gaps(column: Column, n_missing: int, warnings: Any) -> None:
         warnings[problem] += n_missing
 
 
-def _category(table: Table, column: Column, start: int, cell: Any, missing: NDArray[np.bool_], warnings: Any) -> Codes:
+def _category(column: Column, start: int, different: Any, rows: NDArray[np.int64], warnings: Any) -> Features:
     assert column.categories is not None
-    text = columns.as_codes(cell, table.cells.version) if column.numeric or not columns.is_text(cell) else cell
-    encoded = columns.is_encoded(text)
-    category: Codes = columns.codes(text.dictionary if encoded else text, column.categories)
-    unknown = category < 0 if encoded else (category < 0) & ~missing
+    category = columns.codes(different, column.categories)
+    unknown = category < 0
     if column.other:
         category = np.where(unknown, len(column.categories), category)
-    elif n_unknown := np.count_nonzero(unknown):
+    elif n_unknown := int(rows[:-1][unknown].sum()):
         problem = (
             f"column {column.name!r}: categories that the training data did not have; they add nothing to the score"
         )
-        warnings[problem] += np.count_nonzero(columns.of_rows(unknown, text, False)) if encoded else n_unknown
-    feature: Codes = np.where(category < 0, NO_FEATURE, start + category)
-    return columns.of_rows(feature, text, NO_FEATURE) if encoded else feature
+        warnings[problem] += n_unknown
+    return np.where(category < 0, NO_FEATURE, start + category)
 
 
 def _date(
-    column: Column, start: int, cell: Any, missing: NDArray[np.bool_], fail: Any, warnings: Any
-) -> tuple[NDArray[np.float64], list[Codes]]:
-    """Return the time of each row as a number, (n,), and the features for the parts of its date."""
-    encoded = columns.is_encoded(cell)
+    column: Column, start: int, different: Any, slots: NDArray[Any], fail: Any, warnings: Any
+) -> tuple[NDArray[np.float64], list[Features]]:
+    """Return different dates as numbers, (m,), and their features for the parts of dates."""
     if column.offset is not None:
-        with_offset = dates.has_offset(cell, column.format)
-        if n_other := np.count_nonzero((with_offset != column.offset) & ~missing):
+        others = np.append(dates.has_offset(different, column.format) != column.offset, False)
+        if n_other := np.count_nonzero(others[slots]):
             offsets = ("an offset", "none") if column.offset is False else ("no offset", "one")
             problem = f"dates with {offsets[0]}, where the training data had {offsets[1]}; {IN_UTC}"
             warnings[f"column {column.name!r}: {problem}"] += n_other
-    time, valid = dates.as_microseconds(cell.dictionary if encoded else cell, column.format)
-    wrong = ~valid
-    if wrong.any():
-        wrong = columns.of_rows(wrong, cell, False) if encoded else wrong & ~missing
-    if wrong.any():
+    time, valid = dates.as_microseconds(different, column.format)
+    if not valid.all() and (wrong := np.append(~valid, False)[slots]).any():
         form = column.format or "ISO 8601, as 2024-05-31 or 2024-05-31T12:30:00"
         fail(column.name, int(wrong.argmax()), f"expected a date, written as {form}")
     day = time // DAY
@@ -212,31 +219,25 @@ def _date(
         "weekday": (day + THURSDAY) % 7,
         "hour": time // HOUR % 24,
     }
-    amount, part_features, start = np.where(valid, years(time), column.fill), [], start + 1
+    features, start = [], start + 1
     for part in column.parts:
-        part_features.append(np.where(valid, start + parts[part], NO_FEATURE))
+        features.append(np.where(valid, start + parts[part], NO_FEATURE))
         start += len(DATE_PARTS[part])
-    if encoded:
-        return columns.of_rows(amount, cell, column.fill), [
-            columns.of_rows(part, cell, NO_FEATURE) for part in part_features
-        ]
-    return amount, part_features
+    return np.where(valid, years(time), column.fill), features
 
 
-def _words(table: Table, column: Column, start: int, cell: Any) -> Any:
+def _words(column: Column, start: int, different: Any, slots: NDArray[Any]) -> Any:
     """Return the entries of a column whose words are hashed, as SciPy wants them: (values, (rows, features))."""
-    text = (
-        columns.as_codes(cell, table.cells.version)
-        if column.numeric or not columns.is_text(cell)
-        else columns.as_text(cell)
-    )
-    words = [_WORD.findall(value.lower()) if value else [] for value in text.to_pylist()]
-    rows = np.repeat(np.arange(len(words)), [len(row_words) for row_words in words])
-    feature, positive = _hashed(column, columns.as_strings_column([word for row_words in words for word in row_words]))
-    return np.where(positive, 1.0, -1.0), (rows, start + feature)
+    words = [_WORD.findall(value.lower()) for value in different.to_pylist()]
+    feature, positive = _hashed(column, columns.as_strings_column([word for some in words for word in some]))
+    lengths = np.array([*map(len, words), 0])  # the last is that of missing values
+    first, of_row = np.cumsum(lengths) - lengths, lengths[slots]
+    rows = np.repeat(np.arange(len(slots)), of_row)
+    places = np.arange(len(rows)) - np.repeat(np.cumsum(of_row) - of_row - first[slots], of_row)
+    return np.where(positive, 1.0, -1.0)[places], (rows, start + feature[places])
 
 
-def _hashed(column: Column, text: Any) -> tuple[Codes, NDArray[np.bool_]]:
+def _hashed(column: Column, text: Any) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
     """Return the feature that a string's absolute hash selects, and the hash's sign, as in scikit-learn."""
     hashes = columns.hash_strings(text).view(np.int32).astype(np.int64)
     return np.abs(hashes) % column.n_values, hashes >= 0

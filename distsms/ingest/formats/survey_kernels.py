@@ -19,9 +19,11 @@ SCALE = 2.0**-64
 """Numbers are multiplied by this before they are added, so that sums do not overflow."""
 RECENT = np.uint64(1024)
 """So many values are counted before they are added to the sample."""
+FEW = 2**17
+"""Up to so many numbers of a batch are added by NumPy."""
 _ZERO, _ONE = np.uint64(0), np.uint64(1)
-_C1, _C2, _FIVE, _N = np.uint32(0xCC9E2D51), np.uint32(0x1B873593), np.uint32(5), np.uint32(0xE6546B64)
-_F1, _F2 = np.uint32(0x85EBCA6B), np.uint32(0xC2B2AE35)
+Hashes = NDArray[np.uint64]
+Counts = NDArray[np.int64]
 
 
 @njit(**UNCOUNTED)
@@ -46,11 +48,13 @@ def add_to_sample(hashes, times, size, h, rows):  # type: ignore[no-untyped-def]
     return last + 1
 
 
-@njit(**UNCOUNTED)
-def add_all(hashes, times, size, new_hashes, rows):  # type: ignore[no-untyped-def]
-    """Add values to a sample, by their hashes (m,) and numbers of `rows` (m,); return the sample's new size."""
-    for k in range(len(new_hashes)):
-        size = add_to_sample(hashes, times, size, new_hashes[k], rows[k])
+def add_all(hashes: Hashes, times: Counts, size: int, more: Hashes, rows: Counts) -> int:
+    """Do what `add_to_sample` does for many values, by their hashes (m,) and numbers of `rows` (m,)."""
+    different, place = np.unique(np.concatenate([hashes[:size], more]), return_inverse=True)
+    totals = np.zeros(len(different), np.int64)
+    np.add.at(totals, place, np.concatenate([times[:size], rows]))
+    size = min(len(different), len(hashes))
+    hashes[:size], times[:size] = different[:size], totals[:size]
     return size
 
 
@@ -106,53 +110,63 @@ def add_numbers(values, bits, where, recent, seen, counts, sums, extremes, whole
         whole[c], sizes[c] = all_whole, size
 
 
-@njit(**UNCOUNTED)
-def _murmur3(text, start, stop, seed):  # type: ignore[no-untyped-def]
-    """MurmurHash3 (32 bits, for x86) of the bytes text[start:stop]; Appleby 2011."""
-    h = np.uint32(seed)
-    n = stop - start
-    for k in range(start, start + n - n % 4, 4):
-        word = (
-            np.uint32(text[k])
-            | np.uint32(np.uint32(text[k + 1]) << np.uint32(8))
-            | np.uint32(np.uint32(text[k + 2]) << np.uint32(16))
-            | np.uint32(np.uint32(text[k + 3]) << np.uint32(24))
-        )
-        word = np.uint32(word * _C1)
-        word = np.uint32((word << np.uint32(15)) | (word >> np.uint32(17)))
-        h = np.uint32(h ^ np.uint32(word * _C2))
-        h = np.uint32((h << np.uint32(13)) | (h >> np.uint32(19)))
-        h = np.uint32(np.uint32(h * _FIVE) + _N)
-    word = np.uint32(0)
-    for k in range(n % 4):
-        word = np.uint32(word | np.uint32(np.uint32(text[start + n - n % 4 + k]) << np.uint32(8 * k)))
-    if n % 4:
-        word = np.uint32(word * _C1)
-        word = np.uint32((word << np.uint32(15)) | (word >> np.uint32(17)))
-        h = np.uint32(h ^ np.uint32(word * _C2))
-    h = np.uint32(h ^ np.uint32(n))
-    h = np.uint32(np.uint32(h ^ (h >> np.uint32(16))) * _F1)
-    h = np.uint32(np.uint32(h ^ (h >> np.uint32(13))) * _F2)
-    return np.uint32(h ^ (h >> np.uint32(16)))
-
-
-@njit(**UNCOUNTED)
-def _hash_strings(text, offsets, seed, hashes):  # type: ignore[no-untyped-def]
-    for k in range(len(hashes)):
-        hashes[k] = _murmur3(text, offsets[k], offsets[k + 1], seed)
+def add_few_numbers(
+    values: NDArray[np.float64],
+    where: NDArray[np.intp],
+    counts: Counts,
+    sums: NDArray[np.float64],
+    extremes: NDArray[np.float64],
+    whole: NDArray[np.bool_],
+    hashes: Hashes,
+    times: Counts,
+    sizes: Counts,
+) -> None:
+    """Do what `add_numbers` does, with the same result to the bit, by NumPy: it sorts values, but is not compiled."""
+    for c, column in zip(where, values, strict=True):
+        x = column[~np.isnan(column)] + 0.0
+        counts[c] += len(x), len(column) - len(x)
+        extremes[c] = x.min(initial=extremes[c, 0]), x.max(initial=extremes[c, 1])
+        whole[c] &= bool((x == np.floor(x)).all())
+        terms = x * SCALE
+        with np.errstate(over="ignore", invalid="ignore"):
+            totals = np.cumsum(np.append(sums[c, 0], terms))  # one after the other
+            part = totals[1:] - totals[:-1]
+            errors = (totals[:-1] - (totals[1:] - part)) + (terms - part)
+            sums[c, 1:] = [np.cumsum(np.append(sums[c, k], more))[-1] for k, more in ((1, errors), (2, terms * terms))]
+        sums[c, 0] = totals[-1]
+        bits = np.where(x != 0, x.view(np.uint64), _ZERO)
+        h = _mix.py_func(bits * GOLDEN + _ONE)
+        sizes[c] = add_all(hashes[c], times[c], sizes[c], h, np.ones(len(h), np.int64))
 
 
 def hash_strings(text: NDArray[np.uint8], offsets: NDArray[Any], seed: int = 0) -> NDArray[np.uint32]:
-    """Return MurmurHash3 of each string, (m,): of the bytes text[offsets[k] : offsets[k + 1]], offsets (m + 1,)."""
-    hashes = np.empty(len(offsets) - 1, np.uint32)
-    with np.errstate(over="ignore"):  # for NUMBA_DISABLE_JIT
-        _hash_strings(text, np.ascontiguousarray(offsets, np.int64), np.uint32(seed), hashes)
-    return hashes
+    """Return MurmurHash3 (32 bits, for x86; Appleby 2011) of strings, (m,), text[offsets[k] : offsets[k + 1]]."""
+    begins, lengths = np.asarray(offsets[:-1], np.int64), np.diff(offsets)
+    text, hashes = np.append(text, np.zeros(4, np.uint8)), np.full(len(lengths), seed, np.uint32)
+    # 1) Four bytes after the other of all strings that have so many.
+    for at in range(0, int(lengths.max(initial=0)) - 3, 4):
+        strings = np.flatnonzero(lengths >= at + 4)
+        mixed = hashes[strings] ^ _scrambled(_word(text, begins[strings] + at, 4))
+        hashes[strings] = _rotated(mixed, 13) * np.uint32(5) + np.uint32(0xE6546B64)
+    # 2) Up to three bytes at the end.
+    rest = lengths % 4
+    hashes ^= _scrambled(_word(text, begins + lengths - rest, rest)) ^ lengths.astype(np.uint32)
+    for shift, factor in ((16, 0x85EBCA6B), (13, 0xC2B2AE35)):
+        hashes = (hashes ^ (hashes >> np.uint32(shift))) * np.uint32(factor)
+    return hashes ^ (hashes >> np.uint32(16))
 
 
-@njit(**UNCOUNTED)
-def merge_samples(hashes, times, sizes, more_hashes, more_times, more_sizes):  # type: ignore[no-untyped-def]
-    """Add the samples of other rows, of the same columns, to samples: hashes, times (c, k), sizes (c,)."""
-    for c in range(len(sizes)):
-        m = more_sizes[c]
-        sizes[c] = add_all(hashes[c], times[c], sizes[c], more_hashes[c, :m], more_times[c, :m])
+def _word(text: NDArray[np.uint8], at: NDArray[np.int64], size: Any) -> NDArray[np.uint32]:
+    """Return the first `size` bytes at each place as a number, the lowest byte first."""
+    word = np.zeros(len(at), np.uint32)
+    for k in range(4):
+        word |= np.where(k < size, text[at + k], 0).astype(np.uint32) << np.uint32(8 * k)
+    return word
+
+
+def _scrambled(word: NDArray[np.uint32]) -> NDArray[np.uint32]:
+    return _rotated(word * np.uint32(0xCC9E2D51), 15) * np.uint32(0x1B873593)
+
+
+def _rotated(word: NDArray[np.uint32], by: int) -> NDArray[np.uint32]:
+    return (word << np.uint32(by)) | (word >> np.uint32(32 - by))

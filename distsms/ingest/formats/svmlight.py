@@ -30,7 +30,7 @@ from distsms.base.errors import InputError
 from distsms.base.text_files import BYTE_ORDER_MARK, ByteRange, TextPosition, line_number, read_blocks
 from distsms.base.wording import Message, marked, option
 from distsms.ingest.formats.base import Reader
-from distsms.ingest.formats.svmlight_kernels import BASE, LARGE, MAX_INDEX, ORDER, Scan, count_lines, scan
+from distsms.ingest.formats.svmlight_kernels import BASE, LARGE, MAX_INDEX, ORDER, WIDE, Scan, count_lines, scan
 from distsms.shards import row_metadata
 from distsms.shards.row_metadata import RowMetadata
 from distsms.shards.rows import RowBlock, index_dtype
@@ -105,10 +105,14 @@ def parse(
     buffer = np.frombuffer(text, np.uint8)
     max_rows, max_entries = count_lines(buffer)
     labels, indptr, queries = np.empty(max_rows), np.zeros(max_rows + 1, np.int64), np.empty(max_rows, np.int64)
-    indices, data = np.empty(max_entries, np.int64), np.empty(max_entries)
+    data = np.empty(max_entries)
     hard = np.empty((max_rows + max_entries, 2), np.int64)  # memory pages that are never written cost nothing
     base = 0 if zero_based else 1
-    scanned = Scan._make(scan(buffer, first, base, labels, indptr, indices, data, hard, queries))
+    for kind in (np.int32, np.int64):
+        indices, largest = np.empty(max_entries, kind), np.iinfo(kind).max - 1  # p itself is an int32, too
+        scanned = Scan._make(scan(buffer, first, base, largest, labels, indptr, indices, data, hard, queries))
+        if scanned.fault != WIDE:
+            break
     # All numbers left to Python lie before the fault of the kernel, so a fault in one of them comes first in the text.
     for position, slot in hard[: scanned.hard].tolist():
         value = _number(text, position, slot < 0, origin)

@@ -14,8 +14,8 @@ from distsms.base.jit import UNCOUNTED, njit
 
 MAX_INDEX = 2**62
 """The largest index that is accepted; the sum of two indices then never overflows."""
-BAD_ENTRY, BASE, ORDER, LARGE = 1, 2, 3, 4
-"""The codes of the faults that `scan` finds."""
+BAD_ENTRY, BASE, ORDER, LARGE, WIDE = 1, 2, 3, 4, 5
+"""The codes of the faults that `scan` finds. WIDE is an index that needs 64 bits."""
 
 _TAB, _NEWLINE, _RETURN, _SPACE, _HASH = 9, 10, 13, 32, 35
 _PLUS, _MINUS, _POINT, _ZERO, _COLON = 43, 45, 46, 48, 58
@@ -39,14 +39,9 @@ class Scan(NamedTuple):
     queries: int  # the number of query ids
 
 
-@njit(**UNCOUNTED)
 def count_lines(text: NDArray[np.uint8]) -> tuple[int, int]:
     """Return upper bounds of the numbers of rows and of entries: the numbers of newlines and of colons."""
-    newlines = 0
-    colons = 0
-    for byte in text:
-        newlines += byte == _NEWLINE
-        colons += byte == _COLON
+    newlines, colons = (np.count_nonzero(text == mark) for mark in (_NEWLINE, _COLON))
     return newlines, colons
 
 
@@ -57,7 +52,7 @@ def byte_at(text: NDArray[np.uint8], i: int) -> Any:
 
 
 @njit(**UNCOUNTED)
-def _ends_field(byte: int, mark: int = _SPACE) -> bool:
+def _ends_field(byte: int, mark: int) -> bool:
     return byte in (mark, _SPACE, _NEWLINE, _TAB, _RETURN, _HASH)
 
 
@@ -100,7 +95,7 @@ def digit_at(text: NDArray[np.uint8], i: int) -> Any:
 
 
 @njit(error_model="numpy", **UNCOUNTED)
-def decimal(text: NDArray[np.uint8], start: int, mark: int = _SPACE) -> tuple[bool, float, int]:
+def decimal(text: NDArray[np.uint8], start: int, mark: int) -> tuple[bool, float, int]:
     """Read the number at `start` (`mark` ends fields, too): return whether `float` would agree, the value, and its
     end."""
     i = start
@@ -169,6 +164,45 @@ def decimal(text: NDArray[np.uint8], start: int, mark: int = _SPACE) -> tuple[bo
     return easy, -value if negative else value, i
 
 
+@njit(error_model="numpy", **UNCOUNTED)
+def short_decimal(text: NDArray[np.uint8], start: int, mark: int) -> tuple[bool, float, int]:
+    """Read a field of at most 15 digits, faster than `decimal`; return whether it is one, the value, and its end."""
+    negative = byte_at(text, start) == _MINUS
+    i = start + negative
+    mantissa = decimals = 0
+    n_digits, digit = -i, digit_at(text, i)
+    while 0 <= digit <= 9:
+        mantissa = mantissa * 10 + digit
+        i += 1
+        digit = digit_at(text, i)
+    n_digits += i
+    if byte_at(text, i) == _POINT:
+        i += 1
+        decimals -= i
+        digit = digit_at(text, i)
+        while 0 <= digit <= 9:
+            mantissa = mantissa * 10 + digit
+            i += 1
+            digit = digit_at(text, i)
+        decimals += i
+        n_digits += decimals
+    byte = byte_at(text, i)
+    short = (1 <= n_digits <= 15) & ((byte == mark) | (byte == _NEWLINE) | (byte == _RETURN))
+    value = float(mantissa) / POWERS[np.uint64(min(decimals, 15))]  # both are exact
+    return short, -value if negative else value, i
+
+
+@njit(**UNCOUNTED)
+def _is_index(text: NDArray[np.uint8], start: int, end: int) -> bool:
+    """Whether these digits make an index of at most MAX_INDEX."""
+    index = 0
+    for k in range(start, end):
+        if index > MAX_INDEX // 10:
+            return False
+        index = index * 10 + digit_at(text, k)
+    return index <= MAX_INDEX
+
+
 @njit(**UNCOUNTED)
 def _after_query(text: NDArray[np.uint8], start: int) -> tuple[int, int]:
     """Read `qid:` and digits: return the field's end (`start` if there is none) and the id (at most MAX_INDEX + 1)."""
@@ -181,7 +215,7 @@ def _after_query(text: NDArray[np.uint8], start: int) -> tuple[int, int]:
         number = number * 10 + digit if number <= MAX_INDEX // 10 else MAX_INDEX + 1
         i += 1
         digit = digit_at(text, i)
-    return (i if i > start + 4 and _ends_field(text[i]) else start), number
+    return (i if i > start + 4 and _ends_field(text[i], _SPACE) else start), number
 
 
 @njit(**UNCOUNTED)
@@ -189,9 +223,10 @@ def scan(
     text: NDArray[np.uint8],
     first: int,
     base: int,
+    largest: int,
     labels: NDArray[np.float64],
     indptr: NDArray[np.int64],
-    indices: NDArray[np.int64],
+    indices: NDArray[Any],
     data: NDArray[np.float64],
     hard: NDArray[np.int64],
     queries: NDArray[np.int64],
@@ -199,7 +234,7 @@ def scan(
     """Fill the arrays from `text[first:]`, up to its end or its first fault; return what `Scan` says.
 
     text : (bytes,) uint8, lines, the last of which ends in a newline.  base : the index of the first column, 0 or 1.
-    labels, indptr, indices, data : receive the rows in CSR form.
+    labels, indptr, indices, data : receive the rows in CSR form, with columns up to `largest`.
     hard : (rows + entries, 2) int64, receives (position, slot) of each number that is left to Python; the slot is a
     place in `data`, or -1 - row for a label.
     queries : (rows,) int64, receives the query id of each row, or -1.
@@ -215,7 +250,7 @@ def scan(
             i += 1
         if not _ends_row(text, i):
             # 1) The label.
-            easy, value, end = decimal(text, i)
+            easy, value, end = decimal(text, i, _SPACE)
             labels[n] = value
             if not easy:
                 hard[n_hard, 0] = i
@@ -228,11 +263,13 @@ def scan(
             while True:
                 while byte_at(text, i) == _SPACE or byte_at(text, i) == _TAB:
                     i += 1
-                if _ends_row(text, i):
+                at = i
+                digit = digit_at(text, i)
+                other = digit < 0 or digit > 9
+                if other and _ends_row(text, i):
                     break
                 # 2) A query id, which may only come before the first entry.
-                at = i
-                if not has_query and previous < base:
+                if other and not has_query and previous < base:
                     i, number = _after_query(text, at)
                     if i > at:
                         has_query = True
@@ -241,23 +278,24 @@ def scan(
                         continue
                 # 3) The index of an entry, above the one before it.
                 index = 0
-                digit = digit_at(text, i)
                 while 0 <= digit <= 9:
-                    if index > MAX_INDEX // 10:
-                        return LARGE, at, n, nnz, n_hard, 0, n_queries
                     index = index * 10 + digit
                     i += 1
                     digit = digit_at(text, i)
-                if index > MAX_INDEX:
+                if i - at > 18 and not _is_index(text, at, i):
                     return LARGE, at, n, nnz, n_hard, 0, n_queries
                 if i == at or byte_at(text, i) != _COLON:
                     return BAD_ENTRY, at, n, nnz, n_hard, 0, n_queries
                 if index <= previous:
                     return BASE if index < base else ORDER, at, n, nnz, n_hard, 0, n_queries
                 # 4) Its value; zeros are not stored.
+                if index - base > largest:
+                    return WIDE, at, n, nnz, n_hard, 0, n_queries
                 previous = index
                 i += 1
-                easy, value, end = decimal(text, i)
+                easy, value, end = short_decimal(text, i, _SPACE)
+                if not easy:
+                    easy, value, end = decimal(text, i, _SPACE)
                 indices[nnz] = index - base
                 data[nnz] = value
                 if easy:

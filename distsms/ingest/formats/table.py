@@ -11,6 +11,7 @@ from collections import ChainMap, Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import Any, NoReturn
 from urllib.parse import unquote
 
@@ -35,9 +36,10 @@ from distsms.shards.row_metadata import MetadataColumns, RowMetadata
 from distsms.shards.rows import RowBlock, of_rank
 from distsms.shards.table_schema import MAX_BITS, NUMBER, USUAL, Cells, Column, Table, check_columns, format_names
 
-KEPT_BYTES, KEPT_SHARE = 2**30, 8
-"""So much of the text that the survey has parsed is kept for the reading of the rows: at most these bytes in each rank,
-and one part in KEPT_SHARE of the memory that is available, for all ranks of a node together.
+KEPT_BYTES, KEPT_SHARE, KEPT_WITH_ROWS = 2**30, 8, 2
+"""What the survey has parsed is kept for the reading of the rows: at most these bytes in the memory of each rank, and
+one part in KEPT_SHARE of what is available, for all ranks of a node together; the rest in a file. If the rows will stay
+in memory, it may be one part in KEPT_WITH_ROWS, since what is kept gives way to them.
 """
 MOST_REFUSED = 5
 """A message describes at most this many columns that are refused."""
@@ -55,11 +57,12 @@ class TableReader(Reader):
             names = [options.label, options.id, *options.metadata_columns]
             if options.table is not None:
                 names = [column.name for column in options.table.columns]
-            self.files: Any = open_files(paths, options.split_names(()).cells, [name for name in names if name])
+            known_names = [name for name in names if name]
+            self.files: Any = open_files(paths, options.split_names(()).cells, known_names, options.workspace.folder)
             table = self._check_names(options.table)
         self.compressed = self.files.compressed
         self.table = table or self._survey(comm)
-        self.n_columns, self.has_ids = self.table.p, self.table.id is not None
+        self.n_columns, self.has_ids, self.kept_bytes = self.table.p, self.table.id is not None, self.files.kept_bytes
 
     def plan(self, n_shares: int) -> list[list[Any]]:
         return self.files.plan(n_shares)
@@ -141,11 +144,12 @@ class TableReader(Reader):
         with comm.fail_together():
             self._check_options(names)
         as_text = [name for name in options.columns.as_text if name in names]
-        survey, label_survey = self._surveyed([*names], as_text, options.columns.dates, [options.label], comm)
-        if uncounted := survey.uncounted():
+        label = options.label
+        survey, label_survey = self._surveyed([*names], as_text, options.columns.dates, [label], comm)
+        if uncounted := survey.uncounted():  # only these columns are read again
             survey.recount(self._surveyed(uncounted, uncounted, {}, [], comm)[0])
         with comm.fail_together():
-            self.label_map = self._meaning(label_survey.texts[options.label])
+            self.label_map = self._meaning(label_survey.texts[label])
             decisions = self._decided(names, survey)
             self.reports = [replace(report, notes=list(map(Message, report.notes))) for _, report in decisions]
             encoded = tuple(column for column, _ in decisions if column is not None)
@@ -188,16 +192,26 @@ class TableReader(Reader):
             shares = [part for part in self.plan(n_shares) if part]
             share = [part for k in of_rank(len(shares), comm) for part in shares[k]]
             keep_bytes = min(KEPT_BYTES, available() / (KEPT_SHARE * neighbours))
+            if self.options.workspace.rows_stay:
+                keep_bytes = available() / (KEPT_WITH_ROWS * neighbours)
+            if (allowed := self.options.workspace.memory) is not None:
+                keep_bytes = min(keep_bytes, allowed / KEPT_SHARE)
             meter.begin("looking at the columns", share)
             weight = self.options.weight
             metadata = [weight] if weight else []
-            for batch in self.files.batches(share, [*names, *label], metadata, local.may_be_numbers, keep_bytes):
+            others = (
+                [] if self.compressed or not label else [self.options.id, *self.options.metadata_columns]
+            )  # to keep
+            all_names = [*names, *label, *filter(None, others)]
+            for batch in self.files.batches(share, all_names, metadata, local.may_be_numbers, keep_bytes):
                 fail = partial(self._refuse, batch)
                 columns_of_weights = MetadataColumns(None, None, weight)
                 weights = row_metadata.read(columns_of_weights, batch.metadata.__getitem__, fail).weights
                 local.add(batch, weights)
                 local_labels.add(batch)
                 meter.add(batch.size)
+            local.finish()
+            local_labels.finish()
         (survey, label_survey), *of_other_ranks = comm.allgather((local, local_labels))
         for other, other_labels in of_other_ranks:
             survey.merge(other)
@@ -320,13 +334,15 @@ class TableReader(Reader):
         raise InputError(f"{self.files.where(batch.position, row)}: column {name!r}: {problem}")
 
 
-def open_files(paths: Sequence[str], cells: Cells = USUAL, known_names: Sequence[str] = ()) -> Any:
+def open_files(
+    paths: Sequence[str], cells: Cells = USUAL, known_names: Sequence[str] = (), folder: Path | None = None
+) -> Any:
     """Return the files, by the format of the first one's name, with what their folders say."""
     values = {path: values_of(path) for path in paths}
     if paths[0].lower().endswith((".parquet", ".pq")):
         files: Any = arrow.ParquetFiles(paths, cells)
     else:
-        files = csv_files.CsvFiles(paths, cells, set(known_names).difference(*values.values()))
+        files = csv_files.CsvFiles(paths, cells, set(known_names).difference(*values.values()), folder)
     return PartitionedFiles(files, values) if any(values.values()) else files
 
 

@@ -12,6 +12,7 @@ from enum import Enum
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol
 
 from distsms.base.errors import InputError
+from distsms.base.wording import format_value
 
 if TYPE_CHECKING:  # --help names the solvers, and must not load NumPy
     from distsms.base.typing import Floats
@@ -184,6 +185,6 @@ class Solver(Protocol):
 def solver_class(name: str) -> Any:
     """Return the class of the solver called `name`, a `Solver`. Raises InputError if there is none."""
     if name not in SOLVERS:
-        raise InputError(f"no solver is called {name!r}; there are {', '.join(SOLVERS)}")
+        raise InputError(f"no solver is called {format_value(name)}; there are {', '.join(SOLVERS)}")
     module, attribute = SOLVERS[name].split(":")
     return getattr(importlib.import_module(module), attribute)

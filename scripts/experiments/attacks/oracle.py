@@ -111,13 +111,14 @@ class Exact:
         positive, negative = scores[self._positive], scores[self._negative]
         if self._table is None:
             short = divisor - (positive[:, None] - negative[None, :])
-            counts = np.sum(short > 0, axis=0)
+            counts = np.sum(short > 0, axis=0).astype(object)
             totals = np.sum(np.maximum(short, 0), axis=0)
             K = self._head * self.n_neg
-            count = total = Fraction(0)
-            for place, j in enumerate(np.argsort(-negative, kind="stable")):
-                share = min(max(K - place, Fraction(0)), Fraction(1))
-                count, total = count + share * int(counts[j]), total + share * int(totals[j])
+            if (whole := K.numerator // K.denominator) < self.n_neg:  # the last of the K highest counts in part
+                order = np.argsort(-negative, kind="stable")[: whole + 1]
+                counts, totals = counts[order], totals[order]
+                counts[-1], totals[-1] = (K - whole) * int(counts[-1]), (K - whole) * int(totals[-1])
+            count, total = Fraction(counts.sum()), Fraction(totals.sum())
             m = self.n_pos * K
             return Line(count / m, (total - count * divisor) / m * slope_of)
         b, c, delta, shared = self._table

@@ -17,10 +17,9 @@ from distsms.base.errors import InputError
 from distsms.base.hashing import GOLDEN, _mix
 from distsms.ingest.formats import columns, csv_files, table
 from distsms.ingest.formats.column_survey import NumberSurvey
-from distsms.ingest.formats.csv_kernels import count_lines, find_padded
 from distsms.parallel.communicator import Communicator
 from tests.support.conversion import convert
-from tests.support.files import on_root
+from tests.support.files import ALONE, on_root
 
 COLUMNS = {
     "numbers": ["1", "2.5", "-3e2", " 4", '"5"', "+6", ".7"],
@@ -95,7 +94,7 @@ def test_texts_that_share_a_place_in_the_table_are_left_to_pyarrow():
     assert len(shared) == 100
     for words, plain in ((texts[:100], True), (shared[:60], True), (shared, False)):
         lines = "".join(f"{word},1\n" for word in words).encode()
-        found = csv_files.read_plain_lines(lines, len(words), ord(","), ["x", "y"], ["x", "y"], ["y"])
+        found = csv_files.read_plain_lines(lines, ord(","), ["x", "y"], ["x", "y"], ["y"])
         assert (found is not None) == plain
         assert found is None or found.texts["x"].to_pylist() == words
 
@@ -161,28 +160,36 @@ def test_plain_lines_are_read_as_pyarrow_reads_them(tmp_path_factory, cells, end
     rows = [f"{number},z,{word}{end}" for number, word in cells]
     rows += [f"{odd},z,a{end}"] * (odd is not None)
     text, position = "".join(rows).encode(), csv_files.BatchPosition(str(path), 0)
-    plain = csv_files.read_plain_lines(text, len(rows), ord(","), files.names, ["word", "x"], ["x"])
-    read = None if odd == "1,5" else files._read(text, len(rows), position, ["word", "x"], ["x"])
-    if odd is not None or read is None:
+    plain = csv_files.read_plain_lines(text, ord(","), files.names, ["word", "x"], ["x"], files.cells.marks)
+    if odd in ("1,5", "1\r"):
         assert plain is None
-    elif plain is not None:  # else a number whose rounding is not proved
-        expected = read["x"].to_numpy(zero_copy_only=False)
-        assert plain.values[0].tobytes() == np.where(np.isnan(expected), np.nan, expected).tobytes()
-        assert plain.gaps.tolist() == [np.isnan(expected).sum()]
+        return
+    strings = files._read(text, position, ["word", "x"])
+    number = columns.clean(strings["x"], files.cells)
+    assert columns.clean(plain.texts["word"], files.cells).equals(columns.clean(strings["word"], files.cells))
+    if plain.words:
+        assert odd in ODD and columns.clean(plain.texts["x"], files.cells).equals(number)
+    else:
+        assert odd in (None, "NA", "nan", "1e-30", '"5"')
+        assert plain.values[0].tobytes() == columns.numbers({"x": number}, ["x"]).values[:, 0].tobytes()
+        assert plain.gaps.tolist() == [number.null_count]
         assert plain.padded == ({"x"} if any(re.fullmatch("0[0-9]+", number) for number, _ in cells) else set())
-        assert columns.clean(plain.texts["word"], files.cells).equals(columns.clean(read["word"], files.cells))
 
 
 def test_lines_without_fields_and_other_ends_of_lines_are_not_plain():
-    for text in (b"1\n\n", b"\n1\n", b"1\r2\n", b"1\r\n\r\n", b"1,2\n", b"1\n2\n3\n", b"\xef\xbb\xbf1\n2\n"):
-        assert csv_files.read_plain_lines(text, 2, ord(","), ["x"], ["x"], ["x"]) is None
-    assert csv_files.read_plain_lines(b"1\n2\n", 2, ord(","), ["x"], ["x"], ["x"]) is not None
+    for text in (b"1\n\n", b"\n1\n", b"1\r2\n", b"1\r\n\r\n", b"1,2\n", b'1\n"2\n', b"\xef\xbb\xbf1\n2\n"):
+        assert csv_files.read_plain_lines(text, ord(","), ["x"], ["x"], ["x"]) is None
+    assert csv_files.read_plain_lines(b"1\n2\n", ord(","), ["x"], ["x"], ["x"]) is not None
 
 
-def test_what_the_survey_has_parsed_is_not_parsed_again(comm, shared_dir, monkeypatch):
-    rows = "".join(f"{k % 9},{k % 2}\n" for k in range(2000))
-    on_root(comm, lambda: (shared_dir / "a.csv").write_text("x,y\n" + rows))
+@pytest.mark.parametrize("kept", [2**30, 2500, 1])
+def test_what_the_survey_has_parsed_is_not_parsed_again(comm, shared_dir, monkeypatch, kept):
+    """It is in memory, or in a file."""
+    rows = "".join(f"{k % 9},{'abc'[k % 3]},{k % 5},r{k},{k % 2}\n" for k in range(2000))
+    on_root(comm, lambda: (shared_dir / "a.csv").write_text("x,z,g,id,y\n" + rows))
     monkeypatch.setattr(text_files.read_blocks, "__defaults__", (150,))
+    whole = outcome(comm, shared_dir, "b", id="id", group="g")
+    monkeypatch.setattr(table, "KEPT_BYTES", kept)
     parse, parsed = csv_files.CsvFiles._parse, []
 
     def counted(self, text, at, *others):
@@ -190,8 +197,43 @@ def test_what_the_survey_has_parsed_is_not_parsed_again(comm, shared_dir, monkey
         return parse(self, text, at, *others)
 
     monkeypatch.setattr(csv_files.CsvFiles, "_parse", counted)
-    convert([shared_dir / "a.csv"], shared_dir / "a", comm, label="y", n_shards=7)
+    assert outcome(comm, shared_dir, "a", id="id", group="g") == whole
     assert len(parsed) == len(set(parsed)) > 0
+
+
+LATE = ["word", "?", "2024-05-01", "+5", "1e400", '"a ""b"""', "NA", "", "007", "1e-300", "12345678901234567890"]
+
+
+@given(
+    st.lists(st.sampled_from(["1", "2.5", "-3", "", "007", '"4"', "NA"]), min_size=20, max_size=60),
+    st.lists(st.tuples(st.integers(0, 60), st.sampled_from(LATE)), max_size=4),
+    st.sampled_from([2**30, 400, 1]),
+)
+def test_kinds_that_are_mended_late_are_those_known_from_the_start(tmp_path_factory, cells, late, kept):
+    """A value that contradicts what a column seemed to hold changes this column, as if it had stood in the first line;
+    and no other column is parsed again."""
+    folder = tmp_path_factory.mktemp("late")
+    cells = [*cells, *(value for _, value in late)] if late else cells
+    rows = [f"{cell},{k % 5},{'abc'[k % 3]},{k % 2}\n" for k, cell in enumerate(cells)]
+    (folder / "a.csv").write_text("x,z,w,y\n" + "".join(rows))
+    found = {}
+    for name, block, n_bytes, numeric in (("late", 60, kept, True), ("whole", 2**24, 0, True), ("text", 60, 0, False)):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(text_files.read_blocks, "__defaults__", (block,))
+            patch.setattr(table, "KEPT_BYTES", n_bytes)
+            parse, parsed = csv_files.CsvFiles._parse, []
+
+            def recorded(self, text, at, names, numbers, parse=parse, parsed=parsed, numeric=numeric):
+                parsed.append((at, tuple(names)))
+                return parse(self, text, at, names, numbers if numeric else ())
+
+            patch.setattr(csv_files.CsvFiles, "_parse", recorded)
+            found[name] = outcome(ALONE, folder, name)
+            if name == "late" and n_bytes:
+                first = {}
+                assert all(names == ("x",) for at, names in parsed if first.setdefault(at, names) != names)
+                assert len(parsed) <= 2 * len(first)
+    assert found["late"] == found["whole"] == found["text"]
 
 
 CELL = st.text(st.sampled_from('0012x. "\t'), max_size=5)
@@ -199,21 +241,31 @@ CELL = st.text(st.sampled_from('0012x. "\t'), max_size=5)
 
 @example([("", "", '00"')], "\n")
 @given(st.lists(st.tuples(CELL, CELL, CELL), min_size=1, max_size=5), st.sampled_from(["\n", "\r\n"]))
-def test_codes_with_leading_zeros_are_found_in_the_text(rows, end):
-    stream = io.StringIO()
+def test_codes_with_leading_zeros_are_found_in_the_text(tmp_path_factory, rows, end):
+    path, stream = tmp_path_factory.mktemp("padded") / "a.csv", io.StringIO()
     csv.writer(stream, lineterminator=end).writerows([[cell.replace("\t", " ") for cell in row] for row in rows])
-    text = np.frombuffer(stream.getvalue().encode(), np.uint8)
-    found = np.zeros(3, bool)
-    find_padded(text, ord(","), found)
+    path.write_text("a,b,c\n" + stream.getvalue(), newline="")
+    files = csv_files.CsvFiles([str(path)])
+    found = set()
+    for batch in files.batches(files.plan(1)[0], "abc", as_numbers=lambda name: True):
+        found |= batch.padded | {name for name in batch.columns.others if columns.is_padded(batch.columns[name])}
     read = zip(*csv.reader(io.StringIO(stream.getvalue(), newline="")), strict=True)
-    assert found.tolist() == [any(re.fullmatch("0[0-9]+", cell.strip()) for cell in column) for column in read]
+    padded = {name for name, cells in zip("abc", read, strict=True) if any(map(PADDED.fullmatch, cells))}
+    assert found == padded
 
 
-@given(st.text("a\r\n", min_size=1).map(lambda text: text + "\n"))
-def test_lines_are_counted(text):
-    lines, empty = count_lines(np.frombuffer(text.encode(), np.uint8))
-    assert lines == text.count("\n")
-    assert empty or all(line.rstrip("\r") for line in text[:-1].split("\n"))
+PADDED = re.compile(r"\s*0[0-9]+\s*")
+
+
+@given(st.lists(st.sampled_from(["", "a", "b"]), min_size=1), st.sampled_from(["\n", "\r\n"]))
+def test_empty_lines_are_rows_of_a_single_column_alone(tmp_path_factory, lines, end):
+    folder = tmp_path_factory.mktemp("lines")
+    for names, texts in (("x", lines), ("x,y", [f"{line},1" if line else "" for line in lines])):
+        (folder / "a.csv").write_text(names + end + "".join(text + end for text in texts), newline="")
+        files = csv_files.CsvFiles([str(folder / "a.csv")])
+        read = [batch.columns["x"].to_pylist() for batch in files.batches(files.plan(1)[0], ["x"])]
+        expected = [line or None for line in lines if line or names == "x"]
+        assert [value for column in read for value in column] == expected
 
 
 def test_the_sample_counts_each_value_whatever_the_order():

@@ -1,0 +1,96 @@
+"""The batches of CSV that the survey has parsed, so that the text is read once: in memory, or in a temporary file."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import tempfile
+from pathlib import Path
+from typing import IO, Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from distsms.base import memory
+from distsms.ingest.formats.arrow import Batch
+from distsms.ingest.formats.columns import PlainColumns, narrow
+
+ROOM = 4
+"""Batches are written to the file only where the disk has room for so many times their bytes, since shards follow."""
+GIVE_BACK = 2**28
+"""The bytes of batches that are taken before their memory is given back to the system."""
+Place = tuple[str, int]
+"""A file, and the offset of a block in its text."""
+
+
+class KeptBatch(NamedTuple):
+    """A batch, and the names of its columns; if it is in the file, at the bytes start..stop - 1, it has no columns."""
+
+    batch: Batch
+    texts: frozenset[str]
+    numbers: list[str]
+    start: int = 0
+    stop: int = 0
+
+
+class KeptBatches:
+    """Batches by the places of their blocks of text."""
+
+    def __init__(self, folder: Path | None) -> None:
+        """Take the folder of the file; without it, only as many batches are kept as fit into memory."""
+        self._folder, self._end, self._taken = folder, 0, 0
+        self.nbytes = 0  # of batches in memory
+        self._file: IO[bytes] | None = None
+        self._batches = dict[Place, KeptBatch]()
+
+    def find(self, place: Place) -> KeptBatch | None:
+        return self._batches.get(place)
+
+    def add(self, place: Place, batch: Batch, most_bytes: float) -> None:
+        """Keep a batch, in memory if all batches there then take at most so many bytes."""
+        columns: Any = batch.columns
+        others = {name: narrow(column) for name, column in columns.others.items()}
+        columns = PlainColumns(columns.names, columns.array, columns.gaps, others)
+        kept = KeptBatch(batch._replace(written={}, metadata={}), frozenset(others), columns.names)
+        if self.nbytes + columns.nbytes <= most_bytes:
+            self._batches[place] = kept._replace(batch=kept.batch._replace(columns=columns))
+            self.nbytes += columns.nbytes
+        elif self._folder is not None and shutil.disk_usage(self._folder).free >= ROOM * (self._end + columns.nbytes):
+            with contextlib.suppress(OSError):  # then the text is read again
+                start, self._end = self._end, self._write(columns)
+                empty = PlainColumns([], columns.array[:0], columns.gaps, {})
+                of_file = kept._replace(batch=kept.batch._replace(columns=empty), start=start, stop=self._end)
+                self._batches[place] = of_file
+
+    def take(self, place: Place) -> Batch | None:
+        """Return what was kept of a block, and keep it no more."""
+        if (kept := self._batches.pop(place, None)) is None:
+            return None
+        columns: Any = kept.batch.columns
+        if kept.start == kept.stop:
+            self.nbytes -= columns.nbytes
+            self._taken += columns.nbytes
+            if self._taken > GIVE_BACK:  # else the memory of batches would still be held beside that of rows
+                memory.give_back()
+                self._taken = 0
+            return kept.batch
+        assert self._file is not None
+        content = os.pread(self._file.fileno(), kept.stop - kept.start, kept.start)
+        shape = len(kept.numbers), kept.batch.n
+        values = np.frombuffer(content, np.float64, shape[0] * shape[1]).reshape(shape)
+        record = pa.ipc.open_stream(pa.py_buffer(content).slice(values.nbytes)).read_next_batch()
+        others = dict(zip(record.schema.names, record.columns, strict=True))
+        return kept.batch._replace(columns=PlainColumns(kept.numbers, values, columns.gaps, others))
+
+    def _write(self, columns: PlainColumns) -> int:
+        """Write numbers, and texts in Arrow's format for streams, behind what is there; return where they end."""
+        if self._file is None:
+            self._file = tempfile.TemporaryFile(dir=self._folder)  # noqa: SIM115 - as long as this object
+        self._file.seek(self._end)
+        self._file.write(np.ascontiguousarray(columns.array).data)
+        record = pa.record_batch(columns.others)
+        with pa.ipc.new_stream(self._file, record.schema) as stream:
+            stream.write_batch(record)
+        self._file.flush()
+        return self._file.tell()

@@ -1,0 +1,203 @@
+"""What can be checked of a model on its training rows: J, and by a certificate the lower bound and so the gap.
+
+Nothing of the training is believed but the coefficients in the two files: J is computed from the model and the rows,
+the bound from the certificate and the rows. Both passes over the rows work on any number of ranks, part by part.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from distsms.base.errors import EXIT_ERROR, EXIT_OK, InputError
+from distsms.base.measures import RANKING, Measure
+from distsms.base.typing import Floats
+from distsms.base.wording import Message, option
+from distsms.ingest.file_names import is_data_set
+from distsms.losses.dual_bound import Further, dual_bound
+from distsms.losses.registry import choose_ordering, make_loss
+from distsms.matrix.base import ColumnStatistics
+from distsms.metrics.headline import headline_measures
+from distsms.models import certificate
+from distsms.models.certificate import Certificate
+from distsms.models.model import Model
+from distsms.models.scoring import ScoredRows
+from distsms.optim.penalty import ElasticNet, penalty
+from distsms.parallel.communicator import Communicator
+from distsms.shards import dataset
+from distsms.workflow.evaluate import load_models, name_of, score_data
+from distsms.workflow.requests import VerifyRequest
+
+SAME, SAME_ROWS = 1e-8, 1e-11
+"""J counts as that of the model if it differs by at most this share of 1 + J, and rows as those of the certificate if
+their sketch differs by this share of what its terms add up to.
+"""
+
+
+@dataclass(frozen=True)
+class Verified:
+    """What was found. All ranks have the same."""
+
+    model: str
+    data: str
+    certificate: str | None
+    J: float  # of the model on these rows: computed anew, as are all numbers but those that the model says
+    J_of_model: float | None
+    measures: dict[str, float]
+    lower_bound: float | None = None  # on min J, from the certificate
+    problems: list[str] = field(default_factory=list)  # what is not as it should be
+    notes: list[str] = field(default_factory=list)  # what was checked, and what could not be
+
+    @property
+    def gap(self) -> float | None:
+        """By how much the J of another w may be smaller at most; None without a certificate."""
+        return None if self.lower_bound is None else max(0.0, self.J - self.lower_bound)
+
+    @property
+    def exit_code(self) -> int:
+        return EXIT_ERROR if self.problems else EXIT_OK
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return what `distsms verify --json` prints."""
+        return {**vars(self), "gap": self.gap}
+
+
+@dataclass
+class _Products:
+    """X'c of this rank's rows with coefficients c (n_local,), and the statistics of their columns."""
+
+    c: Floats
+    r: Floats  # (p,)
+    columns: ColumnStatistics
+    at: int = 0
+
+    def __call__(self, models: Sequence[Model], rows: Any, scores: list[Floats], weights: Floats | None) -> None:
+        self.r += rows.transposed_times(self.c[self.at : self.at + rows.shape[0]])
+        self.at += rows.shape[0]
+        largest, counts, _ = rows.columns()
+        np.maximum(self.columns.largest, largest, out=self.columns.largest)
+        self.columns.counts[:] += counts
+
+
+def verify(request: VerifyRequest, comm: Communicator) -> Verified:
+    """Check a model on its training rows, and its bound if there is a certificate. **Collective.**
+
+    Raises InputError on all ranks if files cannot be read, or the certificate is of another problem, model or rows.
+    """
+    (named,) = load_models([request.model], comm)
+    loaded, name, found, info = named.model, name_of(request.data), None, named.model.info
+    with comm.fail_together():
+        measure = Measure.parse(info.get("measure", "rocarea"))
+        if not isinstance(info.get("lambda"), float):
+            raise InputError(f"{named.name}: does not say for which lambda it was trained, so it has no J")
+        if request.certificate is not None:
+            found = certificate.load(request.certificate, checked=comm.is_root)
+            _require_same_problem(found, loaded)
+    # 1) The scores, and those of the sketch.
+    reading = replace(request.reading, groups=measure.within_groups is not None)
+    numbers = replace(loaded, w=certificate.column_numbers(loaded.p), info={**info, "bias": 0.0})
+    scored = score_data([loaded, numbers], request.data, comm, reading)
+    if found is not None:
+        _require_same_rows(found, scored, name, comm)
+    # 2) J and the measures.
+    scores, labels, weights = scored.counted_scores()
+    n_pos, n_neg = (max(int(count), 1) for count in comm.sum(np.array([np.sum(labels > 0), np.sum(labels < 0)])))
+    ordering, _ = choose_ordering("auto", measure, n_pos, n_neg, comm.size)
+    loss = make_loss(measure, ordering, scored.labels, scored.weights, comm, scored.groups)
+    value = loss.evaluate(scored.scores[0].copy(), 0.0)
+    constant = float(info.get("constant") or (loaded.bias and 1.0))
+    J = value.R + _regularizer(loaded, constant)
+    measures = headline_measures(measure, scores, labels, loaded.threshold, comm, weights, groups=scored.counted_groups)
+    # 3) The lower bound.
+    bound = None if found is None else _bound(found, loaded, scored, loss, constant, request, comm)
+    # 4) What is not as the files say.
+    problems, notes, written = list[str](), list(scored.notes), {"J": info.get("J"), **(info.get("training") or {})}
+    for label in ("J", *RANKING):
+        here, there = {"J": J, **measures}[label], written.get(label)
+        slack = SAME * (1 + abs(here)) + (value.width + (info.get("width") or 0.0)) * (label == "J")
+        if there is None or not (abs(here - there) <= slack or math.isnan(here)):
+            problems.append(
+                f"{label} is {here:.10g} on these rows, and the model says {there}: it was trained on others"
+            )
+    if bound is not None and bound > J + SAME:
+        problems.append("the lower bound is above J, which cannot be: please report this")
+    if isinstance(request.data, str | os.PathLike) and is_data_set(request.data):
+        problems += comm.bcast(dataset.verify(request.data) if comm.is_root else None)
+        notes.append("the checksums of model and shards were compared with their contents")
+    if found is None:
+        notes.append(
+            Message(
+                "the lower bound and the gap stand in the model, and cannot be checked without a certificate: "
+                f"distsms train {option('certificate', text='FILE')} writes one"
+            )
+        )
+    path = None if found is None else found.path
+    return Verified(named.name, name, path, J, written["J"], measures, bound, problems=problems, notes=notes)
+
+
+def _require_same_problem(found: Certificate, loaded: Model) -> None:
+    """Raise InputError unless a certificate is of the model, and of the problem that this was trained for. Local."""
+    usual = {"measure": None, "lambda": None, "l1": 0.0, "constant": 0.0}
+    problem = {name: loaded.info.get(name, value) for name, value in usual.items()} | {"p": loaded.p}
+    for name, value in problem.items():
+        if found.info.get(name) != value:
+            raise InputError(f"{found.path}: is for {name} {found.info.get(name)}, and the model for {value}")
+    if found.info["model"] != certificate.fingerprint(loaded.w, loaded.bias):
+        raise InputError(f"{found.path}: is the certificate of another model: the coefficients differ")
+
+
+def _require_same_rows(found: Certificate, scored: ScoredRows, name: str, comm: Communicator) -> None:
+    """Raise InputError on all ranks unless rows are those of a certificate, in its order. **Collective.**"""
+    info, labels = found.info, scored.labels
+    n, size = comm.sum(np.array([len(labels), np.sum(np.abs(scored.scores[1])) + len(labels)])).tolist()
+    if n != info["n"] or bool(info.get("weights")) != (scored.weights is not None):
+        weights = ["no weights", "weights"]
+        raise InputError(
+            f"{name}: has {n:.0f} rows with {weights[scored.weights is not None]}, and those of {found.path} are "
+            f"{info['n']} with {weights[bool(info.get('weights'))]}: give the rows of the training, as they were",
+            everywhere=True,
+        )
+    rows = certificate.sketch(scored.scores[1], labels, scored.weights, scored.first_row, comm)
+    if not abs(rows - info["rows"]) <= SAME_ROWS * size:
+        raise InputError(f"{name}: has other rows than those of {found.path}, or the same in another order", True)
+
+
+def _regularizer(loaded: Model, constant: float) -> float:
+    """Return Omega of the coefficients for normalized rows, with that of the constant feature. Local."""
+    w = loaded.normalization.unfold(loaded.w)
+    w = np.append(w, loaded.bias / constant) if constant else w
+    omega = penalty(loaded.info["lambda"], loaded.info.get("l1", 0.0))
+    return omega.value(float(w @ w)) + (omega.l1 * float(np.sum(np.abs(w))) if isinstance(omega, ElasticNet) else 0.0)
+
+
+def _bound(
+    found: Certificate,
+    loaded: Model,
+    scored: ScoredRows,
+    loss: Any,
+    constant: float,
+    request: VerifyRequest,
+    comm: Communicator,
+) -> float:
+    """Return the lower bound that a certificate proves: a second pass over the rows. **Collective.**"""
+    first, last, p = scored.first_row, scored.first_row + len(scored.labels), loaded.p
+    with comm.fail_together():
+        c, alpha = found.read("c", first, last), found.read("alpha", first, last)
+    assert c is not None
+    proved = dual_bound(loss, c, Further(alpha, found.labelings))
+    products = _Products(proved.c, np.zeros(p), ColumnStatistics(np.zeros(p), np.zeros(p), np.zeros(0)))
+    score_data([loaded], request.data, comm, replace(request.reading, groups=False), products)
+    r, largest, counts = products.r, products.columns.largest, products.columns.counts
+    if loaded.scale is not None:
+        r, largest = r * loaded.scale, largest * loaded.scale
+    if constant:
+        r, counts = np.append(r, constant * np.sum(proved.c)), np.append(counts, len(c))
+        largest = np.append(largest, constant)
+    columns = ColumnStatistics(comm.maximum(largest), comm.sum(counts), np.zeros(0))
+    omega = penalty(loaded.info["lambda"], loaded.info.get("l1", 0.0))
+    return certificate.lower_bound(proved, comm.sum(r), columns, omega)

@@ -1,0 +1,43 @@
+"""Statistics of columns: NumPy's are those of the compiled loops to the bit, and hashes are those of other programs."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from distsms.ingest.formats import survey_kernels
+from distsms.ingest.formats.column_survey import NumberSurvey
+
+pytestmark = pytest.mark.serial
+numbers = st.one_of(
+    st.sampled_from([0.0, -0.0, np.nan, 1.0, 0.1]), st.floats(-1e150, 1e150), st.integers(-3, 3).map(float)
+)
+
+
+@given(st.lists(st.lists(numbers, min_size=3, max_size=3), max_size=60), st.integers(0, 60), st.integers(8, 12))
+def test_numpy_finds_the_same_to_the_bit(rows, cut, size):
+    """In two batches, with samples that overflow."""
+    values, surveys = np.array(rows).reshape(-1, 3), []
+    for few in (-1, 2**20):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(survey_kernels, "FEW", few)
+            survey = NumberSurvey(4)
+            for name in ("hashes", "times"):
+                setattr(survey.sample, name, getattr(survey.sample, name)[:, :size].copy())
+            for batch in (values[:cut], values[cut:]):
+                survey.add(batch, np.array([2, 0, 3]))
+            sample = [survey.sample.hashes[c, :used].tolist() for c, used in enumerate(survey.sample.sizes)]
+            times = [survey.sample.times[c, :used].tolist() for c, used in enumerate(survey.sample.sizes)]
+            arrays = survey.counts, survey.sums, survey.extremes, survey.whole, survey.sample.sizes
+            surveys.append((sample, times, *(array.tobytes() for array in arrays)))
+    assert surveys[0] == surveys[1]
+
+
+@given(st.lists(st.binary(max_size=13), max_size=12), st.integers(0, 2**31))
+def test_hashes_of_strings_are_those_of_scikit_learn(strings, seed):
+    utils = pytest.importorskip("sklearn.utils")
+    offsets = np.cumsum([0, *map(len, strings)])
+    found = survey_kernels.hash_strings(np.frombuffer(b"".join(strings) or b"\0", np.uint8), offsets, seed)
+    assert found.tolist() == [utils.murmurhash3_32(string, seed, positive=True) for string in strings]

@@ -1,0 +1,27 @@
+"""What the first run of a command compiles, in an environment that was just installed."""
+
+from __future__ import annotations
+
+import pytest
+
+from scripts.benchmarks.first_run import kernels_of, measured
+from scripts.precompile import FIRST, make_data
+
+pytestmark = [pytest.mark.serial, pytest.mark.e2e]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    path = tmp_path_factory.mktemp("first")
+    make_data(path)
+    return path
+
+
+@pytest.mark.parametrize("name, most", [("table", 22), ("svmlight", 18), ("fit", 13)])
+def test_a_first_run_compiles_few_kernels_and_each_of_them_once(name, most, folder):
+    """Types that a run does not need would show as a second version, and what it does not call as one more kernel."""
+    first, second = (measured(FIRST[name], folder, name) for _ in range(2))
+    kernels = kernels_of(first["versions"])
+    print(f"{name}: {len(kernels)} kernels, {first['seconds'] - second['seconds']:.1f} s of the processor")
+    assert 0 < len(kernels) <= most and len(set(kernels)) == len(kernels), kernels
+    assert not second["versions"]

@@ -1,0 +1,249 @@
+"""The checker that knows nothing of distsms: what it reads, what it refuses, and that no certificate fools it."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import warnings
+from fractions import Fraction
+from pathlib import Path
+
+import h5py
+import numpy as np
+import pandas as pd
+import pytest
+
+import distsms
+from distsms.shards.from_arrays import write_data
+from scripts import verify_certificate as checker
+
+pytestmark = pytest.mark.serial
+SCRIPT = Path(checker.__file__)
+LAM = 1e-2
+
+
+def rows(n=60, p=5, seed=0):
+    rng = np.random.default_rng(seed)
+    X = np.round(rng.normal(size=(n, p)), 3)
+    y = np.where(X[:, 0] + rng.normal(size=n) > 0.6, 1, -1)
+    return X, y, rng.integers(0, 4, n).astype(float), rng.integers(0, 6, n)
+
+
+def text_of(X, y, groups=None):
+    """Return svmlight text, with columns from 1 on."""
+    lines = []
+    for k, (x, label) in enumerate(zip(X, y, strict=True)):
+        qid = f" qid:{groups[k]}" if groups is not None else ""
+        lines.append(f"{label}{qid} " + " ".join(f"{j + 1}:{v!r}" for j, v in enumerate(x.tolist()) if v))
+    return "\n".join(lines) + "\n"
+
+
+def trained(data, folder, measure="rocarea", **more):
+    """Train by distsms, and return the words for the checker but for the rows, and what `distsms.verify` finds."""
+    own = {"lam": LAM, "solver": "lbfgs", "epsilon": 1e-6, "check": False, "certificate": folder / "c.h5"}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        model = distsms.train(data, measure=measure, **{**own, **more})
+    distsms.save_model(folder / "m.h5", model)
+    weight, group = (more.get(name) for name in ("weight", "group"))
+    found = distsms.verify(model, data, certificate=folder / "c.h5", weight=weight, group=group)
+    return [str(folder / "m.h5"), str(folder / "c.h5")], found
+
+
+def require_same(words, found, tolerance=1e-7):
+    D, J = checker.main(words)
+    assert float(J) == pytest.approx(found.J, abs=1e-9)
+    assert float(D) == pytest.approx(found.lower_bound, abs=tolerance)
+    assert D <= J
+
+
+@pytest.mark.parametrize(
+    "measure, more",
+    [
+        ("rocarea", {}),
+        ("rocarea", {"l1": 1e-2}),
+        ("prbep", {}),
+        ("pauc@0.3", {}),
+        ("error-rate", {"bias": 2.0}),
+        ("logistic", {}),
+        ("logistic-balanced", {"bias": 0}),
+        ("gauc@pairs", {"group": True}),
+        ("gauc@each", {"group": True}),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("weighted", [False, True])
+def test_it_agrees_with_the_package_on_shards(measure, more, weighted, tmp_path):
+    X, y, weights, groups = rows()
+    more = dict(more)
+    write_data(tmp_path / "d", X, y, n_shards=2, groups=groups, **({"weights": weights} if weighted else {}))
+    more.pop("group", None)
+    words, found = trained(tmp_path / "d", tmp_path, measure, **more)
+    require_same([*words, str(tmp_path / "d")], found)
+    exact, J = checker.main([*words, str(tmp_path / "d"), "--exact"])
+    assert isinstance(exact, Fraction) and float(exact) == pytest.approx(found.lower_bound, abs=1e-7)
+    assert float(J) == pytest.approx(found.J, abs=1e-9)
+
+
+@pytest.mark.parametrize("normalize", ["none", "standard", "l2"])
+def test_it_reads_svmlight(normalize, tmp_path):
+    X, y, weights, groups = rows()
+    (tmp_path / "t.svm").write_text(text_of(X * [1, 10, 0.1, 1, 1], y, groups))
+    np.savetxt(tmp_path / "w.txt", weights)
+    own = {"normalize": normalize, "weight_file": str(tmp_path / "w.txt"), "group": "qid"}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        distsms.shard(tmp_path / "t.svm", tmp_path / "d", **own)
+    words, found = trained(tmp_path / "d", tmp_path, "gauc@pairs")
+    require_same([*words, str(tmp_path / "t.svm"), "--weight", str(tmp_path / "w.txt")], found)
+    require_same([*words, str(tmp_path / "d")], found)
+
+
+def test_it_reads_csv(tmp_path):
+    X, y, weights, _ = rows()
+    frame = pd.DataFrame(X + np.array([0, 50, 0, 0, 0]), columns=list("abcde")).assign(weight=weights)
+    frame.insert(2, "label", np.where(y > 0, "yes", "no"))
+    frame.to_csv(tmp_path / "t.csv", index=False)
+    own = {"label": "label", "positive": "yes", "weight": "weight"}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        distsms.shard(tmp_path / "t.csv", tmp_path / "d", **own)
+    words, found = trained(tmp_path / "d", tmp_path, "prbep", lam=LAM)
+    require_same([*words, str(tmp_path / "t.csv"), "--weight", "weight"], found)
+
+
+def test_it_needs_neither_distsms_nor_much_space(tmp_path):
+    X, y, *_ = rows()
+    write_data(tmp_path / "d", X, y)
+    words, found = trained(tmp_path / "d", tmp_path)
+    code = "import sys, runpy; sys.modules['distsms'] = sys.modules['scipy'] = None; sys.argv[0] = 'x'; "
+    code += f"runpy.run_path({str(SCRIPT)!r}, run_name='__main__')"
+    done = subprocess.run(
+        [sys.executable, "-c", code, *words, str(tmp_path / "d")], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert f"lower bound D {found.lower_bound:.6f}"[:-1] in done.stdout
+    source = SCRIPT.read_text()
+    assert len(source.splitlines()) <= 250
+    libraries = {line.split()[1].split(".")[0] for line in source.splitlines() if re.match("(import|from) ", line)}
+    assert libraries - sys.stdlib_module_names == {"h5py", "numpy"}
+
+
+def test_it_refuses_what_does_not_belong_together(tmp_path):
+    X, y, *_ = rows()
+    for name, order in (("d", np.arange(60)), ("exchanged", np.r_[1, 0, 2:60])):
+        write_data(tmp_path / name, X[order], y[order])
+    write_data(tmp_path / "other", X * 1.001, y)
+    write_data(tmp_path / "fewer", X[1:], y[1:])
+    words, found = trained(tmp_path / "d", tmp_path)
+    require_same([*words, str(tmp_path / "d")], found)
+    model = distsms.load_model(words[0])
+    distsms.save_model(tmp_path / "w.h5", type(model)(model.w * (1 + 1e-15), model.info))
+    distsms.save_model(tmp_path / "lambda.h5", type(model)(model.w, {**model.info, "lambda": 2 * LAM}))
+    with h5py.File(words[1]) as file, h5py.File(tmp_path / "changed.h5", "w") as copy:
+        copy["c"] = file["c"][:] * np.float32(1.0001)
+        copy.attrs.update(file.attrs)
+    for changed, why in (
+        ([*words, "exchanged"], "in another order"),
+        ([*words, "other"], "others than the certificate's"),
+        ([*words, "fewer"], "59 rows"),
+        ([str(tmp_path / "w.h5"), words[1], "d"], "of another model"),
+        ([str(tmp_path / "lambda.h5"), words[1], "d"], "lambda is 0.01"),
+        ([words[0], str(tmp_path / "changed.h5"), "d"], "or was changed"),
+    ):
+        with pytest.raises(SystemExit, match=why):
+            checker.main([*changed[:2], str(tmp_path / changed[2])])
+    # Without fingerprints, other rows are no danger: the coefficients prove what they prove there.
+    optimum = distsms.train((X * 1.001, y), lam=LAM, solver="lbfgs", epsilon=1e-9, check=False).info["J"]
+    for data, least in (("exchanged", found.J), ("other", optimum)):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            D, _ = checker.main([*words, str(tmp_path / data), "--no-checksums"])
+        assert D <= least
+
+
+@pytest.mark.parametrize("measure", ["rocarea", "prbep"])
+@pytest.mark.parametrize("name", ["adult9.train", "web8.train", "rcv1-ccat-sample.train"])
+def test_real_data(name, measure, real_data, tmp_path):
+    """The checker derives the bound of the run, from the text and from shards; where these data are at hand."""
+    (tmp_path / "t.svm").write_bytes(real_data(name))
+    distsms.shard(tmp_path / "t.svm", tmp_path / "d")
+    words, found = trained(tmp_path / "d", tmp_path, measure, lam=1e-4, epsilon=1e-3)
+    bounds = [float(checker.main([*words, str(tmp_path / rows)])[0]) for rows in ("t.svm", "d")]
+    stated = distsms.load_model(words[0]).info["lower_bound"]
+    assert bounds == pytest.approx([stated, stated], abs=1e-7) and bounds[0] == pytest.approx(bounds[1], abs=1e-12)
+    assert found.gap <= 1e-3 + 1e-7 and found.lower_bound == pytest.approx(stated, abs=1e-6)
+
+
+ATTACKED = ["rocarea", "prbep", "pauc@0.3", "error-rate", "logistic", "gauc@each", "rocarea l1"]
+
+
+def attack(c, alpha, p, X, rng):
+    """Return changed coefficients and alpha: what rounding, mistakes or a liar might make of them."""
+    kind, sign = rng.integers(0, 9), np.where(np.isin(np.arange(len(c)), p.P), -1.0, 1.0)
+    if kind == 0:
+        c = c * rng.choice([1 + 1e-7, 1.001, 1.5, 3.0, 100.0])
+    elif kind == 1:
+        c = c * rng.uniform(0.9, 1.2, len(c))
+    elif kind == 2:
+        c = sign * np.abs(rng.permutation(c))
+    elif kind == 3:
+        c = np.where(rng.random(len(c)) < 0.2, 1.5 * np.max(np.abs(c)) * sign, c)
+    elif kind == 4:
+        c = sign * np.maximum(0, np.abs(c) + rng.normal(size=len(c)) * rng.choice([1e-9, 1e-4, 1e-2]))
+    elif kind == 5:  # as if no other condition were there, climb the bound, with half of sum |c| for d
+        for _ in range(20):
+            c = sign * np.maximum(0, sign * (c + 1e-3 * (sign / 2 - X @ (X.T @ c) / LAM)))
+    elif kind == 6:
+        c = np.zeros(len(c)) + sign / len(c) * rng.choice([0.1, 1, 2, 1e6])
+    elif kind == 7:
+        c = sign * np.abs(c) ** rng.choice([0.5, 0.9, 1.1])
+    else:
+        c = np.where(np.arange(len(c)) == rng.integers(len(c)), rng.choice([np.nan, np.inf, 1e30, -1e30, 0.0]), c)
+    return c, rng.choice([np.ones(len(c)), alpha, 2 * alpha, np.full(len(c), np.inf)])
+
+
+@pytest.mark.parametrize("name", ATTACKED)
+@pytest.mark.parametrize("times", [20, pytest.param(150, marks=pytest.mark.slow)])
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+def test_no_changed_certificate_proves_too_much(name, times, tmp_path):
+    """Checksums are left aside. The minimum is known to 1e-8 from a solution in between."""
+    measure, _, l1 = name.partition(" ")
+    X, y, weights, groups = rows(30, 3, seed=7)
+    write_data(tmp_path / "d", X, y, weights=weights, groups=groups)
+    more = {"l1": 1e-2} if l1 else {}
+    words, found = trained(tmp_path / "d", tmp_path, measure, epsilon=1e-7, bias=0, max_evaluations=3000, **more)
+    assert found.gap < 1e-6
+    with h5py.File(words[1]) as file:
+        c = file["c"][:].astype(float)
+        alpha = file["alpha"][:].astype(float) if "alpha" in file else np.ones(30)
+    rng, reached, tight = np.random.default_rng(3), -np.inf, 0
+    for trial in range(times):
+        exact = trial % 10 == 0
+        p = checker.Problem(measure, y, weights, groups, exact=exact)
+        changed, of_alpha = attack(c, alpha, p, X, rng)
+        values, entries = p.numbers(X.ravel()), np.indices(X.shape).reshape(2, -1)
+        try:
+            coefficients, shares = p.numbers(changed), p.numbers(np.nan_to_num(of_alpha))
+            lam, weight = p.numbers([LAM, 1e-2 if l1 else 0.0])
+            D = float(checker.bound(p, (*entries, values), 3, coefficients, shares, lam, weight))
+        except (SystemExit, ValueError, OverflowError):  # refused, or not even a number
+            continue
+        assert not found.J < D
+        reached, tight = max(reached, D), tight + (D > found.J - 1e-4)
+    assert reached > found.J - 1e-3 and tight  # some changes are small, and prove nearly as much as before
+
+
+def test_the_mistake_to_avoid():
+    """To scale u and v by the worst ratio of the two sides gives r = 0 and "proves" 0.6 here, at any lambda."""
+    y, x = np.array([1, -1, -1]), np.array([0.125, 0.0, 1.0])
+    p = checker.Problem("rocarea", y, np.ones(3), exact=True)
+    entries = np.arange(3), np.zeros(3, int), p.numbers(x)
+    c, d = checker.plane(p, p.numbers([-0.8, 0.7, 0.1]))
+    assert -c[0] == c[1] + c[2] == d <= 0.6000001 and max(c[1:]) <= Fraction(1, 2)
+    for lam in (1e-4, 1e-3, 1e-2):
+        D = checker.bound(p, entries, 1, p.numbers([-0.8, 0.7, 0.1]), None, Fraction(lam), Fraction(0))
+        w = np.linspace(-3, 3, 6001)
+        hinges = np.maximum(0, 1 - w * 0.125) + np.maximum(0, 1 + w * 0.875)
+        assert float(D) <= np.min(lam / 2 * w * w + hinges / 2) < 0.6
