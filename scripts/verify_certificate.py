@@ -31,7 +31,7 @@ import numpy as np
 EPS = float(np.finfo(np.longdouble).eps)
 getcontext().prec = 60
 TINY = Fraction(1, 10**50)  # far above the errors of logarithms with 60 digits
-PAIRS = ("rocarea", "gauc", "pauc")
+PAIRS, OTHERS = ("rocarea", "gauc", "pauc"), ("prbep", "error-rate", "logistic", "logistic-balanced")
 
 
 def plain(label):
@@ -78,8 +78,8 @@ class Problem:
 
     def __init__(self, measure, y, weights, groups=None, exact=False):
         (self.family, _, parameter), self.exact = measure.partition("@"), exact
-        if self.family not in (*PAIRS, "prbep", "error-rate", "logistic", "logistic-balanced"):
-            raise SystemExit(f"refused: {measure}: only `distsms verify` checks this measure")
+        if type(self) is Problem and self.family not in PAIRS + OTHERS:
+            raise SystemExit(f"refused: {measure} is for verify_labelings.py (F-beta, at K), or for `distsms verify`")
         self.P, self.N = (np.flatnonzero((np.asarray(y) * sign > 0) & (weights > 0)) for sign in (1, -1))
         self.a = self.numbers(weights)
         self.a_pos, self.a_neg = self.a[self.P], self.a[self.N]
@@ -98,7 +98,7 @@ class Problem:
         self.parts = [(P, N, omega / m, K) for P, N, omega, K in self.parts]
 
     def numbers(self, values):
-        values = np.asarray(values, float)
+        values = np.ravel(np.asarray(values, float))
         return np.array([Fraction(x) for x in values.tolist()], object) if self.exact else values.astype(np.longdouble)
 
     def log(self, x):
@@ -191,7 +191,7 @@ def sums(place, terms, n):
     return total
 
 
-def bound(p, entries, columns, c, alpha, lam, l1):
+def bound(p, entries, columns, c, alpha, lam, l1, plane=plane):
     """Steps 1 to 3: D, less what rounding may have added. The entries are arrays of rows, columns and values."""
     row, col, val = entries
     c, d = plane(p, c, alpha)
@@ -202,7 +202,7 @@ def bound(p, entries, columns, c, alpha, lam, l1):
     return d - slack * (1 + d) - (excess * excess).sum() / (2 * lam) * (1 + slack)
 
 
-def main(words=None):
+def main(words=None, kind=Problem, plane=plane, risk=risk):
     """Read the files, refuse those that do not belong together, and print J, D and the gap; return D and J."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     for name in ("model", "certificate", "rows", "--weight", "--group", "--exact", "--no-checksums"):
@@ -214,7 +214,7 @@ def main(words=None):
         scale = file["scale"][:] if "scale" in file else np.ones(len(w))
     with h5py.File(args.certificate) as file:
         text, complete, c = file.attrs["info"], file.attrs["complete"].decode(), file["c"][:]
-        of, alpha = json.loads(text), file["alpha"][:] if "alpha" in file else c[:0]
+        of, alpha = json.loads(text), next((file[name][:] for name in ("alpha", "labelings") if name in file), c[:0])
     for name, usual in (("measure", None), ("lambda", None), ("l1", 0.0), ("constant", 0.0)):
         if of[name] != info.get(name, usual):
             raise SystemExit(f"refused: {name} is {of[name]} in the certificate, {info.get(name, usual)} in the model")
@@ -222,7 +222,7 @@ def main(words=None):
     n, columns, a = len(y), len(w), np.ones(len(y)) if weights.ndim == 0 else weights.astype(float)
     if n != len(c) or of["weights"] == (weights.ndim == 0) or max(col) >= columns:
         raise SystemExit(f"refused: {args.rows} has {n} rows and {max(col) + 1} columns: not the certificate's")
-    p = Problem(info["measure"], y, a, groups, args.exact)
+    p = kind(info["measure"], y, a, groups, args.exact)
     val = val.astype(of["dtype"]).astype(float)
     val = val / (np.sqrt(np.bincount(row, val * val, n))[row] if info.get("normalize") == "l2" else 1)
     # Rows in their order have a number: sum_i frac(i (sqrt 5 - 1) / 2) (<h, x_i> + a_i y_i / mean a), i from 0 on, with
@@ -240,7 +240,7 @@ def main(words=None):
         row, col = np.append(row, np.arange(n)), np.append(col, np.full(n, columns))
         val, w = np.append(val, np.full(n, of["constant"])), np.append(w, info["bias"] / of["constant"])
     w, val, c, alpha, (lam, l1) = map(p.numbers, (w, val, c, alpha, (of["lambda"], of["l1"])))
-    D = bound(p, (row, col, val), len(w), c, alpha, lam, l1)
+    D = bound(p, (row, col, val), len(w), c, alpha, lam, l1, plane)
     J = lam / 2 * (w * w).sum() + l1 * abs(w).sum() + risk(p, p.numbers(sums(row, val * w[col], n)))
     print(f"J of the model {float(J):.10g}, lower bound D {float(D):.10g}, gap J - D {float(J - D):.4g}")
     return D, J

@@ -17,6 +17,7 @@ import pytest
 import distsms
 from distsms.shards.from_arrays import write_data
 from scripts import verify_certificate as checker
+from scripts import verify_labelings as labelings
 
 pytestmark = pytest.mark.serial
 SCRIPT = Path(checker.__file__)
@@ -247,3 +248,33 @@ def test_the_mistake_to_avoid():
         w = np.linspace(-3, 3, 6001)
         hinges = np.maximum(0, 1 - w * 0.125) + np.maximum(0, 1 + w * 0.875)
         assert float(D) <= np.min(lam / 2 * w * w + hinges / 2) < 0.6
+
+
+@pytest.mark.parametrize("measure", ["f1", "f2", "precision@12", "recall@30", "precision@19"])
+def test_labelings(measure, tmp_path):
+    """F-beta and the measures at K have a checker of their own, which changed certificates do not fool, either."""
+    X, y, *_ = rows(40, 3)
+    write_data(tmp_path / "d", X, y)
+    words, found = trained(tmp_path / "d", tmp_path, measure, solver="bmrm", bias=0, epsilon=1e-6)
+    rules = {"kind": labelings.Labelings, "plane": labelings.plane, "risk": labelings.risk}
+    for exact in ([], ["--exact"]):
+        D, J = checker.main([*words, str(tmp_path / "d"), *exact], **rules)
+        assert float(J) == pytest.approx(found.J, abs=1e-9) and float(D) == pytest.approx(found.lower_bound, abs=1e-6)
+    with pytest.raises(SystemExit, match=r"is for verify_labelings\.py"):
+        checker.main([*words, str(tmp_path / "d")])
+    with h5py.File(words[1]) as file:
+        c = file["c"][:].astype(float)
+        table = file["labelings"][:] if "labelings" in file else np.zeros((0, 3))
+    rng, entries = np.random.default_rng(0), np.indices(X.shape).reshape(2, -1)
+    for trial in range(30):
+        p = labelings.Labelings(measure, y, np.ones(40), exact=trial % 5 == 0)
+        changed, _ = attack(c, np.ones(40), p, X, rng)
+        values, lam, l1 = p.numbers(X), *p.numbers([LAM, 0.0])
+        with np.errstate(all="ignore"):
+            try:
+                coefficients = p.numbers(changed)
+                of_table = p.numbers(table * rng.choice([1, 1, 1.5, 0.5, 30], size=table.shape))
+                D = checker.bound(p, (*entries, values), 3, coefficients, of_table, lam, l1, labelings.plane)
+            except (SystemExit, ValueError, OverflowError):
+                continue
+        assert not found.J < float(D)

@@ -98,19 +98,19 @@ def _proof(data: ReportData, drawings: list[Drawing]) -> Html:
     if info.get("lower_bound") is None:
         return Html("")
     J = f"lambda/2 ||w||²{' + l1 ||w||₁' * bool(info.get('l1'))} + R(w)"
-    proved = (
+    sentences = (
         f"The training minimizes J(w) = {J} on its rows, where R is the convex risk of {info.get('measure')}. No"
         f" linear model has a J below {_number(info.get('lower_bound'))}, so the J of this one,"
         f" {_number(info.get('J'))}, is at most {_number(info.get('gap'), '.3g')} above the smallest."
     )
-    how = "Without a certificate this rests on the program's word; distsms train --certificate FILE writes one."
+    check = "Without a certificate this rests on the program's word; distsms train --certificate FILE writes one."
     if certified is not None:
-        how = (
+        check = (
             f"The certificate {certified['file']} proves it without the program: a number for each training row, from"
             f" which the bound {_number(certified['bound'])} follows by arithmetic. distsms verify derives it, and so"
             " does scripts/verify_certificate.py, which needs NumPy and h5py alone."
         )
-    return html.section("What was proved", element("p", proved), element("p", how))
+    return html.section("What was proved", element("p", sentences), element("p", check))
 
 
 def _convergence(data: ReportData, drawings: list[Drawing]) -> Html:

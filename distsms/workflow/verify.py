@@ -90,20 +90,20 @@ def verify(request: VerifyRequest, comm: Communicator) -> Verified:
     Raises InputError on all ranks if files cannot be read, or the certificate is of another problem, model or rows.
     """
     (named,) = load_models([request.model], comm)
-    loaded, name, found, info = named.model, name_of(request.data), None, named.model.info
+    loaded, name, proof, info = named.model, name_of(request.data), None, named.model.info
     with comm.fail_together():
         measure = Measure.parse(info.get("measure", "rocarea"))
         if not isinstance(info.get("lambda"), float):
             raise InputError(f"{named.name}: does not say for which lambda it was trained, so it has no J")
         if request.certificate is not None:
-            found = certificate.load(request.certificate, checked=comm.is_root)
-            _require_same_problem(found, loaded)
+            proof = certificate.load(request.certificate, checked=comm.is_root)
+            _require_same_problem(proof, loaded)
     # 1) The scores, and those of the sketch.
     reading = replace(request.reading, groups=measure.within_groups is not None)
     numbers = replace(loaded, w=certificate.column_numbers(loaded.p), info={**info, "bias": 0.0})
     scored = score_data([loaded, numbers], request.data, comm, reading)
-    if found is not None:
-        _require_same_rows(found, scored, name, comm)
+    if proof is not None:
+        _require_same_rows(proof, scored, name, comm)
     # 2) J and the measures.
     scores, labels, weights = scored.counted_scores()
     n_pos, n_neg = (max(int(count), 1) for count in comm.sum(np.array([np.sum(labels > 0), np.sum(labels < 0)])))
@@ -114,7 +114,7 @@ def verify(request: VerifyRequest, comm: Communicator) -> Verified:
     J = value.R + _regularizer(loaded, constant)
     measures = headline_measures(measure, scores, labels, loaded.threshold, comm, weights, groups=scored.counted_groups)
     # 3) The lower bound.
-    bound = None if found is None else _bound(found, loaded, scored, loss, constant, request, comm)
+    bound = None if proof is None else _bound(proof, loaded, scored, loss, constant, request, comm)
     # 4) What is not as the files say.
     problems, notes, written = list[str](), list(scored.notes), {"J": info.get("J"), **(info.get("training") or {})}
     for label in ("J", *RANKING):
@@ -129,42 +129,42 @@ def verify(request: VerifyRequest, comm: Communicator) -> Verified:
     if isinstance(request.data, str | os.PathLike) and is_data_set(request.data):
         problems += comm.bcast(dataset.verify(request.data) if comm.is_root else None)
         notes.append("the checksums of model and shards were compared with their contents")
-    if found is None:
+    if proof is None:
         notes.append(
             Message(
                 "the lower bound and the gap stand in the model, and cannot be checked without a certificate: "
                 f"distsms train {option('certificate', text='FILE')} writes one"
             )
         )
-    path = None if found is None else found.path
+    path = None if proof is None else proof.path
     return Verified(named.name, name, path, J, written["J"], measures, bound, problems=problems, notes=notes)
 
 
-def _require_same_problem(found: Certificate, loaded: Model) -> None:
+def _require_same_problem(proof: Certificate, loaded: Model) -> None:
     """Raise InputError unless a certificate is of the model, and of the problem that this was trained for. Local."""
     usual = {"measure": None, "lambda": None, "l1": 0.0, "constant": 0.0}
     problem = {name: loaded.info.get(name, value) for name, value in usual.items()} | {"p": loaded.p}
     for name, value in problem.items():
-        if found.info.get(name) != value:
-            raise InputError(f"{found.path}: is for {name} {found.info.get(name)}, and the model for {value}")
-    if found.info["model"] != certificate.fingerprint(loaded.w, loaded.bias):
-        raise InputError(f"{found.path}: is the certificate of another model: the coefficients differ")
+        if proof.info.get(name) != value:
+            raise InputError(f"{proof.path}: is for {name} {proof.info.get(name)}, and the model for {value}")
+    if proof.info["model"] != certificate.fingerprint(loaded.w, loaded.bias):
+        raise InputError(f"{proof.path}: is the certificate of another model: the coefficients differ")
 
 
-def _require_same_rows(found: Certificate, scored: ScoredRows, name: str, comm: Communicator) -> None:
+def _require_same_rows(proof: Certificate, scored: ScoredRows, name: str, comm: Communicator) -> None:
     """Raise InputError on all ranks unless rows are those of a certificate, in its order. **Collective.**"""
-    info, labels = found.info, scored.labels
+    info, labels = proof.info, scored.labels
     n, size = comm.sum(np.array([len(labels), np.sum(np.abs(scored.scores[1])) + len(labels)])).tolist()
     if n != info["n"] or bool(info.get("weights")) != (scored.weights is not None):
         weights = ["no weights", "weights"]
         raise InputError(
-            f"{name}: has {n:.0f} rows with {weights[scored.weights is not None]}, and those of {found.path} are "
+            f"{name}: has {n:.0f} rows with {weights[scored.weights is not None]}, and those of {proof.path} are "
             f"{info['n']} with {weights[bool(info.get('weights'))]}: give the rows of the training, as they were",
             everywhere=True,
         )
     rows = certificate.sketch(scored.scores[1], labels, scored.weights, scored.first_row, comm)
     if not abs(rows - info["rows"]) <= SAME_ROWS * size:
-        raise InputError(f"{name}: has other rows than those of {found.path}, or the same in another order", True)
+        raise InputError(f"{name}: has other rows than those of {proof.path}, or the same in another order", True)
 
 
 def _regularizer(loaded: Model, constant: float) -> float:
@@ -176,7 +176,7 @@ def _regularizer(loaded: Model, constant: float) -> float:
 
 
 def _bound(
-    found: Certificate,
+    proof: Certificate,
     loaded: Model,
     scored: ScoredRows,
     loss: Any,
@@ -187,9 +187,9 @@ def _bound(
     """Return the lower bound that a certificate proves: a second pass over the rows. **Collective.**"""
     first, last, p = scored.first_row, scored.first_row + len(scored.labels), loaded.p
     with comm.fail_together():
-        c, alpha = found.read("c", first, last), found.read("alpha", first, last)
+        c, alpha = proof.read("c", first, last), proof.read("alpha", first, last)
     assert c is not None
-    proved = dual_bound(loss, c, Further(alpha, found.labelings))
+    proved = dual_bound(loss, c, Further(alpha, proof.labelings))
     products = _Products(proved.c, np.zeros(p), ColumnStatistics(np.zeros(p), np.zeros(p), np.zeros(0)))
     score_data([loaded], request.data, comm, replace(request.reading, groups=False), products)
     r, largest, counts = products.r, products.columns.largest, products.columns.counts
