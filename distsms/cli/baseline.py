@@ -181,6 +181,9 @@ class BaselineNarrator(FoldsNarrator, BaselineObserver):
         super().__init__(args, comm)
         self._of_fits: Progress | None = None
 
+    def opening(self, files: Sequence[str]) -> None:
+        """Check nothing: the folder of the fits is the only output."""
+
     def surveyed(self, reports: Sequence[ColumnReport]) -> None:
         from distsms.cli.columns import format_columns
 

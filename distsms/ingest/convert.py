@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from scipy import sparse
 
 from distsms.base import memory, text_files
 from distsms.base.errors import InputError
@@ -25,7 +24,7 @@ from distsms.ingest.formats.registry import open_reader, reader_warnings
 from distsms.ingest.options import ConversionObserver, Meter, ReadOptions, WriteOptions
 from distsms.matrix import normalization
 from distsms.parallel.communicator import Communicator
-from distsms.shards import dataset, duplicates, entries_in_memory, publish
+from distsms.shards import dataset, entries_in_memory, publish
 from distsms.shards.coded_columns import NOT_CODED, CodedColumns
 from distsms.shards.column_options import ColumnOptions
 from distsms.shards.entries_in_memory import EntriesInMemory, RowsInMemory
@@ -254,8 +253,6 @@ class _Conversion:
             store = EntriesInMemory.reserve(n_reserved, writing.dtype)
         form = ShardForm(writing.dtype, writing.compression, self._coded(), writing.durable)
         scratch = None if store is not None or self._coded() else EntriesInMemory.reserve(SHARD_BYTES, writing.dtype)
-        empty = sparse.csr_matrix((1, 1))
-        comm.root_first(lambda: duplicates.share_places(duplicates.hash_rows(empty)))  # compiles kernels
         with comm.fail_together():
             self.reading.meter.begin("writing the shards", [part for k in my_shares for part in shares[k]])
             for k in my_shares:

@@ -52,6 +52,7 @@ def test_options_and_exit_codes_stay():
     for command in expected.keys() - {"exit codes", "export", "info"}:
         expected[command]["--config"] = {"metavar": "FILE"}
     expected["predict"]["--reasons"] = {"metavar": "K"}
+    expected["train"]["--overwrite"] = expected["shard"]["--overwrite"]
     expected["info"]["--config"] = {"const": True}
     # A baseline takes files, too, with the options of shard on reading them, and tries few settings of trees at first.
     reading = cli.make_parsers(["shard"])[1]["shard"]._actions

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import json
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 import distsms
+from distsms import cli
 from distsms.metrics.confidence import LEVEL
+from distsms.parallel.communicator import Communicator
 from distsms.shards.dataset import write_data
 from distsms.workflow import trees
 from distsms.workflow.baseline_fits import KEPT, Trial, left_lambdas
@@ -114,6 +118,26 @@ def test_a_table_is_taken_as_training_takes_it(rows, tmp_path):
     other = distsms.baseline(data, tmp_path / "b", **options)
     assert [method.intervals for method in result.methods] == [method.intervals for method in other.methods]
     assert result.problem["data"]["path"].endswith("t.csv")
+    words = [
+        "--label",
+        "paid",
+        "--positive",
+        "no",
+        "--drop",
+        "x3",
+        "--methods",
+        *options["methods"],
+        "--lambdas",
+        "0.1",
+    ]
+    words += ["--folds", "3", "--solver", "lbfgs", "--output", str(tmp_path / "e"), "--shards", str(tmp_path / "kept")]
+    for _ in range(2):  # the second one takes the shards and the fits that are there
+        args = cli.parse(["baseline", str(tmp_path / "t.csv"), *words])
+        assert args.run(args, Communicator()) == 0
+    kept = json.loads((tmp_path / "e" / "baseline.json").read_text())["methods"]
+    assert [method["sure"]["rocarea"]["value"] for method in kept] == [
+        method.intervals["rocarea"].value for method in result.methods
+    ]
     again = distsms.baseline(tmp_path / "t.csv", tmp_path / "a", watch=pytest.fail, **table, **options)
     assert again.methods == result.methods
     with pytest.raises(distsms.InputError, match="are for tables"):

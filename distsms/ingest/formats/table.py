@@ -25,7 +25,7 @@ from distsms.ingest.formats import arrow, columns, csv_files, dates
 from distsms.ingest.formats.arrow import Batch
 from distsms.ingest.formats.base import Reader
 from distsms.ingest.formats.column_kinds import decide, spelled
-from distsms.ingest.formats.column_survey import Sample, TableSurvey, TextSurvey
+from distsms.ingest.formats.column_survey import TableSurvey, TextSurvey
 from distsms.ingest.formats.encoding import encode
 from distsms.ingest.options import ReadOptions
 from distsms.parallel.communicator import Communicator
@@ -140,7 +140,6 @@ class TableReader(Reader):
         left_out = options.non_features
         names = [name for name in files.names if name not in left_out]
         assert options.label is not None
-        comm.root_first(lambda: Sample(1).merge(Sample(1)))  # compiles a kernel
         with comm.fail_together():
             self._check_options(names)
         as_text = [name for name in options.columns.as_text if name in names]
