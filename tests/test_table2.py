@@ -67,11 +67,10 @@ def test_courses_are_thinned_and_drawn(found):
 @pytest.mark.e2e
 def test_the_program_goes_on_where_it_was(tmp_path):
     write_svmlight(tmp_path / "rows.svm", n=200)
-    words = [tmp_path / "out", "--ranks", "1", "--lambdas", "1e-1", "1e-2", "--json", tmp_path / "found.json"]
-    run_module("scripts.experiments.table2", *words, f"web8={tmp_path / 'rows.svm'}")
-    out = run_module(
-        "scripts.experiments.table2", *words, "web8=" + str(tmp_path / "rows.svm"), "fd", "--scale", "0.001"
-    )
+    options = "--ranks", "1", "--lambdas", "1e-1", "1e-2", "--json", tmp_path / "found.json"
+    first = tmp_path / "out", f"web8={tmp_path / 'rows.svm'}"
+    run_module("scripts.experiments.table2", *first, *options)
+    out = run_module("scripts.experiments.table2", *first, "fd", "--scale", "0.001", *options)
     assert "web8 is finished" in out  # the scale is that of twins alone
     found = json.loads((tmp_path / "found.json").read_text())["records"]
     assert {record["set"] for record in found} == {"web8", "fd"} and len(found) == 16
@@ -79,5 +78,6 @@ def test_the_program_goes_on_where_it_was(tmp_path):
     limits = {
         (r["set"], r["measure"], r["lambda"]): max(1.0, 10 * r["seconds"]) for r in found if r["solver"] == "lmvm"
     }
-    for record in found:
-        assert record["seconds"] < 2 + limits[record["set"], record["measure"], record["lambda"]]
+    for record in found:  # what the limit ended took as long as it allows
+        key = record["set"], record["measure"], record["lambda"]
+        assert record["status"] == "proved" or record["seconds"] >= limits[key]

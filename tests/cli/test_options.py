@@ -54,6 +54,10 @@ def test_options_and_exit_codes_stay():
     expected["predict"]["--reasons"] = {"metavar": "K"}
     expected["train"]["--overwrite"] = expected["shard"]["--overwrite"]
     expected["info"]["--config"] = {"const": True}
+    expected["train"]["--certificate"] = {"metavar": "FILE"}
+    expected["synth"]["kind"]["choices"].append("twin")
+    expected["synth"] |= {"name": {"metavar": "NAME", "nargs": "?"}, "--scale": {"metavar": "S"}}
+    expected["synth"] |= {"--test": {"const": True}}
     # A baseline takes files, too, with the options of shard on reading them, and tries few settings of trees at first.
     reading = cli.make_parsers(["shard"])[1]["shard"]._actions
     names = [" ".join(action.option_strings) for action in reading if action.dest in train.READING]
@@ -63,6 +67,6 @@ def test_options_and_exit_codes_stay():
     }
     expected["baseline"] |= {"data": expected["train"]["data"], "--tree-fits": {"metavar": "N"}}
     here = surface()
-    assert here.keys() == expected.keys()
-    for command, options in here.items():
-        assert options == expected[command], command
+    assert here.keys() == expected.keys() | {"verify"}
+    for command, options in expected.items():
+        assert here[command] == options, command
