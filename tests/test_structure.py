@@ -52,7 +52,6 @@ def importers(library):
                 "ingest/formats/columns.py",
                 "ingest/formats/csv_files.py",
                 "ingest/formats/dates.py",
-                "ingest/formats/kept_batches.py",
                 "shards/frame_columns.py",
                 "ingest/frames.py",
                 "models/output.py",

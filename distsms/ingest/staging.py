@@ -53,12 +53,14 @@ def stage(
     """Write the rows of consecutive blocks to a shard with this number, with their names if they are `named`. Local.
     Entries are gathered in the store as far as it has room, and stay there if they are to be `in_memory`."""
     parts, hashes, entries, pieces = list[RowBlock](), [np.empty(0, np.uint64)], list[ShardEntries](), list[Any]()
+    n_entries = 0
     for block in blocks:
         parts.append(without_entries(block))
         if form.coded:
             continue
         X = _matrix(block)
-        hashes.append(duplicates.hash_rows(X, form.dtype))
+        hashes.append(duplicates.hash_rows(X, form.dtype, n_entries))
+        n_entries += X.nnz
         values = finite(X.data, form.dtype, directory)
         added = None if store is None or pieces else store.add(X, values)
         if added is not None:

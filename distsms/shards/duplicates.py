@@ -29,8 +29,9 @@ ONE_ROW: then many rows occur a few times each, and a model remembers them. Othe
 """
 
 
-def hash_rows(X: Any, dtype: str = "float64") -> Hashes:
-    """Return a hash of each row of X (n, p), (n,) uint64, as it would be in a file of the given dtype. Local."""
+def hash_rows(X: Any, dtype: str = "float64", before: int = 0) -> Hashes:
+    """Return a hash of each row of X (n, p), (n,) uint64, as it would be in a file of the given dtype, after so many
+    entries of other rows. Local."""
     if not scipy.sparse.issparse(X):
         X = scipy.sparse.csr_matrix(X)
     elif not X.has_canonical_format:
@@ -38,7 +39,7 @@ def hash_rows(X: Any, dtype: str = "float64") -> Hashes:
         X.sum_duplicates()
     hashes = np.zeros(X.shape[0], np.uint64)
     bits = np.ascontiguousarray(X.data.astype(dtype, copy=False), np.float64).view(np.uint64)
-    if len(bits) <= FEW:  # what `_hash` does
+    if before + len(bits) <= FEW:  # what `_hash` does
         there, mix = bits << np.uint64(1) != 0, _mix.py_func
         of_entries = mix(mix(X.indices[there].astype(np.uint64) * GOLDEN + GOLDEN) ^ bits[there])
         np.add.at(hashes, np.repeat(np.arange(len(hashes)), np.diff(X.indptr))[there], of_entries)

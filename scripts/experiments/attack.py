@@ -2,6 +2,7 @@
 
     python -m scripts.experiments.attack [--problems 1000] [--minutes 10] [--seed 1] [--kinds identical-rows,ties]
     mpirun -n 3 python -m scripts.experiments.attack --problems 100    the same problems, with rows on all ranks
+    python -m scripts.experiments.attack --ranks 3 --problems 100      the same on ranks that this process simulates
     python -m scripts.experiments.attack --only steep:1000003 ...      only these problems, with a line for each run
 
 The kind and the seed of a problem determine everything: the rows, the measure, lambda, the target, and the runs. One
@@ -30,6 +31,7 @@ from distsms.parallel.mpi import world
 from scripts import records
 from scripts.experiments.attacks import judgement, problems, report
 from scripts.experiments.attacks.judgement import Verdict
+from tests.support.simulated import run_ranks
 
 
 def main() -> int:
@@ -48,21 +50,31 @@ def main() -> int:
     parser.add_argument(
         "--only", nargs="+", metavar="KIND:SEED", help="run only these problems, and print all their runs"
     )
+    parser.add_argument(
+        "--ranks",
+        type=count,
+        metavar="N",
+        help="simulate so many ranks in this process, which is faster than MPI on few cores; lmvm then spreads nothing",
+    )
     records.add_json(parser)
     args = parser.parse_args()
     kinds = tuple(args.kinds.split(",")) if args.kinds else ()
     named = [(kind, int(seed)) for kind, seed in (name.split(":") for name in args.only or [])]
     if unknown := {*kinds, *(kind for kind, _ in named)} - set(problems.KINDS):
         parser.error(f"there is no kind {', '.join(sorted(unknown))}; choose from {', '.join(problems.KINDS)}")
-    comm = world()
-    verdicts: list[Verdict] = []
     names = named or problems.problems(args.problems, args.seed, kinds)
-    for of_problem in attack(names, args.minutes, comm, args.ordering):
-        verdicts += of_problem
-        if comm.is_root:
-            for verdict in of_problem:
+
+    def work(comm: Communicator) -> list[Verdict]:
+        verdicts = list[Verdict]()
+        for of_problem in attack(names, args.minutes, comm, args.ordering, simulated=args.ranks is not None):
+            verdicts += of_problem
+            for verdict in of_problem if comm.is_root else ():
                 if args.only or verdict.false:
-                    print(describe(verdict), flush=True)
+                    print(describe(verdict), file=sys.__stdout__, flush=True)
+        return verdicts
+
+    comm = Communicator() if args.ranks else world()
+    verdicts = run_ranks(args.ranks, work)[0] if args.ranks else work(comm)
     if comm.is_root:
         found = report.all_records(verdicts)
         print("\n" + report.text(found))
@@ -71,7 +83,11 @@ def main() -> int:
 
 
 def attack(
-    names: list[tuple[str, int]], minutes: float, comm: Communicator, ordering: str | None = None
+    names: list[tuple[str, int]],
+    minutes: float,
+    comm: Communicator,
+    ordering: str | None = None,
+    simulated: bool = False,
 ) -> Iterator[list[Verdict]]:
     """Return the verdicts on the runs of each problem until the time is over, the same on every rank. Collective."""
     began = time.monotonic()
@@ -83,6 +99,9 @@ def attack(
             if ordering not in Measure.parse(problem.measure).family.losses:
                 continue
             problem = problem._replace(ways=tuple(way._replace(ordering=ordering) for way in problem.ways))
+        if simulated:  # PETSc cannot spread its vectors over these ranks
+            at_root = (way._replace(step="root") if way.settings["solver"] == "lmvm" else way for way in problem.ways)
+            problem = problem._replace(ways=tuple(at_root))
         try:
             yield judgement.verdicts(problem, comm)
         except Exception:

@@ -121,7 +121,9 @@ def no_launcher(monkeypatch):
 @pytest.mark.serial
 def test_mpi_is_started_where_a_launcher_may_be_at_work(monkeypatch, no_launcher):
     monkeypatch.setitem(
-        sys.modules, "mpi4py", SimpleNamespace(MPI=SimpleNamespace(COMM_WORLD=Mock(Get_size=lambda: 2)))
+        sys.modules,
+        "mpi4py",
+        SimpleNamespace(MPI=SimpleNamespace(COMM_WORLD=Mock(Get_size=lambda: 2, Get_rank=lambda: 0))),
     )
     assert type(world()) is Communicator
     for name in ("OMPI_MCA_rmaps_base_oversubscribe", "PMIX_MCA_psec", "COMPILE"):  # settings, which users have as well

@@ -419,12 +419,12 @@ class Found(NamedTuple):
     faults: list[Fault]
     outcome: Outcome
     problems: list[str]
-    then: Outcome | None = None  # of the same line, given again
+    others: Sequence[Outcome] = ()  # of the same line without faults, before and after
 
 
 @functools.lru_cache(500)
-def reference_of(scenario: Scenario) -> tuple[Path, Counter[tuple[int, str]]]:
-    """Run a command without faults; return its outputs and what its ranks did. Raises AssertionError if it fails."""
+def reference_of(scenario: Scenario) -> tuple[Path, Outcome]:
+    """Run a command without faults; return its outputs and what became of it. Raises AssertionError if it fails."""
     with fresh() as (home, out):
         outcome = run(scenario, home, out, [], 0)
         problems = [
@@ -433,7 +433,7 @@ def reference_of(scenario: Scenario) -> tuple[Path, Counter[tuple[int, str]]]:
         ]
         if problems or outcome.code:
             raise AssertionError(f"undisturbed: {outcome.code} {problems} {scenario}\n{outcome.said}")
-        return out.rename(Path(tempfile.mkdtemp(prefix="reference-", dir=base())) / "out"), outcome.counts
+        return out.rename(Path(tempfile.mkdtemp(prefix="reference-", dir=base())) / "out"), outcome
 
 
 @functools.cache
@@ -461,10 +461,10 @@ def schedule(seed: int, plant: str | None = None) -> Found:
     chance = random.Random(seed)
     scenario = drawn(random.Random(seed % 400))  # so that most commands have been run without faults before
     try:
-        right, counts = reference_of(scenario)
+        right, before = reference_of(scenario)
     except AssertionError as error:
         return Found(seed, scenario, [], Outcome(None, [], "", [], Counter(), [], 0), [str(error)[-3000:]])
-    faults = faults_of(chance, scenario, counts)
+    faults = faults_of(chance, scenario, before.counts)
     with planted(plant), fresh() as (home, out):
         outcome = run(scenario, home, out, faults, seed)
         problems = [*wrong(scenario, outcome)]
@@ -481,7 +481,7 @@ def schedule(seed: int, plant: str | None = None) -> Found:
         if not problems and outcome.code not in (0, 8) and not changed:
             then = run(scenario, home, out, [], seed + 1)
             problems = [f"then: {problem}" for problem in wrong_again(scenario, then, home, out, right)]
-        return Found(seed, scenario, faults, outcome, problems, then)
+        return Found(seed, scenario, faults, outcome, problems, [before] if then is None else [before, then])
 
 
 def wrong_again(scenario: Scenario, outcome: Outcome, home: Path, out: Path, right: Path) -> Iterator[str]:
@@ -580,10 +580,11 @@ class Tally(NamedTuple):
 
     def describe(self, seconds: float) -> str:
         """Return what was tried in so many seconds."""
-        hours, tried = max(seconds, 1e-9) / 3600, max(self.tried, 1)
+        different = len(self.different)
+        hours, of_processor = (max(taken, 1e-9) / 3600 for taken in (seconds, self.processor))
         lines = [
-            f"{self.tried} schedules, {len(self.different)} different interleavings in {seconds:.0f} s "
-            f"({len(self.different) / hours:.0f} an hour, {1000 * self.processor / tried:.1f} ms of a processor each); "
+            f"{self.tried} schedules, {different} different interleavings in {seconds:.0f} s "
+            f"({different / hours:.0f} an hour, {different / of_processor:.0f} for each hour of a processor); "
             f"{len(self.wrong)} went wrong"
         ]
         for title, counts in (("commands", self.commands), ("faults", self.faults), ("exit codes", self.codes)):
@@ -599,7 +600,7 @@ def search(seeds: Iterator[int], minutes: float, plant: str | None = None, most:
         if time.monotonic() > until or len(tally.wrong) >= most:
             break
         one = schedule(seed, plant)
-        tally.different.update(of_run.history for of_run in (one.outcome, one.then) if of_run is not None)
+        tally.different.update(outcome.history for outcome in (one.outcome, *one.others))
         tally.commands[one.scenario.command] += 1
         tally.faults.update({fault.kind for fault in one.outcome.happened} or {"none"})
         tally.codes[one.outcome.code] += 1

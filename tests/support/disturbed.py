@@ -329,6 +329,8 @@ _signals_os = SimpleNamespace(  # no process is forked that would end a rank tha
     kill=lambda *_: None,
     waitpid=lambda *_: None,
     set_blocking=os.set_blocking,
+    write=lambda _, content: len(content),
+    environ={},
 )
 _signals.set_wakeup_fd = lambda *_, **__: -1  # type: ignore[attr-defined]
 

@@ -8,7 +8,7 @@ row, so that whatever is to be found out about strings is done once for each dif
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import IO, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -87,6 +87,20 @@ class PlainColumns(Mapping[str, Any]):
             np.concatenate((self.gaps, others.gaps[places])),
             {**others.others, **self.others},
         )
+
+    def write(self, file: IO[bytes]) -> None:
+        """Write the numbers, and the others in Arrow's format for streams."""
+        file.write(np.ascontiguousarray(self.array).data)
+        record = pa.record_batch(self.others)
+        with pa.ipc.new_stream(file, record.schema) as stream:
+            stream.write_batch(record)
+
+    @staticmethod
+    def read(content: bytes, names: Sequence[str], gaps: NDArray[np.int64], n: int) -> PlainColumns:
+        """Return n rows that `write` has written."""
+        array = np.frombuffer(content, np.float64, len(names) * n).reshape(len(names), n)
+        record = pa.ipc.open_stream(pa.py_buffer(content).slice(array.nbytes)).read_next_batch()
+        return PlainColumns(names, array, gaps, dict(zip(record.schema.names, record.columns, strict=True)))
 
     def numbers(self, names: Sequence[str]) -> Numbers | None:
         if not self.places.keys() >= set(names):
@@ -267,8 +281,6 @@ def dictionary_encode(column: Any) -> tuple[Any, Any]:
 
 def hash_strings(column: Any, seed: int = 0) -> NDArray[np.uint32]:
     """Return MurmurHash3 of each string, in UTF-8, (n,); that of "" where it is missing."""
-    if is_encoded(column):
-        return of_rows(hash_strings(column.dictionary, seed), column, hash_strings(pa.array([""]), seed)[0])
     filled = pc.fill_null(pc.cast(column, pa.large_string()), "")
     if not len(filled):
         return np.empty(0, np.uint32)
@@ -324,8 +336,6 @@ def as_codes(column: Any, version: int = VERSION) -> Any:
 
 def codes(column: Any, categories: Sequence[str]) -> Any:
     """Return the number of each row's category, (n,) int64; -1 for none. Truth values have any spelling."""
-    if is_encoded(column):
-        return of_rows(codes(column.dictionary, categories), column, -1)
     places = _index(column, categories)
     if {category.lower() for category in categories} <= {"true", "false"}:
         numbers = {category.lower(): k for k, category in enumerate(categories)}

@@ -24,11 +24,6 @@ _AWARE = r":[0-9]{2}\S*(?:Z|[+-][0-9]{2}:?[0-9]{2})$"
 def as_microseconds(column: Any, form: str | None) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
     """Return dates as microseconds since 1970 in UTC, (n,), and where they are dates, (n,). Strings are written in the
     `form`, in the letters of strptime; None is ISO 8601, in UTC where no offset is named."""
-    if not columns.is_date(column) and not columns.is_text(column):
-        column = columns.as_codes(column)
-    if columns.is_encoded(column):
-        times, valid = as_microseconds(column.dictionary, form)
-        return columns.of_rows(times, column, 0), columns.of_rows(valid, column, False)
     if not columns.is_date(column):
         column = _dates(column, form) if form else _iso_dates(column)
     times = pc.cast(column, pa.int64())
@@ -37,8 +32,6 @@ def as_microseconds(column: Any, form: str | None) -> tuple[NDArray[np.int64], N
 
 def has_offset(column: Any, form: str | None) -> NDArray[np.bool_]:
     """Return which dates, in the same columns as for `as_microseconds`, have an offset from UTC, (n,)."""
-    if columns.is_encoded(column):
-        return columns.of_rows(has_offset(column.dictionary, form), column, False)
     if columns.is_date(column) or form is not None or not columns.is_text(column):
         aware = "%z" in form if form is not None and columns.is_text(column) else getattr(column.type, "tz", None)
         return np.full(len(column), bool(aware))

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import IO, Any, NamedTuple
 
 import numpy as np
-import pyarrow as pa
 
 from distsms.base import memory
 from distsms.ingest.formats.arrow import Batch
@@ -59,7 +58,7 @@ class KeptBatches:
         elif self._folder is not None and shutil.disk_usage(self._folder).free >= ROOM * (self._end + columns.nbytes):
             with contextlib.suppress(OSError):  # then the text is read again
                 start, self._end = self._end, self._write(columns)
-                empty = PlainColumns([], columns.array[:0], columns.gaps, {})
+                empty = PlainColumns([], np.empty((0, batch.n)), columns.gaps, {})
                 of_file = kept._replace(batch=kept.batch._replace(columns=empty), start=start, stop=self._end)
                 self._batches[place] = of_file
 
@@ -77,20 +76,13 @@ class KeptBatches:
             return kept.batch
         assert self._file is not None
         content = os.pread(self._file.fileno(), kept.stop - kept.start, kept.start)
-        shape = len(kept.numbers), kept.batch.n
-        values = np.frombuffer(content, np.float64, shape[0] * shape[1]).reshape(shape)
-        record = pa.ipc.open_stream(pa.py_buffer(content).slice(values.nbytes)).read_next_batch()
-        others = dict(zip(record.schema.names, record.columns, strict=True))
-        return kept.batch._replace(columns=PlainColumns(kept.numbers, values, columns.gaps, others))
+        return kept.batch._replace(columns=PlainColumns.read(content, kept.numbers, columns.gaps, kept.batch.n))
 
     def _write(self, columns: PlainColumns) -> int:
-        """Write numbers, and texts in Arrow's format for streams, behind what is there; return where they end."""
+        """Write columns behind what is there; return where they end."""
         if self._file is None:
             self._file = tempfile.TemporaryFile(dir=self._folder)  # noqa: SIM115 - as long as this object
         self._file.seek(self._end)
-        self._file.write(np.ascontiguousarray(columns.array).data)
-        record = pa.record_batch(columns.others)
-        with pa.ipc.new_stream(self._file, record.schema) as stream:
-            stream.write_batch(record)
+        columns.write(self._file)
         self._file.flush()
         return self._file.tell()

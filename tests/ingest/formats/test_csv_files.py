@@ -6,6 +6,7 @@ import csv
 import io
 import json
 import re
+import weakref
 
 import numpy as np
 import pytest
@@ -15,7 +16,7 @@ from hypothesis import strategies as st
 from distsms.base import text_files
 from distsms.base.errors import InputError
 from distsms.base.hashing import GOLDEN, _mix
-from distsms.ingest.formats import columns, csv_files, table
+from distsms.ingest.formats import columns, csv_files, kept_batches, table
 from distsms.ingest.formats.column_survey import NumberSurvey
 from distsms.parallel.communicator import Communicator
 from tests.support.conversion import convert
@@ -199,6 +200,21 @@ def test_what_the_survey_has_parsed_is_not_parsed_again(comm, shared_dir, monkey
     monkeypatch.setattr(csv_files.CsvFiles, "_parse", counted)
     assert outcome(comm, shared_dir, "a", id="id", group="g") == whole
     assert len(parsed) == len(set(parsed)) > 0
+
+
+def test_batches_that_are_in_the_file_take_no_memory(tmp_path):
+    array = np.arange(2000.0).reshape(2, 1000)
+    texts = {"w": columns.numbered(np.zeros(1000, np.int32), ["a"])}
+    plain = columns.PlainColumns(["x", "z"], array, np.zeros(2, np.int64), texts)
+    batch = csv_files.Batch(csv_files.BatchPosition("a", 7), plain, 1000, n_bytes=5)
+    kept, of_array = kept_batches.KeptBatches(tmp_path), weakref.ref(array)
+    kept.add(("a", 7), batch, 1)
+    del array, plain, batch
+    assert of_array() is None and kept.nbytes == 0 and not list(tmp_path.iterdir())
+    assert kept.find(("a", 7)).batch.n_bytes == 5
+    found = kept.take(("a", 7))
+    assert found.columns.array.tolist() == np.arange(2000.0).reshape(2, 1000).tolist()
+    assert found.columns["w"].to_pylist() == ["a"] * 1000 and kept.take(("a", 7)) is None
 
 
 LATE = ["word", "?", "2024-05-01", "+5", "1e400", '"a ""b"""', "NA", "", "007", "1e-300", "12345678901234567890"]
