@@ -208,7 +208,7 @@ class Measure:
             return measure
         if not isinstance(measure, str):
             raise InputError(f"measure is {measure!r:.60}, and not the name of a measure", everywhere=True)
-        measure = ALIASES.get(measure, measure)
+        measure = ALIASES.get(measure.lower(), measure.lower())
         if (family := FAMILIES.get(measure)) and family not in PARAMETRIC:
             return cls(measure, family)
         match = re.fullmatch(r"f((\d+\.?\d*|\.\d+)(e[+-]?\d+)?)", measure, re.ASCII)

@@ -11,11 +11,13 @@ import numpy as np
 from distsms.base import hdf5
 from distsms.base.errors import InputError
 from distsms.features import feature_map
-from distsms.models import model
+from distsms.models import model, reasons
 from distsms.shards.dataset import read_manifest
 from distsms.shards.groupby import describe
 from distsms.training import checkpoint
 
+FOR_PROGRAMS = "row_sample", reasons.KEY
+"""Long entries of a model's information that mean nothing to people."""
 FOLDERS = {
     "path.json": "a path of `distsms path`. Give one of its models, {0}/model.h5 or {0}/points/*.h5; `distsms report"
     " {0}/model.h5 --test DATA` shows the whole path",
@@ -73,5 +75,5 @@ def describe_model(path: str) -> dict[str, Any]:
         {} if loaded.features is None else {"features": loaded.features.describe(), "columns": loaded.p_original}
     )
     table |= columns or ({"coded": loaded.coded.describe()} if loaded.coded else {})
-    info = {name: value for name, value in loaded.info.items() if name != "row_sample"}  # long, and not for people
+    info = {name: value for name, value in loaded.info.items() if name not in FOR_PROGRAMS}
     return {"model": path, **size, **table, **info}

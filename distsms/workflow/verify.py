@@ -162,10 +162,11 @@ def _require_same_rows(proof: Certificate, scored: ScoredRows, name: str, comm: 
     info, labels = proof.info, scored.labels
     n, size = comm.sum(np.array([len(labels), np.sum(np.abs(scored.scores[1])) + len(labels)])).tolist()
     if n != info["n"] or bool(info.get("weights")) != (scored.weights is not None):
-        weights = ["no weights", "weights"]
+        differ = "of which one has weights" if n == info["n"] else f"{n:.0f} here and {info['n']} there"
         raise InputError(
-            f"{name}: has {n:.0f} rows with {weights[scored.weights is not None]}, and those of {proof.path} are "
-            f"{info['n']} with {weights[bool(info.get('weights'))]}: give the rows of the training, as they were",
+            f"{name}: has other rows than the training of {proof.path} ({differ}). Give the rows of the training; of a"
+            f" table, those are in the folder train of {option('shards', text='FOLDER')} of the training, since others"
+            " were held out",
             everywhere=True,
         )
     rows = certificate.sketch(scored.scores[1], labels, scored.weights, scored.first_row, comm)

@@ -332,7 +332,7 @@ def read_plain_lines(
         return None
     place_of = {name: place for place, name in enumerate(header)}
     buffer = np.frombuffer(text, np.uint8)
-    n = sum(np.count_nonzero(buffer[k : k + 2**17] == ord("\n")) for k in range(0, len(buffer), 2**17))
+    n = sum(int(np.count_nonzero(buffer[k : k + 2**17] == ord("\n"))) for k in range(0, len(buffer), 2**17))
     marks = [encoded.ljust(8, b"\0") for one in missing if len(encoded := one.encode()) <= 7]
     missing_words = np.frombuffer(b"".join(marks), "<u8")
 
