@@ -8,14 +8,13 @@ With the scores s_i = <w, x_i> (a constant feature is one more column), labels y
 The certificate has a number c_i for each row. Whatever they are, four steps prove a lower bound D on all J(v):
  1. `plane` reduces c until it knows a d with R(s) >= <c, s> + d for all scores s.
  2. So R(v) >= <r, v> + d for all v, with r = X'c.
- 3. min_v J(v) >= min_v [ lambda/2 ||v||^2 + l1 ||v||_1 + <r, v> ] + d = d - sum_j max(|r_j| - l1, 0)^2 / (2 lambda)
-    = D, since each v_j stands alone: the minimum is at v_j = -sign(r_j) max(|r_j| - l1, 0) / lambda.
+ 3. min_v J(v) >= D = min_v [ lambda/2 ||v||^2 + l1 ||v||_1 + <r, v> ] + d; each v_j stands alone, and so
+    D = d - sum_j max(|r_j| - l1, 0)^2 / (2 lambda).
  4. `risk` computes the J of the model. So no J(v) is smaller than that by more than the gap, J - D.
-
 P and N are the rows with y = +1 and -1, A+ and A- their weights, A = A+ + A-, and u_i = -c_i on P, v_j = c_j on N.
---exact (for small data) computes in rational numbers; else what rounding may have added is subtracted from D.
---no-checksums omits what only tells other files and rows in time. --weight and --group name columns of a .csv; of
-svmlight, --weight is a file with a number in each line, and groups are qid:GROUP.
+--exact (for small data) computes in rational numbers; else D is less by what rounding may have added. --no-checksums
+omits what only tells other files and rows in time. --weight and --group name columns of a .csv; of svmlight, --weight
+is a file with a number in each line, and groups are qid:GROUP.
 """
 
 import argparse
@@ -29,8 +28,7 @@ import h5py
 import numpy as np
 
 EPS = float(np.finfo(np.longdouble).eps)
-getcontext().prec = 60
-TINY = Fraction(1, 10**50)  # far above the errors of logarithms with 60 digits
+getcontext().prec, TINY = 60, Fraction(1, 10**50)  # far above the errors of logarithms with 60 digits
 PAIRS, OTHERS = ("rocarea", "gauc", "pauc"), ("prbep", "error-rate", "logistic", "logistic-balanced")
 
 
@@ -148,12 +146,12 @@ def plane(p, c, alpha=None):
         u, v = np.minimum(u, p.a_pos), np.minimum(v, p.a_neg)
         for a, q in ((p.a_pos, u / p.a_pos), (p.a_neg, v / p.a_neg)):  # H, the entropy: -q ln q - (1 - q) ln(1 - q)
             d -= sum(((a * x)[x > 0] * p.log(x[x > 0])).sum() for x in (q, 1 - q))
-    out[p.P], out[p.N] = -u, v
+    out[p.P], out[p.N] = (p.zero, p.zero) if p.family in PAIRS else (-u, v)  # groups of one class have no pairs
     for P, N, omega, K in p.parts if p.family in PAIRS else ():
         # u, v are sums of the rows, columns of a matrix x with 0 <= x_ij <= omega a_i a_j alpha_j / (A+ K); d = sum u
         cap_u, cap_v = p.a[P] / p.a[P].sum(), p.a[N] / K
-        if p.family == "pauc":  # 0 <= alpha <= 1, sum_j a_j alpha_j <= K; for the others alpha = 1 and K = A-
-            cap_v = cap_v * np.minimum(np.maximum(alpha[N], p.zero), p.one)
+        if p.family == "pauc":  # 0 <= alpha <= 1 (NaN is 0), sum_j a_j alpha_j <= K; else alpha = 1, K = A-
+            cap_v = cap_v * np.fmin(np.fmax(alpha[N], p.zero), p.one)
             cap_v = cap_v / max(p.one, cap_v.sum())
         u, v = balanced(np.minimum(-c[P] / omega, cap_u), np.minimum(c[N] / omega, cap_v))
         theta = omega * share_of_pairs(p, u, cap_u, v, cap_v)
@@ -193,10 +191,9 @@ def sums(place, terms, n):
 
 def bound(p, entries, columns, c, alpha, lam, l1, plane=plane):
     """Steps 1 to 3: D, less what rounding may have added. The entries are arrays of rows, columns and values."""
-    row, col, val = entries
-    c, d = plane(p, c, alpha)
+    (row, col, val), (c, d) = entries, plane(p, c, alpha)
     excess, slack = np.maximum(abs(sums(col, val * c[row], columns)) - l1, 0), 0
-    if not p.exact:  # a sum of n terms errs by n EPS times the sum of their sizes, and the |c_i| add up to at most 2
+    if not p.exact:  # n terms' sum errs by n EPS times the sum of their sizes; sum |c_i| <= 2; d errs by a share of d
         slack = 8 * (len(c) + 16) * EPS
         excess = excess + 2 * slack * np.max(abs(val), initial=0)
     return d - slack * (1 + d) - (excess * excess).sum() / (2 * lam) * (1 + slack)
@@ -215,23 +212,24 @@ def main(words=None, kind=Problem, plane=plane, risk=risk):
     with h5py.File(args.certificate) as file:
         text, complete, c = file.attrs["info"], file.attrs["complete"].decode(), file["c"][:]
         of, alpha = json.loads(text), next((file[name][:] for name in ("alpha", "labelings") if name in file), c[:0])
-    for name, usual in (("measure", None), ("lambda", None), ("l1", 0.0), ("constant", 0.0)):
-        if of[name] != info.get(name, usual):
-            raise SystemExit(f"refused: {name} is {of[name]} in the certificate, {info.get(name, usual)} in the model")
+    here = {"l1": 0.0, "constant": 0.0, "normalize": "none", **info, "p": len(w)}
+    for name in ("measure", "lambda", "l1", "constant", "normalize", "p"):
+        if of[name] != here[name]:
+            raise SystemExit(f"refused: {name} is {of[name]} in the certificate, {here[name]} in the model")
+    if not (0 < of["lambda"] < np.inf and 0 <= of["l1"] < np.inf and of["dtype"] in ("float32", "float64")):
+        raise SystemExit("refused: the certificate is of no such problem")
     y, row, col, val, weights, groups = map(np.array, read(pathlib.Path(args.rows), info, table, args))
     n, columns, a = len(y), len(w), np.ones(len(y)) if weights.ndim == 0 else weights.astype(float)
-    if n != len(c) or of["weights"] == (weights.ndim == 0) or max(col) >= columns:
+    if not n == len(c) == of["n"] or of["weights"] == (weights.ndim == 0) or max(col) >= columns:
         raise SystemExit(f"refused: {args.rows} has {n} rows and {max(col) + 1} columns: not the certificate's")
     p = kind(info["measure"], y, a, groups, args.exact)
     val = val.astype(of["dtype"]).astype(float)
-    val = val / (np.sqrt(np.bincount(row, val * val, n))[row] if info.get("normalize") == "l2" else 1)
-    # Rows in their order have a number: sum_i frac(i (sqrt 5 - 1) / 2) (<h, x_i> + a_i y_i / mean a), i from 0 on, with
-    # h_j = frac(j sqrt 2), j from 1 on. It only tells the certificate's rows from others; the proof does not need it.
+    val = val / (np.sqrt(np.bincount(row, val * val, n))[row] if here["normalize"] == "l2" else 1)
+    # sum_i frac(i (sqrt 5 - 1) / 2) (<h, x_i> + a_i y_i / mean a), i from 0 on, h_j = frac(j sqrt 2), tells other rows.
     terms = np.bincount(row, val * (np.arange(1.0, columns + 1) * 2**0.5 % 1)[col], n) + a * y * (n / a.sum())
     number, size = (np.arange(float(n)) * ((5**0.5 - 1) / 2) % 1) @ terms, abs(terms).sum() + n
     of_w, of_c = np.append(w, info["bias"]).astype("<f8").tobytes(), text.encode() + c.tobytes() + alpha.tobytes()
-    changed = sha256(of_w).hexdigest() != of["model"] or sha256(of_c).hexdigest() != complete
-    if changed and not args.no_checksums:
+    if not args.no_checksums and (sha256(of_w).hexdigest() != of["model"] or sha256(of_c).hexdigest() != complete):
         raise SystemExit("refused: the certificate is of another model, or was changed")
     if not args.no_checksums and not abs(number - of["rows"]) <= 1e-11 * size:
         raise SystemExit("refused: the rows are others than the certificate's, or in another order")
@@ -243,6 +241,8 @@ def main(words=None, kind=Problem, plane=plane, risk=risk):
     D = bound(p, (row, col, val), len(w), c, alpha, lam, l1, plane)
     J = lam / 2 * (w * w).sum() + l1 * abs(w).sum() + risk(p, p.numbers(sums(row, val * w[col], n)))
     print(f"J of the model {float(J):.10g}, lower bound D {float(D):.10g}, gap J - D {float(J - D):.4g}")
+    if not (abs((of["J"] or 0) - J) <= 1e-6 * (1 + J) and of["bound"] <= D + 1e-5):
+        print(f"beware: the certificate says that J is {of['J']} and that it proves {of['bound']}")
     return D, J
 
 

@@ -23,7 +23,9 @@ class Labelings(base.Problem):
         measure = measure if "@" in measure else f"f@{measure[1:]}"
         if measure.partition("@")[0] not in ("f", "precision", "recall"):
             raise SystemExit(f"refused: {measure} is for verify_certificate.py")
-        super().__init__(measure, y, (weights > 0).astype(float), groups, exact)
+        if (weights != 1).any():
+            raise SystemExit(f"refused: {measure} has no weights")
+        super().__init__(measure, y, weights, groups, exact)
         self.n_pos, self.n_neg, self.n = len(self.P), len(self.N), len(self.P) + len(self.N)
         self.parameter = self.numbers([measure.partition("@")[2]])[0]  # beta or K
 
@@ -47,7 +49,7 @@ def risk(p, s):
 
 def plane(p, c, labelings):
     """Return (c, d) with R(s) >= <c, s> + d for all s, where c is the given one but for a little."""
-    P, F, out = -p.n * c[p.P] / 2, p.n * c[p.N] / 2, 0 * c
+    P, F, out, eps = -p.n * c[p.P] / 2, p.n * c[p.N] / 2, 0 * c, 0 if p.exact else base.EPS
     if not ((P >= 0).all() and (F >= 0).all() and np.isfinite(c.astype(float)).all()):
         raise SystemExit("refused: a coefficient is not finite, or has the wrong sign for the label of its row")
     if p.family == "f":
@@ -57,13 +59,14 @@ def plane(p, c, labelings):
         table = np.clip(np.nan_to_num(labelings.astype(float).reshape(-1, 3)), 0, [1, p.n_pos, p.n_neg])
         pi, b, f = (p.numbers(column) for column in (table[:, 0], np.rint(table[:, 1]), np.rint(table[:, 2])))
         pi, sides, beta2 = pi / max(p.one, pi.sum()), [], p.parameter**2
-        d = (pi * p.delta(b, f)).sum()
+        d, steepest = (pi * p.delta(b, f)).sum(), (1 + beta2) / (beta2 * p.n_pos)
         for side, counts in ((P, b), (F, f)):
             needed, k = np.cumsum(np.sort(side)[::-1]), p.numbers(np.arange(1, len(side) + 1))
             possible = sum(weight * np.minimum(count, k) for weight, count in zip(pi, counts, strict=True))
             short = needed > possible
             theta = min([p.one, *(possible[short] / needed[short])])
-            d -= max(p.zero, (pi * counts).sum() - theta * needed[-1]) * (1 + beta2) / (beta2 * p.n_pos)
+            lacking = max(p.zero, (pi * counts).sum() - theta * needed[-1])
+            d -= steepest * (lacking + 4 * (len(pi) + p.n + 16) * eps * (pi * counts).sum())  # sums of so many numbers
             sides.append(theta * side)
         P, F = sides
     else:
@@ -71,11 +74,12 @@ def plane(p, c, labelings):
         few = p.parameter - p.n_pos
         tau = min(max(p.one if few == 0 else (F.sum() - P.sum()) / few, P.max(), F.max()), p.one)
         P, F = np.minimum(P, tau), np.minimum(F, tau)
+        inexact = 256 * eps * (P.sum() + F.sum() + tau * (abs(few) + p.n_pos))  # of pairwise sums, as NumPy adds
         missed, called = min(P.sum(), F.sum() - tau * few), min(F.sum(), P.sum() + tau * few)
         if min(missed, called) < 0:
             return out, p.zero
         P, F = (x * (least / x.sum() if least > 0 else 0) for x, least in ((P, missed), (F, called)))
-        d = tau + (missed - tau * p.n_pos) / (p.parameter if p.family == "precision" else p.n_pos)
+        d = tau + (missed - tau * p.n_pos - inexact) / (p.parameter if p.family == "precision" else p.n_pos)
     out[p.P], out[p.N] = -2 * P / p.n, 2 * F / p.n
     return out, d
 

@@ -15,6 +15,10 @@ import pandas as pd
 import pytest
 
 import distsms
+from distsms.base.measures import Measure
+from distsms.losses.dual_bound import ADDITIONS, Further, dual_bound
+from distsms.losses.registry import make_loss
+from distsms.parallel.communicator import Communicator
 from distsms.shards.from_arrays import write_data
 from scripts import verify_certificate as checker
 from scripts import verify_labelings as labelings
@@ -248,6 +252,88 @@ def test_the_mistake_to_avoid():
         w = np.linspace(-3, 3, 6001)
         hinges = np.maximum(0, 1 - w * 0.125) + np.maximum(0, 1 + w * 0.875)
         assert float(D) <= np.min(lam / 2 * w * w + hinges / 2) < 0.6
+
+
+def rational(numbers):
+    return np.array([Fraction(*number.as_integer_ratio()) for number in numbers], object)
+
+
+RARE = ["prbep", "error-rate", "logistic", "rocarea", "pauc@0.3", "f1", "f2", "precision@1", "recall@700", "recall@2"]
+
+
+@pytest.mark.parametrize("measure", RARE)
+def test_rounding_with_very_rare_positives(measure):
+    """A plane computed with rounding, less what is subtracted for it, holds in rational numbers: in the checker and in
+    the package."""
+    n, positives = 900 if measure not in ("rocarea", "pauc@0.3") else 150, 1
+    y, ones = np.where(np.arange(n) < positives, 1, -1), np.ones(n)
+    of_labelings = measure[0] == "f" or "@" in measure[6:]
+    kind, plane = (labelings.Labelings, labelings.plane) if of_labelings else (checker.Problem, checker.plane)
+    ordering = "gather" if of_labelings or measure[0] in "el" else "exchange"
+    loss = make_loss(Measure.parse(measure), ordering, y, None, Communicator())
+    for seed in range(12):
+        rng = np.random.default_rng(seed)
+        share = np.float32(rng.uniform(0.3, 1.0) * 2 / n)
+        amounts = share * (rng.uniform(0.0, 1.0, n) if seed % 3 == 0 else np.where(y > 0, rng.choice([0.0, 1.0]), 1.0))
+        if measure[:4] in ("prbe", "roca", "pauc"):
+            amounts[y < 0] *= np.sum(amounts[y > 0]) / np.sum(amounts[y < 0]) * 1.01
+        c = (np.where(y > 0, -1, 1) * amounts).astype(np.float32).astype(float)
+        weight = float(share) * n / 2
+        table, alpha = np.array([[weight, 0.0, n - positives], [1 - weight, positives, 0.0]]), np.full(n, 0.3)
+        more = table if measure[0] == "f" else alpha
+        p, exact = kind(measure, y, ones), kind(measure, y, ones, exact=True)
+        proved, slack = dual_bound(loss, c, Further(alpha, table)), 8 * (n + 16) * checker.EPS
+        allowed = 2 * float(np.finfo(float).eps) * ADDITIONS
+        for (reduced, d), rounding in (
+            (plane(p, p.numbers(c), p.numbers(more)), slack),
+            ((proved.c, proved.d), allowed),
+        ):
+            nearest, truth = plane(exact, rational(reduced), exact.numbers(more))
+            assert float(rational([d])[0] - truth) <= rounding * (1 + abs(float(d)))
+            assert float(abs(nearest - rational(reduced)).sum()) <= 2 * rounding
+
+
+@pytest.mark.parametrize("ulp", [float(np.finfo(np.longdouble).eps), float(np.finfo(float).eps)])
+def test_f1_with_errors_of_rounding_that_add_up(ulp):
+    """One positive row: what lacks in the false positives counts twice in d, and here each addition is rounded up."""
+    n, half = 4000, 2000
+    y, large = np.where(np.arange(n) < 1, 1, -1), np.arange(n) <= half
+    small = 0.6 * 1024 * ulp  # added to sums above 1024, that is as much as ulp * 1024
+    c = (np.where(y > 0, 0.0, np.where(large, 0.7, small)) * 2 / n).astype(np.float32).astype(float)
+    table = np.array([[0.70002, 0, half], [2 * small, 0, n - 1]])
+    p, exact = (labelings.Labelings("f1", y, np.ones(n), exact=exact) for exact in (False, True))
+    loss = make_loss(Measure.parse("f1"), "gather", y, None, Communicator())
+    proved = dual_bound(loss, c, Further(labelings=table))
+    reduced, d = labelings.plane(p, p.numbers(c), p.numbers(table))
+    allowed = 2 * float(np.finfo(float).eps) * ADDITIONS, 8 * (n + 16) * checker.EPS
+    for rounding, constant, of in zip(allowed, (proved.d, d), (proved.c, reduced), strict=True):
+        _, truth = labelings.plane(exact, rational(of), exact.numbers(table))
+        assert float(rational([constant])[0] - truth) <= rounding * (1 + abs(float(constant)))
+
+
+@pytest.mark.parametrize("exact", [False, True])
+def test_rows_without_pairs_prove_nothing(exact):
+    """Coefficients of a group of one class count in no risk, and could make r = 0: they are set to 0."""
+    y, groups = np.array([1, -1, 1, 1]), np.array([0, 0, 1, 1])
+    p = checker.Problem("gauc@each", y, np.ones(4), groups, exact=exact)
+    c, d = checker.plane(p, p.numbers([-1.0, 1.0, -1.0, -2.0]))
+    assert c.tolist() == [-1, 1, 0, 0] and d == 1
+    loss = make_loss(Measure.parse("gauc@each"), "exchange", y, None, Communicator(), groups)
+    proved = dual_bound(loss, np.array([-1.0, 1.0, -1.0, -2.0]))
+    assert proved.c.tolist() == [-1, 1, 0, 0] and proved.d == 1
+
+
+def test_an_alpha_that_is_no_number_counts_nothing():
+    """NaN compares as nothing: the sum of the others may still not be above K."""
+    y, alpha = np.array([1] + 10 * [-1]), np.ones(11)
+    alpha[1] = np.nan
+    c = np.array([-1.0, 0, 0.2, 0.2, 0.2, 0.2, 0.2, 0, 0, 0, 0])  # each negative row may have 1/9, not 1/K
+    p = checker.Problem("pauc@0.5", y, np.ones(11))
+    reduced, d = checker.plane(p, p.numbers(c), p.numbers(alpha))
+    loss = make_loss(Measure.parse("pauc@0.5"), "exchange", y, None, Communicator())
+    proved = dual_bound(loss, c, Further(alpha))
+    for coefficients, constant in ((reduced, d), (proved.c, proved.d)):
+        assert constant == pytest.approx(5 / 9) and np.max(coefficients) <= 1 / 9 + 1e-12
 
 
 @pytest.mark.parametrize("measure", ["f1", "f2", "precision@12", "recall@30", "precision@19"])

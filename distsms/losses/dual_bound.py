@@ -8,6 +8,9 @@ so does each mixture of evaluations. For given c, the largest such d is that of 
 docs/theory/certificate.md has d(c) and its conditions for each measure, in terms of u_i = -c_i on P and v_j = c_j on N.
 Rounded coefficients fail the conditions by a little. So they are reduced until they fulfil them: cut at their limits,
 made equal in sum by reducing the larger side, and multiplied by a share theta <= 1, since c = 0 with d = 0 is a plane.
+
+Sums of doubles leave the conditions open by a share of what is summed. For most measures that changes d by this share,
+which `certificate.lower_bound` subtracts. Those whose d is steeper in c (at K, F-beta, normal-auc) subtract it here.
 """
 
 from __future__ import annotations
@@ -35,6 +38,8 @@ OF_ROW, OF_ALL = 120, 128 * CELLS
 """Bytes that a certificate takes, with what is computed here, for each row of a rank, and besides; measured."""
 ADDITIONS = 2**18 if EPS_LONG < EPS else 2**22
 """At most so many additions of doubles follow one another on the way to a coefficient and to d."""
+PAIRWISE = 128
+"""`np.sum` adds pairwise: what follows from sums of up to 2^40 numbers errs by at most so many roundings."""
 
 
 class Proved(NamedTuple):
@@ -42,6 +47,7 @@ class Proved(NamedTuple):
 
     d: float
     c: Floats  # (n_local,)
+    size: float = 2.0  # the |c_i| of all ranks add up to at most this
 
 
 class Further(NamedTuple):
@@ -58,9 +64,9 @@ def dual_bound(loss: Any, c: Floats, further: Further = Further()) -> Proved:  #
     Raises InputError on all ranks if they have the wrong sign in a class, or are not finite.
     """
     sides, family = _Sides(loss, c), loss.family.name
+    sides.check(signed=family != "normal-auc")
     if family == "normal-auc":
         return sides.pairwise_square()
-    sides.check()
     if family == "gauc":
         return _within_groups(loss, sides.c)
     if family in ("rocarea", "pauc"):
@@ -84,13 +90,14 @@ class _Sides:
         self.u, self.v = -self.c[self.positive], self.c[self.negative]
         self.a_pos, self.a_neg = a[self.positive], a[self.negative]
 
-    def check(self) -> None:
+    def check(self, signed: bool) -> None:
         """Raise InputError for coefficients that no plane of the risk has. **Collective.**"""
-        right = np.isfinite(self.c).all() and min(np.min(side, initial=0.0) for side in (self.u, self.v)) >= 0
+        least = min(np.min(side, initial=0.0) for side in (self.u, self.v)) if signed else 0.0
+        right = np.isfinite(self.c).all() and least >= 0
         if self.comm.maximum(np.array([float(not right)]))[0]:
             raise InputError(
-                "the coefficients of the certificate have signs that contradict the labels of the rows: they are of "
-                "other rows, or of rows in another order",
+                "the coefficients of the certificate are not finite, or have signs that contradict the labels of the "
+                "rows: they are of other rows, or of rows in another order",
                 everywhere=True,
             )
 
@@ -124,7 +131,7 @@ class _Sides:
         loss = self.loss
         caps_u, caps_v = self.a_pos / loss.A_pos, self.a_neg / loss.A_neg
         if loss.family.name == "pauc":
-            counted = np.zeros(len(self.v)) if alpha is None else np.clip(alpha[self.negative], 0.0, 1.0)
+            counted = np.zeros(len(self.v)) if alpha is None else np.clip(np.nan_to_num(alpha[self.negative]), 0, 1)
             caps_v = self.a_neg / loss.K * counted
             caps_v /= max(1.0, self.sums(caps_v)[0])
         u, v, total = _possible(self.u, caps_u, self.v, caps_v, self.comm)
@@ -136,7 +143,10 @@ class _Sides:
         t, other = self.sums(self.u, self.v)
         v = self.v + p_neg * (t - other)
         squares = sum(self.sums(p_pos * (self.u / p_pos - t) ** 2, p_neg * (v / p_neg - t) ** 2))
-        return self.proved(t - 0.5 * t * t - 0.5 * squares, self.u, v)
+        # Nothing bounds these coefficients, and d errs by shares of their squares.
+        size = max(2.0, sum(self.sums(np.abs(self.u), np.abs(v))))
+        d = t - 0.5 * t * t - 0.5 * squares - EPS * ADDITIONS * size * size
+        return self.proved(d, self.u, v)._replace(size=size)
 
     def at_k(self) -> Proved:
         """Return the plane for precision and recall at K, of labelings of weight tau. **Collective.**"""
@@ -158,13 +168,16 @@ class _Sides:
             for side, least, total in ((u, of_u, missed), (v, of_v, called))
         )
         d = tau + (of_u - tau * loss.n_pos) / loss.denominator
+        # 3) What p lacks in the equation by rounding counts in d, divided by the denominator, which may be 1.
+        rounding = EPS * (PAIRWISE + 4 * self.comm.size) * (missed + called + tau * (abs(few) + loss.n_pos))
+        d -= rounding / loss.denominator
         return self.proved(d, u * (2.0 / loss.n), v * (2.0 / loss.n))
 
     def labelings(self, labelings: Floats | None) -> Proved:
         """Return the plane for F-beta: the root sorts the rows. **Collective.**"""
         loss, scale = self.loss, self.loss.n / 2.0
         table = np.nan_to_num(np.zeros((1, 3)) if labelings is None else labelings)
-        weight = np.maximum(table[:, 0], 0.0)
+        weight = np.clip(table[:, 0], 0.0, 1.0)
         weight /= max(1.0, math.fsum(weight))
         missed = np.clip(np.rint(table[:, 1]), 0, loss.n_pos)
         called = np.clip(np.rint(table[:, 2]), 0, loss.n_neg)
@@ -172,7 +185,7 @@ class _Sides:
         for side, (amounts, counts) in enumerate(((self.u, missed), (self.v, called))):
             whole = self.comm.gather_rows(scale * amounts)
             if whole is not None:
-                needed = np.cumsum(np.sort(whole)[::-1])
+                needed = np.cumsum(np.sort(whole)[::-1], dtype=np.longdouble)
                 places = np.arange(1.0, len(whole) + 1)
                 possible = sum(a * np.minimum(count, places) for a, count in zip(weight, counts, strict=True))
                 short = needed > possible
@@ -183,7 +196,9 @@ class _Sides:
         # No labeling has a smaller Delta by more than this for each row that it gets right instead of wrong.
         steepest = (1 + loss.beta2) / (loss.beta2 * loss.n_pos)
         deltas = (loss.beta2 * missed + called) / (loss.beta2 * loss.n_pos + loss.n_pos - missed + called)
-        d = float(weight @ deltas) - steepest * float(np.sum(lost))
+        # The sums are right but for this share, and each side may lack so much more.
+        inexact = 4 * (EPS * (len(weight) + 16) + EPS_LONG * loss.n)
+        d = float(weight @ deltas) - steepest * float(np.sum(lost) + inexact * (weight @ (missed + called)))
         return self.proved(d, shares[0] * self.u, shares[1] * self.v)
 
 

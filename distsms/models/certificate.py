@@ -80,9 +80,10 @@ def fingerprint(w: Floats, bias: float) -> str:
 def lower_bound(proved: Proved, r: Floats, columns: ColumnStatistics, regularizer: SquaredNorm) -> float:
     """Return the bound on min J of the plane <r, v> + d with r = X'c of all rows, less what rounding may have added.
 
-    r_j is a sum of at most `counts` terms, whose |c_i| add up to at most 2; what is wrong in d and c adds `ADDITIONS`.
+    r_j is a sum of at most `counts` terms, whose |c_i| add up to at most `size`; what is wrong in d and c adds
+    `ADDITIONS`.
     """
-    e = 2 * EPS * (columns.counts + ADDITIONS) * columns.largest
+    e = proved.size * EPS * (columns.counts + ADDITIONS) * columns.largest
     excess = np.abs(soft_threshold(r, regularizer.l1)) if isinstance(regularizer, ElasticNet) else np.abs(r)
     square = float(np.sum(excess * excess)) * (1 + EPS * (len(r) + 8)) + float(np.sum((2 * excess + e) * e))
     return proved.d - 2 * EPS * ADDITIONS * (1 + abs(proved.d)) - regularizer.conjugate(square)

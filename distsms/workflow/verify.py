@@ -16,6 +16,7 @@ import numpy as np
 
 from distsms.base.errors import EXIT_ERROR, EXIT_OK, InputError
 from distsms.base.measures import RANKING, Measure
+from distsms.base.schema import is_number
 from distsms.base.typing import Floats
 from distsms.base.wording import Message, option
 from distsms.ingest.file_names import is_data_set
@@ -37,6 +38,8 @@ SAME, SAME_ROWS = 1e-8, 1e-11
 """J counts as that of the model if it differs by at most this share of 1 + J, and rows as those of the certificate if
 their sketch differs by this share of what its terms add up to.
 """
+CLAIMED = 1e-5
+"""A certificate may say that it proves so much more than it does here, where rows are added up in other parts."""
 
 
 @dataclass(frozen=True)
@@ -56,7 +59,7 @@ class Verified:
     @property
     def gap(self) -> float | None:
         """By how much the J of another w may be smaller at most; None without a certificate."""
-        return None if self.lower_bound is None else max(0.0, self.J - self.lower_bound)
+        return None if self.lower_bound is None else max(self.J - self.lower_bound, 0.0)
 
     @property
     def exit_code(self) -> int:
@@ -124,8 +127,11 @@ def verify(request: VerifyRequest, comm: Communicator) -> Verified:
             problems.append(
                 f"{label} is {here:.10g} on these rows, and the model says {there}: it was trained on others"
             )
-    if bound is not None and bound > J + SAME:
-        problems.append("the lower bound is above J, which cannot be: please report this")
+    if proof is not None and bound is not None:
+        inexact = SAME * (1 + abs(J)) + value.width + (info.get("width") or 0.0)
+        problems += _false_claims(proof, J, inexact, bound)
+        if bound > J + SAME:
+            problems.append("the lower bound is above J, which cannot be: please report this")
     if isinstance(request.data, str | os.PathLike) and is_data_set(request.data):
         problems += comm.bcast(dataset.verify(request.data) if comm.is_root else None)
         notes.append("the checksums of model and shards were compared with their contents")
@@ -166,6 +172,16 @@ def _require_same_rows(proof: Certificate, scored: ScoredRows, name: str, comm: 
     rows = certificate.sketch(scored.scores[1], labels, scored.weights, scored.first_row, comm)
     if not abs(rows - info["rows"]) <= SAME_ROWS * size:
         raise InputError(f"{name}: has other rows than those of {proof.path}, or the same in another order", True)
+
+
+def _false_claims(proof: Certificate, J: float, inexact: float, bound: float) -> list[str]:
+    """Return what a certificate says of itself that is not so: its J, or that it proves more than it does. Local."""
+    said, proved, problems = proof.info.get("J"), proof.info.get("bound"), list[str]()
+    if said is not None and not (is_number(said) and abs(said - J) <= inexact):
+        problems.append(f"J is {J:.10g} on these rows, and {proof.path} says {said}")
+    if proved is not None and not (is_number(proved) and proved - bound <= CLAIMED * (1 + abs(bound))):
+        problems.append(f"{proof.path} says that it proves {proved}, and it proves {bound:.10g}")
+    return problems
 
 
 def _regularizer(loaded: Model, constant: float) -> float:

@@ -111,6 +111,16 @@ def test_signs_that_contradict_the_labels_are_refused():
             dual_bound(loss, wrong, further)
 
 
+def test_coefficients_of_normal_auc_are_finite_and_count_with_their_size():
+    y, a, groups = rows(0)
+    loss = loss_of("normal-auc", y, a, groups)
+    c, *_ = mixture("normal-auc", loss, y, 0)
+    size = 1e3 * np.sum(np.abs(c))  # errors of rounding are in proportion to it
+    assert dual_bound(loss, 1e3 * c).size == pytest.approx(size) and size > 2.0
+    with pytest.raises(InputError, match="not finite"):
+        dual_bound(loss, np.where(y > 0, np.nan, c))
+
+
 @pytest.mark.parametrize("measure", MEASURES)
 def test_any_number_of_ranks_proves_the_same(measure, comm):
     y, a, groups = rows(3, n=60, weighted=measure in SMOOTH)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from hashlib import sha256
 
 import h5py
 import numpy as np
@@ -20,6 +21,7 @@ from distsms.training.task import Distribution
 from distsms.workflow.requests import TrainRequest, VerifyRequest
 from distsms.workflow.train import train
 from distsms.workflow.verify import verify
+from scripts import verify_certificate as checker
 from tests.support.problems import data
 
 
@@ -162,6 +164,20 @@ def test_what_was_exchanged_is_refused(comm, shared_dir):
     without = verify(VerifyRequest(shared_dir / "lambda.h5", folder), comm)  # J is of another lambda than it says
     assert without.lower_bound is None and without.gap is None and without.exit_code == EXIT_ERROR
     assert "cannot be checked without a certificate" in without.notes[-1]
+
+
+@pytest.mark.serial
+@pytest.mark.parametrize("name, why", [("J", "says 0.9"), ("bound", "says that it proves 0.9, and it proves")])
+def test_what_a_certificate_says_of_itself_is_compared(name, why, comm, shared_dir, capsys):
+    folder = written(comm, shared_dir)
+    certified(comm, shared_dir, folder)
+    with h5py.File(shared_dir / "c.h5", "r+") as file:
+        text = json.dumps(json.loads(file.attrs["info"]) | {name: 0.9})
+        file.attrs.update(info=text, complete=np.bytes_(sha256(text.encode() + file["c"][:].tobytes()).hexdigest()))
+    verified = verify(VerifyRequest(shared_dir / "m.h5", folder, shared_dir / "c.h5"), comm)
+    assert verified.exit_code == EXIT_ERROR and [why in problem for problem in verified.problems] == [True]
+    checker.main([str(shared_dir / file) for file in ("m.h5", "c.h5", "d")])
+    assert "beware: the certificate says" in capsys.readouterr().out
 
 
 @pytest.mark.serial
