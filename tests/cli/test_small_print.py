@@ -120,7 +120,7 @@ def test_other_commands_take_files_behind_options_too(capsys):
         ("train a.csv --lable=y", "did you mean --label?"),
         ("train a.csv --xyzzy", "unrecognized arguments: --xyzzy (see --help)"),
         ("path a.csv --label y", "--label is an option of distsms shard"),
-        ("baseline a.csv --categorical y", "--categorical is an option of distsms shard"),
+        ("features a.csv d --categorical y", "--categorical is an option of distsms shard"),
         ("predict m.h5 a.csv b.csv", "the command takes MODEL DATA|FILE, and no more at a time"),
         ("train data -tao_monitor", "go after --"),
         ("train data --calibrate", "expected one argument: sigmoid or isotonic"),

@@ -491,7 +491,8 @@ def test_warnings_on_the_data_are_printed_at_the_end(tmp_path, capsys):
     lines = [line for line in capsys.readouterr().out.split("\n") if line and not line.startswith("model: ")]
     first = next(k for k, line in enumerate(lines) if line.startswith("warning   "))
     assert "whole groups were held out" in " ".join(lines[first:])
-    assert all(line.startswith(("warning   ", "          ")) for line in lines[first:])
+    last = next(k for k, line in enumerate(lines) if line.startswith("  took "))
+    assert first < last and all(line.startswith(("warning   ", "          ")) for line in lines[first:last])
 
 
 @pytest.mark.serial

@@ -144,8 +144,8 @@ def test_a_model_scores_a_row_the_same_everywhere(comm, shared_dir, data, option
     found = []
     for name in ("b.csv", "b.parquet", "e", "g"):
         scores, ids = [], []
-        for part, own in scoring.score_in_parts(read, shared_dir / name, comm, how):
-            scores, ids = scores + comm.allgather(part.tolist()), ids + comm.allgather(own)
+        for part in scoring.score_in_parts(read, shared_dir / name, comm, how):
+            scores, ids = scores + comm.allgather(part.scores.tolist()), ids + comm.allgather(part.ids)
         found.append(list(itertools.chain(*scores)))
         assert list(itertools.chain(*ids)) == [row[0] for row in new]
     X, _, _ = load_matrix(as_stored(mapped))
