@@ -174,9 +174,13 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
         at = argv.index("--")
         argv, options = argv[:at], argv[at + 1 :]
     try:
-        file, values = config.read(argv)
-        options = options or values.pop(PETSC, [])
-        if argv and argv[0] in parsers:
+        takes = argv and argv[0] in parsers and argv[0] != "info"
+        file, values = config.read(argv) if takes else ("", {})
+        words = values.pop(PETSC, []) if argv[:1] == ["train"] else []
+        if not isinstance(words, list) or not all(isinstance(word, str) for word in words):
+            raise ValueError(f"--config {file}: {PETSC}: takes a list of texts")
+        options = options or words
+        if takes:
             config.apply(file, values, parsers[argv[0]], argv)
     except ValueError as error:
         parsers.get(argv[0], parser).error(str(error))

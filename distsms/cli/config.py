@@ -60,12 +60,18 @@ def apply(path: str, values: Mapping[str, Any], parser: argparse.ArgumentParser,
     named = {_name(action): action for action in sorted(known, key=lambda action: not action.option_strings)}
     for name, value in values.items():
         action = named.get(name)
+        if isinstance(value, dict) or (isinstance(value, list) and any(isinstance(one, dict | list) for one in value)):
+            raise ValueError(f"--config {path}: {name}: takes a text, a number, true or false, or a list of these")
         if action is None:
             close = difflib.get_close_matches(name, named, 1)
             raise ValueError(f"--config {path}: no option {name!r}" + (f"; did you mean {close[0]}?" if close else ""))
         groups = [group._group_actions for group in parser._mutually_exclusive_groups if action in group._group_actions]
         alike = [one for one in known if _name(one) == name or any(one in group for group in groups)]
         if said & {option for one in alike for option in one.option_strings}:
+            continue
+        if twice := [_name(one) for one in alike if _name(one) != name and values.get(_name(one), False) is not False]:
+            raise ValueError(f"--config {path}: {name} and {twice[0]} exclude each other")
+        if value is False and action.nargs == "?":  # the option is not given
             continue
         try:
             parser.set_defaults(**{action.dest: _converted(parser, action, value)})
@@ -96,7 +102,8 @@ def given(parser: argparse.ArgumentParser, words: Sequence[str]) -> dict[str, An
 
 def as_toml(values: Mapping[str, Any]) -> str:
     """Return values as the lines of a TOML file. JSON's strings, numbers, lists and booleans are TOML's, too."""
-    return "\n".join(f"{name} = {json.dumps(value, ensure_ascii=False)}" for name, value in values.items())
+    lines = (f"{name} = {json.dumps(value, ensure_ascii=False)}" for name, value in values.items())
+    return "\n".join(lines).replace("\x7f", "\\u007f")
 
 
 def _name(action: argparse.Action) -> str:
@@ -119,6 +126,8 @@ def _converted(parser: argparse.ArgumentParser, action: argparse.Action, value: 
         return [parser._get_values(action, [one]) for one in values]
     if action.nargs is None and len(values) != 1:
         raise ValueError("takes one value")
+    if not values:
+        raise ValueError("names nothing")
     return parser._get_values(action, values)
 
 

@@ -68,6 +68,8 @@ def run(args: argparse.Namespace, comm: Communicator) -> int:
         raise InputError("--verify checks one data set or one model")
     for path in paths:
         refuse_other_folder(path)
+    if args.config and (args.json or args.usage or len(paths) > 1):
+        raise InputError("--config shows one model, without --json and --usage")
     if len(paths) > 1 or args.usage:
         if other := [path for path in paths if os.path.isdir(path)]:
             raise InputError(f"{other[0]}: is a folder; several arguments, and those of --usage, must all be models")
@@ -83,10 +85,8 @@ def run(args: argparse.Namespace, comm: Communicator) -> int:
     )
     if args.config:
         if not contents.get("config"):
-            raise InputError(
-                f"{''.join(paths[:1])}: is no model that a command made by options, so that no file repeats it"
-            )
-        print(f"# {contents['command']}\n{as_toml(contents['config'])}")
+            raise InputError("--config takes one model that a command has made; of others, no file repeats the run")
+        print(f"# {printable(contents['command'])}\n{as_toml(contents['config'])}")
     elif args.json:
         print(formatting.to_json(contents, indent=1))
     else:

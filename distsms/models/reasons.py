@@ -81,6 +81,10 @@ class Reasons:
     def __init__(self, model: Model, count: int) -> None:
         contributions.check(model)
         self._names, self._term = terms_of(model)
+        if len(self._names) > MOST_TERMS:
+            raise InputError(
+                f"the model has {len(self._names):,} terms; reasons are computed of at most {MOST_TERMS:,}"
+            )
         self._means = np.array(model.info.get(KEY) or [])
         if len(self._means) != len(self._names):
             raise InputError(

@@ -221,8 +221,8 @@ def reasons(
     ranks = ranks_of(comm, locals())
     reading = InputOptions(ignore_new_features, labelled=False)
     with speaking_python():
-        if count == 0:
-            raise InputError("count is 0; it must be at least 1", everywhere=True)
+        if count < 1:
+            raise InputError(f"count is {count}; it must be at least 1", everywhere=True)
         predicted = scoring.predict(PredictRequest(model, _rows(data, False), reading, reasons=count), ranks)
     assert predicted.reasons is not None
     return predicted.reasons

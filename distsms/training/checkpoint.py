@@ -130,6 +130,14 @@ def exists(folder: Path) -> bool:
     return any((folder / name).exists() for name in (NEWEST, OLDER))
 
 
+def require_none(folder: Path) -> None:
+    """Raise InputError if the folder holds a checkpoint, which a run from the beginning would replace. Local."""
+    if exists(folder):
+        raise InputError(
+            f"{folder}: holds a checkpoint; give {option('resume')} to continue its run, or remove the folder"
+        )
+
+
 def read(path: Path) -> Checkpoint:
     """Read a checkpoint through. Raises FileNotFoundError if there is none, InputError if it is damaged."""
     try:
@@ -212,10 +220,7 @@ def opened(
     for name in (NEWEST, OLDER):
         files.require_regular(folder / name)
     if not resume:
-        if exists(folder):
-            raise InputError(
-                f"{folder}: holds a checkpoint; give {option('resume')} to continue its run, or remove the folder"
-            )
+        require_none(folder)
         return None, []
     kept, words = load(folder, problem)
     if kept is None:

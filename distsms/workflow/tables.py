@@ -24,6 +24,7 @@ from distsms.shards.frame_columns import is_frame
 from distsms.shards.groupby import label_warnings
 from distsms.shards.manifest import MANIFEST, Manifest, read_manifest
 from distsms.shards.sequence_rules import SequenceOptions
+from distsms.training import checkpoint
 from distsms.training.plan import INTERPRETER
 from distsms.workflow.requests import Arrays, TrainRequest
 
@@ -85,6 +86,8 @@ def as_data_sets(
         if comm.is_root:
             if kept and not request.resume and os.path.lexists(base):
                 _check_free(base, base / "train" if apart else base, request.overwrite)
+            if request.checkpoint is not None and not request.resume:
+                checkpoint.require_none(Path(request.checkpoint))
             if request.output is not None:
                 model.check_replaceable(request.output)
             for output in (request.output, request.trace):
@@ -186,6 +189,7 @@ def _make(
     """Convert the rows; return no data sets if the run is resumed, and an earlier start has made them. **Collective.**
 
     A table in memory is always converted, since nothing else shows that it is the same: else the checkpoint is refused.
+    The record is there only beside the data sets that it tells of, so that others are made again.
     """
     from distsms.ingest.convert import convert  # which loads parts of SciPy
 
@@ -197,8 +201,12 @@ def _make(
                 raise InputError(f"{directory}: was made from other files than these; name another folder")
             _check_record(base, _record(request, files))
             there = True
-    there = comm.bcast(there)
-    if there and not in_memory:
+        complete = there and (base / RECORD).exists()
+        if comm.is_root and kept and not complete:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(base / RECORD)
+    there, complete = comm.bcast((there, complete))
+    if complete and not in_memory:
         return []
     reading, writing = sort_options(request.reading)
     reading = replace(reading, workspace=Workspace(memory=request.memory))

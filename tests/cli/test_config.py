@@ -69,6 +69,10 @@ def test_the_command_line_comes_before_the_file(tmp_path):
         ("lambda =", "is no TOML: "),
         ("help = true", "no option 'help'"),
         ('config = "other.toml"', "no option 'config'"),
+        ("output = {a = 1}", "output: takes a text, a number"),
+        ("data = []", "data: names nothing"),
+        ('petsc = "-tao_monitor"', "petsc: takes a list of texts"),
+        ('report = "r.html"\nno-report = true', "exclude each other"),
     ],
 )
 def test_a_wrong_file_is_refused_by_its_name(text, message, tmp_path, capsys):
@@ -76,6 +80,21 @@ def test_a_wrong_file_is_refused_by_its_name(text, message, tmp_path, capsys):
         parsed(["train", "data"], tmp_path, text)
     error = " ".join(capsys.readouterr().err.split())
     assert ended.value.code == 2 and message in error and "run.toml" in error
+
+
+def test_what_a_file_switches_off_is_not_given(tmp_path):
+    args = parsed(["train", "data"], tmp_path, "bias = false\nquiet = false\n")
+    assert args | {"given": ""} == parsed(["train", "data"], tmp_path) | {"given": ""}
+
+
+def test_words_of_petsc_come_before_those_of_the_file(tmp_path):
+    words = ["train", "data", "--", "-tao_max_it", "3"]
+    assert "-tao_max_it" in parsed(words, tmp_path, 'petsc = ["-tao_monitor"]')["solver_options"]
+
+
+def test_texts_of_any_kind_come_back():
+    values = {"output": 'o\nl1 = 5 "\x7f\\', "drop": ["é", "\t"], "lambda": 1e-5, "bias": True, "folds": 3}
+    assert tomllib.loads(as_toml(values)) == values
 
 
 def test_a_file_that_is_missing_is_refused(tmp_path, capsys):
@@ -95,4 +114,4 @@ def test_a_model_says_the_file_that_repeats_its_run(tmp_path):
     one, two = (json.loads(run("info", file, "--json")) for file in (first, second))
     assert one["J"] == two["J"] and one["config"] | {"output": str(second)} == two["config"]
     assert one["config"]["lambda"] == 0.01 and "config" not in run("info", first)
-    assert "no file repeats it" in run("info", "--config", code=1)
+    assert "of others, no file repeats the run" in run("info", "--config", code=1)

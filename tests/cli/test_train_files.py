@@ -26,6 +26,7 @@ from distsms.shards import entries_in_memory
 from distsms.shards.dataset import read_ids, read_manifest
 from distsms.shards.manifest import MANIFEST
 from distsms.training import plan
+from distsms.workflow.tables import RECORD
 from tests.support.files import on_root
 from tests.support.program import finish, start
 
@@ -187,7 +188,19 @@ def test_shards_of_other_options_or_files_are_not_used_again(comm, shared_dir, t
         train(comm, *line, "--drop", "age", "--resume")
     with pytest.raises(InputError, match="--resume goes on with"):
         train(comm, *line, "--resume", "--overwrite")
+    fingerprint = read_manifest(shared_dir / "kept/train").fingerprint
+    with pytest.raises(InputError, match="holds a checkpoint; give --resume"):
+        train(comm, *line, "--drop", "age", "--overwrite")
+    assert read_manifest(shared_dir / "kept/train").fingerprint == fingerprint
+    comm.barrier()
+    on_root(comm, lambda: (shared_dir / "kept" / RECORD).unlink())  # a run that was killed had replaced the shards
+    with pytest.raises(InputError, match="another problem"):
+        train(comm, *line, "--drop", "age", "--resume")
+    assert read_manifest(shared_dir / "kept/train").fingerprint != fingerprint
+    comm.barrier()
+    on_root(comm, lambda: (shared_dir / "kept" / RECORD).unlink())
     assert train(comm, *line, "--resume", "--max-evaluations", 30) == 0
+    assert read_manifest(shared_dir / "kept/train").fingerprint == fingerprint
     comm.barrier()
     on_root(comm, lambda: table.write_text(table.read_text().replace("Rome", "Nice")))  # of the same length
     with pytest.raises(InputError, match="files have changed"):

@@ -16,7 +16,6 @@ from distsms.features.feature_map import FeatureMap
 from distsms.models.model import Model
 from distsms.python import api
 from distsms.python.judging import contributions
-from distsms.shards.coded_columns import NOT_CODED
 from distsms.shards.dataset import write_data
 from tests.support.problems import share
 
@@ -199,8 +198,8 @@ def test_models_without_fixed_contributions_are_refused():
     model = model_of(made_map(X, y, True))
     with pytest.raises(InputError, match="unit length"):
         contributions(Model(model.w, INFO | {"normalize": "l2"}, coded=model.coded, features=model.features), X)
-    with pytest.raises(InputError, match="no bins, crosses or leaves"):
-        contributions(Model(np.ones(8), INFO, coded=NOT_CODED), X)
+    with pytest.raises(InputError, match="codes, which belong to no columns"):
+        contributions(Model(model.w, INFO, coded=model.coded), X)
     with pytest.raises(InputError, match="no row"):
         contributions(model, X[:0])
     flat = contributions(Model(0 * model.w, INFO, coded=model.coded, features=model.features), X)
