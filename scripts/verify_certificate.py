@@ -1,8 +1,6 @@
-#!/usr/bin/env python3
 """Check the certificate of a model trained by distsms, without distsms: NumPy and h5py are all that this program needs.
 
     verify_certificate.py MODEL CERTIFICATE ROWS    (the training rows in order: a folder of shards, .csv or svmlight)
-
 With the scores s_i = <w, x_i> (a constant feature is one more column), labels y_i and row weights a_i, the objective is
     J(w) = lambda/2 ||w||^2 + l1 ||w||_1 + R(w),   where R, a convex function of s, is the risk of the measure.
 The certificate has a number c_i for each row. Whatever they are, four steps prove a lower bound D on all J(v):
@@ -12,9 +10,8 @@ The certificate has a number c_i for each row. Whatever they are, four steps pro
     D = d - sum_j max(|r_j| - l1, 0)^2 / (2 lambda).
  4. `risk` computes the J of the model. So no J(v) is smaller than that by more than the gap, J - D.
 P and N are the rows with y = +1 and -1, A+ and A- their weights, A = A+ + A-, and u_i = -c_i on P, v_j = c_j on N.
---exact (for small data) computes in rational numbers; else D is less by what rounding may have added. --no-checksums
-omits what only tells other files and rows in time. --weight and --group name columns of a .csv; of svmlight, --weight
-is a file with a number in each line, and groups are qid:GROUP.
+--exact (small data): in rational numbers; else D is less by what rounding may have added. --no-checksums: without what
+only tells other files. --weight, --group: columns of a .csv; of svmlight a file of weights, and groups are qid:GROUP.
 """
 
 import argparse
@@ -241,10 +238,13 @@ def main(words=None, kind=Problem, plane=plane, risk=risk):
     D = bound(p, (row, col, val), len(w), c, alpha, lam, l1, plane)
     J = lam / 2 * (w * w).sum() + l1 * abs(w).sum() + risk(p, p.numbers(sums(row, val * w[col], n)))
     print(f"J of the model {float(J):.10g}, lower bound D {float(D):.10g}, gap J - D {float(J - D):.4g}")
-    if not (abs((of["J"] or 0) - J) <= 1e-6 * (1 + J) and of["bound"] <= D + 1e-5):
-        print(f"beware: the certificate says that J is {of['J']} and that it proves {of['bound']}")
+    same, says = abs((of["J"] or 0) - J) <= 1e-6 * (1 + J) and of["bound"] <= D + 1e-5, f"{of['J']} and {of['bound']}"
+    print("verified: the certificate says so, too" if same else f"beware: the certificate says that J and D are {says}")
     return D, J
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except (OSError, LookupError, ValueError) as error:
+        raise SystemExit(f"refused: {error!r}; the files are a model, its certificate, and the training rows") from None
