@@ -249,9 +249,9 @@ def test_what_it_took_has_the_shards_and_the_choice_of_lambda(comm, shared_dir, 
     if comm.is_root:
         told = " ".join(capsys.readouterr().out.split())
         of_report, whole = re.search(r"report on the test rows: \S*m\.html \((.+) s\) took (.+) s: ", told).groups()
-        assert (
-            float(whole) >= sum(seconds.values()) + float(of_report) - 0.05
-        )  # the model was written before the report
+        # The model was written before the report; of several ranks it has the largest seconds of each phase.
+        phases = sum(seconds.values()) if comm.size == 1 else seconds["shards"] + seconds["lambda"]
+        assert float(whole) >= phases + float(of_report) - 0.05
         assert seconds["rest"] >= 0 and "start-up" not in seconds  # which is of the program, and not of a function
 
 
