@@ -47,6 +47,8 @@ do not know these; other models have version 1.
 """
 
 
+MEAN_CONTRIBUTIONS = "mean_contributions"
+"""What the information of a model calls the mean contributions of its terms; see `distsms.models.reasons`."""
 PACKED_FROM = 2**12
 """Number of columns from which a model with many coefficients of 0 is written with compression."""
 

@@ -17,7 +17,7 @@ from distsms.base.errors import InputError
 from distsms.base.typing import Floats
 from distsms.matrix.code_maps import Crosses
 from distsms.models import contributions
-from distsms.models.model import Model
+from distsms.models.model import MEAN_CONTRIBUTIONS, Model
 from distsms.models.scoring import Rows
 from distsms.parallel.communicator import Communicator
 from distsms.shards.dataset import DataBlock
@@ -27,8 +27,6 @@ MOST_TERMS = 2**12
 TOGETHER = 16
 """Terms whose contributions are computed at a time."""
 TREES = "trees"
-KEY = "mean_contributions"
-"""What a model file calls the mean contributions of its terms over the training rows."""
 
 
 def terms_of(model: Model) -> tuple[list[str], NDArray[np.int64]]:
@@ -85,7 +83,7 @@ class Reasons:
             raise InputError(
                 f"the model has {len(self._names):,} terms; reasons are computed of at most {MOST_TERMS:,}"
             )
-        self._means = np.array(model.info.get(KEY) or [])
+        self._means = np.array(model.info.get(MEAN_CONTRIBUTIONS) or [])
         if len(self._means) != len(self._names):
             raise InputError(
                 "the model does not say what its columns contribute on average, so reasons for single rows cannot be"

@@ -19,7 +19,6 @@ from distsms.optim.result import Result
 from distsms.parallel.communicator import Communicator
 from distsms.parallel.vector_placement import choose_step, make_vectors
 from distsms.parallel.vectors import Vectors
-from distsms.training.certify import certify, check
 from distsms.training.normal_auc_closed import ClosedForm, pays
 from distsms.training.plan import memory_to_stream, plan_run
 from distsms.training.recorder import RunRecorder, recording
@@ -110,6 +109,8 @@ class LoadedRun:
         """Minimize the objective. **Collective.**"""
         rows, task, file = self.rows, self.task, self.options.certificate
         if file is not None:
+            from distsms.training.certify import check  # which few runs need
+
             check(task, rows.loss)
         step, vectors = rows.surviving(self.prepare)
         with contextlib.closing(vectors):
@@ -139,6 +140,8 @@ class LoadedRun:
         self, path: str | os.PathLike[str], result: Result, vectors: Vectors, evaluations: int
     ) -> dict[str, Any]:
         """Write the certificate, again with the rows read again if a rank dies meanwhile. **Collective.**"""
+        from distsms.training.certify import certify
+
         rows = self.rows
 
         def renew() -> None:

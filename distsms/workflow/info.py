@@ -11,12 +11,12 @@ import numpy as np
 from distsms.base import hdf5
 from distsms.base.errors import InputError
 from distsms.features import feature_map
-from distsms.models import model, reasons
+from distsms.models import model
 from distsms.shards.dataset import read_manifest
 from distsms.shards.groupby import describe
 from distsms.training import checkpoint
 
-FOR_PROGRAMS = "row_sample", reasons.KEY
+FOR_PROGRAMS = "row_sample", model.MEAN_CONTRIBUTIONS
 """Long entries of a model's information that mean nothing to people."""
 FOLDERS = {
     "path.json": "a path of `distsms path`. Give one of its models, {0}/model.h5 or {0}/points/*.h5; `distsms report"

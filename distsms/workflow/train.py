@@ -29,9 +29,8 @@ from distsms.metrics.headline import decision_threshold, headline_measures
 from distsms.metrics.row_sample import sample_rows
 from distsms.metrics.row_weights import describe_weights, mean_and_deviation
 from distsms.metrics.within_groups import gauc_estimate
-from distsms.models import certificate, inputs, model, scoring
+from distsms.models import inputs, model, scoring
 from distsms.models.model import Model
-from distsms.models.reasons import mean_contributions
 from distsms.optim.result import Result, Status
 from distsms.parallel.communicator import Communicator
 from distsms.shards import frame_columns
@@ -311,8 +310,12 @@ def _measure_training_rows(fit: Fit, comm: Communicator) -> TrainingScores:
             leaks = leaking_columns(block, table, fit.result.w[: block.p], data["n_pos"], comm)
         chance = why_chance(scores, labels, measures["rocarea"], comm, weights, within)
         sample = sample_rows(scores, labels, comm, "float64" if manifest is None else manifest.dtype)
-        of_table = model.from_training(fit.w, {"zero_based": data["zero_based"]}, manifest, block.table)
-        contributions = mean_contributions(of_table, fit.w, block, comm)
+        contributions = None
+        if (manifest or block).table is not None:
+            from distsms.models.reasons import mean_contributions  # which loads what knows of features
+
+            of_table = model.from_training(fit.w, {"zero_based": data["zero_based"]}, manifest, block.table)
+            contributions = mean_contributions(of_table, fit.w, block, comm)
     return TrainingScores(threshold, measures, data, chance, spread, sample, means, leaks, contributions)
 
 
@@ -485,6 +488,8 @@ def _check_outputs(request: TrainRequest, manifest: Manifest | None, test: str |
     if request.trace is not None:
         inputs.check_distinct(request.trace, *used)
     if request.certificate is not None:
+        from distsms.models import certificate
+
         certificate.check_replaceable(request.certificate)
         inputs.check_distinct(request.certificate, *used, request.output, request.trace)
     if request.checkpoint is not None:

@@ -16,7 +16,7 @@ from distsms.base.wording import Message, marked, option
 from distsms.losses.binned import WIDE
 from distsms.metrics.differences import JudgedRows
 from distsms.metrics.row_sample import describe_share, share_of_training_rows
-from distsms.models import model, reasons
+from distsms.models import model
 from distsms.models.model import Model
 from distsms.models.scoring import ScoredRows
 from distsms.optim.result import Result
@@ -274,7 +274,7 @@ class TrainedModel:
             comm.bcast(provenance() if comm.is_root else None),
         )
         info |= self.findings() | ({"row_sample": scores.sample} if scores.sample else {})
-        info |= {reasons.KEY: scores.mean_contributions} if scores.mean_contributions else {}
+        info |= {model.MEAN_CONTRIBUTIONS: scores.mean_contributions} if scores.mean_contributions else {}
         trace = fit.options.trace
         info |= {"trace": None if trace is None else os.path.abspath(trace), "usage": usage}
         if task.bias:
