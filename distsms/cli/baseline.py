@@ -72,13 +72,7 @@ examples:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `distsms baseline`."""
-    parser.add_argument(
-        "data",
-        nargs="+",
-        metavar="DATA|FILE",
-        help="A data set made by `distsms shard`; or files of a format that it reads, folders of tables, or patterns"
-        " such as 'day-*.csv'.",
-    )
+    options.add_data(parser)
     add_grid(parser, ranking_measure, (*RANKING, "pauc@BETA"))
     options.add_within_groups(parser)
     parser.add_argument(

@@ -63,6 +63,17 @@ def add_stopping(parser: argparse.ArgumentParser, time_limit: float) -> None:
     parser.set_defaults(signals=StopSignals())
 
 
+def add_data(parser: argparse._ActionsContainer) -> None:
+    """Add the data of a command that also takes files."""
+    parser.add_argument(
+        "data",
+        nargs="+",
+        metavar="DATA|FILE",
+        help="A data set made by `distsms shard`; or files of a format that it reads, folders of tables, or patterns"
+        " such as 'day-*.csv'.",
+    )
+
+
 def add_within_groups(parser: argparse.ArgumentParser) -> None:
     """Add the option that turns ROCArea into ROCArea within groups."""
     parser.add_argument(

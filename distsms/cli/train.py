@@ -63,13 +63,7 @@ USUAL_SPLIT = (0.8, 0.2)
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `distsms train`."""
-    parser.add_argument(
-        "data",
-        nargs="+",
-        metavar="DATA|FILE",
-        help="A data set made by `distsms shard`; or files of a format that it reads, folders of tables, or patterns"
-        " such as 'day-*.csv'.",
-    )
+    options.add_data(parser)
     parser.add_argument(
         "--measure",
         type=measure,

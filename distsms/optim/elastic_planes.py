@@ -22,11 +22,10 @@ import scipy  # loads scipy.linalg when it is used, which saves time in each sta
 from numpy.typing import NDArray
 
 from distsms.base.typing import Floats
-from distsms.optim.origins import Origin
 from distsms.optim.penalty import ElasticNet, SquaredNorm, soft_threshold
 from distsms.optim.planes import USUAL, Bound, Mixture, Planes, U
 from distsms.optim.qp import simplex_qp
-from distsms.optim.result import Snapshot
+from distsms.optim.result import Origin, Snapshot
 from distsms.parallel.vectors import SUMMED, Vectors
 
 Integers = NDArray[np.intp]

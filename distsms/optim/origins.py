@@ -6,24 +6,14 @@ and so is the best mixture of all. So it is enough to keep each point once, and 
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import numpy as np
 
 from distsms.base.typing import Floats
-from distsms.optim.result import Snapshot
+from distsms.optim.result import Origin, Snapshot
 
 OPENING = -1.0
 """The width of the one point that is no evaluation: the plane that an opening has left, whose coefficients it keeps."""
 Shares = dict[int, float]
-
-
-class Origin(NamedTuple):
-    """A slice of the w and the width of an evaluation, and its share of a plane (below 1 beside the zero plane)."""
-
-    w: Floats
-    nu: float
-    share: float = 1.0
 
 
 class Origins:

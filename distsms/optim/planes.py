@@ -21,10 +21,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from distsms.base.typing import Floats
-from distsms.optim.origins import Origin, Origins
+from distsms.optim.origins import Origins
 from distsms.optim.penalty import SquaredNorm
 from distsms.optim.qp import short_combination, simplex_least_squares, simplex_qp
-from distsms.optim.result import Snapshot
+from distsms.optim.result import Origin, Snapshot
 from distsms.parallel.vectors import Vectors
 
 U = float(np.finfo(float).eps) / 2  # the unit roundoff

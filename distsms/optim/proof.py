@@ -9,10 +9,10 @@ import numpy as np
 from distsms.base.typing import Floats
 from distsms.optim.elastic_planes import ElasticPlanes
 from distsms.optim.evaluation import Evaluation, Evaluator
-from distsms.optim.origins import Origin, Origins
+from distsms.optim.origins import Origins
 from distsms.optim.penalty import penalty
 from distsms.optim.planes import Planes
-from distsms.optim.result import Snapshot, Status, StopRun
+from distsms.optim.result import Origin, Snapshot, Status, StopRun
 from distsms.optim.settings import Settings
 from distsms.optim.solvers.base import PlaneUse
 

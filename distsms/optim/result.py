@@ -5,15 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
 from distsms.base import errors
 from distsms.base.typing import Floats
-
-if TYPE_CHECKING:  # it imports this module
-    from distsms.optim.origins import Origin
 
 T = TypeVar("T")
 
@@ -62,6 +59,14 @@ class State(NamedTuple):
     smoothing_gap: float
     optimization_gap: float
     width: float = 0.0  # J and R are the upper ends of intervals of this width
+
+
+class Origin(NamedTuple):
+    """A slice of the w and the width of an evaluation, and its share of a plane (below 1 beside the zero plane)."""
+
+    w: Floats
+    nu: float
+    share: float = 1.0
 
 
 def largest_gain(J_at_zero: float, lower_bound: float, lam: float, other: float) -> float:

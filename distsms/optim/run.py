@@ -18,9 +18,9 @@ from distsms.optim.course import Course, Watcher
 from distsms.optim.dual_ascent import Opened, ascend, suits
 from distsms.optim.evaluation import Evaluator
 from distsms.optim.objective import Objective
-from distsms.optim.origins import OPENING, Origin
+from distsms.optim.origins import OPENING
 from distsms.optim.problem import SmoothedProblem
-from distsms.optim.result import Result, Snapshot, Status, StopRun
+from distsms.optim.result import Origin, Result, Snapshot, Status, StopRun
 from distsms.optim.settings import Settings, curves
 from distsms.optim.solvers.base import Outcome, Problem, Scaled, solver_class
 from distsms.parallel.vector_placement import RootVectors

@@ -218,7 +218,7 @@ class _BaselineRun:
         plan, store, stopped = self._plan, self._store, False
         for name, (_, problem) in method_plans.items():
             # 1) Try the lambdas quickly.
-            starts, missing = Starts(), partial(baseline_fits.missing_trials, [name], plan, store)
+            starts, missing = Starts(), partial(plan.missing_trials, [name], store)
             while not stopped and (tries := self._of_root(missing)):
                 self._tell(len(tries), rows.share_folds, tries[0])
                 stopped = baseline_fits.try_lambdas(
@@ -226,7 +226,7 @@ class _BaselineRun:
                 )
             # 2) Train those that are left, or all of a few, to the end.
             if not stopped:
-                if specs := self._of_root(partial(baseline_fits.missing_fits, [name], plan, store)):
+                if specs := self._of_root(partial(plan.missing_fits, [name], store)):
                     self._tell(len(specs), rows.share_folds, specs[0])
                 stopped = baseline_fits.fit_distributed(
                     rows, name, problem, specs, store.keep, self._stop_wanted, before, starts.nearest
@@ -262,9 +262,7 @@ class _BaselineRun:
         """Make the fits on features, which are made for each fold from its training rows; return whether stopped."""
         plan, store = self._plan, self._store
         names = [name for name in plan.methods if name in FEATURED]
-        missing = [
-            partial(make, names, plan, store) for make in (baseline_fits.missing_trials, baseline_fits.missing_fits)
-        ]
+        missing = [partial(make, names, store) for make in (plan.missing_trials, plan.missing_fits)]
         if not any(self._of_root(make) for make in missing):
             return False
         stopped = any(self._fit_on(kind, names) for kind in dict.fromkeys(METHODS[name].features for name in names))
@@ -310,10 +308,10 @@ class _BaselineRun:
         linear = [name for name in plan.alone if METHODS[name].linear]
         searches = [name for name in plan.alone if not METHODS[name].linear]
         # 1) Try lambdas quickly, and more where the best one is at an end; then fit those that are left.
-        while tries := self._of_root(partial(baseline_fits.missing_trials, linear, plan, store)):
+        while tries := self._of_root(partial(plan.missing_trials, linear, store)):
             if self._share(rows, tries):
                 return True
-        if self._share(rows, self._of_root(partial(baseline_fits.missing_fits, linear, plan, store))):
+        if self._share(rows, self._of_root(partial(plan.missing_fits, linear, store))):
             return True
         # 2) Search settings of trees, and fit the best: on the first folds, and on the others if that settles nothing.
         for of_folds in (range(1, EARLY_FOLDS + 1), range(EARLY_FOLDS + 1, plan.problem.folds + 1)):
@@ -368,7 +366,8 @@ class _BaselineRun:
 
 def _evaluate(result: Baseline, plan: BaselinePlan, store: BaselineStore, rows: FoldedRows) -> Baseline:
     """Return the result with the table and the sentences of all complete fits in the folder. On the root."""
-    measure, select, fits, trials = plan.problem.measure, plan.request.select, store.fits(), store.trials()
+    measure, select, trials = plan.problem.measure, plan.request.select, store.trials()
+    fits = plan.counted_fits(store)
     halved = trials if plan.halves else []
     scored = dict[tuple[Fit, ...], FoldScores]()
     methods = method_results.evaluate_methods(store, fits, rows, measure, select, halved, scored=scored)

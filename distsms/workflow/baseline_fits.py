@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,15 +34,11 @@ from distsms.optim.result import Result
 from distsms.optim.settings import Settings
 from distsms.shards.dataset import DataBlock, load_matrix, read_groups, read_weights
 from distsms.shards.manifest import Manifest
-from distsms.workflow import choice
 from distsms.workflow.auto_lambda import Starts, loosened
 from distsms.workflow.choice import Point
 from distsms.workflow.competitors import ALONE, HELD_OUT_PARTS, METHODS, Task, describe_end, with_target
 from distsms.workflow.folds import Folds, hold_out, make_folds, read_fold_keys
 from distsms.workflow.path import PathRows, Problem, Start, run, start_at_zero, trainings
-
-if TYPE_CHECKING:
-    from distsms.workflow.baseline_plan import BaselinePlan
 
 FEW_LAMBDAS = 3
 """So many lambdas are all fitted; of more, each fold gets those `KEPT` that quick trials on the other folds like best.
@@ -219,33 +215,6 @@ def left_lambdas(trials: Sequence[Trial], method: str) -> dict[int, list[float]]
     folds = sorted({fold for of_folds in values.values() for fold in of_folds})
     others = {lam: {fold: round(sum(of.values()) - of[fold], 12) for fold in folds} for lam, of in values.items()}
     return {fold: sorted(values, key=lambda lam: -others[lam][fold])[:KEPT] for fold in folds}
-
-
-def missing_trials(methods: Sequence[str], plan: BaselinePlan, store: BaselineStore) -> list[FitSpec]:
-    """Return the quick trials of lambdas that are not made yet; none where all lambdas are fitted.
-
-    When those of the grid are there, a method whose best one is at an end tries another lambda beyond it.
-    """
-    grid, trials, specs = plan.problem.lambdas, store.trials(), list[FitSpec]()
-    done = {(trial.method, trial.setting, trial.fold) for trial in trials}
-    for name in methods if plan.halves else ():
-        missing = [spec for spec in first_round([name], grid, plan.problem.folds, 0) if spec[:3] not in done]
-        if plan.extends and not missing:
-            curve = [choice.mean_over_folds(lam, list(of.values())) for lam, of in tried_values(trials, name).items()]
-            further = choice.beyond(curve, [max(curve, key=lambda mean: mean.mean)], grid)
-            missing = [] if further is None else first_round([name], [further], plan.problem.folds, 0)
-        specs += [spec._replace(quick=True) for spec in missing]
-    return specs
-
-
-def missing_fits(methods: Sequence[str], plan: BaselinePlan, store: BaselineStore) -> list[FitSpec]:
-    """Return the fits of linear methods that are not made yet: of the lambdas that trials leave to any fold, or all."""
-    trials, specs = store.trials() if plan.halves else [], list[FitSpec]()
-    done = {(fit.method, fit.setting, fit.fold) for fit in store.fits()}
-    for name in methods:
-        left = {lam for lams in left_lambdas(trials, name).values() for lam in lams}
-        specs += first_round([name], sorted(left, reverse=True) or plan.problem.lambdas, plan.problem.folds, 0)
-    return [spec for spec in specs if spec[:3] not in done]
 
 
 def missing_best(store: BaselineStore, budget: int) -> list[FitSpec]:

@@ -22,8 +22,8 @@ from distsms.shards.manifest import Manifest
 from distsms.training.plan import INTERPRETER, Plan, make_plan
 from distsms.training.solver_choice import settings_for
 from distsms.training.task import Distribution
-from distsms.workflow import baseline_fits, competitors, folds
-from distsms.workflow.baseline_fits import FitSpec
+from distsms.workflow import baseline_fits, choice, competitors, folds
+from distsms.workflow.baseline_fits import BaselineStore, Fit, FitSpec
 from distsms.workflow.competitors import FEATURED, METHODS, OURS, TREES
 from distsms.workflow.path import Problem
 from distsms.workflow.path_result import BetaStore, FeaturesStore, L1Store, PathStore
@@ -100,6 +100,44 @@ class BaselinePlan:
     def all_fits(self) -> list[FitSpec]:
         """The fits of all lambdas, and the trials of trees; quick trials leave out most of them."""
         return baseline_fits.first_round(self.methods, self.problem.lambdas, self.problem.folds, self.tree_fits)
+
+    def missing_trials(self, methods: Sequence[str], store: BaselineStore) -> list[FitSpec]:
+        """Return the quick trials of lambdas that are not made yet; none where all lambdas are fitted.
+
+        When those of the grid are there, a method whose best one is at an end tries another lambda beyond it.
+        """
+        grid, trials, specs = self.problem.lambdas, store.trials(), list[FitSpec]()
+        done = {(trial.method, trial.setting, trial.fold) for trial in trials}
+        for name in methods if self.halves else ():
+            missing = [spec for spec in self._all_folds(name, grid) if spec[:3] not in done]
+            if self.extends and not missing:
+                values = baseline_fits.tried_values(trials, name)
+                curve = [choice.mean_over_folds(lam, list(of_folds.values())) for lam, of_folds in values.items()]
+                further = choice.beyond(curve, [max(curve, key=lambda mean: mean.mean)], grid)
+                missing = [] if further is None else self._all_folds(name, [further])
+            specs += [spec._replace(quick=True) for spec in missing]
+        return specs
+
+    def missing_fits(self, methods: Sequence[str], store: BaselineStore) -> list[FitSpec]:
+        """Return the fits of linear methods that are not made yet: of the lambdas that trials leave to any fold, or
+        all.
+        """
+        trials, specs = store.trials() if self.halves else [], list[FitSpec]()
+        done = {(fit.method, fit.setting, fit.fold) for fit in store.fits()}
+        for name in methods:
+            left = {lam for lams in baseline_fits.left_lambdas(trials, name).values() for lam in lams}
+            specs += self._all_folds(name, sorted(left, reverse=True) or self.problem.lambdas)
+        return [spec for spec in specs if spec[:3] not in done]
+
+    def counted_fits(self, store: BaselineStore) -> list[Fit]:
+        """Return the fits in the folder that this plan asks for: without trials, those of linear methods at its own
+        lambdas, whatever an earlier plan has tried beyond them.
+        """
+        grid = set(self.problem.lambdas)
+        return [fit for fit in store.fits() if self.halves or not METHODS[fit.method].linear or fit.setting in grid]
+
+    def _all_folds(self, name: str, lambdas: Sequence[float]) -> list[FitSpec]:
+        return baseline_fits.first_round([name], lambdas, self.problem.folds, 0)
 
     @property
     def alone(self) -> list[str]:

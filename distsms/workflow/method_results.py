@@ -316,7 +316,7 @@ def unsettled(methods: Sequence[str], plan: BaselinePlan, store: BaselineStore, 
     This is a look at `EARLY_LEVEL`: with looks as strict as that (Haybittle and Peto), the interval at the end may stay
     as narrow as without looks.
     """
-    fits, trials, by = store.fits(), store.trials() if plan.halves else [], plan.select
+    fits, trials, by = plan.counted_fits(store), store.trials() if plan.halves else [], plan.select
     left = list[str]()
     for name in methods:
         of_both = [fit for fit in fits if fit.method in (OURS, name)]

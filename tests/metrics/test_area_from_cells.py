@@ -31,13 +31,18 @@ def drawn(kind, n=20_000):
     return scores, labels, rng.choice([0.5, 1.0, 3.0], n)
 
 
+def of_few_cells(monkeypatch, cells, width):
+    """Let measures come from so many cells, of an interval of this width, for few rows."""
+    monkeypatch.setattr(area_from_cells, "CELLS", cells)
+    monkeypatch.setattr(area_from_cells, "WIDTH", width)
+    monkeypatch.setattr(area_from_cells, "SORTED", 3000)
+
+
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("weighted", [False, True])
 @pytest.mark.parametrize("cells, width", [(2**18, WIDTH), (2**9, 1e-3), (64, 0.01)])
 def test_differs_by_at_most_half_of_the_width(comm, monkeypatch, kind, weighted, cells, width):
-    monkeypatch.setattr(area_from_cells, "CELLS", cells)
-    monkeypatch.setattr(area_from_cells, "WIDTH", width)
-    monkeypatch.setattr(area_from_cells, "SORTED", 3000)
+    of_few_cells(monkeypatch, cells, width)
     scores, labels, weights = drawn(kind)
     mine = [local_part(array, comm) for array in (scores, labels)]
     of_mine = local_part(weights, comm) if weighted else None
@@ -54,9 +59,7 @@ def test_differs_by_at_most_half_of_the_width(comm, monkeypatch, kind, weighted,
 @pytest.mark.parametrize("cells, width", [(2**18, WIDTH), (2**9, 1e-3), (64, 0.01)])
 def test_placements_are_wrong_by_no_more_than_the_pairs_of_cells(comm, monkeypatch, kind, weighted, cells, width):
     """And the standard error by no more than the triangle inequality of standard deviations says."""
-    monkeypatch.setattr(area_from_cells, "CELLS", cells)
-    monkeypatch.setattr(area_from_cells, "WIDTH", width)
-    monkeypatch.setattr(area_from_cells, "SORTED", 3000)
+    of_few_cells(monkeypatch, cells, width)
     scores, labels, weights = drawn(kind)
     other = scores + np.random.default_rng(5).normal(size=len(scores))
     mine, of_both = local_part(labels, comm), [local_part(values, comm) for values in (scores, other)]

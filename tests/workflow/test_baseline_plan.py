@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,8 +18,10 @@ from distsms.parallel.communicator import Communicator
 from distsms.shards.dataset import write_data
 from distsms.workflow import trees
 from distsms.workflow.baseline_fits import KEPT, Trial, left_lambdas
+from distsms.workflow.baseline_plan import BaselinePlan
 from distsms.workflow.baseline_text import describe_effort
 from distsms.workflow.competitors import METHODS, OURS, Fitted
+from distsms.workflow.requests import LAMBDAS
 from scripts.experiments.simulations import Plan
 from tests.support.files import write_csv
 
@@ -102,6 +106,17 @@ def test_lambdas_are_halved_and_more_can_be_asked_for(rows, tmp_path):
     for one, other in zip(quick.methods, whole.methods, strict=True):
         assert one.method == other.method
         assert one.intervals["rocarea"].value == pytest.approx(other.intervals["rocarea"].value, abs=0.01)
+
+
+def test_what_was_tried_beyond_the_grid_does_not_count_in_a_thorough_comparison():
+    """So that it does not matter whether its folder has seen a quick one. Settings of trees are no lambdas."""
+    inside, beyond, of_trees = (Trial(name, setting, 1, 0.0, 0.5, 0) for name, setting in (
+        ("svm", LAMBDAS[-1]), ("svm", LAMBDAS[-1] / 10), ("trees", 7)))  # fmt: skip
+    store: Any = SimpleNamespace(fits=lambda: [inside, beyond, of_trees])
+    for thorough, counted in ((True, [inside, of_trees]), (False, [inside, beyond, of_trees])):
+        request, problem = SimpleNamespace(thorough=thorough), SimpleNamespace(lambdas=LAMBDAS)
+        plan: Any = BaselinePlan(request, None, problem, ["svm"], [], {}, True, set())
+        assert plan.counted_fits(store) == counted
 
 
 def test_a_table_is_taken_as_training_takes_it(rows, tmp_path):

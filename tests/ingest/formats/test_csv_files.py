@@ -183,6 +183,12 @@ def test_lines_without_fields_and_other_ends_of_lines_are_not_plain():
     assert csv_files.read_plain_lines(b"1\n2\n", ord(","), ["x"], ["x"], ["x"]) is not None
 
 
+def test_numpy_may_count_in_integers_of_its_own(monkeypatch):
+    """As it does from 2.4 on: they have no bit_length."""
+    monkeypatch.setattr(np, "count_nonzero", lambda array: np.int64(np.sum(array)))
+    assert len(csv_files.read_plain_lines(b"1,a\n2,b\n", ord(","), ["x", "y"], ["x", "y"], ["x"]).values[0]) == 2
+
+
 @pytest.mark.parametrize("kept", [2**30, 2500, 1])
 def test_what_the_survey_has_parsed_is_not_parsed_again(comm, shared_dir, monkeypatch, kept):
     """It is in memory, or in a file."""
