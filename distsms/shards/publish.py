@@ -104,14 +104,18 @@ def exchange(manifests: Sequence[Manifest]) -> list[Manifest]:
             os.replace(manifest.directory / (MANIFEST + PARTIAL), manifest.path)
             sync(manifest.directory)
     for manifest in manifests:
-        features = {manifest.features_path.name} if manifest.coded.features else set()
-        _keep(manifest.directory, {shard.file for shard in manifest.shards} | features)
+        _keep(manifest.directory, _files_of(manifest))
     return list(manifests)
 
 
 def _own_files(directory: Path) -> set[str]:
     names = {path.name for path in directory.glob("*.h5")}
     return {name for name in names if _SHARD_NAME.fullmatch(name) or _FEATURES_NAME.fullmatch(name)}
+
+
+def _files_of(manifest: Manifest) -> set[str]:
+    features = {manifest.features_path.name} if manifest.coded.features else set()
+    return {shard.file for shard in manifest.shards} | features
 
 
 def _keep(directory: Path, names: Collection[str]) -> None:
@@ -215,7 +219,8 @@ def _summed(entries: list[dict[str, Any]]) -> dict[str, Any]:
 @contextlib.contextmanager
 def writing(directory: str | os.PathLike[str], comm: Communicator, overwrite: bool) -> Iterator[None]:
     """Hold a directory while the body stages, finishes and publishes the shards of a new data set. **Collective.** A
-    second job gets an InputError. If the body raises InputError, its files are removed, and an old data set stays."""
+    second job gets an InputError. If the body raises InputError, or a disk fails, its files are removed, and an old
+    data set stays."""
     with contextlib.ExitStack() as lock:
         with comm.fail_together():
             if comm.is_root:
@@ -224,16 +229,19 @@ def writing(directory: str | os.PathLike[str], comm: Communicator, overwrite: bo
                 old = _own_files(Path(directory))
         try:
             yield
-        except InputError:
+        except (InputError, OSError):
             if comm.is_root:
                 _tidy(directory, old)
             raise
 
 
 def _tidy(directory: str | os.PathLike[str], old: Collection[str]) -> None:
-    """Remove what a failed conversion wrote, all but the `old` files, and the directory if nothing else is in it."""
+    """Remove what a failed conversion wrote, all but the `old` files and those of a manifest that is in place, and the
+    directory if nothing else is in it."""
     with contextlib.suppress(OSError, InputError):
+        # The manifest is the old one, or the new one if only the removal of old files has failed.
+        named = _files_of(read_manifest(directory)) if Path(directory, MANIFEST).exists() else set[str]()
         prepare(directory, overwrite=True)
-        _keep(Path(directory), old)
+        _keep(Path(directory), {*old, *named})
         (Path(directory) / LOCK).unlink(missing_ok=True)
         os.rmdir(directory)

@@ -1,5 +1,6 @@
 """When a folder becomes a data set, and what is left of one whose writing was interrupted."""
 
+import errno
 import math
 import os
 
@@ -8,6 +9,7 @@ import pytest
 
 from distsms.base.errors import InputError
 from distsms.base.output_file import OutputFile
+from distsms.shards import publish, writer
 from distsms.shards.dataset import finish_shard, load, prepare, read_manifest, stage_shard, verify, write_data
 from distsms.shards.splits import Splitter
 from tests.support.conversion import convert
@@ -44,6 +46,34 @@ def test_a_killed_conversion_is_no_data_set(own_dir, step):
     (own_dir / "other.partial").write_text("not ours")
     write_data(own_dir, X, y)
     assert sorted(os.listdir(own_dir)) == ["manifest.json", "other.partial", "shard-00000.h5"]
+
+
+@pytest.mark.parametrize("overwrite", [False, True])
+@pytest.mark.parametrize("where", ["checksum", "removal"])
+def test_a_disk_that_fails_leaves_a_whole_data_set_or_none(own_dir, tmp_path, monkeypatch, overwrite, where):
+    """Also where only files of the old data set cannot be removed: the new one has taken its place."""
+    rows = "".join(f"{(-1) ** k} 1:{k}\n" for k in range(9))
+    (tmp_path / "rows.svm").write_text(rows)
+    old = convert([tmp_path / "rows.svm"], own_dir, ALONE, n_shards=2) if overwrite else None
+    (tmp_path / "rows.svm").write_text(rows * 2)
+
+    module, name = (writer, "file_sha256") if where == "checksum" else (publish, "_keep")
+    works, function = [False, *[True] * 9], getattr(module, name)
+
+    def fail(*arguments):
+        if works.pop(0):
+            return function(*arguments)
+        raise OSError(errno.ESTALE, "Stale file handle")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(module, name, fail)
+        with pytest.raises(OSError, match="Stale"):
+            convert([tmp_path / "rows.svm"], own_dir, ALONE, n_shards=3, overwrite=overwrite)
+    assert not [name for name in os.listdir(own_dir) if name.endswith(".partial")] if own_dir.exists() else not old
+    if where == "checksum" and old is None:
+        assert not own_dir.exists() or not os.listdir(own_dir)
+    else:
+        assert verify(own_dir) == [] and read_manifest(own_dir).n == (9 if where == "checksum" else 18)
 
 
 @pytest.mark.parametrize("step", [1, 2, 4])
