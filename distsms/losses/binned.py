@@ -27,10 +27,18 @@ from numpy.typing import NDArray
 
 from distsms.base.typing import Floats
 from distsms.losses import binned_kernels as kernel
-from distsms.losses.base import ROW_BYTES_IN_PLACE, Cost, Loss, LossValue
+from distsms.losses.base import (
+    DIVIDED,
+    EXACT,
+    FROM_CELLS,
+    ROW_BYTES_IN_PLACE,
+    SORTED,
+    WIDE,
+    Cost,
+    Loss,
+    LossValue,
+)
 from distsms.losses.pairwise_kernels import TINY
-from distsms.losses.pauc import PaucRisk, head_in_order, position_of_cut
-from distsms.losses.pauc_exchange import PaucExchange
 from distsms.losses.rocarea import RocAreaRisk, sums_in_order
 from distsms.losses.rocarea_exchange import EVERYWHERE, RocAreaExchange, all_finite
 from distsms.parallel.communicator import Communicator
@@ -50,9 +58,6 @@ DIVISIONS = 3  # so often the worst cells are divided
 COARSE = np.empty((2, 0), np.int64)  # in place of how coarse cells are divided: not at all
 ROUNDINGS = 2**20
 """At most so many additions of numbers of cells follow one another on the way to R, d and c."""
-FROM_CELLS, DIVIDED, SORTED, WIDE = "from cells", "from divided cells", "by sorting", "from cells too wide"
-EXACT = "exactly at the end"
-"""The ways in which an evaluation is made."""
 SORTABLE = 2**30  # with more rows, what rounding may do to a sum over rows is no longer small beside a gap to prove
 OF_ENTRY, OF_LOADING, SMALL_PART = 0.5, 2.5e7, 0.1
 """The steps of a product with X for each nonzero, those of loading the kernels that sort, and the part of a run that an
@@ -346,34 +351,3 @@ class RocAreaBins(BinnedLoss, RocAreaRisk):
         beta = float(np.sum(pos.weight * sums.gamma_pos))
         slopes = sums.gamma_neg / self.A_neg / self.A_pos, -sums.gamma_pos / self.A_pos / self.A_neg
         return OfCells(sums.hinge + beyond, sums.huber + beyond, beta, *slopes, cells.widths)
-
-
-class PaucBins(BinnedLoss, PaucRisk):
-    """The risk of pauc@beta without sorting: alpha_j, too, depends on the cell alone. The hinges of the highest
-    negatives of the cell with the cut exceed its mean; from there to its upper edge, the sum rises by at most the
-    weight of the q in lower cells times that distance, and by the hinges of the q of the cell at its upper edge.
-    """
-
-    exact_class = PaucExchange
-
-    @property
-    def _of_neg(self) -> float:
-        return self.K
-
-    def _upper_end(self, high_b: float, high_q: float) -> float:
-        return high_b
-
-    def _solve(self, cells: Cells, nu: float) -> OfCells:
-        neg, pos, widths = cells.neg, cells.pos, cells.widths.copy()
-        at = position_of_cut(len(neg.mean), neg.weight, self.K)
-        x0, cut = float(neg.mean[at]), int(neg.cell[at])
-        solved = head_in_order(pos.mean - x0, neg.mean - x0, nu, self.K, pos.weight, neg.weight)
-        scale, beyond = solved.scale / self.A_pos, self.K * cells.below
-        beta = solved.scale * self.K * float(np.sum(pos.weight * solved.gamma_pos))
-        edge, here = cells.edge(cut), pos.cell == cut
-        higher = float(np.sum(pos.weight[pos.cell < cut])) * max(edge - x0, 0.0)
-        higher += float(np.sum(pos.weight[here] * np.maximum(edge - pos.mean[here], 0.0)))
-        widths[: cut + 1] = 0.0
-        widths[cut] = max(self.K - float(np.sum(neg.weight[at + 1 :])), 0.0) * higher
-        slopes = scale * solved.gamma_neg, -scale * solved.gamma_pos
-        return OfCells(solved.hinge + beyond, solved.huber + beyond, beta, *slopes, widths)

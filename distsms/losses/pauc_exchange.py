@@ -25,9 +25,10 @@ from numpy.typing import NDArray
 from distsms.base.jit import njit, weight_of
 from distsms.base.typing import Floats
 from distsms.losses.base import Cost, LossValue, ramp
+from distsms.losses.binned import BinnedLoss, Cells, OfCells
 from distsms.losses.newton import Piece, rising_root
 from distsms.losses.pairwise_everywhere import WholeClass
-from distsms.losses.pauc import PaucRisk, tie_share
+from distsms.losses.pauc import PaucRisk, head_in_order, position_of_cut, tie_share
 from distsms.parallel.communicator import Communicator
 from distsms.parallel.order_statistics_kernels import BLOCK, LEFT_OUT, NEGATIVE
 from distsms.parallel.position_search import PositionSearch
@@ -217,3 +218,34 @@ def _clamp(scores, rows, weights, x0, delta, q):  # type: ignore[no-untyped-def]
         below_x0 += a * max(-clamped, 0.0)
         low += a if place <= 0.0 else 0.0
     return below_x, below_x0, low
+
+
+class PaucBins(BinnedLoss, PaucRisk):
+    """The risk of pauc@beta without sorting (see `binned`): alpha_j, too, depends on the cell alone. The hinges of the
+    highest negatives of the cell with the cut exceed its mean; from there to its upper edge, the sum rises by at most
+    the weight of the q in lower cells times that distance, and by the hinges of the q of the cell at its upper edge.
+    """
+
+    exact_class = PaucExchange
+
+    @property
+    def _of_neg(self) -> float:
+        return self.K
+
+    def _upper_end(self, high_b: float, high_q: float) -> float:
+        return high_b
+
+    def _solve(self, cells: Cells, nu: float) -> OfCells:
+        neg, pos, widths = cells.neg, cells.pos, cells.widths.copy()
+        at = position_of_cut(len(neg.mean), neg.weight, self.K)
+        x0, cut = float(neg.mean[at]), int(neg.cell[at])
+        solved = head_in_order(pos.mean - x0, neg.mean - x0, nu, self.K, pos.weight, neg.weight)
+        scale, beyond = solved.scale / self.A_pos, self.K * cells.below
+        beta = solved.scale * self.K * float(np.sum(pos.weight * solved.gamma_pos))
+        edge, here = cells.edge(cut), pos.cell == cut
+        higher = float(np.sum(pos.weight[pos.cell < cut])) * max(edge - x0, 0.0)
+        higher += float(np.sum(pos.weight[here] * np.maximum(edge - pos.mean[here], 0.0)))
+        widths[: cut + 1] = 0.0
+        widths[cut] = max(self.K - float(np.sum(neg.weight[at + 1 :])), 0.0) * higher
+        slopes = scale * solved.gamma_neg, -scale * solved.gamma_pos
+        return OfCells(solved.hinge + beyond, solved.huber + beyond, beta, *slopes, widths)

@@ -7,7 +7,6 @@ import math
 import numpy as np
 
 from distsms.base.typing import Floats
-from distsms.optim.elastic_planes import ElasticPlanes
 from distsms.optim.evaluation import Evaluation, Evaluator
 from distsms.optim.origins import Origins
 from distsms.optim.penalty import penalty
@@ -37,7 +36,11 @@ class Proof:
         self.best, self.regularizer = NONE_YET, penalty(settings.lam, settings.l1)
         zero, pair = objective.losses[0].nonnegative and settings.zero_plane, settings.traits.planes is PlaneUse.PAIR
         errors, d_error = objective.plane_errors()
-        kind = ElasticPlanes if settings.l1 else Planes
+        kind: type[Planes] = Planes
+        if settings.l1:
+            from distsms.optim.elastic_planes import ElasticPlanes
+
+            kind = ElasticPlanes
         self.planes: Planes = kind(
             vectors,
             self.regularizer,
