@@ -8,7 +8,8 @@ depends on the two cells alone, and both passes put a row into the same cell, th
 R is enclosed: from different cells, the sign of t is known. In a cell of size h, with the means alpha of q and beta of
 b from its lower edge in units of h, the mean hinge is from max(0, beta - alpha) h to beta (1 - alpha) h. The R that is
 returned is the upper end, and `width` its distance from the lower end. If that is more than `SHARE` of the gap to
-prove, the worst cells are divided; if this does not help, the rows are sorted after all (`exact`).
+prove, the worst cells are divided; if this does not help, the rows are sorted after all (`exact_class`). So are
+they where the smaller class is small and well apart: there, sorting looks at few rows of the larger one.
 
 Cells are needed from max(min q, min b - nu) to min(max b, max q + nu); for pauc up to max b. Offsets in cells are whole
 numbers of small units, so that sums are the same to the bit on any number of ranks. Cost for c cells: two passes over
@@ -58,6 +59,12 @@ DIVISIONS = 3  # so often the worst cells are divided
 COARSE = np.empty((2, 0), np.int64)  # in place of how coarse cells are divided: not at all
 ROUNDINGS = 2**20
 """At most so many additions of numbers of cells follow one another on the way to R, d and c."""
+LARGE, RARE = 2**18, 32
+"""Classes may be apart if each rank has at least so many rows, and so many for each of the smaller class: then it pays
+to load the kernels that sort.
+"""
+SAMPLE, APART = 2**12, 0.25
+"""So many rows of each rank show whether at most this share of the rows is in pairs with t > 0."""
 SORTABLE = 2**30  # with more rows, what rounding may do to a sum over rows is no longer small beside a gap to prove
 OF_ENTRY, OF_LOADING, SMALL_PART = 0.5, 2.5e7, 0.1
 """The steps of a product with X for each nonzero, those of loading the kernels that sort, and the part of a run that an
@@ -175,7 +182,7 @@ class BinnedLoss(Loss):
     def exact_risk(self, scores: Floats) -> float:
         """See `Loss.exact_risk`. **Collective.**"""
         self.ways[EXACT] += 1
-        return self._sorted(scores, 0.0).R
+        return self._sorted(scores, 0.0, np.empty(len(scores))).R
 
     def evaluate(self, scores: Floats, nu: float) -> LossValue:
         """See `Loss.evaluate`. **Collective.**"""
@@ -186,6 +193,9 @@ class BinnedLoss(Loss):
         return self._evaluate(scores, nu, scores)
 
     def _evaluate(self, scores: Floats, nu: float, out: Floats) -> LossValue:
+        if self._are_apart(scores):
+            self.ways[SORTED] += 1
+            return self._sorted(scores, nu, out)
         low_pos, high_pos, low_neg, high_neg = self._extremes(scores)
         if not math.isfinite(high_pos + high_neg - low_pos - low_neg):
             out[:] = 0.0
@@ -216,9 +226,7 @@ class BinnedLoss(Loss):
         if width > enough or not math.isfinite(R):
             if is_sortable(self.n_pos, self.n_neg, self.n):
                 self.ways[SORTED] += 1
-                value = self._sorted(scores, nu)
-                out[:] = value.coefficients
-                return value._replace(coefficients=out)
+                return self._sorted(scores, nu, out)
             way = WIDE
         self.ways[way] += 1
         table = np.zeros(2 * len(cells.widths))
@@ -227,11 +235,16 @@ class BinnedLoss(Loss):
         R += width - rounding
         return LossValue(R, solved.R_mu / m if nu > 0 else R, solved.beta / m, out, width)
 
-    def _sorted(self, scores: Floats, nu: float) -> LossValue:
-        """Evaluate the loss by sorting the rows. Collective."""
+    def _sorted(self, scores: Floats, nu: float, out: Floats) -> LossValue:
+        """Evaluate the loss by sorting the rows; coefficients may take the place of scores that are `out`, too."""
         if self._exact is None:
             self._exact = self.exact_class(*self._given)
-        return self._exact.evaluate(scores, nu)
+        evaluate = self._exact.evaluate_in_place if out is scores else self._exact.evaluate
+        return evaluate(scores, nu)
+
+    def _are_apart(self, scores: Floats) -> bool:
+        """Return whether the classes are so far apart that sorting is faster than counting. **Collective.**"""
+        return False
 
     @property
     @abstractmethod
@@ -336,6 +349,23 @@ class RocAreaBins(BinnedLoss, RocAreaRisk):
     """The ROCArea risk without sorting; see the module's docstring."""
 
     exact_class = RocAreaExchange
+
+    def __init__(self, labels: NDArray[np.int8], weights: Floats | None, comm: Communicator) -> None:
+        super().__init__(labels, weights, comm)
+        smaller, n_local = min(self.n_pos, self.n_neg), self.n / comm.size
+        self._few: NDArray[np.int64] | None = None
+        if is_sortable(self.n_pos, self.n_neg, self.n) and n_local >= max(LARGE, RARE * smaller):
+            self._few = np.flatnonzero(self.positive if self.n_pos == smaller else self.negative)
+
+    def _are_apart(self, scores: Floats) -> bool:
+        """Sorting passes over rows of the larger class that have no pair with t > 0, so a sample shows how many do."""
+        if self._few is None:
+            return False
+        sign = 1.0 if self.n_pos <= self.n_neg else -1.0
+        lowest = -self.comm.maximum(np.max(-sign * scores[self._few], initial=-np.inf, keepdims=True))
+        sample = sign * scores[:: max(len(scores) // SAMPLE, 1)]
+        paired, rows = self.comm.sum(np.array([np.count_nonzero(sample > lowest - 1.0), len(sample)], float))
+        return bool(paired <= APART * rows)
 
     @property
     def _of_neg(self) -> float:

@@ -54,7 +54,10 @@ class RocAreaExchange(RocAreaRisk):
         """Return the cost of sorting the whole smaller class; see the module's docstring."""
         n_min, n_max = sorted((n_pos, n_neg))
         n_local, moved = (n_min + n_max) / size, 0.0 if size == 1 else (24.0 + 8.0 / size) * n_min
-        steps = n_min * (math.log2(size) + 10.0) + n_max / size * 10.0
+        # The smaller class is sorted; points are looked up in its table, half of them: where it is small, most rows of
+        # the larger class may lie so low that they are in no pair with t > 0.
+        doublings = math.log2(n_min + 1.0)
+        steps = n_min * (math.log2(size) + 2.0 * doublings) + n_max / size * 0.4 * doublings
         memory = 240.0 * n_min + 4.0 * n_local + 18.0 * batch_size(2 * n_min, math.ceil(n_local))
         return Cost(moved, steps, held_by_each=memory, of_row=ROW_BYTES_IN_PLACE)
 
