@@ -1,6 +1,6 @@
 """The risk of pauc@beta without gathering: only positives are sorted, by every rank. With the letters of `pauc`:
 
-1. The ranks find x0 together, near the last one (`distsms.parallel.position_search`).
+1. The ranks find x0 together, near the last one (`distsms.parallel.order_statistics`).
 2. One pass over the local rows lists the negatives from x0 - nu on. All others have alpha = 0.
 3. Newton's method finds delta = x - x0 on these (`distsms.losses.newton`), near the last delta / nu.
 4. The sums over their pairs with the clamped positives are those of `distsms.losses.pairwise_everywhere`.
@@ -30,8 +30,8 @@ from distsms.losses.newton import Piece, rising_root
 from distsms.losses.pairwise_everywhere import WholeClass
 from distsms.losses.pauc import PaucRisk, head_in_order, position_of_cut, tie_share
 from distsms.parallel.communicator import Communicator
+from distsms.parallel.order_statistics import PositionSearch
 from distsms.parallel.order_statistics_kernels import BLOCK, LEFT_OUT, NEGATIVE
-from distsms.parallel.position_search import PositionSearch
 
 
 class Head(NamedTuple):

@@ -3,7 +3,7 @@
 
 Let u_i = tau0 - s_i on P and u_j = s_j + a - tau0 on N, tau0 the minimizing tau of R: the position of a row. With delta
 = tau - tau0, which is from -nu to nu, t = u + delta on P and u - delta on N. The ranks find tau0 near the last one
-(`distsms.parallel.position_search`), and then delta by Newton's method (`distsms.losses.newton`), whose last step also
+(`distsms.parallel.order_statistics`), and then delta by Newton's method (`distsms.losses.newton`), whose last step also
 has all sums for R, R_mu and d. Neither depends on where its search began, but in the last digits.
 
 Cost for any n: some small Allreduces and an Allgather of at most 16 KiB for tau0, and 72 bytes for each of two to five
@@ -23,8 +23,8 @@ from distsms.losses.base import Cost, LossValue
 from distsms.losses.newton import Piece, rising_root
 from distsms.losses.prbep import Balance, ClassSums, PrbepRisk, balancing_corrections
 from distsms.parallel.communicator import Communicator
+from distsms.parallel.order_statistics import PositionSearch
 from distsms.parallel.order_statistics_kernels import LEFT_OUT, NEGATIVE, POSITIVE
-from distsms.parallel.position_search import PositionSearch
 
 LEAST = math.ulp(0.0)  # used in place of nu = 0: then t / LEAST is either at least 1 or at most 0
 
