@@ -21,6 +21,7 @@ from __future__ import annotations
 import math
 from abc import abstractmethod
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -92,6 +93,15 @@ class Grid(NamedTuple):
         return cls(low, high, units / (high - low), bits, top, cells + 2, unit, above)
 
 
+class Extremes(NamedTuple):
+    """The range of each class."""
+
+    low_q: float
+    high_q: float
+    low_b: float
+    high_b: float
+
+
 class OfClass(NamedTuple):
     """The cells with rows of one class, in increasing order: their numbers, weights, and mean places from `low` on."""
 
@@ -137,7 +147,7 @@ class BinnedLoss(Loss):
         super().__init__(labels, weights, comm, *parameters)
         self._kinds = labels if self._kept is None else labels * self._kept
         self._exact: Loss | None = None
-        self._given = labels, weights, comm, *parameters
+        self._make_exact = partial(self.exact_class, labels, weights, comm, *parameters)
         rows = max(math.ceil(math.log2(self.n)), 1)
         room = kernel.SUM_BITS - min(rows, kernel.COUNT_BITS), 62 - rows
         self._bits = min(FINEST, *room) if self.weights is None else FINEST
@@ -196,18 +206,17 @@ class BinnedLoss(Loss):
         if self._are_apart(scores):
             self.ways[SORTED] += 1
             return self._sorted(scores, nu, out)
-        low_pos, high_pos, low_neg, high_neg = self._extremes(scores)
-        if not math.isfinite(high_pos + high_neg - low_pos - low_neg):
+        ends = self._extremes(scores)
+        if not math.isfinite(ends.high_q + ends.high_b - ends.low_q - ends.low_b):
             out[:] = 0.0
             return LossValue(math.nan, math.nan, math.nan, out)
-        low_q, high_q = low_pos - 1.0, high_pos - 1.0
-        if high_neg < low_q:  # all t < 0
+        if ends.high_b < ends.low_q:  # all t < 0
             out[:] = 0.0
             return LossValue(0.0, 0.0, 0.0, out)
-        low, high = max(low_q, low_neg - nu), self._upper_end(high_neg, high_q + nu)
+        low, high = max(ends.low_q, ends.low_b - nu), self._upper_end(ends.high_b, ends.high_q + nu)
         if high < low:  # all t > nu
-            low, high = high_q, low_neg
-        grid = Grid.over(low, high, self._cells(high - low, nu), self._bits, high_neg, high_q)
+            low, high = ends.high_q, ends.low_b
+        grid = Grid.over(low, high, self._cells(high - low, nu), self._bits, ends.high_b, ends.high_q)
         fine, m = COARSE, self.A_pos * self._of_neg
         # Places are rounded down to whole units; beyond the range, and in q = s - 1, scores are rounded to floats.
         rounding = grid.unit + 2 * EPS * max(abs(low), abs(high), 1.0)
@@ -238,7 +247,7 @@ class BinnedLoss(Loss):
     def _sorted(self, scores: Floats, nu: float, out: Floats) -> LossValue:
         """Evaluate the loss by sorting the rows; coefficients may take the place of scores that are `out`, too."""
         if self._exact is None:
-            self._exact = self.exact_class(*self._given)
+            self._exact = self._make_exact()
         evaluate = self._exact.evaluate_in_place if out is scores else self._exact.evaluate
         return evaluate(scores, nu)
 
@@ -259,14 +268,14 @@ class BinnedLoss(Loss):
     def _solve(self, cells: Cells, nu: float) -> OfCells:
         """Solve the small problem. Local; the result is the same on every rank."""
 
-    def _extremes(self, scores: Floats) -> list[float]:
-        """Return the least and largest score of each class; inf or NaN if any is not finite. **Collective.**"""
+    def _extremes(self, scores: Floats) -> Extremes:
+        """Return the least and largest q and b; inf or NaN if any score is not finite. **Collective.**"""
         ends = np.full(4, np.inf)
         if all_finite(scores):
             ends[:] = kernel.extremes(scores, self._kinds)
             ends[::2] *= -1.0
-        low_pos, high_pos, low_neg, high_neg = self.comm.maximum(ends).tolist()
-        return [-low_pos, high_pos, -low_neg, high_neg]
+        ends = self.comm.maximum(ends)
+        return Extremes._make((ends * [-1.0, 1.0, -1.0, 1.0] - [1.0, 1.0, 0.0, 0.0]).tolist())
 
     def _cells(self, length: float, nu: float) -> int:
         """Return the number of cells, a power of two, for a range of this length."""
@@ -282,7 +291,7 @@ class BinnedLoss(Loss):
         beyond[:] = self._count_rows(scores, self.weights, grid, fine, totals)
         counts, sums = self.comm.sum(totals.ravel()).reshape(2, -1)
         below, above = self.comm.sum(beyond).tolist()
-        weight, mean, number, widths = *np.empty((2, 2, cells)), np.empty((2, cells), np.int64), np.empty(cells)
+        (weight, mean), number, widths = np.empty((2, 2, cells)), np.empty((2, cells), np.int64), np.empty(cells)
         length = grid.high - grid.low
         # A row beyond the range is on its side of a row at the end of the range, which at nu = 0 matters to beta.
         ends = np.array([[-TINY, np.nextafter(length, np.inf) if beyond_it else length] for beyond_it in grid.above])
@@ -379,5 +388,11 @@ class RocAreaBins(BinnedLoss, RocAreaRisk):
         sums = sums_in_order(pos.mean, neg.mean, nu, pos.weight, neg.weight)
         beyond = self.A_neg * cells.below + self.A_pos * cells.above
         beta = float(np.sum(pos.weight * sums.gamma_pos))
-        slopes = sums.gamma_neg / self.A_neg / self.A_pos, -sums.gamma_pos / self.A_pos / self.A_neg
-        return OfCells(sums.hinge + beyond, sums.huber + beyond, beta, *slopes, cells.widths)
+        return OfCells(
+            R=sums.hinge + beyond,
+            R_mu=sums.huber + beyond,
+            beta=beta,
+            neg=sums.gamma_neg / self.A_neg / self.A_pos,
+            pos=-sums.gamma_pos / self.A_pos / self.A_neg,
+            widths=cells.widths,
+        )

@@ -247,5 +247,11 @@ class PaucBins(BinnedLoss, PaucRisk):
         higher += float(np.sum(pos.weight[here] * np.maximum(edge - pos.mean[here], 0.0)))
         widths[: cut + 1] = 0.0
         widths[cut] = max(self.K - float(np.sum(neg.weight[at + 1 :])), 0.0) * higher
-        slopes = scale * solved.gamma_neg, -scale * solved.gamma_pos
-        return OfCells(solved.hinge + beyond, solved.huber + beyond, beta, *slopes, widths)
+        return OfCells(
+            R=solved.hinge + beyond,
+            R_mu=solved.huber + beyond,
+            beta=beta,
+            neg=scale * solved.gamma_neg,
+            pos=-scale * solved.gamma_pos,
+            widths=widths,
+        )

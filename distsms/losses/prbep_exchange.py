@@ -21,7 +21,7 @@ from distsms.base.jit import njit
 from distsms.base.typing import Floats
 from distsms.losses.base import Cost, LossValue
 from distsms.losses.newton import Piece, rising_root
-from distsms.losses.prbep import Balance, ClassSums, PrbepRisk, balancing_corrections
+from distsms.losses.prbep import Balance, ClassSums, Correction, PrbepRisk, balancing_corrections
 from distsms.parallel.communicator import Communicator
 from distsms.parallel.order_statistics import PositionSearch
 from distsms.parallel.order_statistics_kernels import LEFT_OUT, NEGATIVE, POSITIVE
@@ -41,7 +41,8 @@ class PrbepExchange(PrbepRisk):
         # Compile or load the kernels now, before the first evaluation.
         weights = None if self.weights is None else self.weights[:0]
         _sums(np.zeros(0), self._kinds[:0], weights, 0.0, 0.0, 0.0, 0.0)
-        _coefficients(np.zeros(0), self._kinds[:0], weights, 0.0, 0.0, 0.0, 0.0, *np.zeros(6), np.zeros(0))
+        none = Correction(0.0, 0.0, 0.0)
+        _coefficients(np.zeros(0), self._kinds[:0], weights, 0.0, 0.0, 0.0, 0.0, none, none, 0.0, np.zeros(0))
 
     @classmethod
     def cost(cls, n_pos: int, n_neg: int, size: int) -> Cost:
@@ -67,10 +68,10 @@ class PrbepExchange(PrbepRisk):
         if nu > 0:
             self._start = delta / nu
         pos, neg = balancing_corrections(balance.pos, balance.neg)
-        scale, coefficients = 2.0 / self.A, np.empty(len(scores))
-        of_pos, of_neg = (pos.share, pos.goal, -scale * pos.scale), (neg.share, neg.goal, scale * neg.scale)
-        rows = scores, self._kinds, self.weights
-        _coefficients(*rows, self.shift, tau0, delta, nu, *of_pos, *of_neg, coefficients)
+        coefficients = np.empty(len(scores))
+        _coefficients(
+            scores, self._kinds, self.weights, self.shift, tau0, delta, nu, pos, neg, 2.0 / self.A, coefficients
+        )
         R, R_mu, d = self.risks(balance, (pos, neg), nu)
         return LossValue(R, R_mu, d, coefficients)
 
@@ -124,15 +125,15 @@ def _sums(scores, kinds, weights, shift, tau0, delta, nu):  # type: ignore[no-un
 
 @njit(error_model="numpy")
 def _coefficients(  # type: ignore[no-untyped-def]
-    scores, kinds, weights, shift, tau0, delta, nu, share_pos, goal_pos, scale_pos, share_neg, goal_neg, scale_neg, out
+    scores, kinds, weights, shift, tau0, delta, nu, pos, neg, factor, out
 ):
-    """Set out (n_local,) to the coefficients by the `Correction` of both classes; scale includes the factor 2/A."""
+    """Set out (n_local,) to the coefficients, +-factor beta after the `Correction` of the row's class."""
     for i in range(len(scores)):
         kind = kinds[i]
         t = _hinge_argument(_distance(tau0, scores[i], kind, shift), kind, delta)
         beta = _ramp(t, nu)
-        share, goal = (share_pos, goal_pos) if kind == POSITIVE else (share_neg, goal_neg)
-        scale = scale_pos if kind == POSITIVE else scale_neg
+        share, goal = (pos.share, pos.goal) if kind == POSITIVE else (neg.share, neg.goal)
+        scale = -factor * pos.scale if kind == POSITIVE else factor * neg.scale
         value = scale * (beta + (share if abs(t) <= nu else 0.0) * (goal - beta))
         value = value if kind != LEFT_OUT else 0.0
         out[i] = value if weights is None else weights[i] * value

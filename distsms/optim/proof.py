@@ -57,7 +57,8 @@ class Proof:
         """Add the plane of an evaluation, and remember the evaluation if it is the best one."""
         if evaluation.J <= self.best.J:  # <=, so that of two evaluations at the same w the later is kept
             self.best = evaluation.without_slopes()
-        r, d, limit, share = evaluation.r, evaluation.d, self._objective.losses[0].planes_up_to, 1.0
+        r, d, share = evaluation.r, evaluation.d, 1.0
+        limit = self._objective.losses[0].planes_up_to
         if limit < evaluation.R:
             share = limit / evaluation.R
             r, d = share * r, share * d

@@ -54,7 +54,8 @@ class PositionSearch:
     """
 
     def __init__(self, kinds: NDArray[np.uint8], target: float, weights: Floats | None, comm: Communicator) -> None:
-        self._kinds, self._target, self._weights, self.comm = kinds, float(target), weights, comm
+        self._kinds, self._weights, self.comm = kinds, weights, comm
+        self._target = float(target)
         self._places, one = np.empty((2**SLOTS_LOG2, 2)), np.empty(1)
         self._room = np.empty(BLOCK, np.uint8), one, one.view(np.uint64)
         self._last: float | None = None  # the last place
@@ -142,7 +143,8 @@ class PositionSearch:
 
         Positions are in the order of their bits, as whole numbers, with the sign turned round.
         """
-        prefix, width, below, table = 0, 64, 0.0, np.empty((2**BITS + 1, 2))
+        prefix, width, below = 0, 64, 0.0
+        table = np.empty((2**BITS + 1, 2))
         while width:
             # 1) Count the rows that begin with the prefix by their next bits.
             bits = min(BITS, width)
