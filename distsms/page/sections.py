@@ -8,24 +8,18 @@ from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
-import numpy as np
-
 from distsms.base._version import __version__
 from distsms.base.formatting import format_bytes
 from distsms.base.measures import SHOWN, display_name
 from distsms.metrics import row_sample
 from distsms.metrics.confidence import LEVEL
 from distsms.metrics.estimates import METHOD
-from distsms.models.contributions import leaf_rule
-from distsms.page import feature_sections, html, kmers, measure_sections, plots
+from distsms.page import feature_sections, html, kmers, measure_sections, plots, weights
 from distsms.page.html import Html, element
 from distsms.page.measure_sections import number as _number
 from distsms.page.plots import Drawing
 from distsms.workflow import baseline_text, path_result
 from distsms.workflow.report import ReportData
-
-WEIGHTS = 20
-"""How many of the largest weights are shown."""
 
 
 def compose(data: ReportData) -> tuple[str, list[Drawing]]:
@@ -170,42 +164,6 @@ def _baseline(data: ReportData, drawings: list[Drawing]) -> str:
     )
 
 
-def _weights(data: ReportData, drawings: list[Drawing]) -> Html:
-    normalization, info, names = data.evaluation.model.normalization, data.info, data.feature_names
-    # These are the weights of the normalized columns, whose sizes can be compared.
-    w = normalization.unfold(data.evaluation.model.w)
-    largest = np.argsort(-np.abs(w), kind="stable")[:WEIGHTS] if len(w) else np.empty(0, int)
-    maximum = float(np.abs(w[largest]).max(initial=0.0)) or 1.0
-    base = 0 if info["zero_based"] else 1
-    rows = []
-    for column in largest[w[largest] != 0]:
-        value = float(w[column])
-        bar = element(
-            "span",
-            class_="bar" if value > 0 else "bar minus",
-            style=f"width: {8 * abs(value) / maximum:.2f}em",
-            aria_hidden="true",
-        )
-        name = names[column] if names else data.evaluation.model.original_name(int(column))
-        rule = leaf_rule(data.evaluation.model, int(column))
-        rows.append([f"{name}: {rule}" if rule else name, f"{value:+.4g}", bar])
-    counted = "" if names else f", columns counted from {base}"
-    caption = f"The {len(rows)} largest of {np.count_nonzero(w):,} weights that are not 0{counted}"
-    steps = {"standard": "by one standard deviation", "maxabs": "from 0 to its largest absolute value"}
-    step = steps.get(normalization.kind, "by one unit; sizes compare only between columns of like units")
-    meaning = f"The weight of a column is what a row's score gains when the column grows {step}."
-    if data.evaluation.model.features is not None:
-        meaning += " Bins, categories, crosses and leaves are columns of 0 and 1: a row gets the weights of all it has."
-    if sequences := data.evaluation.model.coded.sequences:
-        meaning = (
-            "A column is named by the position at which a word begins (12:GT), or by the region in which it is counted "
-            "(1-60:GT). A word at a position adds its weight, times a factor that is smaller for longer words, to the "
-            "score; so do the shorter words in it."
-            + (" The table of words above adds them up." if sequences.code_map.degree else "")
-        )
-    return html.section("Largest weights", element("p", meaning), html.table(caption, ["column", "weight", ""], rows))
-
-
 def _usage(data: ReportData, drawings: list[Drawing]) -> str:
     usage = data.info.get("usage")  # of the busiest rank, or a list of all ranks'
     if not usage:
@@ -249,7 +207,7 @@ SECTIONS: tuple[Callable[[ReportData, list[Drawing]], str], ...] = (
     _baseline,
     lambda data, drawings: kmers.section(data.evaluation.model, drawings),
     lambda data, drawings: feature_sections.section(data.contributions, drawings),
-    _weights,
+    lambda data, drawings: weights.section(data),
     _usage,
     _provenance,
 )

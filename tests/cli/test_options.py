@@ -53,7 +53,7 @@ def test_options_and_exit_codes_stay():
         expected[command]["--config"] = {"metavar": "FILE"}
     expected["predict"]["--reasons"] = {"metavar": "K"}
     expected["train"]["--overwrite"] = expected["shard"]["--overwrite"]
-    expected["info"]["--config"] = {"const": True}
+    expected["info"] |= dict.fromkeys(("--config", "--all", "--columns"), {"const": True})
     expected["train"]["--certificate"] = {"metavar": "FILE"}
     expected["synth"]["kind"]["choices"].append("twin")
     expected["synth"] |= {"name": {"metavar": "NAME", "nargs": "?"}, "--scale": {"metavar": "S"}}
