@@ -99,9 +99,9 @@ def brief(contents: Mapping[str, Any]) -> dict[str, Any]:
     """Return what matters first of what `describe_model` returned."""
     first = {name: contents[name] for name in FIRST if name in contents}
     positive, negative = (format_labels(original_labels(contents["label_map"], sign)) for sign in ("+1", "-1"))
-    column = f"{first['label']}: " if first.get("label") else ""
+    column = f"{first['label']}; " if first.get("label") else ""
     data = {name: value for name, value in (contents.get("data") or {}).items() if name not in ("fingerprint", "nnz")}
-    return first | {"data": data, "label": f"{column}{positive or '1'} is positive, {negative or '-1'} negative"}
+    return first | {"data": data, "label": f"{column}positive: {positive or '1'}; negative: {negative or '-1'}"}
 
 
 def describe_model(path: str) -> dict[str, Any]:

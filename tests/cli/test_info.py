@@ -79,7 +79,7 @@ def test_a_model_says_what_matters_first_and_all_of_its_columns_on_request(tmp_p
         return capsys.readouterr().out
 
     first, everything, columns = shown(), shown("--all"), shown("--columns").splitlines()
-    assert "City: 150 of 155 features" in first and "bad: yes is positive, no negative" in first
+    assert "City: 150 of 155 features" in first and "bad; positive: yes; negative: no" in first
     assert "planes" not in first and "--all shows everything" in first
     assert "planes 7" in everything and "--all" not in everything
     assert columns[1].split() == ["age", "number", "2", "counts", "as", "40.5;", "marked", "by", "a", "feature"]
