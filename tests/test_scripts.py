@@ -52,6 +52,7 @@ PROGRAMS = {
     "scripts.experiments.table2",
     "scripts.experiments.thesis",
     "scripts.experiments.trainings",
+    "scripts.examples.to_mlflow",  # see tests/docs/test_mlflow.py
     "scripts.verify_certificate",  # see tests/test_verify_certificate.py
 }
 

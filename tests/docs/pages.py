@@ -34,6 +34,7 @@ NOT_RUN = {
     "python3 -m venv": INSTALLS,
     "python3.11 -m venv": INSTALLS,
     "docker build": CONTAINERS,
+    "export MLFLOW_TRACKING_URI": "it needs MLflow; tests/docs/test_mlflow.py runs the example where it is installed",
     "python -m scripts.experiments.attack": "it takes minutes; the page on testing runs it with fewer problems",
     "python -m scripts.experiments.strings repeat": "it makes 20 million rows",
     "python tests/robustness/mutate.py": "it runs the tests of a sub-package for every mutant",
