@@ -15,8 +15,8 @@ from tests.docs.pages import ROOT
 yaml = pytest.importorskip("yaml")
 pytestmark = pytest.mark.serial
 
-# The fields that the job uses, in our words: "name!" must be there, a tuple lists all values, a list of one schema is a
-# is a list of such. Sources: the CRDs trainjobs and trainingruntimes of kubeflow/trainer, manifests/base/crds, as of v2.2
+# The fields of the job, in our words: "name!" must be there, a tuple lists all values, a list of one schema is a
+# list of such. Sources: CRDs trainjobs and trainingruntimes of kubeflow/trainer, manifests/base/crds, as of v2.2
 # (2026), with JobSet v1alpha2 in them; the names that its plugin for MPI looks for; and core/v1 of Kubernetes.
 TEXTS, LABEL, NAME = [str], {str: str}, re.compile("[a-z]([-a-z0-9]{0,61}[a-z0-9])?")
 QUANTITY = re.compile(r"[0-9.]+(m|[KMGTPE]i?)?")
