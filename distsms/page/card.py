@@ -63,7 +63,7 @@ def factors(data: ReportData, drawings: list[Drawing]) -> Html:
     if model.table is not None and (many := model.table.very_many()):
         text = (
             f"Columns with very many values: {'; '.join(many)}. Few training rows have each value, so that the model"
-            " may know some by heart, and a value that training did not have adds nothing to the score."
+            " may know some by heart."
         )
         parts.append(element("p", text))
     text = "How good the model is for one group of rows, a report on the rows of that group alone says."
@@ -101,20 +101,19 @@ def evaluation_data(data: ReportData, drawings: list[Drawing]) -> Html:
     """Return which rows the model was measured on, and how they differ from those that trained it."""
     measured = data.evaluation.measures
     share = measured["n_pos"] / measured["n"] if measured["n"] else float("nan")
+    seen = "not known" if "row_sample" not in data.info else "none was seen among them"
+    if measured["training_rows"]:
+        seen = row_sample.describe_part(measured["training_rows"]).lower()
     rows = [
         ["rows", data.rows],
         ["number", f"{measured['n']:,}: {measured['n_pos']:,} positive, {measured['n_neg']:,} negative"],
         ["share of positive rows", f"{100 * share:.3g} %"],
-        ["rows that trained the model", _training_share(measured["training_rows"])],
+        ["rows that trained the model", seen],
     ]
     if weights := measured.get("weights"):
         rows.append(["weights", f"{weights['positive']:,.6g} positive, {weights['negative']:,.6g} negative"])
     rows += [["read with a note", note] for note in data.notes]
     return Html(html.table("The rows of this report", [], rows, text=True) + owner(data, "Evaluation data"))
-
-
-def _training_share(share: float) -> str:
-    return row_sample.describe_part(share).lower() if share else "none was seen among them"
 
 
 def training_data(data: ReportData, drawings: list[Drawing]) -> Html:
@@ -146,11 +145,6 @@ def training_data(data: ReportData, drawings: list[Drawing]) -> Html:
     return Html("".join(parts) + owner(data, "Training data"))
 
 
-def ethics(data: ReportData, drawings: list[Drawing]) -> Html:
-    """Return what the owner says of people."""
-    return owner(data, "Ethical considerations")
-
-
 def caveats(data: ReportData, drawings: list[Drawing]) -> Html:
     """Return the limits of the model and of what was measured, and what to do about them."""
     info, measured, model = data.info, data.evaluation.measures, data.evaluation.model
@@ -171,7 +165,7 @@ def caveats(data: ReportData, drawings: list[Drawing]) -> Html:
         "A weight, or the share of a column, says what moves the score, and not what causes the label: columns that go"
         " together share their weight."
     )
-    if model.table is not None and any(column.categories is not None for column in model.table.columns):
+    if model.table is not None and any(one.categories is not None and not one.other for one in model.table.columns):
         items.append("A category that the training rows did not have adds nothing to the score, with a warning.")
     listed = element("ul", *(element("li", item) for item in items))
     return Html(listed + owner(data, "Caveats and recommendations"))

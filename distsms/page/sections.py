@@ -205,7 +205,7 @@ CHAPTERS: dict[str, tuple[Section, ...]] = {
         lambda data, drawings: feature_sections.section(data.contributions, drawings),
         lambda data, drawings: weights.section(data),
     ),
-    "Ethical considerations": (card.ethics,),
+    "Ethical considerations": (lambda data, drawings: card.owner(data, "Ethical considerations"),),
     "Caveats and recommendations": (card.caveats,),
 }
 """The headings of a model card, and the sections of each."""

@@ -29,15 +29,22 @@ class Values(NamedTuple):
     """The columns of 0 and 1 that say the value of one column of a table."""
 
     name: str
-    columns: Sequence[int]
+    columns: NDArray[np.intp]
     names: Sequence[str]  # of the values
     none: bool  # whether there are rows in which no column is set
 
     def span(self, w: Floats) -> float:
         """Return by how much the scores of two rows that differ in nothing else can differ."""
-        weights = [float(w[column]) for column in self.columns]
-        both = [*weights, 0.0] if self.none else weights
-        return max(both) - min(both)
+        return float(np.ptp(np.append(w[self.columns], 0.0) if self.none else w[self.columns]))
+
+    def largest(self, w: Floats) -> str:
+        """Return the values with their weights, from the largest on; of many, those at both ends."""
+        weights, half = w[self.columns], SHOWN // 2
+        order = np.argsort(-weights, kind="stable").tolist()
+        middle = [f"({len(order) - SHOWN:,} more)"] if len(order) > SHOWN else []
+        ends = (order[:half], order[-half:]) if middle else (order, [])
+        first, last = ([f"{self.names[k]} {weights[k]:+.3g}" for k in end] for end in ends)
+        return ", ".join([*first, *middle, *last])
 
 
 def section(data: ReportData) -> Html:
@@ -100,14 +107,7 @@ def _values(model: Model, flags: NDArray[np.bool_]) -> list[Html]:
     if model.table is None or not flags.any():
         return []
     groups = sorted(_groups(model.table, flags), key=lambda group: -group.span(model.w))
-    rows = []
-    for group in groups[:LARGEST]:
-        order = np.argsort(-model.w[list(group.columns)], kind="stable").tolist()
-        weights = [f"{group.names[k]} {model.w[group.columns[k]]:+.3g}" for k in order]
-        if len(weights) > SHOWN:
-            half = SHOWN // 2
-            weights[half:-half] = [f"({len(weights) - SHOWN:,} more)"]
-        rows.append([group.name, f"{group.span(model.w):.4g}", ", ".join(weights)])
+    rows = [[each.name, f"{each.span(model.w):.4g}", each.largest(model.w)] for each in groups[:LARGEST]]
     meaning = (
         "The values of a column that has no numbers, and missing values, are columns of 0 and 1. A row gets the weights"
         " of those that it has, per value and not per standard deviation, so these weights do not compare with those of"
@@ -125,12 +125,14 @@ def _groups(table: Table, flags: NDArray[np.bool_]) -> list[Values]:
     groups, names = list[Values](), table.feature_names
     for attribute in table_attributes(table)[0]:
         if attribute.categories is not None:
-            groups.append(Values(attribute.name, attribute.columns, attribute.categories, attribute.none))
+            columns = np.array(attribute.columns)
+            groups.append(Values(attribute.name, columns, attribute.categories, attribute.none))
         else:
             single = [j for j in (*attribute.columns, attribute.missing) if j is not None and flags[j]]
-            groups += [Values(names[j], [j], ["1"], none=True) for j in single]
+            groups += [Values(names[j], np.array([j]), ["1"], none=True) for j in single]
     for column, start in zip(table.columns, table.feature_starts, strict=False):
         if column.kind == HASH:
-            places = range(start, start + column.n_features)
-            groups.append(Values(column.name, places, [names[j].removeprefix(f"{column.name} ") for j in places], True))
+            stop = start + column.n_features
+            values = [name.removeprefix(f"{column.name} ") for name in names[start:stop]]
+            groups.append(Values(column.name, np.arange(start, stop), values, none=True))
     return groups
