@@ -82,7 +82,7 @@ def test_no_number_is_looked_up_outside_the_table(q, b, unit, nu):
         patch.setattr(kernel, "_sum_by_values", kernel._sum_by_values.py_func)
         d, m = kernel.tabulate.py_func(q, None, nu, table)
         assert d == len(np.unique(q))
-        buffers = kernel.Buffers.allocate(rows, 1, False)
+        buffers = kernel.Buffers.allocate(rows, False)
         kernel.add_points.py_func(b, rows, None, 1.0, 0.0, nu, m, table, 1.0, out, buffers)
         kernel.walk.py_func(nu, d, table)
 
