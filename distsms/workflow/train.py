@@ -44,13 +44,14 @@ from distsms.training.fit import Fit, loaded_run
 from distsms.training.rows import TrainingObserver
 from distsms.training.solver_choice import choose_solver, settings_for
 from distsms.training.task import RunOptions, TrainingTask
-from distsms.workflow import auto_lambda, tables
+from distsms.workflow import auto_lambda, search, tables
 from distsms.workflow.auto_lambda import DEFAULT, LambdaChoice
 from distsms.workflow.decisions import Decisions
 from distsms.workflow.folds import labels_warning
 from distsms.workflow.provenance import describe_data_set, describe_rows
 from distsms.workflow.requests import Arrays, TrainRequest
 from distsms.workflow.rocarea_check import RESERVE, Checker, QuickCheck
+from distsms.workflow.search import Search, SearchObserver
 from distsms.workflow.tables import DataSets
 from distsms.workflow.trained_model import TrainedModel, TrainingScores
 from distsms.workflow.verdict import SUSPICIOUS, AreaOnTest, LeakingColumn, leaking_columns, why_chance
@@ -89,7 +90,7 @@ class Trained:
         return [*self.data_warnings, *self.run.warnings()]
 
 
-class TrainObserver(ConversionObserver, TrainingObserver):
+class TrainObserver(ConversionObserver, SearchObserver, TrainingObserver):
     """Receives what `train` reports. Override its methods, which are called on every rank unless they say otherwise."""
 
     def converted(self, sets: DataSets) -> None:
@@ -138,19 +139,44 @@ def train(
     """
     clock, trained = Clock(comm.bytes_moved), None
     if tables.are_tables(request.data, comm):
-        with tables.as_data_sets(request, comm, observer, clock) as sets:
+        if (plain := search.why_plain(request, comm)) is None:
+            rows = replace(request, memory=math.inf)  # whose shards are in files, since features are made from them
+        with tables.as_data_sets(request if plain is not None else rows, comm, observer, clock) as sets:
             observer.converted(sets)
-            trained = _train(request, sets, clock, comm, observer, stop_wanted)
-    elif request.reading or request.split.shares is not None or request.shards is not None or request.overwrite:
+            if plain is None:
+                trained = _search_and_train(request, sets, clock, comm, observer, stop_wanted)
+            else:
+                observer.left_out_search(plain)
+                trained = _train(request, sets, clock, comm, observer, stop_wanted)
+    elif (
+        request.reading or request.split.shares is not None or any((request.shards, request.overwrite, request.search))
+    ):
         raise InputError(
-            "label, weight, group, split, shards, overwrite and how columns are read are for tables: DataFrames, CSV or"
-            " Parquet; data sets have the weights and groups with which distsms shard made them",
+            "label, weight, group, split, shards, overwrite, search and how columns are read are for tables:"
+            " DataFrames, CSV or Parquet; data sets have the weights and groups with which distsms shard made them",
             everywhere=True,
         )
     trained = trained or _train(request, None, clock, comm, observer, stop_wanted)
     trained.usage = comm.surviving(lambda: trained.run.usage(comm))
     observer.took(trained)
     return trained
+
+
+def _search_and_train(
+    request: TrainRequest,
+    sets: DataSets,
+    clock: Clock,
+    comm: Communicator,
+    observer: TrainObserver,
+    stop_wanted: Callable[[], bool],
+) -> Trained:
+    """Train what a search on the rows chooses, and judge the model. **Collective.**"""
+    choice = None
+    with clock.phase("search"):
+        outcome = search.search(request, sets.training, comm, observer, stop_wanted)
+        if outcome is not None:
+            request, sets, choice = search.chosen_request(request, sets, outcome, comm)
+    return _train(request, sets, clock, comm, observer, stop_wanted, choice, outcome)
 
 
 class _Decided(NamedTuple):
@@ -173,11 +199,13 @@ def _train(
     comm: Communicator,
     observer: TrainObserver,
     stop_wanted: Callable[[], bool],
+    choice: LambdaChoice | None = None,
+    searched: Search | None = None,
 ) -> Trained:
-    """Train on a data set or on rows in memory, and judge the model. **Collective.**"""
+    """Train on a data set or on rows in memory, and judge the model; a search may have chosen. **Collective.**"""
     observer.began()
     decided = _decide(request, sets, comm, observer)
-    task, test, choice = decided.task, decided.test, None
+    task, test = decided.task, decided.test
     if decided.automatic:
         with clock.phase("lambda"):
             choice = auto_lambda.choose_lambda(
@@ -208,6 +236,8 @@ def _train(
 
     def first_save() -> Model:
         saved = run.to_model(comm)
+        if searched is not None:
+            saved.info["search"] = searched.as_json()
         if sets and sets.temporary:  # name the user's files instead of a folder that will be gone
             saved.info["data"]["directory"] = frames.short_list(sets.files) or None
         _save(request, saved, comm)

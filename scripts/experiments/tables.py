@@ -9,15 +9,25 @@ before any table was opened; `fixed_tables` follows it.
 
 from __future__ import annotations
 
+import argparse
 import re
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+import distsms
 from distsms.metrics import ranking
+from distsms.metrics.confidence import LEVEL, rocarea_difference_interval
+from distsms.metrics.estimates import rocarea_estimate
+from distsms.metrics.ranking import placements
 from distsms.parallel.communicator import Communicator
+from scripts import records
+from scripts.compare.tables import markdown
+from scripts.experiments.features import shown
+from scripts.records import Record
 
 ALONE = Communicator()
 TABLES = 6
@@ -133,13 +143,130 @@ def rocarea(scores: NDArray[Any], y: NDArray[np.int8]) -> float:
 
 def lightgbm(train: Any, y: NDArray[np.int8], rows: Any) -> NDArray[Any]:
     """Return the scores that LightGBM with its defaults gives some rows; text is categorical."""
+    import pandas as pd
     from lightgbm import LGBMClassifier
 
-    def coded(frame: Any) -> Any:
-        return frame.assign(**{name: frame[name].astype(types[name]) for name in types})
-
-    import pandas as pd
-
     types = {each: pd.CategoricalDtype(sorted(set(train[each]))) for each in train if train[each].dtype == object}
-    model = LGBMClassifier(n_jobs=1, verbosity=-1).fit(coded(train), y)
-    return np.asarray(model.predict_proba(coded(rows))[:, 1])
+    model = LGBMClassifier(n_jobs=1, verbosity=-1).fit(train.astype(types), y)
+    return np.asarray(model.predict_proba(rows.astype(types))[:, 1])
+
+
+def logistic_regression(train: Any, y: NDArray[np.int8], rows: Any) -> NDArray[Any]:
+    """Return the scores of scikit-learn's logistic regression: numbers standardized, text one-hot, C = 1."""
+    from sklearn.compose import make_column_selector, make_column_transformer
+    from sklearn.impute import SimpleImputer
+    from sklearn.linear_model import LogisticRegression
+    from sklearn.pipeline import make_pipeline
+    from sklearn.preprocessing import OneHotEncoder, StandardScaler
+
+    numbers = make_pipeline(SimpleImputer(add_indicator=True), StandardScaler())
+    columns = make_column_transformer(
+        (numbers, make_column_selector(dtype_include=float)),
+        (OneHotEncoder(handle_unknown="ignore"), make_column_selector(dtype_include=object)),
+    )
+    model = make_pipeline(columns, LogisticRegression(max_iter=1000)).fit(train, y)
+    return np.asarray(model.decision_function(rows))
+
+
+def ours(search: float | None, info: dict[str, Any]) -> Callable[[Any, NDArray[np.int8], Any], NDArray[Any]]:
+    """Return a function that scores rows by `distsms train`; what the model says of the search goes into `info`."""
+
+    def scored(train: Any, y: NDArray[np.int8], rows: Any) -> NDArray[Any]:
+        model = distsms.train(train.assign(**{LABEL: y}), label=LABEL, search=search)
+        info.update(model.info.get("search", {}))
+        return np.asarray(distsms.predict(model, rows))
+
+    return scored
+
+
+LABEL = "label of the rows"
+NAMES = {"default": "default", "plain": "plain", "logistic": "logistic regression", "lightgbm": "LightGBM"}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    records.add_json(parser)
+    args = parser.parse_args()
+    found: list[Record] = []
+    for table in fixed_tables():
+        if not found:  # compile what later runs take from the cache
+            some = np.arange(3000)
+            ours(10.0, {})(table.columns.iloc[some], table.y[some], table.columns.iloc[some])
+        found.append(compared(table))
+        print(found[-1], flush=True)
+        records.write(args.json, "scripts.experiments.tables", found)
+    for show in TABLES_OF_PAGE:
+        print(f"\n{table_of(found, show)}")
+
+
+def compared(table: Table) -> Record:
+    """Return what the methods reach on the test rows of a table."""
+    search: dict[str, Any] = {}
+    methods = {
+        "default": ours(None, search),
+        "plain": ours(0, {}),
+        "logistic": logistic_regression,
+        "lightgbm": lightgbm,
+    }
+    train, y = ~table.test, table.y[table.test]
+    scores, seconds = {}, {}
+    for name, method in methods.items():
+        begun = time.process_time()
+        scores[name] = method(table.columns[train], table.y[train], table.columns[table.test])
+        seconds[name] = time.process_time() - begun
+    placed = {name: placements(of_method, y, ALONE) for name, of_method in scores.items()}
+    ahead = {}
+    for one, other in AHEAD:
+        estimate = rocarea_estimate(placed[one] - placed[other], y, ALONE)
+        ahead[f"{one} - {other}"] = rocarea_difference_interval(estimate, LEVEL).as_json()
+    return {
+        "table": table.name,
+        "label": table.label,
+        "n": int(train.sum()),
+        "n_test": len(y),
+        "columns": table.columns.shape[1],
+        "positive": float(np.mean(table.y > 0)),
+        "test": {name: rocarea(of_method, y) for name, of_method in scores.items()},
+        "seconds": seconds,
+        "ahead": ahead,
+        "chosen": f"{search['features']}, {search['measure']}" if search else "",
+        "tried": [
+            [each["features"], each["measure"], each["mean"], each["seconds"]] for each in search.get("tried", ())
+        ],
+        "left_out": search.get("left_out", {}),
+    }
+
+
+AHEAD = [("default", "lightgbm"), ("default", "logistic"), ("default", "plain"), ("plain", "logistic")]
+
+
+def _accuracy(rows: list[Record]) -> str:
+    header = ["table", "label", "rows", "columns", "positive", *NAMES.values(), "chosen"]
+    lines = []
+    for row in rows:
+        of_rows = [row["table"], row["label"], f"{row['n']:,}", str(row["columns"]), f"{100 * row['positive']:.0f} %"]
+        lines.append([*of_rows, *(f"{100 * row['test'][name]:.2f}" for name in NAMES), row["chosen"]])
+    return markdown(header, lines)
+
+
+def _ahead(rows: list[Record]) -> str:
+    header = ["table", *(f"{NAMES[one]} - {NAMES[other]}" for one, other in AHEAD)]
+    pairs = [f"{one} - {other}" for one, other in AHEAD]
+    return markdown(header, [[row["table"], *(shown(row["ahead"][pair]) for pair in pairs)] for row in rows])
+
+
+def _seconds(rows: list[Record]) -> str:
+    lines = [[row["table"], *(f"{row['seconds'][name]:.1f}" for name in NAMES)] for row in rows]
+    return markdown(["table", *(f"{name} [s]" for name in NAMES.values())], lines)
+
+
+TABLES_OF_PAGE = {"accuracy": _accuracy, "ahead": _ahead, "seconds": _seconds}
+
+
+def table_of(rows: list[Record], show: str) -> str:
+    """Return one of `TABLES_OF_PAGE`."""
+    return TABLES_OF_PAGE[show](rows)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,373 @@
+"""The search of a training on a table: which features of its columns, and which loss, rank held-out rows best.
+
+Candidates are the columns, bins, crosses and leaves, each trained for the measure and by logistic regression. A sample
+of the rows, which every rank gets, is cut into folds; features that look at labels are made for each fold from its
+training rows. The ranks share the candidates, and each is tried by one of them. The columns come first: they tell how
+long the plain training takes, and so the budget. What is not finished within the budget is left out. The root chooses.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, NamedTuple, cast
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import sparse
+
+from distsms.base.errors import InputError
+from distsms.base.formatting import format_duration
+from distsms.base.measures import Measure, display_name
+from distsms.base.typing import Floats, Labels
+from distsms.base.wording import option
+from distsms.features import arrays
+from distsms.features.arrays import ArrayRows
+from distsms.features.attributes import table_attributes
+from distsms.features.build import build
+from distsms.features.candidates import RAW
+from distsms.features.feature_map import FeatureMap
+from distsms.features.fit import FeatureOptions, fit
+from distsms.features.growing import FeaturesObserver, GrowingRows, whole
+from distsms.features.rows import RowParts
+from distsms.ingest.file_names import expand
+from distsms.ingest.formats.registry import format_of
+from distsms.matrix.arrays import as_features
+from distsms.parallel.communicator import Communicator
+from distsms.shards.dataset import DataBlock, other_weights
+from distsms.shards.frame_columns import is_frame
+from distsms.shards.manifest import Manifest
+from distsms.shards.row_metadata import in_range
+from distsms.shards.splits import in_sample
+from distsms.training.solver_choice import choose_solver, settings_for
+from distsms.workflow import auto_lambda, choice
+from distsms.workflow.auto_lambda import LambdaChoice
+from distsms.workflow.choice import Mean, Point
+from distsms.workflow.folds import Folds, choose_folds_by, make_folds, read_fold_keys
+from distsms.workflow.path import ALONE, FoldRows, PathRows, Problem
+from distsms.workflow.requests import TrainRequest
+from distsms.workflow.tables import DataSets, of_paths
+
+LEAST_SECONDS, TIMES = 30.0, 10.0
+"""The budget, if the user gives none: so many times what the plain training takes, but at least so many seconds."""
+FEWEST_ROWS, FEWEST_OF_CLASS = 1000, 50
+"""With fewer training rows, or fewer of a class, candidates are only compared if the user asks for it."""
+MOST_ROWS = 100_000
+"""The most rows of the sample."""
+BINS, LEAVES = "bins=32", "trees=100,min-leaf=10"
+MOST_CROSSED, STRONGEST = 30, 200
+"""With more attributes than the first number, only so many crosses are made, those that are strongest on a sample."""
+LOGISTIC = Measure.parse("logistic")
+
+
+class Tried(NamedTuple):
+    """A candidate that was tried on the folds."""
+
+    features: str  # as `distsms.features.candidates.parse` takes them
+    measure: str  # what was trained for
+    lam: float  # the best lambda
+    seconds: float
+    means: list[Mean]  # of the measure that chooses, for all lambdas
+    values: list[float]  # of the folds, at the best lambda
+
+    @property
+    def mean(self) -> float:
+        """The mean over the folds at the best lambda."""
+        return float(np.mean(self.values))
+
+
+@dataclass(frozen=True)
+class Search:
+    """What a search tried, and what it chose. All ranks have the same."""
+
+    by: str  # the measure that chose
+    rows: int  # those of the sample
+    folds: int
+    share: float  # of the training rows of the rarer class, those on which the models of a fold are trained
+    budget: float  # seconds
+    seconds: float
+    tried: list[Tried]  # the columns, trained for the measure of the request, come first
+    left_out: dict[str, str]  # the features that were not tried to the end, and why
+    chosen: Tried
+    reason: str  # one sentence
+
+    def as_json(self) -> dict[str, Any]:
+        """Return what a model file gets."""
+        shown = [
+            {**each._asdict(), "mean": each.mean, "means": [mean._asdict() for mean in each.means]}
+            for each in self.tried
+        ]
+        numbers = {
+            name: getattr(self, name) for name in ("by", "rows", "folds", "budget", "seconds", "left_out", "reason")
+        }
+        return {**numbers, "features": self.chosen.features, "measure": self.chosen.measure, "tried": shown}
+
+
+class SearchObserver:
+    """Receives what a search tells."""
+
+    def left_out_search(self, why: str) -> None:
+        """Called with why a table is trained on its columns without a search; "" if nobody wonders."""
+
+    def searching(self, rows: int, folds: int, limit: str) -> None:
+        """Called before the candidates are tried, on so many rows, with the budget in words."""
+
+    def searched(self, search: Search) -> None:
+        """Called with the outcome."""
+
+
+def why_plain(request: TrainRequest, comm: Communicator) -> str | None:
+    """Return why a request for a table is trained on its columns without a search: "" if it is no table or the user
+    says so, and None if there is a search. InputError if the user asks for one. **Collective.**
+    """
+    with comm.fail_together():
+        names = [] if is_frame(request.data) else expand(of_paths(request.data))
+        if request.search == 0:
+            return ""
+        if any(format_of(name) != "table" for name in names):
+            why = "searches are for tables, such as CSV, Parquet and DataFrames"
+        else:
+            options = {name: getattr(request, name) for name in ("checkpoint", "certificate", "start", "memory")}
+            options |= {"lam": request.lam not in (None, "auto"), "l1": request.settings.get("l1")}
+            options |= {name: request.settings.get(name) for name in ("c_mu", "solver_options")}
+            named = next((name for name, value in options.items() if value), None)
+            within = request.measure.within_groups is not None or request.measure.k is not None
+            why = f"{request.measure.name} is not for searches" if within else ""
+            if named == "solver_options":
+                why = "PETSc's options are for one training"
+            elif named:
+                why = f"{option(named)} is for a training on the columns"
+        if request.search and why:
+            raise InputError(f"{option('search')} cannot be used here: {why}")
+    return why or None
+
+
+@dataclass(frozen=True)
+class SampleRows:
+    """The rows of a sample, all of them on each rank, and the feature maps that were made of them."""
+
+    manifest: Manifest
+    X: Any  # (m, p), CSR or an array, before any normalization
+    y: Labels  # (m,)
+    weights: Floats | None  # (m,), above 0
+    keys: NDArray[Any] | None  # (m,), by which folds are made; None for folds by rows
+    by: str  # how they are made
+    n_folds: int
+    maps: dict[tuple[FeatureOptions, int], FeatureMap] = field(default_factory=dict)
+
+    @cached_property
+    def folds(self) -> Folds:
+        """The folds of the rows."""
+        counted = np.ones(len(self.y), bool)
+        keys = counted if self.keys is None else self.keys
+        return make_folds(self.by, keys, self.y, counted, self.n_folds, 0, ALONE)
+
+    def with_features(self, features: str, fold: int, observer: FeaturesObserver) -> DataBlock:
+        """Return the rows with features that are made from the training rows of a fold, 0 standing for all rows."""
+        if features == RAW:
+            rows: Any = as_features(self.X)
+            rows.normalize(self.manifest.normalization)
+        else:
+            options = arrays.options(features)
+            binned, forest = None, None
+            if options.bins:
+                binned = self._fit(FeatureOptions(options.bins, options.crosses), fold, observer).bins
+            if options.trees:
+                forest = self._fit(options._replace(bins=None, crosses=None), fold, observer).forest
+            rows = FeatureMap(self.X.shape[1], binned, forest).rows(self.X)
+        n, p = rows.shape
+        return DataBlock(rows, self.y, self.weights, 0, n, p, 0, weighted=other_weights(self.weights))
+
+    def _fit(self, options: FeatureOptions, fold: int, observer: FeaturesObserver) -> FeatureMap:
+        if (options, fold) not in self.maps:
+            taken = self.folds.training(fold)
+            rows = ArrayRows(self.X[taken], self.y[taken], None if self.weights is None else self.weights[taken])
+            rows.table = self.manifest.table
+            self.maps[options, fold] = fit(cast(Manifest, rows), ALONE, options, observer, rows)
+        return self.maps[options, fold]
+
+
+def load_sample(manifest: Manifest, measure: Measure, comm: Communicator) -> SampleRows | None:
+    """Return a sample of the rows on all ranks; None if there are too few for folds. **Collective.**"""
+    shares = auto_lambda.sample_shares(manifest.n_pos, manifest.n_neg, manifest.nnz, measure, MOST_ROWS)
+    parts, by = RowParts.of_rank(manifest, comm), choose_folds_by(None, manifest)
+    empty = np.empty((0, manifest.p), manifest.dtype)
+    X: list[Any] = [sparse.csr_matrix(empty) if manifest.layout == "csr" else empty]
+    labels, weights, numbers = [np.empty(0, np.int8)], [np.empty(0)], [np.empty(0, np.int64)]
+    with comm.fail_together():
+        for part in parts:
+            of_part = part.first + np.arange(len(part.labels))
+            taken = in_sample(of_part, part.labels, shares)
+            if part.weights is not None:
+                taken &= part.weights != 0
+                weights.append(part.weights[taken])
+            X.append(part.X[taken])
+            labels.append(part.labels[taken])
+            numbers.append(of_part[taken])
+        keys = None
+        if by != "rows":
+            keys = read_fold_keys(manifest, by, parts.first, parts.last)[np.concatenate(numbers) - parts.first]
+        stacked = sparse.csr_matrix(sparse.vstack(X, "csr")) if manifest.layout == "csr" else np.vstack(X)
+    of_weights = np.concatenate(weights) if manifest.weights else None
+    rows = whole(GrowingRows(stacked, np.concatenate(labels), of_weights), comm)
+    if keys is not None:
+        keys = comm.allgather_rows(keys, comm.allgather(len(keys)))
+    n_folds = min(auto_lambda.FOLDS, np.sum(rows.y > 0), np.sum(rows.y < 0))
+    scaled = None if rows.weights is None else in_range(rows.weights, ALONE)
+    table = rows.X.tocsr() if sparse.issparse(rows.X) else rows.X
+    return None if n_folds < 2 else SampleRows(manifest, table, rows.y, scaled, keys, by, int(n_folds))
+
+
+class _Trial(FeaturesObserver):
+    """Tries candidates until it has to stop. Local."""
+
+    def __init__(self, request: TrainRequest, rows: SampleRows, end: Callable[[], bool]) -> None:
+        self._request, self._rows, self._end = request, rows, end
+        self.by = choice.chooser(request.measure.name, None)
+
+    def progress(self, task: str, unit: str, done: float, of: float) -> None:
+        """Give up features that take too long."""
+        if self._end():
+            raise InputError("the budget was over before it was tried")
+
+    def of_features(self, features: str) -> tuple[list[Tried], str]:
+        """Return what the models on some features are worth, and why some are missing."""
+        rows, measures = self._rows, [self._request.measure]
+        measures += [LOGISTIC] if not measures[0].family.log_loss else []
+        options, tried = None if features == RAW else arrays.options(features), list[Tried]()
+        by_labels = options is not None and bool(options.trees or (options.crosses or "").startswith("top"))
+        begun = time.perf_counter()
+        try:
+            blocks = {}
+            for fold in range(1, rows.n_folds + 1) if by_labels else (0,):
+                blocks[fold] = rows.with_features(features, fold, self)
+            making = time.perf_counter() - begun
+            for measure in measures:
+                begun = time.perf_counter() - making
+                points = self._points(measure, blocks[0] if 0 in blocks else lambda fold: (blocks[fold], rows.keys))
+                means = choice.means(points, self.by)
+                best = max(means, key=lambda mean: mean.mean)
+                values = [point.held_out[self.by] for point in points if point.lam == best.lam and point.held_out]
+                tried.append(Tried(features, measure.name, best.lam, time.perf_counter() - begun, means, values))
+        except InputError as error:
+            return tried, error.message
+        return tried, ""
+
+    def _points(self, measure: Measure, block: DataBlock | FoldRows) -> list[Point]:
+        request, rows = self._request, self._rows
+        solver, _ = choose_solver(request.solver, measure, ALONE)
+        settings = settings_for(measure, solver, lam=auto_lambda.DEFAULT)
+        problem = Problem(
+            measure.name,
+            auto_lambda.GRID,
+            rows.n_folds,
+            seed=0,
+            settings=settings,
+            folds_by=rows.by,
+            select=self.by,
+            bias=measure.bias(request.bias),
+        )
+        outcome = auto_lambda.search(PathRows(block, ALONE, rows.keys), problem, self._end)
+        if outcome.stopped or not outcome.points:
+            raise InputError("the budget was over before it was tried")
+        return outcome.points
+
+
+def candidates(manifest: Manifest, by_labels: bool) -> list[str]:
+    """Return the features that are tried besides the columns; with `by_labels` those that look at labels, too."""
+    assert manifest.table is not None
+    crossed = len(table_attributes(manifest.table)[0]) <= MOST_CROSSED
+    crosses = f"{BINS},crosses={'all' if crossed else f'top:{STRONGEST}'}"
+    features = [BINS, crosses] if crossed or by_labels else [BINS]
+    return features + [LEAVES, f"{crosses},{LEAVES}"] * (by_labels and find_spec("sklearn") is not None)
+
+
+def search(
+    request: TrainRequest,
+    manifest: Manifest,
+    comm: Communicator,
+    observer: SearchObserver,
+    stop_wanted: Callable[[], bool],
+) -> Search | None:
+    """Try candidates on a sample of the rows, and choose; None if there are too few rows. **Collective.**"""
+    few = manifest.n < FEWEST_ROWS or min(manifest.n_pos, manifest.n_neg) < FEWEST_OF_CLASS
+    rows = None if few and not request.search else load_sample(manifest, request.measure, comm)
+    if rows is None:
+        return None
+    begun, size, limit = time.monotonic(), len(rows.y), request.search
+    words = f"at most {format_duration(limit or LEAST_SECONDS)}"
+    observer.searching(size, rows.n_folds, words + f", or {TIMES:g} times the plain training" * (limit is None))
+    # 1) The columns, which tell how long the plain training takes: the choice of lambda, and all rows.
+    of_columns: tuple[list[Tried], str] = [], ""
+    with comm.fail_together():
+        if comm.is_root:
+            of_columns = _Trial(request, rows, stop_wanted).of_features(RAW)
+    tried, why = comm.bcast(of_columns)
+    if why:
+        return None
+    budget = limit or max(LEAST_SECONDS, TIMES * tried[0].seconds * (1 + manifest.n / size))
+    budget = min(budget, request.settings.get("time_limit") or math.inf)
+    # 2) The others, which the ranks share.
+    trial = _Trial(request, rows, lambda: stop_wanted() or time.monotonic() - begun > budget)
+    by_labels = request.at is None and request.calibrate is None
+    shared, results = candidates(manifest, by_labels), {}
+    with comm.fail_together():
+        for features in shared[comm.rank :: comm.size]:
+            results[features] = trial.of_features(features)
+    for of_rank in comm.allgather(results):
+        results |= of_rank
+    left_out = {features: results[features][1] for features in shared if results[features][1]}
+    tried += [each for features in shared for each in results[features][0]]
+    # 3) The choice, among those whose training on all rows fits into the budget, too.
+    for each in tried[1:]:
+        if manifest.n > size and each.seconds * manifest.n / size > budget:
+            left_out[f"{each.features} for {each.measure}"] = (
+                "its training on all rows would take longer than the search"
+            )
+    usable = [tried[0], *(each for each in tried[1:] if f"{each.features} for {each.measure}" not in left_out)]
+    best, reason = _choose(usable, trial.by)
+    seconds = time.monotonic() - begun
+    of_rarer = min(np.sum(rows.y > 0), np.sum(rows.y < 0)) / min(manifest.n_pos, manifest.n_neg)
+    share = float(of_rarer) * (1 - 1 / rows.n_folds)
+    outcome = Search(trial.by, size, rows.n_folds, share, budget, seconds, tried, left_out, best, reason)
+    outcome = comm.bcast(outcome)
+    observer.searched(outcome)
+    return outcome
+
+
+def _choose(tried: Sequence[Tried], by: str) -> tuple[Tried, str]:
+    """Return the best candidate and why; the first one if none is better by more than a standard error. Local."""
+    plain, best, name = tried[0], max(tried, key=lambda each: each.mean), display_name(by)
+    lead = np.array(best.values) - np.array(plain.values)
+    text = f"the columns for {plain.measure} have the mean {name} {plain.mean:.4f} on the folds"
+    if lead.mean() <= lead.std(ddof=1) / np.sqrt(len(lead)):
+        return (
+            plain,
+            f"{text}, and the best of {len(tried)} candidates is {best.mean:.4f}, which is no clear difference",
+        )
+    return best, f"the best mean {name} of {len(tried)} candidates on the folds is {best.mean:.4f}; {text}"
+
+
+def chosen_request(
+    request: TrainRequest, sets: DataSets, outcome: Search, comm: Communicator
+) -> tuple[TrainRequest, DataSets, LambdaChoice | None]:
+    """Return the request for what a search chose, and the data sets with its features, in a folder beside those of the
+    columns. The columns for the measure of the request are trained as without a search. **Collective.**
+    """
+    chosen, manifest = outcome.chosen, sets.training
+    if chosen == outcome.tried[0]:
+        return request, sets, None
+    measure = request.measure if chosen.measure == request.measure.name else LOGISTIC
+    lam = auto_lambda.for_more_rows(chosen.lam, chosen.lam, chosen.means, outcome.share)
+    picked = LambdaChoice(lam, chosen.means, outcome.rows, outcome.seconds, outcome.reason, "", outcome.by)
+    if chosen.features != RAW:
+        folder = Path(manifest.directory) / "features"
+        sets = sets._replace(
+            training=build(manifest.directory, folder, comm, arrays.options(chosen.features), overwrite=True)
+        )
+    return replace(request, measure=measure, lam=lam), sets, picked
