@@ -9,13 +9,14 @@ long the plain training takes, and so the budget. What is not finished within th
 from __future__ import annotations
 
 import math
+import os
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,9 +24,10 @@ from scipy import sparse
 
 from distsms.base.errors import InputError
 from distsms.base.formatting import format_duration
+from distsms.base.jit import compiling
 from distsms.base.measures import Measure, display_name
 from distsms.base.typing import Floats, Labels
-from distsms.base.wording import option
+from distsms.base.wording import Message, option
 from distsms.features import arrays
 from distsms.features.arrays import ArrayRows
 from distsms.features.attributes import table_attributes
@@ -53,6 +55,9 @@ from distsms.workflow.path import ALONE, FoldRows, PathRows, Problem
 from distsms.workflow.requests import TrainRequest
 from distsms.workflow.tables import DataSets, of_paths
 
+if TYPE_CHECKING:
+    from distsms.workflow.train import TrainObserver
+
 LEAST_SECONDS, TIMES = 30.0, 10.0
 """The budget, if the user gives none: so many times what the plain training takes, but at least so many seconds."""
 FEWEST_ROWS, FEWEST_OF_CLASS = 1000, 50
@@ -60,9 +65,14 @@ FEWEST_ROWS, FEWEST_OF_CLASS = 1000, 50
 MOST_ROWS = 100_000
 """The most rows of the sample."""
 BINS, LEAVES = "bins=32", "trees=100,min-leaf=10"
-MOST_CROSSED, STRONGEST = 30, 200
-"""With more attributes than the first number, only so many crosses are made, those that are strongest on a sample."""
+MOST_ATTRIBUTES, MOST_COLUMNS = 32, 500
+"""With more attributes there are no crosses, and with more columns no leaves, which would take long."""
 LOGISTIC = Measure.parse("logistic")
+
+
+def seconds() -> float:
+    """Return the time without that for compiling loops, which only a first run needs. Local."""
+    return time.monotonic() - compiling.seconds
 
 
 class Tried(NamedTuple):
@@ -108,43 +118,29 @@ class Search:
         return {**numbers, "features": self.chosen.features, "measure": self.chosen.measure, "tried": shown}
 
 
-class SearchObserver:
-    """Receives what a search tells."""
-
-    def left_out_search(self, why: str) -> None:
-        """Called with why a table is trained on its columns without a search; "" if nobody wonders."""
-
-    def searching(self, rows: int, folds: int, limit: str) -> None:
-        """Called before the candidates are tried, on so many rows, with the budget in words."""
-
-    def searched(self, search: Search) -> None:
-        """Called with the outcome."""
-
-
 def why_plain(request: TrainRequest, comm: Communicator) -> str | None:
-    """Return why a request for a table is trained on its columns without a search: "" if it is no table or the user
-    says so, and None if there is a search. InputError if the user asks for one. **Collective.**
+    """Return why the rows of a request are trained on as they are: "" if the user says so, or they are no table; None
+    if there is a search. Raises InputError if the user asks for one that cannot be. **Collective.**
     """
     with comm.fail_together():
         names = [] if is_frame(request.data) else expand(of_paths(request.data))
-        if request.search == 0:
-            return ""
-        if any(format_of(name) != "table" for name in names):
-            why = "searches are for tables, such as CSV, Parquet and DataFrames"
-        else:
-            options = {name: getattr(request, name) for name in ("checkpoint", "certificate", "start", "memory")}
-            options |= {"lam": request.lam not in (None, "auto"), "l1": request.settings.get("l1")}
-            options |= {name: request.settings.get(name) for name in ("c_mu", "solver_options")}
-            named = next((name for name, value in options.items() if value), None)
-            within = request.measure.within_groups is not None or request.measure.k is not None
-            why = f"{request.measure.name} is not for searches" if within else ""
-            if named == "solver_options":
-                why = "PETSc's options are for one training"
-            elif named:
-                why = f"{option(named)} is for a training on the columns"
-        if request.search and why:
-            raise InputError(f"{option('search')} cannot be used here: {why}")
-    return why or None
+        is_table, settings = all(format_of(name) == "table" for name in names), request.settings
+        of_columns = {name: getattr(request, name) for name in ("start", "memory", "checkpoint", "certificate")}
+        of_columns |= {
+            "lam": request.lam not in (None, "auto"),
+            **{name: settings.get(name) for name in ("l1", "c_mu")},
+        }
+        why = next(
+            (f"{option(name)} is for a model of the columns" for name, value in of_columns.items() if value), None
+        )
+        if request.measure.within_groups or request.measure.k:
+            why = f"a model for {request.measure.name} is one of the columns"
+        elif settings.get("solver_options"):
+            why = "PETSc's options are for a model of the columns"
+        if request.search and (why or not is_table):
+            why = why or "it is for tables: DataFrames, CSV or Parquet"
+            raise InputError(f"{option('search', f'{request.search:g}')}: {why}")
+    return "" if request.search == 0 or not is_table else why and Message(why)
 
 
 @dataclass(frozen=True)
@@ -217,13 +213,13 @@ def load_sample(manifest: Manifest, measure: Measure, comm: Communicator) -> Sam
     rows = whole(GrowingRows(stacked, np.concatenate(labels), of_weights), comm)
     if keys is not None:
         keys = comm.allgather_rows(keys, comm.allgather(len(keys)))
-    n_folds = min(auto_lambda.FOLDS, np.sum(rows.y > 0), np.sum(rows.y < 0))
+    n_folds = min(auto_lambda.FOLDS, int(np.sum(rows.y > 0)), int(np.sum(rows.y < 0)))
     scaled = None if rows.weights is None else in_range(rows.weights, ALONE)
-    table = rows.X.tocsr() if sparse.issparse(rows.X) else rows.X
-    return None if n_folds < 2 else SampleRows(manifest, table, rows.y, scaled, keys, by, int(n_folds))
+    table = sparse.csr_matrix(rows.X) if sparse.issparse(rows.X) else rows.X
+    return None if n_folds < 2 else SampleRows(manifest, table, rows.y, scaled, keys, by, n_folds)
 
 
-class _Trial(FeaturesObserver):
+class Trials(FeaturesObserver):
     """Tries candidates until it has to stop. Local."""
 
     def __init__(self, request: TrainRequest, rows: SampleRows, end: Callable[[], bool]) -> None:
@@ -241,19 +237,19 @@ class _Trial(FeaturesObserver):
         measures += [LOGISTIC] if not measures[0].family.log_loss else []
         options, tried = None if features == RAW else arrays.options(features), list[Tried]()
         by_labels = options is not None and bool(options.trees or (options.crosses or "").startswith("top"))
-        begun = time.perf_counter()
+        begun = seconds()
         try:
             blocks = {}
             for fold in range(1, rows.n_folds + 1) if by_labels else (0,):
                 blocks[fold] = rows.with_features(features, fold, self)
-            making = time.perf_counter() - begun
+            making = seconds() - begun
             for measure in measures:
-                begun = time.perf_counter() - making
+                begun = seconds() - making
                 points = self._points(measure, blocks[0] if 0 in blocks else lambda fold: (blocks[fold], rows.keys))
                 means = choice.means(points, self.by)
                 best = max(means, key=lambda mean: mean.mean)
                 values = [point.held_out[self.by] for point in points if point.lam == best.lam and point.held_out]
-                tried.append(Tried(features, measure.name, best.lam, time.perf_counter() - begun, means, values))
+                tried.append(Tried(features, measure.name, best.lam, seconds() - begun, means, values))
         except InputError as error:
             return tried, error.message
         return tried, ""
@@ -281,76 +277,97 @@ class _Trial(FeaturesObserver):
 def candidates(manifest: Manifest, by_labels: bool) -> list[str]:
     """Return the features that are tried besides the columns; with `by_labels` those that look at labels, too."""
     assert manifest.table is not None
-    crossed = len(table_attributes(manifest.table)[0]) <= MOST_CROSSED
-    crosses = f"{BINS},crosses={'all' if crossed else f'top:{STRONGEST}'}"
-    features = [BINS, crosses] if crossed or by_labels else [BINS]
-    return features + [LEAVES, f"{crosses},{LEAVES}"] * (by_labels and find_spec("sklearn") is not None)
+    crosses = f"{BINS},crosses=all"
+    crossed = [crosses] * (len(table_attributes(manifest.table)[0]) <= MOST_ATTRIBUTES)
+    if not by_labels or manifest.p > MOST_COLUMNS or find_spec("sklearn") is None:
+        return [BINS, *crossed]
+    return [BINS, *crossed, LEAVES, f"{crossed[0] if crossed else BINS},{LEAVES}"]
 
 
 def search(
     request: TrainRequest,
     manifest: Manifest,
     comm: Communicator,
-    observer: SearchObserver,
+    observer: TrainObserver,
     stop_wanted: Callable[[], bool],
 ) -> Search | None:
     """Try candidates on a sample of the rows, and choose; None if there are too few rows. **Collective.**"""
-    few = manifest.n < FEWEST_ROWS or min(manifest.n_pos, manifest.n_neg) < FEWEST_OF_CLASS
+    begun, few = seconds(), min(manifest.n_pos, manifest.n_neg) < FEWEST_OF_CLASS
+    few |= manifest.n < FEWEST_ROWS
     rows = None if few and not request.search else load_sample(manifest, request.measure, comm)
     if rows is None:
+        of_rows = f"{manifest.n_pos} positive and {manifest.n_neg} negative rows"
+        observer.left_out_search(
+            Message(f"{of_rows} are few to compare features; {option('search', text='TIME')} does")
+        )
         return None
-    begun, size, limit = time.monotonic(), len(rows.y), request.search
-    words = f"at most {format_duration(limit or LEAST_SECONDS)}"
-    observer.searching(size, rows.n_folds, words + f", or {TIMES:g} times the plain training" * (limit is None))
-    # 1) The columns, which tell how long the plain training takes: the choice of lambda, and all rows.
-    of_columns: tuple[list[Tried], str] = [], ""
+    size, limit = len(rows.y), request.search
+    in_words = format_duration(limit or LEAST_SECONDS)
+    usual = f"{in_words} or, if that is more, {TIMES:g} times what a training on the columns takes"
+    observer.searching(size, rows.n_folds, in_words if limit else usual)
+    # 1) The columns, which tell how long the plain training takes: the choice of lambda, and a training on all rows.
+    tried, why = list[Tried](), ""
     with comm.fail_together():
         if comm.is_root:
-            of_columns = _Trial(request, rows, stop_wanted).of_features(RAW)
-    tried, why = comm.bcast(of_columns)
+            tried, why = Trials(request, rows, stop_wanted).of_features(RAW)
+    tried, why = comm.bcast((tried, why))
     if why:
+        observer.left_out_search(why)
         return None
     budget = limit or max(LEAST_SECONDS, TIMES * tried[0].seconds * (1 + manifest.n / size))
     budget = min(budget, request.settings.get("time_limit") or math.inf)
     # 2) The others, which the ranks share.
-    trial = _Trial(request, rows, lambda: stop_wanted() or time.monotonic() - begun > budget)
-    by_labels = request.at is None and request.calibrate is None
-    shared, results = candidates(manifest, by_labels), {}
+    trials = Trials(request, rows, lambda: stop_wanted() or seconds() - begun > budget)
+    shared = candidates(manifest, by_labels=request.at is None and request.calibrate is None)
+    results = dict[str, tuple[list[Tried], str]]()
     with comm.fail_together():
         for features in shared[comm.rank :: comm.size]:
-            results[features] = trial.of_features(features)
-    for of_rank in comm.allgather(results):
-        results |= of_rank
-    left_out = {features: results[features][1] for features in shared if results[features][1]}
-    tried += [each for features in shared for each in results[features][0]]
+            results[features] = trials.of_features(features)
+    results = {features: found for of_rank in comm.allgather(results) for features, found in of_rank.items()}
     # 3) The choice, among those whose training on all rows fits into the budget, too.
-    for each in tried[1:]:
+    left_out = {features: results[features][1] for features in shared if results[features][1]}
+    for each in (each for features in shared for each in results[features][0]):
         if manifest.n > size and each.seconds * manifest.n / size > budget:
-            left_out[f"{each.features} for {each.measure}"] = (
-                "its training on all rows would take longer than the search"
-            )
-    usable = [tried[0], *(each for each in tried[1:] if f"{each.features} for {each.measure}" not in left_out)]
-    best, reason = _choose(usable, trial.by)
-    seconds = time.monotonic() - begun
-    of_rarer = min(np.sum(rows.y > 0), np.sum(rows.y < 0)) / min(manifest.n_pos, manifest.n_neg)
-    share = float(of_rarer) * (1 - 1 / rows.n_folds)
-    outcome = Search(trial.by, size, rows.n_folds, share, budget, seconds, tried, left_out, best, reason)
+            left_out[f"{each.features} for {each.measure}"] = "a training on all rows would take longer than the budget"
+        else:
+            tried.append(each)
+    chosen, reason = choose(tried, trials.by)
+    of_rarer = float(min(np.sum(rows.y > 0), np.sum(rows.y < 0)) / min(manifest.n_pos, manifest.n_neg))
+    outcome = Search(
+        by=trials.by,
+        rows=size,
+        folds=rows.n_folds,
+        share=of_rarer * (1 - 1 / rows.n_folds),
+        budget=budget,
+        seconds=seconds() - begun,
+        tried=tried,
+        left_out=left_out,
+        chosen=chosen,
+        reason=reason,
+    )
     outcome = comm.bcast(outcome)
     observer.searched(outcome)
     return outcome
 
 
-def _choose(tried: Sequence[Tried], by: str) -> tuple[Tried, str]:
-    """Return the best candidate and why; the first one if none is better by more than a standard error. Local."""
+def choose(tried: Sequence[Tried], by: str) -> tuple[Tried, str]:
+    """Return the candidate with the best mean, and why. The first one, or that with the same features for its measure,
+    is taken in its place if the lead over it is at most a standard error of the folds' differences. Local.
+    """
     plain, best, name = tried[0], max(tried, key=lambda each: each.mean), display_name(by)
-    lead = np.array(best.values) - np.array(plain.values)
-    text = f"the columns for {plain.measure} have the mean {name} {plain.mean:.4f} on the folds"
-    if lead.mean() <= lead.std(ddof=1) / np.sqrt(len(lead)):
-        return (
-            plain,
-            f"{text}, and the best of {len(tried)} candidates is {best.mean:.4f}, which is no clear difference",
-        )
-    return best, f"the best mean {name} of {len(tried)} candidates on the folds is {best.mean:.4f}; {text}"
+    twin = next(each for each in tried if (each.features, each.measure) in ((best.features, plain.measure), best[:2]))
+    chosen = plain if not leads(best, plain) else best if leads(best, twin) else twin
+    rank = "the best" if chosen is best else f"not clearly behind the best, {best.mean:.4f},"
+    features = "the columns" if chosen.features == RAW else chosen.features
+    mean = f"{features} for {chosen.measure}: mean {name} {chosen.mean:.4f} on the folds"
+    reason = f"{mean}, {rank} of {len(tried)} candidates"
+    return chosen, reason + f"; the columns for {plain.measure}: {plain.mean:.4f}" * (chosen is not plain)
+
+
+def leads(best: Tried, other: Tried) -> bool:
+    """Return whether a candidate is better by more than a standard error of the folds' differences. Local."""
+    lead = np.array(best.values) - np.array(other.values)
+    return bool(lead.mean() > lead.std(ddof=1) / np.sqrt(len(lead)))
 
 
 def chosen_request(
@@ -359,15 +376,16 @@ def chosen_request(
     """Return the request for what a search chose, and the data sets with its features, in a folder beside those of the
     columns. The columns for the measure of the request are trained as without a search. **Collective.**
     """
-    chosen, manifest = outcome.chosen, sets.training
-    if chosen == outcome.tried[0]:
+    chosen, manifest, plain = outcome.chosen, sets.training, outcome.tried[0]
+    if (chosen.features, chosen.measure) == (plain.features, plain.measure):
         return request, sets, None
     measure = request.measure if chosen.measure == request.measure.name else LOGISTIC
     lam = auto_lambda.for_more_rows(chosen.lam, chosen.lam, chosen.means, outcome.share)
-    picked = LambdaChoice(lam, chosen.means, outcome.rows, outcome.seconds, outcome.reason, "", outcome.by)
+    picked = LambdaChoice(lam, chosen.means, outcome.rows, outcome.seconds, outcome.reason, "", outcome.by, True)
     if chosen.features != RAW:
-        folder = Path(manifest.directory) / "features"
-        sets = sets._replace(
-            training=build(manifest.directory, folder, comm, arrays.options(chosen.features), overwrite=True)
-        )
+        folder, called = Path(manifest.directory) / "features", dict(sets.called)
+        if (temporary := os.fspath(manifest.directory)) in called:
+            called[os.fspath(folder)] = called[temporary]
+        featured = build(manifest.directory, folder, comm, arrays.options(chosen.features), overwrite=True)
+        sets = sets._replace(training=featured, called=called)
     return replace(request, measure=measure, lam=lam), sets, picked

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -44,17 +44,19 @@ from distsms.training.fit import Fit, loaded_run
 from distsms.training.rows import TrainingObserver
 from distsms.training.solver_choice import choose_solver, settings_for
 from distsms.training.task import RunOptions, TrainingTask
-from distsms.workflow import auto_lambda, search, tables
+from distsms.workflow import auto_lambda, tables
 from distsms.workflow.auto_lambda import DEFAULT, LambdaChoice
 from distsms.workflow.decisions import Decisions
 from distsms.workflow.folds import labels_warning
 from distsms.workflow.provenance import describe_data_set, describe_rows
 from distsms.workflow.requests import Arrays, TrainRequest
 from distsms.workflow.rocarea_check import RESERVE, Checker, QuickCheck
-from distsms.workflow.search import Search, SearchObserver
 from distsms.workflow.tables import DataSets
 from distsms.workflow.trained_model import TrainedModel, TrainingScores
 from distsms.workflow.verdict import SUSPICIOUS, AreaOnTest, LeakingColumn, leaking_columns, why_chance
+
+if TYPE_CHECKING:
+    from distsms.workflow.search import Search
 
 CHECKPOINT_EVERY = 300.0
 """Seconds between two checkpoints, unless the user says otherwise."""
@@ -90,7 +92,7 @@ class Trained:
         return [*self.data_warnings, *self.run.warnings()]
 
 
-class TrainObserver(ConversionObserver, SearchObserver, TrainingObserver):
+class TrainObserver(ConversionObserver, TrainingObserver):
     """Receives what `train` reports. Override its methods, which are called on every rank unless they say otherwise."""
 
     def converted(self, sets: DataSets) -> None:
@@ -98,6 +100,15 @@ class TrainObserver(ConversionObserver, SearchObserver, TrainingObserver):
 
     def began(self) -> None:
         """Called when the data are there, before anything is decided."""
+
+    def left_out_search(self, why: str) -> None:
+        """Called with why a table is trained on without a search among features."""
+
+    def searching(self, rows: int, folds: int, limit: str) -> None:
+        """Called before a search, on so many rows in folds, with the most time that it takes in words."""
+
+    def searched(self, outcome: Search) -> None:
+        """Called with what a search has tried and chosen."""
 
     def chose_solver(self, solver: str, why: str) -> None:
         """Called with the solver, and why it is not the usual one; "" if it is."""
@@ -137,46 +148,47 @@ def train(
     on every rank at each evaluation, ends the run with what it has. Raises InputError on all ranks if the request
     contradicts itself, or files cannot be used; checks that need no rows come first. **Collective.**
     """
-    clock, trained = Clock(comm.bytes_moved), None
+    clock = Clock(comm.bytes_moved)
     if tables.are_tables(request.data, comm):
-        if (plain := search.why_plain(request, comm)) is None:
-            rows = replace(request, memory=math.inf)  # whose shards are in files, since features are made from them
-        with tables.as_data_sets(request if plain is not None else rows, comm, observer, clock) as sets:
-            observer.converted(sets)
-            if plain is None:
-                trained = _search_and_train(request, sets, clock, comm, observer, stop_wanted)
-            else:
-                observer.left_out_search(plain)
-                trained = _train(request, sets, clock, comm, observer, stop_wanted)
-    elif (
-        request.reading or request.split.shares is not None or any((request.shards, request.overwrite, request.search))
-    ):
+        trained = _train_on_table(request, clock, comm, observer, stop_wanted)
+    elif request.reading or request.split.shares is not None or request.shards or request.overwrite or request.search:
         raise InputError(
             "label, weight, group, split, shards, overwrite, search and how columns are read are for tables:"
             " DataFrames, CSV or Parquet; data sets have the weights and groups with which distsms shard made them",
             everywhere=True,
         )
-    trained = trained or _train(request, None, clock, comm, observer, stop_wanted)
+    else:
+        observer.began()
+        trained = _train(request, None, clock, comm, observer, stop_wanted)
     trained.usage = comm.surviving(lambda: trained.run.usage(comm))
     observer.took(trained)
     return trained
 
 
-def _search_and_train(
+def _train_on_table(
     request: TrainRequest,
-    sets: DataSets,
     clock: Clock,
     comm: Communicator,
     observer: TrainObserver,
     stop_wanted: Callable[[], bool],
 ) -> Trained:
-    """Train what a search on the rows chooses, and judge the model. **Collective.**"""
-    choice = None
-    with clock.phase("search"):
-        outcome = search.search(request, sets.training, comm, observer, stop_wanted)
-        if outcome is not None:
-            request, sets, choice = search.chosen_request(request, sets, outcome, comm)
-    return _train(request, sets, clock, comm, observer, stop_wanted, choice, outcome)
+    """Make data sets, search among features of their columns, train what is chosen, and judge it. **Collective.**"""
+    from distsms.workflow import search  # which loads what makes features
+
+    why_plain, choice, outcome = search.why_plain(request, comm), None, None
+    # Features are made from shards in files, which there are with `memory`.
+    making = request if why_plain is not None else replace(request, memory=math.inf)
+    with tables.as_data_sets(making, comm, observer, clock) as sets:
+        observer.converted(sets)
+        observer.began()
+        if why_plain:
+            observer.left_out_search(why_plain)
+        elif why_plain is None:
+            with clock.phase("search"):
+                outcome = search.search(request, sets.training, comm, observer, stop_wanted)
+                if outcome is not None:
+                    request, sets, choice = search.chosen_request(request, sets, outcome, comm)
+        return _train(request, sets, clock, comm, observer, stop_wanted, choice, outcome)
 
 
 class _Decided(NamedTuple):
@@ -203,7 +215,6 @@ def _train(
     searched: Search | None = None,
 ) -> Trained:
     """Train on a data set or on rows in memory, and judge the model; a search may have chosen. **Collective.**"""
-    observer.began()
     decided = _decide(request, sets, comm, observer)
     task, test = decided.task, decided.test
     if decided.automatic:
