@@ -143,6 +143,14 @@ def why_plain(request: TrainRequest, comm: Communicator) -> str | None:
     return "" if request.search == 0 or not is_table else why and Message(why)
 
 
+def why_few(request: TrainRequest, manifest: Manifest) -> str | None:
+    """Return why the rows are too few for a search, unless the user asks for one; None if they are not. Local."""
+    if request.search or (manifest.n >= FEWEST_ROWS and min(manifest.n_pos, manifest.n_neg) >= FEWEST_OF_CLASS):
+        return None
+    few = f"{manifest.n_pos} positive and {manifest.n_neg} negative rows are few to compare features"
+    return Message(f"{few}; {option('search', text='TIME')} does")
+
+
 @dataclass(frozen=True)
 class SampleRows:
     """The rows of a sample, all of them on each rank, and the feature maps that were made of them."""
@@ -292,14 +300,9 @@ def search(
     stop_wanted: Callable[[], bool],
 ) -> Search | None:
     """Try candidates on a sample of the rows, and choose; None if there are too few rows. **Collective.**"""
-    begun, few = seconds(), min(manifest.n_pos, manifest.n_neg) < FEWEST_OF_CLASS
-    few |= manifest.n < FEWEST_ROWS
-    rows = None if few and not request.search else load_sample(manifest, request.measure, comm)
+    begun, rows = seconds(), load_sample(manifest, request.measure, comm)
     if rows is None:
-        of_rows = f"{manifest.n_pos} positive and {manifest.n_neg} negative rows"
-        observer.left_out_search(
-            Message(f"{of_rows} are few to compare features; {option('search', text='TIME')} does")
-        )
+        observer.left_out_search("there are too few rows for folds")
         return None
     size, limit = len(rows.y), request.search
     in_words = format_duration(limit or LEAST_SECONDS)

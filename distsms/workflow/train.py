@@ -181,6 +181,7 @@ def _train_on_table(
     with tables.as_data_sets(making, comm, observer, clock) as sets:
         observer.converted(sets)
         observer.began()
+        why_plain = search.why_few(request, sets.training) if why_plain is None else why_plain
         if why_plain:
             observer.left_out_search(why_plain)
         elif why_plain is None:
