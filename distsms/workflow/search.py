@@ -62,8 +62,8 @@ LEAST_SECONDS, TIMES = 30.0, 10.0
 """The budget, if the user gives none: so many times what the plain training takes, but at least so many seconds."""
 FEWEST_ROWS, FEWEST_OF_CLASS = 1000, 50
 """With fewer training rows, or fewer of a class, candidates are only compared if the user asks for it."""
-MOST_ROWS = 100_000
-"""The most rows of the sample."""
+MOST_ROWS, MOST_ENTRIES = 100_000, 10**7
+"""The most rows, and about the most entries, of the sample, which each rank has in memory."""
 BINS, LEAVES = "bins=32", "trees=100,min-leaf=10"
 MOST_ATTRIBUTES, MOST_COLUMNS = 32, 500
 """With more attributes there are no crosses, and with more columns no leaves, which would take long."""
@@ -108,14 +108,11 @@ class Search:
 
     def as_json(self) -> dict[str, Any]:
         """Return what a model file gets."""
-        shown = [
-            {**each._asdict(), "mean": each.mean, "means": [mean._asdict() for mean in each.means]}
-            for each in self.tried
-        ]
-        numbers = {
-            name: getattr(self, name) for name in ("by", "rows", "folds", "budget", "seconds", "left_out", "reason")
-        }
-        return {**numbers, "features": self.chosen.features, "measure": self.chosen.measure, "tried": shown}
+        tried = [each._asdict() | {"mean": each.mean} for each in self.tried]
+        for each in tried:
+            each["means"] = [mean._asdict() for mean in each["means"]]
+        chosen = {"features": self.chosen.features, "measure": self.chosen.measure}
+        return vars(self) | {"tried": tried} | {"chosen": chosen}
 
 
 def why_plain(request: TrainRequest, comm: Communicator) -> str | None:
@@ -126,13 +123,10 @@ def why_plain(request: TrainRequest, comm: Communicator) -> str | None:
         names = [] if is_frame(request.data) else expand(of_paths(request.data))
         is_table, settings = all(format_of(name) == "table" for name in names), request.settings
         of_columns = {name: getattr(request, name) for name in ("start", "memory", "checkpoint", "certificate")}
-        of_columns |= {
-            "lam": request.lam not in (None, "auto"),
-            **{name: settings.get(name) for name in ("l1", "c_mu")},
-        }
-        why = next(
-            (f"{option(name)} is for a model of the columns" for name, value in of_columns.items() if value), None
-        )
+        of_columns |= {name: settings.get(name) for name in ("l1", "c_mu")}
+        of_columns["lam"] = request.lam not in (None, "auto")
+        named = [f"{option(name)} is for a model of the columns" for name, value in of_columns.items() if value]
+        why = next(iter(named), None)
         if request.measure.within_groups or request.measure.k:
             why = f"a model for {request.measure.name} is one of the columns"
         elif settings.get("solver_options"):
@@ -198,7 +192,8 @@ class SampleRows:
 
 def load_sample(manifest: Manifest, measure: Measure, comm: Communicator) -> SampleRows | None:
     """Return a sample of the rows on all ranks; None if there are too few for folds. **Collective.**"""
-    shares = auto_lambda.sample_shares(manifest.n_pos, manifest.n_neg, manifest.nnz, measure, MOST_ROWS)
+    most = min(MOST_ROWS, MOST_ENTRIES * manifest.n // max(manifest.nnz, 1))
+    shares = auto_lambda.sample_shares(manifest.n_pos, manifest.n_neg, manifest.nnz, measure, most)
     parts, by = RowParts.of_rank(manifest, comm), choose_folds_by(None, manifest)
     empty = np.empty((0, manifest.p), manifest.dtype)
     X: list[Any] = [sparse.csr_matrix(empty) if manifest.layout == "csr" else empty]
@@ -237,21 +232,17 @@ class Trials(FeaturesObserver):
     def progress(self, task: str, unit: str, done: float, of: float) -> None:
         """Give up features that take too long."""
         if self._end():
-            raise InputError("the budget was over before it was tried")
+            raise InputError("there was no time to try it")
 
     def of_features(self, features: str) -> tuple[list[Tried], str]:
         """Return what the models on some features are worth, and why some are missing."""
-        rows, measures = self._rows, [self._request.measure]
-        measures += [LOGISTIC] if not measures[0].family.log_loss else []
-        options, tried = None if features == RAW else arrays.options(features), list[Tried]()
-        by_labels = options is not None and bool(options.trees or (options.crosses or "").startswith("top"))
-        begun = seconds()
+        rows, tried, begun, of_request = self._rows, list[Tried](), seconds(), self._request.measure
         try:
-            blocks = {}
-            for fold in range(1, rows.n_folds + 1) if by_labels else (0,):
-                blocks[fold] = rows.with_features(features, fold, self)
+            # Only trees look at labels; what does not is made for all folds at once, which then share their passes.
+            folds = range(1, rows.n_folds + 1) if "trees" in features else range(1)
+            blocks = {fold: rows.with_features(features, fold, self) for fold in folds}
             making = seconds() - begun
-            for measure in measures:
+            for measure in [of_request] if of_request.family.log_loss else [of_request, LOGISTIC]:
                 begun = seconds() - making
                 points = self._points(measure, blocks[0] if 0 in blocks else lambda fold: (blocks[fold], rows.keys))
                 means = choice.means(points, self.by)
@@ -278,7 +269,7 @@ class Trials(FeaturesObserver):
         )
         outcome = auto_lambda.search(PathRows(block, ALONE, rows.keys), problem, self._end)
         if outcome.stopped or not outcome.points:
-            raise InputError("the budget was over before it was tried")
+            raise InputError("there was no time to try it")
         return outcome.points
 
 
