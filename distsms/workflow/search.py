@@ -103,7 +103,7 @@ class Search:
     seconds: float
     tried: list[Tried]  # the columns, trained for the measure of the request, come first
     left_out: dict[str, str]  # the features that were not tried to the end, and why
-    chosen: Tried
+    winner: Tried
     reason: str  # one sentence
 
     def as_json(self) -> dict[str, Any]:
@@ -111,8 +111,8 @@ class Search:
         tried = [each._asdict() | {"mean": each.mean} for each in self.tried]
         for each in tried:
             each["means"] = [mean._asdict() for mean in each["means"]]
-        chosen = {"features": self.chosen.features, "measure": self.chosen.measure}
-        return vars(self) | {"tried": tried} | {"chosen": chosen}
+        winner = {"features": self.winner.features, "measure": self.winner.measure}
+        return vars(self) | {"tried": tried, "winner": winner}
 
 
 def why_plain(request: TrainRequest, comm: Communicator) -> str | None:
@@ -325,7 +325,7 @@ def search(
             left_out[f"{each.features} for {each.measure}"] = "a training on all rows would take longer than the budget"
         else:
             tried.append(each)
-    chosen, reason = choose(tried, trials.by)
+    winner, reason = choose(tried, trials.by)
     of_rarer = float(min(np.sum(rows.y > 0), np.sum(rows.y < 0)) / min(manifest.n_pos, manifest.n_neg))
     outcome = Search(
         by=trials.by,
@@ -336,7 +336,7 @@ def search(
         seconds=seconds() - begun,
         tried=tried,
         left_out=left_out,
-        chosen=chosen,
+        winner=winner,
         reason=reason,
     )
     outcome = comm.bcast(outcome)
@@ -350,12 +350,12 @@ def choose(tried: Sequence[Tried], by: str) -> tuple[Tried, str]:
     """
     plain, best, name = tried[0], max(tried, key=lambda each: each.mean), display_name(by)
     twin = next(each for each in tried if (each.features, each.measure) in ((best.features, plain.measure), best[:2]))
-    chosen = plain if not leads(best, plain) else best if leads(best, twin) else twin
-    rank = "the best" if chosen is best else f"not clearly behind the best, {best.mean:.4f},"
-    features = "the columns" if chosen.features == RAW else chosen.features
-    mean = f"{features} for {chosen.measure}: mean {name} {chosen.mean:.4f} on the folds"
+    winner = plain if not leads(best, plain) else best if leads(best, twin) else twin
+    rank = "the best" if winner is best else f"not clearly behind the best, {best.mean:.4f},"
+    features = "the columns" if winner.features == RAW else winner.features
+    mean = f"{features} for {winner.measure}: mean {name} {winner.mean:.4f} on the folds"
     reason = f"{mean}, {rank} of {len(tried)} candidates"
-    return chosen, reason + f"; the columns for {plain.measure}: {plain.mean:.4f}" * (chosen is not plain)
+    return winner, reason + f"; the columns for {plain.measure}: {plain.mean:.4f}" * (winner is not plain)
 
 
 def leads(best: Tried, other: Tried) -> bool:
@@ -364,22 +364,22 @@ def leads(best: Tried, other: Tried) -> bool:
     return bool(lead.mean() > lead.std(ddof=1) / np.sqrt(len(lead)))
 
 
-def chosen_request(
+def request_of(
     request: TrainRequest, sets: DataSets, outcome: Search, comm: Communicator
 ) -> tuple[TrainRequest, DataSets, LambdaChoice | None]:
     """Return the request for what a search chose, and the data sets with its features, in a folder beside those of the
     columns. The columns for the measure of the request are trained as without a search. **Collective.**
     """
-    chosen, manifest, plain = outcome.chosen, sets.training, outcome.tried[0]
-    if (chosen.features, chosen.measure) == (plain.features, plain.measure):
+    winner, manifest, plain = outcome.winner, sets.training, outcome.tried[0]
+    if (winner.features, winner.measure) == (plain.features, plain.measure):
         return request, sets, None
-    measure = request.measure if chosen.measure == request.measure.name else LOGISTIC
-    lam = auto_lambda.for_more_rows(chosen.lam, chosen.lam, chosen.means, outcome.share)
-    picked = LambdaChoice(lam, chosen.means, outcome.rows, outcome.seconds, outcome.reason, "", outcome.by, True)
-    if chosen.features != RAW:
+    measure = request.measure if winner.measure == request.measure.name else LOGISTIC
+    lam = auto_lambda.for_more_rows(winner.lam, winner.lam, winner.means, outcome.share)
+    picked = LambdaChoice(lam, winner.means, outcome.rows, outcome.seconds, outcome.reason, "", outcome.by, True)
+    if winner.features != RAW:
         folder, called = Path(manifest.directory) / "features", dict(sets.called)
         if (temporary := os.fspath(manifest.directory)) in called:
             called[os.fspath(folder)] = called[temporary]
-        featured = build(manifest.directory, folder, comm, arrays.options(chosen.features), overwrite=True)
+        featured = build(manifest.directory, folder, comm, arrays.options(winner.features), overwrite=True)
         sets = sets._replace(training=featured, called=called)
     return replace(request, measure=measure, lam=lam), sets, picked

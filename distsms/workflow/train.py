@@ -188,7 +188,7 @@ def _train_on_table(
             with clock.phase("search"):
                 outcome = search.search(request, sets.training, comm, observer, stop_wanted)
                 if outcome is not None:
-                    request, sets, choice = search.chosen_request(request, sets, outcome, comm)
+                    request, sets, choice = search.request_of(request, sets, outcome, comm)
         return _train(request, sets, clock, comm, observer, stop_wanted, choice, outcome)
 
 

@@ -229,7 +229,7 @@ def compared(table: Table) -> Record:
         "test": {name: rocarea(of_method, y) for name, of_method in scores.items()},
         "seconds": seconds,
         "ahead": ahead,
-        "chosen": ", ".join(search["chosen"].values()),
+        "chosen": ", ".join(search.get("winner", {}).values()),
         "tried": [
             [each["features"], each["measure"], each["mean"], each["seconds"]] for each in search.get("tried", ())
         ],

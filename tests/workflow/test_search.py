@@ -69,7 +69,7 @@ def test_features_are_found_and_rows_with_the_columns_are_scored(tmp_path):
     ]
     assert [each[:2] for each in tried[0]] == [(name, loss) for name in names for loss in ("rocarea", "logistic")]
     best = max(searches[0]["tried"], key=lambda each: each["mean"])
-    assert searches[0]["chosen"]["features"] == best["features"] != "raw"
+    assert searches[0]["winner"]["features"] == best["features"] != "raw"
     plain = distsms.train(tmp_path / "a.csv", **options | {"search": 0})
     assert plain.info["test"]["rocarea"] < 0.65 < 0.85 < model.info["test"]["rocarea"]
     assert "search" not in plain.info and plain.features is None
@@ -86,7 +86,7 @@ def test_the_columns_are_kept_if_nothing_is_clearly_better():
     """The model is then the one of a training without a search, to the bit."""
     model = distsms.train(straight(), label="label", search=300)
     plain = distsms.train(straight(), label="label", search=0)
-    assert model.info["search"]["chosen"] == {"features": "raw", "measure": "rocarea"}
+    assert model.info["search"]["winner"] == {"features": "raw", "measure": "rocarea"}
     assert len(model.info["search"]["tried"]) == 10
     same(plain, model, but=("search", "data"))
 
@@ -94,7 +94,7 @@ def test_the_columns_are_kept_if_nothing_is_clearly_better():
 def test_what_does_not_fit_into_the_budget_is_left_out():
     model = distsms.train(interacting(), label="label", search=1e-6)
     found = model.info["search"]
-    assert [each["features"] for each in found["tried"]] == ["raw", "raw"] and found["chosen"]["features"] == "raw"
+    assert [each["features"] for each in found["tried"]] == ["raw", "raw"] and found["winner"]["features"] == "raw"
     assert found["left_out"] == dict.fromkeys(candidates_of(interacting()), "there was no time to try it")
     same(distsms.train(interacting(), label="label", search=0), model, but=("search", "data"))
 
@@ -173,7 +173,7 @@ def test_ranks_share_the_candidates_and_choose_alike(tmp_path):
         np.testing.assert_allclose(
             [each.values for each in outcome.tried], [each.values for each in of_one[0][0].tried]
         )
-        assert outcome.chosen[:3] == of_one[0][0].chosen[:3]
+        assert outcome.winner[:3] == of_one[0][0].winner[:3]
         np.testing.assert_array_equal(w, of_three[0][1])
 
 
