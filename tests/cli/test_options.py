@@ -53,13 +53,9 @@ def test_options_and_exit_codes_stay():
         expected[command]["--config"] = {"metavar": "FILE"}
     expected["predict"]["--reasons"] = {"metavar": "K"}
     expected["train"]["--overwrite"] = expected["shard"]["--overwrite"]
-<<<<<<< HEAD
-    expected["info"]["--config"] = {"const": True}
-    expected["train"] |= {"--search": {"metavar": "TIME"}, "--plain": {}}
-=======
     expected["info"] |= {name: {"const": True} for name in ("--config", "--all", "--columns")}
     expected["report"]["--card"] = {"metavar": "FILE"}
->>>>>>> main
+    expected["train"] |= {"--search": {"metavar": "TIME"}, "--plain": {}}
     expected["train"]["--certificate"] = {"metavar": "FILE"}
     expected["synth"]["kind"]["choices"].append("twin")
     expected["synth"] |= {"name": {"metavar": "NAME", "nargs": "?"}, "--scale": {"metavar": "S"}}
