@@ -149,12 +149,20 @@ def _wide_encoding(head: bytes) -> str | None:
 
 
 def read_blocks(
-    byte_range: ByteRange, block_bytes: int = BLOCK_BYTES, *, skip: Callable[[int], int] = lambda position: 0
+    byte_range: ByteRange,
+    block_bytes: int = BLOCK_BYTES,
+    *,
+    first: int | None = None,
+    skip: Callable[[int], int] = lambda position: 0,
+    rest: Callable[[int, bytes, BinaryIO], bytes] = lambda position, text, stream: b"",
 ) -> Iterator[tuple[int, bytes]]:
-    """Yield (offset, whole lines) of a byte range, by blocks; b"" for those of which `skip` returns a length."""
+    """Yield (offset, whole lines) of a byte range, by blocks; b"" for those of which `skip` returns a length. It begins
+    at the byte `first`, by default with the first line. `rest` reads from the stream what else belongs to a block."""
     with open_text(byte_range.path) as stream:
-        position = byte_range.start
-        if position:
+        position = byte_range.start if first is None else first
+        if first is not None:
+            stream.read(first) if byte_range.end is None else stream.seek(first)
+        elif position:
             stream.seek(position - 1)
             position += _skip_line(stream) - 1
         while byte_range.end is None or position < byte_range.end:
@@ -176,6 +184,8 @@ def read_blocks(
                 return
             if not text.endswith(b"\n"):
                 text += read_line(stream, byte_range.path, LONGEST_LINE)
+            if more := rest(position, text, stream):
+                text += more
             yield position, text
             position += len(text)
 

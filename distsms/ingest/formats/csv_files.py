@@ -1,9 +1,9 @@
 """Read CSV files with pyarrow, in batches of whole rows.
 
 The first line of each file names its columns. It shows, together with the lines below, what separates the fields: tabs
-in .tsv, else commas, semicolons, tabs or bars. Excel's first line `sep=;` says so, and is no row. Fields may be quoted.
-A row is a line, so that ranks can begin at any line. Columns have no type: every field is text (`columns.clean`). Where
-semicolons separate the fields, numbers may have decimal commas.
+in .tsv, else commas, semicolons, tabs or bars. Excel's first line `sep=;` says so, and is no row. Fields may be quoted,
+and then hold newlines (`csv_text`). Columns have no type: every field is text (`columns.clean`). Where semicolons
+separate the fields, numbers may have decimal commas.
 
 Most of the time goes into columns of numbers. So pyarrow converts them while it parses the text, where the reader of
 the batch agrees and the first rows had nothing but numbers. If a later batch has something else, its text is kept.
@@ -28,7 +28,9 @@ from distsms.base.wording import option
 from distsms.ingest.formats import columns
 from distsms.ingest.formats.arrow import Batch, BatchPosition, distinct, whole
 from distsms.ingest.formats.csv_kernels import NUMBER, TEXT, UNUSED, read_plain, without_space_before_quotes
+from distsms.ingest.formats.csv_text import CsvText, follow_quotes, rows_of
 from distsms.ingest.formats.kept_batches import KeptBatches
+from distsms.parallel.communicator import Communicator
 from distsms.shards.table_schema import USUAL, Cells
 
 import pyarrow as pa  # isort: skip
@@ -51,11 +53,18 @@ class CsvFiles:
     declared = frozenset[str]()
 
     def __init__(
-        self, paths: Sequence[str], cells: Cells = USUAL, known_names: Collection[str] = (), folder: Path | None = None
+        self,
+        paths: Sequence[str],
+        cells: Cells = USUAL,
+        known_names: Collection[str] = (),
+        folder: Path | None = None,
+        alone: bool = True,
     ) -> None:
-        """Read the first lines. Known names help to find out what separates the fields; `folder` is for `_kept`."""
+        """Read the first lines. Known names help to find out what separates the fields; `folder` is for `_kept`, and
+        `alone` for `text`."""
         self.paths, self.cells, self._known_names = list(paths), cells, set(known_names)
-        self._separators, self._starts = dict[str, str](), dict[str, int]()  # of the first row, in bytes
+        self.text = CsvText(alone)
+        self._separators = dict[str, str]()
         self._hints = dict[str, str]()  # of another separator
         self._kept = KeptBatches(folder)
         self._words: frozenset[str] | None = None  # columns that do not only hold numbers, as far as text was read
@@ -98,14 +107,13 @@ class CsvFiles:
 
         for byte_range in share:
             path = byte_range.path
-            for offset, text in text_files.read_blocks(byte_range, skip=partial(skip, path)):
-                body = text[max(0, self._starts[path] - offset) :]
-                if text and (not body or (body.isspace() and len(self.headers[path]) > 1)):
+            for offset, text in self.text.blocks(byte_range, partial(skip, path)):
+                if text and text.isspace() and len(self.headers[path]) > 1:
                     continue
                 to_parse, batch = absent(path, offset), self._kept.take((path, offset))
                 if to_parse:
-                    position = BatchPosition(path, offset + len(text) - len(body))
-                    parsed = self._parse(body, position, to_parse, numeric())._replace(n_bytes=len(text))
+                    position = BatchPosition(path, offset)
+                    parsed = self._parse(text, position, to_parse, numeric())._replace(n_bytes=len(text))
                     batch = parsed if batch is None else parsed.beside(batch)
                 assert batch is not None
                 if keep_bytes:
@@ -115,16 +123,23 @@ class CsvFiles:
     def is_text(self, name: str) -> bool:
         return True
 
+    def find_rows(self, comm: Communicator) -> None:
+        """Find out where rows begin, so that they may have several lines. **Collective.**"""
+        self._kept = KeptBatches(self._kept.folder)
+        self.text.find_rows(self.paths, comm)
+
     def where(self, position: BatchPosition, row: int) -> str:
         """Return the file and line of a row of the batch at `position`, for messages. Reads the file up to that row."""
-        return f"{position.path}:{self._line(position, lambda k, line: k == row)}"
+        return f"{position.path}:{self._line(position, row)[0]}"
 
     def written(self, position: BatchPosition, row: int, name: str) -> str | None:
         """Return a field as it is in the file, for messages. Reads the file up to that row."""
-        lines = list[bytes]()
-        self._line(position, lambda k, line: k == row and not lines.append(line))  # type: ignore[func-returns-value]
-        fields, header = _fields(lines[0].decode(), self._separators[position.path]), self.headers[position.path]
+        line, header = self._line(position, row)[1], self.headers[position.path]
+        fields = _fields(line.decode(), self._separators[position.path])
         return fields[header.index(name)] if name in header else None
+
+    def _line(self, position: BatchPosition, row: int) -> tuple[int, bytes]:
+        return self.text.line_of(position.path, position.at, row, len(self.headers[position.path]) > 1)
 
     def _header(self, path: str) -> list[str]:
         """Return the names of the columns. Find out what separates the fields, and where the rows begin."""
@@ -135,26 +150,26 @@ class CsvFiles:
                 separator, line = declaration[1].decode(), text_files.read_line(stream, path, text_files.LONGEST_HEADER)
                 start += len(line)
             below = stream.read(SAMPLE_BYTES)
-        self._starts[path] = start
         text_files.refuse_return(line, path)
+        if not line:
+            raise InputError(f"{path}: the file is empty")
+        begin, start = line.removeprefix(text_files.BYTE_ORDER_MARK) + below, start - len(line)
+        start += len(line) + len(below) - len(begin)
         try:
-            first = line.removeprefix(text_files.BYTE_ORDER_MARK).decode()
-            lines = below.decode("utf-8", "replace").split("\n")[:SAMPLE_LINES]
-            if len(below) == SAMPLE_BYTES and len(lines) < SAMPLE_LINES:
-                del lines[-1]  # which may be cut off
-            lines = [line.rstrip("\r") for line in lines if line.strip()]
-            fits = {mark: _fit(mark, first, lines) for mark in (*SEPARATORS, *OTHER_SEPARATORS)}
-            by = separator if separator and len(_fields(first, separator)) > 1 else self._separator(path, first, fits)
+            samples = {mark: _sample(begin, mark, len(below) == SAMPLE_BYTES) for mark in _marks(separator)}
+            fits = {mark: _fit(mark, first, rows) for mark, (first, rows) in samples.items()}
+            chosen = bool(separator and len(_fields(samples[separator][0], separator)) > 1)
+            by = separator if chosen else self._separator(path, samples, fits)
+            first, rows = samples[by]
             names = _names(first, by)
             next(csv.reader([first], delimiter=by, strict=True), [])
         except UnicodeDecodeError as error:
             raise _not_utf8(f"{path}:1", error) from error
         except csv.Error as error:
             if "end of data" in str(error):
-                raise InputError(f"{path}:1: a name in quotes continues in the next line; a row is one line") from error
+                problem = "a quote opens among the names of the columns, and none closes it"
+                raise InputError(f"{path}:1: {problem}") from error
             raise InputError(f"{path}:1: the first line must name the columns: {error}") from error
-        if not line:
-            raise InputError(f"{path}: the file is empty")
         if not any(names):
             raise InputError(f"{path}:1: the first line must name the columns, and is empty")
         best = max(fits, key=lambda mark: fits[mark] if mark != by else (-1,))
@@ -163,19 +178,22 @@ class CsvFiles:
             separator = option("separator", best, text=repr(best))
             self._hints[path] = f"; {assumption}if {best!r} separates them: {separator}"
         self._separators[path] = by
-        widths = {_n_fields(line, by) for line in lines}
+        self.text.add(path, by, start + len(rows_of(begin, by)[0]) + 1)
+        self.text.several_lines |= follow_quotes(begin, by).n_inner > 0
+        widths = {_n_fields(row, by) for row in rows}
         if widths == {len(names) + 1} and not separator:
             hint = "probably the row's name at the beginning, as R writes it: put a name for it before the other names"
-            if all(line.rstrip().endswith(by) for line in lines):
+            if all(row.rstrip().endswith(by) for row in rows):
                 hint = "an empty one at the end: remove the mark there, or put one behind the last name"
             raise InputError(f"{path}: every row has one field more than the first line has names, {hint}")
         return distinct(names, f"{path}:1", self._missing_header(names))
 
-    def _separator(self, path: str, first: str, fits: Mapping[str, tuple[int, ...]]) -> str:
+    def _separator(self, path: str, samples: Mapping[str, Sample], fits: Mapping[str, tuple[int, ...]]) -> str:
         """Return what separates the fields of the first line and of those below, so that the known names are there."""
         usual = "\t" if text_files.ending(path) == ".tsv" else SEPARATORS
         for marks in (usual, SEPARATORS, OTHER_SEPARATORS) if self._known_names else ():
-            matching = [mark for mark in marks if fits[mark][0] and self._known_names <= {*_names(first, mark)}]
+            names = {mark: {*_names(samples[mark].first, mark)} for mark in marks}
+            matching = [mark for mark in marks if fits[mark][0] and self._known_names <= names[mark]]
             if matching:
                 return max(matching, key=fits.__getitem__)
         return max(usual, key=fits.__getitem__)
@@ -202,6 +220,8 @@ class CsvFiles:
             numeric = ()
         text += b"" if text.endswith(b"\n") else b"\n"
         begin = text[: text.find(b"\n", SAMPLE_BYTES) + 1]
+        if self.text.several_lines and follow_quotes(begin, delimiter).opens >= 0:
+            begin = b""
         if self._words is None and numeric and begin and (sample := self._read_plain(begin, position, names, numeric)):
             self._words = sample.words
         plain = self._read_plain(text, position, names, set(numeric).difference(self._words or ()))
@@ -227,8 +247,9 @@ class CsvFiles:
         self, text: bytes, position: BatchPosition, names: Sequence[str], numeric: Collection[str]
     ) -> PlainLines | None:
         """Return the columns of lines, of which some may be numeric; None if the lines are not plain."""
-        header, separator = self.headers[position.path], ord(self._separators[position.path])
-        return read_plain_lines(text, separator, header, names, numeric, self.cells.marks)
+        header, separator = self.headers[position.path], self._separators[position.path]
+        n_inner = follow_quotes(text, separator).n_inner if self.text.several_lines else 0
+        return read_plain_lines(text, ord(separator), header, names, numeric, self.cells.marks, n_inner)
 
     def _read(self, text: bytes, position: BatchPosition, names: Sequence[str]) -> dict[str, Any]:
         """Parse lines of any kind as encoded strings, by pyarrow."""
@@ -236,7 +257,9 @@ class CsvFiles:
         if b' "' in text or b'\t"' in text:
             text = without_space_before_quotes(text, delimiter)
         # Lines may be empty if there is only one column.
-        n = text.count(b"\n") if len(header) == 1 else sum(1 for line in text.split(b"\n") if line.rstrip(b"\r"))
+        quotes = follow_quotes(text, delimiter)
+        lines = quotes.flat.split(b"\n")
+        n = len(lines) - 1 if len(header) == 1 else sum(1 for line in lines if line.rstrip(b"\r"))
         # A row of empty fields is appended. If a quote is still open at the end, this row becomes part of the quoted
         # field.
         guarded = text + delimiter.join(['""'] * len(header)).encode() + b"\n"
@@ -250,7 +273,10 @@ class CsvFiles:
                 pa.py_buffer(guarded),
                 arrow_csv.ReadOptions(use_threads=False, block_size=len(guarded) + 1, column_names=header),
                 arrow_csv.ParseOptions(
-                    delimiter=delimiter, invalid_row_handler=skip, ignore_empty_lines=len(header) > 1
+                    delimiter=delimiter,
+                    invalid_row_handler=skip,
+                    ignore_empty_lines=len(header) > 1,
+                    newlines_in_values=quotes.n_inner > 0,
                 ),
                 arrow_csv.ConvertOptions(
                     column_types=dict.fromkeys(names, _ENCODED),
@@ -263,8 +289,7 @@ class CsvFiles:
         except pa.ArrowInvalid as error:
             raise InputError(f"{self.where(position, 0)}: in or after this line: {error}; is it CSV?") from error
         if bad:
-            number = bad[0].number - 1
-            line = self._line(position, lambda k, line: k == number)
+            line = self._line(position, bad[0].number - 1)[0]
             text_of_line = bad[0].text.split("\n")[0].rstrip("\r")
             many = bad[0].actual_columns > len(header)
             if len(text_of_line) > LONGEST_QUOTED:  # both ends, since what is missing is at the end
@@ -278,8 +303,7 @@ class CsvFiles:
         if table.num_rows != n + 1:
             text_files.refuse_return(text, position.path)
             raise InputError(
-                f"{self.where(position, 0)}: in or after this line, a quoted field continues in the next line; a row "
-                "must be one line (Parquet has no such limit)"
+                f"{self.where(position, 0)}: in or after this line, a field has quotes where none may be; is it CSV?"
             )
         table = table.slice(0, n)
         return {name: whole(table[name]) for name in names}
@@ -292,20 +316,6 @@ class CsvFiles:
 
     def _written(self, strings: Mapping[str, Any], delimiter: str) -> Mapping[str, Any]:
         return strings if self._decimal_of(delimiter) == "," else {}
-
-    def _line(self, position: BatchPosition, matches: Any) -> int:
-        """Return the number, from 1, of the first line from `position` on for which `matches(row, line)` is true."""
-        with text_files.open_text(position.path) as stream:
-            number, left = 1, position.at
-            while left > 0 and (part := stream.read(min(left, text_files.BLOCK_BYTES))):
-                number, left = number + part.count(b"\n"), left - len(part)
-            k = 0
-            for number, line in enumerate(stream, number):  # noqa: B020 - continues counting
-                if line.strip(b"\r\n") or len(self.headers[position.path]) == 1:
-                    if matches(k, line):
-                        return number
-                    k += 1
-        return number
 
 
 class PlainLines(NamedTuple):
@@ -326,13 +336,15 @@ def read_plain_lines(
     names: Sequence[str],
     numeric: Collection[str],
     missing: Sequence[str] = ("",),
+    n_inner: int = 0,
 ) -> PlainLines | None:
-    """Read lines, whose fields the byte `mark` separates, faster than pyarrow; return None if they are not plain."""
+    """Read rows, whose fields the byte `mark` separates, faster than pyarrow; return None if they are not plain.
+    Between quotes there are `n_inner` newlines."""
     if text.startswith(text_files.BYTE_ORDER_MARK):  # which pyarrow leaves out
         return None
     place_of = {name: place for place, name in enumerate(header)}
     buffer = np.frombuffer(text, np.uint8)
-    n = sum(int(np.count_nonzero(buffer[k : k + 2**17] == ord("\n"))) for k in range(0, len(buffer), 2**17))
+    n = sum(int(np.count_nonzero(buffer[k : k + 2**17] == ord("\n"))) for k in range(0, len(buffer), 2**17)) - n_inner
     marks = [encoded.ljust(8, b"\0") for one in missing if len(encoded := one.encode()) <= 7]
     missing_words = np.frombuffer(b"".join(marks), "<u8")
 
@@ -411,6 +423,27 @@ def _n_fields(line: str, delimiter: str) -> int:
         return len(_fields(line, delimiter))
     except csv.Error:
         return 0
+
+
+class Sample(NamedTuple):
+    """The first rows of a file, as a mark between fields cuts it: the one with the names, and those below it."""
+
+    first: str
+    rows: list[str]
+
+
+def _marks(separator: str) -> list[str]:
+    return list(dict.fromkeys([*SEPARATORS, *OTHER_SEPARATORS, *separator]))
+
+
+def _sample(text: bytes, mark: str, cut: bool) -> Sample:
+    """Return the rows of a text, at most `SAMPLE_LINES` below the names; if it is `cut`, its last row may not be
+    whole."""
+    first, *rows = rows_of(text, mark)
+    if cut and len(rows) <= SAMPLE_LINES:
+        del rows[-1:]
+    lines = [row.decode("utf-8", "replace").rstrip("\r") for row in rows[:SAMPLE_LINES]]
+    return Sample(first.decode(), [line for line in lines if line.strip()])
 
 
 def _fit(mark: str, first: str, lines: Sequence[str]) -> tuple[int, int, int]:

@@ -50,8 +50,8 @@ def _copy_fields(text, mark, out):  # type: ignore[no-untyped-def]
 
 @njit(error_model="numpy", **UNCOUNTED)
 def read_plain(text, mark, missing, kinds, places, values, gaps, padded, odd, codes, table, spans, sizes):  # type: ignore[no-untyped-def]
-    """Read n lines in one pass; return how many numbers are odd, or -1 if the lines are not plain: with other quotes
-    than around whole fields, with quoted ends of lines, or with another number of lines or fields.
+    """Read n rows in one pass; return how many numbers are odd, or -1 if the rows are not plain: with other quotes than
+    around whole fields, or with another number of rows or fields.
 
     text : (bytes,) uint8, lines that end in a newline.  mark : the byte that separates fields.
     missing : (marks,) uint64, the texts of missing values, of at most seven bytes, filled with zero bytes.
@@ -92,6 +92,10 @@ def read_plain(text, mark, missing, kinds, places, values, gaps, padded, odd, co
                         h = (h ^ np.uint64(byte)) * _FACTOR  # FNV-1a
                         end += 1
                         byte = byte_at(text, end)
+                    if quoted and byte != _QUOTE and end + 1 < text.size:  # an end of a line
+                        h = (h ^ np.uint64(byte)) * _FACTOR
+                        end += 1
+                        continue
                     if not quoted or byte != _QUOTE or byte_at(text, end + 1) != _QUOTE:
                         break
                     h = (h ^ np.uint64(byte)) * _FACTOR

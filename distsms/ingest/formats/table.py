@@ -58,9 +58,12 @@ class TableReader(Reader):
             if options.table is not None:
                 names = [column.name for column in options.table.columns]
             known_names = [name for name in names if name]
-            self.files: Any = open_files(paths, options.split_names(()).cells, known_names, options.workspace.folder)
+            cells, alone = options.split_names(()).cells, comm.size == 1
+            self.files: Any = open_files(paths, cells, known_names, options.workspace.folder, alone)
             table = self._check_names(options.table)
         self.compressed = self.files.compressed
+        if not alone and not self.compressed and (table is not None or self.files.text.several_lines):
+            self.files.find_rows(comm)
         self.table = table or self._survey(comm)
         self.n_columns, self.has_ids, self.kept_bytes = self.table.p, self.table.id is not None, self.files.kept_bytes
 
@@ -144,7 +147,14 @@ class TableReader(Reader):
             self._check_options(names)
         as_text = [name for name in options.columns.as_text if name in names]
         label = options.label
-        survey, label_survey = self._surveyed([*names], as_text, options.columns.dates, [label], comm)
+        try:
+            survey, label_survey = self._surveyed([*names], as_text, options.columns.dates, [label], comm)
+        except InputError:
+            # Ranks that began to read inside of a field may have met anything.
+            if self.compressed or not any(comm.allgather(files.text.several_lines and not files.text.knows_rows)):
+                raise
+            files.find_rows(comm)
+            survey, label_survey = self._surveyed([*names], as_text, options.columns.dates, [label], comm)
         if uncounted := survey.uncounted():  # only these columns are read again
             survey.recount(self._surveyed(uncounted, uncounted, {}, [], comm)[0])
         with comm.fail_together():
@@ -334,14 +344,18 @@ class TableReader(Reader):
 
 
 def open_files(
-    paths: Sequence[str], cells: Cells = USUAL, known_names: Sequence[str] = (), folder: Path | None = None
+    paths: Sequence[str],
+    cells: Cells = USUAL,
+    known_names: Sequence[str] = (),
+    folder: Path | None = None,
+    alone: bool = True,
 ) -> Any:
     """Return the files, by the format of the first one's name, with what their folders say."""
     values = {path: values_of(path) for path in paths}
     if paths[0].lower().endswith((".parquet", ".pq")):
         files: Any = arrow.ParquetFiles(paths, cells)
     else:
-        files = csv_files.CsvFiles(paths, cells, set(known_names).difference(*values.values()), folder)
+        files = csv_files.CsvFiles(paths, cells, set(known_names).difference(*values.values()), folder, alone)
     return PartitionedFiles(files, values) if any(values.values()) else files
 
 
