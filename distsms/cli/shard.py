@@ -166,8 +166,8 @@ def _check(args: argparse.Namespace) -> None:
 
 def reading_options(args: argparse.Namespace) -> dict[str, Any]:
     """Return how files are read, by the names of `ReadOptions`."""
-    lists = {name: tuple(getattr(args, name)) for name in ("missing", "not_missing", "drop", "keep")}
-    names = ("positive", "zero_based", "decimal", "thousands", "separator", "label", "id", "group", "time")
+    lists = {name: tuple(getattr(args, name)) for name in ("missing", "not_missing", "drop", "keep", "names")}
+    names = ("positive", "zero_based", "decimal", "thousands", "separator", "label", "id", "group", "time", "no_header")
     options = lists | {name: getattr(args, name) for name in (*names, "weight")}
     return options | {"columns": column_options(args), "sequences": sequence_options(args)}
 

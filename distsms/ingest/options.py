@@ -90,6 +90,8 @@ class ReadOptions:
     # have decimal commas.
     thousands: str = ""
     separator: str = ""  # the character that separates the fields of CSV; "" if the files show it
+    no_header: bool = False  # whether CSV has rows from the first line on, and no names of columns
+    names: tuple[str, ...] = ()  # the names of the columns of such CSV; () numbers them
     missing: tuple[str, ...] = ()  # further marks of missing values, numbers among them
     not_missing: tuple[str, ...] = ()  # usual marks that are values here, such as "NA"
     # The columns and labels of the training data, by which other files of the same kind are read. None: the reader
@@ -139,7 +141,8 @@ class ReadOptions:
         """How the cells of tables are read: as those of the training data, or as is asked."""
         if self.table is None:
             missing, not_missing = (tuple(mark.strip() for mark in marks) for marks in (self.missing, self.not_missing))
-            return Cells(VERSION, self.decimal, self.thousands, self.separator, missing, not_missing)
+            names = column_options.split_names(self.names, ()) if self.no_header or self.names else None
+            return Cells(VERSION, self.decimal, self.thousands, self.separator, missing, not_missing, names)
         return replace(self.table.cells, separator=self.separator) if self.separator else self.table.cells
 
     @property

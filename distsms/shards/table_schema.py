@@ -192,6 +192,8 @@ class Cells:
     separator: str = ""  # what separates the fields of CSV; "" if the files show it
     missing: tuple[str, ...] = ()  # further strings, or numbers, that stand for missing values
     not_missing: tuple[str, ...] = ()  # strings that are values here, and not missing ones
+    # The names of the columns of CSV without a first line that has them; () if they are numbered. None: it has them
+    names: tuple[str, ...] | None = None
 
     @cached_property
     def marks(self) -> list[str]:
@@ -226,7 +228,8 @@ class Cells:
         if separator and not is_separator(separator):
             raise ValueError(f"the separator is {separator!r:.20}")
         missing, not_missing = (tuple(map(str, record.get(name, ()))) for name in ("missing", "not_missing"))
-        return cls(version, str(record.get("decimal", ".")), thousands, separator, missing, not_missing)
+        names = None if record.get("names") is None else tuple(map(str, record["names"]))
+        return cls(version, str(record.get("decimal", ".")), thousands, separator, missing, not_missing, names)
 
 
 USUAL = Cells()

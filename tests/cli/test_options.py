@@ -17,6 +17,8 @@ SINCE = {
     "--separator": {"metavar": "MARK", "default": ""},
     "--missing": {"nargs": "+", "metavar": "MARK"},
     "--not-missing": {"nargs": "+", "metavar": "MARK"},
+    "--no-header": {"const": True},
+    "--names": {"nargs": "+", "metavar": "NAME"},
 }
 """What `distsms shard` and, for files, `distsms train` have gained."""
 

@@ -1,9 +1,9 @@
 """Read CSV files with pyarrow, in batches of whole rows.
 
-The first line of each file names its columns. It shows, together with the lines below, what separates the fields: tabs
-in .tsv, else commas, semicolons, tabs or bars. Excel's first line `sep=;` says so, and is no row. Fields may be quoted,
-and then hold newlines (`csv_text`). Columns have no type: every field is text (`columns.clean`). Where semicolons
-separate the fields, numbers may have decimal commas.
+The first line of each file names its columns, unless the user does. It shows, together with the lines below, what
+separates the fields: tabs in .tsv, else commas, semicolons, tabs or bars. Excel's first line `sep=;` says so, and is no
+row. Fields may be quoted, and then hold newlines (`csv_text`). Columns have no type: every field is text
+(`columns.clean`). Where semicolons separate the fields, numbers may have decimal commas.
 
 Most of the time goes into columns of numbers. So pyarrow converts them while it parses the text, where the reader of
 the batch agrees and the first rows had nothing but numbers. If a later batch has something else, its text is kept.
@@ -15,6 +15,7 @@ import csv
 import math
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -31,7 +32,7 @@ from distsms.ingest.formats.csv_kernels import NUMBER, TEXT, UNUSED, read_plain,
 from distsms.ingest.formats.csv_text import CsvText, follow_quotes, rows_of
 from distsms.ingest.formats.kept_batches import KeptBatches
 from distsms.parallel.communicator import Communicator
-from distsms.shards.table_schema import USUAL, Cells
+from distsms.shards.table_schema import USUAL, Cells, format_names
 
 import pyarrow as pa  # isort: skip
 import pyarrow.csv as arrow_csv  # isort: skip
@@ -65,11 +66,13 @@ class CsvFiles:
         self.paths, self.cells, self._known_names = list(paths), cells, set(known_names)
         self.text = CsvText(alone)
         self._separators = dict[str, str]()
-        self._hints = dict[str, str]()  # of another separator
+        self._hints = dict[str, str]()  # that the names may be missing, or that something else separates them
         self._kept = KeptBatches(folder)
         self._words: frozenset[str] | None = None  # columns that do not only hold numbers, as far as text was read
         self.headers = {path: self._header(path) for path in paths}
         self.names = self.headers[self.paths[0]]
+        if cells.names is not None:
+            self.cells = replace(cells, names=tuple(self.names))
 
     @property
     def kept_bytes(self) -> int:
@@ -170,7 +173,7 @@ class CsvFiles:
                 problem = "a quote opens among the names of the columns, and none closes it"
                 raise InputError(f"{path}:1: {problem}") from error
             raise InputError(f"{path}:1: the first line must name the columns: {error}") from error
-        if not any(names):
+        if not any(names) and self.cells.names is None:
             raise InputError(f"{path}:1: the first line must name the columns, and is empty")
         best = max(fits, key=lambda mark: fits[mark] if mark != by else (-1,))
         if fits[best][0] and (len(names) == 1 or best in SEPARATORS):
@@ -178,15 +181,34 @@ class CsvFiles:
             separator = option("separator", best, text=repr(best))
             self._hints[path] = f"; {assumption}if {best!r} separates them: {separator}"
         self._separators[path] = by
-        self.text.add(path, by, start + len(rows_of(begin, by)[0]) + 1)
         self.text.several_lines |= follow_quotes(begin, by).n_inner > 0
+        if self.cells.names is not None:
+            named = self._named(path, names or _names(next(iter(rows), ""), by))
+            self.text.add(path, by, start + (len(rows_of(begin, by)[0]) + 1) * (named == names))
+            return named
+        self.text.add(path, by, start + len(rows_of(begin, by)[0]) + 1)
+        if _is_row(names, [_fields(row, by) for row in rows if _n_fields(row, by) == len(names)]):
+            self._hints[path] = f"; {MISSING_HEADER}: {option('no_header')}, or {option('names', text='A,B,...')}"
         widths = {_n_fields(row, by) for row in rows}
         if widths == {len(names) + 1} and not separator:
             hint = "probably the row's name at the beginning, as R writes it: put a name for it before the other names"
             if all(row.rstrip().endswith(by) for row in rows):
                 hint = "an empty one at the end: remove the mark there, or put one behind the last name"
             raise InputError(f"{path}: every row has one field more than the first line has names, {hint}")
-        return distinct(names, f"{path}:1", self._missing_header(names))
+        return distinct(names, f"{path}:1", self._hints.get(path, ""))
+
+    def _named(self, path: str, first: Sequence[str]) -> list[str]:
+        """Return the names of the columns of a file without a line for them, by its first row. If all fields there are
+        among these names, the file has such a line nevertheless, and what it says is returned."""
+        names = list(self.cells.names or (f"column_{k}" for k in range(1, len(first) + 1)))
+        if set(first) <= set(names) and len(set(first)) == len(first) and any(map(_is_word, first)):
+            return list(first)
+        if len(names) != len(first):
+            raise InputError(
+                f"{path}:1: the first row has {len(first)} fields, and there are {len(names)} names of columns "
+                f"({format_names(names)}): put a line with the names of its columns before the rows, or name them all"
+            )
+        return distinct(names, f"{option('names')}")
 
     def _separator(self, path: str, samples: Mapping[str, Sample], fits: Mapping[str, tuple[int, ...]]) -> str:
         """Return what separates the fields of the first line and of those below, so that the known names are there."""
@@ -200,13 +222,7 @@ class CsvFiles:
 
     def header_hint(self, names: Sequence[str]) -> str:
         """Return a hint, with a semicolon before it, if the first line may not be names, or not be cut rightly."""
-        return self._missing_header(names) or self._hints.get(self.paths[0], "")
-
-    @staticmethod
-    def _missing_header(names: Sequence[str]) -> str:
-        if 2 * np.count_nonzero(~columns.is_not_number(columns.as_strings_column(names))) <= len(names):
-            return ""
-        return "; the first line must name the columns, and seems to be missing, since most of its fields are numbers"
+        return self._hints.get(self.paths[0], "")
 
     def _parse(self, text: bytes, position: BatchPosition, names: Sequence[str], numeric: Collection[str]) -> Batch:
         if not text.isascii():
@@ -446,6 +462,23 @@ def _sample(text: bytes, mark: str, cut: bool) -> Sample:
     return Sample(first.decode(), [line for line in lines if line.strip()])
 
 
+MISSING_HEADER = "the first line must name the columns, and seems to be missing; if it is a row"
+
+
+def _is_row(first: Sequence[str], rows: Sequence[Sequence[str]]) -> bool:
+    """Return whether the first line may be a row: most of its fields are numbers, or those are in whose columns the
+    rows below have nothing but numbers."""
+    below = ([field for field in column if field.strip()] for column in zip(*rows, strict=True))
+    numeric = [bool(fields) and not any(map(_is_word, fields)) for fields in below]
+    numbers = [not _is_word(field) for field in first]
+    of_numbers = [number for number, is_numeric in zip(numbers, numeric, strict=False) if is_numeric]
+    return 2 * sum(numbers) > len(numbers) or (bool(of_numbers) and all(of_numbers))
+
+
+def _is_word(field: str) -> bool:
+    return re.fullmatch(r"\s*[+-]?[0-9]+(?:[.,][0-9]+)?(?:[eE][+-]?[0-9]+)?\s*", field) is None
+
+
 def _fit(mark: str, first: str, lines: Sequence[str]) -> tuple[int, int, int]:
     """Return how many lines a mark cuts into as many fields as the first, how many these are, and how many are
     numbers."""
@@ -453,7 +486,7 @@ def _fit(mark: str, first: str, lines: Sequence[str]) -> tuple[int, int, int]:
     if n < 2:
         return 0, 0, 0
     rows = [_fields(line, mark) for line in lines if _n_fields(line, mark) == n]
-    numbers = sum(re.fullmatch(r"\s*[+-]?[0-9]+(?:[.,][0-9]+)?\s*", field) is not None for row in rows for field in row)
+    numbers = sum(not _is_word(field) for row in rows for field in row)
     return len(rows) + (len(rows) > 0 or not lines), n, numbers
 
 

@@ -60,6 +60,8 @@ class TableReader(Reader):
             known_names = [name for name in names if name]
             cells, alone = options.split_names(()).cells, comm.size == 1
             self.files: Any = open_files(paths, cells, known_names, options.workspace.folder, alone)
+            if cells.names is not None and options.table is None and self.files.compressed:
+                raise InputError(f"{paths[0]}: {option('no_header')} and {option('names')} are for CSV")
             table = self._check_names(options.table)
         self.compressed = self.files.compressed
         if not alone and not self.compressed and (table is not None or self.files.text.several_lines):
@@ -168,7 +170,7 @@ class TableReader(Reader):
         kept = set(names)
         dropped = [name for name in (*options.drop, *options.metadata_columns) if name not in kept]
         dropped += [report.name for column, report in decisions if column is None]
-        return Table(encoded, options.label, options.id, tuple(dict.fromkeys(dropped)), options.cells)
+        return Table(encoded, options.label, options.id, tuple(dict.fromkeys(dropped)), files.cells)
 
     def _decided(self, names: Sequence[str], survey: TableSurvey) -> list[tuple[Column | None, ColumnReport]]:
         decisions, refused = [], []
