@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, BinaryIO, NamedTuple
 
@@ -17,7 +17,7 @@ from distsms.base.files import look_at
 from distsms.base.wording import option
 from distsms.ingest.formats import columns
 from distsms.shards import rows
-from distsms.shards.table_schema import USUAL, Cells, format_names
+from distsms.shards.table_schema import USUAL, Cells, Writing, format_names
 
 import pyarrow as pa  # isort: skip
 import pyarrow.compute as pc  # isort: skip
@@ -71,6 +71,7 @@ class ParquetFiles:
 
     def __init__(self, paths: Sequence[str], cells: Cells = USUAL) -> None:
         self.paths, self.cells = list(paths), cells
+        self.writings = dict[str, Writing]()  # how the numbers of columns are written
         self.counts, self.headers = [], {}
         for path in self.paths:
             with _parquet(path) as file:
@@ -120,6 +121,13 @@ class ParquetFiles:
         """Return "": names that are numbers are no fault here."""
         return ""
 
+    def read_as(self, writings: Mapping[str, Writing]) -> None:
+        """Read the numbers of columns as they are written from now on."""
+        self.writings |= writings
+
+    def forget_cleaned(self, names: Collection[str]) -> None:
+        """Do nothing: nothing is kept."""
+
     def is_text(self, name: str) -> bool:
         return name in self._texts
 
@@ -148,7 +156,7 @@ class ParquetFiles:
             if start < stop:
                 part = batch.slice(start, stop - start)
                 position = BatchPosition(row_range.path, first + start)
-                yield batch_of(part, position, names, metadata, self.cells)
+                yield batch_of(part, position, names, metadata, self.cells, self.writings)
             first += batch.num_rows
         if first != end:
             raise InputError(
@@ -156,8 +164,18 @@ class ParquetFiles:
             )
 
 
-def batch_of(part: Any, position: BatchPosition, names: Sequence[str], metadata: Sequence[str], cells: Cells) -> Batch:
-    typed = {name: columns.typed(part[name], name, position.path, cells) for name in dict.fromkeys([*names, *metadata])}
+def batch_of(
+    part: Any,
+    position: BatchPosition,
+    names: Sequence[str],
+    metadata: Sequence[str],
+    cells: Cells,
+    writings: Mapping[str, Writing] = MappingProxyType({}),
+) -> Batch:
+    typed = {
+        name: columns.typed(part[name], name, position.path, cells, writings.get(name))
+        for name in dict.fromkeys([*names, *metadata])
+    }
     written = {name: part[name] for name in names if cells.decimal == "," and columns.is_string(part[name].type)}
     strings = {name: columns.as_strings(typed[name]) for name in metadata}
     return Batch(position, typed, len(part), strings, written=written)

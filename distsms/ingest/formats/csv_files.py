@@ -32,7 +32,7 @@ from distsms.ingest.formats.csv_kernels import NUMBER, TEXT, UNUSED, read_plain,
 from distsms.ingest.formats.csv_text import CsvText, follow_quotes, rows_of
 from distsms.ingest.formats.kept_batches import KeptBatches
 from distsms.parallel.communicator import Communicator
-from distsms.shards.table_schema import USUAL, Cells, format_names
+from distsms.shards.table_schema import USUAL, Cells, Writing, format_names
 
 import pyarrow as pa  # isort: skip
 import pyarrow.csv as arrow_csv  # isort: skip
@@ -67,6 +67,7 @@ class CsvFiles:
         self.text = CsvText(alone)
         self._separators = dict[str, str]()
         self._hints = dict[str, str]()  # that the names may be missing, or that something else separates them
+        self.writings = dict[str, Writing]()  # how the numbers of columns are written
         self._kept = KeptBatches(folder)
         self._words: frozenset[str] | None = None  # columns that do not only hold numbers, as far as text was read
         self.headers = {path: self._header(path) for path in paths}
@@ -96,7 +97,7 @@ class CsvFiles:
         required = list(dict.fromkeys([*names, *metadata]))
 
         def numeric() -> set[str]:
-            return {name for name in names if name not in metadata and as_numbers(name)}
+            return {name for name in names if name not in metadata and name not in self.writings and as_numbers(name)}
 
         def absent(path: str, offset: int) -> list[str]:
             if (kept := self._kept.find((path, offset))) is None:
@@ -121,7 +122,19 @@ class CsvFiles:
                 assert batch is not None
                 if keep_bytes:
                     self._kept.add((path, offset), batch, keep_bytes)
-                yield batch._replace(metadata={name: columns.as_strings(batch.columns[name]) for name in metadata})
+                strings = {name: columns.as_strings(batch.columns[name]) for name in metadata}
+                n_bytes = (batch.n_bytes or 0) + (offset if offset == self.text.start(path) else 0)  # with the names
+                yield batch._replace(metadata=strings, n_bytes=n_bytes)
+
+    def read_as(self, writings: Mapping[str, Writing]) -> None:
+        """Read the numbers of columns as they are written from now on."""
+        self.writings |= writings
+        self._kept.forget(writings.keys())
+
+    def forget_cleaned(self, names: Collection[str]) -> None:
+        """Parse these columns again if what is kept of them may not show how their numbers were written."""
+        if any(self._decimal_of(mark) == "," for mark in self._separators.values()):
+            self._kept.forget(names)
 
     def is_text(self, name: str) -> bool:
         return True
@@ -243,7 +256,7 @@ class CsvFiles:
         plain = self._read_plain(text, position, names, set(numeric).difference(self._words or ()))
         if plain is None:
             strings = self._read(text, position, names)
-            texts = {name: self._clean(column, delimiter) for name, column in strings.items()}
+            texts = {name: self._clean(name, column, delimiter) for name, column in strings.items()}
             n = len(texts[names[0]])
             no_numbers = columns.PlainColumns([], np.empty((0, n)), np.empty(0, np.int64), texts)
             return Batch(position, no_numbers, n, written=self._written(strings, delimiter))
@@ -251,7 +264,7 @@ class CsvFiles:
         if self.cells.numbers:
             values[np.isin(values, self.cells.numbers)] = np.nan
             gaps = np.isnan(values).sum(axis=1)
-        texts = {name: self._clean(column, delimiter) for name, column in plain.texts.items()}
+        texts = {name: self._clean(name, column, delimiter) for name, column in plain.texts.items()}
         doubtful = sorted(plain.words)  # they may be numbers in other spellings
         numbers = {doubtful[k] for k in columns.numbers(texts, doubtful).positions}
         self._words = (self._words or frozenset()) | (plain.words - numbers)
@@ -324,8 +337,8 @@ class CsvFiles:
         table = table.slice(0, n)
         return {name: whole(table[name]) for name in names}
 
-    def _clean(self, text: Any, delimiter: str) -> Any:
-        return columns.clean(text, self.cells, self._decimal_of(delimiter))
+    def _clean(self, name: str, text: Any, delimiter: str) -> Any:
+        return columns.clean(text, self.cells, self._decimal_of(delimiter), self.writings.get(name))
 
     def _decimal_of(self, delimiter: str) -> str:
         return "," if delimiter == ";" and self.cells.thousands != "," else self.cells.decimal

@@ -120,6 +120,10 @@ class CsvText:
         """Take a file whose fields are separated by `mark`, and whose first row begins at the byte `start`."""
         self._marks[path], self._rows[path] = mark, [(0, start)]
 
+    def start(self, path: str) -> int:
+        """Return where the first row of a file begins."""
+        return self._rows[path][0][1]
+
     def blocks(
         self, byte_range: ByteRange, skip: Callable[[int], int] = lambda position: 0
     ) -> Iterator[tuple[int, bytes]]:
@@ -209,7 +213,7 @@ class CsvText:
         return InputError(f"{path}:{text_files.line_number(TextPosition(path, offset), text, at)}: {problem}")
 
     def _follow_cell(self, part: ByteRange) -> _Cell:
-        header_end, line = self._rows[part.path][0][1], None
+        header_end, line = self.start(part.path), None
         after: tuple[bool, ...] = (False, True)
         first = header_end if part.start <= header_end or part.end is None else None
         for offset, text in text_files.read_blocks(part, first=first) if part.end is not None else ():

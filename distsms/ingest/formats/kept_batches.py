@@ -6,6 +6,7 @@ import contextlib
 import os
 import shutil
 import tempfile
+from collections.abc import Collection
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
@@ -61,6 +62,10 @@ class KeptBatches:
                 empty = PlainColumns([], np.empty((0, batch.n)), columns.gaps, {})
                 of_file = kept._replace(batch=kept.batch._replace(columns=empty), start=start, stop=self._end)
                 self._batches[place] = of_file
+
+    def forget(self, names: Collection[str]) -> None:
+        """Take texts of columns for missing from now on."""
+        self._batches = {place: kept._replace(texts=kept.texts - set(names)) for place, kept in self._batches.items()}
 
     def take(self, place: Place) -> Batch | None:
         """Return what was kept of a block, and keep it no more."""

@@ -22,6 +22,7 @@ from distsms.base.errors import InputError
 from distsms.base.memory import available
 from distsms.base.wording import Message, marked, option
 from distsms.ingest.formats import arrow, columns, csv_files, dates
+from distsms.ingest.formats.amounts import readings_of
 from distsms.ingest.formats.arrow import Batch
 from distsms.ingest.formats.base import Reader
 from distsms.ingest.formats.column_kinds import decide, spelled
@@ -63,6 +64,8 @@ class TableReader(Reader):
             if cells.names is not None and options.table is None and self.files.compressed:
                 raise InputError(f"{paths[0]}: {option('no_header')} and {option('names')} are for CSV")
             table = self._check_names(options.table)
+        if table is not None:
+            self.files.read_as({column.name: column.writing for column in table.columns if column.writing})
         self.compressed = self.files.compressed
         if not alone and not self.compressed and (table is not None or self.files.text.several_lines):
             self.files.find_rows(comm)
@@ -158,10 +161,15 @@ class TableReader(Reader):
             files.find_rows(comm)
             survey, label_survey = self._surveyed([*names], as_text, options.columns.dates, [label], comm)
         if uncounted := survey.uncounted():  # only these columns are read again
+            files.forget_cleaned(uncounted)
             survey.recount(self._surveyed(uncounted, uncounted, {}, [], comm)[0])
+        amounts = {name: text.amounts.writing() for name, text in survey.texts.items() if name not in as_text}
+        if writings := {name: writing for name, writing in amounts.items() if writing is not None}:
+            files.read_as(writings)  # and so are those of numbers with units
+        of_amounts = self._surveyed([*writings], [], {}, [], comm)[0] if writings else survey
         with comm.fail_together():
             self.label_map = self._meaning(label_survey.texts[label])
-            decisions = self._decided(names, survey)
+            decisions = self._decided(names, survey, of_amounts)
             self.reports = [replace(report, notes=list(map(Message, report.notes))) for _, report in decisions]
             encoded = tuple(column for column, _ in decisions if column is not None)
             if not encoded:
@@ -172,11 +180,18 @@ class TableReader(Reader):
         dropped += [report.name for column, report in decisions if column is None]
         return Table(encoded, options.label, options.id, tuple(dict.fromkeys(dropped)), files.cells)
 
-    def _decided(self, names: Sequence[str], survey: TableSurvey) -> list[tuple[Column | None, ColumnReport]]:
+    def _decided(
+        self, names: Sequence[str], survey: TableSurvey, of_amounts: TableSurvey
+    ) -> list[tuple[Column | None, ColumnReport]]:
+        """Return what becomes of each column, by the survey, or that of the columns of numbers with units and marks."""
         decisions, refused = [], []
         for name in names:
+            of_column = survey
+            if name in self.files.writings:
+                of_column = of_amounts
+                of_amounts.written[name] = (self.files.writings[name], survey.texts[name].example)
             try:
-                decisions.append(decide(name, survey, self.options.columns, self.files, name in self.options.keep))
+                decisions.append(decide(name, of_column, self.options.columns, self.files, name in self.options.keep))
             except InputError as error:
                 refused.append(marked(error.message))
         if refused:
@@ -193,8 +208,8 @@ class TableReader(Reader):
         comm: Communicator,
     ) -> tuple[TableSurvey, TableSurvey]:
         """Return the survey of some columns, and that of the label, over all ranks. Collective; one pass."""
-        among = self.options.cells.among_numbers
-        local, local_labels = TableSurvey(names, as_text, date_forms, among), TableSurvey(label, label, {})
+        among, readings = self.options.cells.among_numbers, readings_of(self.options.cells)
+        local, local_labels = TableSurvey(names, as_text, date_forms, among, readings), TableSurvey(label, label, {})
         neighbours = len(comm.node_ranks())
         with comm.fail_together():
             meter = self.options.meter
@@ -415,4 +430,4 @@ class PartitionedFiles:
 
     def _column(self, path: str, name: str, n: int) -> Any:
         text = columns.numbered(np.zeros(n, np.int32), [self._values[path][name]])
-        return columns.clean(text, self._files.cells, self._files.cells.decimal)
+        return columns.clean(text, self._files.cells, self._files.cells.decimal, self._files.writings.get(name))
