@@ -168,6 +168,9 @@ class _Conversion:
                 self.observer.cautioned(warning)
         if reader.n_columns is None:
             highest.report(n, 0 if self.reading.zero_based else 1, comm, self.observer)
+        if self.reading.group is not None:
+            with comm.fail_together():
+                staged = staging.number_groups(staged, first)
         if writing.weight_file is not None:
             with comm.fail_together():
                 staged = staging.weigh(staged, writing.weight_file, first, n)

@@ -20,6 +20,9 @@ from distsms.shards.sequence_rules import SequenceOptions, Sequences
 from distsms.shards.splits import Splitter
 from distsms.shards.table_schema import THOUSANDS, VERSION, Cells, Table, is_separator
 
+MISSING_GROUPS = ("own", "drop")
+"""What becomes of rows of tables that have no group."""
+
 
 class ConversionObserver:
     """Receives what reading files reports. Override its methods, which are called on the root unless they say else."""
@@ -83,6 +86,7 @@ class ReadOptions:
     group: str | None = None
     time: str | None = None
     weight: str | None = None  # the column that gives each row its weight
+    missing_group: str = "own"  # whether a row of a table without a group is one of its "own", or to "drop"
     keep: tuple[str, ...] = ()  # those columns of groups, times and weights that are features as well
     columns: ColumnOptions = field(default_factory=ColumnOptions)  # how the columns of a table become features
     decimal: str = "."  # the decimal mark of numbers that are written as strings, "." or ","
@@ -122,6 +126,8 @@ class ReadOptions:
                 f"{option('separator', text=repr(self.separator)[:20])}: expected one character of ASCII, such as ';', "
                 "that is no letter, digit, quote, sign or point"
             )
+        if self.missing_group not in MISSING_GROUPS:
+            raise InputError(f"{option('missing_group', self.missing_group)}: give one of {', '.join(MISSING_GROUPS)}")
         if "" in self.not_missing:
             raise InputError(f"{option('not_missing', [''])}: an empty field is always a missing value")
         decimal = "," if self.thousands == "." else self.decimal

@@ -117,6 +117,13 @@ def stage_shard(
     )
 
 
+def replace_groups(staged: StagedShard, groups: Hashes) -> None:
+    """Write other groups to a staged shard. Local."""
+    with hdf5.write_file(staged.path, new=False, durable=False) as target:
+        storage.remove(target["groups"])
+        storage.write(target, "groups", groups, staged.form.compression)
+
+
 def staged_entries(staged: StagedShard, weights: Floats | None = None) -> Iterator[Entries]:
     """Yield the entries of a staged CSR shard, with their weights, a bounded part at a time. Local."""
     if staged.layout == "coded":

@@ -31,7 +31,7 @@ from distsms.workflow.requests import Arrays, TrainRequest
 RECORD = "made-from.json"
 """The file, in the folder of `TrainRequest.shards`, that says what the shards were made from."""
 RECORDED = ["label", "positive", "id", "drop", "group", "time", "weight", "keep", "decimal", "thousands", "separator"]
-RECORDED += ["missing", "not_missing", "zero_based", "no_header", "names"]
+RECORDED += ["missing", "not_missing", "zero_based", "no_header", "names", "missing_group"]
 """The fields of `ReadOptions` that are recorded."""
 LISTS = ("drop", "keep", "missing", "not_missing", "names", "categorical", "numeric", "spectra")
 

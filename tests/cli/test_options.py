@@ -19,6 +19,7 @@ SINCE = {
     "--not-missing": {"nargs": "+", "metavar": "MARK"},
     "--no-header": {"const": True},
     "--names": {"nargs": "+", "metavar": "NAME"},
+    "--missing-group": {"choices": ["own", "drop"], "default": "own"},
 }
 """What `distsms shard` and, for files, `distsms train` have gained."""
 

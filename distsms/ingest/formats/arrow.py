@@ -38,6 +38,11 @@ class BatchPosition(NamedTuple):
 
     path: str
     at: int
+    rows: Any = None  # (n,), which of the rows from here on the batch has; None: all
+
+    def row(self, row: int) -> int:
+        """Return the number of a row of the batch among the rows from here on."""
+        return row if self.rows is None else int(self.rows[row])
 
 
 class Batch(NamedTuple):
@@ -57,6 +62,21 @@ class Batch(NamedTuple):
     def size(self) -> int:
         """Its part of the size of the range that it is from: bytes of text, or rows."""
         return self.n if self.n_bytes is None else self.n_bytes
+
+    def take(self, rows: Any) -> Batch:
+        """Return these rows, (m,)."""
+        columns_of_rows: Any = self.columns
+        if isinstance(columns_of_rows, columns.PlainColumns):
+            columns_of_rows = columns_of_rows.take(rows)
+        else:
+            columns_of_rows = {name: columns.take(column, rows) for name, column in columns_of_rows.items()}
+        return self._replace(
+            position=self.position._replace(rows=rows),
+            columns=columns_of_rows,
+            n=len(rows),
+            metadata={name: [strings[row] for row in rows] for name, strings in self.metadata.items()},
+            written={name: columns.take(column, rows) for name, column in self.written.items()},
+        )
 
     def beside(self, other: Batch) -> Batch:
         """Return these columns, and those of another batch of the same rows that have other names."""
@@ -137,7 +157,7 @@ class ParquetFiles:
 
     def where(self, position: BatchPosition, row: int) -> str:
         """Return the file and the number of a row of the batch at `position`, for messages."""
-        return f"{position.path}: row {position.at + row} (counted from 0)"
+        return f"{position.path}: row {position.at + position.row(row)} (counted from 0)"
 
     def _group(
         self, file: Any, group: int, first: int, row_range: rows.RowRange, names: Sequence[str], metadata: Sequence[str]

@@ -74,6 +74,11 @@ class PlainColumns(Mapping[str, Any]):
     def __len__(self) -> int:
         return len(self.names) + len(self.others)
 
+    def take(self, rows: NDArray[np.intp]) -> PlainColumns:
+        array = self.array[:, rows]
+        others = {name: take(column, rows) for name, column in self.others.items()}
+        return PlainColumns(self.names, array, np.isnan(array).sum(axis=1), others)
+
     @property
     def nbytes(self) -> int:
         return self.array.nbytes + sum(column.nbytes for column in self.others.values())
@@ -175,6 +180,12 @@ def is_encoded(column: Any) -> bool:
 def of_rows(values: NDArray[Any], column: Any, missing: Any) -> NDArray[Any]:
     """Return each row's value, (n,), from those (m,) of the different strings of an encoded column; or `missing`."""
     return np.append(values, values.dtype.type(missing))[dictionary_encode(column)[1]]
+
+
+def take(column: Any, rows: NDArray[np.intp]) -> Any:
+    """Return these rows of a column; an encoded one has no string that is in none of them."""
+    part = column.take(pa.array(rows))
+    return pc.dictionary_encode(part.dictionary_decode()) if is_encoded(part) else part
 
 
 def strings_of(column: Any) -> Any:

@@ -155,7 +155,7 @@ class CsvFiles:
         return fields[header.index(name)] if name in header else None
 
     def _line(self, position: BatchPosition, row: int) -> tuple[int, bytes]:
-        return self.text.line_of(position.path, position.at, row, len(self.headers[position.path]) > 1)
+        return self.text.line_of(position.path, position.at, position.row(row), len(self.headers[position.path]) > 1)
 
     def _header(self, path: str) -> list[str]:
         """Return the names of the columns. Find out what separates the fields, and where the rows begin."""

@@ -70,6 +70,7 @@ class TableReader(Reader):
         if not alone and not self.compressed and (table is not None or self.files.text.several_lines):
             self.files.find_rows(comm)
         self.table = table or self._survey(comm)
+        self.warnings.clear()  # they are counted again where the rows are read
         self.n_columns, self.has_ids, self.kept_bytes = self.table.p, self.table.id is not None, self.files.kept_bytes
 
     def plan(self, n_shares: int) -> list[list[Any]]:
@@ -80,12 +81,32 @@ class TableReader(Reader):
         used = [table.label if self.options.labelled else None, table.id]
         names = [column.name for column in table.columns] + [name for name in used if name is not None]
         numeric = {column.name for column in table.columns if column.kind == NUMBER} - set(used)
-        for batch in self.files.batches(share, names, self.options.metadata_columns, numeric.__contains__):
+        for batch in self._batches(share, names, self.options.metadata_columns, numeric.__contains__):
             X = encode(table, batch.columns, batch.n, partial(self._fail_at, batch), self.warnings)
             ids = None if table.id is None else self._ids(batch, table.id)
             indptr = X.indptr.astype(np.int64)
             yield RowBlock(self._signs(batch), indptr, X.indices, X.data, table.p, ids, self._metadata(batch))
             self.options.meter.add(batch.size)
+
+    def _batches(
+        self,
+        share: Iterable[Any],
+        names: Sequence[str],
+        metadata: Sequence[str],
+        as_numbers: Callable[[str], bool],
+        keep_bytes: float = 0,
+    ) -> Iterator[Batch]:
+        """Yield the rows of a share as the files do, without those that are left out since they have no group."""
+        group = self.options.group if self.options.missing_group == "drop" else None
+        also = [] if group is None or group in metadata else [group]
+        for batch in self.files.batches(share, names, [*metadata, *also], as_numbers, keep_bytes):
+            if group is not None and "" in batch.metadata[group]:
+                rows = np.array([row for row, text in enumerate(batch.metadata[group]) if text], np.intp)
+                self.warnings[f"column {group!r}: rows without a group are left out"] += batch.n - len(rows)
+                if not len(rows):
+                    continue
+                batch = batch.take(rows)
+            yield batch
 
     def _check_names(self, table: Table | None) -> Table | None:
         """Return the table to read by, if it is known. Raises InputError for files with other columns. Local."""
@@ -229,7 +250,7 @@ class TableReader(Reader):
                 [] if self.compressed or not label else [self.options.id, *self.options.metadata_columns]
             )  # to keep
             all_names = [*names, *label, *filter(None, others)]
-            for batch in self.files.batches(share, all_names, metadata, local.may_be_numbers, keep_bytes):
+            for batch in self._batches(share, all_names, metadata, local.may_be_numbers, keep_bytes):
                 fail = partial(self._refuse, batch)
                 columns_of_weights = MetadataColumns(None, None, weight)
                 weights = row_metadata.read(columns_of_weights, batch.metadata.__getitem__, fail).weights
@@ -327,15 +348,21 @@ class TableReader(Reader):
 
     def _metadata(self, batch: arrow.Batch) -> RowMetadata:
         options, fail = self.options, partial(self._refuse, batch)
+        if options.group is not None and (n_alone := batch.metadata[options.group].count("")):
+            leave_out = option("missing_group", "drop")
+            problem = f"rows without a group; each is a group of its own ({leave_out} leaves them out)"
+            self.warnings[f"column {options.group!r}: {problem}"] += n_alone
         if options.time is None or (form := self._time_form(options.time)) is None:
-            return row_metadata.read(options.row_columns, batch.metadata.__getitem__, fail)
+            return row_metadata.read(options.row_columns, batch.metadata.__getitem__, fail, alone=True)
         strings = batch.metadata[options.time]
         times, valid = dates.as_microseconds(columns.as_strings_column(strings), form)
         if not valid.all():
             row = int(valid.argmin())
             advice = dates.describe_other_order(options.time, strings[row], form)
             fail(options.time, row, f"found {strings[row]!r:.40}: expected a time, written as {form}{advice}")
-        others = row_metadata.read(options.row_columns._replace(time=None), batch.metadata.__getitem__, fail)
+        others = row_metadata.read(
+            options.row_columns._replace(time=None), batch.metadata.__getitem__, fail, alone=True
+        )
         return others._replace(times=times / 1e6, kinds=frozenset({row_metadata.DATES}))
 
     def _time_form(self, name: str) -> str | None:
