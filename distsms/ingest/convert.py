@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from distsms.base import memory, text_files
+from distsms.base import addresses, memory, text_files
 from distsms.base.errors import InputError
 from distsms.base.files import FileState
 from distsms.base.formatting import format_bytes
@@ -80,7 +80,7 @@ def convert(
     # 2) Open the files; a table is surveyed.
     sizes = [file.size for file in files[: len(inputs)]]
     file_names.require_common(files, comm)
-    source = [{"name": Path(path).name, "bytes": size} for path, size in zip(inputs, sizes, strict=True)]
+    source = [{"name": addresses.name_of(path), "bytes": size} for path, size in zip(inputs, sizes, strict=True)]
     n_shares = _n_shares(sum(sizes), comm.size, writing.n_shards)
     folder = next(folder for folder in (directory.absolute(), *directory.absolute().parents) if folder.is_dir())
     workspace = reading.workspace._replace(folder=folder, rows_stay=writing.in_memory)

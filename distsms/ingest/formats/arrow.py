@@ -11,7 +11,7 @@ from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 
-from distsms.base import text_files
+from distsms.base import addresses, text_files
 from distsms.base.errors import InputError
 from distsms.base.files import look_at
 from distsms.base.wording import option
@@ -166,7 +166,7 @@ class ParquetFiles:
         for name in column_names:  # before anything of a column is read
             columns.require_readable(file.schema_arrow.field(name).type, name, row_range.path)
         row_group, column_set = file.metadata.row_group(group), set(column_names)
-        with open(row_range.path, "rb") as raw:
+        with addresses.opened(row_range.path) as raw:
             for column in map(row_group.column, range(row_group.num_columns)):
                 if column.path_in_schema in column_set:
                     require_small_pages(raw, column, row_range.path)
@@ -236,14 +236,19 @@ def _parquet(path: str) -> Iterator[Any]:
 
     try:
         look_at(path)
-        with text_files.naming_errors(path), ParquetFile(path) as file:
+        with text_files.naming_errors(path), _source(path) as source, ParquetFile(source) as file:
             about, strings = file.metadata, [field.name for field in file.schema_arrow if columns.is_string(field.type)]
         # Strings stay numbered, as they are in the file: one of a megabyte may stand in a million rows.
         options = {"metadata": about, "read_dictionary": strings, "buffer_size": 2**20}
-        with text_files.naming_errors(path), ParquetFile(path, **options) as file:
+        with text_files.naming_errors(path), _source(path) as source, ParquetFile(source, **options) as file:
             yield file
     except (pa.ArrowException, LookupError, TypeError, ValueError) as error:
         raise InputError(f"{path}: cannot be read as Parquet: {error}") from error
+
+
+def _source(path: str) -> Any:
+    """Return what pyarrow reads a file from, to be entered: it opens a file of this machine itself."""
+    return addresses.opened(path) if addresses.is_address(path) else contextlib.nullcontext(path)
 
 
 def distinct(names: list[str], where: str, hint: str = "") -> list[str]:

@@ -18,6 +18,7 @@ from urllib.parse import unquote
 import numpy as np
 from numpy.typing import NDArray
 
+from distsms.base import addresses
 from distsms.base.errors import InputError
 from distsms.base.memory import available
 from distsms.base.wording import Message, marked, option
@@ -396,7 +397,7 @@ def open_files(
 ) -> Any:
     """Return the files, by the format of the first one's name, with what their folders say."""
     values = {path: values_of(path) for path in paths}
-    if paths[0].lower().endswith((".parquet", ".pq")):
+    if addresses.name_of(paths[0]).lower().endswith((".parquet", ".pq")):
         files: Any = arrow.ParquetFiles(paths, cells)
     else:
         files = csv_files.CsvFiles(paths, cells, set(known_names).difference(*values.values()), folder, alone)
