@@ -84,7 +84,14 @@ def test_what_the_demo_installs_is_enough_for_the_tour():
     (named,) = re.findall(r"stamp-run extras=(\S+)", (PACKAGE.parent / "scripts" / "setup").read_text())
     setup = configparser.ConfigParser()
     setup.read(PACKAGE.parent / "setup.cfg")
-    assert set(named.split(",")) == set(setup["options.extras_require"]) - {"mpi", "petsc", "remote", "bench", "dev", "docs"}
+    assert set(named.split(",")) == set(setup["options.extras_require"]) - {
+        "mpi",
+        "petsc",
+        "remote",
+        "bench",
+        "dev",
+        "docs",
+    }
 
 
 def requirements(lines):

@@ -292,8 +292,13 @@ class _Conversion:
         by_groups = self.writing.split is not None and self.writing.split.by == "groups"
         for place, size in zip(places, sizes, strict=False):
             if not size:
-                hint = f". Groups are drawn at random: try another {option('seed')}" if by_groups else ""
-                raise InputError(f"{place}: there is no row to write; a data set needs at least one{hint}", True)
+                needs = "a data set needs at least one"
+                if by_groups:
+                    needs += f". Groups are drawn at random: try another {option('seed')}"
+                elif self.writing.split is not None and sum(sizes):
+                    shares = option("split", text="F,F")
+                    needs = f"a split of {sum(sizes)} rows leaves none. Give more rows, or other shares by {shares}"
+                raise InputError(f"{place}: there is no row to write; {needs}", True)
         return sizes
 
     def _fit_normalization(

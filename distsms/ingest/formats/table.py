@@ -43,6 +43,8 @@ KEPT_BYTES, KEPT_SHARE, KEPT_WITH_ROWS = 2**30, 8, 2
 one part in KEPT_SHARE of what is available, for all ranks of a node together; the rest in a file. If the rows will stay
 in memory, it may be one part in KEPT_WITH_ROWS, since what is kept gives way to them.
 """
+AMOUNT = 10
+"""A column with more different numbers than this is hardly one of labels."""
 MOST_REFUSED = 5
 """A message describes at most this many columns that are refused."""
 
@@ -298,8 +300,16 @@ class TableReader(Reader):
                 f"{survey.missing:,} of {survey.missing + labelled:,} rows in all. Training needs labels: remove "
                 f"these rows from the file, for example with pandas: frame.dropna(subset=[{name!r}])"
             )
+        made = f"frame['large'] = frame[{name!r}] > LIMIT in pandas"
+        two = f"A label tells two classes apart: name another column, or make one, such as {made}"
         if survey.strings is None or survey.numbers is None or survey.sample.sizes[0] > labels.MAX_LABELS:
-            raise InputError(f"{path}: column {name!r} has more than {labels.MAX_LABELS} values: is it the label?")
+            raise InputError(
+                f"{path}: column {name!r} has more than {labels.MAX_LABELS} values: is it the label? {two}"
+            )
+        if len(survey.numbers) > AMOUNT and not survey.strings and self.options.positive is None:
+            different = f"{len(survey.numbers)} different numbers"
+            positive = f"or name the positive ones by {option('positive')}"
+            raise InputError(f"{path}: column {name!r} has {different}: is it the label? {two}, {positive}")
         if not survey.sample.sizes[0]:
             raise InputError(f"{path}: there is no row below the names of the columns")
         rows = spelled(survey.strings + survey.numbers, not survey.strings)

@@ -145,8 +145,14 @@ BAD_TABLES = [
     (
         "x,y\n" + "".join(f"1,{k}\n" for k in range(1500)),
         {"positive": "3"},
-        "more than 1000 values: is it the label",
+        r"more than 1000 values: is it the label\? .* frame\['y'\] > LIMIT in pandas",
     ),
+    (
+        "x,y\n" + "".join(f"1,{k}\n" for k in range(11)),
+        {"positive": None},
+        r"'y' has 11 different numbers: is it the label\? A label tells two .*, or name the positive ones by --positive",
+    ),
+    ("x,y\n" + "".join(f"1,{k}\n" for k in range(10)), {"positive": None}, "found 10 different labels"),
 ]
 
 
