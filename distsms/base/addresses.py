@@ -86,9 +86,9 @@ class _Remote(io.RawIOBase):
         self._file = self._open()
 
     def _open(self) -> Any:
-        how = {"block_size": BUFFER, "cache_type": "none"} if self._in_parts else {"block_size": 0}
+        options = {"block_size": BUFFER, "cache_type": "none"} if self._in_parts else {"block_size": 0}
         try:
-            return self._files.open(self._path, "rb", **how)
+            return self._files.open(self._path, "rb", **options)
         except Exception as error:
             _refuse(self._address, error)
 
@@ -157,15 +157,15 @@ def _refuse(address: str | os.PathLike[str], error: Exception) -> NoReturn:
         raise error
     if isinstance(error, FileNotFoundError) and isinstance(error.__cause__, Exception):
         error = error.__cause__  # fsspec says of all that goes wrong on the web that there is no file
-    told = printable(str(error)) or type(error).__name__
+    text = printable(str(error)) or type(error).__name__
     if isinstance(error, ImportError):
-        problem = f"addresses are read by packages that are not installed ({told}): pip install 'distsms[remote]'"
+        problem = f"addresses are read by packages that are not installed ({text}): pip install 'distsms[remote]'"
     elif isinstance(error, FileNotFoundError) or getattr(error, "status", None) == 404:
         problem = "the server has no such file"
-    elif isinstance(error, PermissionError) or getattr(error, "status", None) in (401, 403) or "redential" in told:
-        problem = f"the server refuses access ({told}); set the credentials that fsspec takes for such addresses"
-    elif isinstance(error, ValueError) and "rotocol" in told:
-        problem = f"addresses of this kind are not known ({told})"
+    elif isinstance(error, PermissionError) or getattr(error, "status", None) in (401, 403) or "redential" in text:
+        problem = f"the server refuses access ({text}); set the credentials that fsspec takes for such addresses"
+    elif isinstance(error, ValueError) and "rotocol" in text:
+        problem = f"addresses of this kind are not known ({text})"
     else:
-        problem = f"the server does not answer, or broke off ({told}); try again"
+        problem = f"the server does not answer, or broke off ({text}); try again"
     raise InputError(f"{address}: {problem}") from error

@@ -117,9 +117,9 @@ def own_groups(groups: Hashes, first: int) -> Hashes:
     """Return hashes with a group of its own for each row that has none, by its number, which for the first one is
     `first`."""
     rows = np.flatnonzero(groups == ALONE)
-    own = groups.copy()
-    own[rows] = hashing.row_keys(rows + first, _OWN)
-    return own
+    hashes = groups.copy()
+    hashes[rows] = hashing.row_keys(rows + first, _OWN)
+    return hashes
 
 
 def _plain(text: str) -> str:

@@ -144,7 +144,8 @@ class TextSurvey:
     ) -> None:
         """Take marks of missing values, the form of dates, whether the column is known to hold dates, and the marks
         that numbers may have."""
-        self.form, self.wants_dates, self.among, self.amounts = form, wants_dates, among, Amounts(readings)
+        self.form, self.wants_dates, self.among = form, wants_dates, among
+        self.amounts = Amounts(readings)
         self.marks = Counter[str]()  # rows of each of these marks
         self.rows_with_strings = self.rows_with_numbers = self.missing = self.words = 0
         self.strings: Counter[str] | None = Counter()  # rows of each string that is no number; None: too many

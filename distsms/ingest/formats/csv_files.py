@@ -174,8 +174,8 @@ class CsvFiles:
         try:
             samples = {mark: _sample(begin, mark, len(below) == SAMPLE_BYTES) for mark in _marks(separator)}
             fits = {mark: _fit(mark, first, rows) for mark, (first, rows) in samples.items()}
-            chosen = bool(separator and len(_fields(samples[separator][0], separator)) > 1)
-            by = separator if chosen else self._separator(path, samples, fits)
+            fits_user = bool(separator and len(_fields(samples[separator].first, separator)) > 1)
+            by = separator if fits_user else self._separator(path, samples, fits)
             first, rows = samples[by]
             names = _names(first, by)
             next(csv.reader([first], delimiter=by, strict=True), [])

@@ -143,9 +143,9 @@ class CsvText:
         with comm.fail_together():
             n_bytes = sum(part.size for share in text_files.plan(paths, 1) for part in share)
             cells = text_files.plan(paths, comm.size * -(-max(n_bytes, 1) // (CELL * comm.size)))
-            mine = [self._follow_cell(part) for k in of_rank(len(cells), comm) for part in cells[k]]
+            cells_of_rank = [self._follow_cell(part) for k in of_rank(len(cells), comm) for part in cells[k]]
         is_open = dict.fromkeys(paths, False)
-        for cell in chain.from_iterable(comm.allgather(mine)):
+        for cell in chain.from_iterable(comm.allgather(cells_of_rank)):
             if cell.line is not None and not is_open[cell.path]:
                 self._rows[cell.path].append((cell.start, cell.line))
             is_open[cell.path] = cell.after[is_open[cell.path]]

@@ -300,8 +300,8 @@ class TableReader(Reader):
                 f"{survey.missing:,} of {survey.missing + labelled:,} rows in all. Training needs labels: remove "
                 f"these rows from the file, for example with pandas: frame.dropna(subset=[{name!r}])"
             )
-        made = f"frame['large'] = frame[{name!r}] > LIMIT in pandas"
-        two = f"A label tells two classes apart: name another column, or make one, such as {made}"
+        example = f"frame['large'] = frame[{name!r}] > LIMIT in pandas"
+        two = f"A label tells two classes apart: name another column, or make one, such as {example}"
         if survey.strings is None or survey.numbers is None or survey.sample.sizes[0] > labels.MAX_LABELS:
             raise InputError(
                 f"{path}: column {name!r} has more than {labels.MAX_LABELS} values: is it the label? {two}"

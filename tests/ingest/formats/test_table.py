@@ -150,7 +150,7 @@ BAD_TABLES = [
     (
         "x,y\n" + "".join(f"1,{k}\n" for k in range(11)),
         {"positive": None},
-        r"'y' has 11 different numbers: is it the label\? A label tells two .*, or name the positive ones by --positive",
+        r"'y' has 11 different numbers: is it the label\? A label tells two .*, or name the positive .* --positive",
     ),
     ("x,y\n" + "".join(f"1,{k}\n" for k in range(10)), {"positive": None}, "found 10 different labels"),
 ]
