@@ -65,13 +65,15 @@ def _follow(text, mark, inside):  # type: ignore[no-untyped-def]
     quote opens at the beginning of a field, or behind space there, and a doubled one closes nothing."""
     n_inner = lines = i = 0
     opens, spoiled = 0 if inside else -1, -1
-    while i < text.size:
-        byte = byte_at(text, i)
-        if byte != _QUOTE:
-            if inside and byte == _NEWLINE:
+    while True:
+        while i < text.size and byte_at(text, i) != _QUOTE:
+            if inside and byte_at(text, i) == _NEWLINE:
                 text[i] = _SPACE
                 lines += 1
-        elif not inside:
+            i += 1
+        if i == text.size:
+            break
+        if not inside:
             k = i - 1
             while k >= 0 and byte_at(text, k) != mark and (byte_at(text, k) == _SPACE or byte_at(text, k) == _TAB):
                 k -= 1
