@@ -28,8 +28,8 @@ from distsms.base.errors import InputError
 from distsms.base.wording import option
 from distsms.ingest.formats import columns
 from distsms.ingest.formats.arrow import Batch, BatchPosition, distinct, whole
-from distsms.ingest.formats.csv_kernels import NUMBER, TEXT, UNUSED, read_plain, without_space_before_quotes
-from distsms.ingest.formats.csv_text import CsvText, follow_quotes, rows_of
+from distsms.ingest.formats.csv_kernels import NUMBER, TEXT, UNUSED, read_plain
+from distsms.ingest.formats.csv_text import CsvText, follow_quotes, rows_of, with_quotes_first
 from distsms.ingest.formats.kept_batches import KeptBatches
 from distsms.parallel.communicator import Communicator
 from distsms.shards.table_schema import USUAL, Cells, Writing, format_names
@@ -284,7 +284,7 @@ class CsvFiles:
         """Parse lines of any kind as encoded strings, by pyarrow."""
         header, delimiter, bad = self.headers[position.path], self._separators[position.path], list[Any]()
         if b' "' in text or b'\t"' in text:
-            text = without_space_before_quotes(text, delimiter)
+            text = with_quotes_first(text, delimiter)
         # Lines may be empty if there is only one column.
         quotes = follow_quotes(text, delimiter)
         lines = quotes.flat.split(b"\n")

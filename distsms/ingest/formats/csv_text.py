@@ -46,8 +46,15 @@ def follow_quotes(text: bytes, mark: str, inside: bool = False) -> Quotes:
     if b'"' not in text:
         return Quotes(text, text.count(b"\n") if inside else 0, 0 if inside else -1, -1)
     flat = np.frombuffer(text, np.uint8).copy()
-    n_inner, opens, spoiled = _follow(flat, ord(mark), inside)
+    n_inner, opens, spoiled = _follow(flat, ord(mark), inside, _SPACE)
     return Quotes(flat.tobytes() if n_inner else text, n_inner, opens, spoiled)
+
+
+def with_quotes_first(text: bytes, mark: str) -> bytes:
+    """Return lines in which space before a quoted field is behind its first quote, which pyarrow needs."""
+    out = np.frombuffer(text, np.uint8).copy()
+    _follow(out, ord(mark), False, _NEWLINE)
+    return out.tobytes()
 
 
 def rows_of(text: bytes, mark: str) -> list[bytes]:
@@ -60,15 +67,16 @@ def rows_of(text: bytes, mark: str) -> list[bytes]:
 
 
 @njit(**UNCOUNTED)
-def _follow(text, mark, inside):  # type: ignore[no-untyped-def]
-    """Put spaces in the place of newlines in quoted fields of `text`, (bytes,) uint8; return what `Quotes` says. A
-    quote opens at the beginning of a field, or behind space there, and a doubled one closes nothing."""
+def _follow(text, mark, inside, newline):  # type: ignore[no-untyped-def]
+    """Put a byte in the place of newlines in quoted fields of `text`, (bytes,) uint8; return what `Quotes` says. A
+    quote opens at the beginning of a field, or behind space there, which it changes places with, and a doubled one
+    closes nothing."""
     n_inner = lines = i = 0
     opens, spoiled = 0 if inside else -1, -1
     while True:
         while i < text.size and byte_at(text, i) != _QUOTE:
             if inside and byte_at(text, i) == _NEWLINE:
-                text[i] = _SPACE
+                text[i] = newline
                 lines += 1
             i += 1
         if i == text.size:
@@ -78,6 +86,7 @@ def _follow(text, mark, inside):  # type: ignore[no-untyped-def]
             while k >= 0 and byte_at(text, k) != mark and (byte_at(text, k) == _SPACE or byte_at(text, k) == _TAB):
                 k -= 1
             if k < 0 or byte_at(text, k) == mark or byte_at(text, k) == _NEWLINE:
+                text[i], text[k + 1] = text[k + 1], _QUOTE
                 inside, opens, lines = True, i, 0
         elif i + 1 < text.size and byte_at(text, i + 1) == _QUOTE:
             i += 1
