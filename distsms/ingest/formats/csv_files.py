@@ -159,24 +159,9 @@ class CsvFiles:
 
     def _header(self, path: str) -> list[str]:
         """Return the names of the columns. Find out what separates the fields, and where the rows begin."""
-        with text_files.open_text(path) as stream:
-            line = text_files.read_line(stream, path, text_files.LONGEST_HEADER)
-            start, separator = len(line), self.cells.separator
-            if declaration := re.fullmatch(rb'(?:\xef\xbb\xbf)?"?sep=([^\w"\r\n])"?\s*', line):
-                separator, line = declaration[1].decode(), text_files.read_line(stream, path, text_files.LONGEST_HEADER)
-                start += len(line)
-            below = stream.read(SAMPLE_BYTES)
-        text_files.refuse_return(line, path)
-        if not line:
-            raise InputError(f"{path}: the file is empty")
-        begin, start = line.removeprefix(text_files.BYTE_ORDER_MARK) + below, start - len(line)
-        start += len(line) + len(below) - len(begin)
+        beginning = _beginning(path, self.cells.separator)
         try:
-            samples = {mark: _sample(begin, mark, len(below) == SAMPLE_BYTES) for mark in _marks(separator)}
-            fits = {mark: _fit(mark, first, rows) for mark, (first, rows) in samples.items()}
-            fits_user = bool(separator and len(_fields(samples[separator].first, separator)) > 1)
-            by = separator if fits_user else self._separator(path, samples, fits)
-            first, rows = samples[by]
+            by, (first, rows) = self._cut(path, beginning)
             names = _names(first, by)
             next(csv.reader([first], delimiter=by, strict=True), [])
         except UnicodeDecodeError as error:
@@ -186,29 +171,42 @@ class CsvFiles:
                 problem = "a quote opens among the names of the columns, and none closes it"
                 raise InputError(f"{path}:1: {problem}") from error
             raise InputError(f"{path}:1: the first line must name the columns: {error}") from error
-        if not any(names) and self.cells.names is None:
-            raise InputError(f"{path}:1: the first line must name the columns, and is empty")
-        best = max(fits, key=lambda mark: fits[mark] if mark != by else (-1,))
-        if fits[best][0] and (len(names) == 1 or best in SEPARATORS):
-            assumption = f"the fields are taken to be separated by {by!r}; " if len(names) > 1 else ""
-            separator = option("separator", best, text=repr(best))
-            self._hints[path] = f"; {assumption}if {best!r} separates them: {separator}"
         self._separators[path] = by
-        self.text.several_lines |= follow_quotes(begin, by).n_inner > 0
+        self.text.several_lines |= follow_quotes(beginning.text, by).n_inner > 0
+        behind_names = beginning.start + len(rows_of(beginning.text, by)[0]) + 1
         if self.cells.names is not None:
             named = self._named(path, names or _names(next(iter(rows), ""), by))
-            self.text.add(path, by, start + (len(rows_of(begin, by)[0]) + 1) * (named == names))
+            self.text.add(path, by, behind_names if named == names else beginning.start)
             return named
-        self.text.add(path, by, start + len(rows_of(begin, by)[0]) + 1)
-        if _is_row(names, [_fields(row, by) for row in rows if _n_fields(row, by) == len(names)]):
-            self._hints[path] = f"; {MISSING_HEADER}: {option('no_header')}, or {option('names', text='A,B,...')}"
+        if not any(names):
+            raise InputError(f"{path}:1: the first line must name the columns, and is empty")
+        self.text.add(path, by, behind_names)
         widths = {_n_fields(row, by) for row in rows}
-        if widths == {len(names) + 1} and not separator:
+        if widths == {len(names) + 1} and not beginning.separator and path not in self._hints:
             hint = "probably the row's name at the beginning, as R writes it: put a name for it before the other names"
             if all(row.rstrip().endswith(by) for row in rows):
                 hint = "an empty one at the end: remove the mark there, or put one behind the last name"
             raise InputError(f"{path}: every row has one field more than the first line has names, {hint}")
+        if _is_row(names, [_fields(row, by) for row in rows if _n_fields(row, by) == len(names)]):
+            self._hints[path] = f"; {MISSING_HEADER}: {option('no_header')}, or {option('names', text='A,B,...')}"
         return distinct(names, f"{path}:1", self._hints.get(path, ""))
+
+    def _cut(self, path: str, beginning: Beginning) -> tuple[str, Sample]:
+        """Return what separates the fields, and the first rows; note a hint if it may be another mark."""
+        separator = beginning.separator
+        marks = list(dict.fromkeys([*SEPARATORS, *OTHER_SEPARATORS, *separator]))
+        samples = {mark: _sample(beginning.text, mark, beginning.is_cut) for mark in marks}
+        fits = {mark: _fit(mark, first, rows) for mark, (first, rows) in samples.items()}
+        fits_user = bool(separator and len(_fields(samples[separator].first, separator)) > 1)
+        by = separator if fits_user else self._separator(path, samples, fits)
+        n = len(_names(samples[by].first, by))
+        best = max(fits, key=lambda mark: fits[mark] if mark != by else (-1,))
+        if fits[best][0] and (n == 1 or best in SEPARATORS):
+            assumption = f"the fields are taken to be separated by {by!r}; " if n > 1 else ""
+            self._hints[path] = (
+                f"; {assumption}if {best!r} separates them: {option('separator', best, text=repr(best))}"
+            )
+        return by, samples[by]
 
     def _named(self, path: str, first: Sequence[str]) -> list[str]:
         """Return the names of the columns of a file without a line for them, by its first row. If all fields there are
@@ -454,15 +452,35 @@ def _n_fields(line: str, delimiter: str) -> int:
         return 0
 
 
+class Beginning(NamedTuple):
+    """The beginning of a file."""
+
+    text: bytes  # the first line, and what follows it, without a byte order mark and Excel's line
+    start: int  # where that begins in the file
+    separator: str  # what separates the fields, as Excel's line or the user says; "" if nothing is said
+    is_cut: bool  # whether more may follow
+
+
+def _beginning(path: str, separator: str) -> Beginning:
+    with text_files.open_text(path) as stream:
+        line, start = text_files.read_line(stream, path, text_files.LONGEST_HEADER), 0
+        if declaration := re.fullmatch(rb'(?:\xef\xbb\xbf)?"?sep=([^\w"\r\n])"?\s*', line):
+            separator, start = declaration[1].decode(), len(line)
+            line = text_files.read_line(stream, path, text_files.LONGEST_HEADER)
+        below = stream.read(SAMPLE_BYTES)
+    text_files.refuse_return(line, path)
+    if not line:
+        raise InputError(f"{path}: the file is empty")
+    text = line.removeprefix(text_files.BYTE_ORDER_MARK) + below
+    is_cut = len(below) == SAMPLE_BYTES
+    return Beginning(text, start + len(line) + len(below) - len(text), separator, is_cut)
+
+
 class Sample(NamedTuple):
     """The first rows of a file, as a mark between fields cuts it: the one with the names, and those below it."""
 
     first: str
     rows: list[str]
-
-
-def _marks(separator: str) -> list[str]:
-    return list(dict.fromkeys([*SEPARATORS, *OTHER_SEPARATORS, *separator]))
 
 
 def _sample(text: bytes, mark: str, cut: bool) -> Sample:
