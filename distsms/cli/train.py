@@ -53,7 +53,7 @@ examples:
 
 COLUMNS = ["label", "positive", "id", "drop", "group", "time", "weight", "weight_file", "keep"]
 COLUMNS += ["categorical", "numeric", "date", "hash", "min_count", "decimal", "thousands", "separator", "missing"]
-COLUMNS += ["not_missing"]
+COLUMNS += ["not_missing", "no_header", "names", "missing_group"]
 READING = [*COLUMNS, *sequences.NAMES, "normalize", "zero_based"]
 """The options of `distsms shard` on reading files, which `distsms baseline` has, too, by their names in argparse's
 namespace."""

@@ -179,7 +179,8 @@ def train(
     solver, epsilon, relative, max_evaluations, time_limit, ...
         The fields of `distsms.optim.settings.Settings`. The default solver is ``lmvm``; ``lbfgs`` if petsc4py cannot be
         imported; ``bmrm`` for F-beta and the measures at K.
-    positive, id, drop, time, keep, normalize, decimal, thousands, separator, missing, not_missing
+    positive, id, drop, time, keep, normalize, decimal, thousands, separator, missing, not_missing, no_header,
+    names, missing_group
         For tables, the options of ``distsms shard`` with these names; and the fields of
         `distsms.shards.column_options.ColumnOptions` and, for files of sequences, of
         `distsms.shards.sequence_rules.SequenceOptions`.

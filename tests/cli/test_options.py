@@ -17,6 +17,9 @@ SINCE = {
     "--separator": {"metavar": "MARK", "default": ""},
     "--missing": {"nargs": "+", "metavar": "MARK"},
     "--not-missing": {"nargs": "+", "metavar": "MARK"},
+    "--no-header": {"const": True},
+    "--names": {"nargs": "+", "metavar": "NAME"},
+    "--missing-group": {"choices": ["own", "drop"], "default": "own"},
 }
 """What `distsms shard` and, for files, `distsms train` have gained."""
 
