@@ -259,6 +259,7 @@ class Plan:
     allowed: float | None  # the most that a rank may take; None if it is not limited
     ranks: int  # the numbers of all ranks, and of those on this rank's node
     node_ranks: int
+    device: str = ""  # what computes with the rows, in words, if it is not the processor
     scored: int = 0  # how many models of a closed form are scored in one pass; 0 if there is no closed form
 
     def room(self, root: bool) -> MemoryBudget | None:
@@ -275,15 +276,18 @@ class Plan:
             )
         ranks = f"{self.ranks} rank{'s' if self.ranks > 1 else ''}"
         ordering, step = self.distribution
+        on_device = [f"device    {self.device}"] if self.device else []
         memory, there = format_bytes(self.needs.of_node(self.node_ranks, self.ranks)), format_bytes(self.available)
         if not whole:
             limit = "" if self.allowed is None else f"; --memory {format_bytes(self.allowed)} on each rank"
             return [
                 *lines,
                 f"plan      {ranks}; ordering {ordering}; step {step}; {memory} of {there}{limit}",
+                *on_device,
             ]
         owner = "each rank" if self.needs.spread else "the root"
         lines += [
+            *on_device,
             f"ordering  {ordering}: {self.reasons[0]}",
             f"step      {step}: {self.reasons[1]}",
             f"memory    {self.needs.in_words(self.ranks, self.node_ranks)}, of these"
@@ -299,7 +303,7 @@ class Plan:
 def plan_run(task: TrainingTask, options: RunOptions, ranks: int, node_ranks: list[int]) -> Plan:
     """Plan a training on a data set, and the trainings of folds that follow it, for this number of ranks. Local."""
     assert task.manifest is not None
-    return make_plan(
+    plan = make_plan(
         task.manifest,
         task.measure,
         task.settings,
@@ -311,6 +315,7 @@ def plan_run(task: TrainingTask, options: RunOptions, ranks: int, node_ranks: li
         losses=max(options.folds, 1),
         solves=folds_at_once(options.folds, task.manifest.p, options.memory),
     )
+    return replace(plan, device=options.place.describe())
 
 
 def folds_at_once(folds: int, p: int, memory: float | None) -> int:

@@ -18,6 +18,7 @@ from distsms.base.errors import InputError
 from distsms.base.timing import Clock
 from distsms.base.typing import Floats
 from distsms.base.wording import Message, option
+from distsms.device.place import Place, place_of
 from distsms.features import feature_map
 from distsms.ingest import frames
 from distsms.ingest.file_names import is_data_set
@@ -137,17 +138,18 @@ def train(
     contradicts itself, or files cannot be used; checks that need no rows come first. **Collective.**
     """
     clock, trained = Clock(comm.bytes_moved), None
+    place = place_of(request.device, request.measure, comm)
     if tables.are_tables(request.data, comm):
         with tables.as_data_sets(request, comm, observer, clock) as sets:
             observer.converted(sets)
-            trained = _train(request, sets, clock, comm, observer, stop_wanted)
+            trained = _train(request, sets, place, clock, comm, observer, stop_wanted)
     elif request.reading or request.split.shares is not None or request.shards is not None or request.overwrite:
         raise InputError(
             "label, weight, group, split, shards, overwrite and how columns are read are for tables: DataFrames, CSV or"
             " Parquet; data sets have the weights and groups with which distsms shard made them",
             everywhere=True,
         )
-    trained = trained or _train(request, None, clock, comm, observer, stop_wanted)
+    trained = trained or _train(request, None, place, clock, comm, observer, stop_wanted)
     trained.usage = comm.surviving(lambda: trained.run.usage(comm))
     observer.took(trained)
     return trained
@@ -169,6 +171,7 @@ class _Decided(NamedTuple):
 def _train(
     request: TrainRequest,
     sets: DataSets | None,
+    place: Place,
     clock: Clock,
     comm: Communicator,
     observer: TrainObserver,
@@ -176,7 +179,7 @@ def _train(
 ) -> Trained:
     """Train on a data set or on rows in memory, and judge the model. **Collective.**"""
     observer.began()
-    decided = _decide(request, sets, comm, observer)
+    decided = _decide(request, sets, place, comm, observer)
     task, test, choice = decided.task, decided.test, None
     if decided.automatic:
         with clock.phase("lambda"):
@@ -202,6 +205,7 @@ def _train(
         stop_wanted=stop_wanted,
         certificate=request.certificate,
         temporary=sets is not None and sets.temporary,
+        place=place,
     )
     steps = Steps(request.check, hold_out=test is None, decisions=decided.decisions)
     run = train_task(task, comm, options, steps, observer, clock, choice)
@@ -354,7 +358,9 @@ def _decide_on_folds(
         )
 
 
-def _decide(request: TrainRequest, sets: DataSets | None, comm: Communicator, observer: TrainObserver) -> _Decided:
+def _decide(
+    request: TrainRequest, sets: DataSets | None, place: Place, comm: Communicator, observer: TrainObserver
+) -> _Decided:
     """Decide what the request leaves open, and check what needs no rows; `fit` checks more. **Collective.**"""
     of_petsc, l1 = "PETSc's options" if request.settings.get("solver_options") else "", request.settings.get("l1", 0.0)
     solver, why = choose_solver(request.solver, request.measure, comm, lmvm_only=of_petsc, l1=l1)
@@ -380,6 +386,9 @@ def _decide(request: TrainRequest, sets: DataSets | None, comm: Communicator, ob
                 "compare lambdas by GridSearchCV, where each fold has features of its own"
             )
         task = _task(request, data, solver, DEFAULT if lam == "auto" else float(lam), fingerprint)
+        distribution = task.distribution
+        ordering = place.ordering(distribution.ordering, task.measure)
+        task = replace(task, distribution=distribution._replace(ordering=ordering))
         test = sets.test if sets else request.test
         if comm.is_root:
             if manifest is not None:
