@@ -3,8 +3,8 @@
 kinds (n_local,) int8 is 1 for a positive row, -1 for a negative one and 0 for one that is left out; weights (n_local,)
 float64 are empty if all are 1. `parts` (tiles, k) get sums of tiles, see `distsms.device.runtime`.
 
-The cell of a score has to be the same when rows are counted and when coefficients are looked up. So in its formula, that
-of `distsms.losses.binned_kernels`, the multiplication and addition that a compiler might join, or not, are one `fma`.
+The cell of a score has to be the same when rows are counted and when coefficients are looked up. So in its formula,
+that of `distsms.losses.binned_kernels`, the multiplication and addition that a compiler may join are one `fma`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from distsms.device.runtime import LANES, SIMULATED, TILE, fold, keep
 
 BELOW = 2.0**30
 """The units of the lower word of a weight in one of the upper word; so many rows may be added up."""
-BUCKETS = 16 if SIMULATED else 2**12
+BUCKETS = 64 if SIMULATED else 2**12
 """The buckets into which places are counted at a time."""
 
 

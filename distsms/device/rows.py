@@ -33,9 +33,9 @@ from distsms.base.formatting import format_bytes
 from distsms.base.typing import Floats
 from distsms.base.wording import option
 from distsms.device import product_kernels as kernel
+from distsms.device import runtime
 from distsms.device.runtime import (
     SIMULATED,
-    THREADS,
     TILE,
     DeviceVector,
     blocks_for,
@@ -137,7 +137,10 @@ class Group(ABC):
                 [cuda.device_array(max(length, 1), dtype) for length, dtype in zip(longest, dtypes, strict=True)]
                 for _ in self._streams
             ]
-            pinned.enter_context(cuda.pinned(*(a for block in self._streamed for a in block.arrays if len(a))))
+            for number, array in enumerate(self.rows.arrays):
+                if array is not None:  # its end, since the first blocks are on the device
+                    last = sum(len(block.arrays[number]) for block in self._streamed)
+                    pinned.enter_context(cuda.pinned(array.reshape(-1)[array.size - last :]))
         return left
 
     @property
@@ -202,7 +205,7 @@ class DenseGroup(Group):
         launch(kernel.dot_dense, _blocks(block), X, w, self._factors, block.tiles, out, stream=stream)
 
     def add(self, block: Block, c: Any, scale: Scale, stream: Any) -> None:
-        (X,), blocks = block.arrays, (min(_blocks(block), 512), -(-self.p // THREADS))
+        (X,), blocks = block.arrays, (min(_blocks(block), 512), -(-self.p // runtime.THREADS))
         units = self._units(scale)
         launch(kernel.add_dense, blocks, X, c, self._factors, units, block.tiles, self._totals, stream=stream)
 
@@ -248,7 +251,7 @@ class SparseGroup(Group):
             *(columns, values, self._begins, self._lengths, self._slots, self._hot),
             *(c, self._factors, self._units(scale), scale.bits, block.tiles, self._totals),
             stream=stream,
-            threads=2 * THREADS,
+            wide=True,
         )
 
 
@@ -313,7 +316,7 @@ class CodedGroup(Group):
             *(codes, self._offsets, self._slots, self._hot),
             *(c, self._factors, unit, scale.bits, block.tiles, self._totals),
             stream=stream,
-            threads=2 * THREADS,
+            wide=True,
         )
 
     def transposed_times(self, c: Any, scale: Scale, out: Floats) -> None:
@@ -456,8 +459,8 @@ def _require(room: float, needed: float, shape: tuple[int, int]) -> None:
     if needed > room:
         raise InputError(
             f"{option('device', 'cuda')}: the rank's {shape[0]} rows of {shape[1]} columns need {format_bytes(needed)} "
-            f"more on its device, which has {format_bytes(max(room, 0.0))} left. Start more ranks, each with a device of "
-            f"its own, end other programs that use the device, or leave out {option('device')}"
+            f"more on its device, which has {format_bytes(max(room, 0.0))} left. Start more ranks, each with a device "
+            f"of its own, end other programs that use the device, or leave out {option('device')}"
         )
 
 

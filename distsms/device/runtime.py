@@ -10,6 +10,7 @@ so that a few hundred rows pass all of their edges.
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import numpy as np
@@ -27,7 +28,9 @@ config: Any = numba_config
 config.CUDA_LOW_OCCUPANCY_WARNINGS = 0  # the last blocks of rows are small, and so are tests
 
 SIMULATED = bool(config.ENABLE_CUDASIM)
-THREADS = 4 if SIMULATED else 256
+if SIMULATED:
+    sys.setswitchinterval(1e-4)  # its threads wait for each other all the time
+THREADS = 2 if SIMULATED else 256
 BLOCKS = 2 if SIMULATED else 132 * 8
 """The threads of a block, and the largest number of blocks: eight for each multiprocessor of an H100."""
 LANES = 4 if SIMULATED else 256
@@ -68,11 +71,11 @@ class DeviceVector:
             launch(fill, blocks_for(len(self)), self.array, float(values))
 
 
-def launch(
-    kernel: Any, blocks: int | tuple[int, int], *arguments: Any, stream: Any = 0, threads: int = THREADS
-) -> None:
-    """Start a kernel on blocks of threads. It ends before what the same stream, or none, does afterwards begins."""
-    kernel[blocks, threads, stream](*arguments)
+def launch(kernel: Any, blocks: int | tuple[int, int], *arguments: Any, stream: Any = 0, wide: bool = False) -> None:
+    """Start a kernel on blocks of `THREADS`, or twice as many threads. It ends before what the same stream, or none,
+    does afterwards begins.
+    """
+    kernel[blocks, 2 * THREADS if wide else THREADS, stream](*arguments)
 
 
 def tiles_of(n: int) -> int:
