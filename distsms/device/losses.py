@@ -42,10 +42,10 @@ class OnDevice(Loss):
 
     def evaluate(self, scores: Any, nu: float) -> LossValue:
         """See `Loss.evaluate`; the coefficients are where the scores are. **Collective.**"""
-        value = self.evaluate_in_place(DeviceVector.of(np.asarray(scores)), nu)
-        return (
-            value if isinstance(scores, DeviceVector) else value._replace(coefficients=np.asarray(value.coefficients))
-        )
+        if isinstance(scores, DeviceVector):
+            return self.evaluate_vector(scores.copy(), nu)
+        value = self.evaluate_vector(DeviceVector.of(scores), nu)
+        return value._replace(coefficients=np.asarray(value.coefficients))
 
     def evaluate_in_place(self, scores: Any, nu: float) -> LossValue:
         """See `Loss.evaluate_in_place`. **Collective.**"""

@@ -56,6 +56,11 @@ class DeviceVector:
     def empty(cls, n: int) -> DeviceVector:
         return cls(cuda.device_array(n, np.float64))
 
+    def copy(self) -> DeviceVector:
+        other = DeviceVector.empty(len(self))
+        other.array.copy_to_device(self.array)
+        return other
+
     def __len__(self) -> int:
         return int(self.array.shape[0])
 

@@ -54,6 +54,7 @@ def test_options_and_exit_codes_stay():
     expected["predict"]["--reasons"] = {"metavar": "K"}
     expected["train"]["--overwrite"] = expected["shard"]["--overwrite"]
     expected["info"]["--config"] = {"const": True}
+    expected["train"]["--device"] = {"choices": ["cpu", "cuda"], "default": "cpu"}
     expected["train"]["--certificate"] = {"metavar": "FILE"}
     expected["synth"]["kind"]["choices"].append("twin")
     expected["synth"] |= {"name": {"metavar": "NAME", "nargs": "?"}, "--scale": {"metavar": "S"}}
