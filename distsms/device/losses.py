@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from distsms.base.typing import Floats
 from distsms.device import loss_kernels as kernel
-from distsms.device.runtime import DeviceVector, blocks_for, fill, launch, tiles_of
+from distsms.device.runtime import DeviceVector, tiles_of, zeros
 from distsms.losses.base import Loss, LossValue
 from distsms.losses.binned import BinnedLoss, Grid, PaucBins, RocAreaBins
 from distsms.losses.logistic import Logistic, LogisticBalanced, LogisticLoss
@@ -76,25 +76,23 @@ class DeviceBins(OnDevice, BinnedLoss):
 
     def _ends(self, scores: Any) -> Floats:
         parts = _tiles(scores, 5)
-        launch(kernel.extremes, blocks_for(len(scores)), scores.array, self.rows.kinds, parts)
+        scores.start(kernel.extremes, self.rows.kinds, parts)
         ends = np.max(parts.copy_to_host(), axis=0, initial=-math.inf)
         return np.full(4, math.inf) if ends[4] > 0 else ends[:4]
 
     def _count_rows(
         self, scores: Any, weights: Floats | None, grid: Grid, fine: NDArray[np.int64], totals: NDArray[Any]
     ) -> tuple[float, float]:
-        scores = _vector(scores)
-        kinds, of_rows, weight_scale = self.rows
-        words = cuda.device_array((2 if self.weights is None else 4, totals.shape[1]), np.int64)
-        parts, blocks = _tiles(scores, 2), blocks_for(len(scores))
-        launch(fill, blocks_for(words.size), words.reshape(words.size), 0)
-        where = grid.low, grid.high, grid.scale, grid.bits, grid.top, cuda.to_device(fine)
-        launch(kernel.count, blocks, scores.array, kinds, of_rows, *where, weight_scale, words, parts)
+        scores, rows = _vector(scores), self.rows
+        words, parts = zeros(2 if self.weights is None else 4, totals.shape[1]), _tiles(scores, 2)
+        low, high, scale, bits, top = grid.low, grid.high, grid.scale, grid.bits, grid.top
+        cells = cuda.to_device(fine), rows.weight_scale, words
+        scores.start(kernel.count, rows.kinds, rows.weights, low, high, scale, bits, top, *cells, parts)
         counted = words.copy_to_host()
         if self.weights is None:
             totals[:] = counted
         else:
-            of_words = (counted[::2] + counted[1::2] / kernel.BELOW) / weight_scale
+            of_words = (counted[::2] + counted[1::2] / kernel.BELOW) / rows.weight_scale
             totals[:] = of_words[0], of_words[1] * 2.0**grid.bits
         below, above = np.sum(parts.copy_to_host(), axis=0).tolist()
         return below, above
@@ -102,9 +100,9 @@ class DeviceBins(OnDevice, BinnedLoss):
     def _look_up(
         self, scores: Any, weights: Floats | None, grid: Grid, fine: NDArray[np.int64], table: Floats, out: Any
     ) -> None:
-        scores, out = _vector(scores), _vector(out)
-        where = grid.low, grid.scale, grid.bits, grid.top, cuda.to_device(fine), cuda.to_device(table)
-        launch(kernel.look_up, blocks_for(len(scores)), scores.array, *self.rows[:2], *where, out.array)
+        scores, rows, on_device = _vector(scores), self.rows, (cuda.to_device(fine), cuda.to_device(table))
+        low, scale, bits, top = grid.low, grid.scale, grid.bits, grid.top
+        scores.start(kernel.look_up, rows.kinds, rows.weights, low, scale, bits, top, *on_device, _vector(out).array)
 
 
 def _vector(scores: Any) -> DeviceVector:
@@ -123,8 +121,8 @@ class DeviceLogisticLoss(OnDevice, LogisticLoss):
     """The logistic loss with some weight for each class."""
 
     def evaluate_vector(self, scores: DeviceVector, nu: float) -> LossValue:
-        parts, blocks = _tiles(scores, 2), blocks_for(len(scores))
-        launch(kernel.logistic, blocks, scores.array, *self.rows[:2], *self.class_factors(), scores.array, parts)
+        parts, (of_pos, of_neg) = _tiles(scores, 2), self.class_factors()
+        scores.start(kernel.logistic, self.rows.kinds, self.rows.weights, of_pos, of_neg, scores.array, parts)
         R, d = self.comm.sum(np.sum(parts.copy_to_host(), axis=0)).tolist()
         if math.isnan(d):  # a score is not finite
             scores[:] = 0.0
@@ -168,24 +166,19 @@ class PlaceSearch:
         self, scores: DeviceVector, added: float, low: float, high: float, quarter: float, bucket: int
     ) -> tuple[float, float]:
         """Return the least and the largest place in a bucket, NaN if a score is not finite. **Collective.**"""
-        parts, blocks = _tiles(scores, 3), blocks_for(len(scores))
-        bracket = added, low, high, quarter, bucket
-        launch(kernel.ends_of_places, blocks, scores.array, self._rows.kinds, *bracket, parts)
+        parts = _tiles(scores, 3)
+        scores.start(kernel.ends_of_places, self._rows.kinds, added, low, high, quarter, bucket, parts)
         local = np.max(parts.copy_to_host(), axis=0, initial=-math.inf)
         below, above, bad = self._comm.maximum(local).tolist()
         return (math.nan, math.nan) if bad > 0 else (-below, above)
 
     def _count(self, scores: DeviceVector, added: float, low: float, high: float, quarter: float) -> Floats:
         """Return the weight of the rows of all ranks in each bucket. **Collective.**"""
-        kinds, weights, weight_scale = self._rows
-        totals = cuda.device_array((2, kernel.BUCKETS), np.int64)
-        launch(fill, blocks_for(totals.size), totals.reshape(totals.size), 0)
+        rows, totals = self._rows, zeros(2, kernel.BUCKETS)
         bracket = added, low, high, quarter
-        launch(
-            kernel.count_places, blocks_for(len(scores)), scores.array, kinds, weights, *bracket, weight_scale, totals
-        )
+        scores.start(kernel.count_places, rows.kinds, rows.weights, *bracket, rows.weight_scale, totals)
         counts, rest = totals.copy_to_host().astype(np.float64)
-        return self._comm.sum(counts if weights.size == 0 else (counts + rest / kernel.BELOW) / weight_scale)
+        return self._comm.sum(counts if rows.weights.size == 0 else (counts + rest / kernel.BELOW) / rows.weight_scale)
 
 
 class DevicePrbep(OnDevice, PrbepExchange):
@@ -199,9 +192,9 @@ class DevicePrbep(OnDevice, PrbepExchange):
 
     def _local_sums(self, scores: Any, tau0: float, delta: float, nu: float) -> Floats:
         parts, at = _tiles(scores, 9), (self.shift, tau0, delta, nu, nu or LEAST)
-        launch(kernel.balance, blocks_for(len(scores)), scores.array, *self.rows[:2], *at, parts)
+        scores.start(kernel.balance, self.rows.kinds, self.rows.weights, *at, parts)
         return np.sum(parts.copy_to_host(), axis=0)
 
     def _write(self, scores: Any, tau0: float, delta: float, nu: float, corrections: Floats, out: Any) -> None:
         at = self.shift, tau0, delta, nu, nu or LEAST, cuda.to_device(corrections)
-        launch(kernel.balanced, blocks_for(len(scores)), scores.array, *self.rows[:2], *at, out.array)
+        scores.start(kernel.balanced, self.rows.kinds, self.rows.weights, *at, out.array)

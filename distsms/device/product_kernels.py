@@ -1,7 +1,7 @@
 """The kernels of the products with X: sparse and dense rows, and codes of categories.
 
-A block of rows on the device has tiles (t, 4) int64: the first local row of each tile, its number of rows, the place of
-its first entry, and for codes the distance from a row's code to its next. Rows lie as they do on the host.
+A block of rows on the device has tiles (t, 4) int64: the first local row of each tile, its number of rows, where its
+first entry is, and for codes the distance from a row's code to its next. Rows lie as they do on the host.
 
 X w: a thread computes a row, so the order of its terms is fixed. X'c: each term is rounded to a whole number of small
 units (`fixed`), so that sums do not depend on their order. 64-bit atomics in shared memory are loops of comparisons,
@@ -43,7 +43,7 @@ def add_to_row(out, i, score, factors):  # type: ignore[no-untyped-def]
 
 
 @cuda.jit
-def dot_dense(X, w, factors, tiles, out):  # type: ignore[no-untyped-def]
+def dot_dense(tiles, X, w, factors, out):  # type: ignore[no-untyped-def]
     """Add <x_i, w> to out[i], for the rows of X, which is flat, (rows p,)."""
     p = w.shape[0]
     for tile in range(cuda.blockIdx.x, tiles.shape[0], cuda.gridDim.x):
@@ -56,7 +56,7 @@ def dot_dense(X, w, factors, tiles, out):  # type: ignore[no-untyped-def]
 
 
 @cuda.jit
-def dot_sparse(columns, values, begins, lengths, w, factors, tiles, out):  # type: ignore[no-untyped-def]
+def dot_sparse(tiles, columns, values, begins, lengths, w, factors, out):  # type: ignore[no-untyped-def]
     """Add <x_i, w> to out[i]; entries are 1 if there are no values. begins, lengths: (n_local,) of all rows."""
     for tile in range(cuda.blockIdx.x, tiles.shape[0], cuda.gridDim.x):
         first, n, at = tiles[tile, 0], tiles[tile, 1], tiles[tile, 2]
@@ -69,7 +69,7 @@ def dot_sparse(columns, values, begins, lengths, w, factors, tiles, out):  # typ
 
 
 @cuda.jit
-def dot_codes(codes, offsets, values, w, factors, tiles, out):  # type: ignore[no-untyped-def]
+def dot_codes(tiles, codes, offsets, values, w, factors, out):  # type: ignore[no-untyped-def]
     """Add the sum of values[b] w[offsets[b] + code] over the blocks b of codes to out[i]; large codes are missing."""
     for tile in range(cuda.blockIdx.x, tiles.shape[0], cuda.gridDim.x):
         first, n, at, run = tiles[tile, 0], tiles[tile, 1], tiles[tile, 2], tiles[tile, 3]
@@ -83,7 +83,7 @@ def dot_codes(codes, offsets, values, w, factors, tiles, out):  # type: ignore[n
 
 
 @cuda.jit
-def add_dense(X, c, factors, units, tiles, totals):  # type: ignore[no-untyped-def]
+def add_dense(tiles, X, c, factors, units, totals):  # type: ignore[no-untyped-def]
     """Add c_i x_ij in units of column j to totals[j]. The threads of a block read entries as they lie: each has a
     column (blockIdx.y counts further ones if there are more columns than threads), and rows at equal distances.
     """
@@ -133,7 +133,7 @@ def take_limbs(low, high, slot, bits):  # type: ignore[no-untyped-def]
 
 
 @cuda.jit
-def add_codes(codes, offsets, slots, hot, c, factors, unit, bits, tiles, totals):  # type: ignore[no-untyped-def]
+def add_codes(tiles, codes, offsets, slots, hot, c, factors, unit, bits, totals):  # type: ignore[no-untyped-def]
     """Add c_i in units to totals[offsets[b] + code], for the codes b = blockIdx.y. Of blocks with more than HOT codes,
     slots (p,) has each code's slot, or -1, and hot (B, HOT) the code of each slot.
     """
@@ -169,7 +169,7 @@ def add_codes(codes, offsets, slots, hot, c, factors, unit, bits, tiles, totals)
 
 
 @cuda.jit
-def add_sparse(columns, values, begins, lengths, slots, hot, c, factors, units, bits, tiles, totals):  # type: ignore[no-untyped-def]
+def add_sparse(tiles, columns, values, begins, lengths, slots, hot, c, factors, units, bits, totals):  # type: ignore[no-untyped-def]
     """Add c_i x_ij in units of column j to totals[j], as `add_codes` does. A row may have a column only once."""
     low = cuda.shared.array(LOWER, uint32)
     high = cuda.shared.array(HOT, int32)

@@ -83,10 +83,16 @@ class Scale(NamedTuple):
 
 
 class Block(NamedTuple):
-    """Some rows of a group: what kernels need to find them, and the arrays with their entries."""
+    """Some rows of a group, on the device or, where they are yet to be copied, on the host."""
 
-    tiles: Any  # on the device, see `distsms.device.product_kernels`
-    arrays: tuple[Any, ...]  # on the device, or views of the host's arrays if the rows are streamed
+    tiles: Any  # see `distsms.device.product_kernels`
+    arrays: tuple[Any, ...]  # with the entries
+    stream: Any = 0  # where kernels that use them are started
+
+    def start(self, kernel: Any, *arguments: Any, together: int = 1, across: int = 1, wide: bool = False) -> None:
+        """Start a kernel on these rows, with a block of threads for so many tiles `together`, `across` times."""
+        blocks = blocks_for(-(-self.tiles.shape[0] // together) * TILE)
+        launch(kernel, (blocks, across), self.tiles, *self.arrays, *arguments, stream=self.stream, wide=wide)
 
 
 class Group(ABC):
@@ -103,25 +109,25 @@ class Group(ABC):
         self._exponents = np.where(largest > 0, np.maximum(exponents - (mantissas == 0.5), -700), 0)
 
     @abstractmethod
-    def pieces(self) -> Iterator[Piece]:
+    def pieces(self) -> Iterator[Block]:
         """Yield the tiles of each block, and the host's arrays with its entries."""
 
     @abstractmethod
-    def dot(self, block: Block, w: Any, out: Any, stream: Any) -> None:
+    def dot(self, block: Block, w: Any, out: Any) -> None:
         """Add the scores of a block's rows to `out`."""
 
     @abstractmethod
-    def add(self, block: Block, c: Any, scale: Scale, stream: Any) -> None:
+    def add(self, block: Block, c: Any, scale: Scale) -> None:
         """Add the terms of a block's rows to the sums."""
 
     def place(self, room: float, pinned: contextlib.ExitStack) -> float:
         """Copy blocks to the device as long as they fit into `room` bytes; return what is left of it."""
         pieces = list(self.pieces())
-        bytes_of = [sum(array.nbytes for array in arrays) for _, arrays in pieces]
+        bytes_of = [sum(array.nbytes for array in arrays) for _, arrays, _ in pieces]
         buffers = 2 * max(bytes_of, default=0) if sum(bytes_of) > room else 0
         _require(room, buffers, self.rows.shape)
         left = room - buffers
-        for (tiles, arrays), size in zip(pieces, bytes_of, strict=True):
+        for (tiles, arrays, _), size in zip(pieces, bytes_of, strict=True):
             on_device = cuda.to_device(tiles)
             if size <= left and not self._streamed:
                 left -= size
@@ -152,30 +158,29 @@ class Group(ABC):
         """Add X w of these columns to `out` (n_local,) on the device."""
         factors = self.rows.column_factors
         vector = cuda.to_device(np.ascontiguousarray(w * factors if len(factors) else w))
-        for block, stream in self._passing():
-            self.dot(block, vector, out, stream)
+        for block in self._passing():
+            self.dot(block, vector, out)
 
     def transposed_times(self, c: Any, scale: Scale, out: Floats) -> None:
         """Write X'c of these columns to `out` (p,) on the host, for c on the device."""
         launch(fill, blocks_for(self.p), self._totals, 0)
-        for block, stream in self._passing():
-            self.add(block, c, scale, stream)
+        for block in self._passing():
+            self.add(block, c, scale)
         np.ldexp(self._totals.copy_to_host().astype(np.float64), self._exponents - self.digits(scale), out=out)
         if len(factors := self.rows.column_factors):
             out *= factors
 
-    def _passing(self) -> Iterator[tuple[Block, Any]]:
-        """Yield the blocks, on the device, with the stream for what is computed with them."""
-        for block in self._resident:
-            yield block, 0
-        for number, (tiles, arrays) in enumerate(self._streamed):
+    def _passing(self) -> Iterator[Block]:
+        """Yield the blocks, on the device."""
+        yield from self._resident
+        for number, (tiles, arrays, _) in enumerate(self._streamed):
             # A stream copies a block only after it has computed with the one before in the same buffer.
             stream, views = self._streams[number % 2], []
             for array, buffer in zip(arrays, self._buffers[number % 2], strict=True):
                 views.append(buffer[: len(array)])
                 if len(array):
                     views[-1].copy_to_device(array, stream=stream)
-            yield Block(tiles, tuple(views)), stream
+            yield Block(tiles, tuple(views), stream)
         if self._streamed:
             cuda.synchronize()
 
@@ -190,24 +195,23 @@ class Group(ABC):
 class DenseGroup(Group):
     rows: DenseRows
 
-    def pieces(self) -> Iterator[Piece]:
+    def pieces(self) -> Iterator[Block]:
         (array,) = self.rows.arrays
         for first, last in _steps(len(array), array[:1].nbytes):
             tiles = _tiles(first, last)
             tiles[:, 2] = (tiles[:, 0] - first) * self.p
-            yield Piece(tiles, (array[first:last].ravel(),))
+            yield Block(tiles, (array[first:last].ravel(),))
 
     def digits(self, scale: Scale) -> int:
         return scale.whole
 
-    def dot(self, block: Block, w: Any, out: Any, stream: Any) -> None:
-        (X,) = block.arrays
-        launch(kernel.dot_dense, _blocks(block), X, w, self._factors, block.tiles, out, stream=stream)
+    def dot(self, block: Block, w: Any, out: Any) -> None:
+        block.start(kernel.dot_dense, w, self._factors, out)
 
-    def add(self, block: Block, c: Any, scale: Scale, stream: Any) -> None:
-        (X,), blocks = block.arrays, (min(_blocks(block), 512), -(-self.p // runtime.THREADS))
-        units = self._units(scale)
-        launch(kernel.add_dense, blocks, X, c, self._factors, units, block.tiles, self._totals, stream=stream)
+    def add(self, block: Block, c: Any, scale: Scale) -> None:
+        # Sums are in 64 bits from the beginning, so limbs do not limit the scale.
+        across = -(-self.p // runtime.THREADS)
+        block.start(kernel.add_dense, c, self._factors, self._units(scale), self._totals, across=across)
 
 
 class SparseGroup(Group):
@@ -225,7 +229,7 @@ class SparseGroup(Group):
         slots[hot] = np.arange(len(hot))
         self._slots, self._hot = cuda.to_device(slots), cuda.to_device(hot[None])
 
-    def pieces(self) -> Iterator[Piece]:
+    def pieces(self) -> Iterator[Block]:
         entries, columns, values = self._entries, self.rows.arrays[0], self.rows.arrays[1]
         n, row_bytes = self.rows.shape[0], sum(array.nbytes for array in self.rows.arrays if array is not None)
         for first, last in _steps(n, row_bytes // max(1, n)):
@@ -233,25 +237,16 @@ class SparseGroup(Group):
             start, stop = int(entries.begins[first:last].min()), int(entries.ends[first:last].max())
             tiles = _tiles(first, last)
             tiles[:, 2] = start
-            yield Piece(tiles, (columns[start:stop], np.empty(0) if values is None else values[start:stop]))
+            yield Block(tiles, (columns[start:stop], np.empty(0) if values is None else values[start:stop]))
 
-    def dot(self, block: Block, w: Any, out: Any, stream: Any) -> None:
-        columns, values = block.arrays
-        launch(
-            *(kernel.dot_sparse, _blocks(block)),
-            *(columns, values, self._begins, self._lengths),
-            *(w, self._factors, block.tiles, out),
-            stream=stream,
-        )
+    def dot(self, block: Block, w: Any, out: Any) -> None:
+        block.start(kernel.dot_sparse, self._begins, self._lengths, w, self._factors, out)
 
-    def add(self, block: Block, c: Any, scale: Scale, stream: Any) -> None:
-        columns, values = block.arrays
-        launch(
-            *(kernel.add_sparse, _blocks(block, scale.together)),
-            *(columns, values, self._begins, self._lengths, self._slots, self._hot),
-            *(c, self._factors, self._units(scale), scale.bits, block.tiles, self._totals),
-            stream=stream,
-            wide=True,
+    def add(self, block: Block, c: Any, scale: Scale) -> None:
+        begins, lengths, slots, hot = self._begins, self._lengths, self._slots, self._hot
+        numbers = c, self._factors, self._units(scale), scale.bits
+        block.start(
+            kernel.add_sparse, begins, lengths, slots, hot, *numbers, self._totals, together=scale.together, wide=True
         )
 
 
@@ -279,7 +274,7 @@ class CodedGroup(Group):
         step = 1 + self.rows.shape[0] // SAMPLE
         return np.concatenate([np.empty(0, codes.dtype), *(some[::step] for some in of_block)])
 
-    def pieces(self) -> Iterator[Piece]:
+    def pieces(self) -> Iterator[Block]:
         n_codes, (codes,) = self.rows.code_map.n_codes, self.rows.arrays
         most, begun = max(1, BLOCK // (n_codes * codes.itemsize)), list[tuple[int, int]]()
         for cut in pairwise(self.rows.cuts):
@@ -290,7 +285,7 @@ class CodedGroup(Group):
         if begun:
             yield self._piece(begun)
 
-    def _piece(self, cuts: list[tuple[int, int]]) -> Piece:
+    def _piece(self, cuts: list[tuple[int, int]]) -> Block:
         n_codes, (codes,), first, last = self.rows.code_map.n_codes, self.rows.arrays, cuts[0][0], cuts[-1][1]
         of_cuts = [np.empty((0, 4), np.int64)]
         for start, stop in cuts:
@@ -298,26 +293,15 @@ class CodedGroup(Group):
             tiles[:, 2] = (start - first) * n_codes + tiles[:, 0] - start
             tiles[:, 3] = stop - start
             of_cuts.append(tiles)
-        return Piece(np.concatenate(of_cuts), (codes[first * n_codes : last * n_codes],))
+        return Block(np.concatenate(of_cuts), (codes[first * n_codes : last * n_codes],))
 
-    def dot(self, block: Block, w: Any, out: Any, stream: Any) -> None:
-        (codes,) = block.arrays
-        launch(
-            *(kernel.dot_codes, _blocks(block)),
-            *(codes, self._offsets, self._values),
-            *(w, self._factors, block.tiles, out),
-            stream=stream,
-        )
+    def dot(self, block: Block, w: Any, out: Any) -> None:
+        block.start(kernel.dot_codes, self._offsets, self._values, w, self._factors, out)
 
-    def add(self, block: Block, c: Any, scale: Scale, stream: Any) -> None:
-        (codes,), unit = block.arrays, math.ldexp(1.0, scale.limbs - self._exponent)
-        launch(
-            *(kernel.add_codes, (_blocks(block, scale.together), self.rows.code_map.n_codes)),
-            *(codes, self._offsets, self._slots, self._hot),
-            *(c, self._factors, unit, scale.bits, block.tiles, self._totals),
-            stream=stream,
-            wide=True,
-        )
+    def add(self, block: Block, c: Any, scale: Scale) -> None:
+        unit, codes = math.ldexp(1.0, scale.limbs - self._exponent), (self._offsets, self._slots, self._hot)
+        sizes = {"together": scale.together, "across": len(self._offsets) - 1}
+        block.start(kernel.add_codes, *codes, c, self._factors, unit, scale.bits, self._totals, **sizes, wide=True)
 
     def transposed_times(self, c: Any, scale: Scale, out: Floats) -> None:
         super().transposed_times(c, scale, out)
@@ -373,11 +357,11 @@ class DeviceFeatures:
         listed = [W] if W.ndim == 1 else list(W)
         vectors = self.score_buffer(len(listed)) if out is None or isinstance(out, np.ndarray) else out
         for w, scores in zip(listed, vectors, strict=True):
-            launch(fill, blocks_for(self.shape[0]), scores.array, 0.0)
+            scores[:] = 0.0
             for group, columns in zip(self._groups, self._columns, strict=True):
                 group.margins(w[columns], scores.array)
             if self._bias:
-                launch(shift, blocks_for(self.shape[0]), scores.array, self._bias * float(w[-1]))
+                scores.start(shift, self._bias * float(w[-1]))
         if vectors is out:
             return out
         scores = np.array([np.asarray(vector) for vector in vectors]).reshape(*W.shape[:-1], -1)
@@ -393,7 +377,7 @@ class DeviceFeatures:
         out = np.empty((*(() if single else (len(listed),)), self.shape[1])) if out is None else out
         for c, total in zip(listed, [out] if single else out, strict=True):
             vector = c if isinstance(c, DeviceVector) else DeviceVector.of(c)
-            launch(sizes, blocks_for(len(vector)), vector.array, self._parts)
+            vector.start(sizes, self._parts)
             most, absolute, plain = self._folded()
             if not math.isfinite(absolute):
                 total[:] = math.nan
@@ -464,13 +448,6 @@ def _require(room: float, needed: float, shape: tuple[int, int]) -> None:
         )
 
 
-class Piece(NamedTuple):
-    """A block on the host."""
-
-    tiles: NDArray[np.int64]
-    arrays: tuple[NDArray[Any], ...]
-
-
 def _steps(n: int, row_bytes: int) -> Iterator[tuple[int, int]]:
     """Yield ranges of rows that take about `BLOCK` bytes, of whole tiles and of a multiple of 256 rows."""
     whole = max(TILE, 256)
@@ -485,11 +462,6 @@ def _tiles(first: int, last: int) -> NDArray[np.int64]:
     tiles = np.zeros((len(starts), 4), np.int64)
     tiles[:, 0], tiles[:, 1] = starts, np.minimum(starts + TILE, last) - starts
     return tiles
-
-
-def _blocks(block: Block, together: int = 1) -> int:
-    """Return the number of blocks of threads for a block of rows."""
-    return blocks_for(-(-block.tiles.shape[0] // together) * TILE)
 
 
 def _most_frequent(some: NDArray[Any], size: int) -> NDArray[np.uint32]:

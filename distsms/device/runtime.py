@@ -56,6 +56,10 @@ class DeviceVector:
     def empty(cls, n: int) -> DeviceVector:
         return cls(cuda.device_array(n, np.float64))
 
+    def start(self, kernel: Any, *arguments: Any) -> None:
+        """Start a kernel on all rows, whose first argument is this vector."""
+        launch(kernel, blocks_for(len(self)), self.array, *arguments)
+
     def copy(self) -> DeviceVector:
         other = DeviceVector.empty(len(self))
         other.array.copy_to_device(self.array)
@@ -73,7 +77,7 @@ class DeviceVector:
         if np.ndim(values):
             self.array.copy_to_device(np.ascontiguousarray(values, np.float64))
         else:
-            launch(fill, blocks_for(len(self)), self.array, float(values))
+            self.start(fill, float(values))
 
 
 def launch(kernel: Any, blocks: int | tuple[int, int], *arguments: Any, stream: Any = 0, wide: bool = False) -> None:
@@ -81,6 +85,13 @@ def launch(kernel: Any, blocks: int | tuple[int, int], *arguments: Any, stream: 
     does afterwards begins.
     """
     kernel[blocks, 2 * THREADS if wide else THREADS, stream](*arguments)
+
+
+def zeros(*shape: int) -> Any:
+    """Return whole numbers on the device, all 0."""
+    numbers = cuda.device_array(shape, np.int64)
+    launch(fill, blocks_for(numbers.size), numbers.reshape(numbers.size), 0)
+    return numbers
 
 
 def tiles_of(n: int) -> int:

@@ -50,7 +50,7 @@ from distsms.parallel.communicator import Communicator
 from scripts import records
 from scripts.compare.tables import markdown
 
-SIZES = (1460, 583, 65000, 65000, 305, 24, 12517, 633, 3, 65000, 5683, 65000, 3194)
+SIZES: tuple[int, ...] = (1460, 583, 65000, 65000, 305, 24, 12517, 633, 3, 65000, 5683, 65000, 3194)
 SIZES += (27, 14992, 65000, 10, 5652, 2173, 4, 65000, 18, 15, 65000, 105, 65000)
 """The numbers of codes of Criteo's columns; large ones are cut to what 16 bits hold."""
 SIMULATED = os.environ.get("NUMBA_ENABLE_CUDASIM", "0") != "0"
@@ -152,9 +152,9 @@ def draw(n: int) -> Rows:
 def beside(measure: str, rows: Rows) -> records.Record:
     """Train on the device and on the processor; say how J, lower bound and w differ, and what both take."""
     results = dict[str, Result]()
-    for device in ("cuda", "cpu"):
-        objective, close = made(measure, rows, device)
-        results[device] = minimize(objective, Settings(lam=LAMBDA, epsilon=1e-3, solver="lbfgs"))
+    for name in ("cuda", "cpu"):
+        objective, close = made(measure, rows, name)
+        results[name] = minimize(objective, Settings(lam=LAMBDA, epsilon=1e-3, solver="lbfgs"))
         close()
     device, cpu = results["cuda"], results["cpu"]
     return {
@@ -225,8 +225,9 @@ def time_parts(rows: Rows, entries: float, notes: Notes) -> Floats:
     n, begun = len(rows.y), time.perf_counter()
     objective, close = made("rocarea", rows, "cuda")
     notes.note("rows to the device, statistics of columns", time.perf_counter() - begun)
-    features, w = objective.features, 0.3 * rows.truth
+    features: Any = objective.features
     loss: Any = objective.losses[0]
+    w = 0.3 * rows.truth
     scores, other = features.score_buffer(2)
     copied = median(lambda: other.array.copy_to_device(scores.array))
     notes.rate = 16 * n / copied

@@ -154,7 +154,7 @@ def test_limbs_do_not_overflow():
     numbers[:64] = -1.0
     for sign in (1.0, -1.0):
         runtime.launch(runtime.fill, 1, group._totals, 0)
-        group.add(block, DeviceVector.of(sign * numbers).array, Scale(53, 53, bits), 0)
+        group.add(block, DeviceVector.of(sign * numbers).array, Scale(53, 53, bits))
         total = sum(int(number * 2.0**53) for number in sign * numbers)
         assert group._totals.copy_to_host().tolist() == [0, total]
 
