@@ -217,7 +217,7 @@ def main(words=None, kind=Problem, plane=plane, risk=risk):
         raise SystemExit("refused: the certificate is of no such problem")
     y, row, col, val, weights, groups = map(np.array, read(pathlib.Path(args.rows), info, table, args))
     n, columns, a = len(y), len(w), np.ones(len(y)) if weights.ndim == 0 else weights.astype(float)
-    if not n == len(c) == of["n"] or of["weights"] == (weights.ndim == 0) or max(col) >= columns:
+    if not (n,) == c.shape == (of["n"],) or of["weights"] == (weights.ndim == 0) or max(col) >= columns:
         raise SystemExit(f"refused: {args.rows} has {n} rows and {max(col) + 1} columns: not the certificate's")
     p = kind(info["measure"], y, a, groups, args.exact)
     val = val.astype(of["dtype"]).astype(float)

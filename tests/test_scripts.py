@@ -9,6 +9,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from distsms.__main__ import main
@@ -17,7 +18,7 @@ from scripts import records
 from scripts.benchmarks import check, history, liblinear, pictures, running
 from scripts.benchmarks.kernels import kernels
 from scripts.benchmarks.measuring import Row, row
-from scripts.experiments import feature_samples, features, head, small_beta, trainings
+from scripts.experiments import feature_samples, features, head, rival, small_beta, trainings
 from scripts.experiments.attacks import report
 from tests.support.program import ROOT, TIME_LIMIT, finish, run, run_module, start, write_svmlight
 
@@ -48,11 +49,13 @@ PROGRAMS = {
     "scripts.experiments.lower_bounds",
     "scripts.experiments.on_test_rows",  # see tests/workflow/test_baseline_program.py
     "scripts.experiments.paper",
+    "scripts.experiments.rival",
     "scripts.experiments.small_beta",
     "scripts.experiments.strings",
     "scripts.experiments.table2",
     "scripts.experiments.thesis",
     "scripts.experiments.trainings",
+    "scripts.examples.to_mlflow",  # see tests/docs/test_mlflow.py
     "scripts.verify_certificate",  # see tests/test_verify_certificate.py
 }
 
@@ -377,3 +380,20 @@ def test_what_is_packaged_installs():
     """Needs the network, and takes minutes."""
     done = subprocess.run([str(SCRIPTS / "package")], capture_output=True, text=True, timeout=1800)
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_a_rival_is_measured_beside_distsms(tmp_path):
+    """Rows are made again to the byte; the linear part of half of the score is found, and LightGBM ranks, too."""
+    pytest.importorskip("lightgbm")
+    said = script("experiments.rival", "--rows", "4000", "--curved", "0.5", "--json", tmp_path / "rival.json")
+    records = provenance(tmp_path / "rival.json", "experiments.rival")["records"]
+    assert [record["method"] for record in records] == ["lightgbm", "distsms on columns", "distsms on bins"]
+    for record in records:
+        assert record["rocarea"] > 0.7 and record["positive"] == 0.01 and 0 <= record["precision_top"] <= 1
+        assert record["seconds"] > 0 and record["processor"] > 0 and record["memory"] > 2**26
+        assert record["method"] in said
+    for name in ("one", "two"):
+        rival.make(tmp_path / name, 300, 0.5, seed=3)
+    assert (tmp_path / "one/X.npy").read_bytes() == (tmp_path / "two/X.npy").read_bytes()
+    scores, y = np.array([3.0, 1.0, 1.0, 0.0]), np.array([1, 1, -1, -1])
+    assert rival.area(scores, y) == 3.5 / 4

@@ -169,6 +169,10 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     parser, parsers = make_parsers(argv[:1] if argv and argv[0] in COMMANDS else COMMANDS)
     if argv[:1] == ["compare"]:
         parser.exit(EXIT_USAGE, fold(COMPARE_MOVED) + "\n")
+    if argv and argv[0] not in COMMANDS and not argv[0].startswith("-"):
+        close = difflib.get_close_matches(argv[0], COMMANDS, 1)
+        meant = f"did you mean {close[0]}?" if close else f"the commands are {', '.join(COMMANDS)}"
+        parser.error(f"there is no command {argv[0]!r}; {meant}")
     options: list[str] = []
     if argv[:1] == ["train"] and "--" in argv:  # the words after -- are PETSc's options
         at = argv.index("--")

@@ -36,13 +36,16 @@ def read(argv: Sequence[str]) -> tuple[str, dict[str, Any]]:
     if not any(word.startswith("--config") for word in argv):
         return "", {}
     finder = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
-    finder.add_argument("--config")
+    finder.add_argument("--config", action="append")
     try:
-        path = finder.parse_known_args(list(argv))[0].config
+        paths = finder.parse_known_args(list(argv))[0].config
     except argparse.ArgumentError:  # which the parser of the command reports
-        path = None
-    if path is None:
+        paths = None
+    if paths is None:
         return "", {}
+    if len(paths) > 1:
+        raise ValueError("--config is given twice; put all options into one file")
+    path = paths[0]
     toml = importlib.import_module("tomllib" if sys.version_info >= (3, 11) else "tomli")
     try:
         with open(path, "rb") as file:

@@ -18,7 +18,8 @@ The command starts neither MPI nor PETSc, so that it may be used on a login node
 examples:
   distsms info
   distsms info data/train --verify
-  distsms info model.h5 --verify
+  distsms info model.h5
+  distsms info model.h5 --columns
   distsms info sweep/*.h5
   distsms info scaling/*.h5 --usage
 """
@@ -31,6 +32,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         nargs="*",
         metavar="DATA|MODEL",
         help="A data set, a model, or several models; without any, the versions of all libraries.",
+    )
+    parser.add_argument("--all", action="store_true", help="Show everything that a model says of itself.")
+    parser.add_argument(
+        "--columns",
+        action="store_true",
+        help="List all columns of the table that a data set or a model was made from, with kinds, features, what"
+        " missing values count as, and all categories.",
     )
     parser.add_argument("--verify", action="store_true", help="Recompute the checksums of a data set or a model.")
     parser.add_argument(
@@ -58,7 +66,7 @@ def run(args: argparse.Namespace, comm: Communicator) -> int:
     from distsms.cli.config import as_toml
     from distsms.models import decision_text
     from distsms.parallel.mpi import describe_launcher
-    from distsms.workflow.info import describe_data, describe_model, refuse_other_folder
+    from distsms.workflow.info import brief, describe_data, describe_model, refuse_other_folder
     from distsms.workflow.provenance import versions
 
     paths = args.paths
@@ -70,6 +78,11 @@ def run(args: argparse.Namespace, comm: Communicator) -> int:
         refuse_other_folder(path)
     if args.config and (args.json or args.usage or len(paths) > 1):
         raise InputError("--config shows one model, without --json and --usage")
+    if args.columns:
+        if len(paths) != 1 or args.usage or args.verify or args.config:
+            raise InputError("--columns lists those of one data set or model, without --usage, --verify and --config")
+        print(_columns(paths[0], args.json))
+        return EXIT_OK
     if len(paths) > 1 or args.usage:
         if other := [path for path in paths if os.path.isdir(path)]:
             raise InputError(f"{other[0]}: is a folder; several arguments, and those of --usage, must all be models")
@@ -90,16 +103,22 @@ def run(args: argparse.Namespace, comm: Communicator) -> int:
     elif args.json:
         print(formatting.to_json(contents, indent=1))
     else:
+        of_model = bool(paths) and not os.path.isdir(paths[0])
+        if of_model and not args.all:
+            contents = brief(contents)
         contents.pop("config", None)  # its text is the command
         warnings = contents.pop("warnings", [])
         for name, in_words in (("decision", decision_text.decision), ("calibration", decision_text.calibration)):
-            if name in contents and paths and not os.path.isdir(paths[0]):
+            if name in contents and of_model:
                 contents[name] = "; ".join(in_words(contents[name]))
         contents = {name: value for name, value in contents.items() if value not in ("", None)}
         width = max(len(name) for name in contents)
         for name, value in contents.items():
             text = ("\n" + " " * (width + 2)).join(_lines(name, value))
             print(formatting.wrap(printable(f"{name:<{width}}  {text}", "\n"), formatting.terminal_width()))
+        if of_model and not args.all:
+            more = "--all shows everything, --columns each column, --usage what the training took"
+            print(formatting.wrap(f"{'more':<{width}}  {more}", formatting.terminal_width()))
         for warning in warnings:
             print("\n" + _red(f"warning   {warning}"))
     if not args.verify:
@@ -121,6 +140,28 @@ def run(args: argparse.Namespace, comm: Communicator) -> int:
     if not problems:
         print("every checksum is right")
     return EXIT_ERROR if problems else EXIT_OK
+
+
+def _columns(path: str, as_json: bool) -> str:
+    """Return a list of all columns of a data set or a model, each in a line, with all its categories."""
+    from distsms.base import formatting
+    from distsms.workflow.info import describe_columns
+
+    columns, attributes = describe_columns(path)
+    if as_json:
+        records = [column.as_json() | {"features": column.n_features} for column in columns]
+        return formatting.to_json({"columns": records, "attributes": attributes}, indent=1)
+    rows = [("column", "kind", "features", "missing values", "categories")]
+    for column in columns:
+        categories = [*(column.categories or ()), *["(other)"] * column.other]
+        texts = column.name, column.kind, f"{column.n_features:,}", column.describe_missing(), ", ".join(categories)
+        rows.append(texts)
+    widths = [max(len(row[k]) for row in rows) for k in range(4)]
+    lines = [
+        "  ".join([*(text.ljust(width) for text, width in zip(row, widths, strict=False)), row[4]]).rstrip()
+        for row in rows
+    ]
+    return "\n".join(printable(line) for line in [*(lines if columns else []), *attributes])
 
 
 def _results(models: list[dict[str, Any]]) -> str:

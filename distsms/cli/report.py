@@ -15,9 +15,9 @@ if TYPE_CHECKING:
 
 USAGE = "MODEL --test DATA|FILE [options]"
 EPILOG = """\
-The report is one HTML file that loads nothing from elsewhere, in light or dark as the reader prefers. All numbers are
-exact over all rows of all ranks; only the drawn curves leave out points. It needs matplotlib (pip install
-'distsms[plot]').
+The report is a model card in one HTML file that loads nothing from elsewhere, in light or dark as the reader prefers.
+All numbers are exact over all rows of all ranks; only the drawn curves leave out points. It needs matplotlib (pip
+install 'distsms[plot]').
 
 If `distsms path` chose the model, the report also shows the results of all lambdas. --baseline adds the results of
 `distsms baseline`. If the model was trained with `distsms train --trace FILE`, the report shows the course of the
@@ -57,6 +57,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--path", metavar="FOLDER", help="A folder of `distsms path` (default: the folder of the model, if it is one)."
     )
     parser.add_argument("--baseline", metavar="FOLDER", help="A folder of `distsms baseline`.")
+    parser.add_argument(
+        "--card",
+        metavar="FILE",
+        help='A TOML file with what only the owner of the model knows, as in intended_use = "..."; the page names the'
+        " headings that lack it.",
+    )
     add_conditions(parser, " on these rows, and mark it on the curves")
     add_intervals(parser)
     add_reading(parser)

@@ -93,7 +93,8 @@ class Speaker:
         if program.runs and jit is not None and jit.compiling.seconds >= LONG:
             later = "; later runs take them from a cache" * jit.compiling.kept
             further = "further " * jit.compiling.told
-            self._print(f"compiled  {further}kernels for such data in {jit.compiling.seconds:.0f} s{later}\n")
+            took = f"{jit.compiling.seconds:.0f} s of this run's time"
+            self._print(f"compiled  {further}kernels for such data, {took}{later}\n")
             jit.compiling.seconds, jit.compiling.told = 0.0, self._speaks
         for number, (text, colour) in enumerate(self._warnings.items()):
             self._print(

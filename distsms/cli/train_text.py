@@ -73,6 +73,11 @@ def describe_task(
     ]
     if not brief:
         lines.append(f"method    {settings.solver}, {up_to}{kept}, {smoothing}")
+    if manifest.table and (many := manifest.table.very_many()):
+        lines.append(
+            f"note      {'; '.join(many)}. Few rows have each value, so that the model may know some by heart; "
+            "--min-count N puts those of few rows together, and --drop COLUMN leaves a column out"
+        )
     if warning := doubles_warning(manifest):
         lines.append(f"warning   {warning}")
     if task.measure.k not in (None, manifest.n_pos):

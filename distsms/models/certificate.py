@@ -156,7 +156,11 @@ def load(path: str | os.PathLike[str], checked: bool = False) -> Certificate:
         info, names = json.loads(text), [name for name in ("c", "alpha", "labelings") if name in file]
         arrays = {name: hdf5.dataset(file, name, packed=False) for name in names}
         fault = find_fault(info, INFO)
-        if fault or "c" not in arrays or any(len(arrays[name]) != info["n"] for name in {*names} - {"labelings"}):
+        fits = not fault and all(
+            array.shape[1:] == (3,) if name == "labelings" else array.shape == (info["n"],)
+            for name, array in arrays.items()
+        )
+        if not fits or "c" not in arrays:
             raise InputError(f"{path}: damaged certificate: {fault or 'it has not one coefficient for each row'}")
         digest = hashlib.sha256(text.encode())
         for array in arrays.values() if checked else ():

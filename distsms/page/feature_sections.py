@@ -83,7 +83,7 @@ def _columns(contributions: Contributions, drawings: list[Drawing]) -> Html | st
     drawings.append(drawing)
     header = [
         "column",
-        *_of(both, ["trees", "original"]),
+        *_of(both, ["trees", "original"] if grown else ["", "share"]),
         *(["when the trees grew"] if grown else []),
     ]
     rows = [

@@ -34,9 +34,23 @@ def element(tag: str, *parts: str, **attributes: str) -> Html:
     return Html(f"<{tag}{written}>{content}</{tag}>\n")
 
 
+def chapter(heading: str, *parts: str) -> Html:
+    """Return a chapter of the page with its heading, which `contents` refers to."""
+    return element("section", element("h2", heading), *parts, id=_place(heading))
+
+
+def contents(headings: Sequence[str]) -> Html:
+    """Return links to chapters."""
+    return element("nav", *(element("a", heading, href=f"#{_place(heading)}") for heading in headings))
+
+
+def _place(heading: str) -> str:
+    return heading.lower().replace(" ", "-")
+
+
 def section(heading: str, *parts: str) -> Html:
-    """Return a section of the page with its heading."""
-    return element("section", element("h2", heading), *parts)
+    """Return a section of a chapter with its heading."""
+    return element("section", element("h3", heading), *parts)
 
 
 def table(caption: str, header: Sequence[str], rows: Sequence[Sequence[str]], text: bool = False) -> Html:

@@ -18,7 +18,7 @@ from distsms.page.plots import Drawing, Mark
 from distsms.workflow.report import ReportData
 
 
-def headline(data: ReportData, drawings: list[Drawing]) -> Html:
+def headline(data: ReportData) -> Html:
     """Return the most important numbers as tiles."""
     measured, intervals, info = data.evaluation.measures, data.evaluation.intervals, data.info
     positive, negative = (sum(measured[name] for name in names) for names in (("tp", "fn"), ("fp", "tn")))
@@ -54,7 +54,7 @@ def measures(data: ReportData, drawings: list[Drawing]) -> Html:
         first = html.side_by_side(*map(Drawing.to_html, curves), element("div", _head(data)))
     else:
         first = element("p", "Only one class is present: there are no curves, and ROCArea is not defined.")
-    return html.section("On these rows", element("p", _about_intervals(data)), first)
+    return html.section("On these rows", element("p", "Curves are exact at every point that is drawn."), first)
 
 
 def _head(data: ReportData) -> Html:
@@ -172,15 +172,6 @@ def probabilities(data: ReportData, drawings: list[Drawing]) -> Html | str:
     table = html.table("How good the probabilities are", ["", "held-out folds", "these rows"], rows)
     return html.section(
         "Probabilities", element("p", about), html.side_by_side(drawing.to_html(), element("div", table))
-    )
-
-
-def _about_intervals(data: ReportData) -> str:
-    rocarea, prbep = (data.evaluation.intervals[name] for name in ("rocarea", "prbep"))
-    return (
-        f"Intervals of {100 * data.level:g} % ({rocarea.method} for ROCArea, {prbep.method} for PRBEP) are of "
-        f"{rocarea.of}, drawn as these were; they do not include what another training would change. Curves are exact "
-        "at every point that is drawn."
     )
 
 

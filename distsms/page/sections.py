@@ -1,4 +1,4 @@
-"""Write the sections of a report on one model, on the root: functions of a `ReportData`, listed in `SECTIONS`, that
+"""Write a report on one model, on the root, as a model card: functions of a `ReportData`, listed in `CHAPTERS`, that
 return HTML ("" without data), and append their figures to a list.
 """
 
@@ -8,33 +8,31 @@ from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
-import numpy as np
-
 from distsms.base._version import __version__
 from distsms.base.formatting import format_bytes
 from distsms.base.measures import SHOWN, display_name
 from distsms.metrics import row_sample
 from distsms.metrics.confidence import LEVEL
 from distsms.metrics.estimates import METHOD
-from distsms.models.contributions import leaf_rule
-from distsms.page import feature_sections, html, kmers, measure_sections, plots
+from distsms.page import card, feature_sections, html, kmers, measure_sections, plots, weights
 from distsms.page.html import Html, element
 from distsms.page.measure_sections import number as _number
 from distsms.page.plots import Drawing
 from distsms.workflow import baseline_text, path_result
 from distsms.workflow.report import ReportData
 
-WEIGHTS = 20
-"""How many of the largest weights are shown."""
-
 
 def compose(data: ReportData) -> tuple[str, list[Drawing]]:
     """Return the page as a string, and the drawings in it."""
     drawings: list[Drawing] = []
-    sections = [section(data, drawings) for section in SECTIONS]
+    chapters = [
+        html.chapter(heading, *(section(data, drawings) for section in sections))
+        for heading, sections in CHAPTERS.items()
+    ]
     name = data.evaluation.path
     head = element("header", element("h1", f"Report on {name}"), element("p", _subtitle(data), class_="soft"))
-    return html.page(f"{name} - distsms report", head, *sections), drawings
+    first = [head, _notices(data), measure_sections.headline(data), html.contents(list(CHAPTERS))]
+    return html.page(f"{name} - distsms report", *first, *chapters), drawings
 
 
 def _subtitle(data: ReportData) -> str:
@@ -52,17 +50,17 @@ def _subtitle(data: ReportData) -> str:
     )
 
 
-def _notices(data: ReportData, drawings: list[Drawing]) -> Html:
+def _notices(data: ReportData) -> Html:
     of_rows = row_sample.describe_share(data.evaluation.measures["training_rows"])
     return Html("".join(map(html.notice, [*filter(None, [of_rows]), *(data.info.get("warnings") or [])])))
 
 
 def _training(data: ReportData, drawings: list[Drawing]) -> Html:
     info = data.info
-    settings, trained_on = info.get("settings") or {}, info.get("data") or {}
-    coded = data.evaluation.model.coded
-    stored = "codes" if coded.sequences else "nonzeros and codes" if coded else "nonzeros"
+    settings = info.get("settings") or {}
     rows = [
+        ["model", "a linear score of each row, <w, x>" + f" + {data.evaluation.model.bias:g}" * bool(info.get("bias"))],
+        ["label", card.labels(data)],
         ["measure", _text(info.get("measure"))],
         ["lambda", _number(info.get("lambda"), "g")],
         *([["l1", f"{info['l1']:g}; {info['nonzeros']} coefficients are not 0"]] if info.get("l1") else []),
@@ -75,21 +73,15 @@ def _training(data: ReportData, drawings: list[Drawing]) -> Html:
         ["evaluations", _text(info.get("evaluations"))],
         ["seconds", _number(info.get("seconds"), ".3g")],
         ["ranks", f"{_text(info.get('ranks'))}, ordering {_text(info.get('ordering'))}"],
-        ["training data", _text(trained_on.get("directory"))],
-        [
-            "rows",
-            f"{_count(trained_on.get('n'))}: {_count(trained_on.get('n_pos'))} positive, "
-            f"{_count(trained_on.get('n_neg'))} negative",
-        ],
-        ["columns", f"{_count(trained_on.get('p'))}, {_count(trained_on.get('nnz'))} {stored}"],
-        *([["features", (data.evaluation.model.features or coded).describe()]] if coded else []),
         *(
-            [f"{SHOWN.get(name, name)} on them", measure_sections.measure(value)]
+            [f"{SHOWN.get(name, name)} on the training rows", measure_sections.measure(value)]
             for name, value in (info.get("training") or {}).items()
         ),
-        ["written", _text(info.get("written"))],
+        ["written", f"{_text(info.get('written'))} on {_text(info.get('host'))}"],
+        ["command", _text(info.get("command"))],
     ]
-    return html.section("What was trained", html.table("The model and its training", [], rows, text=True))
+    table = html.table("The model and its training", [], rows, text=True)
+    return html.section("What was trained", table, card.owner(data, "Model details"))
 
 
 def _proof(data: ReportData, drawings: list[Drawing]) -> Html:
@@ -170,42 +162,6 @@ def _baseline(data: ReportData, drawings: list[Drawing]) -> str:
     )
 
 
-def _weights(data: ReportData, drawings: list[Drawing]) -> Html:
-    normalization, info, names = data.evaluation.model.normalization, data.info, data.feature_names
-    # These are the weights of the normalized columns, whose sizes can be compared.
-    w = normalization.unfold(data.evaluation.model.w)
-    largest = np.argsort(-np.abs(w), kind="stable")[:WEIGHTS] if len(w) else np.empty(0, int)
-    maximum = float(np.abs(w[largest]).max(initial=0.0)) or 1.0
-    base = 0 if info["zero_based"] else 1
-    rows = []
-    for column in largest[w[largest] != 0]:
-        value = float(w[column])
-        bar = element(
-            "span",
-            class_="bar" if value > 0 else "bar minus",
-            style=f"width: {8 * abs(value) / maximum:.2f}em",
-            aria_hidden="true",
-        )
-        name = names[column] if names else data.evaluation.model.original_name(int(column))
-        rule = leaf_rule(data.evaluation.model, int(column))
-        rows.append([f"{name}: {rule}" if rule else name, f"{value:+.4g}", bar])
-    counted = "" if names else f", columns counted from {base}"
-    caption = f"The {len(rows)} largest of {np.count_nonzero(w):,} weights that are not 0{counted}"
-    steps = {"standard": "by one standard deviation", "maxabs": "from 0 to its largest absolute value"}
-    step = steps.get(normalization.kind, "by one unit; sizes compare only between columns of like units")
-    meaning = f"The weight of a column is what a row's score gains when the column grows {step}."
-    if data.evaluation.model.features is not None:
-        meaning += " Bins, categories, crosses and leaves are columns of 0 and 1: a row gets the weights of all it has."
-    if sequences := data.evaluation.model.coded.sequences:
-        meaning = (
-            "A column is named by the position at which a word begins (12:GT), or by the region in which it is counted "
-            "(1-60:GT). A word at a position adds its weight, times a factor that is smaller for longer words, to the "
-            "score; so do the shorter words in it."
-            + (" The table of words above adds them up." if sequences.code_map.degree else "")
-        )
-    return html.section("Largest weights", element("p", meaning), html.table(caption, ["column", "weight", ""], rows))
-
-
 def _usage(data: ReportData, drawings: list[Drawing]) -> str:
     usage = data.info.get("usage")  # of the busiest rank, or a list of all ranks'
     if not usage:
@@ -223,41 +179,37 @@ def _usage(data: ReportData, drawings: list[Drawing]) -> str:
 
 
 def _provenance(data: ReportData, drawings: list[Drawing]) -> Html:
-    info, tables = data.info, []
+    tables = []
     for caption, key in (("Settings", "settings"), ("Versions", "versions")):
-        rows = [[name, str(value)] for name, value in (info.get(key) or {}).items() if value is not None]
+        rows = [[name, str(value)] for name, value in (data.info.get(key) or {}).items() if value is not None]
         tables.append(element("div", html.table(caption, [], rows, text=True)))
-    fingerprint = _text((info.get("data") or {}).get("fingerprint"))
-    return html.section(
-        "Settings and versions",
-        element("p", f"Fingerprint of the training data: {fingerprint}", class_="soft"),
-        html.side_by_side(*tables),
-    )
+    return html.details("Settings and versions", html.side_by_side(*tables))
 
 
-SECTIONS: tuple[Callable[[ReportData, list[Drawing]], str], ...] = (
-    _notices,
-    measure_sections.headline,
-    measure_sections.measures,
-    measure_sections.operating_points,
-    measure_sections.probabilities,
-    measure_sections.scores,
-    _training,
-    _proof,
-    _convergence,
-    _path,
-    _baseline,
-    lambda data, drawings: kmers.section(data.evaluation.model, drawings),
-    lambda data, drawings: feature_sections.section(data.contributions, drawings),
-    _weights,
-    _usage,
-    _provenance,
-)
+Section = Callable[[ReportData, list[Drawing]], str]
+CHAPTERS: dict[str, tuple[Section, ...]] = {
+    "Model details": (_training, _proof, _convergence, _usage, _provenance),
+    "Intended use": (card.intended_use,),
+    "Factors": (card.factors,),
+    "Metrics": (card.metrics,),
+    "Evaluation data": (card.evaluation_data,),
+    "Training data": (card.training_data,),
+    "Quantitative analyses": (
+        measure_sections.measures,
+        measure_sections.operating_points,
+        measure_sections.probabilities,
+        measure_sections.scores,
+        _path,
+        _baseline,
+        lambda data, drawings: kmers.section(data.evaluation.model, drawings),
+        lambda data, drawings: feature_sections.section(data.contributions, drawings),
+        lambda data, drawings: weights.section(data),
+    ),
+    "Ethical considerations": (lambda data, drawings: card.owner(data, "Ethical considerations"),),
+    "Caveats and recommendations": (card.caveats,),
+}
+"""The headings of a model card, and the sections of each."""
 
 
 def _text(value: Any) -> str:
     return "-" if value is None else str(value)
-
-
-def _count(value: int | None) -> str:
-    return "-" if value is None else f"{value:,}"

@@ -359,8 +359,8 @@ def report(
     baseline : path, optional
         A folder of ``distsms baseline``.
     **settings
-        As for `evaluate`; and ``trace``, the file with the trace of the training, and ``path``, a folder of
-        ``distsms path``, if they are not beside the model.
+        As for `evaluate`; ``trace``, the file with the trace of the training, and ``path``, a folder of
+        ``distsms path``, if they are not beside the model; and ``card``, a TOML file with what the owner says.
 
     Returns
     -------
@@ -372,7 +372,7 @@ def report(
 
     with speaking_python():
         with ranks.fail_together():
-            places = {name: settings.pop(name, None) for name in ("trace", "path")}
+            places = {name: settings.pop(name, None) for name in ("trace", "path", "card")}
             further = _Settings.of("report", settings)
             request = ReportRequest(
                 model,
@@ -384,6 +384,7 @@ def report(
                 feature_names=feature_names,
                 trace=places["trace"],
                 path=places["path"],
+                card=places["card"],
                 baseline=baseline,
             )
         written = page.report(request, ranks)

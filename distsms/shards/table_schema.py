@@ -35,6 +35,8 @@ VERSION = 3
 NUMBER, CATEGORY, DATE, HASH = "number", "category", "date", "hash"
 KINDS = (NUMBER, CATEGORY, DATE, HASH)
 MAX_BITS = 28
+VERY_MANY = 100
+"""A column with more categories has very many, of which people should know."""
 THOUSANDS = (".", ",", "'", " ")
 """The marks that may separate groups of three digits; " " and "'" also stand for their typographic forms."""
 _MISSING = ["", "NA", "NaN", "nan", "NULL", "null"]
@@ -137,6 +139,11 @@ class Column:
     def describe(self) -> str:
         """Return in a word or two how many features of which kind are made."""
         return {CATEGORY: str(len(self.categories or ())), HASH: f"2^{self.bits}"}.get(self.kind, self.kind)
+
+    def describe_missing(self) -> str:
+        """Return what a missing value counts as, in words."""
+        marked = "marked by a feature" if self.missing else "none in training"
+        return f"counts as {self.fill:.6g}; {marked}" if self.kind in (NUMBER, DATE) else marked
 
     def as_json(self) -> dict[str, Any]:
         """Return the record: name, kind, categories, missing, and the other fields that are not their defaults."""
@@ -304,6 +311,11 @@ class Table:
         starts = zip(self.columns, self.feature_starts, strict=False)
         measured[[start for column, start in starts if column.kind in (NUMBER, DATE)]] = True
         return measured
+
+    def very_many(self) -> list[str]:
+        """Return "City: 1,129 of 1,179 features" for each column with very many categories."""
+        columns = (column for column in self.columns if len(column.categories or ()) > VERY_MANY)
+        return [f"{column.name}: {column.n_features:,} of {self.p:,} features" for column in columns]
 
     def describe(self) -> str:
         """Return a line for people that says how many columns of each kind there are."""

@@ -20,9 +20,9 @@ def choose_solver(
     lmvm_only: str = "",
     l1: float = 0.0,
 ) -> tuple[str, str]:
-    """Return the solver, and the reason if it is not the usual one: ``bmrm`` without smoothed risk, and ``lbfgs`` for
-    ``lmvm`` with an l1, or if a rank lacks petsc4py, unless ``lmvm`` is requested, or options are `lmvm_only`.
-    **Collective.**
+    """Return the solver, and a reason if users should know it: ``bmrm`` without smoothed risk, and ``lbfgs`` for
+    ``lmvm`` with an l1, or if a rank lacks petsc4py, unless ``lmvm`` is requested, or options are `lmvm_only`. Where
+    nobody has installed petsc4py, there is nothing to say. **Collective.**
     """
     with comm.fail_together():
         smooth = Measure.parse(measure).family.smooth
@@ -44,6 +44,8 @@ def choose_solver(
     if needs := "lmvm" if requested else lmvm_only:
         remedy = "mend that, or leave out that option: then lbfgs is used, with the same objective and proof"
         raise InputError(f"{needs} needs PETSc's Python package: {reason}; {remedy}", everywhere=True)
+    if set(reasons) == {tao.NOT_INSTALLED}:
+        return "lbfgs", ""
     return "lbfgs", f"in lmvm's place, since {reason}; the objective and the proof are the same"
 
 

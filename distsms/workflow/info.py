@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -14,10 +15,18 @@ from distsms.features import feature_map
 from distsms.models import model
 from distsms.shards.dataset import read_manifest
 from distsms.shards.groupby import describe
+from distsms.shards.labels import format_labels, original_labels
+from distsms.shards.table_schema import Column, Table
 from distsms.training import checkpoint
 
 FOR_PROGRAMS = "row_sample", model.MEAN_CONTRIBUTIONS
 """Long entries of a model's information that mean nothing to people."""
+FIRST = (
+    *("model", "measure", "lambda", "l1", "nonzeros", "bias", "status", "J", "lower_bound", "gap", "evaluations"),
+    *("seconds", "data", "label", "table", "features", "coded", "very many values", "training", "test", "test_rows"),
+    *("threshold", "decision", "calibration", "path", "written", "command", "warnings"),
+)
+"""What is shown of a model first, in this order."""
 FOLDERS = {
     "path.json": "a path of `distsms path`. Give one of its models, {0}/model.h5 or {0}/points/*.h5; `distsms report"
     " {0}/model.h5 --test DATA` shows the whole path",
@@ -53,7 +62,7 @@ def describe_data(path: str, as_json: bool) -> dict[str, Any]:
             "features": {**features.reference._asdict(), "keep": features.keep} if as_json else features.describe()
         }
         fields |= {} if as_json else {"attributes": "; ".join(features.listing())}
-    fields |= {"normalize": manifest.normalization.kind, "table": manifest.table and manifest.table.describe()}
+    fields |= {"normalize": manifest.normalization.kind, "table": None} | _describe_table(manifest.table)
     if not as_json:
         fields |= describe(manifest)
     rows = [shard.rows for shard in manifest.shards]
@@ -65,12 +74,42 @@ def describe_data(path: str, as_json: bool) -> dict[str, Any]:
     }
 
 
+def _describe_table(table: Table | None) -> dict[str, Any]:
+    if table is None:
+        return {}
+    many = {"very many values": "; ".join(many)} if (many := table.very_many()) else {}
+    return {"table": table.describe(), "label": table.label, **many}
+
+
+def describe_columns(path: str) -> tuple[list[Column], list[str]]:
+    """Return the columns of the table that a data set or a model was made from, and a line for each attribute of its
+    feature map. Raises InputError if there is neither. Local.
+    """
+    source = read_manifest(path) if Path(path).is_dir() else model.load(path)
+    features = source.features if isinstance(source, model.Model) else feature_map.load(source)
+    attributes = features.bins.listing() if features is not None and features.bins else []
+    if source.table is None and not attributes:
+        raise InputError(
+            f"{path}: its columns have numbers only, from 0 to p - 1; `distsms export MODEL --to csv` lists the weights"
+        )
+    return [] if source.table is None else list(source.table.columns), attributes
+
+
+def brief(contents: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what matters first of what `describe_model` returned."""
+    first = {name: contents[name] for name in FIRST if name in contents}
+    positive, negative = (format_labels(original_labels(contents["label_map"], sign)) for sign in ("+1", "-1"))
+    column = f"{first['label']}; " if first.get("label") else ""
+    data = {name: value for name, value in (contents.get("data") or {}).items() if name not in ("fingerprint", "nnz")}
+    return first | {"data": data, "label": f"{column}positive: {positive or '1'}; negative: {negative or '-1'}"}
+
+
 def describe_model(path: str) -> dict[str, Any]:
     """Return the size of a model, what its columns are, and its information but for the sample of rows. Local."""
     hdf5.check_heaps(path, "is neither a data set nor a model; `distsms shard` makes a data set from a file of rows")
     loaded = model.load(path)
     size = {"p": loaded.p, "norm": float(np.linalg.norm(loaded.w)), "nonzeros": int(np.count_nonzero(loaded.w))}
-    table: dict[str, Any] = {} if loaded.table is None else {"table": loaded.table.describe()}
+    table = _describe_table(loaded.table)
     columns: dict[str, Any] = (
         {} if loaded.features is None else {"features": loaded.features.describe(), "columns": loaded.p_original}
     )

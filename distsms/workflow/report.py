@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import importlib
 import math
 import os
+import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -39,6 +41,20 @@ POINTS = [
     *(Condition("top", share) for share in (0.001, 0.01, 0.05, 0.1)),
 ]
 """The conditions whose thresholds every report shows."""
+
+
+OWNER = {
+    "Model details": "who made the model, who answers for it, and under which licence it is",
+    "Intended use": "for which decisions it is, who makes them, and what it must not be used for",
+    "Factors": "which columns stand for groups of people, or go with such groups as an address does, and whether the"
+    " model errs more often for some of them",
+    "Evaluation data": "why these rows stand for those that the model will meet",
+    "Training data": "where the rows come from, of which time they are, and which rows were left out before",
+    "Ethical considerations": "whether the rows are about people, whom an error of either kind harms, and what is done"
+    " about it",
+    "Caveats and recommendations": "when the model is measured and trained again, and who stops it if it fails",
+}
+"""The headings of a model card under which the program cannot know everything, and what the owner has to say there."""
 
 
 class ShownPoint(NamedTuple):
@@ -77,6 +93,7 @@ class ReportData:
     contributions: Contributions | str | None = None  # of a model on features, or why there are none
     warnings: Sequence[str] = ()  # what users must know of the measures, and what readers left out; see `Evaluated`
     notes: Sequence[str] = ()
+    owner: Mapping[str, str] = field(default_factory=dict)  # what the owner says, by headings of `OWNER`
 
     @property
     def info(self) -> dict[str, Any]:
@@ -132,7 +149,7 @@ def report_data(request: ReportRequest, comm: Communicator) -> ReportData | None
 
 def _check_output(request: ReportRequest, is_root: bool) -> None:
     """Raise InputError if the page cannot be written, or would replace something that is no page."""
-    used = [request.model, request.data, request.trace, request.feature_names]
+    used = [request.model, request.data, request.trace, request.feature_names, request.card]
     inputs.check_distinct(request.output, *(each for each in used if isinstance(each, str | os.PathLike)))
     if not is_root:
         return
@@ -156,6 +173,7 @@ def _read_training(request: ReportRequest) -> dict[str, Any]:
     if of_path is None and folder is not None and loaded.info.get("path") and (folder / "path.json").exists():
         of_path = folder
     return {
+        "owner": {} if request.card is None else read_card(request.card),
         "trace": trace,
         "trace_note": note,
         "feature_names": names,
@@ -207,6 +225,22 @@ def _names(names: str | os.PathLike[str] | Sequence[str], p: int) -> Sequence[st
             " header"
         )
     return lines
+
+
+def read_card(path: str | os.PathLike[str]) -> dict[str, str]:
+    """Return what a model's owner says by the headings of `OWNER`, from a TOML file such as intended_use = "..."."""
+    headings = {heading.lower().replace(" ", "_"): heading for heading in OWNER}
+    toml = importlib.import_module("tomllib" if sys.version_info >= (3, 11) else "tomli")
+    try:
+        content = toml.loads(read_whole(path).decode())
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read: {error.strerror}") from error
+    except ValueError as error:
+        raise InputError(f"{path}: is no TOML: {error}") from error
+    for name, text in content.items():
+        if name not in headings or not isinstance(text, str):
+            raise InputError(f"{path}: {name}: takes a text for each of {', '.join(headings)}, and nothing else")
+    return {headings[name]: text for name, text in content.items()}
 
 
 def read_path(folder: Path, fingerprint: str | None) -> PathResult:

@@ -225,6 +225,7 @@ class ReportRequest(Request):
     reading: InputOptions = AS_TRAINED
     called: str | None = None  # what the page calls the rows; None: the name of the file
     feature_names: Path | Sequence[str] | None = None  # names of the columns, or a file with one in each line
+    card: Path | None = None  # a TOML file with what the owner of the model says in the model card
     trace: Path | None = None  # the trace of the training; None: where the model says that it is, or beside the model
     path: Path | None = None  # folders of `distsms path` and `distsms baseline`
     baseline: Path | None = None

@@ -115,3 +115,20 @@ def test_a_model_says_the_file_that_repeats_its_run(tmp_path):
     assert one["J"] == two["J"] and one["config"] | {"output": str(second)} == two["config"]
     assert one["config"]["lambda"] == 0.01 and "config" not in run("info", first)
     assert "of others, no file repeats the run" in run("info", "--config", code=1)
+
+
+def test_two_files_are_refused(tmp_path, capsys):
+    """Which of them would count where both say something is not to be guessed."""
+    for name in ("a", "b"):
+        (tmp_path / name).write_text("lambda = 1.0")
+    with pytest.raises(SystemExit) as ended:
+        cli.parse(["train", "data", "--config", str(tmp_path / "a"), f"--config={tmp_path / 'b'}"])
+    assert ended.value.code == 2 and "--config is given twice" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("word, told", [("tran", "did you mean train?"), ("xyzzy", "the commands are shard, features")])
+def test_a_command_that_does_not_exist(word, told, capsys):
+    with pytest.raises(SystemExit) as ended:
+        cli.parse([word, "data"])
+    said = " ".join(capsys.readouterr().err.split())
+    assert ended.value.code == 2 and f"there is no command '{word}'; {told}" in said

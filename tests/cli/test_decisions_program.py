@@ -10,7 +10,7 @@ import pytest
 from distsms.models import model
 from tests.support.program import run, run_json, write_svmlight
 
-pytestmark = [pytest.mark.e2e, pytest.mark.serial]
+pytestmark = [pytest.mark.e2e, pytest.mark.serial, pytest.mark.by_turns]
 ASKED = ("--at", "recall>=0.6", "--calibrate", "sigmoid")
 
 

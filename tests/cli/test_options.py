@@ -53,7 +53,8 @@ def test_options_and_exit_codes_stay():
         expected[command]["--config"] = {"metavar": "FILE"}
     expected["predict"]["--reasons"] = {"metavar": "K"}
     expected["train"]["--overwrite"] = expected["shard"]["--overwrite"]
-    expected["info"]["--config"] = {"const": True}
+    expected["info"] |= {name: {"const": True} for name in ("--config", "--all", "--columns")}
+    expected["report"]["--card"] = {"metavar": "FILE"}
     expected["train"]["--device"] = {"choices": ["cpu", "cuda"], "default": "cpu"}
     expected["train"]["--certificate"] = {"metavar": "FILE"}
     expected["synth"]["kind"]["choices"].append("twin")

@@ -121,6 +121,7 @@ def room():
 
 
 @pytest.mark.e2e
+@pytest.mark.by_turns
 @pytest.mark.serial
 def test_from_sequences_to_scores(tmp_path):
     for seed, name in enumerate(("train", "new")):
@@ -147,6 +148,7 @@ def test_from_sequences_to_scores(tmp_path):
 
 
 @pytest.mark.e2e
+@pytest.mark.by_turns
 @pytest.mark.serial
 def test_a_file_in_one_command(tmp_path):
     write_sites(tmp_path, "a")

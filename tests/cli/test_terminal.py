@@ -269,7 +269,9 @@ def test_progress_in_a_log_is_a_line_now_and_then(clock):
 
 
 @pytest.mark.parametrize("kept", [True, False])
-@pytest.mark.parametrize("seconds, speaks, said", [(0.9, True, ""), (2.4, True, "2 s"), (2.4, False, "")])
+@pytest.mark.parametrize(
+    "seconds, speaks, said", [(0.9, True, ""), (2.4, True, "2 s of this run's time"), (2.4, False, "")]
+)
 def test_long_compiling_is_mentioned_once(seconds, speaks, said, kept, monkeypatch, capsys):
     monkeypatch.setattr(jit.compiling, "seconds", seconds)
     monkeypatch.setattr(jit.compiling, "kept", kept)
@@ -280,7 +282,7 @@ def test_long_compiling_is_mentioned_once(seconds, speaks, said, kept, monkeypat
     say.close()
     assert jit.compiling.told == bool(said)
     later = "; later runs take them from a cache" if kept else ""
-    line = f"compiled  kernels for such data in {said}{later}\n"
+    line = f"compiled  kernels for such data, {said}{later}\n"
     assert capsys.readouterr().out == (line if said else "")
 
 

@@ -19,7 +19,7 @@ from scripts.compare.grid import RunSpec
 from tests.support.problems import made
 from tests.support.program import TIME_LIMIT, finish, killed, run, run_json, run_module, start, write_svmlight
 
-pytestmark = [pytest.mark.e2e, pytest.mark.serial]
+pytestmark = [pytest.mark.e2e, pytest.mark.serial, pytest.mark.by_turns]
 GRID = ("--measures", "prbep", "--lambdas", "1e-2", "1e-3", "--solvers", "lmvm", "bmrm", "--no-figures")
 PROGRAM = ("-m", "scripts.compare")
 SHORT = ("--epsilon", "1e-9", "--max-evaluations", "12")  # every run ends at its 12th evaluation

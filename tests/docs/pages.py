@@ -26,6 +26,7 @@ INSTALLS = "it installs packages, from the network"
 CONTAINERS = "it needs an engine for containers; docker/try builds the image without one"
 DEVICE = "it needs a graphics processor; tests/device computes the same in CUDA's simulator"
 ULFM = "it needs Open MPI 5; test_survive.py runs such trainings where there is one"
+KUBERNETES = "it needs a cluster of Kubernetes; tests/test_jobs.py compares the job with the schema"
 CLUSTER = "it needs SLURM; the tests of jobs/ run these scripts on one that they start"
 NOT_RUN = {
     "cd distsms": INSTALLS,
@@ -35,6 +36,8 @@ NOT_RUN = {
     "python3 -m venv": INSTALLS,
     "python3.11 -m venv": INSTALLS,
     "docker build": CONTAINERS,
+    "docker build -t registry": KUBERNETES,
+    "export MLFLOW_TRACKING_URI": "it needs MLflow; tests/docs/test_mlflow.py runs the example where it is installed",
     "python -m scripts.experiments.attack": "it takes minutes; the page on testing runs it with fewer problems",
     "python -m scripts.experiments.strings repeat": "it makes 20 million rows",
     "python tests/robustness/mutate.py": "it runs the tests of a sub-package for every mutant",

@@ -231,7 +231,7 @@ def test_a_start_is_brought_to_the_scale_of_the_data(tmp_path):
 
 
 @pytest.mark.e2e
-@pytest.mark.parametrize("ranks", [None, 3])
+@pytest.mark.parametrize("ranks", [None, pytest.param(3, marks=pytest.mark.by_turns)])
 def test_the_commands(tmp_path, ranks):
     """Run shard, train with --test, evaluate, report and predict on a table; an error is printed once."""
     path, new = table(tmp_path), table(tmp_path, "new.csv", mixed(30, 5))

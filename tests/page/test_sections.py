@@ -16,10 +16,11 @@ from distsms.base.errors import InputError
 from distsms.base.measures import HEAD, WHOLE, Condition
 from distsms.metrics import confidence, curves, estimates
 from distsms.models import evaluation, model
-from distsms.page import plots, sections
+from distsms.page import plots, sections, weights
 from distsms.page.mpl import as_svg
 from distsms.parallel.communicator import Communicator
 from distsms.shards.dataset import write_data
+from distsms.shards.table_schema import Column, Table
 from distsms.workflow.choice import Point
 from distsms.workflow.method_results import Baseline, MethodResult
 from distsms.workflow.path_result import PathResult
@@ -398,3 +399,28 @@ def test_models_that_disagree_on_who_is_positive_are_refused(tmp_path):
     told = run("evaluate", tmp_path / "a.h5", tmp_path / "b.h5", "--test", tmp_path / "text.svm", code=1)
     assert "do not agree on which label is positive" in told
     run("evaluate", tmp_path / "a.h5", code=2)
+
+
+@pytest.mark.serial
+def test_weights_of_numbers_and_of_values_are_apart_and_those_of_one_column_together():
+    """By standard deviation (factors 1/2 and 1/100), pay counts 3 and age 2; the factor 1 of `old` says 0 or 1."""
+    columns = (
+        *(Column(name, fill=1.0) for name in ("age", "pay")),
+        Column("old"),
+        Column("town", ("A", "B", "C"), missing=True),
+        Column("words", kind="hash", bits=1),
+    )
+    table = Table(columns, label="bad")
+    w, scale = np.array([1.0, 0.03, 9.0, 0.5, -0.5, 0.25, 0, 0.1, -0.1]), np.ones(9)
+    scale[:2] = 0.5, 0.01
+    info = {"normalize": "standard", "measure": "rocarea", "zero_based": True}
+    data = report_data([1, -1], info=info)
+    judged = replace(data.evaluation, model=model.Model(w, data.info, table, scale))
+    data = replace(data, evaluation=judged, feature_names=table.feature_names)
+    words = [word.strip() for word in Reader(str(weights.section(data))).words if word.strip()]
+    assert words[words.index("pay") :][:4] == ["pay", "+3", "age", "+2"]
+    at = words.index("Values")
+    assert words[at + 4 :] == [
+        *("old", "9", "1 +9", "town", "1", "A +0.5, C +0.25, missing +0, B -0.5"),
+        *("words", "0.2", "hash 0 +0.1, hash 1 -0.1"),
+    ]

@@ -181,6 +181,22 @@ def test_what_a_certificate_says_of_itself_is_compared(name, why, comm, shared_d
 
 
 @pytest.mark.serial
+@pytest.mark.parametrize("shape", [(180, 1), (90, 2), (1, 180), ()])
+def test_coefficients_of_another_shape_are_refused(shape, comm, shared_dir):
+    """Their bytes, and so their checksum, may be those of the right ones; NumPy would stretch a column to a table."""
+    folder = written(comm, shared_dir)
+    certified(comm, shared_dir, folder)
+    with h5py.File(shared_dir / "c.h5", "r+") as file:
+        c = file["c"][:]
+        del file["c"]
+        file["c"] = c.reshape(shape) if shape else c[0]
+    with pytest.raises(InputError, match="damaged certificate: it has not one coefficient for each row"):
+        verify(VerifyRequest(shared_dir / "m.h5", folder, shared_dir / "c.h5"), comm)
+    with pytest.raises((SystemExit, ValueError)):
+        checker.main([str(shared_dir / file) for file in ("m.h5", "c.h5", "d")])
+
+
+@pytest.mark.serial
 def test_points_that_do_not_fit_are_forgotten_by_weight():
     origins = Origins(3)
     for slot, w in enumerate(np.eye(4)):

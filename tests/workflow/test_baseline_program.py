@@ -22,6 +22,7 @@ pytestmark = pytest.mark.serial
 
 
 @pytest.mark.e2e
+@pytest.mark.by_turns
 @pytest.mark.parametrize("kind", ["standard", "l2"])
 def test_others_get_the_rows_that_training_sees(tmp_path, kind):
     program.write_svmlight(tmp_path / "rows.svm", n=80)
@@ -42,6 +43,7 @@ sys.exit(main(sys.argv[1:]))
 
 
 @pytest.mark.e2e
+@pytest.mark.by_turns
 def test_the_program(tmp_path):
     """Run on two ranks, stop, go on with one rank, use the folds of a path, and show the results in a report."""
     program.write_svmlight(tmp_path / "rows.svm", n=200)

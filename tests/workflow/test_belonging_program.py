@@ -10,7 +10,7 @@ import pytest
 from tests.support.files import write_csv
 from tests.support.program import run, run_json
 
-pytestmark = [pytest.mark.e2e, pytest.mark.serial]
+pytestmark = [pytest.mark.e2e, pytest.mark.serial, pytest.mark.by_turns]
 
 
 @pytest.fixture

@@ -28,6 +28,7 @@ def points(folder):
 
 
 @pytest.mark.e2e
+@pytest.mark.by_turns
 def test_killed_resumed_and_the_same_on_two_ranks(data, tmp_path):
     words = ("path", data, "--features", "trees=5", *GRID)
     killed(30, *words, "--output", tmp_path / "out")
@@ -54,6 +55,7 @@ def test_killed_resumed_and_the_same_on_two_ranks(data, tmp_path):
 
 
 @pytest.mark.e2e
+@pytest.mark.by_turns
 def test_the_folds_choose_features(data, tmp_path):
     words = ("path", data, *GRID, "--features", "raw", "bins=4", "--output", tmp_path / "out")
     out = run(*words)
@@ -73,6 +75,7 @@ def test_the_folds_choose_features(data, tmp_path):
 
 
 @pytest.mark.e2e
+@pytest.mark.by_turns
 def test_a_baseline_with_features(data, tmp_path):
     pytest.importorskip("sklearn")
     names = ("distsms", "distsms-leaves", "logistic-leaves")

@@ -192,10 +192,11 @@ def test_the_page_and_its_warnings(in_memory, rows, tmp_path, capsys):
     (tmp_path / "names.txt").write_text("a\nb\nc\nd\n")
     own = {"at": "top=10%", "level": 0.8, **QUICK}
     pages = [tmp_path / "c.html", tmp_path / "p.html"]
-    more = {"feature_names": tmp_path / "names.txt", "figures": tmp_path / "f"}
+    (tmp_path / "card.toml").write_text('factors = "None that we know of."')
+    more = {"feature_names": tmp_path / "names.txt", "figures": tmp_path / "f", "card": tmp_path / "card.toml"}
     said = by_command(capsys, "report", tmp_path / "m.h5", test=tmp_path / "d", output=pages[0], **more, **own)
     data = ((X, y), {"weight": weights, "feature_names": list("abcd")}) if in_memory else (tmp_path / "d", more)
-    of_python = {**data[1], "figures": tmp_path / "f"}
+    of_python = {**data[1], "figures": tmp_path / "f", "card": tmp_path / "card.toml"}
     (page, told) = warned(lambda: distsms.report(tmp_path / "m.h5", data[0], pages[1], **of_python, **own))
     assert len(page.figures) > 10 and (page.path, page.size) == (str(pages[1]), pages[1].stat().st_size)
     assert told == [in_python(line) for line in page.warnings] and "training rows of the model" in told[0]
@@ -203,7 +204,7 @@ def test_the_page_and_its_warnings(in_memory, rows, tmp_path, capsys):
     result, _ = warned(lambda: distsms.evaluate(tmp_path / "m.h5", tmp_path / "d", **own))
     assert page.measures | {"data": ""} == result.to_dict() | {"data": ""}
     first, second = (lasting(path.read_text(), tmp_path / "d") for path in pages)
-    assert first == second
+    assert first == second and any("None that we know of." in line for line in first)
 
 
 def lasting(page, data):

@@ -31,15 +31,22 @@ REASONS = {
 }
 
 
+NOT_INSTALLED = "petsc4py is not installed"
+"""Why lmvm cannot run where nobody has wanted it: nothing is broken then."""
+
+
 def lacking(load: bool = True) -> str:
     """Return why lmvm cannot run in this process, or "". The answer is certain only with `load`, which takes 0.2 s."""
     if not has_working_folder():
         return f"{NO_WORKING_FOLDER}, where PETSc looks for its options"
     try:
+        import petsc4py  # by itself, so that an error names it
         import petsc4py.lib
 
         if load:
             petsc4py.lib.ImportPETSc()
+    except ModuleNotFoundError as error:
+        return NOT_INSTALLED if error.name == "petsc4py" else f"petsc4py cannot be imported: {error}"
     except Exception as error:  # an incomplete or incompatible installation may raise anything
         remedy = f". If it was built for another major version of NumPy than {np.__version__}, install that version:"
         remedy += " the petsc4py of Debian 12 and Ubuntu 24.04 needs pip install 'numpy<2'"
