@@ -14,7 +14,6 @@ import sys
 from typing import Any
 
 import numpy as np
-from numba import config as numba_config
 from numba import cuda, float64
 from numpy.typing import NDArray
 
@@ -24,7 +23,7 @@ from distsms.base.typing import Floats
 from distsms.base.wording import option
 from distsms.parallel.communicator import Communicator
 
-config: Any = numba_config
+config: Any = cuda.config  # numba-cuda has one of its own
 config.CUDA_LOW_OCCUPANCY_WARNINGS = 0  # the last blocks of rows are small, and so are tests
 
 SIMULATED = bool(config.ENABLE_CUDASIM)

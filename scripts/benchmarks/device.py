@@ -69,8 +69,10 @@ def main() -> int:
     records.add_json(parser)
     args = parser.parse_args()
     if args.fetch:
-        words = ["download", "--only-binary=:all:", "--no-deps", "--python-version", args.fetch, "--dest", "wheels"]
-        return subprocess.run([sys.executable, "-m", "pip", *words, *WHEELS.split()]).returncode
+        words = ["download", "--only-binary=:all:", "--no-deps", "--python-version", args.fetch]
+        return subprocess.run(
+            [sys.executable, "-m", "pip", *words, "--dest", records.ROOT / "wheels", *WHEELS.split()]
+        ).returncode
     end, rows = time.monotonic() + args.seconds, list[records.Record]()
     place = place_of("cuda", Measure.parse("rocarea"), ALONE)
     print(place.describe(), flush=True)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import distsms
-from distsms import SMSClassifier, cli
+from distsms import cli
 from distsms.base.errors import InputError
 from distsms.base.measures import Measure
 from distsms.device.place import PROCESSOR, place_of
@@ -49,6 +49,7 @@ def test_two_runs_are_equal_to_the_bit(comm):
 
 @pytest.mark.serial
 def test_three_ways_to_ask_give_one_model(tmp_path, capsys):
+    pytest.importorskip("sklearn")
     X, y = data(n=80, p=4, seed=1)
     write_data(tmp_path / "d", X.toarray(), y)
     options = {"lam": 1e-2, "solver": "lbfgs", "device": "cuda"}
@@ -58,7 +59,7 @@ def test_three_ways_to_ask_give_one_model(tmp_path, capsys):
     assert "\ndevice    cuda: " in capsys.readouterr().out
     command, python = distsms.load_model(tmp_path / "m.h5"), distsms.train((X.toarray(), y), **options)
     assert command.info["device"].startswith("cuda: ") and command.info["ordering"] == "bins"
-    estimator = SMSClassifier(**options).fit(X.toarray(), y)
+    estimator = distsms.SMSClassifier(**options).fit(X.toarray(), y)
     np.testing.assert_array_equal(command.w, python.w)
     np.testing.assert_array_equal(estimator.coef_[0], python.w)
     found = distsms.verify(command, tmp_path / "d", certificate=tmp_path / "c")
