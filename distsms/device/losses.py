@@ -85,9 +85,9 @@ class DeviceBins(OnDevice, BinnedLoss):
     ) -> tuple[float, float]:
         scores, rows = _vector(scores), self.rows
         words, parts = zeros(2 if self.weights is None else 4, totals.shape[1]), _tiles(scores, 2)
-        low, high, scale, bits, top = grid.low, grid.high, grid.scale, grid.bits, grid.top
-        cells = cuda.to_device(fine), rows.weight_scale, words
-        scores.start(kernel.count, rows.kinds, rows.weights, low, high, scale, bits, top, *cells, parts)
+        low, high, scale, cells = grid.low, grid.high, grid.scale, cuda.to_device(fine)
+        kinds, weights, unit = rows
+        scores.start(kernel.count, kinds, weights, low, high, scale, grid.bits, grid.top, cells, unit, words, parts)
         counted = words.copy_to_host()
         if self.weights is None:
             totals[:] = counted
@@ -100,9 +100,11 @@ class DeviceBins(OnDevice, BinnedLoss):
     def _look_up(
         self, scores: Any, weights: Floats | None, grid: Grid, fine: NDArray[np.int64], table: Floats, out: Any
     ) -> None:
-        scores, rows, on_device = _vector(scores), self.rows, (cuda.to_device(fine), cuda.to_device(table))
-        low, scale, bits, top = grid.low, grid.scale, grid.bits, grid.top
-        scores.start(kernel.look_up, rows.kinds, rows.weights, low, scale, bits, top, *on_device, _vector(out).array)
+        cells, of_places, result = cuda.to_device(fine), cuda.to_device(table), _vector(out).array
+        kinds, weights, low = self.rows.kinds, self.rows.weights, grid.low
+        _vector(scores).start(
+            kernel.look_up, kinds, weights, low, grid.scale, grid.bits, grid.top, cells, of_places, result
+        )
 
 
 def _vector(scores: Any) -> DeviceVector:
@@ -175,8 +177,8 @@ class PlaceSearch:
     def _count(self, scores: DeviceVector, added: float, low: float, high: float, quarter: float) -> Floats:
         """Return the weight of the rows of all ranks in each bucket. **Collective.**"""
         rows, totals = self._rows, zeros(2, kernel.BUCKETS)
-        bracket = added, low, high, quarter
-        scores.start(kernel.count_places, rows.kinds, rows.weights, *bracket, rows.weight_scale, totals)
+        kinds, weights, weight_scale = rows
+        scores.start(kernel.count_places, kinds, weights, added, low, high, quarter, weight_scale, totals)
         counts, rest = totals.copy_to_host().astype(np.float64)
         return self._comm.sum(counts if rows.weights.size == 0 else (counts + rest / kernel.BELOW) / rows.weight_scale)
 
@@ -191,10 +193,10 @@ class DevicePrbep(OnDevice, PrbepExchange):
         return self._evaluate(scores, nu, scores)
 
     def _local_sums(self, scores: Any, tau0: float, delta: float, nu: float) -> Floats:
-        parts, at = _tiles(scores, 9), (self.shift, tau0, delta, nu, nu or LEAST)
-        scores.start(kernel.balance, self.rows.kinds, self.rows.weights, *at, parts)
+        parts, rows = _tiles(scores, 9), self.rows
+        scores.start(kernel.balance, rows.kinds, rows.weights, self.shift, tau0, delta, nu, nu or LEAST, parts)
         return np.sum(parts.copy_to_host(), axis=0)
 
     def _write(self, scores: Any, tau0: float, delta: float, nu: float, corrections: Floats, out: Any) -> None:
-        at = self.shift, tau0, delta, nu, nu or LEAST, cuda.to_device(corrections)
-        scores.start(kernel.balanced, self.rows.kinds, self.rows.weights, *at, out.array)
+        rows, added, width, both = self.rows, self.shift, nu or LEAST, cuda.to_device(corrections)
+        scores.start(kernel.balanced, rows.kinds, rows.weights, added, tau0, delta, nu, width, both, out.array)

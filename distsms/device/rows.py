@@ -34,18 +34,7 @@ from distsms.base.typing import Floats
 from distsms.base.wording import option
 from distsms.device import product_kernels as kernel
 from distsms.device import runtime
-from distsms.device.runtime import (
-    SIMULATED,
-    TILE,
-    DeviceVector,
-    blocks_for,
-    fill,
-    free_bytes,
-    launch,
-    shift,
-    sizes,
-    tiles_of,
-)
+from distsms.device.runtime import SIMULATED, TILE, DeviceVector, blocks_for, launch, tiles_of
 from distsms.matrix.augmented import with_bias
 from distsms.matrix.base import ColumnStatistics, Features, RowEntries
 from distsms.matrix.blocks import LocalRows
@@ -89,10 +78,11 @@ class Block(NamedTuple):
     arrays: tuple[Any, ...]  # with the entries
     stream: Any = 0  # where kernels that use them are started
 
-    def start(self, kernel: Any, *arguments: Any, together: int = 1, across: int = 1, wide: bool = False) -> None:
-        """Start a kernel on these rows, with a block of threads for so many tiles `together`, `across` times."""
-        blocks = blocks_for(-(-self.tiles.shape[0] // together) * TILE)
-        launch(kernel, (blocks, across), self.tiles, *self.arrays, *arguments, stream=self.stream, wide=wide)
+    def start(self, kernel: Any, *arguments: Any, scale: Scale | None = None, across: int = 1) -> None:
+        """Start a kernel on these rows, with `across` blocks for some tiles: for one, or as many as limbs hold."""
+        together = 1 if scale is None else scale.together
+        blocks = blocks_for(-(-self.tiles.shape[0] // together) * TILE), across
+        launch(kernel, blocks, self.tiles, *self.arrays, *arguments, stream=self.stream, wide=scale is not None)
 
 
 class Group(ABC):
@@ -105,6 +95,7 @@ class Group(ABC):
         self._totals = cuda.device_array(self.p, np.int64)
         self._resident, self._streamed = list[Block](), list[Block]()
         self._buffers: list[list[Any]] = []
+        self._kept: tuple[int | None, Any] = None, None  # see `_units`
         mantissas, exponents = np.frexp(largest)  # as `_exponent`, for each column
         self._exponents = np.where(largest > 0, np.maximum(exponents - (mantissas == 0.5), -700), 0)
 
@@ -156,14 +147,14 @@ class Group(ABC):
 
     def margins(self, w: Floats, out: Any) -> None:
         """Add X w of these columns to `out` (n_local,) on the device."""
-        factors = self.rows.column_factors
-        vector = cuda.to_device(np.ascontiguousarray(w * factors if len(factors) else w))
+        w = w * self.rows.column_factors if len(self.rows.column_factors) else w
+        vector = cuda.to_device(np.ascontiguousarray(w))
         for block in self._passing():
             self.dot(block, vector, out)
 
     def transposed_times(self, c: Any, scale: Scale, out: Floats) -> None:
         """Write X'c of these columns to `out` (p,) on the host, for c on the device."""
-        launch(fill, blocks_for(self.p), self._totals, 0)
+        launch(runtime.fill, blocks_for(self.p), self._totals, 0)
         for block in self._passing():
             self.add(block, c, scale)
         np.ldexp(self._totals.copy_to_host().astype(np.float64), self._exponents - self.digits(scale), out=out)
@@ -189,7 +180,11 @@ class Group(ABC):
         return scale.limbs
 
     def _units(self, scale: Scale) -> Any:
-        return cuda.to_device(np.ldexp(1.0, self.digits(scale) - self._exponents))
+        """Return the units of the columns in 1, which change rarely."""
+        digits = self.digits(scale)
+        if self._kept[0] != digits:
+            self._kept = digits, cuda.to_device(np.ldexp(1.0, digits - self._exponents))
+        return self._kept[1]
 
 
 class DenseGroup(Group):
@@ -244,10 +239,8 @@ class SparseGroup(Group):
 
     def add(self, block: Block, c: Any, scale: Scale) -> None:
         begins, lengths, slots, hot = self._begins, self._lengths, self._slots, self._hot
-        numbers = c, self._factors, self._units(scale), scale.bits
-        block.start(
-            kernel.add_sparse, begins, lengths, slots, hot, *numbers, self._totals, together=scale.together, wide=True
-        )
+        factors, units, totals = self._factors, self._units(scale), self._totals
+        block.start(kernel.add_sparse, begins, lengths, slots, hot, c, factors, units, scale.bits, totals, scale=scale)
 
 
 class CodedGroup(Group):
@@ -299,9 +292,21 @@ class CodedGroup(Group):
         block.start(kernel.dot_codes, self._offsets, self._values, w, self._factors, out)
 
     def add(self, block: Block, c: Any, scale: Scale) -> None:
-        unit, codes = math.ldexp(1.0, scale.limbs - self._exponent), (self._offsets, self._slots, self._hot)
-        sizes = {"together": scale.together, "across": len(self._offsets) - 1}
-        block.start(kernel.add_codes, *codes, c, self._factors, unit, scale.bits, self._totals, **sizes, wide=True)
+        offsets, slots, hot, factors = self._offsets, self._slots, self._hot, self._factors
+        unit, across = math.ldexp(1.0, scale.limbs - self._exponent), len(offsets) - 1
+        block.start(
+            kernel.add_codes,
+            offsets,
+            slots,
+            hot,
+            c,
+            factors,
+            unit,
+            scale.bits,
+            self._totals,
+            scale=scale,
+            across=across,
+        )
 
     def transposed_times(self, c: Any, scale: Scale, out: Floats) -> None:
         super().transposed_times(c, scale, out)
@@ -327,7 +332,7 @@ class DeviceFeatures:
         self._columns = [slice(start, stop) for start, stop in pairwise(ends)]
         self._statistics = self._host.columns()
         self._pinned = contextlib.ExitStack()
-        room, besides = free_bytes() if room is None else room, _besides(groups, self.shape)
+        room, besides = runtime.free_bytes() if room is None else room, _besides(groups, self.shape)
         _require(room, besides, self.shape)
         left = room - besides
         self._groups = []
@@ -361,7 +366,7 @@ class DeviceFeatures:
             for group, columns in zip(self._groups, self._columns, strict=True):
                 group.margins(w[columns], scores.array)
             if self._bias:
-                scores.start(shift, self._bias * float(w[-1]))
+                scores.start(runtime.shift, self._bias * float(w[-1]))
         if vectors is out:
             return out
         scores = np.array([np.asarray(vector) for vector in vectors]).reshape(*W.shape[:-1], -1)
@@ -377,23 +382,18 @@ class DeviceFeatures:
         out = np.empty((*(() if single else (len(listed),)), self.shape[1])) if out is None else out
         for c, total in zip(listed, [out] if single else out, strict=True):
             vector = c if isinstance(c, DeviceVector) else DeviceVector.of(c)
-            vector.start(sizes, self._parts)
-            most, absolute, plain = self._folded()
+            vector.start(runtime.sizes, self._parts)
+            parts = self._parts.copy_to_host()
+            absolute, plain = parts[:, 1:].sum(axis=0).tolist()
             if not math.isfinite(absolute):
                 total[:] = math.nan
                 continue
-            scale = Scale.of(most, absolute)
+            scale = Scale.of(float(parts[:, 0].max(initial=0.0)), absolute)
             for group, columns in zip(self._groups, self._columns, strict=True):
                 group.transposed_times(vector.array, scale, total[columns])
             if self._bias:
                 total[-1] = self._bias * plain
         return out
-
-    def _folded(self) -> tuple[float, float, float]:
-        """Return max |c_i|, sum |c_i| and sum c_i, from what `sizes` has written."""
-        parts = self._parts.copy_to_host()
-        absolute, plain = parts[:, 1:].sum(axis=0).tolist()
-        return float(parts[:, 0].max(initial=0.0)), absolute, plain
 
     def largest_terms(self, w: Floats) -> float:
         return self._host.largest_terms(w)
@@ -433,9 +433,8 @@ def _check(rows: LocalRows) -> None:
 def _besides(groups: Sequence[LocalRows], shape: tuple[int, int]) -> float:
     """Return the bytes on the device besides entries: numbers for each row, and some for each column."""
     sparse = sum(isinstance(group, SparseRows) for group in groups)
-    n, p = shape
     of_row = ROW_BYTES + 12 * sparse + 8 * sum(len(group.row_factors) > 0 for group in groups)
-    return float(of_row * n + 40 * p + 2**20 * (not SIMULATED))
+    return float(of_row * shape[0] + 40 * shape[1] + 2**20 * (not SIMULATED))
 
 
 def _require(room: float, needed: float, shape: tuple[int, int]) -> None:
