@@ -149,6 +149,22 @@ def against_lightgbm(rows: Sequence[Record]) -> str:
     )
 
 
+def of_tables(rows: Sequence[Record]) -> str:
+    """By how much the default model of a table is ahead of LightGBM and of logistic regression."""
+    pairs = {"lightgbm": "LightGBM", "logistic": "logistic regression"}
+    return _intervals(
+        (
+            (
+                f"{row['table']}, {name}",
+                *(100 * row["ahead"][f"default - {other}"][key] for key in ("value", "low", "high")),
+            )
+            for other, name in pairs.items()
+            for row in rows
+        ),
+        "ahead by [points of ROCArea]",
+    )
+
+
 def head(rows: Sequence[Record]) -> str:
     """By how much training for the head is ahead of the best of four usual models."""
     return _intervals(
@@ -259,6 +275,7 @@ PICTURES: Mapping[str, Callable[[Sequence[Record]], str]] = {
     "scaling": speedups,
     "strings": strings,
     "table2": table2,
+    "tables": of_tables,
     "thesis-auc": normal_theory,
 }
 """By the name of the file: what draws its picture, as SVG, from the records."""

@@ -20,6 +20,7 @@ import numpy as np
 
 ROOT = Path(__file__).resolve().parents[1]
 FIRST = {
+    "plain": "train table.csv --label y --plain",
     "table": "train table.csv --label y",
     "svmlight": "train rows.svm",
     "shards": "train rows",

@@ -17,11 +17,12 @@ def folder(tmp_path_factory):
     return path
 
 
-@pytest.mark.parametrize("name, most", [("table", 22), ("svmlight", 18), ("fit", 13)])
+@pytest.mark.parametrize("name, most", [("plain", 22), ("svmlight", 18), ("fit", 13), ("table", 60)])
 def test_a_first_run_compiles_few_kernels_and_each_of_them_once(name, most, folder):
-    """Types that a run does not need would show as a second version, and what it does not call as one more kernel."""
+    """Types that a run does not need would show as a second version, and what it does not call as one more kernel. Only
+    the features that `train` tries for a table have codes of several types."""
     first, second = (measured(FIRST[name], folder, name) for _ in range(2))
     kernels = kernels_of(first["versions"])
     print(f"{name}: {len(kernels)} kernels, {first['seconds'] - second['seconds']:.1f} s of the processor")
-    assert 0 < len(kernels) <= most and len(set(kernels)) == len(kernels), kernels
+    assert 0 < len(kernels) <= most and (name == "table" or len(set(kernels)) == len(kernels)), kernels
     assert not second["versions"]

@@ -111,6 +111,8 @@ def run(args: argparse.Namespace, comm: Communicator) -> int:
         for name, in_words in (("decision", decision_text.decision), ("calibration", decision_text.calibration)):
             if name in contents and of_model:
                 contents[name] = "; ".join(in_words(contents[name]))
+        if "search" in contents:
+            contents["search"] = contents["search"]["reason"]
         contents = {name: value for name, value in contents.items() if value not in ("", None)}
         width = max(len(name) for name in contents)
         for name, value in contents.items():

@@ -41,7 +41,8 @@ checkpoint. Data, measure, lambda and method must stay the same; limits, outputs
 
 With files instead of a data set, such as a CSV file and --label, the command does all that a first model needs: it
 makes shards in a temporary folder, holds out a fifth of the rows (the latest with --time, whole groups with --group),
-trains, evaluates the model on the held-out rows, and writes model.h5 and report.html.
+searches among features of the columns (--search, --plain), trains, evaluates the model on the held-out rows, and writes
+model.h5 and report.html.
 
 examples:
   distsms train payments.csv --label isFraud --time day
@@ -187,7 +188,8 @@ def _add_file_options(parser: argparse.ArgumentParser) -> None:
     files = parser.add_argument_group(
         "files instead of a data set",
         "The files become shards. A fifth of the rows is held out as test rows unless --split or --test says otherwise."
-        " All of these options except --shards, --overwrite, --report and --no-report are those of `distsms shard`.",
+        " All of these options except --shards, --overwrite, --search, --plain, --report and --no-report are those of"
+        " `distsms shard`.",
     )
     files.add_argument(
         "--shards",
@@ -199,6 +201,23 @@ def _add_file_options(parser: argparse.ArgumentParser) -> None:
     )
     files.add_argument(
         "--overwrite", action="store_true", help="Replace the data sets that the folder of --shards has already."
+    )
+    searching = files.add_mutually_exclusive_group()
+    searching.add_argument(
+        "--search",
+        type=duration,
+        metavar="TIME",
+        help="The time for the search among features and losses: the columns, their bins, crosses, and leaves of trees,"
+        " each trained for the measure and by logistic regression, are compared on folds of the training rows, and the"
+        " best is trained (default: ten times what a training on the columns takes, and at least 30s; no search with"
+        " fewer than 1,000 rows or 50 of a class, and where an option is for a model of the columns).",
+    )
+    searching.add_argument(
+        "--plain",
+        action="store_const",
+        dest="search",
+        const=0.0,
+        help="Train a model of the columns, for the measure, without a search.",
     )
     report = files.add_mutually_exclusive_group()
     report.add_argument(
@@ -245,7 +264,7 @@ def _check_data_set(args: argparse.Namespace, names: Sequence[str]) -> None:
     usual = _shard_parser()
     options = [name for name in names if getattr(args, name, None) != usual.get_default(name)]
     options += [name for name in ("shards", "report") if getattr(args, name, None) is not None]
-    options += [name for name in ("no_report", "overwrite") if getattr(args, name, False)]
+    options += [name for name in ("no_report", "overwrite", "search") if getattr(args, name, False)]
     if options and not os.path.exists(args.data[0]):
         raise InputError(f"{args.data[0]}: there is no such file or data set", everywhere=True)
     if options and not os.path.exists(os.path.join(args.data[0], MANIFEST)):

@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from distsms.optim.result import Result, State
     from distsms.parallel.vectors import Vectors
     from distsms.workflow.auto_lambda import LambdaChoice
+    from distsms.workflow.search import Search
 
 
 def describe_task(
@@ -135,6 +136,20 @@ class TrainingNarrator(shard_text.ShardNarrator, TrainObserver):
             self._say(
                 "survive   a single process has no others that could go on; start several by mpirun --with-ft ulfm"
             )
+
+    def left_out_search(self, why: str) -> None:
+        self._say(f"search    none: {why}")
+
+    def searching(self, rows: int, folds: int, limit: str) -> None:
+        self._say(
+            f"search    features of the columns, and logistic regression, on {folds} folds of {rows} rows, for at most"
+            f" {limit}; --plain leaves it out"
+        )
+
+    def searched(self, outcome: Search) -> None:
+        self._say(f"search    {outcome.reason}; {format_duration(outcome.seconds)}")
+        for features, why in outcome.left_out.items():
+            self._say(f"          {features} left out: {why}")
 
     def chose_solver(self, solver: str, why: str) -> None:
         if why:

@@ -63,6 +63,7 @@ def _training(data: ReportData, drawings: list[Drawing]) -> Html:
         ["label", card.labels(data)],
         ["measure", _text(info.get("measure"))],
         ["lambda", _number(info.get("lambda"), "g")],
+        *([["search", info["search"]["reason"]]] if info.get("search") else []),
         *([["l1", f"{info['l1']:g}; {info['nonzeros']} coefficients are not 0"]] if info.get("l1") else []),
         ["solver", _text(settings.get("solver"))],
         ["ended", data.ending],

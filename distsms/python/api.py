@@ -63,6 +63,7 @@ from distsms.workflow.requests import Arrays, Split, TrainRequest
 
 if TYPE_CHECKING:
     from distsms.workflow.auto_lambda import LambdaChoice
+    from distsms.workflow.search import Search
 
 __all__ = ["contributions", "evaluate", "load_model", "predict", "reasons", "report", "save_model", "train", "verify"]
 
@@ -162,6 +163,11 @@ def train(
         several hosts, and `checkpoint`, need one.
     overwrite : bool
         Replace the data sets that `shards` has already.
+    search : float
+        For tables, the seconds of the search among features of the columns (bins, crosses, leaves of trees) and between
+        the measure and logistic regression, which are compared on folds. 0 leaves it out. By default ten times what a
+        training on the columns takes, and at least 30; none with fewer than 1,000 rows or 50 of a class, or where a
+        setting is for a model of the columns. ``info["search"]`` says what was tried.
     check : bool
         False: do not compare models for other measures than ROCArea with a quick ROCArea model. This is done on the
         test rows or on a part of a sample of the rows, in at most a tenth of the run's time or two seconds.
@@ -260,6 +266,15 @@ class Progress(workflow.TrainObserver):
 
     def __init__(self, comm: Communicator) -> None:
         self._log = logger(comm)
+
+    def left_out_search(self, why: str) -> None:
+        self._log("no search: %s", in_python(why))
+
+    def searching(self, rows: int, folds: int, limit: str) -> None:
+        self._log("searching among features on %d folds of %d rows, for at most %s", folds, rows, limit)
+
+    def searched(self, outcome: Search) -> None:
+        self._log("search: %s", outcome.reason)
 
     def chose_solver(self, solver: str, why: str) -> None:
         if why:

@@ -56,10 +56,10 @@ held-out rows hardly changes after so many.
 
 def search(rows: PathRows, problem: Problem, stop_wanted: Callable[[], bool] = lambda: False) -> Run:
     """Cross-validate the lambdas of `GRID`, and more beyond; no points if some folds lack one. **Collective.**"""
-    assert isinstance(rows.block, DataBlock)
     starts, by = Starts(), choice.chooser(problem.measure, problem.select)
-    settings = loosened(problem.settings)
-    at_once = max(1, int(settings.vector_bytes // settings.vectors_held(rows.block.features.shape[1])))
+    settings, at_once = loosened(problem.settings), 1
+    if isinstance(rows.block, DataBlock):
+        at_once = max(1, int(settings.vector_bytes // settings.vectors_held(rows.block.features.shape[1])))
     outcome = run(
         rows,
         replace(problem, lambdas=GRID, settings=settings, all_rows=False, select=by, at_once=at_once),
@@ -239,12 +239,13 @@ class LambdaChoice(NamedTuple):
     reason: str  # one sentence that says why
     chance: str = ""  # why a model will rank no better than chance on new rows, if the folds show this
     measure: str = ""  # the measure that chose
+    searched: bool = False  # whether features were compared on the folds, too
 
     @property
     def on_folds(self) -> OnFolds | None:
         """The best mean of the measure on the held-out folds; None if none could be tried."""
         best = max(self.means, key=lambda mean: mean.mean, default=None)
-        return None if best is None else OnFolds(self.measure, best.mean, best.error)
+        return None if best is None else OnFolds(self.measure, best.mean, best.error, self.searched)
 
     def as_json(self) -> dict[str, Any]:
         """Return the fields as a model file has them."""
@@ -310,13 +311,21 @@ def choose_lambda(
     lam = moderate.chosen.lam
     whole = (data.n_pos, data.n_neg) if isinstance(data, Manifest) else _class_counts(data, comm)
     share = min(counts) * (1 - 1 / n_folds) / min(whole)
-    if share <= FEW and means[-1].lam < moderate.low.lam:  # smaller lambdas are worse, but with more rows perhaps not
-        lam = float(f"{lam * max(share, LEAST):.1g}")
+    if (lam := for_more_rows(lam, moderate.low.lam, means, share)) != moderate.chosen.lam:
         reason += (
             f". The training has {1 / share:.3g} times as many rows of the rarer class as that of a fold, with which a"
             f" smaller lambda is better: {moderate.chosen.lam:g} becomes {lam:g}"
         )
     return result(lam, means, f"{reason}. But {chance}" if chance else reason, chance)
+
+
+def for_more_rows(lam: float, low: float, means: Sequence[Mean], share: float) -> float:
+    """Return the lambda for a training of whose rows the models of a fold have had this share: a smaller one, if those
+    below `low` are worse on the folds.
+    """
+    if share > FEW or means[-1].lam >= low:
+        return lam
+    return float(f"{lam * max(share, LEAST):.1g}")
 
 
 def _shares_folds(data: Manifest, measure: Measure, comm: Communicator) -> bool:
@@ -341,7 +350,7 @@ def _describe_choice(moderate: Choice, name: str, lambdas: str, folds_text: str)
     )
 
 
-def sample_shares(n_pos: int, n_neg: int, nnz: int, measure: Measure) -> Shares:
+def sample_shares(n_pos: int, n_neg: int, nnz: int, measure: Measure, most: int = MOST_ROWS) -> Shares:
     """Return each class's share of rows in a sample; the rarer has up to a quarter where frequencies do not matter."""
     n = n_pos + n_neg
     rarer = max(min(n_pos, n_neg), 1)
@@ -349,7 +358,7 @@ def sample_shares(n_pos: int, n_neg: int, nnz: int, measure: Measure) -> Shares:
     by_class = measure.family.ignores_prevalence
     if not by_class:
         rows = max(rows, LEAST_OF_CLASS * n // rarer)
-    rows = min(rows, MOST_ROWS, MOST_ENTRIES * n // max(nnz, 1))
+    rows = min(rows, most, MOST_ENTRIES * n // max(nnz, 1))
     if rows >= n:
         return Shares(1.0, 1.0)
     if not by_class or rarer >= n * 0.25:

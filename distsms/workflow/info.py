@@ -23,7 +23,19 @@ FOR_PROGRAMS = "row_sample", model.MEAN_CONTRIBUTIONS
 """Long entries of a model's information that mean nothing to people."""
 FIRST = (
     *("model", "measure", "lambda", "l1", "nonzeros", "bias", "status", "J", "lower_bound", "gap", "evaluations"),
-    *("seconds", "data", "label", "table", "features", "coded", "very many values", "training", "test", "test_rows"),
+    *(
+        "seconds",
+        "search",
+        "data",
+        "label",
+        "table",
+        "features",
+        "coded",
+        "very many values",
+        "training",
+        "test",
+        "test_rows",
+    ),
     *("threshold", "decision", "calibration", "path", "written", "command", "warnings"),
 )
 """What is shown of a model first, in this order."""

@@ -153,6 +153,8 @@ class TrainRequest(FitRequest, DecisionRequest):
     device: str = "cpu"  # what computes with the rows
     # lambda. None: that of the checkpoint that is resumed; "auto" for tables and data sets made of them; else 1e-4.
     lam: float | str | None = None
+    # the seconds of the search among features of a table and losses; 0: there is none; None: usual for the table
+    search: float | None = None
     start: Model | Path | None = None  # a model to begin from
     # the folder for the state of the run, whether to continue from it, and the seconds between two states
     checkpoint: Path | None = None

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -56,6 +56,9 @@ from distsms.workflow.tables import DataSets
 from distsms.workflow.trained_model import TrainedModel, TrainingScores
 from distsms.workflow.verdict import SUSPICIOUS, AreaOnTest, LeakingColumn, leaking_columns, why_chance
 
+if TYPE_CHECKING:
+    from distsms.workflow.search import Search
+
 CHECKPOINT_EVERY = 300.0
 """Seconds between two checkpoints, unless the user says otherwise."""
 UNFINISHED = (Status.STOPPED, Status.TIME, Status.NONFINITE)
@@ -99,6 +102,15 @@ class TrainObserver(ConversionObserver, TrainingObserver):
     def began(self) -> None:
         """Called when the data are there, before anything is decided."""
 
+    def left_out_search(self, why: str) -> None:
+        """Called with why a table is trained on without a search among features."""
+
+    def searching(self, rows: int, folds: int, limit: str) -> None:
+        """Called before a search, on so many rows in folds, with the most time that it takes in words."""
+
+    def searched(self, outcome: Search) -> None:
+        """Called with what a search has tried and chosen."""
+
     def chose_solver(self, solver: str, why: str) -> None:
         """Called with the solver, and why it is not the usual one; "" if it is."""
 
@@ -137,22 +149,50 @@ def train(
     on every rank at each evaluation, ends the run with what it has. Raises InputError on all ranks if the request
     contradicts itself, or files cannot be used; checks that need no rows come first. **Collective.**
     """
-    clock, trained = Clock(comm.bytes_moved), None
+    clock = Clock(comm.bytes_moved)
     place = place_of(request.device, request.measure, comm)
     if tables.are_tables(request.data, comm):
-        with tables.as_data_sets(request, comm, observer, clock) as sets:
-            observer.converted(sets)
-            trained = _train(request, sets, place, clock, comm, observer, stop_wanted)
-    elif request.reading or request.split.shares is not None or request.shards is not None or request.overwrite:
+        trained = _train_on_table(request, place, clock, comm, observer, stop_wanted)
+    elif request.reading or request.split.shares is not None or request.shards or request.overwrite or request.search:
         raise InputError(
-            "label, weight, group, split, shards, overwrite and how columns are read are for tables: DataFrames, CSV or"
-            " Parquet; data sets have the weights and groups with which distsms shard made them",
+            "label, weight, group, split, shards, overwrite, search and how columns are read are for tables:"
+            " DataFrames, CSV or Parquet; data sets have the weights and groups with which distsms shard made them",
             everywhere=True,
         )
-    trained = trained or _train(request, None, place, clock, comm, observer, stop_wanted)
+    else:
+        observer.began()
+        trained = _train(request, None, place, clock, comm, observer, stop_wanted)
     trained.usage = comm.surviving(lambda: trained.run.usage(comm))
     observer.took(trained)
     return trained
+
+
+def _train_on_table(
+    request: TrainRequest,
+    place: Place,
+    clock: Clock,
+    comm: Communicator,
+    observer: TrainObserver,
+    stop_wanted: Callable[[], bool],
+) -> Trained:
+    """Make data sets, search among features of their columns, train what is chosen, and judge it. **Collective.**"""
+    from distsms.workflow import search  # which loads what makes features
+
+    why_plain, choice, outcome = search.why_plain(request, comm), None, None
+    # Features are made from shards in files, which there are with `memory`.
+    making = request if why_plain is not None else replace(request, memory=math.inf)
+    with tables.as_data_sets(making, comm, observer, clock) as sets:
+        observer.converted(sets)
+        observer.began()
+        why_plain = search.why_few(request, sets.training) if why_plain is None else why_plain
+        if why_plain:
+            observer.left_out_search(why_plain)
+        elif why_plain is None:
+            with clock.phase("search"):
+                outcome = search.search(request, sets.training, comm, observer, stop_wanted)
+                if outcome is not None:
+                    request, sets, choice = search.request_of(request, sets, outcome, comm)
+        return _train(request, sets, place, clock, comm, observer, stop_wanted, choice, outcome)
 
 
 class _Decided(NamedTuple):
@@ -176,11 +216,12 @@ def _train(
     comm: Communicator,
     observer: TrainObserver,
     stop_wanted: Callable[[], bool],
+    choice: LambdaChoice | None = None,
+    searched: Search | None = None,
 ) -> Trained:
-    """Train on a data set or on rows in memory, and judge the model. **Collective.**"""
-    observer.began()
+    """Train on a data set or on rows in memory, and judge the model; a search may have chosen. **Collective.**"""
     decided = _decide(request, sets, place, comm, observer)
-    task, test, choice = decided.task, decided.test, None
+    task, test = decided.task, decided.test
     if decided.automatic:
         with clock.phase("lambda"):
             choice = auto_lambda.choose_lambda(
@@ -212,6 +253,8 @@ def _train(
 
     def first_save() -> Model:
         saved = run.to_model(comm)
+        if searched is not None:
+            saved.info["search"] = searched.as_json()
         if sets and sets.temporary:  # name the user's files instead of a folder that will be gone
             saved.info["data"]["directory"] = frames.short_list(sets.files) or None
         _save(request, saved, comm)

@@ -224,6 +224,7 @@ class OnFolds(NamedTuple):
     measure: str
     mean: float
     error: float
+    compared: bool = False  # whether features were compared on them, so that models which learn by heart are no news
 
 
 def describe_doubt(test: AreaOnTest, folds: OnFolds | None) -> str:
@@ -281,6 +282,8 @@ def describe_test(
         f"{display_name(folds.measure)} is {training[folds.measure]:.3f} on the training rows, and {folds.mean:.3f}"
     )
     if training[folds.measure] - folds.mean > max(CLEAR, ERRORS * folds.error):
+        if folds.compared:
+            return unclear
         clear += (
             f", and held-out folds of the training rows show this, too ({held_out} on them): the model has learned its "
             f"training rows by heart. Fewer features help ({option('drop')}, {option('min_count')}; for `distsms "

@@ -47,6 +47,7 @@ from scripts.experiments import (
     small_beta,
     strings,
     table2,
+    tables,
     thesis,
     trainings,
 )
@@ -135,6 +136,8 @@ def table(found: dict[str, Any], show: str) -> str:
         return head_coverage.table(rows, show)
     if program == "scripts.experiments.features":
         return features.table(rows, show)
+    if program == "scripts.experiments.tables":
+        return tables.table_of(rows, show)
     if program == "scripts.benchmarks.run":
         part = [row for row in rows if row["part"] == show]
         return "\n\n".join([benchmarks.table(part), *disturbed(found, show)])

@@ -1,0 +1,385 @@
+"""The search of a training on a table: which features of its columns, and which loss, rank held-out rows best.
+
+Candidates are the columns, bins, crosses and leaves, each trained for the measure and by logistic regression. A sample
+of the rows, which every rank gets, is cut into folds; features that look at labels are made for each fold from its
+training rows. The ranks share the candidates, and each is tried by one of them. The columns come first: they tell how
+long the plain training takes, and so the budget. What is not finished within the budget is left out. The root chooses.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import sparse
+
+from distsms.base.errors import InputError
+from distsms.base.formatting import format_duration
+from distsms.base.jit import compiling
+from distsms.base.measures import Measure, display_name
+from distsms.base.typing import Floats, Labels
+from distsms.base.wording import Message, option
+from distsms.features import arrays
+from distsms.features.arrays import ArrayRows
+from distsms.features.attributes import table_attributes
+from distsms.features.build import build
+from distsms.features.candidates import RAW
+from distsms.features.feature_map import FeatureMap
+from distsms.features.fit import FeatureOptions, fit
+from distsms.features.growing import FeaturesObserver, GrowingRows, whole
+from distsms.features.rows import RowParts
+from distsms.ingest.file_names import expand
+from distsms.ingest.formats.registry import format_of
+from distsms.matrix.arrays import as_features
+from distsms.parallel.communicator import Communicator
+from distsms.shards.dataset import DataBlock, other_weights
+from distsms.shards.frame_columns import is_frame
+from distsms.shards.manifest import Manifest
+from distsms.shards.row_metadata import in_range
+from distsms.shards.splits import in_sample
+from distsms.training.solver_choice import choose_solver, settings_for
+from distsms.workflow import auto_lambda, choice
+from distsms.workflow.auto_lambda import LambdaChoice
+from distsms.workflow.choice import Mean, Point
+from distsms.workflow.folds import Folds, choose_folds_by, make_folds, read_fold_keys
+from distsms.workflow.path import ALONE, FoldRows, PathRows, Problem
+from distsms.workflow.requests import TrainRequest
+from distsms.workflow.tables import DataSets, of_paths
+
+if TYPE_CHECKING:
+    from distsms.workflow.train import TrainObserver
+
+LEAST_SECONDS, TIMES = 30.0, 10.0
+"""The budget, if the user gives none: so many times what the plain training takes, but at least so many seconds."""
+FEWEST_ROWS, FEWEST_OF_CLASS = 1000, 50
+"""With fewer training rows, or fewer of a class, candidates are only compared if the user asks for it."""
+MOST_ROWS, MOST_ENTRIES = 100_000, 10**7
+"""The most rows, and about the most entries, of the sample, which each rank has in memory."""
+BINS, LEAVES = "bins=32", "trees=100,min-leaf=10"
+MOST_ATTRIBUTES, MOST_COLUMNS = 32, 500
+"""With more attributes there are no crosses, and with more columns no leaves, which would take long."""
+LOGISTIC = Measure.parse("logistic")
+
+
+def seconds() -> float:
+    """Return the time without that for compiling loops, which only a first run needs. Local."""
+    return time.monotonic() - compiling.seconds
+
+
+class Tried(NamedTuple):
+    """A candidate that was tried on the folds."""
+
+    features: str  # as `distsms.features.candidates.parse` takes them
+    measure: str  # what was trained for
+    lam: float  # the best lambda
+    seconds: float
+    means: list[Mean]  # of the measure that chooses, for all lambdas
+    values: list[float]  # of the folds, at the best lambda
+
+    @property
+    def mean(self) -> float:
+        """The mean over the folds at the best lambda."""
+        return float(np.mean(self.values))
+
+
+@dataclass(frozen=True)
+class Search:
+    """What a search tried, and what it chose. All ranks have the same."""
+
+    by: str  # the measure that chose
+    rows: int  # those of the sample
+    folds: int
+    share: float  # of the training rows of the rarer class, those on which the models of a fold are trained
+    budget: float  # seconds
+    seconds: float
+    tried: list[Tried]  # the columns, trained for the measure of the request, come first
+    left_out: dict[str, str]  # the features that were not tried to the end, and why
+    winner: Tried
+    reason: str  # one sentence
+
+    def as_json(self) -> dict[str, Any]:
+        """Return what a model file gets."""
+        tried = [each._asdict() | {"mean": each.mean} for each in self.tried]
+        for each in tried:
+            each["means"] = [mean._asdict() for mean in each["means"]]
+        winner = {"features": self.winner.features, "measure": self.winner.measure}
+        return vars(self) | {"tried": tried, "winner": winner}
+
+
+def why_plain(request: TrainRequest, comm: Communicator) -> str | None:
+    """Return why the rows of a request are trained on as they are: "" if the user says so, or they are no table; None
+    if there is a search. Raises InputError if the user asks for one that cannot be. **Collective.**
+    """
+    with comm.fail_together():
+        names = [] if is_frame(request.data) else expand(of_paths(request.data))
+        is_table, settings = all(format_of(name) == "table" for name in names), request.settings
+        of_columns = {name: getattr(request, name) for name in ("start", "memory", "checkpoint", "certificate")}
+        of_columns |= {name: settings.get(name) for name in ("l1", "c_mu")}
+        of_columns |= {"lam": request.lam not in (None, "auto"), "device": request.device != "cpu"}
+        named = [f"{option(name)} is for a model of the columns" for name, value in of_columns.items() if value]
+        why = next(iter(named), None)
+        if request.measure.within_groups or request.measure.k:
+            why = f"a model for {request.measure.name} is one of the columns"
+        elif settings.get("solver_options"):
+            why = "PETSc's options are for a model of the columns"
+        if request.search and (why or not is_table):
+            why = why or "it is for tables: DataFrames, CSV or Parquet"
+            raise InputError(f"{option('search', f'{request.search:g}')}: {why}")
+    return "" if request.search == 0 or not is_table else why and Message(why)
+
+
+def why_few(request: TrainRequest, manifest: Manifest) -> str | None:
+    """Return why the rows are too few for a search, unless the user asks for one; None if they are not. Local."""
+    if request.search or (manifest.n >= FEWEST_ROWS and min(manifest.n_pos, manifest.n_neg) >= FEWEST_OF_CLASS):
+        return None
+    few = f"{manifest.n_pos} positive and {manifest.n_neg} negative rows are few to compare features"
+    return Message(f"{few}; {option('search', text='TIME')} does")
+
+
+@dataclass(frozen=True)
+class SampleRows:
+    """The rows of a sample, all of them on each rank, and the feature maps that were made of them."""
+
+    manifest: Manifest
+    X: Any  # (m, p), CSR or an array, before any normalization
+    y: Labels  # (m,)
+    weights: Floats | None  # (m,), above 0
+    keys: NDArray[Any] | None  # (m,), by which folds are made; None for folds by rows
+    by: str  # how they are made
+    n_folds: int
+    maps: dict[tuple[FeatureOptions, int], FeatureMap] = field(default_factory=dict)
+
+    @cached_property
+    def folds(self) -> Folds:
+        """The folds of the rows."""
+        counted = np.ones(len(self.y), bool)
+        keys = counted if self.keys is None else self.keys
+        return make_folds(self.by, keys, self.y, counted, self.n_folds, 0, ALONE)
+
+    def with_features(self, features: str, fold: int, observer: FeaturesObserver) -> DataBlock:
+        """Return the rows with features that are made from the training rows of a fold, 0 standing for all rows."""
+        if features == RAW:
+            rows: Any = as_features(self.X)
+            rows.normalize(self.manifest.normalization)
+        else:
+            options = arrays.options(features)
+            binned, forest = None, None
+            if options.bins:
+                binned = self._fit(FeatureOptions(options.bins, options.crosses), fold, observer).bins
+            if options.trees:
+                forest = self._fit(options._replace(bins=None, crosses=None), fold, observer).forest
+            rows = FeatureMap(self.X.shape[1], binned, forest).rows(self.X)
+        n, p = rows.shape
+        return DataBlock(rows, self.y, self.weights, 0, n, p, 0, weighted=other_weights(self.weights))
+
+    def _fit(self, options: FeatureOptions, fold: int, observer: FeaturesObserver) -> FeatureMap:
+        if (options, fold) not in self.maps:
+            taken = self.folds.training(fold)
+            rows = ArrayRows(self.X[taken], self.y[taken], None if self.weights is None else self.weights[taken])
+            rows.table = self.manifest.table
+            self.maps[options, fold] = fit(cast(Manifest, rows), ALONE, options, observer, rows)
+        return self.maps[options, fold]
+
+
+def load_sample(manifest: Manifest, measure: Measure, comm: Communicator) -> SampleRows | None:
+    """Return a sample of the rows on all ranks; None if there are too few for folds. **Collective.**"""
+    most = min(MOST_ROWS, MOST_ENTRIES * manifest.n // max(manifest.nnz, 1))
+    shares = auto_lambda.sample_shares(manifest.n_pos, manifest.n_neg, manifest.nnz, measure, most)
+    parts, by = RowParts.of_rank(manifest, comm), choose_folds_by(None, manifest)
+    empty = np.empty((0, manifest.p), manifest.dtype)
+    X: list[Any] = [sparse.csr_matrix(empty) if manifest.layout == "csr" else empty]
+    labels, weights, numbers = [np.empty(0, np.int8)], [np.empty(0)], [np.empty(0, np.int64)]
+    with comm.fail_together():
+        for part in parts:
+            of_part = part.first + np.arange(len(part.labels))
+            taken = in_sample(of_part, part.labels, shares)
+            if part.weights is not None:
+                taken &= part.weights != 0
+                weights.append(part.weights[taken])
+            X.append(part.X[taken])
+            labels.append(part.labels[taken])
+            numbers.append(of_part[taken])
+        keys = None
+        if by != "rows":
+            keys = read_fold_keys(manifest, by, parts.first, parts.last)[np.concatenate(numbers) - parts.first]
+        stacked = sparse.csr_matrix(sparse.vstack(X, "csr")) if manifest.layout == "csr" else np.vstack(X)
+    of_weights = np.concatenate(weights) if manifest.weights else None
+    rows = whole(GrowingRows(stacked, np.concatenate(labels), of_weights), comm)
+    if keys is not None:
+        keys = comm.allgather_rows(keys, comm.allgather(len(keys)))
+    n_folds = min(auto_lambda.FOLDS, int(np.sum(rows.y > 0)), int(np.sum(rows.y < 0)))
+    scaled = None if rows.weights is None else in_range(rows.weights, ALONE)
+    table = sparse.csr_matrix(rows.X) if sparse.issparse(rows.X) else rows.X
+    return None if n_folds < 2 else SampleRows(manifest, table, rows.y, scaled, keys, by, n_folds)
+
+
+class Trials(FeaturesObserver):
+    """Tries candidates until it has to stop. Local."""
+
+    def __init__(self, request: TrainRequest, rows: SampleRows, end: Callable[[], bool]) -> None:
+        self._request, self._rows, self._end = request, rows, end
+        self.by = choice.chooser(request.measure.name, None)
+
+    def progress(self, task: str, unit: str, done: float, of: float) -> None:
+        """Give up features that take too long."""
+        if self._end():
+            raise InputError("there was no time to try it")
+
+    def of_features(self, features: str) -> tuple[list[Tried], str]:
+        """Return what the models on some features are worth, and why some are missing."""
+        rows, tried, begun, of_request = self._rows, list[Tried](), seconds(), self._request.measure
+        try:
+            # Only trees look at labels; what does not is made for all folds at once, which then share their passes.
+            folds = range(1, rows.n_folds + 1) if "trees" in features else range(1)
+            blocks = {fold: rows.with_features(features, fold, self) for fold in folds}
+            making = seconds() - begun
+            for measure in [of_request] if of_request.family.log_loss else [of_request, LOGISTIC]:
+                begun = seconds() - making
+                points = self._points(measure, blocks[0] if 0 in blocks else lambda fold: (blocks[fold], rows.keys))
+                means = choice.means(points, self.by)
+                best = max(means, key=lambda mean: mean.mean)
+                values = [point.held_out[self.by] for point in points if point.lam == best.lam and point.held_out]
+                tried.append(Tried(features, measure.name, best.lam, seconds() - begun, means, values))
+        except InputError as error:
+            return tried, error.message
+        return tried, ""
+
+    def _points(self, measure: Measure, block: DataBlock | FoldRows) -> list[Point]:
+        request, rows = self._request, self._rows
+        solver, _ = choose_solver(request.solver, measure, ALONE)
+        settings = settings_for(measure, solver, lam=auto_lambda.DEFAULT)
+        problem = Problem(
+            measure.name,
+            auto_lambda.GRID,
+            rows.n_folds,
+            seed=0,
+            settings=settings,
+            folds_by=rows.by,
+            select=self.by,
+            bias=measure.bias(request.bias),
+        )
+        outcome = auto_lambda.search(PathRows(block, ALONE, rows.keys), problem, self._end)
+        if outcome.stopped or not outcome.points:
+            raise InputError("there was no time to try it")
+        return outcome.points
+
+
+def candidates(manifest: Manifest, by_labels: bool) -> list[str]:
+    """Return the features that are tried besides the columns; with `by_labels` those that look at labels, too."""
+    assert manifest.table is not None
+    crosses = f"{BINS},crosses=all"
+    crossed = [crosses] * (len(table_attributes(manifest.table)[0]) <= MOST_ATTRIBUTES)
+    if not by_labels or manifest.p > MOST_COLUMNS or find_spec("sklearn") is None:
+        return [BINS, *crossed]
+    return [BINS, *crossed, LEAVES, f"{crossed[0] if crossed else BINS},{LEAVES}"]
+
+
+def search(
+    request: TrainRequest,
+    manifest: Manifest,
+    comm: Communicator,
+    observer: TrainObserver,
+    stop_wanted: Callable[[], bool],
+) -> Search | None:
+    """Try candidates on a sample of the rows, and choose; None if there are too few rows. **Collective.**"""
+    begun, rows = seconds(), load_sample(manifest, request.measure, comm)
+    if rows is None:
+        observer.left_out_search("there are too few rows for folds")
+        return None
+    size, limit = len(rows.y), request.search
+    in_words = format_duration(limit or LEAST_SECONDS)
+    usual = f"{in_words} or, if that is more, {TIMES:g} times what a training on the columns takes"
+    observer.searching(size, rows.n_folds, in_words if limit else usual)
+    # 1) The columns, which tell how long the plain training takes: the choice of lambda, and a training on all rows.
+    tried, why = list[Tried](), ""
+    with comm.fail_together():
+        if comm.is_root:
+            tried, why = Trials(request, rows, stop_wanted).of_features(RAW)
+    tried, why = comm.bcast((tried, why))
+    if why:
+        observer.left_out_search(why)
+        return None
+    budget = limit or max(LEAST_SECONDS, TIMES * tried[0].seconds * (1 + manifest.n / size))
+    budget = min(budget, request.settings.get("time_limit") or math.inf)
+    # 2) The others, which the ranks share.
+    trials = Trials(request, rows, lambda: stop_wanted() or seconds() - begun > budget)
+    shared = candidates(manifest, by_labels=request.at is None and request.calibrate is None)
+    results = dict[str, tuple[list[Tried], str]]()
+    with comm.fail_together():
+        for features in shared[comm.rank :: comm.size]:
+            results[features] = trials.of_features(features)
+    results = {features: found for of_rank in comm.allgather(results) for features, found in of_rank.items()}
+    # 3) The choice, among those whose training on all rows fits into the budget, too.
+    left_out = {features: results[features][1] for features in shared if results[features][1]}
+    for each in (each for features in shared for each in results[features][0]):
+        if manifest.n > size and each.seconds * manifest.n / size > budget:
+            left_out[f"{each.features} for {each.measure}"] = "a training on all rows would take longer than the budget"
+        else:
+            tried.append(each)
+    winner, reason = choose(tried, trials.by)
+    of_rarer = float(min(np.sum(rows.y > 0), np.sum(rows.y < 0)) / min(manifest.n_pos, manifest.n_neg))
+    outcome = Search(
+        by=trials.by,
+        rows=size,
+        folds=rows.n_folds,
+        share=of_rarer * (1 - 1 / rows.n_folds),
+        budget=budget,
+        seconds=seconds() - begun,
+        tried=tried,
+        left_out=left_out,
+        winner=winner,
+        reason=reason,
+    )
+    outcome = comm.bcast(outcome)
+    observer.searched(outcome)
+    return outcome
+
+
+def choose(tried: Sequence[Tried], by: str) -> tuple[Tried, str]:
+    """Return the candidate with the best mean, and why. The first one, or that with the same features for its measure,
+    is taken in its place if the lead over it is at most a standard error of the folds' differences. Local.
+    """
+    plain, best, name = tried[0], max(tried, key=lambda each: each.mean), display_name(by)
+    twin = next(each for each in tried if (each.features, each.measure) in ((best.features, plain.measure), best[:2]))
+    winner = plain if not leads(best, plain) else best if leads(best, twin) else twin
+    rank = "the best" if winner is best else f"not clearly behind the best, {best.mean:.4f},"
+    features = "the columns" if winner.features == RAW else winner.features
+    mean = f"{features} for {winner.measure}: mean {name} {winner.mean:.4f} on the folds"
+    reason = f"{mean}, {rank} of {len(tried)} candidates"
+    return winner, reason + f"; the columns for {plain.measure}: {plain.mean:.4f}" * (winner is not plain)
+
+
+def leads(best: Tried, other: Tried) -> bool:
+    """Return whether a candidate is better by more than a standard error of the folds' differences. Local."""
+    lead = np.array(best.values) - np.array(other.values)
+    return bool(lead.mean() > lead.std(ddof=1) / np.sqrt(len(lead)))
+
+
+def request_of(
+    request: TrainRequest, sets: DataSets, outcome: Search, comm: Communicator
+) -> tuple[TrainRequest, DataSets, LambdaChoice | None]:
+    """Return the request for what a search chose, and the data sets with its features, in a folder beside those of the
+    columns. The columns for the measure of the request are trained as without a search. **Collective.**
+    """
+    winner, manifest, plain = outcome.winner, sets.training, outcome.tried[0]
+    if (winner.features, winner.measure) == (plain.features, plain.measure):
+        return request, sets, None
+    measure = request.measure if winner.measure == request.measure.name else LOGISTIC
+    lam = auto_lambda.for_more_rows(winner.lam, winner.lam, winner.means, outcome.share)
+    picked = LambdaChoice(lam, winner.means, outcome.rows, outcome.seconds, outcome.reason, "", outcome.by, True)
+    if winner.features != RAW:
+        folder, called = Path(manifest.directory) / "features", dict(sets.called)
+        if (temporary := os.fspath(manifest.directory)) in called:
+            called[os.fspath(folder)] = called[temporary]
+        featured = build(manifest.directory, folder, comm, arrays.options(winner.features), overwrite=True)
+        sets = sets._replace(training=featured, called=called)
+    return replace(request, measure=measure, lam=lam), sets, picked
