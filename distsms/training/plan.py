@@ -265,6 +265,11 @@ class Plan:
     def room(self, root: bool) -> MemoryBudget | None:
         return None if self.allowed is None else self.needs.room(self.allowed, root)
 
+    @property
+    def on_device(self) -> list[str]:
+        """A line on the device, if there is one."""
+        return [f"device    {self.device}"] if self.device else []
+
     def describe(self, whole: bool) -> list[str]:
         """Return lines for users: ordering, step and memory, with the reasons if `whole`; and a warning."""
         threads, cores = thread_count(), len(os.sched_getaffinity(0))
@@ -276,18 +281,17 @@ class Plan:
             )
         ranks = f"{self.ranks} rank{'s' if self.ranks > 1 else ''}"
         ordering, step = self.distribution
-        on_device = [f"device    {self.device}"] if self.device else []
         memory, there = format_bytes(self.needs.of_node(self.node_ranks, self.ranks)), format_bytes(self.available)
         if not whole:
             limit = "" if self.allowed is None else f"; --memory {format_bytes(self.allowed)} on each rank"
             return [
                 *lines,
                 f"plan      {ranks}; ordering {ordering}; step {step}; {memory} of {there}{limit}",
-                *on_device,
+                *self.on_device,
             ]
         owner = "each rank" if self.needs.spread else "the root"
         lines += [
-            *on_device,
+            *self.on_device,
             f"ordering  {ordering}: {self.reasons[0]}",
             f"step      {step}: {self.reasons[1]}",
             f"memory    {self.needs.in_words(self.ranks, self.node_ranks)}, of these"
@@ -315,7 +319,9 @@ def plan_run(task: TrainingTask, options: RunOptions, ranks: int, node_ranks: li
         losses=max(options.folds, 1),
         solves=folds_at_once(options.folds, task.manifest.p, options.memory),
     )
-    return replace(plan, device=options.place.describe())
+    if device := options.place.describe():
+        plan = replace(plan, device=device, reasons=("what the device computes", plan.reasons[1]))
+    return plan
 
 
 def folds_at_once(folds: int, p: int, memory: float | None) -> int:
