@@ -251,10 +251,10 @@ def time_parts(rows: Rows, entries: float, notes: Notes) -> Floats:
 
 def time_streamed(rows: Rows, entries: float, scores: Floats, notes: Notes) -> None:
     """Time products for which only a part of the rows stays on the device."""
-    from distsms.device.rows import DeviceFeatures, _besides
+    from distsms.device.rows import BLOCK, DeviceFeatures, _besides
     from distsms.device.runtime import DeviceVector
 
-    room = _besides(rows.features.groups, rows.features.shape) + 0.75 * entries
+    room = _besides(rows.features.groups, rows.features.shape) + entries - 2.5 * BLOCK
     try:
         features = DeviceFeatures(rows.features, room=room)
     except InputError as error:
