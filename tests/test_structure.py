@@ -80,7 +80,8 @@ def test_libraries_come_in_at_one_place(library, modules):
 
 
 def test_what_the_demo_installs_is_enough_for_the_tour():
-    """Every extra but those of MPI, which comes from the system, of addresses, tests, benchmarks and the manual."""
+    """Every extra but those of MPI, which comes from the system, of addresses, devices, tests, benchmarks and the
+    manual."""
     (named,) = re.findall(r"stamp-run extras=(\S+)", (PACKAGE.parent / "scripts" / "setup").read_text())
     setup = configparser.ConfigParser()
     setup.read(PACKAGE.parent / "setup.cfg")
@@ -88,6 +89,7 @@ def test_what_the_demo_installs_is_enough_for_the_tour():
         "mpi",
         "petsc",
         "remote",
+        "cuda",
         "bench",
         "dev",
         "docs",

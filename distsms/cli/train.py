@@ -135,6 +135,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     options.add_vectors(method)
     options.add_memory(method)
+    options.add_device(method)
     options.add_stopping(parser, float("inf"))
     options.add_decisions(parser)
     keep = parser.add_argument_group("long jobs")

@@ -243,12 +243,16 @@ class BinnedLoss(Loss):
 
     def _extremes(self, scores: Floats) -> list[float]:
         """Return the least and largest score of each class; inf or NaN if any is not finite. **Collective.**"""
+        low_pos, high_pos, low_neg, high_neg = self.comm.maximum(self._ends(scores)).tolist()
+        return [-low_pos, high_pos, -low_neg, high_neg]
+
+    def _ends(self, scores: Floats) -> Floats:
+        """Return -least and largest score of each class, infinite if a score is not finite, (4,). Local."""
         ends = np.full(4, np.inf)
         if all_finite(scores):
             ends[:] = kernel.extremes(scores, self._kinds)
             ends[::2] *= -1.0
-        low_pos, high_pos, low_neg, high_neg = self.comm.maximum(ends).tolist()
-        return [-low_pos, high_pos, -low_neg, high_neg]
+        return ends
 
     def _cells(self, length: float, nu: float) -> int:
         """Return the number of cells, a power of two, for a range of this length."""

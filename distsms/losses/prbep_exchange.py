@@ -13,6 +13,7 @@ Newton steps; a pass over the local rows for each, two or three for tau0, and on
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,14 +35,17 @@ class PrbepExchange(PrbepRisk):
 
     def __init__(self, labels: NDArray[np.int8], weights: Floats | None, comm: Communicator) -> None:
         super().__init__(labels, weights, comm)
-        self._kinds = np.full(len(labels), LEFT_OUT, np.uint8)
-        self._kinds[self.positive], self._kinds[self.negative] = POSITIVE, NEGATIVE
-        self._search = PositionSearch(self._kinds, self.A_neg, self.weights, comm)
+        self._search: Any = self._position_search()
         self._start = 0.0  # delta / nu of the last evaluation
-        # Compile or load the kernels now, before the first evaluation.
+
+    def _position_search(self) -> Any:
+        """Return the search for tau0, and compile or load the kernels now, before the first evaluation."""
+        self._kinds = np.full(len(self._labels), LEFT_OUT, np.uint8)
+        self._kinds[self.positive], self._kinds[self.negative] = POSITIVE, NEGATIVE
         weights = None if self.weights is None else self.weights[:0]
         _sums(np.zeros(0), self._kinds[:0], weights, 0.0, 0.0, 0.0, 0.0)
         _coefficients(np.zeros(0), self._kinds[:0], weights, 0.0, 0.0, 0.0, 0.0, *np.zeros(6), np.zeros(0))
+        return PositionSearch(self._kinds, self.A_neg, self.weights, self.comm)
 
     @classmethod
     def cost(cls, n_pos: int, n_neg: int, size: int) -> Cost:
@@ -51,14 +55,17 @@ class PrbepExchange(PrbepRisk):
 
     def evaluate(self, scores: Floats, nu: float) -> LossValue:
         """See `Loss.evaluate`. **Collective**, about five small Allreduces; see the module's docstring."""
-        scores = np.ascontiguousarray(scores, np.float64)
+        return self._evaluate(np.ascontiguousarray(scores, np.float64), nu, np.empty(len(scores)))
+
+    def _evaluate(self, scores: Any, nu: float, out: Any) -> LossValue:
+        """Evaluate the scores, and write the coefficients to `out`, which may be the scores. Collective."""
         tau0 = self._search.find(scores, self.shift)
         if math.isnan(tau0):
-            return LossValue(math.nan, math.nan, math.nan, np.zeros(len(scores)))
+            out[:] = 0.0
+            return LossValue(math.nan, math.nan, math.nan, out)
 
         def balance_at(delta: float) -> tuple[Piece, Balance]:
-            local = _sums(scores, self._kinds, self.weights, self.shift, tau0, delta, nu)
-            sums = self.comm.sum(np.array(local)).tolist()
+            sums = self.comm.sum(self._local_sums(scores, tau0, delta, nu)).tolist()
             balance = Balance(ClassSums._make(sums[:3]), ClassSums._make(sums[3:6]), sums[6], sums[7], sums[8])
             size = balance.pos.total + balance.neg.total + balance.interior
             return Piece(balance.excess, balance.interior / nu if nu > 0 else 0.0, size), balance
@@ -67,12 +74,20 @@ class PrbepExchange(PrbepRisk):
         if nu > 0:
             self._start = delta / nu
         pos, neg = balancing_corrections(balance.pos, balance.neg)
-        scale, coefficients = 2.0 / self.A, np.empty(len(scores))
+        scale = 2.0 / self.A
         of_pos, of_neg = (pos.share, pos.goal, -scale * pos.scale), (neg.share, neg.goal, scale * neg.scale)
-        rows = scores, self._kinds, self.weights
-        _coefficients(*rows, self.shift, tau0, delta, nu, *of_pos, *of_neg, coefficients)
+        self._write(scores, tau0, delta, nu, np.array([of_pos, of_neg]), out)
         R, R_mu, d = self.risks(balance, (pos, neg), nu)
-        return LossValue(R, R_mu, d, coefficients)
+        return LossValue(R, R_mu, d, out)
+
+    def _local_sums(self, scores: Any, tau0: float, delta: float, nu: float) -> Floats:
+        """Return this rank's part of a `Balance` as its nine numbers. Local."""
+        return np.array(_sums(scores, self._kinds, self.weights, self.shift, tau0, delta, nu))
+
+    def _write(self, scores: Any, tau0: float, delta: float, nu: float, corrections: Floats, out: Any) -> None:
+        """Write the coefficients. corrections (2, 3): share, goal and scale of either class, P first. Local."""
+        rows = scores, self._kinds, self.weights
+        _coefficients(*rows, self.shift, tau0, delta, nu, *corrections.ravel(), out)
 
 
 # fastmath=False is given, since Numba would otherwise inline this function with the fastmath of its caller. Then equal

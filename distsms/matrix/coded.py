@@ -46,7 +46,7 @@ class CodedRows(LocalRows):
         n_local = cuts[-1]
         if source is None and len(codes) != n_local * code_map.n_codes:
             raise ValueError(f"{n_local} rows of {code_map.n_codes} codes were announced, but there are {len(codes)}")
-        self.code_map, self._products = code_map, products_of(code_map)
+        self.code_map, self.cuts, self._products = code_map, cuts, products_of(code_map)
         if source is None and isinstance(code_map, Categories | Crosses) and n_local * code_map.entries <= local.SMALL:
             self._products = ExplicitProducts(code_map, self._products.roundings)
         self._scales = np.empty((self._products.n_scales, 0))  # see `_scaled`

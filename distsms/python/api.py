@@ -174,6 +174,9 @@ def train(
     ordering : {"auto", "gather", "exchange", "bins"}
         How the scores of all rows are sorted: all on the root, or where the rows are. "bins", for ROCArea and pauc,
         counts them in place of sorting, and J is the upper end of a small interval.
+    device : {"cpu", "cuda"}
+        What computes with the rows: the processor, or the graphics processor of each rank, for rocarea, pauc, prbep and
+        the logistic measures. It needs ``numba-cuda``.
     step : {"auto", "root", "spread"}
         Where the solver's vectors are kept: whole on the root, or a slice of each on every rank.
     solver, epsilon, relative, max_evaluations, time_limit, ...

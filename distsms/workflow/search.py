@@ -125,7 +125,7 @@ def why_plain(request: TrainRequest, comm: Communicator) -> str | None:
         is_table, settings = all(format_of(name) == "table" for name in names), request.settings
         of_columns = {name: getattr(request, name) for name in ("start", "memory", "checkpoint", "certificate")}
         of_columns |= {name: settings.get(name) for name in ("l1", "c_mu")}
-        of_columns["lam"] = request.lam not in (None, "auto")
+        of_columns |= {"lam": request.lam not in (None, "auto"), "device": request.device != "cpu"}
         named = [f"{option(name)} is for a model of the columns" for name, value in of_columns.items() if value]
         why = next(iter(named), None)
         if request.measure.within_groups or request.measure.k:
