@@ -10,6 +10,7 @@ who runs the program finds it, also where nobody can write to it. It is machine 
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -30,6 +31,7 @@ FIRST = {
 """Commands that users begin with; `fit` stands for `SMSClassifier().fit`, with an array."""
 MORE = (
     "train table.csv --label y --weight w --no-report",
+    "train quoted.csv --label y --no-report",
     "train rows --measure prbep",
     "train rows.svm --normalize l2",
     "train ones.svm",
@@ -71,6 +73,8 @@ def make_data(folder: Path, rows: int = 2000) -> None:
         print("y,a,b,c,kind,place,w", file=file)
         for i, (a, b, c) in enumerate(numbers.tolist()):
             print(int(y[i]), a, b, c, f"kind{i % 5}", f"place{i % 40}", 1 + i % 3, sep=",", file=file)
+    quoted = re.sub("kind[0-9]", r'"\g<0>"', (folder / "table.csv").read_text())
+    (folder / "quoted.csv").write_text(quoted)
     with (folder / "rows.svm").open("w") as file, (folder / "ones.svm").open("w") as ones:
         for positive in y:
             columns = np.unique(rng.integers(1, 300, 12))

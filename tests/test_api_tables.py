@@ -44,7 +44,7 @@ def test_a_table_in_python_tells_of_its_columns():
     [
         ({"when": "01.02.2024 10:00"}, r"dates=\{'when': '%d.%m.%Y %H:%M'\}"),
         ({"when": "01.02.2024"}, r"dates=\{'when': '%d.%m.%Y'\}"),
-        ({"when": "1.213,50"}, r"thousands='\.' reads it; categorical=\['when'\] takes"),
+        ({"when": "1 213"}, r"thousands=' ' reads it; categorical=\['when'\] takes"),
     ],
 )
 def test_errors_in_python_name_the_options_of_python(change, told):

@@ -28,6 +28,7 @@ TINY = ("--measures", "rocarea", "--lambdas", "1e-1", "--max-evaluations", "20")
 COMPARISONS = ("table2", "figure_objective", "figure_test_measure", "figure_c_mu", "figure_agm")
 PROGRAMS = {
     "scripts.benchmarks.check",
+    "scripts.benchmarks.device",  # see tests/device
     "scripts.benchmarks.first_run",  # see tests/test_first_run.py
     "scripts.benchmarks.run",
     "scripts.benchmarks.scaling",

@@ -48,6 +48,7 @@ def importers(library):
         (
             "pyarrow",
             {
+                "ingest/formats/amounts.py",
                 "ingest/formats/arrow.py",
                 "ingest/formats/columns.py",
                 "ingest/formats/csv_files.py",
@@ -71,6 +72,7 @@ def importers(library):
         ("lightgbm", {"workflow/trees.py"}),
         ("onnx", {"models/onnx_features.py"}),
         ("greenlet", {"optim/batching.py"}),
+        ("fsspec", {"base/addresses.py"}),
     ],
 )
 def test_libraries_come_in_at_one_place(library, modules):
@@ -78,11 +80,20 @@ def test_libraries_come_in_at_one_place(library, modules):
 
 
 def test_what_the_demo_installs_is_enough_for_the_tour():
-    """Every extra but those of MPI, which comes from the system, and of tests, benchmarks and the manual."""
+    """Every extra but those of MPI, which comes from the system, of addresses, devices, tests, benchmarks and the
+    manual."""
     (named,) = re.findall(r"stamp-run extras=(\S+)", (PACKAGE.parent / "scripts" / "setup").read_text())
     setup = configparser.ConfigParser()
     setup.read(PACKAGE.parent / "setup.cfg")
-    assert set(named.split(",")) == set(setup["options.extras_require"]) - {"mpi", "petsc", "bench", "dev", "docs"}
+    assert set(named.split(",")) == set(setup["options.extras_require"]) - {
+        "mpi",
+        "petsc",
+        "remote",
+        "cuda",
+        "bench",
+        "dev",
+        "docs",
+    }
 
 
 def requirements(lines):

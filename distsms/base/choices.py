@@ -15,6 +15,8 @@ TOGETHER = ("rows", "groups", "doubles", "time")
 """What a split or folds keep together: nothing, groups, equal rows, or what is near in time."""
 ORDERINGS = ("gather", "exchange", "bins")
 """How scores are sorted; see `distsms.losses.registry`."""
+DEVICES = ("cpu", "cuda")
+"""What computes with the rows; see `distsms.device.place`."""
 STEPS = ("root", "spread")
 """Where the vectors of the solver are kept: whole on the root, or a slice of each on every rank."""
 RULES = ("best", "one-se")

@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO
 
+from distsms.base import addresses
 from distsms.base.errors import InputError
 from distsms.base.output_file import (
     PARTIAL,
@@ -102,7 +103,7 @@ MOST_TEXT = 2**30
 
 def look_at(path: str | os.PathLike[str]) -> os.stat_result:
     """Return the state of a file before it is read; InputError for what is no regular file, and may block. Local."""
-    found = os.stat(path)
+    found = addresses.status(path)
     if stat.S_ISDIR(found.st_mode):
         raise InputError(f"{path}: is a directory; name the files in it")
     if not stat.S_ISREG(found.st_mode):
@@ -146,7 +147,7 @@ class FileState:
     @staticmethod
     def _now(path: str | os.PathLike[str]) -> tuple[int, ...]:
         try:
-            found = os.stat(path)
+            found = addresses.status(path)
         except OSError as error:
             raise InputError(f"{path}: cannot be read: {error.strerror}") from error
         return found.st_size, found.st_mtime_ns, found.st_ino, found.st_dev

@@ -9,8 +9,9 @@ import itertools
 import os
 import zlib
 from collections.abc import Callable, Iterator, Sequence
-from typing import BinaryIO, NamedTuple
+from typing import Any, BinaryIO, NamedTuple
 
+from distsms.base import addresses
 from distsms.base.errors import InputError
 from distsms.base.files import look_at
 
@@ -49,7 +50,7 @@ class ByteRange(NamedTuple):
     @property
     def size(self) -> int:
         """Bytes of text; an estimate for a compressed file."""
-        return os.path.getsize(self.path) * EXPANSION if self.end is None else self.end - self.start
+        return addresses.status(self.path).st_size * EXPANSION if self.end is None else self.end - self.start
 
 
 class TextPosition(NamedTuple):
@@ -109,7 +110,7 @@ def naming_errors(path: str) -> Iterator[None]:
 
 def ending(path: str) -> str:
     """Return the ending of a file's name, in small letters, without that of its compression."""
-    base, last = os.path.splitext(path.lower())
+    base, last = os.path.splitext(addresses.without_query(path).lower())
     return os.path.splitext(base)[1] if last in COMPRESSED else last
 
 
@@ -117,7 +118,7 @@ def inspect(path: str) -> tuple[int, tuple[str, str] | None]:
     """Return the stored size in bytes, and the module and function that decompress the file (None: plain text)."""
     with naming_errors(path):
         status = look_at(path)
-        with open(path, "rb") as stream:
+        with addresses.opened(path) as stream:
             head = stream.read(max(map(len, _MAGIC)))
     return status.st_size, next((opener for magic, opener in _MAGIC.items() if head.startswith(magic)), None)
 
@@ -126,18 +127,20 @@ def inspect(path: str) -> tuple[int, tuple[str, str] | None]:
 def open_text(path: str) -> Iterator[BinaryIO]:
     """Open the file as a stream of bytes that are decompressed while they are read."""
     _, compression = inspect(path)
-    with naming_errors(path):
-        module, function = compression or ("io", "open")
-        with getattr(importlib.import_module(module), function)(path, "rb") as stream:
-            head = stream.peek(4)
-            if b"\n" not in head:
-                refuse_return(head, path)
-            if encoding := _wide_encoding(head[:4]):
-                raise InputError(
-                    f"{path}: is text in {encoding}; convert it to UTF-8 first: iconv -f {encoding} -t UTF-8 OLD > NEW "
-                    "(Excel: save as CSV UTF-8)"
-                )
-            yield stream
+    with naming_errors(path), contextlib.ExitStack() as streams:
+        stream: Any = streams.enter_context(addresses.opened(path))
+        if compression is not None:
+            module, function = compression
+            stream = streams.enter_context(getattr(importlib.import_module(module), function)(stream, "rb"))
+        head = stream.peek(4)
+        if b"\n" not in head:
+            refuse_return(head, path)
+        if encoding := _wide_encoding(head[:4]):
+            raise InputError(
+                f"{path}: is text in {encoding}; convert it to UTF-8 first: iconv -f {encoding} -t UTF-8 OLD > NEW "
+                "(Excel: save as CSV UTF-8)"
+            )
+        yield stream
 
 
 def _wide_encoding(head: bytes) -> str | None:
@@ -149,12 +152,20 @@ def _wide_encoding(head: bytes) -> str | None:
 
 
 def read_blocks(
-    byte_range: ByteRange, block_bytes: int = BLOCK_BYTES, *, skip: Callable[[int], int] = lambda position: 0
+    byte_range: ByteRange,
+    block_bytes: int = BLOCK_BYTES,
+    *,
+    first: int | None = None,
+    skip: Callable[[int], int] = lambda position: 0,
+    rest: Callable[[int, bytes, BinaryIO], bytes] = lambda position, text, stream: b"",
 ) -> Iterator[tuple[int, bytes]]:
-    """Yield (offset, whole lines) of a byte range, by blocks; b"" for those of which `skip` returns a length."""
+    """Yield (offset, whole lines) of a byte range, by blocks; b"" for those of which `skip` returns a length. It begins
+    at the byte `first`, by default with the first line. `rest` reads from the stream what else belongs to a block."""
     with open_text(byte_range.path) as stream:
-        position = byte_range.start
-        if position:
+        position = byte_range.start if first is None else first
+        if first is not None:
+            stream.read(first) if byte_range.end is None else stream.seek(first)
+        elif position:
             stream.seek(position - 1)
             position += _skip_line(stream) - 1
         while byte_range.end is None or position < byte_range.end:
@@ -165,6 +176,8 @@ def read_blocks(
                 continue
             if byte_range.end is None:
                 text = stream.read(block_bytes)
+            elif addresses.is_address(byte_range.path):
+                text = stream.read(min(block_bytes, byte_range.end - position))
             else:  # with the rest of its last line, since to append this would be a copy
                 text = stream.read(_to_line_end(stream, min(block_bytes, byte_range.end - position), byte_range.path))
             if not text and byte_range.end is not None:
@@ -176,6 +189,8 @@ def read_blocks(
                 return
             if not text.endswith(b"\n"):
                 text += read_line(stream, byte_range.path, LONGEST_LINE)
+            if more := rest(position, text, stream):
+                text += more
             yield position, text
             position += len(text)
 

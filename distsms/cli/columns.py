@@ -84,6 +84,13 @@ def add_column_options(parser: argparse._ActionsContainer) -> None:
         help="What separates the fields of CSV: one character, or tab or space (default: commas, semicolons, tabs or"
         " bars, whichever the first lines show).",
     )
+    parser.add_argument(
+        "--no-header",
+        action="store_true",
+        help="CSV has rows from the first line on. Its columns are called column_1, column_2 and so on, or as --names"
+        " says.",
+    )
+    add_list(parser, "--names", "The names of the columns, from left to right, of CSV that does not have them.", "NAME")
     add_list(
         parser,
         "--missing",

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from distsms.base.choices import ORDERINGS, STEPS
+from distsms.base.choices import DEVICES, ORDERINGS, STEPS
 from distsms.base.measures import CONDITIONS_OF_MODELS, WEIGHTINGS
 from distsms.cli.types import add_threads, condition, count, duration, memory, not_negative, positive
 from distsms.parallel.signals import StopSignals
@@ -200,6 +200,18 @@ def add_memory(group: argparse._ActionsContainer) -> None:
         help="The most memory that each rank may take, for everything. Rows that do not fit are read from the shards "
         "on each pass, with the same results. Without this option all rows are held in memory, and a run that does not "
         "fit is refused; `distsms train FILE` streams then what does not fit.",
+    )
+
+
+def add_device(group: argparse._ActionsContainer) -> None:
+    """Add --device."""
+    group.add_argument(
+        "--device",
+        choices=DEVICES,
+        default="cpu",
+        help="What computes with the rows: cpu, or cuda, the graphics processor of each rank, for rocarea, pauc@BETA,"
+        " prbep and the logistic measures, with the same proof. It needs numba-cuda (pip install 'distsms[cuda]')"
+        " (default: %(default)s).",
     )
 
 

@@ -79,6 +79,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         " sequence, and so are --time and --weight. It is kept for folds and splits, and is not a feature.",
     )
     parser.add_argument(
+        "--missing-group",
+        choices=("own", "drop"),
+        default="own",
+        help="What becomes of rows of a table without a group: each is a group of its own, or they are dropped"
+        " (default: %(default)s).",
+    )
+    parser.add_argument(
         "--time",
         metavar="COLUMN",
         help="The column with the time of each row, as numbers or dates. It is kept for folds and splits, and is not a"
@@ -166,8 +173,20 @@ def _check(args: argparse.Namespace) -> None:
 
 def reading_options(args: argparse.Namespace) -> dict[str, Any]:
     """Return how files are read, by the names of `ReadOptions`."""
-    lists = {name: tuple(getattr(args, name)) for name in ("missing", "not_missing", "drop", "keep")}
-    names = ("positive", "zero_based", "decimal", "thousands", "separator", "label", "id", "group", "time")
+    lists = {name: tuple(getattr(args, name)) for name in ("missing", "not_missing", "drop", "keep", "names")}
+    names = (
+        "positive",
+        "zero_based",
+        "decimal",
+        "thousands",
+        "separator",
+        "label",
+        "id",
+        "group",
+        "time",
+        "no_header",
+        "missing_group",
+    )
     options = lists | {name: getattr(args, name) for name in (*names, "weight")}
     return options | {"columns": column_options(args), "sequences": sequence_options(args)}
 

@@ -53,7 +53,7 @@ examples:
 
 COLUMNS = ["label", "positive", "id", "drop", "group", "time", "weight", "weight_file", "keep"]
 COLUMNS += ["categorical", "numeric", "date", "hash", "min_count", "decimal", "thousands", "separator", "missing"]
-COLUMNS += ["not_missing"]
+COLUMNS += ["not_missing", "no_header", "names", "missing_group"]
 READING = [*COLUMNS, *sequences.NAMES, "normalize", "zero_based"]
 """The options of `distsms shard` on reading files, which `distsms baseline` has, too, by their names in argparse's
 namespace."""
@@ -135,6 +135,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     options.add_vectors(method)
     options.add_memory(method)
+    options.add_device(method)
     options.add_stopping(parser, float("inf"))
     options.add_decisions(parser)
     keep = parser.add_argument_group("long jobs")

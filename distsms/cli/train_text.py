@@ -171,7 +171,7 @@ class TrainingNarrator(shard_text.ShardNarrator, TrainObserver):
         directory = os.fspath(manifest.directory)
         name = args.data[0] if self._sets is None else self._sets.called.get(directory, directory)
         task_lines = describe_task(name, self._task, manifest, plan.distribution.step, plan.ranks, brief)
-        for line in [*task_lines, *([] if brief else plan.describe(args.usage)), *notes]:
+        for line in [*task_lines, *(plan.on_device if brief else plan.describe(args.usage)), *notes]:
             self._say(line)
         if plan.allowed is not None and args.memory is None:
             self._say(

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from distsms.base.errors import InputError
 from distsms.base.typing import Floats
 from distsms.features import forest_kernels
+from distsms.matrix import local
 from distsms.matrix.blocks import thread_count
 from distsms.matrix.code_maps import Categories
 
@@ -163,6 +164,8 @@ class Forest:
 
     def _leaves(self, X: Any, first: int, last: int, out: NDArray[Any]) -> int:
         """Find the leaves of the rows first..last - 1; return the first of them with NaN, counted from `first`."""
+        if (last - first) * max(self.n_trees, len(self.used)) <= local.SMALL:
+            return self._leaves_of_few(X[first:last], out[first:last])
         used = max(1, len(self.used))
         # The values of these rows, which each tree reads, take about as much memory as a tree, which each block reads.
         rows = max(forest_kernels.TOGETHER, self._nodes.nbytes // (4 * used * self.n_trees))
@@ -177,6 +180,21 @@ class Forest:
                 indptr, X.indices, X.data, self._places, self._nodes, start, numbers, block, out
             )
         )
+
+    def _leaves_of_few(self, X: Any, out: NDArray[Any]) -> int:
+        """Find the leaves of X by NumPy, which needs no compiling: all rows go one step down all trees at a time."""
+        values = X[:, self.used].toarray() if scipy.sparse.issparse(X) else X[:, self.used]
+        if np.isnan(values).any():
+            return int(np.flatnonzero(np.isnan(values).any(axis=1))[0])
+        block = np.zeros((len(values), max(1, len(self.used))), np.float32)
+        block[:, : len(self.used)] = values
+        before, at = None, np.tile(self._arrays["start"][:-1], (len(block), 1))
+        while before is None or not np.array_equal(at, before):
+            nodes = self._nodes[at]
+            low = np.take_along_axis(block, nodes["column"].astype(np.intp), axis=1) <= nodes["threshold"]
+            before, at = at, np.where(low, nodes["left"], nodes["right"]).astype(at.dtype)
+        out[:] = self._other[at]
+        return -1
 
     @cached_property
     def _places(self) -> NDArray[np.int32]:

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from distsms.base import memory, text_files
+from distsms.base import addresses, memory, text_files
 from distsms.base.errors import InputError
 from distsms.base.files import FileState
 from distsms.base.formatting import format_bytes
@@ -80,7 +80,7 @@ def convert(
     # 2) Open the files; a table is surveyed.
     sizes = [file.size for file in files[: len(inputs)]]
     file_names.require_common(files, comm)
-    source = [{"name": Path(path).name, "bytes": size} for path, size in zip(inputs, sizes, strict=True)]
+    source = [{"name": addresses.name_of(path), "bytes": size} for path, size in zip(inputs, sizes, strict=True)]
     n_shares = _n_shares(sum(sizes), comm.size, writing.n_shards)
     folder = next(folder for folder in (directory.absolute(), *directory.absolute().parents) if folder.is_dir())
     workspace = reading.workspace._replace(folder=folder, rows_stay=writing.in_memory)
@@ -168,6 +168,9 @@ class _Conversion:
                 self.observer.cautioned(warning)
         if reader.n_columns is None:
             highest.report(n, 0 if self.reading.zero_based else 1, comm, self.observer)
+        if self.reading.group is not None:
+            with comm.fail_together():
+                staged = staging.number_groups(staged, first)
         if writing.weight_file is not None:
             with comm.fail_together():
                 staged = staging.weigh(staged, writing.weight_file, first, n)
@@ -289,8 +292,13 @@ class _Conversion:
         by_groups = self.writing.split is not None and self.writing.split.by == "groups"
         for place, size in zip(places, sizes, strict=False):
             if not size:
-                hint = f". Groups are drawn at random: try another {option('seed')}" if by_groups else ""
-                raise InputError(f"{place}: there is no row to write; a data set needs at least one{hint}", True)
+                needs = "a data set needs at least one"
+                if by_groups:
+                    needs += f". Groups are drawn at random: try another {option('seed')}"
+                elif self.writing.split is not None and sum(sizes):
+                    shares = option("split", text="F,F")
+                    needs = f"a split of {sum(sizes)} rows leaves none. Give more rows, or other shares by {shares}"
+                raise InputError(f"{place}: there is no row to write; {needs}", True)
         return sizes
 
     def _fit_normalization(

@@ -9,7 +9,7 @@ import glob
 import os
 from collections.abc import Sequence
 
-from distsms.base import common_files
+from distsms.base import addresses, common_files
 from distsms.base.errors import InputError
 from distsms.base.files import FileState
 from distsms.ingest.formats.registry import format_of
@@ -19,7 +19,7 @@ from distsms.shards.manifest import MANIFEST
 
 def are_files(words: Sequence[str]) -> bool:
     """Return whether the words stand for files, or folders of tables, rather than for a data set. Local."""
-    if len(words) > 1 or _is_pattern(words[0]) or os.path.isfile(words[0]):
+    if len(words) > 1 or addresses.is_address(words[0]) or _is_pattern(words[0]) or os.path.isfile(words[0]):
         return True
     return bool(_tables_in(words[0])) or (format_of(words[0]) == "table" and not os.path.isdir(words[0]))
 
@@ -37,7 +37,13 @@ def files_of(word: str | os.PathLike[str]) -> list[str]:
 def expand(words: Sequence[str]) -> list[str]:
     """Return the files that the words stand for; those of a pattern or a folder are sorted by name. Local."""
     paths = []
-    for word in words:
+    for word in map(addresses.local_path, words):
+        if addresses.is_address(word):
+            matches = addresses.expand(word) if "*" in addresses.without_query(word) else [word]
+            if not matches:
+                raise InputError(f"{word}: there is no such file")
+            paths += matches
+            continue
         matches = sorted(glob.glob(word)) if _is_pattern(word) else [word]
         files = [file for match in matches for file in (_tables_in(match) if os.path.isdir(match) else [match])]
         if not files and _is_pattern(word):

@@ -142,7 +142,7 @@ def conversion_options(
     options: dict[str, Any] = {
         name: tuple(value) if isinstance(value, list) else value for name, value in arguments.items()
     }
-    lists = {"drop", "keep", "categorical", "numeric", "missing", "not_missing"}
+    lists = {"drop", "keep", "categorical", "numeric", "missing", "not_missing", "names"}
     options |= {name: (value,) for name, value in options.items() if name in lists and isinstance(value, str)}
     if of_columns := _take(options, ColumnOptions):
         options["columns"] = ColumnOptions(**of_columns)

@@ -20,6 +20,9 @@ from distsms.shards.sequence_rules import SequenceOptions, Sequences
 from distsms.shards.splits import Splitter
 from distsms.shards.table_schema import THOUSANDS, VERSION, Cells, Table, is_separator
 
+MISSING_GROUPS = ("own", "drop")
+"""What becomes of rows of tables that have no group."""
+
 
 class ConversionObserver:
     """Receives what reading files reports. Override its methods, which are called on the root unless they say else."""
@@ -83,6 +86,7 @@ class ReadOptions:
     group: str | None = None
     time: str | None = None
     weight: str | None = None  # the column that gives each row its weight
+    missing_group: str = "own"  # whether a row of a table without a group is one of its "own", or to "drop"
     keep: tuple[str, ...] = ()  # those columns of groups, times and weights that are features as well
     columns: ColumnOptions = field(default_factory=ColumnOptions)  # how the columns of a table become features
     decimal: str = "."  # the decimal mark of numbers that are written as strings, "." or ","
@@ -90,6 +94,8 @@ class ReadOptions:
     # have decimal commas.
     thousands: str = ""
     separator: str = ""  # the character that separates the fields of CSV; "" if the files show it
+    no_header: bool = False  # whether CSV has rows from the first line on, and no names of columns
+    names: tuple[str, ...] = ()  # the names of the columns of such CSV; () numbers them
     missing: tuple[str, ...] = ()  # further marks of missing values, numbers among them
     not_missing: tuple[str, ...] = ()  # usual marks that are values here, such as "NA"
     # The columns and labels of the training data, by which other files of the same kind are read. None: the reader
@@ -120,6 +126,8 @@ class ReadOptions:
                 f"{option('separator', text=repr(self.separator)[:20])}: expected one character of ASCII, such as ';', "
                 "that is no letter, digit, quote, sign or point"
             )
+        if self.missing_group not in MISSING_GROUPS:
+            raise InputError(f"{option('missing_group', self.missing_group)}: give one of {', '.join(MISSING_GROUPS)}")
         if "" in self.not_missing:
             raise InputError(f"{option('not_missing', [''])}: an empty field is always a missing value")
         decimal = "," if self.thousands == "." else self.decimal
@@ -139,7 +147,8 @@ class ReadOptions:
         """How the cells of tables are read: as those of the training data, or as is asked."""
         if self.table is None:
             missing, not_missing = (tuple(mark.strip() for mark in marks) for marks in (self.missing, self.not_missing))
-            return Cells(VERSION, self.decimal, self.thousands, self.separator, missing, not_missing)
+            names = column_options.split_names(self.names, ()) if self.no_header or self.names else None
+            return Cells(VERSION, self.decimal, self.thousands, self.separator, missing, not_missing, names)
         return replace(self.table.cells, separator=self.separator) if self.separator else self.table.cells
 
     @property

@@ -137,6 +137,20 @@ def weigh(staged: Sequence[Staged], path: str | os.PathLike[str], first: int, n_
     ]
 
 
+def number_groups(staged: Sequence[Staged], first: int) -> list[Staged]:
+    """Give each row without a group one of its own, by its number; the first of these rows is row `first`. Local."""
+    blocks = list[Staged]()
+    for block in staged:
+        groups, metadata = block.metadata.groups, block.metadata
+        if groups is not None and (groups == row_metadata.ALONE).any():
+            groups = row_metadata.own_groups(groups, first)
+            dataset.replace_groups(block.shard, groups)
+            metadata = metadata._replace(groups=groups)
+        blocks.append(block._replace(metadata=metadata))
+        first += block.shard.rows
+    return blocks
+
+
 def part_of(staged: Sequence[Staged], first: int, split: Splitter, comm: Communicator) -> list[NDArray[np.uint8]]:
     """Return the part of each staged row. Row number `first` of the input is the first of them. Collective."""
     numbers = np.arange(first, first + sum(block.shard.rows for block in staged))

@@ -270,12 +270,16 @@ class BinnedLoss(Loss):
 
     def _extremes(self, scores: Floats) -> Extremes:
         """Return the least and largest q and b; inf or NaN if any score is not finite. **Collective.**"""
+        ends = self.comm.maximum(self._ends(scores))
+        return Extremes._make((ends * [-1.0, 1.0, -1.0, 1.0] - [1.0, 1.0, 0.0, 0.0]).tolist())
+
+    def _ends(self, scores: Floats) -> Floats:
+        """Return -least and largest score of each class, infinite if a score is not finite, (4,). Local."""
         ends = np.full(4, np.inf)
         if all_finite(scores):
             ends[:] = kernel.extremes(scores, self._kinds)
             ends[::2] *= -1.0
-        ends = self.comm.maximum(ends)
-        return Extremes._make((ends * [-1.0, 1.0, -1.0, 1.0] - [1.0, 1.0, 0.0, 0.0]).tolist())
+        return ends
 
     def _cells(self, length: float, nu: float) -> int:
         """Return the number of cells, a power of two, for a range of this length."""

@@ -13,6 +13,7 @@ Newton steps; a pass over the local rows for each, two or three for tau0, and on
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,7 +22,7 @@ from distsms.base.jit import njit
 from distsms.base.typing import Floats
 from distsms.losses.base import Cost, LossValue
 from distsms.losses.newton import Piece, rising_root
-from distsms.losses.prbep import Balance, ClassSums, Correction, PrbepRisk, balancing_corrections
+from distsms.losses.prbep import Balance, ClassSums, PrbepRisk, balancing_corrections
 from distsms.parallel.communicator import Communicator
 from distsms.parallel.order_statistics import PositionSearch
 from distsms.parallel.order_statistics_kernels import LEFT_OUT, NEGATIVE, POSITIVE
@@ -34,15 +35,17 @@ class PrbepExchange(PrbepRisk):
 
     def __init__(self, labels: NDArray[np.int8], weights: Floats | None, comm: Communicator) -> None:
         super().__init__(labels, weights, comm)
-        self._kinds = np.full(len(labels), LEFT_OUT, np.uint8)
-        self._kinds[self.positive], self._kinds[self.negative] = POSITIVE, NEGATIVE
-        self._search = PositionSearch(self._kinds, self.A_neg, self.weights, comm)
+        self._search: Any = self._position_search()
         self._start = 0.0  # delta / nu of the last evaluation
-        # Compile or load the kernels now, before the first evaluation.
+
+    def _position_search(self) -> Any:
+        """Return the search for tau0, and compile or load the kernels now, before the first evaluation."""
+        self._kinds = np.full(len(self._labels), LEFT_OUT, np.uint8)
+        self._kinds[self.positive], self._kinds[self.negative] = POSITIVE, NEGATIVE
         weights = None if self.weights is None else self.weights[:0]
         _sums(np.zeros(0), self._kinds[:0], weights, 0.0, 0.0, 0.0, 0.0)
-        none = Correction(0.0, 0.0, 0.0)
-        _coefficients(np.zeros(0), self._kinds[:0], weights, 0.0, 0.0, 0.0, 0.0, none, none, 0.0, np.zeros(0))
+        _coefficients(np.zeros(0), self._kinds[:0], weights, 0.0, 0.0, 0.0, 0.0, np.zeros((2, 3)), np.zeros(0))
+        return PositionSearch(self._kinds, self.A_neg, self.weights, self.comm)
 
     @classmethod
     def cost(cls, n_pos: int, n_neg: int, size: int) -> Cost:
@@ -52,14 +55,17 @@ class PrbepExchange(PrbepRisk):
 
     def evaluate(self, scores: Floats, nu: float) -> LossValue:
         """See `Loss.evaluate`. **Collective**, about five small Allreduces; see the module's docstring."""
-        scores = np.ascontiguousarray(scores, np.float64)
+        return self._evaluate(np.ascontiguousarray(scores, np.float64), nu, np.empty(len(scores)))
+
+    def _evaluate(self, scores: Any, nu: float, out: Any) -> LossValue:
+        """Evaluate the scores, and write the coefficients to `out`, which may be the scores. Collective."""
         tau0 = self._search.find(scores, self.shift)
         if math.isnan(tau0):
-            return LossValue(math.nan, math.nan, math.nan, np.zeros(len(scores)))
+            out[:] = 0.0
+            return LossValue(math.nan, math.nan, math.nan, out)
 
         def balance_at(delta: float) -> tuple[Piece, Balance]:
-            local = _sums(scores, self._kinds, self.weights, self.shift, tau0, delta, nu)
-            sums = self.comm.sum(np.array(local)).tolist()
+            sums = self.comm.sum(self._local_sums(scores, tau0, delta, nu)).tolist()
             balance = Balance(ClassSums._make(sums[:3]), ClassSums._make(sums[3:6]), sums[6], sums[7], sums[8])
             size = balance.pos.total + balance.neg.total + balance.interior
             return Piece(balance.excess, balance.interior / nu if nu > 0 else 0.0, size), balance
@@ -68,12 +74,19 @@ class PrbepExchange(PrbepRisk):
         if nu > 0:
             self._start = delta / nu
         pos, neg = balancing_corrections(balance.pos, balance.neg)
-        coefficients = np.empty(len(scores))
-        _coefficients(
-            scores, self._kinds, self.weights, self.shift, tau0, delta, nu, pos, neg, 2.0 / self.A, coefficients
-        )
+        scale = 2.0 / self.A
+        of_pos, of_neg = (pos.share, pos.goal, -scale * pos.scale), (neg.share, neg.goal, scale * neg.scale)
+        self._write(scores, tau0, delta, nu, np.array([of_pos, of_neg]), out)
         R, R_mu, d = self.risks(balance, (pos, neg), nu)
-        return LossValue(R, R_mu, d, coefficients)
+        return LossValue(R, R_mu, d, out)
+
+    def _local_sums(self, scores: Any, tau0: float, delta: float, nu: float) -> Floats:
+        """Return this rank's part of a `Balance` as its nine numbers. Local."""
+        return np.array(_sums(scores, self._kinds, self.weights, self.shift, tau0, delta, nu))
+
+    def _write(self, scores: Any, tau0: float, delta: float, nu: float, corrections: Floats, out: Any) -> None:
+        """Write the coefficients. corrections (2, 3): share, goal and scale of either class, P first. Local."""
+        _coefficients(scores, self._kinds, self.weights, self.shift, tau0, delta, nu, corrections, out)
 
 
 # fastmath=False is given, since Numba would otherwise inline this function with the fastmath of its caller. Then equal
@@ -124,16 +137,16 @@ def _sums(scores, kinds, weights, shift, tau0, delta, nu):  # type: ignore[no-un
 
 
 @njit(error_model="numpy")
-def _coefficients(  # type: ignore[no-untyped-def]
-    scores, kinds, weights, shift, tau0, delta, nu, pos, neg, factor, out
-):
-    """Set out (n_local,) to the coefficients, +-factor beta after the `Correction` of the row's class."""
+def _coefficients(scores, kinds, weights, shift, tau0, delta, nu, corrections, out):  # type: ignore[no-untyped-def]
+    """Set out (n_local,) to the coefficients. corrections (2, 3): `Correction` of either class, P first; its scale
+    includes the factor 2/A.
+    """
     for i in range(len(scores)):
         kind = kinds[i]
         t = _hinge_argument(_distance(tau0, scores[i], kind, shift), kind, delta)
         beta = _ramp(t, nu)
-        share, goal = (pos.share, pos.goal) if kind == POSITIVE else (neg.share, neg.goal)
-        scale = -factor * pos.scale if kind == POSITIVE else factor * neg.scale
+        row = 0 if kind == POSITIVE else 1
+        share, goal, scale = corrections[row, 0], corrections[row, 1], corrections[row, 2]
         value = scale * (beta + (share if abs(t) <= nu else 0.0) * (goal - beta))
         value = value if kind != LEFT_OUT else 0.0
         out[i] = value if weights is None else weights[i] * value

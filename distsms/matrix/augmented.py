@@ -38,6 +38,9 @@ class WithBias:
     def nnz(self) -> int:
         return self._features.nnz
 
+    def score_buffer(self, k: int) -> Any:
+        return self._features.score_buffer(k)
+
     def margins(self, W: Floats, out: Floats | None = None) -> Floats:
         out = self._features.margins(W[..., :-1], out)
         out += self._value * W[..., -1:]

@@ -58,6 +58,12 @@ class Features(Protocol):
     def nnz(self) -> int:
         """The number of stored entries and codes."""
 
+    def score_buffer(self, k: int) -> Any:
+        """Return k vectors (n_local,) for `margins` to write to, which a loss evaluates and overwrites.
+
+        They are the rows of an array (k, n_local) float64, or lie where the rows are computed with.
+        """
+
     def margins(self, W: Floats, out: Floats | None = None) -> Floats:
         """Compute the margins s = X w of this rank's rows.
 

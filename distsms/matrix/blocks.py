@@ -101,6 +101,15 @@ class LocalRows(ABC):
         """At least the number of entries of each row; for codes also at least the roundings of an entry's term."""
 
     @property
+    def arrays(self) -> Entries:
+        """The arrays that hold the entries; without those of a source."""
+        return self._entries
+
+    def score_buffer(self, k: int) -> Floats:
+        """Return an array for the margins of k vectors; see `Features`."""
+        return np.empty((k, self.shape[0]))
+
+    @property
     def bytes_per_pass(self) -> int:
         """Bytes that a pass over the rows reads from files: 0 if they are in memory."""
         return 0 if self.source is None else self.source.bytes_per_pass

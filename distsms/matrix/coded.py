@@ -11,9 +11,11 @@ import scipy
 from numpy.typing import NDArray
 
 from distsms.base.typing import Floats
+from distsms.matrix import local
 from distsms.matrix.base import ColumnStatistics
 from distsms.matrix.blocks import Entries, EntrySource, LocalRows, Part, T, thread_count
 from distsms.matrix.code_maps import Categories, CodeMap, Crosses, Strings, betas
+from distsms.matrix.coded_products import Codes, Products, products_of
 
 _ROWS = 2**12
 """Rows that `to_csr` makes explicit at a time."""
@@ -44,9 +46,9 @@ class CodedRows(LocalRows):
         n_local = cuts[-1]
         if source is None and len(codes) != n_local * code_map.n_codes:
             raise ValueError(f"{n_local} rows of {code_map.n_codes} codes were announced, but there are {len(codes)}")
-        from distsms.matrix.coded_products import products_of  # with many kernels, which other rows do not need
-
-        self.code_map, self._products = code_map, products_of(code_map)
+        self.code_map, self.cuts, self._products = code_map, cuts, products_of(code_map)
+        if source is None and isinstance(code_map, Categories | Crosses) and n_local * code_map.entries <= local.SMALL:
+            self._products = ExplicitProducts(code_map, self._products.roundings)
         self._scales = np.empty((self._products.n_scales, 0))  # see `_scaled`
         threads = threads or thread_count()
         parts = _parts(cuts, code_map.n_codes, threads)
@@ -70,15 +72,10 @@ class CodedRows(LocalRows):
     def take(self, rows: NDArray[np.bool_]) -> CodedRows:
         taken, cuts = [np.empty(0, self.code_map.dtype)], [0]
         for part, (codes,) in self._all_parts():
-            of_part = self._table(part, codes)[:, rows[part.first : part.last]]
+            of_part = _table_of(part, codes, self.code_map.n_codes)[:, rows[part.first : part.last]]
             taken.append(of_part.ravel())
             cuts.append(cuts[-1] + of_part.shape[1])
         return self._normalized(CodedRows(self.code_map, np.concatenate(taken), cuts), rows)
-
-    def _table(self, part: Part, codes: NDArray[Any]) -> NDArray[Any]:
-        """Return the codes of a part as a view (B, rows)."""
-        shape, size = (self.code_map.n_codes, part.last - part.first), codes.itemsize
-        return np.lib.stride_tricks.as_strided(codes[part.start :], shape, (part.run * size, size), writeable=False)
 
     def _scaled(self) -> None:
         """Compute the numbers that the map wants for each row, unless that was done. One pass over the rows."""
@@ -124,6 +121,50 @@ class CodedRows(LocalRows):
     def _length(self, part: Part, entries: Entries, out: Floats) -> None:
         here = slice(part.first, part.last)
         self._products.length(_alone(part), entries[0], self._scales[:, here], out[here])
+
+
+class ExplicitProducts(Products):
+    """Those of few rows, by SciPy, which needs no compiling: the rows of a part are made explicit once."""
+
+    def __init__(self, code_map: CodeMap, roundings: int) -> None:
+        self._code_map, self._roundings = code_map, roundings
+        self._parts = dict[Part, scipy.sparse.csr_matrix]()
+
+    @property
+    def roundings(self) -> int:
+        return self._roundings
+
+    def _rows(self, part: Part, codes: Codes) -> scipy.sparse.csr_matrix:
+        if part not in self._parts:
+            self._parts[part] = to_csr(self._code_map, _table_of(part, codes, self._code_map.n_codes).T)
+        return self._parts[part]
+
+    def dot(self, part: Part, codes: Codes, scales: Floats, w: Floats, absolute: bool, out: Floats) -> None:
+        if len(out):  # an empty part may come with an empty w
+            X = self._rows(part, codes)
+            out[:] = abs(X) @ np.abs(w) if absolute else X @ w
+
+    def add(self, part: Part, codes: Codes, scales: Floats, c: Floats, out: Floats) -> None:
+        if len(c):
+            out += self._rows(part, codes).T @ c
+
+    def describe(self, part: Part, codes: Codes, scales: Floats, factors: Floats, statistics: ColumnStatistics) -> None:
+        X, (largest, counts, squares) = self._rows(part, codes), statistics
+        sizes = np.abs(X.data) * np.repeat(factors, np.diff(X.indptr))
+        counts += np.bincount(X.indices, minlength=len(counts))
+        np.maximum.at(largest, X.indices, sizes)
+        squares += np.bincount(X.indices, sizes**2, len(squares))
+
+    def length(self, part: Part, codes: Codes, scales: Floats, out: Floats) -> None:
+        X = self._rows(part, codes)
+        most = np.abs(X.data).max(initial=0.0) or 1.0  # no square overflows
+        out[:] = most * np.sqrt((X / most).power(2).sum(axis=1)).A1
+
+
+def _table_of(part: Part, codes: Codes, n_codes: int) -> NDArray[Any]:
+    """Return the codes of a part as a view (n_codes, rows)."""
+    shape, size = (n_codes, part.last - part.first), codes.itemsize
+    return np.lib.stride_tricks.as_strided(codes[part.start :], shape, (part.run * size, size), writeable=False)
 
 
 def _alone(part: Part) -> Part:

@@ -55,6 +55,9 @@ class SideBySide:
             np.hypot(lengths, group.lengths(), out=lengths)
         return lengths
 
+    def score_buffer(self, k: int) -> Floats:
+        return self.groups[0].score_buffer(k)
+
     def take(self, rows: NDArray[np.bool_]) -> SideBySide:
         return SideBySide([group.take(rows) for group in self.groups])
 

@@ -264,7 +264,11 @@ class _Pass:
                     X = inputs.to_features(rows, self.models[0], self.path, self.options, reader.table)
                     signs, weights = rows.labels.astype(np.int8), rows.metadata.weights
                     scores = score_rows(self.models, X, weights, self.watch)
-                    blocks.append(ScoredRows(scores, signs, weights, groups=rows.metadata.groups))
+                    groups = rows.metadata.groups
+                    if groups is not None:
+                        number = (k << 40) + sum(len(block.labels) for block in blocks)  # as no other row has
+                        groups = row_metadata.own_groups(groups, number)
+                    blocks.append(ScoredRows(scores, signs, weights, groups=groups))
                     names += (rows.ids or []) if self.in_turns else []
                     del rows, X  # before the next ones are read
             ids = names if self.in_turns and reader.has_ids else None

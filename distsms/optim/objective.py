@@ -79,7 +79,7 @@ class Objective:
         self._column_errors: Floats | None = None
         self._most_terms = np.inf  # at least the `Features.most_terms` of all ranks, once the columns are described
         self.row_sizes: RowSizes | None = None  # set by an opening, it bounds rounding errors without a pass
-        self._scores = np.empty((1, features.shape[0]))
+        self._scores = features.score_buffer(1)
 
     # The ranks that run the solver call these methods while the others are in `serve`.
 
@@ -222,7 +222,7 @@ class Objective:
         self.vectors.close()
         self.features, self.losses, self._weights = self._reload(self.evaluations)
         self.prove_to(self._target)
-        self._scores = np.empty((1, self.features.shape[0]))
+        self._scores = self.features.score_buffer(1)
 
     def assess(self, scores: Floats, loss: int) -> Any:
         """Compute a subclass's measures from the margins (n_local,), for one of the losses. **Collective.**"""
@@ -317,7 +317,7 @@ class Objective:
             W = self.vectors.replicate(k, slices)
         with clock.phase("margins X w"):
             if len(self._scores) != k:
-                self._scores = np.empty((k, self.features.shape[0]))
+                self._scores = self.features.score_buffer(k)
             self.features.margins(W, self._scores)
         # 2) The risk, and a coefficient for each row.
         coefficients, values = list[Floats](), list[tuple[float, ...]]()

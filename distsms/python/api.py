@@ -174,12 +174,16 @@ def train(
     ordering : {"auto", "gather", "exchange", "bins"}
         How the scores of all rows are sorted: all on the root, or where the rows are. "bins", for ROCArea and pauc,
         counts them in place of sorting, and J is the upper end of a small interval.
+    device : {"cpu", "cuda"}
+        What computes with the rows: the processor, or the graphics processor of each rank, for rocarea, pauc, prbep and
+        the logistic measures. It needs ``numba-cuda``.
     step : {"auto", "root", "spread"}
         Where the solver's vectors are kept: whole on the root, or a slice of each on every rank.
     solver, epsilon, relative, max_evaluations, time_limit, ...
         The fields of `distsms.optim.settings.Settings`. The default solver is ``lmvm``; ``lbfgs`` if petsc4py cannot be
         imported; ``bmrm`` for F-beta and the measures at K.
-    positive, id, drop, time, keep, normalize, decimal, thousands, separator, missing, not_missing
+    positive, id, drop, time, keep, normalize, decimal, thousands, separator, missing, not_missing, no_header,
+    names, missing_group
         For tables, the options of ``distsms shard`` with these names; and the fields of
         `distsms.shards.column_options.ColumnOptions` and, for files of sequences, of
         `distsms.shards.sequence_rules.SequenceOptions`.

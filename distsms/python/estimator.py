@@ -104,6 +104,9 @@ class SMSClassifier(ClassifierMixin, BaseEstimator):
         count rows, and refuse it.
     certificate : path, optional
         A file that gets what others need to check `lower_bound_`: a number for each row; see `distsms.verify`.
+    device : {"cpu", "cuda"}
+        What computes with the rows in the training: the processor, or a graphics processor, for rocarea, pauc, prbep
+        and the logistic measures.
 
     Attributes
     ----------
@@ -161,6 +164,7 @@ class SMSClassifier(ClassifierMixin, BaseEstimator):
         features: str | dict[str, Any] | None = None,
         class_weight: str | dict[Any, float] | None = None,
         certificate: str | os.PathLike[str] | None = None,
+        device: str = "cpu",
     ) -> None:
         self.measure = measure
         self.lam = lam
@@ -176,6 +180,7 @@ class SMSClassifier(ClassifierMixin, BaseEstimator):
         self.features = features
         self.class_weight = class_weight
         self.certificate = certificate
+        self.device = device
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -292,6 +297,7 @@ class SMSClassifier(ClassifierMixin, BaseEstimator):
             folds=self.folds,
             features_of=features_of,
             certificate=self.certificate,
+            device=self.device,
         )
         # The vectors and matrices of L-BFGS and of the proof are too small for several BLAS threads.
         with threadpool_limits(1, "blas"):

@@ -68,9 +68,10 @@ def shard(
         Whether to replace a data set in the folder.
     **reading
         How the rows are read and written: positive, id, drop, time, keep, zero_based, decimal, thousands, separator,
-        missing, not_missing; the fields of `distsms.shards.column_options.ColumnOptions` (categorical, numeric, dates,
-        hashed, min_count) and, for sequences, of `distsms.shards.sequence_rules.SequenceOptions`; normalize,
-        weight_file, n_shards, n_features, dtype ("float64" or "float32"), and compression ("none" or "blosc-lz4").
+        missing, not_missing, no_header, names, missing_group; the fields of
+        `distsms.shards.column_options.ColumnOptions` (categorical, numeric, dates, hashed, min_count) and, for
+        sequences, of `distsms.shards.sequence_rules.SequenceOptions`; normalize, weight_file, n_shards, n_features,
+        dtype ("float64" or "float32"), and compression ("none" or "blosc-lz4").
 
     Returns
     -------

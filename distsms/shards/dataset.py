@@ -44,7 +44,15 @@ from distsms.shards.resident import CodedLoader, DenseLoader, SparseLoader
 from distsms.shards.row_shares import Boundary, MemoryBudget, boundary, held_bytes, rows_in_memory, shard_ranges
 from distsms.shards.streaming import CodedStream, DenseStream, SparseStream, Stream
 from distsms.shards.table_schema import Table
-from distsms.shards.writer import StagedRows, StagedShard, finish_shard, stage_shard, staged_entries, staged_rows
+from distsms.shards.writer import (
+    StagedRows,
+    StagedShard,
+    finish_shard,
+    replace_groups,
+    stage_shard,
+    staged_entries,
+    staged_rows,
+)
 
 _MATRIX_BYTES = 24
 """Bytes for each entry of a matrix that is made of codes, in its final form and before."""
@@ -57,6 +65,7 @@ __all__ = [
     "StagedRows",
     "StagedShard",
     "finish_shard",
+    "replace_groups",
     "load",
     "open_shards",
     "prepare",

@@ -2,7 +2,8 @@
 
 A group is kept as a 64-bit hash of its text, which is the same from every format: "17" in CSV, 17 or 17.0 in Parquet
 and arrays, `qid:17` in svmlight text. A time is a number, or a date as in ISO 8601, which becomes seconds since 1970
-(in UTC, unless it names another offset). Neither may be missing, because it would be unknown where such a row belongs.
+(in UTC, unless it names another offset). Neither may be missing, because it would be unknown where such a row belongs;
+only in a table, a row without a group may be one of its own.
 
 A weight is a number from 0 to 1e250. A row of weight 3 counts as three rows, and one of weight 0 is left out.
 """
@@ -22,7 +23,7 @@ from typing import Any, NamedTuple, NoReturn
 import numpy as np
 from numpy.typing import NDArray
 
-from distsms.base import text_files
+from distsms.base import hashing, text_files
 from distsms.base.errors import InputError
 from distsms.base.typing import Floats, Hashes
 from distsms.parallel.communicator import Communicator
@@ -35,6 +36,8 @@ NUMBERS, DATES = "numbers", "dates"
 LARGEST = 2.0**332  # about 1e100; see `in_range`
 HEAVIEST = 1e250  # so that float64 can hold the sum of any number of weights
 EARLIEST, LATEST = -62135596800.0, 253402300799.0  # the first second of the year 1 and the last one of the year 9999
+ALONE = np.uint64(0)
+"""Stands for the group of a row that has none, until `own_groups` gives it one of its own."""
 NO_GROUP = "the group is missing; a row that belongs to no other row needs a group name of its own"
 NO_WEIGHT = "expected a weight: a number from 0 to 1e250, where 0 leaves the row out"
 NO_TIME = "expected a time: a number, or a date such as 2024-05-31 or 2024-05-31T12:30:00Z"
@@ -43,6 +46,7 @@ TOO_LONG = (
 )
 _WHOLE = re.compile(r"\+?(-?[0-9]+)(?:\.0*)?")
 _NUMBER = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
+_OWN = 0x67726F75  # of which nothing else makes keys
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -82,24 +86,40 @@ def concatenate(parts: Sequence[RowMetadata]) -> RowMetadata:
 
 
 def read(
-    columns: MetadataColumns, strings: Callable[[str], Sequence[str]], fail: Callable[[str, int, str], NoReturn]
+    columns: MetadataColumns,
+    strings: Callable[[str], Sequence[str]],
+    fail: Callable[[str, int, str], NoReturn],
+    alone: bool = False,
 ) -> RowMetadata:
-    """Return what columns hold, whose values `strings` returns; `fail` raises InputError for a column and a row."""
+    """Return what columns hold, whose values `strings` returns; `fail` raises InputError for a column and a row. Rows
+    may be `alone`, without a group."""
     group, time, weight = columns
-    hashes = None if group is None else groups(strings(group), partial(fail, group))
+    hashes = None if group is None else groups(strings(group), partial(fail, group), alone)
     seconds, kinds = (None, frozenset[str]()) if time is None else times(strings(time), partial(fail, time))
     amounts = None if weight is None else weights(strings(weight), partial(fail, weight))
     return RowMetadata(hashes, seconds, kinds, amounts)
 
 
-def groups(strings: Sequence[str], fail: RaiseForRow) -> Hashes:
-    """Return a hash of each string, (n,). Fails for "". The hashes of 17 and 17.0 are the same."""
+def groups(strings: Sequence[str], fail: RaiseForRow, alone: bool = False) -> Hashes:
+    """Return a hash of each string, (n,). Fails for "", or returns ALONE. The hashes of 17 and 17.0 are the same."""
     numbers: dict[str, int] = {}
     codes = [numbers.setdefault(text, len(numbers)) for text in strings]
-    if "" in numbers:
+    if "" in numbers and not alone:
         fail(strings.index(""), NO_GROUP)
     digests = (hashlib.blake2b(_plain(text).encode(), digest_size=8).digest() for text in numbers)
-    return np.frombuffer(b"".join(digests), "<u8").astype(np.uint64)[codes]
+    hashes = np.frombuffer(b"".join(digests), "<u8").astype(np.uint64)
+    if "" in numbers:
+        hashes[numbers[""]] = ALONE
+    return hashes[codes]
+
+
+def own_groups(groups: Hashes, first: int) -> Hashes:
+    """Return hashes with a group of its own for each row that has none, by its number, which for the first one is
+    `first`."""
+    rows = np.flatnonzero(groups == ALONE)
+    hashes = groups.copy()
+    hashes[rows] = hashing.row_keys(rows + first, _OWN)
+    return hashes
 
 
 def _plain(text: str) -> str:

@@ -239,6 +239,11 @@ def write(group: h5py.Group, name: str, array: NDArray[Any], compression: str = 
     _write_checksums(group[name], checksums)
 
 
+def remove(dataset: h5py.Dataset) -> None:
+    """Remove an array from its file, in which its bytes stay."""
+    del dataset.file[CHECKSUMS + dataset.name], dataset.file[dataset.name]
+
+
 def write_pieces(
     group: h5py.Group, name: str, pieces: Iterable[NDArray[Any]], n: int, kind: Any, compression: str = "none"
 ) -> None:

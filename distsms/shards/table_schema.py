@@ -70,6 +70,14 @@ DATE_PARTS = {"month": tuple(map(str, range(1, 13))), "weekday": WEEKDAYS, "hour
 """The parts of a date that have a feature for each value, and the names of these values."""
 
 
+class Writing(NamedTuple):
+    """How the numbers of a column are written."""
+
+    unit: str  # what stands before or behind each of them, such as %; "" if nothing does
+    thousands: str  # the mark between thousands, one of `THOUSANDS`; "" if there is none
+    decimal: str  # the mark before decimals
+
+
 @dataclass(frozen=True)
 class Column:
     """One column of a table. A field that its kind does not need has its default."""
@@ -90,6 +98,10 @@ class Column:
     centred: bool = False  # whether `fill` is subtracted from the numbers, or from the time of the dates
     # Whether the dates of the training rows had an offset from UTC; None: some had, or it is not known
     offset: bool | None = None
+    # How numbers are written, if it is not as the cells of the whole table are read; see `Writing`
+    unit: str = ""
+    thousands: str = ""
+    decimal: str = ""
 
     def __post_init__(self) -> None:
         if not self.kind:
@@ -100,8 +112,18 @@ class Column:
             or not np.isfinite(self.fill)
             or (self.centred and self.kind not in (NUMBER, DATE))
             or not (1 if self.kind == HASH else 0) <= self.bits <= (MAX_BITS if self.kind == HASH else 0)
+            or self.decimal not in ("", ".", ",")
+            or self.thousands not in ("", *THOUSANDS)
+            or (not self.decimal and (self.unit or self.thousands))
         ):
-            raise ValueError(f"column {self.name!r:.60}: kind, categories, fill, bits and centred contradict it")
+            raise ValueError(
+                f"column {self.name!r:.60}: its kind, and what else the record says, contradict each other"
+            )
+
+    @property
+    def writing(self) -> Writing | None:
+        """How its numbers are written; None if as those of the whole table."""
+        return Writing(self.unit, self.thousands, self.decimal) if self.decimal else None
 
     @property
     def parts(self) -> list[str]:
@@ -199,6 +221,8 @@ class Cells:
     separator: str = ""  # what separates the fields of CSV; "" if the files show it
     missing: tuple[str, ...] = ()  # further strings, or numbers, that stand for missing values
     not_missing: tuple[str, ...] = ()  # strings that are values here, and not missing ones
+    # The names of the columns of CSV without a first line that has them; () if they are numbered. None: it has them
+    names: tuple[str, ...] | None = None
 
     @cached_property
     def marks(self) -> list[str]:
@@ -233,7 +257,8 @@ class Cells:
         if separator and not is_separator(separator):
             raise ValueError(f"the separator is {separator!r:.20}")
         missing, not_missing = (tuple(map(str, record.get(name, ()))) for name in ("missing", "not_missing"))
-        return cls(version, str(record.get("decimal", ".")), thousands, separator, missing, not_missing)
+        names = None if record.get("names") is None else tuple(map(str, record["names"]))
+        return cls(version, str(record.get("decimal", ".")), thousands, separator, missing, not_missing, names)
 
 
 USUAL = Cells()
@@ -365,7 +390,7 @@ def check_same_features(model_table: Table, data_table: Table, where: object, ig
             if theirs.missing and theirs.fill != ours.fill:
                 difference = f"a missing {ours.name!r} counts as {theirs.fill:.6g} there and as {ours.fill:.6g} here"
                 break
-            if (theirs.format, theirs.tokens) != (ours.format, ours.tokens):
+            if (theirs.format, theirs.tokens, theirs.writing) != (ours.format, ours.tokens, ours.writing):
                 difference = f"{ours.name!r} is read in another way"
                 break
     if difference:

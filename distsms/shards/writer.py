@@ -117,6 +117,13 @@ def stage_shard(
     )
 
 
+def replace_groups(staged: StagedShard, groups: Hashes) -> None:
+    """Write other groups to a staged shard. Local."""
+    with hdf5.write_file(staged.path, new=False, durable=False) as target:
+        storage.remove(target["groups"])
+        storage.write(target, "groups", groups, staged.form.compression)
+
+
 def staged_entries(staged: StagedShard, weights: Floats | None = None) -> Iterator[Entries]:
     """Yield the entries of a staged CSR shard, with their weights, a bounded part at a time. Local."""
     if staged.layout == "coded":
@@ -248,10 +255,11 @@ def _entries(X: Any, form: ShardForm, path: Path) -> _CsrEntries | None:
     )
 
 
-def _parts(array: storage.StoredArray) -> Iterator[NDArray[Any]]:
-    n = array.shape[0]
+def _parts(stored: storage.MemoryArray) -> Iterator[NDArray[Any]]:
+    """Yield an array as it is in memory, in parts, without copies."""
+    n = stored.shape[0]
     for start, stop in pairwise([*range(0, n, PART_ENTRIES), n]):
-        yield array.take(start, stop)
+        yield stored.array[start:stop].astype(stored.dtype, copy=False)
 
 
 def _write_csr(group: h5py.Group, entries: _CsrEntries, form: ShardForm) -> None:

@@ -259,10 +259,16 @@ class Plan:
     allowed: float | None  # the most that a rank may take; None if it is not limited
     ranks: int  # the numbers of all ranks, and of those on this rank's node
     node_ranks: int
+    device: str = ""  # what computes with the rows, in words, if it is not the processor
     scored: int = 0  # how many models of a closed form are scored in one pass; 0 if there is no closed form
 
     def room(self, root: bool) -> MemoryBudget | None:
         return None if self.allowed is None else self.needs.room(self.allowed, root)
+
+    @property
+    def on_device(self) -> list[str]:
+        """A line on the device, if there is one."""
+        return [f"device    {self.device}"] if self.device else []
 
     def describe(self, whole: bool) -> list[str]:
         """Return lines for users: ordering, step and memory, with the reasons if `whole`; and a warning."""
@@ -281,9 +287,11 @@ class Plan:
             return [
                 *lines,
                 f"plan      {ranks}; ordering {ordering}; step {step}; {memory} of {there}{limit}",
+                *self.on_device,
             ]
         owner = "each rank" if self.needs.spread else "the root"
         lines += [
+            *self.on_device,
             f"ordering  {ordering}: {self.reasons[0]}",
             f"step      {step}: {self.reasons[1]}",
             f"memory    {self.needs.in_words(self.ranks, self.node_ranks)}, of these"
@@ -299,7 +307,7 @@ class Plan:
 def plan_run(task: TrainingTask, options: RunOptions, ranks: int, node_ranks: list[int]) -> Plan:
     """Plan a training on a data set, and the trainings of folds that follow it, for this number of ranks. Local."""
     assert task.manifest is not None
-    return make_plan(
+    plan = make_plan(
         task.manifest,
         task.measure,
         task.settings,
@@ -311,6 +319,9 @@ def plan_run(task: TrainingTask, options: RunOptions, ranks: int, node_ranks: li
         losses=max(options.folds, 1),
         solves=folds_at_once(options.folds, task.manifest.p, options.memory),
     )
+    if device := options.place.describe():
+        plan = replace(plan, device=device, reasons=("what the device computes", plan.reasons[1]))
+    return plan
 
 
 def folds_at_once(folds: int, p: int, memory: float | None) -> int:

@@ -18,9 +18,9 @@ from distsms.base.measures import Measure
 from distsms.base.timing import Clock
 from distsms.base.typing import Floats
 from distsms.base.usage import ReadCounter
+from distsms.device.place import PROCESSOR, Place
 from distsms.losses.base import Loss
-from distsms.losses.registry import choose_ordering, make_loss
-from distsms.matrix.augmented import with_bias
+from distsms.losses.registry import choose_ordering
 from distsms.matrix.base import Features
 from distsms.optim.objective import Objective
 from distsms.optim.result import State
@@ -115,8 +115,9 @@ class TrainingRows:
         if comm.failures and task.manifest is not None:
             comm.require_all(task.manifest.n, len(self.block.labels))
         ordering = (self.plan or task).distribution.ordering
-        self.ordering, (self.loss,) = make_losses(self.block, task.measure, ordering, comm)
-        self.features = with_bias(self.block.features, task.bias)
+        place = self._options.place
+        self.ordering, (self.loss,) = make_losses(self.block, task.measure, ordering, comm, place=place)
+        self.features = place.features(self.block.features, task.bias, comm)
         if dead := tuple(str(rank) for rank in comm.dead[self._deaths :]):
             self._deaths += len(dead)
             evaluations += self._recorder.evaluations
@@ -164,8 +165,10 @@ class TrainingRows:
 
     def free(self, *names: str) -> None:
         """Free the memory of the loss, the features or the block. `load` makes them again."""
-        for name in names or ("block", "loss", "features"):
+        for name in (freed := names or ("block", "loss", "features")):
             vars(self).pop(name, None)
+        if "features" in freed:
+            self._options.place.free()
 
 
 def make_losses(
@@ -174,6 +177,7 @@ def make_losses(
     ordering: str,
     comm: Communicator,
     subsets: Sequence[NDArray[np.bool_] | None] = (None,),
+    place: Place = PROCESSOR,
 ) -> tuple[str, list[Loss]]:
     """Return the ordering, and a loss for each mask of `subsets` (None: all rows). **Collective.** Raises as `Loss`."""
     counted, labels, weights = block.counted, block.labels, block.weights
@@ -185,4 +189,5 @@ def make_losses(
     def weighting(rows: NDArray[np.bool_] | None) -> NDArray[np.float64] | None:
         return weights if rows is None else np.where(rows, 1.0 if weights is None else weights, 0.0)
 
-    return ordering, [make_loss(measure, ordering, labels, weighting(rows), comm, groups) for rows in subsets]
+    measure = Measure.parse(measure)
+    return ordering, [place.loss(measure, ordering, labels, weighting(rows), comm, groups) for rows in subsets]

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 from distsms.base.choices import ORDERINGS, STEPS, require_choice
 from distsms.base.measures import Measure
 from distsms.base.typing import Floats, Hashes, Labels
+from distsms.device.place import PROCESSOR, Place
 from distsms.optim.settings import Settings
 from distsms.shards.dataset import DataBlock, other_weights
 from distsms.shards.manifest import Manifest
@@ -108,3 +109,4 @@ class RunOptions:
     # how many models of folds are trained afterwards on the rows, which then need more memory, and their groups
     folds: int = 0
     reserve: Reserve | None = None  # the memory that is left free for other steps afterwards
+    place: Place = PROCESSOR  # where rows and loss are computed

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeVar
 
 from numpy.typing import NDArray
 
-from distsms.base.choices import TOGETHER, check_fields, require_choice
+from distsms.base.choices import DEVICES, TOGETHER, check_fields, require_choice
 from distsms.base.errors import InputError
 from distsms.base.formatting import parse_bytes
 from distsms.base.measures import Condition, Measure
@@ -152,6 +152,7 @@ class TrainRequest(FitRequest, DecisionRequest):
     """A training."""
 
     measure: Measure = field(default_factory=lambda: Measure.parse("rocarea"))  # what to optimize
+    device: str = "cpu"  # what computes with the rows
     # lambda. None: that of the checkpoint that is resumed; "auto" for tables and data sets made of them; else 1e-4.
     lam: float | str | None = None
     # the seconds of the search among features of a table and losses; 0: there is none; None: usual for the table
@@ -174,6 +175,10 @@ class TrainRequest(FitRequest, DecisionRequest):
     folds: int = FOLDS  # the number of folds for the threshold and the curve
     # makes the features of all rows from some rows alone, for these folds
     features_of: Callable[[NDArray[Any]], LocalRows | SideBySide] | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require_choice("device", self.device, DEVICES)
 
 
 @dataclass(frozen=True)

@@ -39,6 +39,7 @@ from distsms.features.growing import FeaturesObserver, GrowingRows, whole
 from distsms.features.rows import RowParts
 from distsms.ingest.file_names import expand
 from distsms.ingest.formats.registry import format_of
+from distsms.matrix import local
 from distsms.matrix.arrays import as_features
 from distsms.parallel.communicator import Communicator
 from distsms.shards.dataset import DataBlock, other_weights
@@ -124,7 +125,7 @@ def why_plain(request: TrainRequest, comm: Communicator) -> str | None:
         is_table, settings = all(format_of(name) == "table" for name in names), request.settings
         of_columns = {name: getattr(request, name) for name in ("start", "memory", "checkpoint", "certificate")}
         of_columns |= {name: settings.get(name) for name in ("l1", "c_mu")}
-        of_columns["lam"] = request.lam not in (None, "auto")
+        of_columns |= {"lam": request.lam not in (None, "auto"), "device": request.device != "cpu"}
         named = [f"{option(name)} is for a model of the columns" for name, value in of_columns.items() if value]
         why = next(iter(named), None)
         if request.measure.within_groups or request.measure.k:
@@ -218,7 +219,8 @@ def load_sample(manifest: Manifest, measure: Measure, comm: Communicator) -> Sam
         keys = comm.allgather_rows(keys, comm.allgather(len(keys)))
     n_folds = min(auto_lambda.FOLDS, int(np.sum(rows.y > 0)), int(np.sum(rows.y < 0)))
     scaled = None if rows.weights is None else in_range(rows.weights, ALONE)
-    table = sparse.csr_matrix(rows.X) if sparse.issparse(rows.X) else rows.X
+    few = sparse.issparse(rows.X) or rows.X.size <= local.SMALL  # products with few sparse rows need no compiling
+    table = sparse.csr_matrix(rows.X) if few else rows.X
     return None if n_folds < 2 else SampleRows(manifest, table, rows.y, scaled, keys, by, n_folds)
 
 

@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from distsms.base import addresses
 from distsms.base.errors import InputError
 from distsms.base.files import atomic_write, naming_failures, read_whole
 from distsms.base.formatting import format_bytes
@@ -31,9 +32,9 @@ from distsms.workflow.requests import Arrays, TrainRequest
 RECORD = "made-from.json"
 """The file, in the folder of `TrainRequest.shards`, that says what the shards were made from."""
 RECORDED = ["label", "positive", "id", "drop", "group", "time", "weight", "keep", "decimal", "thousands", "separator"]
-RECORDED += ["missing", "not_missing", "zero_based"]
+RECORDED += ["missing", "not_missing", "zero_based", "no_header", "names", "missing_group"]
 """The fields of `ReadOptions` that are recorded."""
-LISTS = ("drop", "keep", "missing", "not_missing", "categorical", "numeric", "spectra")
+LISTS = ("drop", "keep", "missing", "not_missing", "names", "categorical", "numeric", "spectra")
 
 
 class DataSets(NamedTuple):
@@ -82,7 +83,7 @@ def as_data_sets(
             names = expand(of_paths(request.data))
         test = request.test
         test_files = [] if test is None else files_of(test)
-        same_rows = any(os.path.samefile(name, file) for name in names for file in test_files)
+        same_rows = any(_is_same(name, file) for name in names for file in test_files)
         if comm.is_root:
             if kept and not request.resume and os.path.lexists(base):
                 _check_free(base, base / "train" if apart else base, request.overwrite)
@@ -99,7 +100,7 @@ def as_data_sets(
         whole, called = "the table" if in_memory else frames.short_list(names), dict[str, str]()
         if not kept:
             temporary = open_folders.enter_context(frames.folder_of_all(comm))
-            base = temporary / ("table" if in_memory else Path(names[0]).name)
+            base = temporary / ("table" if in_memory else addresses.name_of(names[0]))
             called = {f"{base / 'train'}": whole, f"{base / 'test'}": f"test rows of {whole}", f"{base}": whole}
         open_folders.enter_context(frames.renaming(called))
         directory = base / "train" if apart else base
@@ -163,7 +164,7 @@ def _check(request: TrainRequest, several: bool) -> None:
         )
     request.split.splitter(None, None)
     test = request.test
-    if test is not None and not all(map(os.path.exists, files_of(test))):
+    if test is not None and not all(addresses.is_address(file) or os.path.exists(file) for file in files_of(test)):
         raise InputError(f"{option('test', request.test)}: there is no such file or data set")
 
 
@@ -259,12 +260,17 @@ def as_files(data: Any, files: Sequence[str], folder: Path, comm: Communicator) 
 
 
 def _name(path: str) -> str:
-    return Path(path).name
+    return addresses.name_of(path)
+
+
+def _is_same(path: str, other: str) -> bool:
+    remote = addresses.is_address(path) or addresses.is_address(other)
+    return path == other if remote else os.path.samefile(path, other)
 
 
 def _record(request: TrainRequest, files: Sequence[str]) -> dict[str, Any]:
     """Return what the shards follow from, ready for JSON: files with their sizes and times, and options."""
-    about = {} if is_frame(request.data) else {name: os.stat(name) for name in files}
+    about = {} if is_frame(request.data) else {name: addresses.status(name) for name in files}
     listed = [{"name": _name(name), "bytes": at.st_size, "changed": at.st_mtime_ns} for name, at in about.items()]
     split, reading = request.split, dict(request.reading)
     writing = {name: reading.pop(name, None) for name in ("normalize", "weight_file", "n_shards", "dtype")}

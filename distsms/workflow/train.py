@@ -18,6 +18,7 @@ from distsms.base.errors import InputError
 from distsms.base.timing import Clock
 from distsms.base.typing import Floats
 from distsms.base.wording import Message, option
+from distsms.device.place import Place, place_of
 from distsms.ingest import frames
 from distsms.ingest.file_names import is_data_set
 from distsms.ingest.formats.registry import format_of
@@ -148,8 +149,9 @@ def train(
     contradicts itself, or files cannot be used; checks that need no rows come first. **Collective.**
     """
     clock = Clock(comm.bytes_moved)
+    place = place_of(request.device, request.measure, comm)
     if tables.are_tables(request.data, comm):
-        trained = _train_on_table(request, clock, comm, observer, stop_wanted)
+        trained = _train_on_table(request, place, clock, comm, observer, stop_wanted)
     elif request.reading or request.split.shares is not None or request.shards or request.overwrite or request.search:
         raise InputError(
             "label, weight, group, split, shards, overwrite, search and how columns are read are for tables:"
@@ -158,7 +160,7 @@ def train(
         )
     else:
         observer.began()
-        trained = _train(request, None, clock, comm, observer, stop_wanted)
+        trained = _train(request, None, place, clock, comm, observer, stop_wanted)
     trained.usage = comm.surviving(lambda: trained.run.usage(comm))
     observer.took(trained)
     return trained
@@ -166,6 +168,7 @@ def train(
 
 def _train_on_table(
     request: TrainRequest,
+    place: Place,
     clock: Clock,
     comm: Communicator,
     observer: TrainObserver,
@@ -188,7 +191,7 @@ def _train_on_table(
                 outcome = search.search(request, sets.training, comm, observer, stop_wanted)
                 if outcome is not None:
                     request, sets, choice = search.request_of(request, sets, outcome, comm)
-        return _train(request, sets, clock, comm, observer, stop_wanted, choice, outcome)
+        return _train(request, sets, place, clock, comm, observer, stop_wanted, choice, outcome)
 
 
 class _Decided(NamedTuple):
@@ -207,6 +210,7 @@ class _Decided(NamedTuple):
 def _train(
     request: TrainRequest,
     sets: DataSets | None,
+    place: Place,
     clock: Clock,
     comm: Communicator,
     observer: TrainObserver,
@@ -215,7 +219,7 @@ def _train(
     searched: Search | None = None,
 ) -> Trained:
     """Train on a data set or on rows in memory, and judge the model; a search may have chosen. **Collective.**"""
-    decided = _decide(request, sets, comm, observer)
+    decided = _decide(request, sets, place, comm, observer)
     task, test = decided.task, decided.test
     if decided.automatic:
         from distsms.workflow import auto_lambda
@@ -243,6 +247,7 @@ def _train(
         stop_wanted=stop_wanted,
         certificate=request.certificate,
         temporary=sets is not None and sets.temporary,
+        place=place,
     )
     steps = Steps(request.check, hold_out=test is None, decisions=decided.decisions)
     run = train_task(task, comm, options, steps, observer, clock, choice)
@@ -403,7 +408,9 @@ def _decide_on_folds(
         )
 
 
-def _decide(request: TrainRequest, sets: DataSets | None, comm: Communicator, observer: TrainObserver) -> _Decided:
+def _decide(
+    request: TrainRequest, sets: DataSets | None, place: Place, comm: Communicator, observer: TrainObserver
+) -> _Decided:
     """Decide what the request leaves open, and check what needs no rows; `fit` checks more. **Collective.**"""
     of_petsc, l1 = "PETSc's options" if request.settings.get("solver_options") else "", request.settings.get("l1", 0.0)
     solver, why = choose_solver(request.solver, request.measure, comm, lmvm_only=of_petsc, l1=l1)
@@ -432,6 +439,9 @@ def _decide(request: TrainRequest, sets: DataSets | None, comm: Communicator, ob
                 "compare lambdas by GridSearchCV, where each fold has features of its own"
             )
         task = _task(request, data, solver, DEFAULT_LAMBDA if lam == "auto" else float(lam), fingerprint)
+        distribution = task.distribution
+        ordering = place.ordering(distribution.ordering, task.measure)
+        task = replace(task, distribution=distribution._replace(ordering=ordering))
         test = sets.test if sets else request.test
         if comm.is_root:
             if manifest is not None and manifest.coded.features:

@@ -289,6 +289,8 @@ class TrainedModel:
         info |= {"trace": None if trace is None else os.path.abspath(trace), "usage": usage}
         if task.bias:
             info["constant"] = task.bias
+        if device := fit.options.place.describe():
+            info["device"] = device
         if fit.certified is not None:
             info["certificate"] = fit.certified
         if survived := comm.bcast([survived._asdict() for survived in fit.rows.survived]):

@@ -17,6 +17,9 @@ SINCE = {
     "--separator": {"metavar": "MARK", "default": ""},
     "--missing": {"nargs": "+", "metavar": "MARK"},
     "--not-missing": {"nargs": "+", "metavar": "MARK"},
+    "--no-header": {"const": True},
+    "--names": {"nargs": "+", "metavar": "NAME"},
+    "--missing-group": {"choices": ["own", "drop"], "default": "own"},
 }
 """What `distsms shard` and, for files, `distsms train` have gained."""
 
@@ -56,6 +59,7 @@ def test_options_and_exit_codes_stay():
     expected["info"] |= {name: {"const": True} for name in ("--config", "--all", "--columns")}
     expected["report"]["--card"] = {"metavar": "FILE"}
     expected["train"] |= {"--search": {"metavar": "TIME"}, "--plain": {}}
+    expected["train"]["--device"] = {"choices": ["cpu", "cuda"], "default": "cpu"}
     expected["train"]["--certificate"] = {"metavar": "FILE"}
     expected["synth"]["kind"]["choices"].append("twin")
     expected["synth"] |= {"name": {"metavar": "NAME", "nargs": "?"}, "--scale": {"metavar": "S"}}

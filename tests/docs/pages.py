@@ -24,6 +24,7 @@ FENCE = re.compile(r"^(?P<fence>`{3,})(?P<language>[^\n`]*)\n(?P<text>.*?)^(?P=f
 
 INSTALLS = "it installs packages, from the network"
 CONTAINERS = "it needs an engine for containers; docker/try builds the image without one"
+DEVICE = "it needs a graphics processor; tests/device computes the same in CUDA's simulator"
 ULFM = "it needs Open MPI 5; test_survive.py runs such trainings where there is one"
 KUBERNETES = "it needs a cluster of Kubernetes; tests/test_jobs.py compares the job with the schema"
 CLUSTER = "it needs SLURM; the tests of jobs/ run these scripts on one that they start"
@@ -48,6 +49,7 @@ NOT_RUN = {
     "distsms shard Caravan.csv": "it needs data sets that are not part of the project",
     "cp distsms/jobs": CLUSTER,
     "mpirun --with-ft ulfm": ULFM,
+    "mpirun -n 4 distsms train data/train --device": DEVICE,
     "rm -f model.h5": ULFM,
 }
 """The first words of each block ```console: why it is not run."""

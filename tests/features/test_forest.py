@@ -17,6 +17,7 @@ from distsms.features import forest as forests
 from distsms.features import growing
 from distsms.features.forest import MOST_LEAVES, Forest
 from distsms.features.growing import GrowingRows, grow
+from distsms.matrix import local
 from distsms.matrix.coded import to_csr
 from distsms.parallel.communicator import Communicator
 from tests.support.problems import data, share
@@ -98,13 +99,15 @@ def test_the_trees_and_the_leaves_are_those_of_scikit_learn(min_leaf):
 
 
 @pytest.mark.serial
-@pytest.mark.parametrize("threads", ["1", "3"])
-def test_every_kind_of_rows_reaches_the_same_leaves(monkeypatch, threads):
+@pytest.mark.parametrize("threads, small", [("1", -1), ("3", -1), ("3", 2**19)])
+def test_every_kind_of_rows_reaches_the_same_leaves(monkeypatch, threads, small):
+    """Up to `small` values, NumPy finds the leaves."""
     monkeypatch.setenv("OMP_NUM_THREADS", threads)
     X, y = table(2000)
     forest = grow(GrowingRows(X, y), ALONE, 3)
     rows = np.vstack([X, beside_thresholds(forest)])
     wanted = forest.leaves(rows)
+    monkeypatch.setattr(local, "SMALL", small)
     assert wanted.dtype == np.uint16 and wanted.shape == (2400, 3)
     twice = sparse.csr_matrix((np.repeat(rows.ravel() / 2, 2), np.repeat(np.tile(np.arange(6), 2400), 2),
                                np.arange(2401) * 12), rows.shape)  # fmt: skip
@@ -119,6 +122,10 @@ def test_every_kind_of_rows_reaches_the_same_leaves(monkeypatch, threads):
     np.testing.assert_array_equal(forest.leaves(rows[:0]), wanted[:0])
     whole = np.arange(12).reshape(2, 6)
     np.testing.assert_array_equal(forest.leaves(whole), forest.leaves(whole.astype(float)))
+    rows[1000, forest.used[0]] = np.nan
+    for kind in (rows, sparse.csr_matrix(rows)):
+        with pytest.raises(InputError, match="row 1000 "):
+            forest.leaves(kind)
 
 
 @pytest.mark.serial

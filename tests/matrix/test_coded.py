@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from distsms.matrix import local
 from distsms.matrix.code_maps import ALPHABETS, Categories, Crosses, Strings
 from distsms.matrix.coded import CodedRows, code_rows, to_csr
 from distsms.matrix.coded_kernels import STRIP, add_up_four
@@ -95,11 +96,15 @@ cases = st.tuples(
 
 
 def build(case):
+    """Return rows, their matrix, and a generator. Every other time SciPy computes the products, as it does for few
+    rows."""
     given_map, seed, n, missing, threads, shares = case
     rng = np.random.default_rng(seed)
     codes = draw_codes(given_map, n, rng, missing)
     cuts = [0, *sorted(round(n * share) for share in shares), n]
-    rows = CodedRows(given_map, code_rows(codes, given_map, cuts), cuts, threads)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(local, "SMALL", 2**19 if seed % 2 else -1)
+        rows = CodedRows(given_map, code_rows(codes, given_map, cuts), cuts, threads)
     return rows, to_csr(given_map, codes), rng
 
 

@@ -151,6 +151,22 @@ def test_tasks_that_start_at_the_same_moment(cluster, folder):
         assert len(logs) == 4 and all(text.count("data/train") == 2 for text in logs), log(folder)
 
 
+def test_devices(cluster, folder):
+    """In CUDA's simulator, since the nodes have no devices; few rows, since that is slow."""
+    shutil.rmtree(folder / "data")
+    write_svmlight(folder / "few.svm", n=60, seed=0, shift=3.0)
+    run("shard", folder / "few.svm", folder / "data" / "train")
+    places = {
+        "#SBATCH --gpus-per-task=1\n": "",
+        "#SBATCH --mem-per-cpu=16G\n": "",
+        "cpus-per-task=4": "cpus-per-task=1",
+    }
+    job = script(folder, "device", **places, **{"launch=(mpirun)": "launch=(mpirun -x NUMBA_ENABLE_CUDASIM=1)"})
+    succeed(cluster, cluster.submit(job, "--ntasks=2", "--nodes=2", "--time=10", cwd=folder), folder)
+    info = run_json("info", folder / "model.h5")
+    assert info["status"] == "proved" and info["device"].startswith("cuda: ") and info["ranks"] == 2
+
+
 def test_scaling(cluster, folder):
     """The table has one line for each number of ranks."""
     job = cluster.submit(script(folder, "scaling"), "--ntasks=4", "--time=10", cwd=folder)

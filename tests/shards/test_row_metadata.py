@@ -162,8 +162,8 @@ def test_a_column_is_a_feature_only_where_asked_for(tmp_path):
         (
             "a.csv",
             "u,x,y\na,1,0\n\n ,2,1\n",
-            {"label": "y", "group": "u"},
-            r"a\.csv:4: column 'u': the group is missing",
+            {"label": "y", "time": "u"},
+            r"a\.csv:2: column 'u': found 'a': expected a ti",
         ),
         (
             "a.csv",
@@ -202,9 +202,11 @@ def test_missing_in_arrays_and_parquet(tmp_path):
     users = np.array([1.0, np.nan, 2.0])
     pq.write_table(pa.table({"x": [1, 2, 3], "y": [0, 1, 0], "u": users}), tmp_path / "a.parquet")
     np.savez(tmp_path / "a.npz", X=np.eye(3), y=[0, 1, 0], u=users)
-    for name, how in (("a.parquet", {"label": "y"}), ("a.npz", {})):
-        with pytest.raises(InputError, match=rf"{name}: row 1 \(counted from 0\): .*the group is missing"):
-            convert([tmp_path / name], tmp_path / "d", ALONE, group="u", **how)
+    with pytest.raises(InputError, match=r"a\.npz: row 1 \(counted from 0\): .*the group is missing"):
+        convert([tmp_path / "a.npz"], tmp_path / "d", ALONE, group="u")
+    with pytest.raises(InputError, match=r"a\.parquet: row 1 \(counted from 0\): .*'u': found '': expected a time"):
+        convert([tmp_path / "a.parquet"], tmp_path / "d", ALONE, time="u", label="y")
+    assert convert([tmp_path / "a.parquet"], tmp_path / "d", ALONE, group="u", label="y").group["groups"] == 3
 
 
 @pytest.mark.serial

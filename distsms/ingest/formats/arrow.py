@@ -5,19 +5,19 @@ from __future__ import annotations
 import contextlib
 import itertools
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 
-from distsms.base import text_files
+from distsms.base import addresses, text_files
 from distsms.base.errors import InputError
 from distsms.base.files import look_at
 from distsms.base.wording import option
 from distsms.ingest.formats import columns
 from distsms.shards import rows
-from distsms.shards.table_schema import USUAL, Cells, format_names
+from distsms.shards.table_schema import USUAL, Cells, Writing, format_names
 
 import pyarrow as pa  # isort: skip
 import pyarrow.compute as pc  # isort: skip
@@ -38,6 +38,11 @@ class BatchPosition(NamedTuple):
 
     path: str
     at: int
+    rows: Any = None  # (n,), which of the rows from here on the batch has; None: all
+
+    def row(self, row: int) -> int:
+        """Return the number of a row of the batch among the rows from here on."""
+        return row if self.rows is None else int(self.rows[row])
 
 
 class Batch(NamedTuple):
@@ -58,6 +63,21 @@ class Batch(NamedTuple):
         """Its part of the size of the range that it is from: bytes of text, or rows."""
         return self.n if self.n_bytes is None else self.n_bytes
 
+    def take(self, rows: Any) -> Batch:
+        """Return these rows, (m,)."""
+        columns_of_rows: Any = self.columns
+        if isinstance(columns_of_rows, columns.PlainColumns):
+            columns_of_rows = columns_of_rows.take(rows)
+        else:
+            columns_of_rows = {name: columns.take(column, rows) for name, column in columns_of_rows.items()}
+        return self._replace(
+            position=self.position._replace(rows=rows),
+            columns=columns_of_rows,
+            n=len(rows),
+            metadata={name: [strings[row] for row in rows] for name, strings in self.metadata.items()},
+            written={name: columns.take(column, rows) for name, column in self.written.items()},
+        )
+
     def beside(self, other: Batch) -> Batch:
         """Return these columns, and those of another batch of the same rows that have other names."""
         columns: Any = self.columns
@@ -71,6 +91,7 @@ class ParquetFiles:
 
     def __init__(self, paths: Sequence[str], cells: Cells = USUAL) -> None:
         self.paths, self.cells = list(paths), cells
+        self.writings = dict[str, Writing]()  # how the numbers of columns are written
         self.counts, self.headers = [], {}
         for path in self.paths:
             with _parquet(path) as file:
@@ -120,6 +141,13 @@ class ParquetFiles:
         """Return "": names that are numbers are no fault here."""
         return ""
 
+    def read_as(self, writings: Mapping[str, Writing]) -> None:
+        """Read the numbers of columns as they are written from now on."""
+        self.writings |= writings
+
+    def forget_cleaned(self, names: Collection[str]) -> None:
+        """Do nothing: nothing is kept."""
+
     def is_text(self, name: str) -> bool:
         return name in self._texts
 
@@ -129,7 +157,7 @@ class ParquetFiles:
 
     def where(self, position: BatchPosition, row: int) -> str:
         """Return the file and the number of a row of the batch at `position`, for messages."""
-        return f"{position.path}: row {position.at + row} (counted from 0)"
+        return f"{position.path}: row {position.at + position.row(row)} (counted from 0)"
 
     def _group(
         self, file: Any, group: int, first: int, row_range: rows.RowRange, names: Sequence[str], metadata: Sequence[str]
@@ -138,7 +166,7 @@ class ParquetFiles:
         for name in column_names:  # before anything of a column is read
             columns.require_readable(file.schema_arrow.field(name).type, name, row_range.path)
         row_group, column_set = file.metadata.row_group(group), set(column_names)
-        with open(row_range.path, "rb") as raw:
+        with addresses.opened(row_range.path) as raw:
             for column in map(row_group.column, range(row_group.num_columns)):
                 if column.path_in_schema in column_set:
                     require_small_pages(raw, column, row_range.path)
@@ -148,7 +176,7 @@ class ParquetFiles:
             if start < stop:
                 part = batch.slice(start, stop - start)
                 position = BatchPosition(row_range.path, first + start)
-                yield batch_of(part, position, names, metadata, self.cells)
+                yield batch_of(part, position, names, metadata, self.cells, self.writings)
             first += batch.num_rows
         if first != end:
             raise InputError(
@@ -156,8 +184,18 @@ class ParquetFiles:
             )
 
 
-def batch_of(part: Any, position: BatchPosition, names: Sequence[str], metadata: Sequence[str], cells: Cells) -> Batch:
-    typed = {name: columns.typed(part[name], name, position.path, cells) for name in dict.fromkeys([*names, *metadata])}
+def batch_of(
+    part: Any,
+    position: BatchPosition,
+    names: Sequence[str],
+    metadata: Sequence[str],
+    cells: Cells,
+    writings: Mapping[str, Writing] = MappingProxyType({}),
+) -> Batch:
+    typed = {
+        name: columns.typed(part[name], name, position.path, cells, writings.get(name))
+        for name in dict.fromkeys([*names, *metadata])
+    }
     written = {name: part[name] for name in names if cells.decimal == "," and columns.is_string(part[name].type)}
     strings = {name: columns.as_strings(typed[name]) for name in metadata}
     return Batch(position, typed, len(part), strings, written=written)
@@ -198,14 +236,19 @@ def _parquet(path: str) -> Iterator[Any]:
 
     try:
         look_at(path)
-        with text_files.naming_errors(path), ParquetFile(path) as file:
+        with text_files.naming_errors(path), _source(path) as source, ParquetFile(source) as file:
             about, strings = file.metadata, [field.name for field in file.schema_arrow if columns.is_string(field.type)]
         # Strings stay numbered, as they are in the file: one of a megabyte may stand in a million rows.
         options = {"metadata": about, "read_dictionary": strings, "buffer_size": 2**20}
-        with text_files.naming_errors(path), ParquetFile(path, **options) as file:
+        with text_files.naming_errors(path), _source(path) as source, ParquetFile(source, **options) as file:
             yield file
     except (pa.ArrowException, LookupError, TypeError, ValueError) as error:
         raise InputError(f"{path}: cannot be read as Parquet: {error}") from error
+
+
+def _source(path: str) -> Any:
+    """Return what pyarrow reads a file from, to be entered: it opens a file of this machine itself."""
+    return addresses.opened(path) if addresses.is_address(path) else contextlib.nullcontext(path)
 
 
 def distinct(names: list[str], where: str, hint: str = "") -> list[str]:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, NoReturn
 
 from distsms.base.errors import InputError
 from distsms.base.wording import option
-from distsms.ingest.formats import dates
+from distsms.ingest.formats import amounts, columns, dates
 from distsms.ingest.formats.column_survey import (
     MAX_CATEGORIES,
     MAX_NUMBERS,
@@ -99,8 +100,16 @@ def _number(
         _fail(name, text.first, files, f"{option('numeric')}: this is no number")
     if name in survey.infinite:
         _fail(name, survey.infinite[name], files, "the value is not finite; expected a decimal number")
-    if name not in options.numeric:
+    if name not in options.numeric and name not in survey.written:
         _check_marks(name, survey.marks.get(name, {}), report, files)
+    writing = None
+    if name in survey.written:
+        writing, example = survey.written[name]
+        plain = amounts.as_plain(columns.as_strings_column([example]), writing)[0].as_py()
+        report.notes.append(
+            f"numbers that are written as {example:.30} is, which counts as {plain:.30}; "
+            f"{option('categorical', [name])} takes them as categories"
+        )
     numbers = survey.numbers
     low, high = numbers.extremes[place]
     if 0 < max(-low, high) < TINY:
@@ -145,7 +154,8 @@ def _number(
     mean, centred = numbers.fill(place), numbers.is_offset(place)
     if centred:
         report.notes.append(_centred(mean))
-    return _done(Column(name, None, report.missing > 0, fill=mean, centred=centred), report)
+    column = Column(name, None, report.missing > 0, fill=mean, centred=centred)
+    return _done(column if writing is None else replace(column, **writing._asdict()), report)
 
 
 def _centred(mean: float, noun: str = "its mean") -> str:
@@ -265,7 +275,7 @@ def _words(
     if not keep and like_ids:
         report.taken_for = ID_LIKE
         report.notes.append(f"left out: most values occur only once; {advice}")
-        report.notes += filter(None, [_unit(text.strings or Counter())])
+        report.notes += filter(None, [_unit(text)])
         return None, report
     if text.strings is None or text.numbers is None or len(text.strings) + len(text.numbers) > MAX_CATEGORIES:
         report.taken_for = CATEGORY
@@ -294,7 +304,7 @@ def _category(
     if text.rows_with_numbers >= text.rows_with_strings > 0 and text.first:
         where = f"{text.first.value!r:.30} at {files.where(text.first.position, text.first.row)}"
         report.notes.append(f"mostly numbers; rows with something else: {text.rows_with_strings}, the first {where}")
-    if unit := _unit(text.strings):
+    if unit := _unit(text):
         report.notes.append(f"{unit}; or leave the column out: {option('drop', [name])}")
     if report.missing and "NA" in files.cells.marks and all(map(_COUNTRY.fullmatch, rows)):
         report.notes.append(
@@ -312,11 +322,21 @@ def _category(
     return _done(column, report)[0], report
 
 
-def _unit(strings: Counter[str]) -> str:
-    """Return a note if most of many different strings are numbers with the same text, such as a unit; else ""."""
+def _unit(text: TextSurvey) -> str:
+    """Return a note if all strings are numbers with units that cannot be read alike, or if most of many different ones
+    are numbers with the same text; else ""."""
+    strings = text.strings or Counter()
+    units = [f"{unit!r}" if unit else "none" for unit in sorted(text.amounts.units, reverse=True)]
+    if text.amounts.readings and len(units) > 1:
+        return f"numbers with different units ({', '.join(units)}), which cannot be compared: write all with the same"
+    if text.amounts.readings and units and text.amounts.ambiguous:
+        return (
+            f"numbers with {units[0]} that may be read in two ways: {option('thousands', ',')} if commas separate "
+            f"thousands, {option('thousands', '.')} if points do, {option('decimal', ',')} if they have decimal commas"
+        )
     matches = (_AMOUNT.fullmatch(value) for value in strings)
-    units = Counter((match[1], match[2]) for match in matches if match and (match[1] or match[2]))
-    ((before, behind), times) = max(units.items(), key=lambda pair: pair[1], default=(("", ""), 0))
+    affixes = Counter((match[1], match[2]) for match in matches if match and (match[1] or match[2]))
+    ((before, behind), times) = max(affixes.items(), key=lambda pair: pair[1], default=(("", ""), 0))
     if len(strings) <= MANY_AMOUNTS or times < MOSTLY_NUMBERS * len(strings):
         return ""
     parts = [f"{part.strip(' +-')!r} {where} it" for part, where in ((before, "before"), (behind, "behind")) if part]

@@ -15,6 +15,8 @@ from numpy.typing import NDArray
 
 from distsms.base.typing import Floats
 from distsms.ingest.formats import arrow, columns, dates, survey_kernels
+from distsms.ingest.formats.amounts import READINGS, Amounts
+from distsms.shards.table_schema import Writing
 
 MAX_CATEGORIES = 100_000
 """The largest number of different strings that are kept."""
@@ -133,9 +135,17 @@ class NumberSurvey:
 class TextSurvey:
     """What a column holds that has strings or dates, or whose numbers are asked for as names of something."""
 
-    def __init__(self, among: Sequence[str] = (), form: str | None = None, wants_dates: bool = False) -> None:
-        """Take marks of missing values, the form of dates, and whether the column is known to hold dates."""
+    def __init__(
+        self,
+        among: Sequence[str] = (),
+        form: str | None = None,
+        wants_dates: bool = False,
+        readings: frozenset[tuple[str, str]] = frozenset(READINGS),
+    ) -> None:
+        """Take marks of missing values, the form of dates, whether the column is known to hold dates, and the marks
+        that numbers may have."""
         self.form, self.wants_dates, self.among = form, wants_dates, among
+        self.amounts = Amounts(readings)
         self.marks = Counter[str]()  # rows of each of these marks
         self.rows_with_strings = self.rows_with_numbers = self.missing = self.words = 0
         self.strings: Counter[str] | None = Counter()  # rows of each string that is no number; None: too many
@@ -151,8 +161,11 @@ class TextSurvey:
         self._met = dict[str, float]()  # strings of which all but their rows is known -> the date, or NaN
         self._pending = Counter[str]()  # rows of such strings, which are still to be counted
 
-    def add(self, column: Any, position: arrow.BatchPosition, weights: Floats | None = None) -> None:
-        """Include a column of a batch, with the weights of its rows if they have some."""
+    def add(
+        self, column: Any, position: arrow.BatchPosition, weights: Floats | None = None, written: Any = None
+    ) -> None:
+        """Include a column of a batch, with the weights of its rows if they have some, and as it was written, if its
+        numbers are changed."""
         is_date = columns.is_date(column)
         text = column if columns.is_text(column) else columns.as_text(column) if is_date else columns.as_codes(column)
         self.typed_dates |= is_date
@@ -164,6 +177,10 @@ class TextSurvey:
             self.first_missing = Cell(position, int((codes < 0).argmax()), None)
         if not len(different):
             return
+        if self.amounts.readings and not is_date:
+            self.amounts.add(
+                columns.without(different if written is None else columns.strings_of(written), self.among)[0]
+            )
         # Mostly there is nothing new: then only the rows of each string are counted, and the dates of each row.
         strings = different.to_pylist() if len(different) <= MOST_MET and not is_date else []
         if met := bool(strings) and self._met.keys() >= set(strings):
@@ -210,6 +227,11 @@ class TextSurvey:
         self._met.clear()
 
     @property
+    def example(self) -> str:
+        """A string of the column: the longest, where all are known."""
+        return max(self.strings or [self.first.value if self.first else ""], key=lambda string: (len(string), string))
+
+    @property
     def may_be(self) -> set[str]:
         """What all strings look like, by the keys of `columns.PATTERNS`, if there are more strings than marks."""
         return self.shapes if self.rows_with_strings > self.marks.total() else set()
@@ -221,6 +243,7 @@ class TextSurvey:
         self.strings = _added(self.strings, other.strings)
         self.numbers = _added(self.numbers, other.numbers)
         self.shapes &= other.shapes
+        self.amounts.merge(other.amounts)
         self.first, self.no_date = self.first or other.first, self.no_date or other.no_date
         self.first_missing = self.first_missing or other.first_missing
         self.typed_dates, self.hours = self.typed_dates or other.typed_dates, self.hours or other.hours
@@ -252,16 +275,18 @@ class TableSurvey:
         as_text: Collection[str],
         date_forms: Mapping[str, str | None],
         among: Sequence[str] = (),
+        readings: frozenset[tuple[str, str]] = frozenset(READINGS),
     ) -> None:
-        self.names, self.among = list(names), among
+        self.names, self.among, self._readings = list(names), among, readings
         self.wide = len(self.names) >= arrow.WIDE  # then what takes time for each column is left out
         self.place = {name: k for k, name in enumerate(self.names)}
         self.numbers = NumberSurvey(len(self.names))
-        self.texts = {name: TextSurvey(among, date_forms.get(name), name in date_forms) for name in as_text}
+        self.texts = {name: TextSurvey(among, date_forms.get(name), name in date_forms, readings) for name in as_text}
         self.marks = dict[str, dict[str, set[bool]]]()  # of the columns of numbers; see `columns.marked`
         self.missing = dict[str, Counter[str]]()  # of the columns of numbers: the rows of each of the marks `among`
         self.padded = set[str]()  # columns that have a number with a leading zero, such as 0910
         self.infinite = dict[str, Cell]()  # the first infinite number of columns
+        self.written = dict[str, tuple[Writing, str]]()  # how the numbers of columns are written, with an example
 
     def may_be_numbers(self, name: str) -> bool:
         """Whether a column, as far as is known, holds numbers, of which no text is needed."""
@@ -282,8 +307,8 @@ class TableSurvey:
         for name in self.names if len(numeric) < len(self.names) else ():
             if name not in numeric:
                 if name not in self.texts:
-                    self.texts[name] = TextSurvey(self.among)
-                self.texts[name].add(batch.columns[name], batch.position, weights)
+                    self.texts[name] = TextSurvey(self.among, readings=self._readings)
+                self.texts[name].add(batch.columns[name], batch.position, weights, batch.written.get(name))
         for name in numeric & batch.written.keys():
             self._add_marks(name, columns.marked(batch.written[name]))
         if not self.wide:

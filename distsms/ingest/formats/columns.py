@@ -16,10 +16,11 @@ from numpy.typing import NDArray
 from distsms.base.errors import InputError
 from distsms.base.program import leave_out_pandas
 from distsms.base.wording import option
-from distsms.ingest.formats import survey_kernels
+from distsms.ingest.formats import amounts, survey_kernels
+from distsms.ingest.formats.amounts import MARKS
 from distsms.shards import row_metadata
 from distsms.shards.row_metadata import plain_number
-from distsms.shards.table_schema import VERSION, Cells
+from distsms.shards.table_schema import VERSION, Cells, Writing
 
 try:
     import pyarrow as pa
@@ -33,7 +34,6 @@ except ImportError as absent:
 leave_out_pandas(pa)
 _NUMBER = r"^[+-]?(?:(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?|[iI][nN][fF](?:[iI][nN][iI][tT][yY])?)$"
 _DECIMAL_COMMA = r"^([+-]?[0-9]*),([0-9]+(?:[eE][+-]?[0-9]+)?)$"
-_MARKS = {".": r"\.", ",": ",", "'": "['\u2019]", " ": "[ \u00a0\u202f]"}
 _TIME = r"[0-9]{2}:[0-9]{2}(?::[0-9]{2}(?:\.[0-9]{1,9})?)?"
 ISO_DATE = rf"^[0-9]{{4}}-[0-9]{{2}}-[0-9]{{2}}(?:[T ]{_TIME}(?:Z|[+-][0-9]{{2}}:?[0-9]{{2}})?)?$"
 PATTERNS = {
@@ -73,6 +73,11 @@ class PlainColumns(Mapping[str, Any]):
 
     def __len__(self) -> int:
         return len(self.names) + len(self.others)
+
+    def take(self, rows: NDArray[np.intp]) -> PlainColumns:
+        array = self.array[:, rows]
+        others = {name: take(column, rows) for name, column in self.others.items()}
+        return PlainColumns(self.names, array, np.isnan(array).sum(axis=1), others)
 
     @property
     def nbytes(self) -> int:
@@ -177,6 +182,17 @@ def of_rows(values: NDArray[Any], column: Any, missing: Any) -> NDArray[Any]:
     return np.append(values, values.dtype.type(missing))[dictionary_encode(column)[1]]
 
 
+def take(column: Any, rows: NDArray[np.intp]) -> Any:
+    """Return these rows of a column; an encoded one has no string that is in none of them."""
+    part = column.take(pa.array(rows))
+    return pc.dictionary_encode(part.dictionary_decode()) if is_encoded(part) else part
+
+
+def strings_of(column: Any) -> Any:
+    """Return the strings of a column, each once if it is encoded, without space around them."""
+    return pc.utf8_trim_whitespace(column.dictionary if is_encoded(column) else column)
+
+
 def _mapped(column: Any, function: Callable[[Any], Any]) -> Any:
     strings = function(column.dictionary)
     if strings.equals(column.dictionary):
@@ -197,14 +213,17 @@ def _cast_numbers(text: Any) -> NDArray[np.float64] | None:
     return values if np.isnan(values).sum() == text.null_count else None  # Arrow also takes nan(...) for a number
 
 
-def clean(text: Any, cells: Cells, decimal: str = ".") -> Any:
-    """Return strings without space around them, and numbers as in English, with nulls for missing values."""
+def clean(text: Any, cells: Cells, decimal: str = ".", writing: Writing | None = None) -> Any:
+    """Return strings without space around them, and numbers as in English, with nulls for missing values. The numbers
+    of a column may have a writing of their own."""
     if is_encoded(text):
-        return _mapped(text, lambda strings: clean(strings, cells, decimal))
+        return _mapped(text, lambda strings: clean(strings, cells, decimal, writing))
     text, thousands = pc.utf8_trim_whitespace(text), cells.thousands
+    if writing is not None:
+        return without_numbers(amounts.as_plain(without(text, cells.marks)[0], writing), cells)
     if thousands:
         grouped = pc.match_substring_regex(text, _grouped(thousands, decimal))
-        text = pc.if_else(grouped, pc.replace_substring_regex(text, _MARKS[thousands], ""), text)
+        text = pc.if_else(grouped, pc.replace_substring_regex(text, MARKS[thousands], ""), text)
     if decimal == ",":
         text = pc.replace_substring_regex(text, _DECIMAL_COMMA, r"\1.\2")
     text, _ = without(text, cells.marks)
@@ -226,8 +245,8 @@ def without_numbers(column: Any, cells: Cells) -> Any:
 
 def _grouped(thousands: str, decimal: str) -> str:
     """Return the pattern of numbers whose whole part has a mark between groups of three digits."""
-    before_decimals = "[.,]" if decimal == "," and thousands not in ".," else _MARKS[decimal]
-    return rf"^[+-]?[1-9][0-9]{{0,2}}(?:{_MARKS[thousands]}[0-9]{{3}})+(?:{before_decimals}[0-9]*)?$"
+    before_decimals = "[.,]" if decimal == "," and thousands not in ".," else MARKS[decimal]
+    return rf"^[+-]?[1-9][0-9]{{0,2}}(?:{MARKS[thousands]}[0-9]{{3}})+(?:{before_decimals}[0-9]*)?$"
 
 
 def marked(text: Any) -> dict[str, set[bool]]:
@@ -235,7 +254,7 @@ def marked(text: Any) -> dict[str, set[bool]]:
     text, answers = text.dictionary if is_encoded(text) else text, {}
     for mark, other in (".,", ",."):
         text = pc.utf8_trim_whitespace(text)
-        numbers = text.filter(pc.match_substring_regex(text, rf"^[+-]?[0-9]*{_MARKS[mark]}[0-9]+$"))
+        numbers = text.filter(pc.match_substring_regex(text, rf"^[+-]?[0-9]*{MARKS[mark]}[0-9]+$"))
         if len(numbers):
             answers[mark] = set(pc.unique(pc.match_substring_regex(numbers, _grouped(mark, other))).to_pylist())
     return answers
@@ -358,23 +377,25 @@ def is_missing(column: Any) -> Any:
     return pc.is_null(column).to_numpy(zero_copy_only=False)
 
 
-def typed(column: Any, name: str, path: str, cells: Cells) -> Any:
+def typed(column: Any, name: str, path: str, cells: Cells, writing: Writing | None = None) -> Any:
     """Return a column of a Parquet file or a frame as strings, numbers, or timestamps."""
     kind = column.type
+    if writing is not None and writing.unit and not (is_string(kind) or pa.types.is_null(kind)):
+        raise InputError(f"{path}: column {name!r} has the type {kind}; expected strings, numbers with {writing.unit}")
     column.validate(full=True)  # otherwise strings need not be UTF-8
     require_readable(kind, name, path)
     if pa.types.is_dictionary(kind) and is_string(kind):
         used = column.indices.dictionary_encode()
         strings = pc.cast(column.dictionary.take(used.dictionary), pa.string()).dictionary_encode()
         text = pa.DictionaryArray.from_arrays(strings.indices.take(used.indices), strings.dictionary)
-        return clean(text, cells, cells.decimal) if cells.version > 1 else text
+        return clean(text, cells, cells.decimal, writing) if cells.version > 1 else text
     if pa.types.is_dictionary(kind):
         return typed(column.dictionary_decode(), name, path, cells)
     if pa.types.is_boolean(kind):
         return as_text(column)
     if is_string(kind):
         text = pc.dictionary_encode(as_text(column))
-        return clean(text, cells, cells.decimal) if cells.version > 1 else text
+        return clean(text, cells, cells.decimal, writing) if cells.version > 1 else text
     if pa.types.is_null(kind):
         return pc.cast(column, pa.float64())
     if pa.types.is_decimal(kind):  # as text, since Arrow's own cast does not give the nearest number

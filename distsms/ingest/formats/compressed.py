@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import lzma
 from collections.abc import Callable
-from typing import Any
+from typing import Any, BinaryIO
 
 from distsms.base.errors import InputError
 
@@ -19,8 +19,8 @@ class Frames(io.RawIOBase):
     """The content of a file's frames, each by a new object of `decompressor`, with `padding` between or behind them.
     Reading raises EOFError if the last frame is cut, and what the decompressor raises for damaged data."""
 
-    def __init__(self, path: str, decompressor: Callable[[], Any], padding: bytes = b"") -> None:
-        self._file = open(path, "rb")  # noqa: SIM115 - until this stream is closed
+    def __init__(self, file: BinaryIO, decompressor: Callable[[], Any], padding: bytes = b"") -> None:
+        self._file = file
         self._decompressor, self._padding = decompressor, padding
         self._frame: Any = None
         self._compressed = self._content = b""
@@ -48,24 +48,20 @@ class Frames(io.RawIOBase):
         out[:count], self._content = self._content[:count], self._content[count:]
         return count
 
-    def close(self) -> None:
-        self._file.close()
-        super().close()
 
-
-def open_xz(path: str, mode: str = "rb") -> io.BufferedReader:
+def open_xz(file: BinaryIO, mode: str = "rb") -> io.BufferedReader:
     """Return the decompressed bytes of a file as a stream. Reading it raises LZMAError if the data are damaged."""
-    return _buffered(path, lambda: lzma.LZMADecompressor(lzma.FORMAT_XZ, memlimit=XZ_MEMORY), b"\0")
+    return _buffered(file, lambda: lzma.LZMADecompressor(lzma.FORMAT_XZ, memlimit=XZ_MEMORY), b"\0")
 
 
-def open_zst(path: str, mode: str = "rb") -> io.BufferedReader:
+def open_zst(file: BinaryIO, mode: str = "rb") -> io.BufferedReader:
     """Return the decompressed bytes of a file as a stream. Reading it raises ZstdError if the data are damaged."""
     try:
         import zstandard
     except ImportError as absent:
         raise InputError("Zstandard files need the package zstandard: pip install zstandard") from absent
-    return _buffered(path, lambda: zstandard.ZstdDecompressor().decompressobj())
+    return _buffered(file, lambda: zstandard.ZstdDecompressor().decompressobj())
 
 
-def _buffered(path: str, decompressor: Callable[[], Any], padding: bytes = b"") -> io.BufferedReader:
-    return io.BufferedReader(Frames(path, decompressor, padding), 2**20)
+def _buffered(file: BinaryIO, decompressor: Callable[[], Any], padding: bytes = b"") -> io.BufferedReader:
+    return io.BufferedReader(Frames(file, decompressor, padding), 2**20)

@@ -1,9 +1,9 @@
 """Read CSV files with pyarrow, in batches of whole rows.
 
-The first line of each file names its columns. It shows, together with the lines below, what separates the fields: tabs
-in .tsv, else commas, semicolons, tabs or bars. Excel's first line `sep=;` says so, and is no row. Fields may be quoted.
-A row is a line, so that ranks can begin at any line. Columns have no type: every field is text (`columns.clean`). Where
-semicolons separate the fields, numbers may have decimal commas.
+The first line of each file names its columns, unless the user does. It shows, together with the lines below, what
+separates the fields: tabs in .tsv, else commas, semicolons, tabs or bars. Excel's first line `sep=;` says so, and is no
+row. Fields may be quoted, and then hold newlines (`csv_text`). Columns have no type: every field is text
+(`columns.clean`). Where semicolons separate the fields, numbers may have decimal commas.
 
 Most of the time goes into columns of numbers. So pyarrow converts them while it parses the text, where the reader of
 the batch agrees and the first rows had nothing but numbers. If a later batch has something else, its text is kept.
@@ -15,6 +15,7 @@ import csv
 import math
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -27,9 +28,11 @@ from distsms.base.errors import InputError
 from distsms.base.wording import option
 from distsms.ingest.formats import columns
 from distsms.ingest.formats.arrow import Batch, BatchPosition, distinct, whole
-from distsms.ingest.formats.csv_kernels import NUMBER, TEXT, UNUSED, read_plain, without_space_before_quotes
+from distsms.ingest.formats.csv_kernels import NUMBER, TEXT, UNUSED, read_plain
+from distsms.ingest.formats.csv_text import CsvText, follow_quotes, rows_of, with_quotes_first
 from distsms.ingest.formats.kept_batches import KeptBatches
-from distsms.shards.table_schema import USUAL, Cells
+from distsms.parallel.communicator import Communicator
+from distsms.shards.table_schema import USUAL, Cells, Writing, format_names
 
 import pyarrow as pa  # isort: skip
 import pyarrow.csv as arrow_csv  # isort: skip
@@ -51,16 +54,26 @@ class CsvFiles:
     declared = frozenset[str]()
 
     def __init__(
-        self, paths: Sequence[str], cells: Cells = USUAL, known_names: Collection[str] = (), folder: Path | None = None
+        self,
+        paths: Sequence[str],
+        cells: Cells = USUAL,
+        known_names: Collection[str] = (),
+        folder: Path | None = None,
+        alone: bool = True,
     ) -> None:
-        """Read the first lines. Known names help to find out what separates the fields; `folder` is for `_kept`."""
+        """Read the first lines. Known names help to find out what separates the fields; `folder` is for `_kept`, and
+        `alone` for `text`."""
         self.paths, self.cells, self._known_names = list(paths), cells, set(known_names)
-        self._separators, self._starts = dict[str, str](), dict[str, int]()  # of the first row, in bytes
-        self._hints = dict[str, str]()  # of another separator
+        self.text = CsvText(alone)
+        self._separators = dict[str, str]()
+        self._hints = dict[str, str]()  # that the names may be missing, or that something else separates them
+        self.writings = dict[str, Writing]()  # how the numbers of columns are written
         self._kept = KeptBatches(folder)
         self._words: frozenset[str] | None = None  # columns that do not only hold numbers, as far as text was read
         self.headers = {path: self._header(path) for path in paths}
         self.names = self.headers[self.paths[0]]
+        if cells.names is not None:
+            self.cells = replace(cells, names=tuple(self.names))
 
     @property
     def kept_bytes(self) -> int:
@@ -84,7 +97,7 @@ class CsvFiles:
         required = list(dict.fromkeys([*names, *metadata]))
 
         def numeric() -> set[str]:
-            return {name for name in names if name not in metadata and as_numbers(name)}
+            return {name for name in names if name not in metadata and name not in self.writings and as_numbers(name)}
 
         def absent(path: str, offset: int) -> list[str]:
             if (kept := self._kept.find((path, offset))) is None:
@@ -98,97 +111,129 @@ class CsvFiles:
 
         for byte_range in share:
             path = byte_range.path
-            for offset, text in text_files.read_blocks(byte_range, skip=partial(skip, path)):
-                body = text[max(0, self._starts[path] - offset) :]
-                if text and (not body or (body.isspace() and len(self.headers[path]) > 1)):
+            for offset, text in self.text.blocks(byte_range, partial(skip, path)):
+                if text and text.isspace() and len(self.headers[path]) > 1:
                     continue
                 to_parse, batch = absent(path, offset), self._kept.take((path, offset))
                 if to_parse:
-                    position = BatchPosition(path, offset + len(text) - len(body))
-                    parsed = self._parse(body, position, to_parse, numeric())._replace(n_bytes=len(text))
+                    position = BatchPosition(path, offset)
+                    parsed = self._parse(text, position, to_parse, numeric())._replace(n_bytes=len(text))
                     batch = parsed if batch is None else parsed.beside(batch)
                 assert batch is not None
                 if keep_bytes:
                     self._kept.add((path, offset), batch, keep_bytes)
-                yield batch._replace(metadata={name: columns.as_strings(batch.columns[name]) for name in metadata})
+                strings = {name: columns.as_strings(batch.columns[name]) for name in metadata}
+                n_bytes = (batch.n_bytes or 0) + (offset if offset == self.text.start(path) else 0)  # with the names
+                yield batch._replace(metadata=strings, n_bytes=n_bytes)
+
+    def read_as(self, writings: Mapping[str, Writing]) -> None:
+        """Read the numbers of columns as they are written from now on."""
+        self.writings |= writings
+        self._kept.forget(writings.keys())
+
+    def forget_cleaned(self, names: Collection[str]) -> None:
+        """Parse these columns again if what is kept of them may not show how their numbers were written."""
+        if any(self._decimal_of(mark) == "," for mark in self._separators.values()):
+            self._kept.forget(names)
 
     def is_text(self, name: str) -> bool:
         return True
 
+    def find_rows(self, comm: Communicator) -> None:
+        """Find out where rows begin, so that they may have several lines. **Collective.**"""
+        self._kept = KeptBatches(self._kept.folder)
+        self.text.find_rows(self.paths, comm)
+
     def where(self, position: BatchPosition, row: int) -> str:
         """Return the file and line of a row of the batch at `position`, for messages. Reads the file up to that row."""
-        return f"{position.path}:{self._line(position, lambda k, line: k == row)}"
+        return f"{position.path}:{self._line(position, row)[0]}"
 
     def written(self, position: BatchPosition, row: int, name: str) -> str | None:
         """Return a field as it is in the file, for messages. Reads the file up to that row."""
-        lines = list[bytes]()
-        self._line(position, lambda k, line: k == row and not lines.append(line))  # type: ignore[func-returns-value]
-        fields, header = _fields(lines[0].decode(), self._separators[position.path]), self.headers[position.path]
+        line, header = self._line(position, row)[1], self.headers[position.path]
+        fields = _fields(line.decode(), self._separators[position.path])
         return fields[header.index(name)] if name in header else None
+
+    def _line(self, position: BatchPosition, row: int) -> tuple[int, bytes]:
+        return self.text.line_of(position.path, position.at, position.row(row), len(self.headers[position.path]) > 1)
 
     def _header(self, path: str) -> list[str]:
         """Return the names of the columns. Find out what separates the fields, and where the rows begin."""
-        with text_files.open_text(path) as stream:
-            line = text_files.read_line(stream, path, text_files.LONGEST_HEADER)
-            start, separator = len(line), self.cells.separator
-            if declaration := re.fullmatch(rb'(?:\xef\xbb\xbf)?"?sep=([^\w"\r\n])"?\s*', line):
-                separator, line = declaration[1].decode(), text_files.read_line(stream, path, text_files.LONGEST_HEADER)
-                start += len(line)
-            below = stream.read(SAMPLE_BYTES)
-        self._starts[path] = start
-        text_files.refuse_return(line, path)
+        beginning = _beginning(path, self.cells.separator)
         try:
-            first = line.removeprefix(text_files.BYTE_ORDER_MARK).decode()
-            lines = below.decode("utf-8", "replace").split("\n")[:SAMPLE_LINES]
-            if len(below) == SAMPLE_BYTES and len(lines) < SAMPLE_LINES:
-                del lines[-1]  # which may be cut off
-            lines = [line.rstrip("\r") for line in lines if line.strip()]
-            fits = {mark: _fit(mark, first, lines) for mark in (*SEPARATORS, *OTHER_SEPARATORS)}
-            by = separator if separator and len(_fields(first, separator)) > 1 else self._separator(path, first, fits)
+            by, (first, rows) = self._cut(path, beginning)
             names = _names(first, by)
             next(csv.reader([first], delimiter=by, strict=True), [])
         except UnicodeDecodeError as error:
             raise _not_utf8(f"{path}:1", error) from error
         except csv.Error as error:
             if "end of data" in str(error):
-                raise InputError(f"{path}:1: a name in quotes continues in the next line; a row is one line") from error
+                problem = "a quote opens among the names of the columns, and none closes it"
+                raise InputError(f"{path}:1: {problem}") from error
             raise InputError(f"{path}:1: the first line must name the columns: {error}") from error
-        if not line:
-            raise InputError(f"{path}: the file is empty")
+        self._separators[path] = by
+        self.text.several_lines |= follow_quotes(beginning.text, by).n_inner > 0
+        behind_names = beginning.start + len(rows_of(beginning.text, by)[0]) + 1
+        if self.cells.names is not None:
+            named = self._named(path, names or _names(next(iter(rows), ""), by))
+            self.text.add(path, by, behind_names if named == names else beginning.start)
+            return named
         if not any(names):
             raise InputError(f"{path}:1: the first line must name the columns, and is empty")
-        best = max(fits, key=lambda mark: fits[mark] if mark != by else (-1,))
-        if fits[best][0] and (len(names) == 1 or best in SEPARATORS):
-            assumption = f"the fields are taken to be separated by {by!r}; " if len(names) > 1 else ""
-            separator = option("separator", best, text=repr(best))
-            self._hints[path] = f"; {assumption}if {best!r} separates them: {separator}"
-        self._separators[path] = by
-        widths = {_n_fields(line, by) for line in lines}
-        if widths == {len(names) + 1} and not separator:
+        self.text.add(path, by, behind_names)
+        widths = {_n_fields(row, by) for row in rows}
+        if widths == {len(names) + 1} and not beginning.separator and path not in self._hints:
             hint = "probably the row's name at the beginning, as R writes it: put a name for it before the other names"
-            if all(line.rstrip().endswith(by) for line in lines):
+            if all(row.rstrip().endswith(by) for row in rows):
                 hint = "an empty one at the end: remove the mark there, or put one behind the last name"
             raise InputError(f"{path}: every row has one field more than the first line has names, {hint}")
-        return distinct(names, f"{path}:1", self._missing_header(names))
+        if _is_row(names, [_fields(row, by) for row in rows if _n_fields(row, by) == len(names)]):
+            self._hints[path] = f"; {MISSING_HEADER}: {option('no_header')}, or {option('names', text='A,B,...')}"
+        return distinct(names, f"{path}:1", self._hints.get(path, ""))
 
-    def _separator(self, path: str, first: str, fits: Mapping[str, tuple[int, ...]]) -> str:
+    def _cut(self, path: str, beginning: Beginning) -> tuple[str, Sample]:
+        """Return what separates the fields, and the first rows; note a hint if it may be another mark."""
+        separator = beginning.separator
+        marks = list(dict.fromkeys([*SEPARATORS, *OTHER_SEPARATORS, *separator]))
+        samples = {mark: _sample(beginning.text, mark, beginning.is_cut) for mark in marks}
+        fits = {mark: _fit(mark, first, rows) for mark, (first, rows) in samples.items()}
+        fits_user = bool(separator and len(_fields(samples[separator].first, separator)) > 1)
+        by = separator if fits_user else self._separator(path, samples, fits)
+        n = len(_names(samples[by].first, by))
+        best = max(fits, key=lambda mark: fits[mark] if mark != by else (-1,))
+        if fits[best][0] and (n == 1 or best in SEPARATORS):
+            assumption = f"the fields are taken to be separated by {by!r}; " if n > 1 else ""
+            self._hints[path] = (
+                f"; {assumption}if {best!r} separates them: {option('separator', best, text=repr(best))}"
+            )
+        return by, samples[by]
+
+    def _named(self, path: str, first: Sequence[str]) -> list[str]:
+        """Return the names of the columns of a file without a line for them, by its first row. If all fields there are
+        among these names, the file has such a line nevertheless, and what it says is returned."""
+        names = list(self.cells.names or (f"column_{k}" for k in range(1, len(first) + 1)))
+        if set(first) <= set(names) and len(set(first)) == len(first) and any(map(_is_word, first)):
+            return list(first)
+        if len(names) != len(first):
+            raise InputError(
+                f"{path}:1: the first row has {len(first)} fields, and there are {len(names)} names of columns "
+                f"({format_names(names)}): put a line with the names of its columns before the rows, or name them all"
+            )
+        return distinct(names, f"{option('names')}")
+
+    def _separator(self, path: str, samples: Mapping[str, Sample], fits: Mapping[str, tuple[int, ...]]) -> str:
         """Return what separates the fields of the first line and of those below, so that the known names are there."""
         usual = "\t" if text_files.ending(path) == ".tsv" else SEPARATORS
         for marks in (usual, SEPARATORS, OTHER_SEPARATORS) if self._known_names else ():
-            matching = [mark for mark in marks if fits[mark][0] and self._known_names <= {*_names(first, mark)}]
+            names = {mark: {*_names(samples[mark].first, mark)} for mark in marks}
+            matching = [mark for mark in marks if fits[mark][0] and self._known_names <= names[mark]]
             if matching:
                 return max(matching, key=fits.__getitem__)
         return max(usual, key=fits.__getitem__)
 
     def header_hint(self, names: Sequence[str]) -> str:
         """Return a hint, with a semicolon before it, if the first line may not be names, or not be cut rightly."""
-        return self._missing_header(names) or self._hints.get(self.paths[0], "")
-
-    @staticmethod
-    def _missing_header(names: Sequence[str]) -> str:
-        if 2 * np.count_nonzero(~columns.is_not_number(columns.as_strings_column(names))) <= len(names):
-            return ""
-        return "; the first line must name the columns, and seems to be missing, since most of its fields are numbers"
+        return self._hints.get(self.paths[0], "")
 
     def _parse(self, text: bytes, position: BatchPosition, names: Sequence[str], numeric: Collection[str]) -> Batch:
         if not text.isascii():
@@ -202,12 +247,14 @@ class CsvFiles:
             numeric = ()
         text += b"" if text.endswith(b"\n") else b"\n"
         begin = text[: text.find(b"\n", SAMPLE_BYTES) + 1]
+        if self.text.several_lines and follow_quotes(begin, delimiter).opens >= 0:
+            begin = b""
         if self._words is None and numeric and begin and (sample := self._read_plain(begin, position, names, numeric)):
             self._words = sample.words
         plain = self._read_plain(text, position, names, set(numeric).difference(self._words or ()))
         if plain is None:
             strings = self._read(text, position, names)
-            texts = {name: self._clean(column, delimiter) for name, column in strings.items()}
+            texts = {name: self._clean(name, column, delimiter) for name, column in strings.items()}
             n = len(texts[names[0]])
             no_numbers = columns.PlainColumns([], np.empty((0, n)), np.empty(0, np.int64), texts)
             return Batch(position, no_numbers, n, written=self._written(strings, delimiter))
@@ -215,7 +262,7 @@ class CsvFiles:
         if self.cells.numbers:
             values[np.isin(values, self.cells.numbers)] = np.nan
             gaps = np.isnan(values).sum(axis=1)
-        texts = {name: self._clean(column, delimiter) for name, column in plain.texts.items()}
+        texts = {name: self._clean(name, column, delimiter) for name, column in plain.texts.items()}
         doubtful = sorted(plain.words)  # they may be numbers in other spellings
         numbers = {doubtful[k] for k in columns.numbers(texts, doubtful).positions}
         self._words = (self._words or frozenset()) | (plain.words - numbers)
@@ -227,16 +274,19 @@ class CsvFiles:
         self, text: bytes, position: BatchPosition, names: Sequence[str], numeric: Collection[str]
     ) -> PlainLines | None:
         """Return the columns of lines, of which some may be numeric; None if the lines are not plain."""
-        header, separator = self.headers[position.path], ord(self._separators[position.path])
-        return read_plain_lines(text, separator, header, names, numeric, self.cells.marks)
+        header, separator = self.headers[position.path], self._separators[position.path]
+        n_inner = follow_quotes(text, separator).n_inner if self.text.several_lines else 0
+        return read_plain_lines(text, ord(separator), header, names, numeric, self.cells.marks, n_inner)
 
     def _read(self, text: bytes, position: BatchPosition, names: Sequence[str]) -> dict[str, Any]:
         """Parse lines of any kind as encoded strings, by pyarrow."""
         header, delimiter, bad = self.headers[position.path], self._separators[position.path], list[Any]()
         if b' "' in text or b'\t"' in text:
-            text = without_space_before_quotes(text, delimiter)
+            text = with_quotes_first(text, delimiter)
         # Lines may be empty if there is only one column.
-        n = text.count(b"\n") if len(header) == 1 else sum(1 for line in text.split(b"\n") if line.rstrip(b"\r"))
+        quotes = follow_quotes(text, delimiter)
+        lines = quotes.flat.split(b"\n")
+        n = len(lines) - 1 if len(header) == 1 else sum(1 for line in lines if line.rstrip(b"\r"))
         # A row of empty fields is appended. If a quote is still open at the end, this row becomes part of the quoted
         # field.
         guarded = text + delimiter.join(['""'] * len(header)).encode() + b"\n"
@@ -250,7 +300,10 @@ class CsvFiles:
                 pa.py_buffer(guarded),
                 arrow_csv.ReadOptions(use_threads=False, block_size=len(guarded) + 1, column_names=header),
                 arrow_csv.ParseOptions(
-                    delimiter=delimiter, invalid_row_handler=skip, ignore_empty_lines=len(header) > 1
+                    delimiter=delimiter,
+                    invalid_row_handler=skip,
+                    ignore_empty_lines=len(header) > 1,
+                    newlines_in_values=quotes.n_inner > 0,
                 ),
                 arrow_csv.ConvertOptions(
                     column_types=dict.fromkeys(names, _ENCODED),
@@ -263,8 +316,7 @@ class CsvFiles:
         except pa.ArrowInvalid as error:
             raise InputError(f"{self.where(position, 0)}: in or after this line: {error}; is it CSV?") from error
         if bad:
-            number = bad[0].number - 1
-            line = self._line(position, lambda k, line: k == number)
+            line = self._line(position, bad[0].number - 1)[0]
             text_of_line = bad[0].text.split("\n")[0].rstrip("\r")
             many = bad[0].actual_columns > len(header)
             if len(text_of_line) > LONGEST_QUOTED:  # both ends, since what is missing is at the end
@@ -278,34 +330,19 @@ class CsvFiles:
         if table.num_rows != n + 1:
             text_files.refuse_return(text, position.path)
             raise InputError(
-                f"{self.where(position, 0)}: in or after this line, a quoted field continues in the next line; a row "
-                "must be one line (Parquet has no such limit)"
+                f"{self.where(position, 0)}: in or after this line, a field has quotes where none may be; is it CSV?"
             )
         table = table.slice(0, n)
         return {name: whole(table[name]) for name in names}
 
-    def _clean(self, text: Any, delimiter: str) -> Any:
-        return columns.clean(text, self.cells, self._decimal_of(delimiter))
+    def _clean(self, name: str, text: Any, delimiter: str) -> Any:
+        return columns.clean(text, self.cells, self._decimal_of(delimiter), self.writings.get(name))
 
     def _decimal_of(self, delimiter: str) -> str:
         return "," if delimiter == ";" and self.cells.thousands != "," else self.cells.decimal
 
     def _written(self, strings: Mapping[str, Any], delimiter: str) -> Mapping[str, Any]:
         return strings if self._decimal_of(delimiter) == "," else {}
-
-    def _line(self, position: BatchPosition, matches: Any) -> int:
-        """Return the number, from 1, of the first line from `position` on for which `matches(row, line)` is true."""
-        with text_files.open_text(position.path) as stream:
-            number, left = 1, position.at
-            while left > 0 and (part := stream.read(min(left, text_files.BLOCK_BYTES))):
-                number, left = number + part.count(b"\n"), left - len(part)
-            k = 0
-            for number, line in enumerate(stream, number):  # noqa: B020 - continues counting
-                if line.strip(b"\r\n") or len(self.headers[position.path]) == 1:
-                    if matches(k, line):
-                        return number
-                    k += 1
-        return number
 
 
 class PlainLines(NamedTuple):
@@ -326,13 +363,15 @@ def read_plain_lines(
     names: Sequence[str],
     numeric: Collection[str],
     missing: Sequence[str] = ("",),
+    n_inner: int = 0,
 ) -> PlainLines | None:
-    """Read lines, whose fields the byte `mark` separates, faster than pyarrow; return None if they are not plain."""
+    """Read rows, whose fields the byte `mark` separates, faster than pyarrow; return None if they are not plain.
+    Between quotes there are `n_inner` newlines."""
     if text.startswith(text_files.BYTE_ORDER_MARK):  # which pyarrow leaves out
         return None
     place_of = {name: place for place, name in enumerate(header)}
     buffer = np.frombuffer(text, np.uint8)
-    n = sum(int(np.count_nonzero(buffer[k : k + 2**17] == ord("\n"))) for k in range(0, len(buffer), 2**17))
+    n = sum(int(np.count_nonzero(buffer[k : k + 2**17] == ord("\n"))) for k in range(0, len(buffer), 2**17)) - n_inner
     marks = [encoded.ljust(8, b"\0") for one in missing if len(encoded := one.encode()) <= 7]
     missing_words = np.frombuffer(b"".join(marks), "<u8")
 
@@ -413,6 +452,64 @@ def _n_fields(line: str, delimiter: str) -> int:
         return 0
 
 
+class Beginning(NamedTuple):
+    """The beginning of a file."""
+
+    text: bytes  # the first line, and what follows it, without a byte order mark and Excel's line
+    start: int  # where that begins in the file
+    separator: str  # what separates the fields, as Excel's line or the user says; "" if nothing is said
+    is_cut: bool  # whether more may follow
+
+
+def _beginning(path: str, separator: str) -> Beginning:
+    with text_files.open_text(path) as stream:
+        line, start = text_files.read_line(stream, path, text_files.LONGEST_HEADER), 0
+        if declaration := re.fullmatch(rb'(?:\xef\xbb\xbf)?"?sep=([^\w"\r\n])"?\s*', line):
+            separator, start = declaration[1].decode(), len(line)
+            line = text_files.read_line(stream, path, text_files.LONGEST_HEADER)
+        below = stream.read(SAMPLE_BYTES)
+    text_files.refuse_return(line, path)
+    if not line:
+        raise InputError(f"{path}: the file is empty")
+    text = line.removeprefix(text_files.BYTE_ORDER_MARK) + below
+    is_cut = len(below) == SAMPLE_BYTES
+    return Beginning(text, start + len(line) + len(below) - len(text), separator, is_cut)
+
+
+class Sample(NamedTuple):
+    """The first rows of a file, as a mark between fields cuts it: the one with the names, and those below it."""
+
+    first: str
+    rows: list[str]
+
+
+def _sample(text: bytes, mark: str, cut: bool) -> Sample:
+    """Return the rows of a text, at most `SAMPLE_LINES` below the names; if it is `cut`, its last row may not be
+    whole."""
+    first, *rows = rows_of(text, mark)
+    if cut and len(rows) <= SAMPLE_LINES:
+        del rows[-1:]
+    lines = [row.decode("utf-8", "replace").rstrip("\r") for row in rows[:SAMPLE_LINES]]
+    return Sample(first.decode(), [line for line in lines if line.strip()])
+
+
+MISSING_HEADER = "the first line must name the columns, and seems to be missing; if it is a row"
+
+
+def _is_row(first: Sequence[str], rows: Sequence[Sequence[str]]) -> bool:
+    """Return whether the first line may be a row: most of its fields are numbers, or those are in whose columns the
+    rows below have nothing but numbers."""
+    below = ([field for field in column if field.strip()] for column in zip(*rows, strict=True))
+    numeric = [bool(fields) and not any(map(_is_word, fields)) for fields in below]
+    numbers = [not _is_word(field) for field in first]
+    of_numbers = [number for number, is_numeric in zip(numbers, numeric, strict=False) if is_numeric]
+    return 2 * sum(numbers) > len(numbers) or (bool(of_numbers) and all(of_numbers))
+
+
+def _is_word(field: str) -> bool:
+    return re.fullmatch(r"\s*[+-]?[0-9]+(?:[.,][0-9]+)?(?:[eE][+-]?[0-9]+)?\s*", field) is None
+
+
 def _fit(mark: str, first: str, lines: Sequence[str]) -> tuple[int, int, int]:
     """Return how many lines a mark cuts into as many fields as the first, how many these are, and how many are
     numbers."""
@@ -420,7 +517,7 @@ def _fit(mark: str, first: str, lines: Sequence[str]) -> tuple[int, int, int]:
     if n < 2:
         return 0, 0, 0
     rows = [_fields(line, mark) for line in lines if _n_fields(line, mark) == n]
-    numbers = sum(re.fullmatch(r"\s*[+-]?[0-9]+(?:[.,][0-9]+)?\s*", field) is not None for row in rows for field in row)
+    numbers = sum(not _is_word(field) for row in rows for field in row)
     return len(rows) + (len(rows) > 0 or not lines), n, numbers
 
 

@@ -10,48 +10,17 @@ from distsms.ingest.formats.svmlight_kernels import byte_at, decimal, digit_at, 
 
 NUMBER, TEXT, UNUSED = range(3)
 """What `read_plain` makes of a column."""
-_TAB, _NEWLINE, _RETURN, _SPACE, _QUOTE = 9, 10, 13, 32, 34
+_NEWLINE, _RETURN, _QUOTE = 10, 13, 34
 _PLUS, _ZERO = 43, 48
 MOST_MET = 64
 """A text is compared with at most so many others. In a table that is half empty, far fewer share a place by chance."""
 _ONE, _FACTOR, _HALF, _BYTE = map(np.uint64, (1, 0x100000001B3, 32, 8))
 
 
-def without_space_before_quotes(text: bytes, mark: str) -> bytes:
-    """Return lines of fields separated by `mark` without the space between a separator and a quote."""
-    out = np.empty(len(text), np.uint8)
-    return out[: _copy_fields(np.frombuffer(text, np.uint8), ord(mark), out)].tobytes()
-
-
-@njit(**UNCOUNTED)
-def _copy_fields(text, mark, out):  # type: ignore[no-untyped-def]
-    """Copy lines without the space before quotes at the beginning of fields; return the length of what was copied."""
-    size = i = 0
-    starts, quoted, inside = True, False, False
-    while i < len(text):
-        byte = text[i]
-        if byte == _QUOTE and (quoted or starts):
-            quoted, inside, starts = True, not inside, False
-        elif not inside and (byte in (mark, _NEWLINE)):
-            starts, quoted = True, False
-        elif starts:
-            k = i
-            while k < len(text) and text[k] != mark and (text[k] in (_SPACE, _TAB)):
-                k += 1
-            starts = k < len(text) and text[k] == _QUOTE
-            if starts:
-                i = k
-                continue
-        out[size] = byte
-        size += 1
-        i += 1
-    return size
-
-
 @njit(error_model="numpy", **UNCOUNTED)
 def read_plain(text, mark, missing, kinds, places, values, gaps, padded, odd, codes, table, spans, sizes):  # type: ignore[no-untyped-def]
-    """Read n lines in one pass; return how many numbers are odd, or -1 if the lines are not plain: with other quotes
-    than around whole fields, with quoted ends of lines, or with another number of lines or fields.
+    """Read n rows in one pass; return how many numbers are odd, or -1 if the rows are not plain: with other quotes than
+    around whole fields, or with another number of rows or fields.
 
     text : (bytes,) uint8, lines that end in a newline.  mark : the byte that separates fields.
     missing : (marks,) uint64, the texts of missing values, of at most seven bytes, filled with zero bytes.
@@ -92,6 +61,10 @@ def read_plain(text, mark, missing, kinds, places, values, gaps, padded, odd, co
                         h = (h ^ np.uint64(byte)) * _FACTOR  # FNV-1a
                         end += 1
                         byte = byte_at(text, end)
+                    if quoted and byte != _QUOTE and end + 1 < text.size:  # an end of a line
+                        h = (h ^ np.uint64(byte)) * _FACTOR
+                        end += 1
+                        continue
                     if not quoted or byte != _QUOTE or byte_at(text, end + 1) != _QUOTE:
                         break
                     h = (h ^ np.uint64(byte)) * _FACTOR

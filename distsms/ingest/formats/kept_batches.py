@@ -6,6 +6,7 @@ import contextlib
 import os
 import shutil
 import tempfile
+from collections.abc import Collection
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
@@ -38,7 +39,7 @@ class KeptBatches:
 
     def __init__(self, folder: Path | None) -> None:
         """Take the folder of the file; without it, only as many batches are kept as fit into memory."""
-        self._folder, self._end, self._taken = folder, 0, 0
+        self.folder, self._end, self._taken = folder, 0, 0
         self.nbytes = 0  # of batches in memory
         self._file: IO[bytes] | None = None
         self._batches = dict[Place, KeptBatch]()
@@ -55,12 +56,16 @@ class KeptBatches:
         if self.nbytes + columns.nbytes <= most_bytes:
             self._batches[place] = kept._replace(batch=kept.batch._replace(columns=columns))
             self.nbytes += columns.nbytes
-        elif self._folder is not None and shutil.disk_usage(self._folder).free >= ROOM * (self._end + columns.nbytes):
+        elif self.folder is not None and shutil.disk_usage(self.folder).free >= ROOM * (self._end + columns.nbytes):
             with contextlib.suppress(OSError):  # then the text is read again
                 start, self._end = self._end, self._write(columns)
                 empty = PlainColumns([], np.empty((0, batch.n)), columns.gaps, {})
                 of_file = kept._replace(batch=kept.batch._replace(columns=empty), start=start, stop=self._end)
                 self._batches[place] = of_file
+
+    def forget(self, names: Collection[str]) -> None:
+        """Take texts of columns for missing from now on."""
+        self._batches = {place: kept._replace(texts=kept.texts - set(names)) for place, kept in self._batches.items()}
 
     def take(self, place: Place) -> Batch | None:
         """Return what was kept of a block, and keep it no more."""
@@ -81,7 +86,7 @@ class KeptBatches:
     def _write(self, columns: PlainColumns) -> int:
         """Write columns behind what is there; return where they end."""
         if self._file is None:
-            self._file = tempfile.TemporaryFile(dir=self._folder)  # noqa: SIM115 - as long as this object
+            self._file = tempfile.TemporaryFile(dir=self.folder)  # noqa: SIM115 - as long as this object
         self._file.seek(self._end)
         columns.write(self._file)
         self._file.flush()

@@ -20,10 +20,9 @@ import sys
 from collections import Counter
 from collections.abc import Sequence
 from functools import partial
-from pathlib import Path
 from typing import Any
 
-from distsms.base import text_files
+from distsms.base import addresses, text_files
 from distsms.base.errors import InputError
 from distsms.base.formatting import terminal_width, wrap
 from distsms.base.untrusted_text import printable
@@ -64,7 +63,7 @@ _FOREIGN = {
 
 def format_of(path: str | os.PathLike[str]) -> str:
     """Return the format that a file's name stands for: "table", "arrays", "anndata", "fasta", "strings" or "text"."""
-    name = Path(path).name.lower()
+    name = addresses.name_of(path).lower()
     base, ending = os.path.splitext(name)
     kinds: dict[str, tuple[str, ...]] = _KINDS
     if ending in text_files.COMPRESSED:
@@ -89,6 +88,8 @@ def open_reader(paths: Sequence[str | os.PathLike[str]], options: ReadOptions, c
         if others or (kind in ("table", "arrays") and len(endings) > 1):
             raise InputError(f"{', '.join(names)}: are of several formats; convert each format by itself")
         _refuse_foreign(names, kind)
+        if options.missing_group != "own" and kind != "table":
+            raise InputError(f"{names[0]}: {option('missing_group', options.missing_group)} is for CSV and Parquet")
         sequences = has_sequences(names[0]) or (kind == "text" and (options.sequences or options.encoding) is not None)
         if (options.sequences or options.encoding) is not None and not sequences:
             why = "the training data were sequences" if options.encoding else "options for sequences were given"
@@ -125,10 +126,12 @@ def open_reader(paths: Sequence[str | os.PathLike[str]], options: ReadOptions, c
 def _refuse_foreign(names: Sequence[str], kind: str) -> None:
     """Raise InputError for files that would be taken for text, and begin as files of another format do."""
     for name in names:
-        with open(name, "rb") as stream:
+        if kind in ("arrays", "anndata") and addresses.is_address(name):
+            raise InputError(f"{name}: such files are not read from addresses; download it, and give the copy")
+        with addresses.opened(name) as stream:
             head = stream.read(8)
         binary = any(byte < 9 or byte > 127 for byte in head)  # names of columns may begin as well with ORC
-        if kind in ("arrays", "anndata") or name.lower().endswith((".parquet", ".pq")):
+        if kind in ("arrays", "anndata") or addresses.name_of(name).lower().endswith((".parquet", ".pq")):
             continue
         for magic, problem in _FOREIGN.items() if binary else ():
             if head.startswith(magic):

@@ -18,10 +18,12 @@ from urllib.parse import unquote
 import numpy as np
 from numpy.typing import NDArray
 
+from distsms.base import addresses
 from distsms.base.errors import InputError
 from distsms.base.memory import available
 from distsms.base.wording import Message, marked, option
 from distsms.ingest.formats import arrow, columns, csv_files, dates
+from distsms.ingest.formats.amounts import readings_of
 from distsms.ingest.formats.arrow import Batch
 from distsms.ingest.formats.base import Reader
 from distsms.ingest.formats.column_kinds import decide, spelled
@@ -41,6 +43,8 @@ KEPT_BYTES, KEPT_SHARE, KEPT_WITH_ROWS = 2**30, 8, 2
 one part in KEPT_SHARE of what is available, for all ranks of a node together; the rest in a file. If the rows will stay
 in memory, it may be one part in KEPT_WITH_ROWS, since what is kept gives way to them.
 """
+AMOUNT = 10
+"""A column with more different numbers than this is hardly one of labels."""
 MOST_REFUSED = 5
 """A message describes at most this many columns that are refused."""
 
@@ -58,10 +62,18 @@ class TableReader(Reader):
             if options.table is not None:
                 names = [column.name for column in options.table.columns]
             known_names = [name for name in names if name]
-            self.files: Any = open_files(paths, options.split_names(()).cells, known_names, options.workspace.folder)
+            cells, alone = options.split_names(()).cells, comm.size == 1
+            self.files: Any = open_files(paths, cells, known_names, options.workspace.folder, alone)
+            if cells.names is not None and options.table is None and self.files.compressed:
+                raise InputError(f"{paths[0]}: {option('no_header')} and {option('names')} are for CSV")
             table = self._check_names(options.table)
+        if table is not None:
+            self.files.read_as({column.name: column.writing for column in table.columns if column.writing})
         self.compressed = self.files.compressed
+        if not alone and not self.compressed and (table is not None or self.files.text.several_lines):
+            self.files.find_rows(comm)
         self.table = table or self._survey(comm)
+        self.warnings.clear()  # they are counted again where the rows are read
         self.n_columns, self.has_ids, self.kept_bytes = self.table.p, self.table.id is not None, self.files.kept_bytes
 
     def plan(self, n_shares: int) -> list[list[Any]]:
@@ -72,12 +84,32 @@ class TableReader(Reader):
         used = [table.label if self.options.labelled else None, table.id]
         names = [column.name for column in table.columns] + [name for name in used if name is not None]
         numeric = {column.name for column in table.columns if column.kind == NUMBER} - set(used)
-        for batch in self.files.batches(share, names, self.options.metadata_columns, numeric.__contains__):
+        for batch in self._batches(share, names, self.options.metadata_columns, numeric.__contains__):
             X = encode(table, batch.columns, batch.n, partial(self._fail_at, batch), self.warnings)
             ids = None if table.id is None else self._ids(batch, table.id)
             indptr = X.indptr.astype(np.int64)
             yield RowBlock(self._signs(batch), indptr, X.indices, X.data, table.p, ids, self._metadata(batch))
             self.options.meter.add(batch.size)
+
+    def _batches(
+        self,
+        share: Iterable[Any],
+        names: Sequence[str],
+        metadata: Sequence[str],
+        as_numbers: Callable[[str], bool],
+        keep_bytes: float = 0,
+    ) -> Iterator[Batch]:
+        """Yield the rows of a share as the files do, without those that are left out since they have no group."""
+        group = self.options.group if self.options.missing_group == "drop" else None
+        also = [] if group is None or group in metadata else [group]
+        for batch in self.files.batches(share, names, [*metadata, *also], as_numbers, keep_bytes):
+            if group is not None and "" in batch.metadata[group]:
+                rows = np.array([row for row, text in enumerate(batch.metadata[group]) if text], np.intp)
+                self.warnings[f"column {group!r}: rows without a group are left out"] += batch.n - len(rows)
+                if not len(rows):
+                    continue
+                batch = batch.take(rows)
+            yield batch
 
     def _check_names(self, table: Table | None) -> Table | None:
         """Return the table to read by, if it is known. Raises InputError for files with other columns. Local."""
@@ -144,12 +176,24 @@ class TableReader(Reader):
             self._check_options(names)
         as_text = [name for name in options.columns.as_text if name in names]
         label = options.label
-        survey, label_survey = self._surveyed([*names], as_text, options.columns.dates, [label], comm)
+        try:
+            survey, label_survey = self._surveyed([*names], as_text, options.columns.dates, [label], comm)
+        except InputError:
+            # Ranks that began to read inside of a field may have met anything.
+            if self.compressed or not any(comm.allgather(files.text.several_lines and not files.text.knows_rows)):
+                raise
+            files.find_rows(comm)
+            survey, label_survey = self._surveyed([*names], as_text, options.columns.dates, [label], comm)
         if uncounted := survey.uncounted():  # only these columns are read again
+            files.forget_cleaned(uncounted)
             survey.recount(self._surveyed(uncounted, uncounted, {}, [], comm)[0])
+        amounts = {name: text.amounts.writing() for name, text in survey.texts.items() if name not in as_text}
+        if writings := {name: writing for name, writing in amounts.items() if writing is not None}:
+            files.read_as(writings)  # and so are those of numbers with units
+        of_amounts = self._surveyed([*writings], [], {}, [], comm)[0] if writings else survey
         with comm.fail_together():
             self.label_map = self._meaning(label_survey.texts[label])
-            decisions = self._decided(names, survey)
+            decisions = self._decided(names, survey, of_amounts)
             self.reports = [replace(report, notes=list(map(Message, report.notes))) for _, report in decisions]
             encoded = tuple(column for column, _ in decisions if column is not None)
             if not encoded:
@@ -158,13 +202,20 @@ class TableReader(Reader):
         kept = set(names)
         dropped = [name for name in (*options.drop, *options.metadata_columns) if name not in kept]
         dropped += [report.name for column, report in decisions if column is None]
-        return Table(encoded, options.label, options.id, tuple(dict.fromkeys(dropped)), options.cells)
+        return Table(encoded, options.label, options.id, tuple(dict.fromkeys(dropped)), files.cells)
 
-    def _decided(self, names: Sequence[str], survey: TableSurvey) -> list[tuple[Column | None, ColumnReport]]:
+    def _decided(
+        self, names: Sequence[str], survey: TableSurvey, of_amounts: TableSurvey
+    ) -> list[tuple[Column | None, ColumnReport]]:
+        """Return what becomes of each column, by the survey, or that of the columns of numbers with units and marks."""
         decisions, refused = [], []
         for name in names:
+            of_column = survey
+            if name in self.files.writings:
+                of_column = of_amounts
+                of_amounts.written[name] = (self.files.writings[name], survey.texts[name].example)
             try:
-                decisions.append(decide(name, survey, self.options.columns, self.files, name in self.options.keep))
+                decisions.append(decide(name, of_column, self.options.columns, self.files, name in self.options.keep))
             except InputError as error:
                 refused.append(marked(error.message))
         if refused:
@@ -181,8 +232,8 @@ class TableReader(Reader):
         comm: Communicator,
     ) -> tuple[TableSurvey, TableSurvey]:
         """Return the survey of some columns, and that of the label, over all ranks. Collective; one pass."""
-        among = self.options.cells.among_numbers
-        local, local_labels = TableSurvey(names, as_text, date_forms, among), TableSurvey(label, label, {})
+        among, readings = self.options.cells.among_numbers, readings_of(self.options.cells)
+        local, local_labels = TableSurvey(names, as_text, date_forms, among, readings), TableSurvey(label, label, {})
         neighbours = len(comm.node_ranks())
         with comm.fail_together():
             meter = self.options.meter
@@ -202,7 +253,7 @@ class TableReader(Reader):
                 [] if self.compressed or not label else [self.options.id, *self.options.metadata_columns]
             )  # to keep
             all_names = [*names, *label, *filter(None, others)]
-            for batch in self.files.batches(share, all_names, metadata, local.may_be_numbers, keep_bytes):
+            for batch in self._batches(share, all_names, metadata, local.may_be_numbers, keep_bytes):
                 fail = partial(self._refuse, batch)
                 columns_of_weights = MetadataColumns(None, None, weight)
                 weights = row_metadata.read(columns_of_weights, batch.metadata.__getitem__, fail).weights
@@ -249,8 +300,16 @@ class TableReader(Reader):
                 f"{survey.missing:,} of {survey.missing + labelled:,} rows in all. Training needs labels: remove "
                 f"these rows from the file, for example with pandas: frame.dropna(subset=[{name!r}])"
             )
+        example = f"frame['large'] = frame[{name!r}] > LIMIT in pandas"
+        two = f"A label tells two classes apart: name another column, or make one, such as {example}"
         if survey.strings is None or survey.numbers is None or survey.sample.sizes[0] > labels.MAX_LABELS:
-            raise InputError(f"{path}: column {name!r} has more than {labels.MAX_LABELS} values: is it the label?")
+            raise InputError(
+                f"{path}: column {name!r} has more than {labels.MAX_LABELS} values: is it the label? {two}"
+            )
+        if len(survey.numbers) > AMOUNT and not survey.strings and self.options.positive is None:
+            different = f"{len(survey.numbers)} different numbers"
+            positive = f"or name the positive ones by {option('positive')}"
+            raise InputError(f"{path}: column {name!r} has {different}: is it the label? {two}, {positive}")
         if not survey.sample.sizes[0]:
             raise InputError(f"{path}: there is no row below the names of the columns")
         rows = spelled(survey.strings + survey.numbers, not survey.strings)
@@ -300,15 +359,21 @@ class TableReader(Reader):
 
     def _metadata(self, batch: arrow.Batch) -> RowMetadata:
         options, fail = self.options, partial(self._refuse, batch)
+        if options.group is not None and (n_alone := batch.metadata[options.group].count("")):
+            leave_out = option("missing_group", "drop")
+            problem = f"rows without a group; each is a group of its own ({leave_out} leaves them out)"
+            self.warnings[f"column {options.group!r}: {problem}"] += n_alone
         if options.time is None or (form := self._time_form(options.time)) is None:
-            return row_metadata.read(options.row_columns, batch.metadata.__getitem__, fail)
+            return row_metadata.read(options.row_columns, batch.metadata.__getitem__, fail, alone=True)
         strings = batch.metadata[options.time]
         times, valid = dates.as_microseconds(columns.as_strings_column(strings), form)
         if not valid.all():
             row = int(valid.argmin())
             advice = dates.describe_other_order(options.time, strings[row], form)
             fail(options.time, row, f"found {strings[row]!r:.40}: expected a time, written as {form}{advice}")
-        others = row_metadata.read(options.row_columns._replace(time=None), batch.metadata.__getitem__, fail)
+        others = row_metadata.read(
+            options.row_columns._replace(time=None), batch.metadata.__getitem__, fail, alone=True
+        )
         return others._replace(times=times / 1e6, kinds=frozenset({row_metadata.DATES}))
 
     def _time_form(self, name: str) -> str | None:
@@ -334,14 +399,18 @@ class TableReader(Reader):
 
 
 def open_files(
-    paths: Sequence[str], cells: Cells = USUAL, known_names: Sequence[str] = (), folder: Path | None = None
+    paths: Sequence[str],
+    cells: Cells = USUAL,
+    known_names: Sequence[str] = (),
+    folder: Path | None = None,
+    alone: bool = True,
 ) -> Any:
     """Return the files, by the format of the first one's name, with what their folders say."""
     values = {path: values_of(path) for path in paths}
-    if paths[0].lower().endswith((".parquet", ".pq")):
+    if addresses.name_of(paths[0]).lower().endswith((".parquet", ".pq")):
         files: Any = arrow.ParquetFiles(paths, cells)
     else:
-        files = csv_files.CsvFiles(paths, cells, set(known_names).difference(*values.values()), folder)
+        files = csv_files.CsvFiles(paths, cells, set(known_names).difference(*values.values()), folder, alone)
     return PartitionedFiles(files, values) if any(values.values()) else files
 
 
@@ -399,4 +468,4 @@ class PartitionedFiles:
 
     def _column(self, path: str, name: str, n: int) -> Any:
         text = columns.numbered(np.zeros(n, np.int32), [self._values[path][name]])
-        return columns.clean(text, self._files.cells, self._files.cells.decimal)
+        return columns.clean(text, self._files.cells, self._files.cells.decimal, self._files.writings.get(name))

@@ -69,11 +69,11 @@ def test_numbers_with_a_unit_are_pointed_out(tmp_path):
     n = 400
     cents, few = rng.integers(100, 400, n), rng.integers(1, 9, n)
     units = {
-        "price": ([f"{k / 100} EUR" for k in cents], "'EUR' behind it"),
-        "dollars": ([f"${k:,}.00" for k in cents * 10], "'$' before it"),
-        "share": ([f"{k}%" for k in cents], "'%' behind it"),
+        "price": ([f"{k / 100} SEK" for k in cents], "'SEK' behind it"),
+        "dollars": ([f"${k:,}.00" if k > 1100 else "unclear" for k in cents * 10], "'$' before it"),
+        "share": ([f"{k}\u2030" for k in cents], "'\u2030' behind it"),
         "some": ([f"{k} kg" if k > 110 else "unknown" for k in cents], "'kg' behind it"),
-        "differ": ([f"{k / 7} EUR" for k in range(n)], "'EUR' behind it"),
+        "differ": ([f"{k / 7} SEK" for k in range(n)], "'SEK' behind it"),
     }
     others = {
         "size": [f"{k} EU" for k in few],

@@ -69,7 +69,7 @@ def test_what_separates_the_fields_and_what_is_quoted(comm, shared_dir, text, ho
         ("a,z\n1,1\n", "a.tsv", "it has 'a,z'; if ',' separates them: --separator ','"),
         ('"a","y"\n"1",2,1\n"2",4,0\n', "a.csv", "one field more .* the row's name at the beginning, as R writes it"),
         ("a,y\n2,1,\n4,0,\n", "a.csv", "one field more .* an empty one at the end"),
-        ('a,"b\nc",y\n1,1,1\n', "a.csv", "a name in quotes continues in the next line"),
+        ('a,"b\nc,y\n1,1,1\n', "a.csv", "a quote opens among the names of the columns"),
         (b"a,y\r1,1\r3,0\r", "a.csv", r"carriage return \(CR\) alone"),
         (b"a,y\n1,1\r3,0\n", "a.csv", r"carriage return \(CR\) alone"),
         (b">s label=1\rACGT\r", "a.fa", r"carriage return \(CR\) alone"),

@@ -134,8 +134,8 @@ BAD_TABLES = [
     ("x,y\n1,a\n2,b\n", {"id": "z"}, "has no column 'z'"),
     ("x,,y\n0,1,a\n1,2,b\n", {}, "column 2 has no name"),
     ("", {}, "the file is empty"),
-    ('x,y\n1,a\n"2\n3",b\n', {}, r"a\.csv:[23]: .*(a quoted field|found 1 fields)"),
-    ('x,y\n1,"a\n2,b"\n', {}, r"a\.csv:[23]: in or after this line, a quoted field"),
+    ('x,y\n1,a\n"2\n3,b\n', {}, r"a\.csv:3: a quote opens in this line, and none closes it"),
+    ('x,y\n1,"a\n2,b"\n', {}, r"column 'y': has only the value a\\n2,b;"),
     (
         "x,y\n" + "".join(f"{k},{'ab'[k % 2]}\n" for k in range(1500)) + "12o,a\n",
         {},
@@ -145,8 +145,14 @@ BAD_TABLES = [
     (
         "x,y\n" + "".join(f"1,{k}\n" for k in range(1500)),
         {"positive": "3"},
-        "more than 1000 values: is it the label",
+        r"more than 1000 values: is it the label\? .* frame\['y'\] > LIMIT in pandas",
     ),
+    (
+        "x,y\n" + "".join(f"1,{k}\n" for k in range(11)),
+        {"positive": None},
+        r"'y' has 11 different numbers: is it the label\? A label tells two .*, or name the positive .* --positive",
+    ),
+    ("x,y\n" + "".join(f"1,{k}\n" for k in range(10)), {"positive": None}, "found 10 different labels"),
 ]
 
 

@@ -1,0 +1,208 @@
+"""The losses whose passes over scores are made on the device. What follows from sums and cells is the processor's code,
+and so are risks, planes and their proof.
+"""
+
+from __future__ import annotations
+
+import math
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import numpy as np
+from numba import cuda
+from numpy.typing import NDArray
+
+from distsms.base.typing import Floats
+from distsms.device import loss_kernels as kernel
+from distsms.device.runtime import DeviceVector, tiles_of, zeros
+from distsms.losses.base import Loss, LossValue
+from distsms.losses.binned import BinnedLoss, Grid, RocAreaBins
+from distsms.losses.logistic import Logistic, LogisticBalanced, LogisticLoss
+from distsms.losses.pauc_exchange import PaucBins
+from distsms.losses.prbep_exchange import LEAST, PrbepExchange
+from distsms.parallel.communicator import Communicator
+
+
+class Classes(NamedTuple):
+    """The rows of a rank on the device."""
+
+    kinds: Any  # (n_local,) int8, see `distsms.device.loss_kernels`
+    weights: Any  # (n_local,) float64, or empty
+    weight_scale: float  # units for each 1 of the weights, so many that sums of all rows of the rank are below 2^62
+
+
+class OnDevice(Loss):
+    """A loss that evaluates vectors on the device in place, and arrays of the host by way of one."""
+
+    @cached_property
+    def rows(self) -> Classes:
+        kinds = self.positive.astype(np.int8) - self.negative.astype(np.int8)
+        weights = np.empty(0) if self.weights is None else self.weights
+        room = 61 - math.frexp(float(np.sum(weights)) + 1.0)[1]
+        return Classes(cuda.to_device(kinds), cuda.to_device(weights), math.ldexp(1.0, room))
+
+    def evaluate(self, scores: Any, nu: float) -> LossValue:
+        """See `Loss.evaluate`; the coefficients are where the scores are. **Collective.**"""
+        if isinstance(scores, DeviceVector):
+            return self.evaluate_vector(scores.copy(), nu)
+        value = self.evaluate_vector(DeviceVector.of(scores), nu)
+        return value._replace(coefficients=np.asarray(value.coefficients))
+
+    def evaluate_in_place(self, scores: Any, nu: float) -> LossValue:
+        """See `Loss.evaluate_in_place`. **Collective.**"""
+        if not isinstance(scores, DeviceVector):
+            return self.evaluate(scores, nu)
+        return self.evaluate_vector(scores, nu)
+
+    def evaluate_vector(self, scores: DeviceVector, nu: float) -> LossValue:
+        """Evaluate the scores, in whose place the coefficients are afterwards. **Collective.**"""
+        raise NotImplementedError
+
+    def exact_is_cheap(self, entries: float, evaluations: float) -> bool:
+        return False  # sorting on the processor takes longer than many evaluations
+
+
+def _tiles(scores: DeviceVector, count: int) -> Any:
+    return cuda.device_array((tiles_of(len(scores)), count), np.float64)
+
+
+class DeviceBins(OnDevice, BinnedLoss):
+    """A loss of pairs from cells, into which the device counts the rows."""
+
+    def evaluate_vector(self, scores: DeviceVector, nu: float) -> LossValue:
+        return self._evaluate(scores, nu, scores)  # type: ignore[arg-type]
+
+    def _are_apart(self, scores: Any) -> bool:
+        return False  # the device counts rows faster than the processor passes over them
+
+    def _sorted(self, scores: Any, nu: float, out: Any) -> LossValue:
+        value = super()._sorted(np.asarray(scores), nu, np.empty(0))
+        out[:] = value.coefficients
+        return value._replace(coefficients=out)
+
+    def _ends(self, scores: Any) -> Floats:
+        parts = _tiles(scores, 5)
+        scores.start(kernel.extremes, self.rows.kinds, parts)
+        ends = np.max(parts.copy_to_host(), axis=0, initial=-math.inf)
+        return np.full(4, math.inf) if ends[4] > 0 else ends[:4]
+
+    def _count_rows(
+        self, scores: Any, weights: Floats | None, grid: Grid, fine: NDArray[np.int64], totals: NDArray[Any]
+    ) -> tuple[float, float]:
+        scores, rows = _vector(scores), self.rows
+        words, parts = zeros(2 if self.weights is None else 4, totals.shape[1]), _tiles(scores, 2)
+        low, high, scale, cells = grid.low, grid.high, grid.scale, cuda.to_device(fine)
+        kinds, weights, unit = rows
+        scores.start(kernel.count, kinds, weights, low, high, scale, grid.bits, grid.top, cells, unit, words, parts)
+        counted = words.copy_to_host()
+        if self.weights is None:
+            totals[:] = counted
+        else:
+            of_words = (counted[::2] + counted[1::2] / kernel.BELOW) / rows.weight_scale
+            totals[:] = of_words[0], of_words[1] * 2.0**grid.bits
+        below, above = np.sum(parts.copy_to_host(), axis=0).tolist()
+        return below, above
+
+    def _look_up(
+        self, scores: Any, weights: Floats | None, grid: Grid, fine: NDArray[np.int64], table: Floats, out: Any
+    ) -> None:
+        cells, of_places, result = cuda.to_device(fine), cuda.to_device(table), _vector(out).array
+        kinds, weights, low = self.rows.kinds, self.rows.weights, grid.low
+        _vector(scores).start(
+            kernel.look_up, kinds, weights, low, grid.scale, grid.bits, grid.top, cells, of_places, result
+        )
+
+
+def _vector(scores: Any) -> DeviceVector:
+    return scores if isinstance(scores, DeviceVector) else DeviceVector.of(scores)
+
+
+class DeviceRocArea(DeviceBins, RocAreaBins):
+    """The ROCArea risk from cells."""
+
+
+class DevicePauc(DeviceBins, PaucBins):
+    """The risk of pauc@beta from cells."""
+
+
+class DeviceLogisticLoss(OnDevice, LogisticLoss):
+    """The logistic loss with some weight for each class."""
+
+    def evaluate_vector(self, scores: DeviceVector, nu: float) -> LossValue:
+        parts, (of_pos, of_neg) = _tiles(scores, 2), self.class_factors()
+        scores.start(kernel.logistic, self.rows.kinds, self.rows.weights, of_pos, of_neg, scores.array, parts)
+        R, d = self.comm.sum(np.sum(parts.copy_to_host(), axis=0)).tolist()
+        if math.isnan(d):  # a score is not finite
+            scores[:] = 0.0
+            R = math.nan
+        return LossValue(R, R, d, scores)  # type: ignore[arg-type]
+
+
+class DeviceLogistic(DeviceLogisticLoss, Logistic):
+    """The mean logistic loss."""
+
+
+class DeviceLogisticBalanced(DeviceLogisticLoss, LogisticBalanced):
+    """The mean of both classes' mean logistic losses."""
+
+
+class PlaceSearch:
+    """The search for an order statistic of the places of both classes; see `PositionSearch`.
+
+    Places between the least and the largest are counted into buckets, and then those between the ends of the bucket
+    with the one that is sought, until these are equal. About six passes.
+    """
+
+    def __init__(self, rows: Classes, target: float, comm: Communicator) -> None:
+        self._rows, self._target, self._comm = rows, target, comm
+
+    def find(self, scores: DeviceVector, added: float) -> float:
+        """Return the smallest place up to which the rows weigh the target; NaN if a score is not finite.
+        **Collective.**
+        """
+        lacking = self._target
+        low, high = self._ends(scores, added, -math.inf, math.inf, 1.0, -1)
+        while low < high:
+            quarter = 1.0 if math.isfinite(high - low) else 0.25
+            weights = np.cumsum(self._count(scores, added, low, high, quarter))
+            bucket = min(int(np.searchsorted(weights, lacking)), int(np.searchsorted(weights, weights[-1])))
+            lacking -= float(weights[bucket - 1]) if bucket else 0.0
+            low, high = self._ends(scores, added, low, high, quarter, bucket)
+        return low + 0.0
+
+    def _ends(
+        self, scores: DeviceVector, added: float, low: float, high: float, quarter: float, bucket: int
+    ) -> tuple[float, float]:
+        """Return the least and the largest place in a bucket, NaN if a score is not finite. **Collective.**"""
+        parts = _tiles(scores, 3)
+        scores.start(kernel.ends_of_places, self._rows.kinds, added, low, high, quarter, bucket, parts)
+        local = np.max(parts.copy_to_host(), axis=0, initial=-math.inf)
+        below, above, bad = self._comm.maximum(local).tolist()
+        return (math.nan, math.nan) if bad > 0 else (-below, above)
+
+    def _count(self, scores: DeviceVector, added: float, low: float, high: float, quarter: float) -> Floats:
+        """Return the weight of the rows of all ranks in each bucket. **Collective.**"""
+        rows, totals = self._rows, zeros(2, kernel.BUCKETS)
+        kinds, weights, weight_scale = rows
+        scores.start(kernel.count_places, kinds, weights, added, low, high, quarter, weight_scale, totals)
+        counts, rest = totals.copy_to_host().astype(np.float64)
+        return self._comm.sum(counts if rows.weights.size == 0 else (counts + rest / kernel.BELOW) / rows.weight_scale)
+
+
+class DevicePrbep(OnDevice, PrbepExchange):
+    """The PRBEP risk by a root search whose passes are made on the device."""
+
+    def _position_search(self) -> Any:
+        return PlaceSearch(self.rows, self.A_neg, self.comm)
+
+    def evaluate_vector(self, scores: DeviceVector, nu: float) -> LossValue:
+        return self._evaluate(scores, nu, scores)
+
+    def _local_sums(self, scores: Any, tau0: float, delta: float, nu: float) -> Floats:
+        parts, rows = _tiles(scores, 9), self.rows
+        scores.start(kernel.balance, rows.kinds, rows.weights, self.shift, tau0, delta, nu, nu or LEAST, parts)
+        return np.sum(parts.copy_to_host(), axis=0)
+
+    def _write(self, scores: Any, tau0: float, delta: float, nu: float, corrections: Floats, out: Any) -> None:
+        rows, added, width, both = self.rows, self.shift, nu or LEAST, cuda.to_device(corrections)
+        scores.start(kernel.balanced, rows.kinds, rows.weights, added, tau0, delta, nu, width, both, out.array)

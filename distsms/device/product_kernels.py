@@ -1,0 +1,202 @@
+"""The kernels of the products with X: sparse and dense rows, and codes of categories.
+
+A block of rows on the device has tiles (t, 4) int64: the first local row of each tile, its number of rows, where its
+first entry is, and for codes the distance from a row's code to its next. Rows lie as they do on the host.
+
+X w: a thread computes a row, so the order of its terms is fixed. X'c: each term is rounded to a whole number of small
+units (`fixed`), so that sums do not depend on their order. 64-bit atomics in shared memory are loops of comparisons,
+and those in global memory wait for each other. So the sums of `HOT` columns, the most frequent ones, are in shared
+memory as three limbs of `bits` bits in 32-bit numbers, for which devices have native atomics; before a limb can
+overflow, after 2^(32 - bits) rows, they are added to 64-bit numbers in global memory.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from numba import cuda, int32, int64, uint32
+
+from distsms.device.runtime import SIMULATED, TILE
+
+HOT = 8 if SIMULATED else 4096
+"""Columns whose sums are in shared memory: 48 KiB, which each block of any device may take."""
+LOWER = 2 * HOT  # the lower limbs of these
+MOST_THREADS = 1024
+
+
+@cuda.jit(device=True)
+def fixed(value):  # type: ignore[no-untyped-def]
+    """Return the nearest whole number; from 2^52 on, one of the nearest two."""
+    return np.int64(math.floor(value + 0.5))
+
+
+@cuda.jit(device=True)
+def times(numbers, factors, i):  # type: ignore[no-untyped-def]
+    """Return numbers[i], times the factor of the row if rows have factors."""
+    return numbers[i] * factors[i] if factors.shape[0] > 0 else numbers[i]
+
+
+@cuda.jit(device=True)
+def add_to_row(out, i, score, factors):  # type: ignore[no-untyped-def]
+    out[i] += score * factors[i] if factors.shape[0] > 0 else score
+
+
+@cuda.jit
+def dot_dense(tiles, X, w, factors, out):  # type: ignore[no-untyped-def]
+    """Add <x_i, w> to out[i], for the rows of X, which is flat, (rows p,)."""
+    p = w.shape[0]
+    for tile in range(cuda.blockIdx.x, tiles.shape[0], cuda.gridDim.x):
+        first, n, at = tiles[tile, 0], tiles[tile, 1], tiles[tile, 2]
+        for r in range(cuda.threadIdx.x, n, cuda.blockDim.x):
+            score = 0.0
+            for j in range(p):
+                score += w[j] * X[at + r * p + j]
+            add_to_row(out, first + r, score, factors)
+
+
+@cuda.jit
+def dot_sparse(tiles, columns, values, begins, lengths, w, factors, out):  # type: ignore[no-untyped-def]
+    """Add <x_i, w> to out[i]; entries are 1 if there are no values. begins, lengths: (n_local,) of all rows."""
+    for tile in range(cuda.blockIdx.x, tiles.shape[0], cuda.gridDim.x):
+        first, n, at = tiles[tile, 0], tiles[tile, 1], tiles[tile, 2]
+        for r in range(cuda.threadIdx.x, n, cuda.blockDim.x):
+            begin, score = begins[first + r] - at, 0.0
+            for k in range(begin, begin + np.int64(lengths[first + r])):
+                x = values[k] if values.shape[0] > 0 else 1.0
+                score += w[columns[k]] * x
+            add_to_row(out, first + r, score, factors)
+
+
+@cuda.jit
+def dot_codes(tiles, codes, offsets, values, w, factors, out):  # type: ignore[no-untyped-def]
+    """Add the sum of values[b] w[offsets[b] + code] over the blocks b of codes to out[i]; large codes are missing."""
+    for tile in range(cuda.blockIdx.x, tiles.shape[0], cuda.gridDim.x):
+        first, n, at, run = tiles[tile, 0], tiles[tile, 1], tiles[tile, 2], tiles[tile, 3]
+        for r in range(cuda.threadIdx.x, n, cuda.blockDim.x):
+            score = 0.0
+            for b in range(values.shape[0]):
+                code = np.int64(codes[at + b * run + r])
+                if code < offsets[b + 1] - offsets[b]:
+                    score += values[b] * w[offsets[b] + code]
+            add_to_row(out, first + r, score, factors)
+
+
+@cuda.jit
+def add_dense(tiles, X, c, factors, units, totals):  # type: ignore[no-untyped-def]
+    """Add c_i x_ij in units of column j to totals[j]. The threads of a block read entries as they lie: each has a
+    column (blockIdx.y counts further ones if there are more columns than threads), and rows at equal distances.
+    """
+    sums = cuda.shared.array(MOST_THREADS, int64)
+    p = totals.shape[0]
+    width = min(p, cuda.blockDim.x)
+    abreast = cuda.blockDim.x // width
+    column, row = cuda.blockIdx.y * width + cuda.threadIdx.x % width, cuda.threadIdx.x // width
+    total = np.int64(0)
+    if row < abreast and column < p:
+        for tile in range(cuda.blockIdx.x, tiles.shape[0], cuda.gridDim.x):
+            first, n, at = tiles[tile, 0], tiles[tile, 1], tiles[tile, 2]
+            for r in range(row, n, abreast):
+                total += fixed(times(c, factors, first + r) * X[at + r * p + column] * units[column])
+    sums[cuda.threadIdx.x] = total
+    cuda.syncthreads()
+    if row == 0 and column < p:
+        for k in range(cuda.threadIdx.x + width, abreast * width, width):
+            total += sums[k]
+        if total != 0:
+            cuda.atomic.add(totals, column, total)
+
+
+@cuda.jit(device=True)
+def tiles_together(bits):  # type: ignore[no-untyped-def]
+    """Return after how many tiles limbs have to be emptied."""
+    return (np.int64(1) << (32 - bits)) // TILE
+
+
+@cuda.jit(device=True)
+def add_limbs(low, high, slot, bits, number):  # type: ignore[no-untyped-def]
+    """Add a number to the limbs of a slot: two below without a sign, and one above with it."""
+    mask = (np.int64(1) << bits) - 1
+    cuda.atomic.add(low, slot, np.uint32(number & mask))
+    cuda.atomic.add(low, HOT + slot, np.uint32((number >> bits) & mask))
+    cuda.atomic.add(high, slot, np.int32(number >> (2 * bits)))
+
+
+@cuda.jit(device=True)
+def take_limbs(low, high, slot, bits):  # type: ignore[no-untyped-def]
+    """Return the sum in a slot, which is 0 then."""
+    upper = (np.int64(high[slot]) << bits) + np.int64(low[HOT + slot])
+    total = (upper << bits) + np.int64(low[slot])
+    low[slot] = low[HOT + slot] = np.uint32(0)
+    high[slot] = np.int32(0)
+    return total
+
+
+@cuda.jit
+def add_codes(tiles, codes, offsets, slots, hot, c, factors, unit, bits, totals):  # type: ignore[no-untyped-def]
+    """Add c_i in units to totals[offsets[b] + code], for the codes b = blockIdx.y. Of blocks with more than HOT codes,
+    slots (p,) has each code's slot, or -1, and hot (B, HOT) the code of each slot.
+    """
+    low = cuda.shared.array(LOWER, uint32)
+    high = cuda.shared.array(HOT, int32)
+    b = cuda.blockIdx.y
+    start, size = offsets[b], offsets[b + 1] - offsets[b]
+    few = size <= HOT
+    for slot in range(cuda.threadIdx.x, HOT, cuda.blockDim.x):
+        low[slot] = low[HOT + slot] = np.uint32(0)
+        high[slot] = np.int32(0)
+    cuda.syncthreads()
+    together = tiles_together(bits)
+    for begin in range(cuda.blockIdx.x * together, tiles.shape[0], cuda.gridDim.x * together):
+        # 1) The rows of some tiles.
+        for tile in range(begin, min(begin + together, tiles.shape[0])):
+            first, n, at, run = tiles[tile, 0], tiles[tile, 1], tiles[tile, 2], tiles[tile, 3]
+            for r in range(cuda.threadIdx.x, n, cuda.blockDim.x):
+                code, number = np.int64(codes[at + b * run + r]), fixed(times(c, factors, first + r) * unit)
+                if code < size and number != 0:
+                    slot = code if few else np.int64(slots[start + code])
+                    if slot >= 0:
+                        add_limbs(low, high, slot, bits, number)
+                    else:
+                        cuda.atomic.add(totals, start + code, number)
+        cuda.syncthreads()
+        # 2) What the limbs have, before they overflow.
+        for slot in range(cuda.threadIdx.x, min(size, HOT), cuda.blockDim.x):
+            total = take_limbs(low, high, slot, bits)
+            if total != 0:
+                cuda.atomic.add(totals, start + (slot if few else np.int64(hot[b, slot])), total)
+        cuda.syncthreads()
+
+
+@cuda.jit
+def add_sparse(tiles, columns, values, begins, lengths, slots, hot, c, factors, units, bits, totals):  # type: ignore[no-untyped-def]
+    """Add c_i x_ij in units of column j to totals[j], as `add_codes` does. A row may have a column only once."""
+    low = cuda.shared.array(LOWER, uint32)
+    high = cuda.shared.array(HOT, int32)
+    for slot in range(cuda.threadIdx.x, HOT, cuda.blockDim.x):
+        low[slot] = low[HOT + slot] = np.uint32(0)
+        high[slot] = np.int32(0)
+    cuda.syncthreads()
+    together = tiles_together(bits)
+    for begin in range(cuda.blockIdx.x * together, tiles.shape[0], cuda.gridDim.x * together):
+        # 1) The rows of some tiles.
+        for tile in range(begin, min(begin + together, tiles.shape[0])):
+            first, n, at = tiles[tile, 0], tiles[tile, 1], tiles[tile, 2]
+            for r in range(cuda.threadIdx.x, n, cuda.blockDim.x):
+                start, coefficient = begins[first + r] - at, times(c, factors, first + r)
+                stop = start + (np.int64(lengths[first + r]) if coefficient != 0.0 else 0)
+                for k in range(start, stop):
+                    j = np.int64(columns[k])
+                    number = fixed(coefficient * (values[k] if values.shape[0] > 0 else 1.0) * units[j])
+                    slot = np.int64(slots[j])
+                    if slot >= 0:
+                        add_limbs(low, high, slot, bits, number)
+                    else:
+                        cuda.atomic.add(totals, j, number)
+        cuda.syncthreads()
+        # 2) What the limbs have, before they overflow.
+        for slot in range(cuda.threadIdx.x, hot.shape[1], cuda.blockDim.x):
+            total = take_limbs(low, high, slot, bits)
+            if total != 0:
+                cuda.atomic.add(totals, np.int64(hot[0, slot]), total)
+        cuda.syncthreads()
