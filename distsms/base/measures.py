@@ -93,7 +93,7 @@ GAUC = Family(
 )
 PAUC = Family(
     "pauc",
-    {"gather": "pauc.Pauc", "exchange": "pauc_exchange.PaucExchange", "bins": "binned.PaucBins"},
+    {"gather": "pauc.Pauc", "exchange": "pauc_exchange.PaucExchange", "bins": "pauc_exchange.PaucBins"},
     on_paths=True,
     ignores_shift=True,
     can_be_vacuous=True,

@@ -16,8 +16,9 @@ from distsms.base.typing import Floats
 from distsms.device import loss_kernels as kernel
 from distsms.device.runtime import DeviceVector, tiles_of, zeros
 from distsms.losses.base import Loss, LossValue
-from distsms.losses.binned import BinnedLoss, Grid, PaucBins, RocAreaBins
+from distsms.losses.binned import BinnedLoss, Grid, RocAreaBins
 from distsms.losses.logistic import Logistic, LogisticBalanced, LogisticLoss
+from distsms.losses.pauc_exchange import PaucBins
 from distsms.losses.prbep_exchange import LEAST, PrbepExchange
 from distsms.parallel.communicator import Communicator
 
@@ -71,8 +72,13 @@ class DeviceBins(OnDevice, BinnedLoss):
     def evaluate_vector(self, scores: DeviceVector, nu: float) -> LossValue:
         return self._evaluate(scores, nu, scores)  # type: ignore[arg-type]
 
-    def _sorted(self, scores: Any, nu: float) -> LossValue:
-        return super()._sorted(np.asarray(scores), nu)
+    def _are_apart(self, scores: Any) -> bool:
+        return False  # the device counts rows faster than the processor passes over them
+
+    def _sorted(self, scores: Any, nu: float, out: Any) -> LossValue:
+        value = super()._sorted(np.asarray(scores), nu, np.empty(0))
+        out[:] = value.coefficients
+        return value._replace(coefficients=out)
 
     def _ends(self, scores: Any) -> Floats:
         parts = _tiles(scores, 5)

@@ -40,6 +40,10 @@ from distsms.base.typing import Floats
 from distsms.base.wording import option
 from distsms.parallel.communicator import Communicator
 
+FROM_CELLS, DIVIDED, SORTED, WIDE = "from cells", "from divided cells", "by sorting", "from cells too wide"
+EXACT = "exactly at the end"
+"""The ways in which a loss that counts rows makes an evaluation."""
+
 
 class LossValue(NamedTuple):
     """The result of one evaluation.

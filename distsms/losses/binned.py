@@ -8,7 +8,8 @@ depends on the two cells alone, and both passes put a row into the same cell, th
 R is enclosed: from different cells, the sign of t is known. In a cell of size h, with the means alpha of q and beta of
 b from its lower edge in units of h, the mean hinge is from max(0, beta - alpha) h to beta (1 - alpha) h. The R that is
 returned is the upper end, and `width` its distance from the lower end. If that is more than `SHARE` of the gap to
-prove, the worst cells are divided; if this does not help, the rows are sorted after all (`exact`).
+prove, the worst cells are divided; if this does not help, the rows are sorted after all (`exact_class`). So are
+they where the smaller class is small and well apart: there, sorting looks at few rows of the larger one.
 
 Cells are needed from max(min q, min b - nu) to min(max b, max q + nu); for pauc up to max b. Offsets in cells are whole
 numbers of small units, so that sums are the same to the bit on any number of ranks. Cost for c cells: two passes over
@@ -20,6 +21,7 @@ from __future__ import annotations
 import math
 from abc import abstractmethod
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -27,10 +29,18 @@ from numpy.typing import NDArray
 
 from distsms.base.typing import Floats
 from distsms.losses import binned_kernels as kernel
-from distsms.losses.base import ROW_BYTES_IN_PLACE, Cost, Loss, LossValue
+from distsms.losses.base import (
+    DIVIDED,
+    EXACT,
+    FROM_CELLS,
+    ROW_BYTES_IN_PLACE,
+    SORTED,
+    WIDE,
+    Cost,
+    Loss,
+    LossValue,
+)
 from distsms.losses.pairwise_kernels import TINY
-from distsms.losses.pauc import PaucRisk, head_in_order, position_of_cut
-from distsms.losses.pauc_exchange import PaucExchange
 from distsms.losses.rocarea import RocAreaRisk, sums_in_order
 from distsms.losses.rocarea_exchange import EVERYWHERE, RocAreaExchange, all_finite
 from distsms.parallel.communicator import Communicator
@@ -50,9 +60,12 @@ DIVISIONS = 3  # so often the worst cells are divided
 COARSE = np.empty((2, 0), np.int64)  # in place of how coarse cells are divided: not at all
 ROUNDINGS = 2**20
 """At most so many additions of numbers of cells follow one another on the way to R, d and c."""
-FROM_CELLS, DIVIDED, SORTED, WIDE = "from cells", "from divided cells", "by sorting", "from cells too wide"
-EXACT = "exactly at the end"
-"""The ways in which an evaluation is made."""
+LARGE, RARE = 2**18, 32
+"""Classes may be apart if each rank has at least so many rows, and so many for each of the smaller class: then it pays
+to load the kernels that sort.
+"""
+SAMPLE, APART = 2**12, 0.25
+"""So many rows of each rank show whether at most this share of the rows is in pairs with t > 0."""
 SORTABLE = 2**30  # with more rows, what rounding may do to a sum over rows is no longer small beside a gap to prove
 OF_ENTRY, OF_LOADING, SMALL_PART = 0.5, 2.5e7, 0.1
 """The steps of a product with X for each nonzero, those of loading the kernels that sort, and the part of a run that an
@@ -78,6 +91,15 @@ class Grid(NamedTuple):
         units = cells * 2.0**bits
         above, top, unit = (high_b > high, high_q > high), units + 2.0**bits, (high - low) / units
         return cls(low, high, units / (high - low), bits, top, cells + 2, unit, above)
+
+
+class Extremes(NamedTuple):
+    """The range of each class."""
+
+    low_q: float
+    high_q: float
+    low_b: float
+    high_b: float
 
 
 class OfClass(NamedTuple):
@@ -125,7 +147,7 @@ class BinnedLoss(Loss):
         super().__init__(labels, weights, comm, *parameters)
         self._kinds = labels if self._kept is None else labels * self._kept
         self._exact: Loss | None = None
-        self._given = labels, weights, comm, *parameters
+        self._make_exact = partial(self.exact_class, labels, weights, comm, *parameters)
         rows = max(math.ceil(math.log2(self.n)), 1)
         room = kernel.SUM_BITS - min(rows, kernel.COUNT_BITS), 62 - rows
         self._bits = min(FINEST, *room) if self.weights is None else FINEST
@@ -170,7 +192,7 @@ class BinnedLoss(Loss):
     def exact_risk(self, scores: Floats) -> float:
         """See `Loss.exact_risk`. **Collective.**"""
         self.ways[EXACT] += 1
-        return self._sorted(scores, 0.0).R
+        return self._sorted(scores, 0.0, np.empty(len(scores))).R
 
     def evaluate(self, scores: Floats, nu: float) -> LossValue:
         """See `Loss.evaluate`. **Collective.**"""
@@ -181,18 +203,20 @@ class BinnedLoss(Loss):
         return self._evaluate(scores, nu, scores)
 
     def _evaluate(self, scores: Floats, nu: float, out: Floats) -> LossValue:
-        low_pos, high_pos, low_neg, high_neg = self._extremes(scores)
-        if not math.isfinite(high_pos + high_neg - low_pos - low_neg):
+        if self._are_apart(scores):
+            self.ways[SORTED] += 1
+            return self._sorted(scores, nu, out)
+        ends = self._extremes(scores)
+        if not math.isfinite(ends.high_q + ends.high_b - ends.low_q - ends.low_b):
             out[:] = 0.0
             return LossValue(math.nan, math.nan, math.nan, out)
-        low_q, high_q = low_pos - 1.0, high_pos - 1.0
-        if high_neg < low_q:  # all t < 0
+        if ends.high_b < ends.low_q:  # all t < 0
             out[:] = 0.0
             return LossValue(0.0, 0.0, 0.0, out)
-        low, high = max(low_q, low_neg - nu), self._upper_end(high_neg, high_q + nu)
+        low, high = max(ends.low_q, ends.low_b - nu), self._upper_end(ends.high_b, ends.high_q + nu)
         if high < low:  # all t > nu
-            low, high = high_q, low_neg
-        grid = Grid.over(low, high, self._cells(high - low, nu), self._bits, high_neg, high_q)
+            low, high = ends.high_q, ends.low_b
+        grid = Grid.over(low, high, self._cells(high - low, nu), self._bits, ends.high_b, ends.high_q)
         fine, m = COARSE, self.A_pos * self._of_neg
         # Places are rounded down to whole units; beyond the range, and in q = s - 1, scores are rounded to floats.
         rounding = grid.unit + 2 * EPS * max(abs(low), abs(high), 1.0)
@@ -211,9 +235,7 @@ class BinnedLoss(Loss):
         if width > enough or not math.isfinite(R):
             if is_sortable(self.n_pos, self.n_neg, self.n):
                 self.ways[SORTED] += 1
-                value = self._sorted(scores, nu)
-                out[:] = value.coefficients
-                return value._replace(coefficients=out)
+                return self._sorted(scores, nu, out)
             way = WIDE
         self.ways[way] += 1
         table = np.zeros(2 * len(cells.widths))
@@ -222,11 +244,16 @@ class BinnedLoss(Loss):
         R += width - rounding
         return LossValue(R, solved.R_mu / m if nu > 0 else R, solved.beta / m, out, width)
 
-    def _sorted(self, scores: Floats, nu: float) -> LossValue:
-        """Evaluate the loss by sorting the rows. Collective."""
+    def _sorted(self, scores: Floats, nu: float, out: Floats) -> LossValue:
+        """Evaluate the loss by sorting the rows; coefficients may take the place of scores that are `out`, too."""
         if self._exact is None:
-            self._exact = self.exact_class(*self._given)
-        return self._exact.evaluate(scores, nu)
+            self._exact = self._make_exact()
+        evaluate = self._exact.evaluate_in_place if out is scores else self._exact.evaluate
+        return evaluate(scores, nu)
+
+    def _are_apart(self, scores: Floats) -> bool:
+        """Return whether the classes are so far apart that sorting is faster than counting. **Collective.**"""
+        return False
 
     @property
     @abstractmethod
@@ -241,10 +268,10 @@ class BinnedLoss(Loss):
     def _solve(self, cells: Cells, nu: float) -> OfCells:
         """Solve the small problem. Local; the result is the same on every rank."""
 
-    def _extremes(self, scores: Floats) -> list[float]:
-        """Return the least and largest score of each class; inf or NaN if any is not finite. **Collective.**"""
-        low_pos, high_pos, low_neg, high_neg = self.comm.maximum(self._ends(scores)).tolist()
-        return [-low_pos, high_pos, -low_neg, high_neg]
+    def _extremes(self, scores: Floats) -> Extremes:
+        """Return the least and largest q and b; inf or NaN if any score is not finite. **Collective.**"""
+        ends = self.comm.maximum(self._ends(scores))
+        return Extremes._make((ends * [-1.0, 1.0, -1.0, 1.0] - [1.0, 1.0, 0.0, 0.0]).tolist())
 
     def _ends(self, scores: Floats) -> Floats:
         """Return -least and largest score of each class, infinite if a score is not finite, (4,). Local."""
@@ -268,7 +295,7 @@ class BinnedLoss(Loss):
         beyond[:] = self._count_rows(scores, self.weights, grid, fine, totals)
         counts, sums = self.comm.sum(totals.ravel()).reshape(2, -1)
         below, above = self.comm.sum(beyond).tolist()
-        weight, mean, number, widths = *np.empty((2, 2, cells)), np.empty((2, cells), np.int64), np.empty(cells)
+        (weight, mean), number, widths = np.empty((2, 2, cells)), np.empty((2, cells), np.int64), np.empty(cells)
         length = grid.high - grid.low
         # A row beyond the range is on its side of a row at the end of the range, which at nu = 0 matters to beta.
         ends = np.array([[-TINY, np.nextafter(length, np.inf) if beyond_it else length] for beyond_it in grid.above])
@@ -336,6 +363,23 @@ class RocAreaBins(BinnedLoss, RocAreaRisk):
 
     exact_class = RocAreaExchange
 
+    def __init__(self, labels: NDArray[np.int8], weights: Floats | None, comm: Communicator) -> None:
+        super().__init__(labels, weights, comm)
+        smaller, n_local = min(self.n_pos, self.n_neg), self.n / comm.size
+        self._few: NDArray[np.int64] | None = None
+        if is_sortable(self.n_pos, self.n_neg, self.n) and n_local >= max(LARGE, RARE * smaller):
+            self._few = np.flatnonzero(self.positive if self.n_pos == smaller else self.negative)
+
+    def _are_apart(self, scores: Floats) -> bool:
+        """Sorting passes over rows of the larger class that have no pair with t > 0, so a sample shows how many do."""
+        if self._few is None:
+            return False
+        sign = 1.0 if self.n_pos <= self.n_neg else -1.0
+        lowest = -self.comm.maximum(np.max(-sign * scores[self._few], initial=-np.inf, keepdims=True))
+        sample = sign * scores[:: max(len(scores) // SAMPLE, 1)]
+        paired, rows = self.comm.sum(np.array([np.count_nonzero(sample > lowest - 1.0), len(sample)], float))
+        return bool(paired <= APART * rows)
+
     @property
     def _of_neg(self) -> float:
         return self.A_neg
@@ -348,36 +392,11 @@ class RocAreaBins(BinnedLoss, RocAreaRisk):
         sums = sums_in_order(pos.mean, neg.mean, nu, pos.weight, neg.weight)
         beyond = self.A_neg * cells.below + self.A_pos * cells.above
         beta = float(np.sum(pos.weight * sums.gamma_pos))
-        slopes = sums.gamma_neg / self.A_neg / self.A_pos, -sums.gamma_pos / self.A_pos / self.A_neg
-        return OfCells(sums.hinge + beyond, sums.huber + beyond, beta, *slopes, cells.widths)
-
-
-class PaucBins(BinnedLoss, PaucRisk):
-    """The risk of pauc@beta without sorting: alpha_j, too, depends on the cell alone. The hinges of the highest
-    negatives of the cell with the cut exceed its mean; from there to its upper edge, the sum rises by at most the
-    weight of the q in lower cells times that distance, and by the hinges of the q of the cell at its upper edge.
-    """
-
-    exact_class = PaucExchange
-
-    @property
-    def _of_neg(self) -> float:
-        return self.K
-
-    def _upper_end(self, high_b: float, high_q: float) -> float:
-        return high_b
-
-    def _solve(self, cells: Cells, nu: float) -> OfCells:
-        neg, pos, widths = cells.neg, cells.pos, cells.widths.copy()
-        at = position_of_cut(len(neg.mean), neg.weight, self.K)
-        x0, cut = float(neg.mean[at]), int(neg.cell[at])
-        solved = head_in_order(pos.mean - x0, neg.mean - x0, nu, self.K, pos.weight, neg.weight)
-        scale, beyond = solved.scale / self.A_pos, self.K * cells.below
-        beta = solved.scale * self.K * float(np.sum(pos.weight * solved.gamma_pos))
-        edge, here = cells.edge(cut), pos.cell == cut
-        higher = float(np.sum(pos.weight[pos.cell < cut])) * max(edge - x0, 0.0)
-        higher += float(np.sum(pos.weight[here] * np.maximum(edge - pos.mean[here], 0.0)))
-        widths[: cut + 1] = 0.0
-        widths[cut] = max(self.K - float(np.sum(neg.weight[at + 1 :])), 0.0) * higher
-        slopes = scale * solved.gamma_neg, -scale * solved.gamma_pos
-        return OfCells(solved.hinge + beyond, solved.huber + beyond, beta, *slopes, widths)
+        return OfCells(
+            R=sums.hinge + beyond,
+            R_mu=sums.huber + beyond,
+            beta=beta,
+            neg=sums.gamma_neg / self.A_neg / self.A_pos,
+            pos=-sums.gamma_pos / self.A_pos / self.A_neg,
+            widths=cells.widths,
+        )

@@ -12,7 +12,7 @@ two sums over pairs, and the slopes up to the next edge. A grid of buckets finds
 time. gamma_q follows from number and distances of the points of each edge, in one pass over q from the highest down.
 
 No digits are lost by cancellation, however large the scores are: terms are distances, and running sums begin anew where
-windows have no value in common. If the table is larger than the caches, points are brought together by slices of it.
+windows have no value in common.
 Cost: O(k) for sorted q, O(1) expected for each b; 190 bytes of memory for each different q, and little for b.
 """
 
@@ -26,11 +26,6 @@ from numpy.typing import NDArray
 from distsms.base.typing import Floats
 from distsms.losses import pairwise_kernels as kernel
 from distsms.losses.pairwise_kernels import Buffers, Table
-
-HELD = 24
-"""The number of slices up to which the caches of most processors hold the table, so that it need not be divided."""
-SAMPLE, PLACE, PLACES, MOST_OF_THEM = 256, 2**11, 4, 0.75
-"""Most points are in few places if this share of a sample is among PLACES times PLACE values (in sum 1 MB of edges)."""
 
 
 class PairSums(NamedTuple):
@@ -72,19 +67,11 @@ class SortedClass:
         weights: Floats | None = None,
     ) -> None:
         """Add the points b = offset + sign scores[row], weighted, and set out[row] = factor gamma_b. O(1) each."""
-        slices = kernel.BUCKETS * self._m // kernel.SLICE + 1
-        if slices <= HELD or len(rows) < self._d or self._is_in_few_places(scores, rows, sign, offset):
-            slices = 1
-        buffers = Buffers.allocate(rows, slices, weights is not None)
-        add = kernel.add_points if slices == 1 else kernel.add_by_slices
-        added = add(scores, rows, weights, sign, offset, self._nu, self._m, self._table, factor, out, buffers)
+        buffers = Buffers.allocate(rows, weights is not None)
+        added = kernel.add_points(
+            scores, rows, weights, sign, offset, self._nu, self._m, self._table, factor, out, buffers
+        )
         self.sums = PairSums._make(old + new for old, new in zip(self.sums, added, strict=True))
-
-    def _is_in_few_places(self, scores: Floats, rows: NDArray[Any], sign: float, offset: float) -> bool:
-        """Whether most points are among so few values that the caches hold their edges; from a sample of points."""
-        sample = offset + sign * scores[rows[:: max(1, len(rows) // SAMPLE)]]
-        places = np.searchsorted(self._table.value[1 : self._d + 1], sample) // PLACE
-        return np.sum(np.sort(np.bincount(places))[-PLACES:]) >= MOST_OF_THEM * len(sample)
 
     def gamma(self) -> Floats:
         """Return gamma (d,) of each different q, increasing, over the points so far, in a reused buffer. O(d)."""

@@ -19,23 +19,16 @@ from distsms.parallel.communicator import Communicator
 class WholeClass:
     """The sorted class on every rank: call `tabulate`, `add_points` and `total`, then `write`. Construction is
     **collective**. `rows` (m,) are this rank's rows of the class, kept in the order of the last values `q` (m,), which
-    are to be set before `tabulate`. With `other`, the table of that class is used, which then forgets its points.
+    are to be set before `tabulate`.
     """
 
-    def __init__(
-        self, rows: NDArray[Any], weights: Floats | None, comm: Communicator, other: WholeClass | None = None
-    ) -> None:
-        self._weights, self.comm = weights, comm
-        self.take(rows, comm.allgather(len(rows)))
-        if max(self._counts) > LEAST:
-            radix_sort(np.empty(0), rows[:0])  # compile it, or load it, before the first evaluation
-        count = sum(count - 1 for count in self._counts)
-        self._table: SortedClass = other._table if other else SortedClass(count, weights is not None)
-
-    def take(self, rows: NDArray[Any], counts: list[int]) -> None:
-        """Replace the rows of the class. Local; `counts` has the number of rows of each rank."""
+    def __init__(self, rows: NDArray[Any], weights: Floats | None, comm: Communicator) -> None:
+        self._weights, self.comm, counts = weights, comm, comm.allgather(len(rows))
         self.rows, self._counts, self._run = rows, [count + 1 for count in counts], np.empty(len(rows) + 1)
         self.q = self._run[1:]
+        if max(self._counts) > LEAST:
+            radix_sort(np.empty(0), rows[:0])  # compile it, or load it, before the first evaluation
+        self._table = SortedClass(sum(counts), weights is not None)
 
     @property
     def sums(self) -> PairSums:

@@ -16,8 +16,6 @@ TINY = 5e-324
 
 BUCKETS = 4  # number of buckets per edge; with so many, few edges share a bucket
 CHUNK = 1024  # number of points that are processed together
-SLICE = 2**14  # number of buckets of a slice of the table; with their edges they take some 0.3 MB
-BATCH, OF_EDGE = 2**22, 4  # so many points, or so many for each edge if that is more, are brought together by slices
 ONE = np.uint64(1)  # indices are unsigned, since Numba adds a test for negative values to every signed index
 MOST = sys.float_info.max
 HALF_ULP = 2.0**-53  # x - |x| HALF_ULP is the next float below x, for every x > 0 that is not tiny
@@ -63,27 +61,18 @@ class Table(NamedTuple):
         return Table(np.empty(k + 2), np.empty(k + 1), edges, kinds, first, np.empty(3), np.empty(k))
 
 
-def batch_size(edges: float, n: int) -> int:
-    """Return how many of n points are brought together at a time; each batch passes over all edges once."""
-    return int(min(max(BATCH, OF_EDGE * edges), n))
-
-
 class Buffers(NamedTuple):
-    """Room for some points. To load a kernel that allocates memory itself would take Numba 0.03 s more."""
+    """Room for the points of a chunk. To load a kernel that allocates memory itself would take Numba 0.03 s more."""
 
     points: Floats
     weights: Floats | None
-    rows: NDArray[Any]  # of the points of a chunk
-    slice_of: NDArray[np.uint16]  # the slice of each point of a batch
-    ends: NDArray[np.int64]  # (slices + 2,): where the points of each slice end
+    rows: NDArray[Any]
 
     @staticmethod
-    def allocate(rows: NDArray[Any], slices: int, weighted: bool) -> Buffers:
-        """Allocate room for the points of some rows; for a batch of them if there are several slices."""
-        batch = batch_size(slices * SLICE / BUCKETS, len(rows)) if slices > 1 else 0
-        n = batch or CHUNK + 1
-        weights, ends = np.empty(n) if weighted else None, np.empty(slices + 2, np.int64)
-        return Buffers(np.empty(n), weights, np.empty(CHUNK + 1, rows.dtype), np.empty(batch, np.uint16), ends)
+    def allocate(rows: NDArray[Any], weighted: bool) -> Buffers:
+        """Allocate room for the points of some rows."""
+        n = CHUNK + 1
+        return Buffers(np.empty(n), np.empty(n) if weighted else None, np.empty(n, rows.dtype))
 
 
 @njit(error_model="numpy", **UNCOUNTED)  # nothing is divided by zero, so Numba need not test for it
@@ -195,43 +184,6 @@ def add_points(scores, rows, weights, sign, offset, nu, m, table, factor, out, b
 
 
 @njit(error_model="numpy", **UNCOUNTED)
-def add_by_slices(scores, rows, weights, sign, offset, nu, m, table, factor, out, buffers):  # type: ignore[no-untyped-def]
-    """Do what `add_points` does for a table larger than the caches: points are brought together by slices of it."""
-    grid, lowest, hinge_sum, huber_sum, beta_sum = table.grid, table.edges[0, START], 0.0, 0.0, 0.0
-    base, below, above = grid[0], grid[1], grid[2]
-    points, point_weights, slice_of, ends = buffers.points, buffers.weights, buffers.slice_of, buffers.ends
-    batch, slices = len(slice_of), len(ends) - 2
-    for begin in range(0, len(rows), batch):
-        n = min(batch, len(rows) - begin)
-        ends[:] = 0
-        for i in range(n):
-            b = offset + sign * scores[rows[begin + i]]
-            # Points that are not above any q have no pairs with t > 0. They come last, and are left alone.
-            k = _bucket(b - base, m, below, above) // SLICE if b > lowest else slices
-            slice_of[i] = k
-            ends[k + 1] += 1
-        for k in range(slices):
-            ends[k + 1] += ends[k]
-        for i in range(n):
-            row, at = rows[begin + i], ends[slice_of[i]]
-            points[at] = offset + sign * scores[row]
-            if weights is not None:
-                point_weights[at] = weights[row]
-            ends[slice_of[i]] = at + 1
-        above_lowest = ends[slices - 1]
-        for start in range(0, above_lowest, CHUNK):
-            stop = min(start + CHUNK, above_lowest)
-            of_chunk = None if weights is None else point_weights[start:stop]
-            hinge, huber, beta = _pair(points[start:stop], of_chunk, nu, m, table, factor)
-            hinge_sum, huber_sum, beta_sum = hinge_sum + hinge, huber_sum + huber, beta_sum + beta
-        points[above_lowest:n] = 0.0
-        for i in range(n - 1, -1, -1):
-            ends[slice_of[i]] -= 1
-            out[rows[begin + i]] = points[ends[slice_of[i]]]
-    return hinge_sum, huber_sum, beta_sum
-
-
-@njit(error_model="numpy", **UNCOUNTED)
 def _pair(points, weights, nu, m, table, factor):  # type: ignore[no-untyped-def]
     """Add points, each above the lowest q, and replace each by factor gamma_b (and its weight)."""
     edges, first, grid = table.edges, table.first, table.grid
@@ -320,17 +272,3 @@ def write_gamma(value, gamma, q, rows, factor, weights, out):  # type: ignore[no
         while value[i + 1] < q[j]:
             i += 1
         out[rows[j]] = factor * weight_of(weights, rows[j]) * gamma[i]
-
-
-@njit(**UNCOUNTED)
-def divide(scores, rows, sign, offset, cut, below, above):  # type: ignore[no-untyped-def]
-    """List the rows with offset + sign score <= cut in `below`, the others in `above`; return both lengths, the second
-    at most that of `above`. Rows are written to both without a branch, so each list needs one more place.
-    """
-    n_below = n_above = 0
-    for i in range(len(rows)):
-        high = offset + sign * scores[rows[i]] > cut
-        below[min(n_below, len(below) - 1)] = above[min(n_above, len(above) - 1)] = rows[i]
-        n_below += not high
-        n_above += high
-    return n_below, min(n_above, len(above))

@@ -3,7 +3,7 @@
 
 Let u_i = tau0 - s_i on P and u_j = s_j + a - tau0 on N, tau0 the minimizing tau of R: the position of a row. With delta
 = tau - tau0, which is from -nu to nu, t = u + delta on P and u - delta on N. The ranks find tau0 near the last one
-(`distsms.parallel.position_search`), and then delta by Newton's method (`distsms.losses.newton`), whose last step also
+(`distsms.parallel.order_statistics`), and then delta by Newton's method (`distsms.losses.newton`), whose last step also
 has all sums for R, R_mu and d. Neither depends on where its search began, but in the last digits.
 
 Cost for any n: some small Allreduces and an Allgather of at most 16 KiB for tau0, and 72 bytes for each of two to five
@@ -24,8 +24,8 @@ from distsms.losses.base import Cost, LossValue
 from distsms.losses.newton import Piece, rising_root
 from distsms.losses.prbep import Balance, ClassSums, PrbepRisk, balancing_corrections
 from distsms.parallel.communicator import Communicator
+from distsms.parallel.order_statistics import PositionSearch
 from distsms.parallel.order_statistics_kernels import LEFT_OUT, NEGATIVE, POSITIVE
-from distsms.parallel.position_search import PositionSearch
 
 LEAST = math.ulp(0.0)  # used in place of nu = 0: then t / LEAST is either at least 1 or at most 0
 
@@ -44,7 +44,7 @@ class PrbepExchange(PrbepRisk):
         self._kinds[self.positive], self._kinds[self.negative] = POSITIVE, NEGATIVE
         weights = None if self.weights is None else self.weights[:0]
         _sums(np.zeros(0), self._kinds[:0], weights, 0.0, 0.0, 0.0, 0.0)
-        _coefficients(np.zeros(0), self._kinds[:0], weights, 0.0, 0.0, 0.0, 0.0, *np.zeros(6), np.zeros(0))
+        _coefficients(np.zeros(0), self._kinds[:0], weights, 0.0, 0.0, 0.0, 0.0, np.zeros((2, 3)), np.zeros(0))
         return PositionSearch(self._kinds, self.A_neg, self.weights, self.comm)
 
     @classmethod
@@ -86,8 +86,7 @@ class PrbepExchange(PrbepRisk):
 
     def _write(self, scores: Any, tau0: float, delta: float, nu: float, corrections: Floats, out: Any) -> None:
         """Write the coefficients. corrections (2, 3): share, goal and scale of either class, P first. Local."""
-        rows = scores, self._kinds, self.weights
-        _coefficients(*rows, self.shift, tau0, delta, nu, *corrections.ravel(), out)
+        _coefficients(scores, self._kinds, self.weights, self.shift, tau0, delta, nu, corrections, out)
 
 
 # fastmath=False is given, since Numba would otherwise inline this function with the fastmath of its caller. Then equal
@@ -138,16 +137,16 @@ def _sums(scores, kinds, weights, shift, tau0, delta, nu):  # type: ignore[no-un
 
 
 @njit(error_model="numpy")
-def _coefficients(  # type: ignore[no-untyped-def]
-    scores, kinds, weights, shift, tau0, delta, nu, share_pos, goal_pos, scale_pos, share_neg, goal_neg, scale_neg, out
-):
-    """Set out (n_local,) to the coefficients by the `Correction` of both classes; scale includes the factor 2/A."""
+def _coefficients(scores, kinds, weights, shift, tau0, delta, nu, corrections, out):  # type: ignore[no-untyped-def]
+    """Set out (n_local,) to the coefficients. corrections (2, 3): `Correction` of either class, P first; its scale
+    includes the factor 2/A.
+    """
     for i in range(len(scores)):
         kind = kinds[i]
         t = _hinge_argument(_distance(tau0, scores[i], kind, shift), kind, delta)
         beta = _ramp(t, nu)
-        share, goal = (share_pos, goal_pos) if kind == POSITIVE else (share_neg, goal_neg)
-        scale = scale_pos if kind == POSITIVE else scale_neg
+        row = 0 if kind == POSITIVE else 1
+        share, goal, scale = corrections[row, 0], corrections[row, 1], corrections[row, 2]
         value = scale * (beta + (share if abs(t) <= nu else 0.0) * (goal - beta))
         value = value if kind != LEFT_OUT else 0.0
         out[i] = value if weights is None else weights[i] * value

@@ -13,6 +13,7 @@ A k-mer with an unknown letter counts nothing. Parts have weights, divided by th
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -24,6 +25,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from distsms.base.typing import Floats
+from distsms.matrix.base import ColumnStatistics
+from distsms.matrix.blocks import Part
 from distsms.matrix.category_maps import LONGEST, Categories, CodeMap, Crosses
 
 ALPHABETS = {"dna": "ACGT", "rna": "ACGU", "protein": "ACDEFGHIKLMNPQRSTVWY"}
@@ -177,3 +180,37 @@ def code_map(record: Mapping[str, Any]) -> CodeMap:
     if whole != {"map": whole["map"], **arguments}:
         raise ValueError("the record of coded columns is damaged: its numbers are not of the right kind")
     return result
+
+
+Codes = NDArray[Any]
+
+
+class Products(ABC):
+    """The products of a part's rows with vectors; scales (n_scales, rows) is what `scale` returned for them."""
+
+    n_scales = 0
+    """Numbers that are computed once for each row, and given to all other methods."""
+
+    @property
+    @abstractmethod
+    def roundings(self) -> int:
+        """The largest number of roundings on the way from a term of a score to the score."""
+
+    def scale(self, part: Part, codes: Codes, out: Floats) -> None:
+        raise NotImplementedError  # called only if there are such numbers
+
+    @abstractmethod
+    def dot(self, part: Part, codes: Codes, scales: Floats, w: Floats, absolute: bool, out: Floats) -> None:
+        """Set out[i] = <x_i, w>, or sum_j |x_ij w_j| with `absolute`."""
+
+    @abstractmethod
+    def add(self, part: Part, codes: Codes, scales: Floats, c: Floats, out: Floats) -> None:
+        """Add sum_i c_i x_i to out (p,)."""
+
+    @abstractmethod
+    def describe(self, part: Part, codes: Codes, scales: Floats, factors: Floats, statistics: ColumnStatistics) -> None:
+        """Update what is found about the columns, with the rows multiplied by their factors; see `Features.columns`."""
+
+    @abstractmethod
+    def length(self, part: Part, codes: Codes, scales: Floats, out: Floats) -> None:
+        """Set out[i] = ||x_i||."""

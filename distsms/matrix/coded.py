@@ -14,8 +14,7 @@ from distsms.base.typing import Floats
 from distsms.matrix import local
 from distsms.matrix.base import ColumnStatistics
 from distsms.matrix.blocks import Entries, EntrySource, LocalRows, Part, T, thread_count
-from distsms.matrix.code_maps import Categories, CodeMap, Crosses, Strings, betas
-from distsms.matrix.coded_products import Codes, Products, products_of
+from distsms.matrix.code_maps import Categories, CodeMap, Codes, Crosses, Products, Strings, betas
 
 _ROWS = 2**12
 """Rows that `to_csr` makes explicit at a time."""
@@ -46,6 +45,8 @@ class CodedRows(LocalRows):
         n_local = cuts[-1]
         if source is None and len(codes) != n_local * code_map.n_codes:
             raise ValueError(f"{n_local} rows of {code_map.n_codes} codes were announced, but there are {len(codes)}")
+        from distsms.matrix.coded_products import products_of  # with many kernels, which other rows do not need
+
         self.code_map, self.cuts, self._products = code_map, cuts, products_of(code_map)
         if source is None and isinstance(code_map, Categories | Crosses) and n_local * code_map.entries <= local.SMALL:
             self._products = ExplicitProducts(code_map, self._products.roundings)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from typing import Any
 
 import numpy as np
@@ -13,42 +12,9 @@ from distsms.matrix import coded_kernels as kernel
 from distsms.matrix import kmer_kernels
 from distsms.matrix.base import ColumnStatistics
 from distsms.matrix.blocks import Part
-from distsms.matrix.code_maps import Categories, CodeMap, Crosses, Strings, betas
+from distsms.matrix.code_maps import Categories, CodeMap, Codes, Crosses, Products, Strings, betas
 from distsms.matrix.kmer_kernels import Kmers, Region
 from distsms.matrix.normalization import inverse
-
-Codes = NDArray[Any]
-
-
-class Products(ABC):
-    """The products of a part's rows with vectors; scales (n_scales, rows) is what `scale` returned for them."""
-
-    n_scales = 0
-    """Numbers that are computed once for each row, and given to all other methods."""
-
-    @property
-    @abstractmethod
-    def roundings(self) -> int:
-        """The largest number of roundings on the way from a term of a score to the score."""
-
-    def scale(self, part: Part, codes: Codes, out: Floats) -> None:
-        raise NotImplementedError  # called only if there are such numbers
-
-    @abstractmethod
-    def dot(self, part: Part, codes: Codes, scales: Floats, w: Floats, absolute: bool, out: Floats) -> None:
-        """Set out[i] = <x_i, w>, or sum_j |x_ij w_j| with `absolute`."""
-
-    @abstractmethod
-    def add(self, part: Part, codes: Codes, scales: Floats, c: Floats, out: Floats) -> None:
-        """Add sum_i c_i x_i to out (p,)."""
-
-    @abstractmethod
-    def describe(self, part: Part, codes: Codes, scales: Floats, factors: Floats, statistics: ColumnStatistics) -> None:
-        """Update what is found about the columns, with the rows multiplied by their factors; see `Features.columns`."""
-
-    @abstractmethod
-    def length(self, part: Part, codes: Codes, scales: Floats, out: Floats) -> None:
-        """Set out[i] = ||x_i||."""
 
 
 class CategoryProducts(Products):

@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from distsms.base.hashing import GOLDEN, _mix, row_keys
-from distsms.base.jit import njit
+from distsms.base.jit import is_compiled, njit
 from distsms.base.typing import Floats, Hashes
 from distsms.metrics.row_weights import masses, select_by_weight
 from distsms.parallel.communicator import Communicator
@@ -30,7 +30,7 @@ from distsms.parallel.order_statistics import select
 BLOCK = 2**20
 """Number of entries in the table of a block of replicates; tests lower it."""
 FEW = 2**22
-"""Up to so many rows times replicates are drawn by NumPy."""
+"""Up to so many rows times replicates are drawn by NumPy, if the loop would have to be compiled."""
 
 MARGIN, SPREAD = 20, 6 * math.sqrt(2)  # the window extends MARGIN + SPREAD sqrt(n+) places in both directions
 
@@ -182,7 +182,7 @@ def tabulate(
 
     The table has zeros before. Local.
     """
-    if len(keys) * len(replicates) > FEW:
+    if len(keys) * len(replicates) > FEW or is_compiled(_tabulate, (keys, column, replicates, table, weights)):
         _tabulate(keys, column, replicates, table, weights)
         return
     for row, step in zip(table, (replicates + 1).astype(np.uint64) * GOLDEN, strict=True):

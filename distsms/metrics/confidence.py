@@ -105,8 +105,8 @@ def prbep_interval(estimate: MeanEstimate, replicates: Floats, level: float, wor
         return Interval(
             estimate.value, math.nan, math.nan, math.nan, "binomial", "there is no positive row", of=estimate.of
         )
-    low, high, method, drawn = *limits(estimate, level, worst), "binomial", _enlarged(estimate, replicates)
-    if len(drawn):
+    (low, high), method = limits(estimate, level, worst), "binomial"
+    if len(drawn := _enlarged(estimate, replicates)):
         low, high = min(low, max(_quantile(drawn, level, 0), 0.0)), max(high, min(_quantile(drawn, level, 1), 1.0))
         method = "binomial and bootstrap"
     return Interval(estimate.value, estimate.error, low, high, method, of=estimate.of)

@@ -7,7 +7,7 @@ numbers in a replicate; with weights, influence functions take their place.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -52,7 +52,7 @@ def difference(measure: Measure, judged: JudgedRows, comm: Communicator) -> Inte
         less = estimates.prbep_estimate(shares[0] - shares[1], labels, comm, weights)
         drawn = [prbep_replicates(scores, labels, judged.rows, REPLICATES, 0, comm, weights) for scores in both]
         return confidence.prbep_difference_interval(less, drawn[0] - drawn[1], LEVEL)
-    values = [measure_value(measure, *at, comm, weights) for at in _models(judged)]
+    values = [measure_value(measure, scores, labels, at, comm, weights) for scores, at in _models(judged)]
     value = (values[0] - values[1]) * (-1 if measure.family.smaller_is_better else 1)
     counts = effective_sizes(labels, weights, comm)
     if weights is not None and measure.family.has_threshold:
@@ -65,11 +65,11 @@ def difference(measure: Measure, judged: JudgedRows, comm: Communicator) -> Inte
         head = HeadMeasure.parse(measure.name)
         assert head is not None
         scaled = effective(weights, comm)
-        drawing = labels, judged.rows, REPLICATES, 0, comm, scaled
-        of_head = [
-            head_replicates([head], tied_scores(of_model, labels, scaled, comm), of_model, *drawing)[head.name]
-            for of_model in both
-        ]
+        of_head = []
+        for of_model in both:
+            tied = tied_scores(of_model, labels, scaled, comm)
+            by_name = head_replicates([head], tied, of_model, labels, judged.rows, REPLICATES, 0, comm, scaled)
+            of_head.append(by_name[head.name])
         replicates = of_head[0] - of_head[1]
     else:
         replicates = _replicates(measure, judged, comm)
@@ -92,7 +92,7 @@ def _weighted_interval(
     """Return the interval of a difference of error rates or F-beta, from the influence of each row. **Collective.**"""
     positive, total = judged.labels > 0, float(comm.sum(np.array([np.sum(weights)]))[0])
     of_both = []
-    for scores, _, at in _models(judged):
+    for scores, at in _models(judged):
         called = scores >= at
         if measure.beta is None:
             of_both.append((called == positive) / total)  # of the accuracy
@@ -111,13 +111,14 @@ def _weighted_interval(
     return _interval("influence functions, paired", value, error, value - half, value + half, counts=counts)
 
 
-def _models(judged: JudgedRows) -> Sequence[tuple[Floats, Labels, float]]:
-    return [(scores, judged.labels, at) for scores, at in zip(judged.scores, judged.thresholds, strict=True)]
+def _models(judged: JudgedRows) -> Iterator[tuple[Floats, float]]:
+    """Yield the scores of each model, and its threshold."""
+    return zip(judged.scores, judged.thresholds, strict=True)
 
 
 def _replicates(measure: Measure, judged: JudgedRows, comm: Communicator) -> Floats:
     """Return replicates of how much better the first model is at error rate or F-beta. **Collective.**"""
-    calls = [scores >= at for scores, _, at in _models(judged)]
+    calls = [scores >= at for scores, at in _models(judged)]
     cells = comm.sum(np.bincount(4 * (judged.labels > 0) + 2 * calls[0] + calls[1], minlength=8))
     drawn: Any = np.random.default_rng(0).poisson(cells, (REPLICATES, 8))  # of cells, the same on every rank
     n, n_pos = drawn.sum(axis=1), drawn[:, 4:].sum(axis=1)

@@ -265,8 +265,12 @@ def exact_sum(values: NDArray[np.int64], comm: Communicator) -> int:
 
 def _twice_ordered(low: Floats, blocks: Iterable[Floats]) -> int:
     """Return twice the number of pairs with low < high, a tie counting half; low is sorted. It may exceed 64 bits."""
-    ordered = map(np.sort, blocks)  # searches for increasing numbers take less time
-    return sum(int(np.searchsorted(low, block, side).sum()) for block in ordered for side in ("left", "right"))
+    twice = 0
+    for high in map(np.sort, blocks):  # searches for increasing numbers take less time, and so do those for few ones
+        few, many = (low, high) if len(low) < len(high) else (high, low)
+        below = sum(int(np.searchsorted(many, few, side).sum()) for side in ("left", "right"))
+        twice += below if few is high else 2 * len(low) * len(high) - below
+    return twice
 
 
 def average_precision(scores: Floats, labels: Labels, comm: Communicator, weights: Floats | None = None) -> float:

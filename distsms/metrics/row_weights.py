@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from distsms.base.errors import InputError
 from distsms.base.typing import Floats, Labels
 from distsms.parallel.communicator import Communicator
-from distsms.parallel.order_statistics import FEW, BucketSearch, find_position
+from distsms.parallel.order_statistics import FEW, PositionSearch
 from distsms.parallel.order_statistics_kernels import POSITIVE
 
 BLOCK = 2**14
@@ -126,5 +126,5 @@ def select_by_weight(scores: Floats, weights: Floats, mass: float, comm: Communi
         order = np.argsort(-scores)
         at = int(np.searchsorted(np.cumsum(weights[order]), reached))
         return float(scores[order[min(at, len(order) - 1)]]) if np.isfinite(scores).all() else float("nan")
-    search = BucketSearch(np.full(len(scores), POSITIVE, np.uint8), reached, weights)
-    return -find_position(search, -np.asarray(scores, np.float64), 0.0, comm)  # the lowest of the negative scores
+    search = PositionSearch(np.full(len(scores), POSITIVE, np.uint8), reached, weights, comm)
+    return -search.find(-np.asarray(scores, np.float64), 0.0)  # the lowest of the negative scores

@@ -20,7 +20,7 @@ import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,13 +32,14 @@ from distsms.base.measures import Measure
 from distsms.base.output_file import real_path
 from distsms.base.schema import Fields, is_number, is_number_or_null, is_positive, is_share, is_text
 from distsms.base.wording import option
-from distsms.features import feature_map
-from distsms.features.feature_map import FeatureMap
 from distsms.matrix.normalization import BY_COLUMN, KINDS, Normalization
 from distsms.metrics import calibration, row_sample
 from distsms.shards.coded_columns import NOT_CODED, CodedColumns, ColumnNames
 from distsms.shards.manifest import Manifest
 from distsms.shards.table_schema import Table
+
+if TYPE_CHECKING:  # loaded with those models that have features
+    from distsms.features.feature_map import FeatureMap
 
 FORMAT = "distsms-model"
 VERSION, CODED_VERSION, TABLE_VERSION = 4, 3, 2
@@ -201,7 +202,11 @@ def from_training(
         return Model(w, info, table)
     normalization = data.normalization
     info = info | {"normalize": normalization.kind}
-    features = feature_map.load(data)
+    features = None
+    if data.coded.features:
+        from distsms.features import feature_map
+
+        features = feature_map.load(data)
     return Model(normalization.fold(w), info, data.table, normalization.scale, data.coded, features)
 
 
@@ -231,6 +236,8 @@ def save(path: str | os.PathLike[str], model: Model) -> None:
         contents["info"] = json.dumps(model.info)
         file.attrs.update(format=FORMAT, version=contents["version"], info=contents["info"])
         if model.features is not None:  # `coded` has its hash, which leaves out the options
+            from distsms.features import feature_map
+
             feature_map.write(model.features, file.create_group("features"))
             contents["options"] = model.features.options
         file.attrs["complete"] = hdf5.checksum(contents)
@@ -306,6 +313,8 @@ def load(path: str | os.PathLike[str]) -> Model:
             coded = CodedColumns.of(json.loads(contents["coded"].tobytes()) if "coded" in file else {})
             features = None
             if coded.features:
+                from distsms.features import feature_map
+
                 features = feature_map.read(file, "features/", coded.features, path)
                 contents["options"] = features.options
             hdf5.require_checksum(complete, contents, path)

@@ -7,7 +7,6 @@ import math
 import numpy as np
 
 from distsms.base.typing import Floats
-from distsms.optim.elastic_planes import ElasticPlanes
 from distsms.optim.evaluation import Evaluation, Evaluator
 from distsms.optim.origins import Origins
 from distsms.optim.penalty import penalty
@@ -37,7 +36,11 @@ class Proof:
         self.best, self.regularizer = NONE_YET, penalty(settings.lam, settings.l1)
         zero, pair = objective.losses[0].nonnegative and settings.zero_plane, settings.traits.planes is PlaneUse.PAIR
         errors, d_error = objective.plane_errors()
-        kind = ElasticPlanes if settings.l1 else Planes
+        kind: type[Planes] = Planes
+        if settings.l1:
+            from distsms.optim.elastic_planes import ElasticPlanes
+
+            kind = ElasticPlanes
         self.planes: Planes = kind(
             vectors,
             self.regularizer,
@@ -54,7 +57,8 @@ class Proof:
         """Add the plane of an evaluation, and remember the evaluation if it is the best one."""
         if evaluation.J <= self.best.J:  # <=, so that of two evaluations at the same w the later is kept
             self.best = evaluation.without_slopes()
-        r, d, limit, share = evaluation.r, evaluation.d, self._objective.losses[0].planes_up_to, 1.0
+        r, d, share = evaluation.r, evaluation.d, 1.0
+        limit = self._objective.losses[0].planes_up_to
         if limit < evaluation.R:
             share = limit / evaluation.R
             r, d = share * r, share * d

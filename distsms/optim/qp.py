@@ -40,7 +40,8 @@ def simplex_qp(Q: Floats, d: Floats, alpha: Floats) -> Floats:
     # The guess is most often the maximizer on its support. So a variable may enter before the first step, and only if
     # none does, that step is on the support of the guess.
     # `barred`: their entry into the support did not raise the value; `blocked`: the last step ended where one is 0.
-    support, barred, best, reached, blocked = alpha > 0, np.zeros(len(d), bool), alpha, -np.inf, False
+    support, barred, blocked = alpha > 0, np.zeros(len(d), bool), False
+    best, reached = alpha, -np.inf
     for number in range(200 + 10 * len(d)):
         # 1) The variable of largest slope enters, unless the last step was blocked; the end, if none does after a step.
         if not blocked:

@@ -1,18 +1,22 @@
 """Find the k-th largest score over all ranks, and places of weighted rows, with a few small Allreduces.
 
 Each row has a position: its score, plus a shift if it is negative. The place that is searched for is the smallest
-position at which G, the weight of all rows up to it, reaches a target. An interval that contains it, the bracket, is
-divided into K buckets; one pass computes how G changes in each, and one Allreduce adds the tables. The bucket in which
-G reaches the target is divided again, and so on. K and scales are powers of two, and positions are rounded to a grid,
-so that a row is in the same bucket in each round.
+position at which the weight of all rows up to it reaches a target. The search begins in a bracket near the last place,
+or where a sample says that it is. A pass surveys a bracket: the weight of the rows below, and the different positions
+in it. If the place is in it, with at most `MOST` positions, all ranks receive these and sort them; else the next
+bracket is where it would be if rows were spread evenly. After `SURVEYS` passes, the bits of all positions are counted,
+from the highest, until few rows are left. The result does not depend on where a search begins.
 
-Cost: a pass and an Allreduce of 12 KiB; for m rows in the bracket about log_K m more, with passes over these; if the
-place is elsewhere two or three more, a hundred for scores of 1e300. n_local bytes of memory (2 n_local with weights).
+Cost of a pass: an Allreduce of 8 (P + 4) bytes; of one that counts bits 16 KiB, and at most seven are needed; once an
+Allgather of at most 16 `MOST` bytes, and of 16 `SAMPLE` in the first search.
 """
 
 from __future__ import annotations
 
 import math
+import struct
+import sys
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,149 +25,151 @@ from distsms.base.errors import InputError
 from distsms.base.typing import Floats
 from distsms.parallel import order_statistics_kernels as kernel
 from distsms.parallel.communicator import Communicator
-from distsms.parallel.order_statistics_kernels import BLOCK, BUCKETS, POSITIVE, Window
+from distsms.parallel.order_statistics_kernels import BLOCK, LEFT_OUT, MOST, NEGATIVE, POSITIVE, SLOTS_LOG2
 
-LEVELS = 3  # how often a bracket is divided before its extremes are computed
-SAME = 1e-7  # positions in a bucket with at most this standard deviation, in buckets, are probably equal
+FEW = 2**17  # up to so many rows of all ranks are sorted by each of them
+SURVEYS = 8
+EXPECTED = 256  # the number of rows that a narrower bracket would have if they were spread evenly
+SAMPLE, SPREAD = 2**11, 1.5  # the ranks' sample, of m rows, shows the place to within SPREAD sqrt(m) of its rows
 MOVES_WIDE = 1.0  # the first bracket extends to both sides of the last place by this many times its last change,
 ROWS_WIDE = 128  # and by so much that it contains about this many rows
-FEW = 2**17  # up to so many rows of all ranks are sorted by each of them
+BITS = 10  # are counted in a pass
 
 
-class BucketSearch:
-    """The search for one place: in each round `count` makes a local table, and `narrow` uses the sum of all tables.
+class Survey(NamedTuple):
+    """What the rows of all ranks are in a bracket."""
+
+    finite: bool  # whether all scores are
+    below: float  # the weight below the bracket, and in it
+    within: float
+    rows: float  # the number of rows in it
+    positions: list[float]  # of each rank, the number of its different positions in it
+
+
+class PositionSearch:
+    """The search of all ranks for one place, which is repeated while scores change.
 
     `kinds` is LEFT_OUT, POSITIVE or NEGATIVE for each row; `target` is above 0 and at most the sum of weights of mean
-    about 1. `rows_in_bracket`, by weight, are in the first bracket; `done` says whether it has been divided far enough,
-    `lost` that the place is elsewhere (call `continue_between`), `failed` that a score is not finite. Positions in a
-    bracket are u = z scale - origin, in [0, K), of which a round considers [left, right).
+    about 1.
     """
 
-    def __init__(self, kinds: NDArray[np.uint8], target: float, weights: Floats | None = None) -> None:
-        self.kinds, self.target, self.weights = kinds, float(target), weights
-        self._listed = np.empty(2 * BLOCK + len(kinds) // 8)  # the positions in the bracket
-        self._listed_weights = None if weights is None else np.empty_like(self._listed)
-        self._block = np.empty(BLOCK), np.empty(BLOCK, np.uint8)
-        self._table = np.empty(1 + 3 * BUCKETS)  # G below the bracket, and a table of the buckets
-        self.rows_in_bracket = 0.0
+    def __init__(self, kinds: NDArray[np.uint8], target: float, weights: Floats | None, comm: Communicator) -> None:
+        self._kinds, self._weights, self.comm = kinds, weights, comm
+        self._target = float(target)
+        self._places, one = np.empty((2**SLOTS_LOG2, 2)), np.empty(1)
+        self._room = np.empty(BLOCK, np.uint8), one, one.view(np.uint64)
         self._last: float | None = None  # the last place
-        self._radius = 0.0  # the first bracket of the next search extends this far to both sides of the last place
+        self._radius = 0.0  # the next search begins this far to both sides of it
+        of_none = None if weights is None else weights[:0]
+        kernel.survey(np.zeros(0), kinds[:0], of_none, 0.0, 0.0, 0.0, self._places, self._room)  # loads it
 
-    @property
-    def bracket(self) -> tuple[float, float]:
-        """The interval in which the next search begins; empty before the second search."""
-        return (0.0, 0.0) if self._last is None else (self._last - self._radius, self._last + self._radius)
-
-    def start(self, shift: float) -> None:
-        """Begin a search, near the last place if any; `shift` is for negative rows. Local, alike on all ranks."""
-        self.shift, ends = shift, self.bracket
-        self.failed, self.done, self.lost = False, False, not (ends[0] < ends[1] and all(map(math.isfinite, ends)))
-        if not self.lost:
-            self._begin(*ends, sure=False)
-
-    def continue_between(self, low: float, high: float) -> None:
-        """Continue in the bracket [low, high], which has the place; fail if an end is not finite. Local."""
-        self.lost = False
-        self.done = self.failed = not (math.isfinite(low) and math.isfinite(high))
-        if not self.done:
-            self._begin(low, high, sure=True)
-
-    def keep(self, place: float, radius: float, rows: float) -> None:
-        """Remember a place, and half the width of a bracket around it with its rows, for the next search. Local."""
-        if math.isfinite(place):
-            if self._last is not None:
-                seen = radius * min(1.0, ROWS_WIDE / max(rows, 1.0))
-                self._radius = max(MOVES_WIDE * abs(place - self._last), seen, 2 * math.ulp(place))
-            self._last = place
-
-    def _begin(self, low: float, high: float, sure: bool) -> None:
-        mantissa, exponent = math.frexp(max(high / 2 - low / 2, math.ulp(low), math.ulp(high)))
-        # (high - low) 2^exponent < K, even when rounded to the grid
-        exponent = math.frexp(BUCKETS / 4)[1] - exponent - (mantissa > 1 - 1e-9)
-        # The scale is a product of two factors, since for denormal numbers it would overflow.
-        self._lift = 2.0 ** min(max(exponent - 900, 0), 200)
-        self._scale = math.ldexp(1.0, min(exponent, 900))
-        self._origin, self._left, self._factor = low * self._scale * self._lift, 0.0, 1.0
-        self._level, self._rescan, self._sure = 0, True, sure
-
-    @property
-    def _window(self) -> Window:
-        right = self._left + BUCKETS / self._factor
-        return Window(self.shift, self._scale, self._lift, self._origin, self._left, right)
-
-    def count(self, scores: Floats) -> Floats:
-        """Return this rank's table of the buckets, to be summed; a pass, unless rows fit the buffer. Local."""
-        counted = self._table
-        counted[:] = 0
-        table = counted[1:].reshape(BUCKETS, 3)
-        if self._rescan:
-            start = fills = 0
-            while fills == 0 or start < len(scores):
-                listed, masses = self._listed, self._listed_weights
-                start, self._m, below = kernel.collect(
-                    scores, self.kinds, self.weights, self._window, start, listed, masses, self._block
-                )
-                counted[0] += below
-                self._tabulate(table)
-                fills += 1
-            self._rescan = fills > 1
+    def find(self, scores: Floats, shift: float) -> float:
+        """Return the place, `shift` added to negative rows; NaN if a score is not finite. **Collective.**"""
+        if self._last is None:
+            low, high = self._sampled(scores, shift)
         else:
-            self._tabulate(table)
-        return counted
-
-    def _tabulate(self, table: Floats) -> None:
-        weights = None if self._listed_weights is None else self._listed_weights[: self._m]
-        kernel.tabulate(self._listed[: self._m], weights, self._left, self._factor, table)
-
-    def narrow(self, counted: Floats) -> None:
-        """Continue with the bucket in which G reaches the target by the summed table; else `lost` is set. Local."""
-        table = counted[1:].reshape(BUCKETS, 3)
-        if self._level == 0:
-            self._value = float(counted[0]) - self.target  # subtracted first, so that the sum is small near the place
-            if math.isnan(self._value):
-                self.done = self.failed = True
-                return
-            self.rows_in_bracket = float(table[:, 0].sum())
-        k, value = kernel.walk(table, self._value)
-        if not self._sure and (k == BUCKETS or (self._level == 0 and value >= 0)):
-            self.lost = True
-            return
-        if k == BUCKETS:  # added in another order, the weights do not quite reach the target: take the last rows
-            k = int(np.max(np.flatnonzero(table[:, 0]), initial=0))
-            value = -float(table[k, 0])
-        mean, square = (table[k, 1:] / (table[k, 0] or 1.0)).tolist()
-        # The standard deviation of the positions; equal positions give up to about 1e-8 because of rounding.
-        spread = math.sqrt(max(square - mean * mean, 0.0))
-        self._left += k / self._factor
-        self._factor *= BUCKETS
-        self._value = value
-        self._level += 1
-        self.done = spread < SAME or self._level == LEVELS
-
-    def extremes(self, scores: Floats) -> Floats:
-        """Return the largest position in the present bucket, and minus the smallest; -inf if it has no row. Local."""
-        return np.array(kernel.extremes(scores, self.kinds, self._window, self._block))
-
-
-def find_position(search: BucketSearch, scores: Floats, shift: float, comm: Communicator) -> float:
-    """Return the place exactly; NaN if any score is not finite. `shift` is added to negative rows. **Collective.**"""
-    low, high = (float(scores.min()), float(scores.max())) if len(scores) else (math.inf, -math.inf)
-    finite = len(scores) == 0 or (math.isfinite(low) and math.isfinite(high))
-    search.start(shift)
-    while True:
-        while not search.done:
-            if search.lost:
-                ends = comm.maximum(np.array([-low, high]) if finite else np.full(2, math.inf))
-                search.continue_between(-float(ends[0]), float(ends[1]) + shift)
+            low, high = self._last - self._radius, self._last + self._radius
+        lowest, highest = -math.inf, math.inf
+        for _ in range(SURVEYS):
+            if not low <= high:
+                break
+            survey = self._survey(scores, shift, low, high)
+            lacking, radius = self._target - survey.below, (high - low) / 2
+            if not survey.finite:
+                return math.nan
+            if 0 < lacking <= survey.within and sum(survey.positions) <= MOST:
+                return self._place(survey, radius)
+            if survey.within == 0:
+                break
+            # The place is not below `lowest`, and not above `highest`.
+            if lacking <= 0:
+                highest = low
+            elif lacking > survey.within:
+                lowest = high
             else:
-                counted = search.count(scores if finite else scores[:0])
-                search.narrow(comm.sum(counted + (0.0 if finite else math.nan)))
-        if search.failed:
-            return math.nan
-        largest, minus_smallest = comm.maximum(search.extremes(scores)).tolist()
-        if not -minus_smallest < largest:  # all rows in the bucket have the same position
-            return float(largest)
-        search.continue_between(-minus_smallest, largest)
+                lowest, highest = low, high
+            middle = low + lacking / survey.within * (high - low)
+            # Outside the bracket, the farther away the less sure.
+            radius = max(radius * EXPECTED / survey.rows, 0.5 * max(low - middle, middle - high))
+            low, high = max(lowest, middle - radius), min(highest, middle + radius)
+        ends = self._by_bits(scores, shift)
+        return math.nan if ends is None else self._place(self._survey(scores, shift, *ends), (ends[1] - ends[0]) / 2)
+
+    def _sampled(self, scores: Floats, shift: float) -> tuple[float, float]:
+        """Return a bracket that probably contains the place, by a sample of the rows. **Collective.**"""
+        step = max(1, -(-len(scores) * self.comm.size // SAMPLE))
+        kinds = self._kinds[::step]
+        rows = np.full((len(kinds), 2), float(step))
+        rows[:, 0] = scores[::step] + shift * (kinds == NEGATIVE)
+        if self._weights is not None:
+            rows[:, 1] *= self._weights[::step]
+        rows = rows[kinds != LEFT_OUT]
+        counts = self.comm.allgather(2 * len(rows))
+        places, weight = self.comm.allgather_rows(rows.ravel(), counts).reshape(-1, 2).T
+        if not len(places):
+            return math.inf, -math.inf
+        order, spread = np.argsort(places), 1 + int(SPREAD * math.sqrt(len(places)))
+        at = int(np.searchsorted(np.cumsum(weight[order]), self._target))
+        low, high = order[max(at - spread, 0)], order[min(at + spread, len(order) - 1)]
+        return float(places[low]), float(places[high])
+
+    def _survey(self, scores: Floats, shift: float, low: float, high: float) -> Survey:
+        """Survey the bracket [low, high]; this rank's positions are then in `_places`. **Collective.**"""
+        of_rank = kernel.survey(scores, self._kinds, self._weights, shift, low, high, self._places, self._room)
+        message = np.zeros(4 + self.comm.size)
+        message[:4], message[4 + self.comm.rank] = of_rank[:4], of_rank[4]
+        not_finite, below, within, rows, *positions = self.comm.sum(message).tolist()
+        return Survey(not_finite == 0.0, below, within, rows, positions)
+
+    def _place(self, survey: Survey, radius: float) -> float:
+        """Return the place, which is in the bracket that was surveyed last, and remember it. **Collective.**"""
+        m = int(survey.positions[self.comm.rank])
+        counts = [2 * int(count) for count in survey.positions]
+        places = self.comm.allgather_rows(self._places[:m].ravel(), counts).reshape(-1, 2)
+        # The smallest of these up to which their weights add up to what is lacking, but for rounding.
+        positions, weights = places[np.argsort(places[:, 0])].T
+        k = int(np.searchsorted(np.cumsum(weights), self._target - survey.below))
+        place = float(positions[min(k, len(positions) - 1)])
+        # Many rows at few places: the next bracket is narrower by a third only, since places are far apart.
+        rows = max(sum(survey.positions), min(survey.rows, 1.5 * ROWS_WIDE))
+        if self._last is not None:
+            seen = radius * min(1.0, ROWS_WIDE / max(rows, 1.0))
+            self._radius = max(MOVES_WIDE * abs(place - self._last), seen, 2 * math.ulp(place))
+        self._last = place
+        return place
+
+    def _by_bits(self, scores: Floats, shift: float) -> tuple[float, float] | None:
+        """Return a bracket with the place and few different positions; None if a score is not finite. **Collective.**
+
+        Positions are in the order of their bits, as whole numbers, with the sign turned round.
+        """
+        prefix, width, below = 0, 64, 0.0
+        table = np.empty((2**BITS + 1, 2))
+        while width:
+            # 1) Count the rows that begin with the prefix by their next bits.
+            bits = min(BITS, width)
+            width -= bits
+            table[:] = 0.0
+            table[-1] = kernel.count_bits(
+                scores, self._kinds, self._weights, shift, np.uint64(prefix), width, bits, table, self._room
+            )
+            weight, rows = self.comm.sum(table.ravel()).reshape(table.shape).T
+            if weight[-1] != 0.0:
+                return None
+            # 2) Those are the bits of the place with which the weight reaches the target, but for rounding.
+            some = np.flatnonzero(rows[:-1])
+            reach = below + np.cumsum(weight[some])
+            k = min(int(np.searchsorted(reach, self._target)), len(some) - 1)
+            prefix, below = prefix << bits | int(some[k]), float(reach[k] - weight[some[k]])
+            if rows[some[k]] < MOST:
+                break
+        return _position(prefix << width), _position((prefix + 1 << width) - 1)
+
+
+def _position(key: int) -> float:
+    """Return the position with these bits, see `_by_bits`; the largest number in place of infinite ones."""
+    position: float = struct.unpack("d", struct.pack("Q", key ^ (2**63 if key >> 63 else 2**64 - 1)))[0]
+    return position if math.isfinite(position) else math.copysign(sys.float_info.max, (key >> 63) - 0.5)
 
 
 def select(scores: Floats, k: int, comm: Communicator) -> float:
@@ -175,4 +181,4 @@ def select(scores: Floats, k: int, comm: Communicator) -> float:
     if n <= FEW:
         ordered = np.sort(comm.allgather_rows(scores, comm.allgather(len(scores))))
         return float(ordered[n - k]) if np.isfinite(ordered).all() else math.nan
-    return find_position(BucketSearch(np.full(len(scores), POSITIVE, np.uint8), n - k + 1), scores, 0.0, comm)
+    return PositionSearch(np.full(len(scores), POSITIVE, np.uint8), n - k + 1, None, comm).find(scores, 0.0)

@@ -55,7 +55,8 @@ def certify(
 
     Memory: `OF_ROW` bytes for each local row, `OF_ALL`, and three vectors (p,).
     """
-    begun, comm, measure, block = time.perf_counter(), rows.comm, task.measure, rows.block
+    begun, measure = time.perf_counter(), task.measure
+    comm, block = rows.comm, rows.block
     loss: Any = rows.loss
     if measure.family.name == "pauc":
         loss = make_loss(measure, "exchange", block.labels, block.weights, comm)
@@ -99,7 +100,8 @@ def certify(
 
 def _info(result: Result, task: TrainingTask, rows: TrainingRows) -> dict[str, Any]:
     """Return what a certificate says of the problem, the model and the rows. **Collective.**"""
-    comm, block, settings, manifest = rows.comm, rows.block, task.settings, task.manifest
+    comm, block = rows.comm, rows.block
+    settings, manifest = task.settings, task.manifest
     normalization = Normalization() if manifest is None else manifest.normalization
     w, bias = split_bias(result.w, task.bias)
     h: Floats = normalization.unfold(certificate.column_numbers(len(w)))

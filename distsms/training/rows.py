@@ -87,8 +87,9 @@ class TrainingRows:
         clock: Clock,
         observer: TrainingObserver,
     ) -> None:
-        self._task, self._options, self._recorder, self._observer = task, options, recorder, observer
-        self.comm, self.plan, self.clock, self.reading = comm, plan, clock, ReadCounter()
+        self._task, self._options, self._recorder = task, options, recorder
+        self.comm, self.plan = comm, plan
+        self._observer, self.clock, self.reading = observer, clock, ReadCounter()
         self._deaths = 0  # so many have been recorded
         self.reserved = math.inf
         if plan is not None and options.memory is not None:

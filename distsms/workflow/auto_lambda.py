@@ -34,10 +34,9 @@ from distsms.training.task import AUTO, Distribution
 from distsms.workflow import choice, folds
 from distsms.workflow.choice import Choice, Mean, Point
 from distsms.workflow.path import ALONE, PathRows, Problem, Run, run, shares_folds
+from distsms.workflow.requests import DEFAULT_LAMBDA
 from distsms.workflow.verdict import OnFolds
 
-DEFAULT = 1e-4
-"""The lambda of runs that do not choose one, and of data with too few rows to choose one."""
 GRID = (1.0, 1e-1, 1e-2, 1e-3)
 """The lambdas that are tried first. More are tried beyond an end of the grid while the best one is there."""
 MODERATE = 1e-2
@@ -273,7 +272,7 @@ def choose_lambda(
     if measure.k and measure.k > data.n:
         raise InputError(f"{measure.name}: there are {data.n:,} training rows, and K cannot be larger", everywhere=True)
     if settings is None:
-        settings = settings_for(measure, choose_solver(None, measure, comm)[0], lam=DEFAULT)
+        settings = settings_for(measure, choose_solver(None, measure, comm)[0], lam=DEFAULT_LAMBDA)
     share_folds = isinstance(data, Manifest) and _shares_folds(data, measure, comm)
     readers = ALONE if share_folds else comm  # each rank reads the whole sample, or its own part
     sample, by, fold_keys = _sample(data, measure, readers, seed, budget)
@@ -285,7 +284,7 @@ def choose_lambda(
 
     too_few = f"the default, since {min(counts)} rows of the rarer class are too few to compare lambdas"
     if n_folds < 2:
-        return result(DEFAULT, [], too_few)
+        return result(DEFAULT_LAMBDA, [], too_few)
     if distribution.step == "auto":
         distribution = distribution._replace(step="root")
     problem = Problem(measure.name, GRID, n_folds, seed, settings, distribution, folds_by=by, bias=bias)
@@ -294,16 +293,16 @@ def choose_lambda(
     except InputError as error:
         if not error.everywhere:
             raise
-        return result(DEFAULT, [], f"the default, since lambdas cannot be compared on these rows: {error}")
+        return result(DEFAULT_LAMBDA, [], f"the default, since lambdas cannot be compared on these rows: {error}")
     means = choice.means(trained.points, by_measure)
     if not means:
-        return result(DEFAULT, [], "the default, since the choice was stopped" if trained.stopped else too_few)
+        return result(DEFAULT_LAMBDA, [], "the default, since the choice was stopped" if trained.stopped else too_few)
     lambdas = choice.describe_lambdas(means)
     moderate = moderate_choice(trained.points, by_measure)
     chance = choice.why_chance(trained.points)
     if moderate is None:
         why = chance or f"none of {lambdas} makes J clearly smaller than at w = 0"
-        return result(DEFAULT, means, f"the default, since {why}", chance)
+        return result(DEFAULT_LAMBDA, means, f"the default, since {why}", chance)
     in_time = isinstance(data, Manifest) and data.time is not None
     by_time = ", not by time as in distsms path --folds-by time" if in_time else ""
     folds_text = f"on {n_folds} held-out folds (by {by}{by_time}) of {sum(counts)} rows"

@@ -133,9 +133,17 @@ class Decisions:
     features_of: Callable[[NDArray[np.bool_]], LocalRows | SideBySide] | None = None
 
     @classmethod
-    def wanted(cls, at: str | Condition | None, calibrate: str | None, folds: int = FOLDS) -> Decisions | None:
+    def wanted(
+        cls,
+        at: str | Condition | None,
+        calibrate: str | None,
+        folds: int = FOLDS,
+        features_of: Callable[[NDArray[np.bool_]], LocalRows | SideBySide] | None = None,
+    ) -> Decisions | None:
         """Return what is asked for; None if nothing is. Raises InputError as `check` does. Local."""
-        return cls(check(at, calibrate, folds), calibrate, folds) if at is not None or calibrate else None
+        if at is None and not calibrate:
+            return None
+        return cls(check(at, calibrate, folds), calibrate, folds, features_of)
 
     def make_folds(self, block: DataBlock, comm: Communicator) -> Folds:
         """Return the folds. **Collective.** Raises InputError if there are too few rows."""

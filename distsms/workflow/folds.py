@@ -19,7 +19,6 @@ from distsms.base.errors import InputError
 from distsms.base.hashing import row_keys
 from distsms.base.typing import Hashes
 from distsms.base.wording import Message, option
-from distsms.features import feature_map
 from distsms.matrix.local import PART_ENTRIES
 from distsms.parallel.communicator import Communicator
 from distsms.parallel.groups import Groups
@@ -237,6 +236,10 @@ def _lacking(fold: NDArray[Any], labels: NDArray[np.int8], folds: int, comm: Com
 
 def labels_warning(manifest: Manifest) -> str:
     """Return a warning if features have seen the labels of the rows that folds hold out; else "". Local."""
+    if not manifest.coded.features:
+        return ""
+    from distsms.features import feature_map
+
     rules = feature_map.load(manifest)
     if rules is None or not rules.chosen_by_labels:
         return ""

@@ -63,6 +63,8 @@ class Split(NamedTuple):
         return Splitter(tuple(self.shares), self.seed, self.by or usual_split(group, time))
 
 
+DEFAULT_LAMBDA = 1e-4
+"""The lambda of trainings that do not choose one, and of data with too few rows to choose one."""
 LAMBDAS = (1.0, 1e-1, 1e-2, 1e-3, 1e-4, 1e-5)
 """The lambdas that are tried if the user names none; a path tries more at an end where the best one is."""
 

@@ -38,9 +38,10 @@ from distsms.parallel.vector_placement import choose_step, make_vectors
 from distsms.shards.dataset import DataBlock
 from distsms.training.rows import make_losses
 from distsms.training.task import Distribution, Reserve
-from distsms.workflow.auto_lambda import DEFAULT, GRID, moderate_choice, number_of_folds, search
+from distsms.workflow.auto_lambda import GRID, moderate_choice, number_of_folds, search
 from distsms.workflow.choice import Point, means, values_of_folds
 from distsms.workflow.path import PathRows, Problem
+from distsms.workflow.requests import DEFAULT_LAMBDA
 from distsms.workflow.verdict import rounded_up, why_chance
 
 LIBRARIES = 16 * 2**20
@@ -282,12 +283,12 @@ class Checker:
         training_weights = np.where(training, 1.0 if weights is None else weights, 0.0)
         rows = PathRows(replace(self._block, weights=training_weights), self._comm)
         distribution = Distribution(step=self._step(self._block.features))
-        problem = Problem("rocarea", GRID, n_folds, 0, self._quick(DEFAULT), distribution)
+        problem = Problem("rocarea", GRID, n_folds, 0, self._quick(DEFAULT_LAMBDA), distribution)
         points = search(rows, problem, self._late).points
         if not means(points, "rocarea"):
             raise _OutOfTime
         moderate = moderate_choice(points, "rocarea")
-        return moderate.chosen.lam if moderate else DEFAULT
+        return moderate.chosen.lam if moderate else DEFAULT_LAMBDA
 
     def _step(self, features: Features) -> str:
         return choose_step("auto", features.shape[1], self._comm.size)[0]
@@ -405,6 +406,6 @@ def compare_on_folds(
     if not ours or len(ours) != len(theirs):
         return None
     moderate = moderate_choice(outcome.points, by)
-    lam = moderate.chosen.lam if moderate else DEFAULT
+    lam = moderate.chosen.lam if moderate else DEFAULT_LAMBDA
     gain = folds_interval((np.array(theirs) - ours).tolist(), LEVEL)
     return FoldComparison(lam, float(np.mean(ours)), float(np.mean(theirs)), gain)

@@ -53,7 +53,7 @@ from distsms.workflow.auto_lambda import LambdaChoice
 from distsms.workflow.choice import Mean, Point
 from distsms.workflow.folds import Folds, choose_folds_by, make_folds, read_fold_keys
 from distsms.workflow.path import ALONE, FoldRows, PathRows, Problem
-from distsms.workflow.requests import TrainRequest
+from distsms.workflow.requests import DEFAULT_LAMBDA, TrainRequest
 from distsms.workflow.tables import DataSets, of_paths
 
 if TYPE_CHECKING:
@@ -258,7 +258,7 @@ class Trials(FeaturesObserver):
     def _points(self, measure: Measure, block: DataBlock | FoldRows) -> list[Point]:
         request, rows = self._request, self._rows
         solver, _ = choose_solver(request.solver, measure, ALONE)
-        settings = settings_for(measure, solver, lam=auto_lambda.DEFAULT)
+        settings = settings_for(measure, solver, lam=DEFAULT_LAMBDA)
         problem = Problem(
             measure.name,
             auto_lambda.GRID,

@@ -19,7 +19,6 @@ from distsms.base.timing import Clock
 from distsms.base.typing import Floats
 from distsms.base.wording import Message, option
 from distsms.device.place import Place, place_of
-from distsms.features import feature_map
 from distsms.ingest import frames
 from distsms.ingest.file_names import is_data_set
 from distsms.ingest.formats.registry import format_of
@@ -45,18 +44,18 @@ from distsms.training.fit import Fit, loaded_run
 from distsms.training.rows import TrainingObserver
 from distsms.training.solver_choice import choose_solver, settings_for
 from distsms.training.task import RunOptions, TrainingTask
-from distsms.workflow import auto_lambda, tables
-from distsms.workflow.auto_lambda import DEFAULT, LambdaChoice
-from distsms.workflow.decisions import Decisions
+from distsms.workflow import tables
 from distsms.workflow.folds import labels_warning
 from distsms.workflow.provenance import describe_data_set, describe_rows
-from distsms.workflow.requests import Arrays, TrainRequest
-from distsms.workflow.rocarea_check import RESERVE, Checker, QuickCheck
+from distsms.workflow.requests import DEFAULT_LAMBDA, Arrays, TrainRequest
 from distsms.workflow.tables import DataSets
 from distsms.workflow.trained_model import TrainedModel, TrainingScores
 from distsms.workflow.verdict import SUSPICIOUS, AreaOnTest, LeakingColumn, leaking_columns, why_chance
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # what many trainings do not need is loaded where it is used, since each start would take longer
+    from distsms.workflow.auto_lambda import LambdaChoice
+    from distsms.workflow.decisions import Decisions
+    from distsms.workflow.rocarea_check import QuickCheck
     from distsms.workflow.search import Search
 
 CHECKPOINT_EVERY = 300.0
@@ -223,6 +222,8 @@ def _train(
     decided = _decide(request, sets, place, comm, observer)
     task, test = decided.task, decided.test
     if decided.automatic:
+        from distsms.workflow import auto_lambda
+
         with clock.phase("lambda"):
             choice = auto_lambda.choose_lambda(
                 task.data,
@@ -306,7 +307,11 @@ def train_task(
     measure, decisions, clock = task.measure, steps.decisions, clock or Clock(comm.bytes_moved)
     check = steps.check and not measure.family.compares_pairs and not measure.family.log_loss
     folds = decisions.folds if decisions else 0
-    options = replace(options, folds=folds, reserve=RESERVE if check else None)
+    if check:
+        from distsms.workflow.rocarea_check import RESERVE
+
+        options = replace(options, reserve=RESERVE)
+    options = replace(options, folds=folds)
     with loaded_run(task, comm, options, observer, clock) as run:
         rows = run.rows
         if decisions:  # an error is better found before the training
@@ -368,6 +373,8 @@ def _measure_training_rows(fit: Fit, comm: Communicator) -> TrainingScores:
 
 def _compare_with_rocarea(fit: Fit, comm: Communicator, hold_out: bool) -> QuickCheck:
     """Train a quick ROCArea model and, with `hold_out`, compare it with the run's own. **Collective.**"""
+    from distsms.workflow.rocarea_check import Checker
+
     task, result, reserved = fit.task, fit.result, fit.rows.reserved
     with fit.rows.clock.phase("check"):
         checker = Checker(
@@ -413,14 +420,17 @@ def _decide(
         resumed = comm.bcast(lambda_of_checkpoint(Path(request.checkpoint)) if comm.is_root else None)
     block, fingerprint = _rows(request, comm) if isinstance(request.data, Arrays) else (None, None)
     with comm.fail_together():
-        decisions = Decisions.wanted(request.at, request.calibrate, request.folds)
-        decisions = decisions and replace(decisions, features_of=request.features_of)
+        decisions = None
+        if request.at is not None or request.calibrate:
+            from distsms.workflow.decisions import Decisions
+
+            decisions = Decisions.wanted(request.at, request.calibrate, request.folds, request.features_of)
         data: Manifest | DataBlock | None = sets.training if sets else block
         data = read_manifest(tables.of_paths(request.data)[0]) if data is None else data
         manifest = data if isinstance(data, Manifest) else None
         sources = [] if manifest is None else [str(file.get("name", "")) for file in manifest.source]
         automatic = any(format_of(name) == "table" for name in sources) and not request.resume
-        lam = resumed or request.lam or ("auto" if automatic else DEFAULT)
+        lam = resumed or request.lam or ("auto" if automatic else DEFAULT_LAMBDA)
         if isinstance(lam, str) and lam != "auto":
             raise InputError(f"{option('lam')} is {lam!r}, and neither a number nor 'auto'")
         if lam == "auto" and request.features_of is not None:
@@ -428,13 +438,15 @@ def _decide(
                 f"{option('lam', 'auto')} would choose on rows whose labels have made the features; give a number, or "
                 "compare lambdas by GridSearchCV, where each fold has features of its own"
             )
-        task = _task(request, data, solver, DEFAULT if lam == "auto" else float(lam), fingerprint)
+        task = _task(request, data, solver, DEFAULT_LAMBDA if lam == "auto" else float(lam), fingerprint)
         distribution = task.distribution
         ordering = place.ordering(distribution.ordering, task.measure)
         task = replace(task, distribution=distribution._replace(ordering=ordering))
         test = sets.test if sets else request.test
         if comm.is_root:
-            if manifest is not None:
+            if manifest is not None and manifest.coded.features:
+                from distsms.features import feature_map
+
                 feature_map.check(manifest)  # the model will need it
             _check_outputs(request, manifest, test)
         warnings, same_rows = list(sets.warnings) if sets else [], sets is not None and sets.same_rows

@@ -13,8 +13,7 @@ from distsms.base.errors import EXIT_OK, EXIT_REQUEUE, EXIT_VACUOUS
 from distsms.base.timing import Clock
 from distsms.base.typing import Floats, Hashes, Labels
 from distsms.base.wording import Message, marked, option
-from distsms.losses.binned import WIDE
-from distsms.metrics.differences import JudgedRows
+from distsms.losses.base import WIDE
 from distsms.metrics.row_sample import describe_share, share_of_training_rows
 from distsms.models import model
 from distsms.models.model import Model
@@ -25,7 +24,6 @@ from distsms.shards.dataset import DataBlock
 from distsms.training.fit import Fit
 from distsms.training.task import TrainingTask
 from distsms.workflow.provenance import model_info, provenance
-from distsms.workflow.rocarea_check import QuickCheck, advise, judge
 from distsms.workflow.usage import maximum_usage, usage_of_ranks
 from distsms.workflow.verdict import (
     ALL_TIED,
@@ -44,6 +42,7 @@ from distsms.workflow.verdict import (
 
 if TYPE_CHECKING:
     from distsms.workflow.auto_lambda import LambdaChoice
+    from distsms.workflow.rocarea_check import QuickCheck
 
 FEW_REACH = 0.02
 """If a smaller share of the positive held-out rows reaches the threshold for a condition, there is a warning."""
@@ -133,10 +132,7 @@ class TrainedModel:
     def warnings(self) -> list[str]:
         """Return the warnings that users must read before they use the model; usually there are none."""
         task, result = self.task, self.result
-        by_l1 = task.measure.family.smooth_by_itself and task.settings.l1 > 0 and not np.any(self.fit.w)
-        advice = (
-            "" if by_l1 else advise(self.check, task.measure, self.vacuous, describe_no_bias(task.measure, task.bias))
-        )
+        advice = self._advice
         if not self.vacuous:
             texts = [describe_idleness(result), advice, describe_leaks(self.scores.leaks), self.on_test]
             texts += [describe_constant(task.measure, task.settings.l1, task.bias, self.fit.bias)]
@@ -162,6 +158,17 @@ class TrainedModel:
             no_lambda_helps=automatic and bool(self.unseen),
         )
         return [Message(f"{marked(said)} {marked(advice)}".rstrip())]
+
+    @property
+    def _advice(self) -> str:
+        """Whether a quick ROCArea model is clearly better, or what else may help; or ""."""
+        task = self.task
+        by_l1 = task.measure.family.smooth_by_itself and task.settings.l1 > 0 and not np.any(self.fit.w)
+        if by_l1 or (self.check is None and not self.vacuous):
+            return ""
+        from distsms.workflow.rocarea_check import advise  # which loads what folds need
+
+        return advise(self.check, task.measure, self.vacuous, describe_no_bias(task.measure, task.bias))
 
     @property
     def _on_decision(self) -> str:
@@ -212,6 +219,9 @@ class TrainedModel:
 
     def compare(self, scored: ScoredRows, name: str, comm: Communicator) -> None:
         """Compare this model, the first in `scored`, with the ROCArea model on test rows. **Collective.**"""
+        from distsms.metrics.differences import JudgedRows
+        from distsms.workflow.rocarea_check import judge
+
         assert self.check is not None
         (ours, labels, weights), (theirs, _, _) = scored.counted_scores(0), scored.counted_scores(1)
         numbers = scored.first_row + np.flatnonzero(scored.counted)

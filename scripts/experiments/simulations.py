@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -211,7 +211,8 @@ def two_methods(
     return X, labels, means
 
 
-class Folds(NamedTuple):
+@dataclass(frozen=True)
+class TwoMethods:
     """A method on some columns, and the same method on as many others whose signal is smaller by the share `less`."""
 
     n: int
@@ -220,6 +221,17 @@ class Folds(NamedTuple):
     folds: int
     signal: float
     less: float
+
+    def drawn(self, rng: np.random.Generator) -> tuple[Floats, NDArray[np.int8], Floats, NDArray[Any]]:
+        """Draw rows of `two_methods`, and deal them to the folds; return X, labels, means and the fold of each row."""
+        X, labels, means = two_methods(self.n, self.n_pos, self.columns, self.signal, self.less, rng)
+        return X, labels, means, deal_rows(labels, np.ones(self.n, bool), self.folds, int(rng.integers(2**31)), ALONE)
+
+
+@dataclass(frozen=True)
+class Folds(TwoMethods):
+    """The intervals of both methods, each with the best lambda on the other folds."""
+
     own: bool = False  # whether the method is `distsms train`, rather than Fisher's discriminant
 
     def simulate(self, seed: tuple[int, ...]) -> list[float]:
@@ -229,8 +241,7 @@ class Folds(NamedTuple):
         Then follow the same 14 numbers for the difference of the two methods.
         """
         rng, p = np.random.default_rng(seed), self.columns
-        X, labels, means = two_methods(self.n, self.n_pos, p, self.signal, self.less, rng)
-        fold = deal_rows(labels, np.ones(self.n, bool), self.folds, int(rng.integers(2**31)), ALONE)
+        X, labels, means, fold = self.drawn(rng)
         results, truths = [], []
         for half in (slice(p), slice(p, None)):
             fits, kept = {}, {}
@@ -264,27 +275,19 @@ class Folds(NamedTuple):
         return numbers
 
 
-class Plan(NamedTuple):
-    """The default of `distsms baseline` with the two methods of `Folds`: lambdas are halved, and trees may end early.
+class Plan(TwoMethods):
+    """The default of `distsms baseline` with two methods: lambdas are halved, and trees may end early.
 
     The second method plays the best other linear model, which has all folds, and trees, whose first folds may settle
     the verdict.
     """
-
-    n: int
-    n_pos: int
-    columns: int
-    folds: int
-    signal: float
-    less: float
 
     def simulate(self, seed: tuple[int, ...]) -> list[float]:
         """Return four verdicts, 1 if the first method is called better, -1 if worse: on linear models, on trees at the
         end, on trees early, and what looks after each fold would say that take the usual intervals.
         """
         rng, folds = np.random.default_rng(seed), range(1, self.folds + 1)
-        X, labels, _ = two_methods(self.n, self.n_pos, self.columns, self.signal, self.less, rng)
-        fold = deal_rows(labels, np.ones(self.n, bool), self.folds, int(rng.integers(2**31)), ALONE)
+        X, labels, _, fold = self.drawn(rng)
         some, results = rng.random(self.n) < 0.3, []
         for half in (slice(self.columns), slice(self.columns, None)):
             # 1) Trials of all lambdas are on some of the training rows, fits on all of them.

@@ -165,6 +165,25 @@ def test_cells_are_divided_where_many_pairs_are_and_rows_sorted_if_that_is_not_e
     assert loss.evaluate(x, 0.01).width <= 1e-9
 
 
+@pytest.mark.parametrize("rare", [1, -1])
+def test_rows_are_sorted_where_the_smaller_class_is_small_and_apart(comm, rare, monkeypatch):
+    monkeypatch.setattr(binned, "LARGE", 100)
+    monkeypatch.setattr(binned, "RARE", 1)
+    rng = np.random.default_rng(0)
+    labels = np.where(np.arange(2000) % 100 == 0, rare, -rare)
+    mine, noise = share_of_rank(comm, len(labels)), rng.normal(size=len(labels))
+    for distance, way in ((0.1, binned.FROM_CELLS), (9.0, binned.SORTED)):
+        scores = noise + distance * labels
+        loss = made("rocarea", labels[mine], None, comm)
+        value = loss.evaluate(scores[mine], 0.04)
+        sorted_value = made("rocarea", labels[mine], None, comm, "exchange").evaluate(scores[mine], 0.04)
+        assert dict(loss.ways) == {way: 1}
+        assert value.R - value.width - 1e-12 <= sorted_value.R <= value.R + 1e-12
+        if way == binned.SORTED:
+            assert value[:3] == sorted_value[:3]
+            np.testing.assert_array_equal(value.coefficients, sorted_value.coefficients)
+
+
 @pytest.mark.serial
 def test_allowances_for_rounding_do_not_grow_with_the_rows():
     """With a number of rows like that of the largest data, they are far smaller than a gap to prove."""

@@ -7,7 +7,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from distsms.losses import pairwise
 from distsms.losses import pairwise_kernels as kernel
 from distsms.losses.pairwise import SortedClass
 from tests.support.examples import examples
@@ -83,7 +82,7 @@ def test_no_number_is_looked_up_outside_the_table(q, b, unit, nu):
         patch.setattr(kernel, "_sum_by_values", kernel._sum_by_values.py_func)
         d, m = kernel.tabulate.py_func(q, None, nu, table)
         assert d == len(np.unique(q))
-        buffers = kernel.Buffers.allocate(rows, 1, False)
+        buffers = kernel.Buffers.allocate(rows, False)
         kernel.add_points.py_func(b, rows, None, 1.0, 0.0, nu, m, table, 1.0, out, buffers)
         kernel.walk.py_func(nu, d, table)
 
@@ -104,58 +103,7 @@ def test_points_in_chunks_stay_inside_their_arrays(extra, weighted, monkeypatch)
         _, m = kernel.tabulate(q, of_q, 9.0, table)
         rows = np.arange(n, dtype=np.uint32)
         sums = add_points(
-            points, rows, of_points, 1.0, 0.0, 9.0, m, table, 1.0, out, kernel.Buffers.allocate(rows, 1, weighted)
+            points, rows, of_points, 1.0, 0.0, 9.0, m, table, 1.0, out, kernel.Buffers.allocate(rows, weighted)
         )
         results.append(np.concatenate([sums, out]))
     np.testing.assert_allclose(*results, rtol=1e-12)
-
-
-@pytest.mark.serial
-@pytest.mark.parametrize("weighted", [False, True])
-@pytest.mark.parametrize("nu, batch", [(0.0, None), (0.5, None), (0.5, 5_000)])
-def test_points_that_are_brought_together_by_slices(nu, batch, weighted, monkeypatch):
-    """With more points than values, in place of their scores, the results are those of few points at a time."""
-    if batch is not None:
-        monkeypatch.setattr(kernel, "batch_size", lambda edges, n: batch)
-    monkeypatch.setattr(pairwise, "HELD", 1)
-    monkeypatch.setattr(pairwise, "MOST_OF_THEM", 2.0)
-    rng, n, k = np.random.default_rng(3), 40_000, 3 * kernel.SLICE // kernel.BUCKETS
-    scores, rows = rng.normal(size=n), np.flatnonzero(rng.random(n) < 0.9).astype(np.uint32)
-    q, few = np.sort(rng.normal(size=k) - 0.5), k // 2
-    of_q, of_rows = (rng.random(k), rng.random(n)) if weighted else (None, None)
-    plain, out = SortedClass(k, weighted), np.full(n, 7.0)
-    plain.tabulate(q, nu, of_q)
-    for start in range(0, len(rows), few):
-        plain.add_points(scores, rows[start : start + few], 1.0, 0.25, 2.0, out, of_rows)
-    taken, real = [], kernel.Buffers.allocate
-    monkeypatch.setattr(kernel.Buffers, "allocate", lambda *given: taken.append(real(*given)) or taken[-1])
-    sliced, in_place = SortedClass(k, weighted), scores.copy()
-    sliced.tabulate(q, nu, of_q)
-    sliced.add_points(in_place, rows, 1.0, 0.25, 2.0, in_place, of_rows)
-    assert len(taken[-1].slice_of) == (batch or len(rows))
-    np.testing.assert_allclose(in_place[rows], out[rows], rtol=1e-12)
-    others = np.setdiff1d(np.arange(n), rows)
-    np.testing.assert_array_equal(in_place[others], scores[others])
-    np.testing.assert_allclose(sliced.sums, plain.sums, rtol=1e-12)
-    np.testing.assert_allclose(sliced.gamma(), plain.gamma(), rtol=1e-9)
-
-
-@pytest.mark.serial
-def test_a_batch_grows_with_the_table():
-    """Each batch passes over the whole table, which would take longer than its points if these were few."""
-    few, many = kernel.BATCH // kernel.OF_EDGE, 10 * kernel.BATCH
-    assert [kernel.batch_size(few // 2, many), kernel.batch_size(2 * few, many)] == [kernel.BATCH, 2 * kernel.BATCH]
-    assert kernel.batch_size(100 * few, many) == many and kernel.batch_size(1, 7) == 7
-
-
-@pytest.mark.serial
-def test_points_in_few_places_are_not_brought_together(monkeypatch):
-    """The caches then hold what the points need of the table."""
-    k, taken, real = kernel.SLICE * pairwise.HELD, [], kernel.Buffers.allocate
-    table, out = SortedClass(k), np.empty(2 * k)
-    table.tabulate(np.linspace(0, 1, k), 0.01)
-    monkeypatch.setattr(kernel.Buffers, "allocate", lambda *given: taken.append(real(*given)) or taken[-1])
-    for width in (1.0, 1e-3):
-        points = np.random.default_rng(0).random(2 * k) * width
-        table.add_points(points, np.arange(2 * k, dtype=np.uint32), 1.0, 0.0, 1.0, out)
-    assert [len(buffers.slice_of) > 0 for buffers in taken] == [True, False]

@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from distsms.losses.registry import make_loss
 from distsms.metrics.ranking import top_k
 from distsms.parallel.communicator import Communicator
-from distsms.parallel.order_statistics import BUCKETS
 from tests.support.problems import problems, share
 
 
@@ -105,7 +104,7 @@ def test_few_and_small_messages(comm):
             calls.append(watched.calls)
     assert max(calls) <= 36  # in brackets, the division of one, and Newton's method
     assert np.median(calls) <= 10
-    assert watched.longest <= 2 * (3 + 4 * BUCKETS)
+    assert watched.longest <= 2 * (3 + 4 * 2**9)
 
 
 @pytest.mark.mpi(only=True)  # the memory of a process

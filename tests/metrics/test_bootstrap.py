@@ -90,6 +90,7 @@ def test_numpy_draws_the_same_rows(weighted, monkeypatch):
     rng = np.random.default_rng(0)
     keys, column, weights = hashing.row_keys(np.arange(500), 3), rng.integers(0, 9, 500), rng.random(500)
     tables = []
+    monkeypatch.setattr(bootstrap, "is_compiled", lambda kernel, arguments: False)
     for few in (0, 2**20):
         monkeypatch.setattr(bootstrap, "FEW", few)
         tables.append(np.zeros((40, 9), float if weighted else np.int64))

@@ -10,9 +10,8 @@ from hypothesis import strategies as st
 from distsms.base.errors import InputError
 from distsms.parallel import order_statistics
 from distsms.parallel.communicator import Communicator
-from distsms.parallel.order_statistics import select
+from distsms.parallel.order_statistics import PositionSearch, select
 from distsms.parallel.order_statistics_kernels import LEFT_OUT, NEGATIVE, POSITIVE
-from distsms.parallel.position_search import PositionSearch
 from tests.support.problems import share
 
 pytestmark = pytest.mark.mpi

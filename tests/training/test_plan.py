@@ -200,7 +200,7 @@ def test_remedies_name_only_what_helps(tmp_path, monkeypatch):
     monkeypatch.setattr(plan, "available", lambda held=0: 2**40)
     for mib, words in (
         (100, r"Allow more memory, since Python and its libraries alone take 215 MiB$"),
-        (410, r"or start more ranks: then each has fewer rows$"),
+        (390, r"or start more ranks: then each has fewer rows$"),
     ):
         with pytest.raises(InputError, match=words):
             plan.make_plan(manifest, "rocarea", Settings(1.0), 1, [0], memory=mib * 2**20)

@@ -18,7 +18,7 @@ from distsms.shards.from_arrays import write_data
 from distsms.training.solver_choice import settings_for
 from distsms.workflow import auto_lambda, path
 from distsms.workflow.auto_lambda import (
-    DEFAULT,
+    DEFAULT_LAMBDA,
     GRID,
     Shares,
     _describe_choice,
@@ -159,7 +159,7 @@ def _with(module, name, value, action):
 def test_little_memory_for_vectors_trains_the_folds_one_by_one(comm):
     """The points are the same as with all folds in one pass, but there are more passes."""
     rows, n_folds = path.PathRows(block(comm, *data(400, seed=2)), comm), 3
-    settings = settings_for("rocarea", "lbfgs", lam=DEFAULT)
+    settings = settings_for("rocarea", "lbfgs", lam=DEFAULT_LAMBDA)
     found = [
         search(rows, path.Problem("rocarea", GRID, n_folds, 0, replace(settings, vector_bytes=room)))
         for room in (2**31, 1)
@@ -172,7 +172,7 @@ def test_little_memory_for_vectors_trains_the_folds_one_by_one(comm):
 
 def test_a_search_that_is_stopped_in_its_first_fold_knows_nothing(comm):
     """With little memory for vectors the folds follow each other, and the mean of a single fold has no error."""
-    settings = settings_for("rocarea", "lbfgs", lam=DEFAULT, vector_bytes=1)
+    settings = settings_for("rocarea", "lbfgs", lam=DEFAULT_LAMBDA, vector_bytes=1)
     asked = []
 
     def stop_wanted():
@@ -189,18 +189,18 @@ def test_too_few_rows_and_rows_that_say_nothing_keep_the_default(comm):
     y[:] = -1
     y[7] = 1
     found = choose_lambda(block(comm, X, y), "rocarea", comm, SETTINGS)
-    assert (found.lam, found.means) == (DEFAULT, [])
+    assert (found.lam, found.means) == (DEFAULT_LAMBDA, [])
     assert "1 rows of the rarer class are too few" in found.reason
     X = sparse.csr_matrix((60, 12))
     y[::2] = 1
     found = choose_lambda(block(comm, X, y), "rocarea", comm, SETTINGS)
-    assert found.lam == DEFAULT and "none of" in found.reason
+    assert found.lam == DEFAULT_LAMBDA and "none of" in found.reason
 
 
 def test_a_stop_ends_the_choice_with_a_lambda(comm):
     X, y = data(n=120)
     found = choose_lambda(block(comm, X, y), "rocarea", comm, SETTINGS, stop_wanted=lambda: True)
-    assert found.lam == DEFAULT and "stopped" in found.reason
+    assert found.lam == DEFAULT_LAMBDA and "stopped" in found.reason
 
 
 @pytest.mark.parametrize("measure", ["f1", "precision@5", "error-rate"])
