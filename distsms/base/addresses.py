@@ -6,6 +6,7 @@ from __future__ import annotations
 import io
 import os
 import re
+import socket
 import stat
 import zlib
 from pathlib import Path
@@ -157,8 +158,10 @@ def _refuse(address: str | os.PathLike[str], error: Exception) -> NoReturn:
         raise error
     if isinstance(error, FileNotFoundError) and isinstance(error.__cause__, Exception):
         error = error.__cause__  # fsspec says of all that goes wrong on the web that there is no file
-    text = printable(str(error)) or type(error).__name__
-    if isinstance(error, ImportError):
+    text = re.sub(r" ssl:\w+", "", printable(str(error))) or type(error).__name__
+    if type(error).__name__ == "ClientConnectorDNSError" or isinstance(error.__cause__, socket.gaierror):
+        problem = f"there is no such host, or no network ({text}); check the address"
+    elif isinstance(error, ImportError):
         problem = f"addresses are read by packages that are not installed ({text}): pip install 'distsms[remote]'"
     elif isinstance(error, FileNotFoundError) or getattr(error, "status", None) == 404:
         problem = "the server has no such file"

@@ -58,12 +58,12 @@ class TableReader(Reader):
         """Check the names of the columns; without the training table, read all files to find it out. **Collective.**"""
         super().__init__(paths, options)
         with comm.fail_together():
-            names = [options.label, options.id, *options.metadata_columns]
+            names, label = [options.label, options.id, *options.metadata_columns], None
             if options.table is not None:
-                names = [column.name for column in options.table.columns]
+                names, label = [column.name for column in options.table.columns], options.table.label
             known_names = [name for name in names if name]
             cells, alone = options.split_names(()).cells, comm.size == 1
-            self.files: Any = open_files(paths, cells, known_names, options.workspace.folder, alone)
+            self.files: Any = open_files(paths, cells, known_names, options.workspace.folder, alone, label)
             if cells.names is not None and options.table is None and self.files.compressed:
                 raise InputError(f"{paths[0]}: {option('no_header')} and {option('names')} are for CSV")
             table = self._check_names(options.table)
@@ -404,13 +404,14 @@ def open_files(
     known_names: Sequence[str] = (),
     folder: Path | None = None,
     alone: bool = True,
+    label: str | None = None,
 ) -> Any:
     """Return the files, by the format of the first one's name, with what their folders say."""
     values = {path: values_of(path) for path in paths}
     if addresses.name_of(paths[0]).lower().endswith((".parquet", ".pq")):
         files: Any = arrow.ParquetFiles(paths, cells)
     else:
-        files = csv_files.CsvFiles(paths, cells, set(known_names).difference(*values.values()), folder, alone)
+        files = csv_files.CsvFiles(paths, cells, set(known_names).difference(*values.values()), folder, alone, label)
     return PartitionedFiles(files, values) if any(values.values()) else files
 
 
