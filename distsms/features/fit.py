@@ -200,7 +200,9 @@ def _fit_bins(fitting: Fitting, n_bins: int) -> Bins:
             X, _, weights = part.counted()
             yield X, weights
 
-    n_bytes = bytes_for_columns(fitting.n_local if numbers else 0, comm, fitting.room)
+    of_column = VALUE_BYTES * fitting.n_local if numbers else 0
+    require(of_column, "the values of one column, while they are divided,", comm, fitting.room)
+    n_bytes = int(min(BYTES, fitting.room))
     columns = [Numbers(each.columns[0], each.missing) for each in numbers]
     of_numbers = dict(zip(numbers, edges_of(passes, columns, n_bins, fitting.n_local, comm, n_bytes), strict=True))
     edges = [of_numbers.get(each, np.empty(0, np.float32)) for each in attributes]
@@ -355,12 +357,6 @@ def room(manifest: Manifest, comm: Communicator, memory: float, n_trees: int | N
             everywhere=True,
         )
     return left
-
-
-def bytes_for_columns(n_local: int, comm: Communicator, room: float) -> int:
-    """Return how much memory a rank may use for the values of columns that it divides at a time. **Collective.**"""
-    require(VALUE_BYTES * n_local, "the values of one column, while they are divided,", comm, room)
-    return int(min(BYTES, room))
 
 
 def require(n_bytes: int, purpose: str, comm: Communicator, room: float) -> None:

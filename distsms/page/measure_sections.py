@@ -21,7 +21,7 @@ from distsms.workflow.report import ReportData
 def headline(data: ReportData) -> Html:
     """Return the most important numbers as tiles."""
     measured, intervals, info = data.evaluation.measures, data.evaluation.intervals, data.info
-    positive, negative = (sum(measured[name] for name in names) for names in (("tp", "fn"), ("fp", "tn")))
+    positive, negative = plots.sizes(measured)
     chance = measure(positive / (positive + negative) if measured["n"] else math.nan)
     tiles = [
         (_capital(display_name(name)), measure(measured[name]), _describe_interval(intervals[name], data.level))
@@ -30,8 +30,8 @@ def headline(data: ReportData) -> Html:
     tiles[2] = (*tiles[2][:2], f"{tiles[2][2]}; chance: {chance}")
     if not info.get("vacuous"):  # if the optimum itself is useless, a small gap would mislead
         gap, J, bound = (info.get(name) for name in ("gap", "J", "lower_bound"))
-        remark = f"J {number(J)}, lower bound {number(bound)}"
-        tiles.append(("Proved gap to the optimum", number(gap, ".3g"), remark))
+        remark = f"J {shown(J, '.6g')}, lower bound {shown(bound, '.6g')}"
+        tiles.append(("Proved gap to the optimum", shown(gap, ".3g"), remark))
     return html.tiles(tiles)
 
 
@@ -40,15 +40,15 @@ def measures(data: ReportData, drawings: list[Drawing]) -> Html:
     measured, intervals = data.evaluation.measures, data.evaluation.intervals
     if measured["n_pos"] and measured["n_neg"]:
         interval = _describe_interval(intervals["rocarea"], data.level)
-        shown = [
+        marks = [
             Mark(str(point.condition), point.rates["tp"], point.rates["fp"]) for point in data.points if point.marked
         ]
         curves = [
-            plots.precision_recall(data.curve, measured, shown),
-            plots.roc(data.curve, measured, interval, shown),
-            plots.roc_head(data.curve, measured, shown),
-            plots.gain(data.curve, measured, shown),
-            plots.lift(data.curve, measured, shown),
+            plots.precision_recall(data.curve, measured, marks),
+            plots.roc(data.curve, measured, interval, marks),
+            plots.roc_head(data.curve, measured, marks),
+            plots.gain(data.curve, measured, marks),
+            plots.lift(data.curve, measured, marks),
         ]
         drawings += curves
         first = html.side_by_side(*map(Drawing.to_html, curves), element("div", _head(data)))
@@ -84,7 +84,7 @@ def _head(data: ReportData) -> Html:
 def operating_points(data: ReportData, drawings: list[Drawing]) -> Html | str:
     """Return the section with the model's threshold and a table of others, or "" if a class is missing."""
     measured = data.evaluation.measures
-    n_pos, n_neg = (sum(measured[name] for name in names) for names in (("tp", "fn"), ("fp", "tn")))
+    n_pos, n_neg = plots.sizes(measured)
     if not (n_pos and n_neg):
         return ""
     header = ["threshold", "score", "called positive", "precision", "recall", "false positive rate", "lift"]
@@ -203,6 +203,6 @@ def measure(value: float | None, places: int = 4) -> str:
     return "not defined" if value is None or math.isnan(value) else f"{value:.{places}f}"
 
 
-def number(value: float | None, form: str = ".6g") -> str:
-    """Return a number as text, and "-" if there is none."""
+def shown(value: Any, form: str = "") -> str:
+    """Return a value as text, and "-" if there is none."""
     return "-" if value is None else format(value, form)

@@ -148,7 +148,7 @@ def roc(curve: Curve, measured: Mapping[str, Any], interval: str, marks: Sequenc
     figure, (axes,) = mpl.blank(SQUARE)
     axes.plot(curve.fpr, curve.tpr, color=BLUE, label="model")
     axes.plot([0, 1], [0, 1], color="grey", linestyle=":", label="chance")
-    n_pos, n_neg = _sizes(measured)
+    n_pos, n_neg = sizes(measured)
     prbep_fpr = n_pos * (1 - measured["prbep"]) / n_neg  # at the PRBEP, as many rows are false positives as are missed
     axes.plot([prbep_fpr], [measured["prbep"]], color=PURPLE, marker="D", label="PRBEP point", **POINT)
     _draw(axes, measured, marks, lambda tp, fp: (fp / n_neg, tp / n_pos))
@@ -165,7 +165,7 @@ def roc(curve: Curve, measured: Mapping[str, Any], interval: str, marks: Sequenc
 def roc_head(curve: Curve, measured: Mapping[str, Any], marks: Sequence[Mark] = ()) -> Drawing:
     """Draw the ROC curve over a logarithmic false positive rate, from half a negative row on."""
     figure, (axes,) = mpl.blank(SQUARE)
-    n_pos, n_neg = _sizes(measured)
+    n_pos, n_neg = sizes(measured)
     least = 0.5 / measured["n_neg"]
     axes.plot(np.maximum(curve.fpr, least), curve.tpr, color=BLUE, drawstyle="steps-post", label="model")
     chance = np.geomspace(least, 1, 100)
@@ -192,7 +192,7 @@ def roc_head(curve: Curve, measured: Mapping[str, Any], marks: Sequence[Mark] = 
 def precision_recall(curve: Curve, measured: Mapping[str, Any], marks: Sequence[Mark] = ()) -> Drawing:
     """Draw the precision-recall curve, with the operating points and where both are equal (PRBEP)."""
     figure, (axes,) = mpl.blank(SQUARE)
-    n_pos, n_neg = _sizes(measured)
+    n_pos, n_neg = sizes(measured)
     share = n_pos / (n_pos + n_neg)
     recalls, precisions = curve.precision_recall()
     axes.plot(recalls, precisions, color=BLUE, label="model")
@@ -213,7 +213,7 @@ def precision_recall(curve: Curve, measured: Mapping[str, Any], marks: Sequence[
 def gain(curve: Curve, measured: Mapping[str, Any], marks: Sequence[Mark] = ()) -> Drawing:
     """Draw the gain chart: the recall over the share of the rows that are called positive."""
     figure, (axes,) = mpl.blank(SQUARE)
-    n_pos, n_neg = _sizes(measured)
+    n_pos, n_neg = sizes(measured)
     n = n_pos + n_neg
     called = (curve.tp + curve.fp) / n
     axes.plot(called, curve.tpr, color=BLUE, label="model")
@@ -236,7 +236,7 @@ def gain(curve: Curve, measured: Mapping[str, Any], marks: Sequence[Mark] = ()) 
 def lift(curve: Curve, measured: Mapping[str, Any], marks: Sequence[Mark] = ()) -> Drawing:
     """Draw the lift over the share of the rows that are called positive, on a logarithmic axis."""
     figure, (axes,) = mpl.blank(SQUARE)
-    n_pos, n_neg = _sizes(measured)
+    n_pos, n_neg = sizes(measured)
     n = n_pos + n_neg
     called = (curve.tp + curve.fp) / n
     first = called[called > 0].min()  # the model's threshold, which is on the curve, may be above all scores
@@ -302,7 +302,7 @@ def _draw(
             axes.plot([x], [y], color=colour, marker=marker, label=mark.name, **POINT)
 
 
-def _sizes(measured: Mapping[str, Any]) -> tuple[float, float]:
+def sizes(measured: Mapping[str, Any]) -> tuple[float, float]:
     """Return the numbers of positive and of negative rows, or the sums of their weights."""
     return measured["tp"] + measured["fn"], measured["fp"] + measured["tn"]
 

@@ -17,7 +17,7 @@ from distsms.base.errors import InputError
 from distsms.base.files import read_whole
 from distsms.base.measures import SHOWN, Condition, Measure
 from distsms.base.typing import Floats
-from distsms.metrics import calibration, curves, threshold_rates
+from distsms.metrics import calibration, curves, head_intervals
 from distsms.metrics.curves import Curve, Histogram
 from distsms.metrics.ranking import top_k
 from distsms.metrics.row_weights import differ, effective, mass_of_classes
@@ -61,7 +61,7 @@ class ShownPoint(NamedTuple):
     """A threshold that a report shows."""
 
     condition: Condition  # what the threshold fulfils
-    rates: dict[str, Any]  # the result of `distsms.metrics.threshold_rates.rates_at`
+    rates: dict[str, Any]  # the result of `distsms.metrics.head_intervals.rates_at`
     marked: bool  # whether the user named the condition, so that the curves show it
 
 
@@ -294,7 +294,7 @@ def _points(at: Sequence[Condition], evaluated: Evaluated, comm: Communicator) -
     of_training = [Condition("top", k, False)] if k and not differ(rows.weights, comm) else []
     conditions = list(dict.fromkeys([*at, *POINTS, *of_training]))
     tied = tied_scores(of_model.scores, rows.labels, effective(rows.weights, comm), comm)
-    rates = threshold_rates.rates_of_conditions(
+    rates = head_intervals.rates_of_conditions(
         conditions, tied, evaluated.level, of_model.scores, rows.labels, comm, rows.weights
     )
     return [ShownPoint(each, rates[str(each)], each in at) for each in conditions]

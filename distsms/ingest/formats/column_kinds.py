@@ -135,7 +135,7 @@ def _number(
             )
         if whole and report.values > 1 and (low, high) not in ((0, 1), (-1, 1)) and not _are_years(low, high):
             few = report.values <= MAX_NUMBERS and report.exact
-            digits = len(f"{low:.0f}") if low >= 100 and not _are_years(low, high) else 0
+            digits = len(f"{low:.0f}") if low >= 100 else 0
             same_length = digits and len(f"{high:.0f}") == digits and report.values < (high - low + 1) / 2
             codes = (
                 name in survey.padded

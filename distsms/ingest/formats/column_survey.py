@@ -212,8 +212,8 @@ class TextSurvey:
         self.sample.include(0, hashes, rows)
         self.rows_with_strings += int(rows[is_string].sum())
         self.rows_with_numbers += int(rows[~is_string].sum())
-        self.strings = _counted(self.strings, different, rows, is_string, MAX_CATEGORIES)
-        self.numbers = _counted(self.numbers, different, rows, ~is_string, MAX_CATEGORIES)
+        self.strings = _counted(self.strings, different, rows, is_string)
+        self.numbers = _counted(self.numbers, different, rows, ~is_string)
         self.words += int(columns.n_words(different)[is_string] @ rows[is_string])
         marked = columns.without(different, self.among)[1]
         self.marks.update(dict(zip(different.filter(marked).to_pylist(), rows[marked].tolist(), strict=True)))
@@ -369,18 +369,16 @@ def years(microseconds: NDArray[np.int64]) -> NDArray[np.float64]:
 
 
 def _counted(
-    counter: Counter[str] | None, different: Any, rows: NDArray[np.int64], where: NDArray[np.bool_], limit: int
+    counter: Counter[str] | None, different: Any, rows: NDArray[np.int64], where: NDArray[np.bool_]
 ) -> Counter[str] | None:
     if counter is None or not where.any():
         return counter
     counts = dict(zip(different.filter(where).to_pylist(), rows[where].tolist(), strict=True))
-    return _added(counter, Counter(counts), limit)
+    return _added(counter, Counter(counts))
 
 
-def _added(
-    counter: Counter[str] | None, other: Counter[str] | None, limit: int = MAX_CATEGORIES
-) -> Counter[str] | None:
+def _added(counter: Counter[str] | None, other: Counter[str] | None) -> Counter[str] | None:
     if counter is None or other is None:
         return None
     counter.update(other)
-    return None if len(counter) > limit else counter
+    return None if len(counter) > MAX_CATEGORIES else counter

@@ -85,7 +85,7 @@ class TableReader(Reader):
         names = [column.name for column in table.columns] + [name for name in used if name is not None]
         numeric = {column.name for column in table.columns if column.kind == NUMBER} - set(used)
         for batch in self._batches(share, names, self.options.metadata_columns, numeric.__contains__):
-            X = encode(table, batch.columns, batch.n, partial(self._fail_at, batch), self.warnings)
+            X = encode(table, batch.columns, batch.n, partial(self._fail, batch), self.warnings)
             ids = None if table.id is None else self._ids(batch, table.id)
             indptr = X.indptr.astype(np.int64)
             yield RowBlock(self._signs(batch), indptr, X.indices, X.data, table.p, ids, self._metadata(batch))
@@ -249,14 +249,11 @@ class TableReader(Reader):
             meter.begin("looking at the columns", share)
             weight = self.options.weight
             metadata = [weight] if weight else []
-            others = (
-                [] if self.compressed or not label else [self.options.id, *self.options.metadata_columns]
-            )  # to keep
-            all_names = [*names, *label, *filter(None, others)]
+            to_keep = [] if self.compressed or not label else [self.options.id, *self.options.metadata_columns]
+            all_names = [*names, *label, *filter(None, to_keep)]
             for batch in self._batches(share, all_names, metadata, local.may_be_numbers, keep_bytes):
-                fail = partial(self._refuse, batch)
-                columns_of_weights = MetadataColumns(None, None, weight)
-                weights = row_metadata.read(columns_of_weights, batch.metadata.__getitem__, fail).weights
+                only_weights, fail = MetadataColumns(None, None, weight), partial(self._refuse, batch)
+                weights = row_metadata.read(only_weights, batch.metadata.__getitem__, fail).weights
                 local.add(batch, weights)
                 local_labels.add(batch)
                 meter.add(batch.size)
@@ -340,7 +337,7 @@ class TableReader(Reader):
         elif columns.is_text(column) and (wrong := columns.is_not_number(column)).any():
             label_texts = [labels.format_labels(labels.original_labels(self.label_map, sign)) for sign in ("+1", "-1")]
             expected = f"expected a label of the training data: {label_texts[0]} (positive) or {label_texts[1]}"
-            self._fail(batch, wrong.argmax(), name, column, expected)
+            self._fail(batch, name, int(wrong.argmax()), expected)
         else:
             values = columns.as_float(different)
         return labels.to_signs(values, self.label_map, f"{batch.position.path}: column {name!r}").astype(float)[codes]
@@ -348,13 +345,8 @@ class TableReader(Reader):
     def _ids(self, batch: arrow.Batch, name: str) -> list[str]:
         column = batch.columns[name]
         if (missing := columns.is_missing(column)).any():
-            self._fail(
-                batch,
-                missing.argmax(),
-                name,
-                column,
-                f"the row id is missing ({option('not_missing', text='MARK')} takes one for an id)",
-            )
+            problem = f"the row id is missing ({option('not_missing', text='MARK')} takes one for an id)"
+            self._fail(batch, name, int(missing.argmax()), problem)
         return columns.as_text(column).to_pylist()
 
     def _metadata(self, batch: arrow.Batch) -> RowMetadata:
@@ -382,14 +374,11 @@ class TableReader(Reader):
         form = self.options.columns.dates.get(name) or forms.get(name)
         return form if form and self.files.is_text(name) else None
 
-    def _fail(self, batch: arrow.Batch, row: int, name: str, column: Any, problem: str) -> NoReturn:
-        value = column[int(row)].as_py()
+    def _fail(self, batch: arrow.Batch, name: str, row: int, problem: str) -> NoReturn:
+        value = batch.columns[name][row].as_py()
         if value is None:  # what was written there may tell more
-            value = self.files.written(batch.position, int(row), name)
-        self._refuse(batch, name, int(row), f"found {value!r:.40}: {problem}")
-
-    def _fail_at(self, batch: arrow.Batch, name: str, row: int, problem: str) -> NoReturn:
-        self._fail(batch, row, name, batch.columns[name], problem)
+            value = self.files.written(batch.position, row, name)
+        self._refuse(batch, name, row, f"found {value!r:.40}: {problem}")
 
     def _refuse(self, batch: arrow.Batch, name: str, row: int, problem: str) -> NoReturn:
         if problem.endswith(row_metadata.NO_TIME) and (strings := batch.metadata.get(name)) and strings[row]:

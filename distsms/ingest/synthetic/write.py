@@ -19,6 +19,7 @@ from distsms.parallel.communicator import Communicator
 from distsms.shards import dataset
 from distsms.shards.coded_columns import CodedColumns
 from distsms.shards.publish import writing
+from distsms.shards.rows import of_rank
 from distsms.shards.writer import ShardForm
 
 SHARD_BYTES = 64 * 2**20
@@ -58,7 +59,7 @@ def write(
     first, last = part or (0, source.n)
     n = last - first
     n_shards = min(n, n_shards or max(1, round(n * source.row_bytes / SHARD_BYTES)))
-    my_shards = range(n_shards * comm.rank // comm.size, n_shards * (comm.rank + 1) // comm.size)
+    my_shards = of_rank(n_shards, comm)
     with writing(directory, comm, overwrite):
         entries = []
         with comm.fail_together():
