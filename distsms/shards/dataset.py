@@ -36,49 +36,17 @@ from distsms.matrix.normalization import Normalization
 from distsms.matrix.side_by_side import SideBySide
 from distsms.parallel.communicator import Communicator
 from distsms.shards import row_metadata, storage
-from distsms.shards.from_arrays import write_data
 from distsms.shards.manifest import Manifest, read_manifest
-from distsms.shards.publish import prepare, publish, verify
 from distsms.shards.reader import OpenShard, ShardRange, open_shard
 from distsms.shards.resident import CodedLoader, DenseLoader, SparseLoader
 from distsms.shards.row_shares import Boundary, MemoryBudget, boundary, held_bytes, rows_in_memory, shard_ranges
 from distsms.shards.streaming import CodedStream, DenseStream, SparseStream, Stream
 from distsms.shards.table_schema import Table
-from distsms.shards.writer import (
-    StagedRows,
-    StagedShard,
-    finish_shard,
-    replace_groups,
-    stage_shard,
-    staged_entries,
-    staged_rows,
-)
 
 _MATRIX_BYTES = 24
 """Bytes for each entry of a matrix that is made of codes, in its final form and before."""
 PART_ROWS = 2**16
 """The largest number of rows that are read and checked at a time. `PART_ENTRIES` limits the number of entries."""
-
-__all__ = [
-    "DataBlock",
-    "Manifest",
-    "StagedRows",
-    "StagedShard",
-    "finish_shard",
-    "replace_groups",
-    "load",
-    "open_shards",
-    "prepare",
-    "publish",
-    "read_groups",
-    "read_ids",
-    "read_manifest",
-    "stage_shard",
-    "staged_entries",
-    "staged_rows",
-    "verify",
-    "write_data",
-]
 
 
 @dataclass(frozen=True)
