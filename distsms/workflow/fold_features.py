@@ -48,9 +48,8 @@ class FoldsObserver(FeaturesObserver):
 
 
 class FoldFeatures:
-    """The data sets with the features of all rows and of each fold, in `folder`, from which those of other data,
-    options or folds are removed. `rows` holds in memory what `budget` allows, and groups if `with_groups`. Creating it
-    is **collective.**
+    """The data sets with the features of all rows and of each fold, in `folder`; those of another problem are removed.
+    `rows` holds what `budget` allows, and groups if `with_groups`. Creating it is **collective.**
     """
 
     budget: MemoryBudget | None = None
