@@ -25,12 +25,12 @@ from distsms.matrix.normalization import BY_COLUMN, Normalization
 from distsms.parallel.communicator import Communicator
 from distsms.shards import dataset, duplicates
 from distsms.shards.groupby import group_statistics
-from distsms.shards.manifest import NOT_NORMALIZED, Manifest
-from distsms.shards.publish import FEATURES_PARTIAL, writing
+from distsms.shards.manifest import NOT_NORMALIZED, Manifest, read_manifest
+from distsms.shards.publish import FEATURES_PARTIAL, publish, writing
 from distsms.shards.row_metadata import MetadataColumns, RowMetadata, concatenate
 from distsms.shards.rows import of_rank
 from distsms.shards.table_schema import check_same_features
-from distsms.shards.writer import ShardForm
+from distsms.shards.writer import ShardForm, finish_shard, stage_shard
 
 SHARD_BYTES = 2**28
 """The most memory that the rows of one shard may take."""
@@ -62,7 +62,7 @@ def build(
     `room` bytes left for the rows of a shard, twice, a part of `data`, and what `fit` needs."""
     with comm.fail_together():
         dataset.check_writable(compression)
-        manifest = dataset.read_manifest(data)
+        manifest = read_manifest(data)
         dataset.check_readable(manifest)
         refuse_codes(manifest)
         if Path(os.path.realpath(directory)) == Path(os.path.realpath(data)):
@@ -92,7 +92,7 @@ def build(
         # 3) Publish the data set.
         _publish(writer, coding, comm)
     with comm.fail_together():
-        return dataset.read_manifest(directory)
+        return read_manifest(directory)
 
 
 def refuse_codes(manifest: Manifest) -> None:
@@ -108,7 +108,7 @@ def refuse_codes(manifest: Manifest) -> None:
 
 
 def _like(like: str | os.PathLike[str], manifest: Manifest) -> Coding:
-    other = dataset.read_manifest(like)
+    other = read_manifest(like)
     of_other = feature_map.load(other)
     if of_other is None:
         raise InputError(f"{option('like', like)}: that data set has no features; make it with distsms features")
@@ -188,8 +188,8 @@ class _ShardWriter:
         y, of_shard = np.concatenate(labels), concatenate(metadata)
         form = ShardForm(manifest.dtype, self.compression, features.coded)
         names = ids if manifest.ids else None
-        staged = dataset.stage_shard(self.directory, number, X, form, names, of_shard, codes)
-        self.entries.append(dataset.finish_shard(staged, y, features.p, of_shard.weights))
+        staged = stage_shard(self.directory, number, X, form, names, of_shard, codes)
+        self.entries.append(finish_shard(staged, y, features.p, of_shard.weights))
         self.labels.append(y)
         of_columns = None if X is None else duplicates.hash_rows(X, manifest.dtype)
         self.hashes.append(duplicates.hash_codes(codes, of_columns))
@@ -223,7 +223,7 @@ def _publish(writer: _ShardWriter, coding: Coding, comm: Communicator) -> None:
         if comm.is_root:
             with hdf5.write_file(directory / FEATURES_PARTIAL) as file:
                 feature_map.write(coding.feature_map, file)
-            dataset.publish(
+            publish(
                 directory,
                 [entry for of_rank in entries for entry in of_rank],
                 label_map=manifest.label_map,

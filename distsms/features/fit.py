@@ -10,12 +10,10 @@ from itertools import combinations
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
-from scipy import sparse
 
 from distsms.base.errors import InputError
 from distsms.base.formatting import format_bytes
 from distsms.base.memory import resident
-from distsms.base.typing import Floats, Labels
 from distsms.base.wording import Message, option
 from distsms.features import attributes as attribute
 from distsms.features import screen
@@ -33,6 +31,7 @@ from distsms.features.growing import (
     check_growing,
     check_memory,
     grow,
+    parts_of,
     sample,
     sample_shares,
 )
@@ -166,15 +165,8 @@ def _grow(fitting: Fitting, n_trees: int) -> Forest:
         text = f"trees grow on a sample of about {n} of the {manifest.n} rows ({option('tree_rows')})"
         fitting.say("note", Message(text))
 
-    def parts() -> Iterator[tuple[int, Any, Labels, Floats | None]]:
-        empty = np.empty((0, manifest.p), manifest.dtype)
-        nothing = sparse.csr_matrix(empty) if manifest.layout == "csr" else empty
-        yield 0, nothing, np.empty(0, np.int8), np.empty(0) if manifest.weights else None
-        for part in fitting.watched("reading rows for trees"):
-            yield part.first, part.X, part.labels, part.weights
-
     with comm.fail_together():
-        rows = sample(parts(), shares, options.seed)
+        rows = sample(parts_of(manifest, fitting.watched("reading rows for trees")), shares, options.seed)
     return grow(rows, comm, n_trees, options.min_leaf, options.seed, fitting.observer, fitting.room)
 
 

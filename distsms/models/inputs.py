@@ -27,6 +27,7 @@ from distsms.models.model import Model, from_training, is_model
 from distsms.parallel.communicator import Communicator
 from distsms.shards import dataset, labels, table_schema
 from distsms.shards.frame_columns import is_frame, names_of, ordered
+from distsms.shards.manifest import Manifest, read_manifest
 from distsms.shards.rows import RowBlock, concatenate
 from distsms.shards.sequence_rules import encode
 from distsms.shards.table_schema import Table, format_names
@@ -52,7 +53,7 @@ class InputOptions:
 AS_TRAINED, UNLABELLED = InputOptions(), InputOptions(labelled=False)
 
 
-def untrained_model(manifest: dataset.Manifest) -> Model:
+def untrained_model(manifest: Manifest) -> Model:
     """Return a model of zeros with a data set's columns, labels and normalization, for reading its test rows. Local."""
     about = {"label_map": manifest.label_map, "zero_based": manifest.zero_based}
     return from_training(np.zeros(manifest.p), about, manifest)
@@ -61,7 +62,7 @@ def untrained_model(manifest: dataset.Manifest) -> Model:
 def check(path: str | os.PathLike[str], model: Model, options: InputOptions = AS_TRAINED) -> None:
     """Raise InputError if labelled rows do not fit a model. Only the first rows of a file are read. Local."""
     if is_data_set(path):
-        check_data_set(dataset.read_manifest(path), model, options)
+        check_data_set(read_manifest(path), model, options)
     else:
         reader = reader_for(model, files_of(path), Communicator(), options)
         if (
@@ -128,7 +129,7 @@ def reader_for(model: Model, files: Sequence[str], comm: Communicator, options: 
 
 def id_name(model: Model, path: str | os.PathLike[str], options: InputOptions) -> str:
     """Return the name of the column with the rows' ids; "id" if it has none. Local."""
-    table = dataset.read_manifest(path).table if is_data_set(path) else model.table
+    table = read_manifest(path).table if is_data_set(path) else model.table
     return options.id or (table and table.id) or "id"
 
 
@@ -218,7 +219,7 @@ def _too_wide(path: str | os.PathLike[str], width: int, model: Model, options: I
     )
 
 
-def check_data_set(manifest: dataset.Manifest, model: Model, options: InputOptions) -> None:
+def check_data_set(manifest: Manifest, model: Model, options: InputOptions) -> None:
     """Raise InputError if the manifest of a data set shows that it does not fit a model. Local."""
     dataset.check_readable(manifest)
     if options.label or options.id or options.weight or options.group:
@@ -240,7 +241,7 @@ def check_data_set(manifest: dataset.Manifest, model: Model, options: InputOptio
         dataset.check_columns(manifest, model.p if manifest.coded else model.p_original)
 
 
-def _check_coded(manifest: dataset.Manifest, model: Model) -> None:
+def _check_coded(manifest: Manifest, model: Model) -> None:
     """Raise InputError if the coded columns of a data set are not those of a model."""
     theirs, ours = manifest.coded, model.coded
     if theirs == ours or (model.features is not None and not theirs):

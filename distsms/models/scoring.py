@@ -24,7 +24,7 @@ from distsms.models.model import Model
 from distsms.models.output import ScoresPart
 from distsms.parallel.communicator import Communicator
 from distsms.shards import dataset, row_metadata
-from distsms.shards.manifest import Manifest
+from distsms.shards.manifest import Manifest, read_manifest
 
 PART_BYTES = 2**25
 """Bytes of text, or of rows in memory, that a rank scores at a time.
@@ -202,7 +202,7 @@ class _Pass:
         if not file_names.is_data_set(files[0]):
             return self._of_files(files, comm)
         with comm.fail_together():
-            manifest = dataset.read_manifest(self.path)
+            manifest = read_manifest(self.path)
             inputs.check_data_set(manifest, self.models[0], self.options)
         model = self.models[0]
         as_trained = manifest.coded or (model.features is None and not inputs.missing_offsets(model, manifest.table))

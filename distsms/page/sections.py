@@ -5,7 +5,7 @@ return HTML ("" without data), and append their figures to a list.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from datetime import UTC, datetime
+from datetime import datetime, timezone
 from typing import Any
 
 from distsms.base._version import __version__
@@ -36,7 +36,7 @@ def compose(data: ReportData) -> tuple[str, list[Drawing]]:
 
 
 def _subtitle(data: ReportData) -> str:
-    measured, now = data.evaluation.measures, datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
+    measured, now = data.evaluation.measures, datetime.now(timezone.utc).strftime("%Y-%m-%d %H:%M UTC")
     weights = measured.get("weights")
     by_weight = (
         f", by weight {weights['positive']:,.6g} positive and {weights['negative']:,.6g} negative, which say as much "

@@ -26,8 +26,8 @@ from distsms.models.inputs import InputOptions
 from distsms.models.model import Model
 from distsms.models.scoring import ScoredRows, Watch
 from distsms.parallel.communicator import Communicator
-from distsms.shards import dataset
 from distsms.shards.frame_columns import is_frame
+from distsms.shards.manifest import read_manifest
 from distsms.workflow.requests import Arrays, EvaluateRequest, Path, PredictRequest
 
 
@@ -133,7 +133,7 @@ def _score_in_runs(
     rows: EvaluatedRows | None = None
     with comm.fail_together():
         of_set = isinstance(data, str | os.PathLike) and is_data_set(data)
-        fingerprint = dataset.read_manifest(data).fingerprint if of_set else None
+        fingerprint = read_manifest(data).fingerprint if of_set else None
     for _, run in groupby(models, lambda each: _columns_of(each.model)):
         alike = list(run)
         scored = score_data([each.model for each in alike], data, comm, reading, watch)

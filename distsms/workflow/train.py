@@ -422,9 +422,10 @@ def _decide(
     with comm.fail_together():
         decisions = None
         if request.at is not None or request.calibrate:
-            from distsms.workflow.decisions import Decisions
+            from distsms.workflow.decisions import Decisions, check
 
-            decisions = Decisions.wanted(request.at, request.calibrate, request.folds, request.features_of)
+            at = check(request.at, request.calibrate, request.folds)
+            decisions = Decisions(at, request.calibrate, request.folds, request.features_of)
         data: Manifest | DataBlock | None = sets.training if sets else block
         data = read_manifest(tables.of_paths(request.data)[0]) if data is None else data
         manifest = data if isinstance(data, Manifest) else None

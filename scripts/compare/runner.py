@@ -11,7 +11,7 @@ import math
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
@@ -184,7 +184,7 @@ class Runner:
             "test": last and {name: last[name] for name in ("rocarea", "prbep", *COMPARED)},
             **self.about,
             "memory": memory,  # the peak of all ranks together, of this run and those before it in this process
-            "written": datetime.now(UTC).isoformat(timespec="seconds"),
+            "written": datetime.now(timezone.utc).isoformat(timespec="seconds"),
         }
         place = Path(CELLS) / folder.name
         self.folder.write(place / TEST, "".join(to_json(sealed(line)) + "\n" for line in tested))

@@ -11,7 +11,8 @@ from distsms.metrics.tied_scores import tied_scores
 from distsms.optim.result import State, Status
 from distsms.optim.settings import Settings
 from distsms.parallel.communicator import Communicator
-from distsms.shards.dataset import read_manifest, write_data
+from distsms.shards.dataset import read_manifest
+from distsms.shards.from_arrays import write_data
 from scripts.compare.grid import RunSpec, RunStore
 from scripts.compare.runner import HeldOutRows, Runner, SavedIterates
 from tests.support.problems import CELL, IDENTITY, block, data

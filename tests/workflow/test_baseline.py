@@ -269,7 +269,7 @@ def test_the_best_other_has_on_each_fold_the_scores_of_its_own_choice(folder):
     others = {key[:2] for key in of if key[0] != OURS}
     values = []
     for fold in (1, 2, 3):
-        name, setting = max(others, key=lambda one: sum(of[*one, f] for f in (1, 2, 3) if f != fold))
+        name, setting = max(others, key=lambda one: sum(of[(*one, f)] for f in (1, 2, 3) if f != fold))
         values.append(of[name, setting, fold])
     found = {one.method: one for one in evaluate_methods(folder, fits, these, "rocarea")}
     assert found[BEST].intervals["rocarea"].value == pytest.approx(np.mean(values))

@@ -20,7 +20,8 @@ from distsms.ingest.formats.registry import open_reader
 from distsms.ingest.options import ReadOptions
 from distsms.matrix import normalization
 from distsms.shards.column_options import ColumnOptions
-from distsms.shards.dataset import load_matrix, read_ids, read_manifest, verify
+from distsms.shards.dataset import load_matrix, read_ids, read_manifest
+from distsms.shards.publish import verify
 from tests.support.conversion import convert
 from tests.support.files import (
     ALONE,
