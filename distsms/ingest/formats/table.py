@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections import ChainMap, Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -24,7 +24,7 @@ from distsms.base.memory import available
 from distsms.base.wording import Message, marked, option
 from distsms.ingest.formats import arrow, columns, csv_files, dates
 from distsms.ingest.formats.amounts import readings_of
-from distsms.ingest.formats.arrow import Batch
+from distsms.ingest.formats.arrow import Batch, Selection
 from distsms.ingest.formats.base import Reader
 from distsms.ingest.formats.column_kinds import decide, spelled
 from distsms.ingest.formats.column_survey import TableSurvey, TextSurvey
@@ -84,25 +84,20 @@ class TableReader(Reader):
         used = [table.label if self.options.labelled else None, table.id]
         names = [column.name for column in table.columns] + [name for name in used if name is not None]
         numeric = {column.name for column in table.columns if column.kind == NUMBER} - set(used)
-        for batch in self._batches(share, names, self.options.metadata_columns, numeric.__contains__):
+        selection = Selection(names, self.options.metadata_columns, numeric.__contains__)
+        for batch in self._batches(share, selection):
             X = encode(table, batch.columns, batch.n, partial(self._fail, batch), self.warnings)
             ids = None if table.id is None else self._ids(batch, table.id)
             indptr = X.indptr.astype(np.int64)
             yield RowBlock(self._signs(batch), indptr, X.indices, X.data, table.p, ids, self._metadata(batch))
             self.options.meter.add(batch.size)
 
-    def _batches(
-        self,
-        share: Iterable[Any],
-        names: Sequence[str],
-        metadata: Sequence[str],
-        as_numbers: Callable[[str], bool],
-        keep_bytes: float = 0,
-    ) -> Iterator[Batch]:
+    def _batches(self, share: Iterable[Any], selection: Selection) -> Iterator[Batch]:
         """Yield the rows of a share as the files do, without those that are left out since they have no group."""
         group = self.options.group if self.options.missing_group == "drop" else None
-        also = [] if group is None or group in metadata else [group]
-        for batch in self.files.batches(share, names, [*metadata, *also], as_numbers, keep_bytes):
+        if group is not None and group not in selection.metadata:
+            selection = selection._replace(metadata=[*selection.metadata, group])
+        for batch in self.files.batches(share, selection):
             if group is not None and "" in batch.metadata[group]:
                 rows = np.array([row for row, text in enumerate(batch.metadata[group]) if text], np.intp)
                 self.warnings[f"column {group!r}: rows without a group are left out"] += batch.n - len(rows)
@@ -127,7 +122,7 @@ class TableReader(Reader):
             indices -= {*special, *options.columns.named}
             drop += tuple(sorted(indices & set(files.names) - set(drop)))
             self.options = options = replace(options, columns=column_options, drop=drop)
-            hint = files.header_hint(files.names)
+            hint = files.header_hint
             for name in (*special, *options.drop):
                 if name is not None and name not in files.names:
                     raise InputError(
@@ -251,7 +246,8 @@ class TableReader(Reader):
             metadata = [weight] if weight else []
             to_keep = [] if self.compressed or not label else [self.options.id, *self.options.metadata_columns]
             all_names = [*names, *label, *filter(None, to_keep)]
-            for batch in self._batches(share, all_names, metadata, local.may_be_numbers, keep_bytes):
+            selection = Selection(all_names, metadata, local.may_be_numbers, keep_bytes)
+            for batch in self._batches(share, selection):
                 only_weights, fail = MetadataColumns(None, None, weight), partial(self._refuse, batch)
                 weights = row_metadata.read(only_weights, batch.metadata.__getitem__, fail).weights
                 local.add(batch, weights)
@@ -434,19 +430,14 @@ class PartitionedFiles:
     def is_text(self, name: str) -> bool:
         return name in self.from_folders or self._files.is_text(name)
 
-    def batches(
-        self,
-        share: Iterable[Any],
-        names: Sequence[str],
-        metadata: Sequence[str] = (),
-        as_numbers: Callable[[str], bool] = lambda name: False,
-        keep_bytes: float = 0,
-    ) -> Iterator[Batch]:
+    def batches(self, share: Iterable[Any], selection: Selection) -> Iterator[Batch]:
+        names, metadata = selection.names, selection.metadata
         for part in share:
             header = self._files.headers[part.path]
             in_file = [name for name in names if name in header] or header[:1]
             metadata_in_file = [name for name in metadata if name in header]
-            for batch in self._files.batches([part], in_file, metadata_in_file, as_numbers, keep_bytes):
+            of_file = selection._replace(names=in_file, metadata=metadata_in_file)
+            for batch in self._files.batches([part], of_file):
                 others = [name for name in (*names, *metadata) if name not in header]
                 folders = {name: self._column(part.path, name, batch.n) for name in others}
                 strings = {name: columns.as_strings(folders[name]) for name in metadata if name in folders}
