@@ -16,8 +16,7 @@ from numpy.typing import NDArray
 from distsms.base.errors import InputError
 from distsms.base.program import leave_out_pandas
 from distsms.base.wording import option
-from distsms.ingest.formats import amounts, survey_kernels
-from distsms.ingest.formats.amounts import MARKS
+from distsms.ingest.formats import survey_kernels
 from distsms.shards import row_metadata
 from distsms.shards.row_metadata import plain_number
 from distsms.shards.table_schema import VERSION, Cells, Writing
@@ -30,6 +29,10 @@ except ImportError as absent:
         f"CSV and Parquet are read by pyarrow, which cannot be loaded: {absent}. pip install 'distsms[tables]' (or, "
         "where numpy is older than 2: pip install 'pyarrow<24')"
     ) from absent
+
+# These need pyarrow.
+from distsms.ingest.formats import amounts  # isort: skip
+from distsms.ingest.formats.amounts import MARKS  # isort: skip
 
 leave_out_pandas(pa)
 _NUMBER = r"^[+-]?(?:(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?|[iI][nN][fF](?:[iI][nN][iI][tT][yY])?)$"
