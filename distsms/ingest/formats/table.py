@@ -11,7 +11,6 @@ from collections import ChainMap, Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from typing import Any, NoReturn
 from urllib.parse import unquote
 
@@ -36,7 +35,7 @@ from distsms.shards.column_options import ColumnReport
 from distsms.shards.labels import Label
 from distsms.shards.row_metadata import MetadataColumns, RowMetadata
 from distsms.shards.rows import RowBlock, of_rank
-from distsms.shards.table_schema import MAX_BITS, NUMBER, USUAL, Cells, Column, Table, check_columns, format_names
+from distsms.shards.table_schema import MAX_BITS, NUMBER, Column, Table, check_columns, format_names
 
 KEPT_BYTES, KEPT_SHARE, KEPT_WITH_ROWS = 2**30, 8, 2
 """What the survey has parsed is kept for the reading of the rows: at most these bytes in the memory of each rank, and
@@ -61,9 +60,16 @@ class TableReader(Reader):
             names = [options.label, options.id, *options.metadata_columns]
             if options.table is not None:
                 names = [column.name for column in options.table.columns]
-            known_names = [name for name in names if name]
             cells, alone = options.split_names(()).cells, comm.size == 1
-            self.files: Any = open_files(paths, cells, known_names, options.workspace.folder, alone)
+            values = {path: values_of(path) for path in paths}
+            self.files: Any
+            if addresses.name_of(paths[0]).lower().endswith((".parquet", ".pq")):
+                self.files = arrow.ParquetFiles(paths, cells)
+            else:
+                known_names = {name for name in names if name}.difference(*values.values())
+                self.files = csv_files.CsvFiles(paths, cells, known_names, options.workspace.folder, alone)
+            if any(values.values()):
+                self.files = PartitionedFiles(self.files, values)
             if cells.names is not None and options.table is None and self.files.compressed:
                 raise InputError(f"{paths[0]}: {option('no_header')} and {option('names')} are for CSV")
             table = self._check_names(options.table)
@@ -381,22 +387,6 @@ class TableReader(Reader):
             forms = dates.describe_forms(name, strings)
             problem += f"; dates that are written in another way need their form, as in {forms}"
         raise InputError(f"{self.files.where(batch.position, row)}: column {name!r}: {problem}")
-
-
-def open_files(
-    paths: Sequence[str],
-    cells: Cells = USUAL,
-    known_names: Sequence[str] = (),
-    folder: Path | None = None,
-    alone: bool = True,
-) -> Any:
-    """Return the files, by the format of the first one's name, with what their folders say."""
-    values = {path: values_of(path) for path in paths}
-    if addresses.name_of(paths[0]).lower().endswith((".parquet", ".pq")):
-        files: Any = arrow.ParquetFiles(paths, cells)
-    else:
-        files = csv_files.CsvFiles(paths, cells, set(known_names).difference(*values.values()), folder, alone)
-    return PartitionedFiles(files, values) if any(values.values()) else files
 
 
 MISSING = "__HIVE_DEFAULT_PARTITION__"
