@@ -27,10 +27,7 @@ from distsms.shards import dataset, row_metadata
 from distsms.shards.manifest import Manifest
 
 PART_BYTES = 2**25
-"""Bytes of text, or of rows in memory, that a rank scores at a time.
-
-Opening a part and finding its rows takes some 10 ms, so parts are large.
-"""
+"""Bytes of text, or of rows in memory, that a rank scores at a time: many, since opening a part takes some 10 ms."""
 ENTRY_BYTES = 12
 """The assumed bytes of memory of an entry; each row is assumed to take as many in addition."""
 ROWS_IN_MEMORY = "the rows given"

@@ -64,8 +64,7 @@ def _ends_row(text: NDArray[np.uint8], i: int) -> bool:
 
 @njit(error_model="numpy", **UNCOUNTED)
 def _divide(mantissa: int, power: float) -> tuple[bool, float]:
-    """Divide an int64 above 2^53 by an exact power of ten; return whether the rounding is proved correct, and the
-    result.
+    """Divide an int64 above 2^53 by an exact power of ten; return whether its rounding is proved, and the result.
 
     high + low is the mantissa and high = q power + r, all of them exactly (Dekker's product), so that the quotient is q
     + (r + low) / power. The last term carries a relative error below 2^-51. If a change of the last term by 2^-48
