@@ -69,14 +69,11 @@ class FeatureOptions(NamedTuple):
     @property
     def text(self) -> str:
         """The options as `path --features` takes them, such as bins=16,crosses=top:4: bins, and those set otherwise."""
-        options = {name: value for name, value in self._asdict().items() if value not in (None, False)}
-        words = [
-            "keep"
-            if name == "keep"
-            else f"{name.replace('_', '-')}={os.fspath(value) if name == 'attributes' else value}"
-            for name, value in options.items()
-            if name == "bins" or value != self._field_defaults[name]
-        ]
+        words = list[str]()
+        for name, value in self._asdict().items():
+            if value not in (None, False) and (name == "bins" or value != self._field_defaults[name]):
+                text = os.fspath(value) if name == "attributes" else value
+                words.append("keep" if name == "keep" else f"{name.replace('_', '-')}={text}")
         return ",".join(words)
 
 
@@ -296,11 +293,9 @@ def _number(manifest: Manifest, text: str) -> int:
     digits, base = text.removeprefix("column "), 0 if manifest.zero_based else 1
     if not names and digits.isdecimal() and base <= int(digits) < manifest.p + base:
         return int(digits) - base
-    there = (
-        f"the features of the table have names such as {names[0]!r}; `distsms shard` lists its columns"
-        if names
-        else f"columns are numbers from {base} to {manifest.p - 1 + base}"
-    )
+    there = f"columns are numbers from {base} to {manifest.p - 1 + base}"
+    if names:
+        there = f"the features of the table have names such as {names[0]!r}; `distsms shard` lists its columns"
     raise InputError(f"there is no column {text!r}: {there}")
 
 

@@ -48,11 +48,8 @@ def write_arrays(path: str | os.PathLike[str], X: Any, y: Any, weights: Any = No
     """Write rows in memory as a .npz file, whose arrays have the names of the arguments. Local."""
     from scipy import sparse  # which is large
 
-    others = {
-        name: np.asarray(column)
-        for name, column in (("y", y), ("weights", weights), ("groups", groups))
-        if column is not None
-    }
+    columns = {"y": y, "weights": weights, "groups": groups}
+    others = {name: np.asarray(column) for name, column in columns.items() if column is not None}
     others = {name: column.astype(str) if column.dtype == object else column for name, column in others.items()}
     if sparse.issparse(X):
         rows = X.tocsr()

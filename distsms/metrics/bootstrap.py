@@ -164,10 +164,8 @@ def _of_tables(table: NDArray[Any], k: int | None, whole: bool) -> tuple[Floats,
 def tabulate(
     keys: Hashes, column: NDArray[np.int64], replicates: NDArray[np.int64], table: NDArray[Any], weights: Floats | None
 ) -> None:
-    """Add to table[j, column[i]] how often row i is drawn in the replicate replicates[j], times its weight if any.
-
-    The table has zeros before. Local.
-    """
+    """Add to table[j, column[i]], which is 0 before, how often row i is drawn in the replicate replicates[j], times its
+    weight if it has one. Local."""
     if len(keys) * len(replicates) > FEW or is_compiled(_tabulate, (keys, column, replicates, table, weights)):
         _tabulate(keys, column, replicates, table, weights)
         return

@@ -190,15 +190,11 @@ def head_interval(measure: HeadMeasure, estimate: MeanEstimate, drawn: Floats, l
         n, share = sum(estimate.counts), estimate.counts[0] / sum(estimate.counts)
         fewest = limits(MeanEstimate(share, (n * share * (1 - share),), (n, 0)), level)[0]
         most = max(measure.level / max(fewest, measure.level), estimate.value)
-        of_recall = prbep_interval(estimate, drawn * (measure.level if measure.family == "lift@share" else 1.0), level)
+        scale = measure.level if measure.family == "lift@share" else 1.0
+        of_recall = prbep_interval(estimate, drawn * scale, level)
         of_recall = replace(of_recall, high=min(of_recall.high, most))
-    if measure.family == "recall@share":
-        return of_recall
-    if measure.family == "lift@share":
-        numbers = {
-            name: getattr(of_recall, name) / measure.level for name in ("value", "standard_error", "low", "high")
-        }
-        return replace(of_recall, **numbers)
+        names = ("value", "standard_error", "low", "high")
+        return replace(of_recall, **{name: getattr(of_recall, name) / scale for name in names})
     return prbep_interval(estimate, drawn, level, 1.0 if measure.family in counted else 0.5)
 
 
@@ -234,20 +230,6 @@ def point_intervals(
             estimate = MeanEstimate(value, (squares,), (size, 0))
         intervals[name] = mean_interval(estimate, level, "binomial", why, worst=1.0)
     return intervals
-
-
-def rates_of_conditions(
-    at: Sequence[Condition],
-    tied: TiedScores,
-    level: float,
-    scores: Floats,
-    labels: NDArray[np.int8],
-    comm: Communicator,
-    weights: Floats | None,
-) -> dict[str, dict[str, Any]]:
-    """Find the thresholds for conditions in `tied`, and return the `rates_at` each, by its name. **Collective.**"""
-    thresholds = {str(each): operating_point(each, tied, comm).threshold for each in at}
-    return {name: rates_at(threshold, level, scores, labels, comm, weights) for name, threshold in thresholds.items()}
 
 
 def rates_at(

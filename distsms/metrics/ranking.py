@@ -300,13 +300,11 @@ def log_loss(
 
 def normal_auc(scores: Floats, labels: Labels, comm: Communicator, weights: Floats | None = None) -> float:
     """Return Phi((m+ - m-) / sqrt(v+ + v-)) of the scores; 1/2 if all are equal, or NaN. **Collective.**"""
-    means, deviations = zip(
-        *(
-            mean_and_deviation(scores[rows], None if weights is None else weights[rows], comm)
-            for rows in (labels > 0, labels < 0)
-        ),
-        strict=True,
-    )
+    of_classes = [
+        mean_and_deviation(scores[rows], None if weights is None else weights[rows], comm)
+        for rows in (labels > 0, labels < 0)
+    ]
+    means, deviations = zip(*of_classes, strict=True)
     deviation, ahead = math.hypot(*deviations), means[0] - means[1]
     if math.isnan(ahead):
         return math.nan

@@ -193,7 +193,10 @@ class _Evaluator:
         extra = extra_measures(model.info, options.k)
         if options.k is None and row_weights.differ(weights, comm):
             extra = [name for name in extra if "@" not in name or name.startswith("pauc@")]
-        points = head_intervals.rates_of_conditions(options.at, tied, options.level, scores, labels, comm, weights)
+        points = dict[str, dict[str, Any]]()
+        for each in options.at:
+            at = operating_points.operating_point(each, tied, comm).threshold
+            points[str(each)] = head_intervals.rates_at(at, options.level, scores, labels, comm, weights)
         if rows.fingerprint is not None and rows.fingerprint == (model.info.get("data") or {}).get("fingerprint"):
             training_rows = 1.0
         else:

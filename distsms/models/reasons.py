@@ -52,10 +52,8 @@ def terms_of(model: Model) -> tuple[list[str], NDArray[np.int64]]:
 
 
 def mean_contributions(model: Model, w: Floats, block: DataBlock, comm: Communicator) -> list[float] | None:
-    """Return the mean of <w, x> over the training rows, term by term; None for models without reasons. **Collective.**
-
-    w (p,) are the coefficients for the rows as they are in the block. One pass over the rows.
-    """
+    """Return the mean of <w, x> over the training rows, term by term, in one pass; None for models without reasons.
+    w (p,) are the coefficients for the rows as they are in the block. **Collective.**"""
     if model.table is None or contributions.find_reason(model):
         return None
     names, term = terms_of(model)

@@ -26,7 +26,7 @@ def section(contributions: Contributions | str | None, drawings: list[Drawing]) 
     if isinstance(contributions, str):
         return html.section("What the features contribute", element("p", contributions))
     parts = [_attributes(contributions, drawings), _pairs(contributions, drawings), _columns(contributions, drawings)]
-    return Html("".join(part for part in parts if part))
+    return Html("".join(parts))
 
 
 def _attributes(contributions: Contributions, drawings: list[Drawing]) -> Html | str:
@@ -141,14 +141,8 @@ def _cells(term: Term) -> Html:
     there = np.flatnonzero(columns["rows"] > 0)
     strength = np.abs(columns["contribution"][there]) * np.sqrt(columns["rows"][there])
     largest = there[np.argsort(-strength, kind="stable")[:CELLS]]
-    rows = [
-        [
-            f"{columns['first'][k]} & {columns['second'][k]}",
-            f"{columns['contribution'][k]:+.4g}",
-            _percent(columns["rows"][k]),
-        ]
-        for k in largest
-    ]
+    shown = zip(*(columns[name][largest] for name in ("first", "second", "contribution", "rows")), strict=True)
+    rows = [[f"{first} & {second}", f"{value:+.4g}", _percent(share)] for first, second, value, share in shown]
     caption = f"{term.name}: the {len(rows)} cells that matter most (contribution times the root of their rows)"
     return html.table(caption, ["", "contribution", "rows"], rows)
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from scipy import special
 
-from distsms.base.measures import GROUPED, HEAD, SHOWN, WHOLE, Condition, display_name
+from distsms.base.measures import GROUPED, HEAD, SHOWN, Condition, display_name
 from distsms.metrics import head_intervals
 from distsms.metrics.confidence import Interval
 from distsms.models import decision_text
@@ -60,9 +60,8 @@ def measures(data: ReportData, drawings: list[Drawing]) -> Html:
 def _head(data: ReportData) -> Html:
     """Return a table of the measures of the head of the ranking with their intervals."""
     measured, intervals = data.evaluation.measures, data.evaluation.intervals
-    names = [*HEAD, *(name for name in WHOLE if name == "bedroc")]
     rows, lacking = [], dict[str, list[str]]()
-    for name in names:
+    for name in (*HEAD, "bedroc"):
         places, interval = 2 if name.startswith("lift") else 4, intervals[name]
         if interval.why:
             lacking.setdefault(interval.why, []).append(display_name(name))
@@ -126,18 +125,14 @@ def scores(data: ReportData, drawings: list[Drawing]) -> Html:
     histogram = plots.scores(data.histogram, measured["threshold"])
     drawings.append(histogram)
     rows = [[label, measure(measured[name])] for name, label in labels.items()]
-    form = ",.9g" if "weights" in measured else ","
+    noun, form = ("Weights", ",.9g") if "weights" in measured else ("Rows", ",")
     counts = [
         [label, *(format(measured[name], form) for name in names)]
         for label, names in (("positive rows", ("tp", "fn")), ("negative rows", ("fp", "tn")))
     ]
     at_threshold = [
         html.table(f"At the threshold {measured['threshold']:.6g}", ["measure", "value"], rows),
-        html.table(
-            f"{'Weights' if 'weights' in measured else 'Rows'} at this threshold",
-            ["", "called positive", "called negative"],
-            counts,
-        ),
+        html.table(f"{noun} at this threshold", ["", "called positive", "called negative"], counts),
     ]
     return html.section("Scores", html.side_by_side(histogram.to_html(), element("div", *at_threshold)))
 

@@ -86,7 +86,7 @@ def shape(term: Term, number: int) -> Drawing:
 
 
 def _of_numbers(term: Term, axis: _Axis, values: Floats, rows: Floats) -> Any:
-    figure, (above, below) = mpl.panels(_SHAPE, (3, 1), True)
+    figure, (above, below) = mpl.blank(_SHAPE, rows=2, height_ratios=(3, 1))
     n, edges = len(axis.edges) + 1, axis.edges
     half = edges[-1 - n // 4] - edges[n // 4] if n > 4 else np.inf
     even = n > 4 and half < _UNEVEN * (edges[-1] - edges[0])
@@ -119,7 +119,8 @@ def _of_numbers(term: Term, axis: _Axis, values: Floats, rows: Floats) -> Any:
 
 def _of_categories(term: Term, axis: _Axis, values: Floats, rows: Floats) -> Any:
     n = len(values)
-    figure, (left, right) = mpl.panels((_SHAPE[0], max(_SHAPE[1], 1.1 + 0.19 * n)), (3, 1), False)
+    inches = _SHAPE[0], max(_SHAPE[1], 1.1 + 0.19 * n)
+    figure, (left, right) = mpl.blank(inches, columns=2, width_ratios=(3, 1))
     places = np.arange(n)
     for there, alpha in ((rows > 0, 1.0), (rows <= 0, 0.35)):
         colours = [BLUE if value > 0 else VERMILION for value in values[there]]
@@ -140,7 +141,7 @@ def heat_map(term: Term, number: int) -> Drawing:
     values, rows = first.fold(term.values, term.rows)
     values, rows = (table.T for table in second.fold(values.T, rows.T))
     limit = float(np.abs(values[rows > 0]).max(initial=0.0))
-    figure, (axes, legend) = mpl.panels((4.4, 4.0), (14, 1), False)
+    figure, (axes, legend) = mpl.blank((4.4, 4.0), columns=2, width_ratios=(14, 1))
     axes.grid(False)
     levels = np.ceil(np.abs(values) / (limit or 1.0) * LEVELS)
     for colour, sign in ((BLUE, 1), (VERMILION, -1)):
@@ -153,11 +154,8 @@ def heat_map(term: Term, number: int) -> Drawing:
         ticks = codes.ticks()
         texts = [text for _, text in ticks]
         upright = k == 0 and sum(map(len, texts)) > 40
-        axis.set_ticks(
-            [place for place, _ in ticks],
-            texts,
-            **({"rotation": 60, "ha": "right", "rotation_mode": "anchor"} if upright else {}),
-        )
+        turned = {"rotation": 60, "ha": "right", "rotation_mode": "anchor"} if upright else {}
+        axis.set_ticks([place for place, _ in ticks], texts, **turned)
         axis.set_label_text(mpl.literal(term.bins.attributes[term.attributes[k]].name, _LONG_NAME))
     axes.set(xlim=(0, len(first.names)), ylim=(0, len(second.names)))
     legend.grid(False)

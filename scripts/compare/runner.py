@@ -165,7 +165,7 @@ class Runner:
             batch = range(first, min(first + test.at_once, count))
             scored = test.scored([comm.broadcast(saved.load(k, p) if comm.is_root else np.empty(p)) for k in batch])
             for place, k in enumerate(batch):
-                scores, labels, weights = scored.counted_scores(place)
+                scores, labels, weights = scored.counted_scores(scored.scores[place])
                 measures = ranking(scores, labels, comm, weights)
                 found = {"rocarea": measures.rocarea, "prbep": measures.prbep}
                 if k == count - 1:

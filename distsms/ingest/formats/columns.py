@@ -250,9 +250,8 @@ def _grouped(thousands: str, decimal: str) -> str:
 
 def marked(text: Any) -> dict[str, set[bool]]:
     """Return which of the marks "." and "," occur in numbers, and whether they may, or may not, separate thousands."""
-    text, answers = text.dictionary if is_encoded(text) else text, {}
+    text, answers = strings_of(text), {}
     for mark, other in (".,", ",."):
-        text = pc.utf8_trim_whitespace(text)
         numbers = text.filter(pc.match_substring_regex(text, rf"^[+-]?[0-9]*{MARKS[mark]}[0-9]+$"))
         if len(numbers):
             answers[mark] = set(pc.unique(pc.match_substring_regex(numbers, _grouped(mark, other))).to_pylist())

@@ -222,9 +222,8 @@ class SequenceReader(Reader):
 
 
 def read_records(byte_range: ByteRange, block_bytes: int) -> Iterator[tuple[int, bytes]]:
-    """Yield (offset in the text, whole records) for the records of FASTA that begin in a byte range. What comes before
-    the first header belongs to the range at byte 0. Memory: a block, and one record, of up to `LONGEST_RECORD`
-    bytes."""
+    """Yield (offset in the text, whole records) for the records of FASTA that begin in a byte range; what comes before
+    the first header belongs to the range at byte 0. Memory: a block, and a record of up to `LONGEST_RECORD` bytes."""
     inside = byte_range.start == 0
     rest = partial(_rest_of_record, byte_range.path)
     for offset, text in text_files.read_blocks(byte_range, block_bytes, rest=rest):
