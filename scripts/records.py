@@ -14,7 +14,7 @@ import platform
 import re
 import subprocess
 import sys
-from datetime import UTC, datetime
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
@@ -47,7 +47,7 @@ def write(path: Path | None, program: str, records: list[Record], **more: Any) -
     found = {
         "program": program,
         "arguments": [without_folders(argument) for argument in sys.argv[1:]],
-        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        "date": datetime.now(timezone.utc).isoformat(timespec="seconds"),
         **commit(),
         "machine": machine(),
         "versions": versions(),

@@ -24,7 +24,7 @@ from distsms.parallel.communicator import Communicator
 from distsms.parallel.mpi import MPICommunicator
 from distsms.python import api
 from distsms.shards import in_memory, row_shares
-from distsms.shards.dataset import write_data
+from distsms.shards.from_arrays import write_data
 from tests.support import program
 from tests.support.problems import data, share
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import os
 import shutil
 import subprocess
@@ -99,3 +100,16 @@ def test_the_version_stands_in_one_place():
 def test_a_model_says_which_version_and_commit_made_it():
     versions = provenance()["versions"]
     assert versions["distsms"] == _version.__version__ and versions.get("commit") == _version.commit()
+
+
+def test_nothing_is_imported_that_the_oldest_python_lacks():
+    """setup.cfg allows Python 3.10; these names came with later versions."""
+    later = {"datetime": {"UTC"}, "enum": {"StrEnum"}, "contextlib": {"chdir"}, "itertools": {"batched"}}
+    later |= {"typing": {"Self", "LiteralString", "Never", "assert_never", "override"}, "hashlib": {"file_digest"}}
+    modules = [path for folder in ("distsms", "scripts") for path in (ROOT / folder).rglob("*.py")]
+    assert len(modules) > 300
+    for path in modules:
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ImportFrom):
+                names = {alias.name for alias in node.names} & later.get(node.module or "", set())
+                assert not names, f"{path}: {names}"

@@ -15,7 +15,7 @@ from scipy import sparse
 import distsms
 from distsms.base.errors import InputError
 from distsms.optim.solvers import tao
-from distsms.shards.dataset import write_data
+from distsms.shards.from_arrays import write_data
 
 pytestmark = pytest.mark.serial
 PACKAGE = Path(distsms.__file__).parent

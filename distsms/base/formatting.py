@@ -8,7 +8,7 @@ import math
 import re
 import shutil
 import textwrap
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import zip_longest
 from typing import Any
 
@@ -27,6 +27,11 @@ def to_json(value: Any, indent: int | None = None) -> str:
         return None if isinstance(value, float) and not math.isfinite(value) else value
 
     return json.dumps(clean(value), indent=indent, allow_nan=False)
+
+
+def finite(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the values with None in place of numbers that are not finite, which JSON does not have."""
+    return {name: None if isinstance(v, float) and not math.isfinite(v) else v for name, v in values.items()}
 
 
 def terminal_width() -> int:

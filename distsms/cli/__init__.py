@@ -235,10 +235,7 @@ def _hint(command: str, parser: argparse.ArgumentParser, unknown: Sequence[str])
 def _parse_known(
     parser: argparse.ArgumentParser, parsers: Mapping[str, argparse.ArgumentParser], argv: Sequence[str]
 ) -> tuple[argparse.Namespace, list[str]]:
-    """Parse the words. If files are missing, they may stand behind the single column of --drop or --keep.
-
-    So `--drop a b` names two columns, but `distsms train --drop a my.csv` names a column and a file.
-    """
+    """Parse the words: `--drop a b` names two columns, and `distsms train --drop a my.csv` a column and a file."""
     said = io.StringIO()
     try:
         with contextlib.redirect_stderr(said):

@@ -136,9 +136,8 @@ def _hash(text: str) -> list[tuple[str, int]]:
 
 
 def format_columns(reports: Sequence[ColumnReport]) -> str:
-    """Return a list of how each column is used, with notes on columns that look wrong, which a ? points to. Of more
-    than `MOST_SHOWN` columns it shows those with notes first, then those that are not numbers, and counts the
-    others."""
+    """Return a list of how each column is used, with notes on what looks wrong, which a ? points to: of many columns
+    those with notes first, then those that are not numbers."""
     import textwrap
     from collections import Counter
 

@@ -233,7 +233,10 @@ def _print_one(evaluated: Evaluated, args: argparse.Namespace, say: Speaker) -> 
         say("the probabilities of the model")
         say(f"  {'log loss':<{width}} {measures['log_loss']:.6f}\n  {'Brier score':<{width}} {measures['brier']:.6f}")
     for text, point in measures.get("at", {}).items():
-        say(f"\nat {text}: {_describe_threshold(point)}")
+        words = f"the threshold is {point['threshold']:.9g}"
+        if point["threshold"] == float("inf"):
+            words = "no threshold fulfils it, so no row is called positive"
+        say(f"\nat {text}: {words}")
         for name in RATES:
             say(f"  {RATES[name]:<{width}} {point[name]:.6f}   {_describe_rate(point['intervals'][name], on_new)}")
         say("")
@@ -306,12 +309,6 @@ def _describe_rate(interval: dict[str, Any], on_new: bool) -> str:
         return f"no interval: {interval['why']}"
     of = ", this threshold on new rows" if on_new else ""
     return f"{interval['low']:.6f} to {interval['high']:.6f} ({interval['method']}{of})"
-
-
-def _describe_threshold(point: dict[str, Any]) -> str:
-    if point["threshold"] == float("inf"):
-        return "no threshold fulfils it, so no row is called positive"
-    return f"the threshold is {point['threshold']:.9g}"
 
 
 def _head_names(evaluated: ModelEvaluation, at: list[Condition]) -> list[str]:

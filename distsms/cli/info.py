@@ -135,7 +135,7 @@ def run(args: argparse.Namespace, comm: Communicator) -> int:
             else "an earlier version wrote this model, without a checksum"
         )
         return EXIT_OK
-    from distsms.shards.dataset import verify
+    from distsms.shards.publish import verify
 
     problems = verify(paths[0])
     for problem in problems:

@@ -217,14 +217,8 @@ def add_device(group: argparse._ActionsContainer) -> None:
 
 def of_vectors(args: argparse.Namespace) -> dict[str, Any]:
     """Return the settings that the options of `add_vectors` and --max-evaluations ask for, but not --step."""
-    return {
-        "history": args.history,
-        "planes": args.planes,
-        "scaling": args.scaling,
-        "zero_plane": not args.no_zero_plane,
-        "vector_bytes": args.vector_memory,
-        "max_evaluations": args.max_evaluations,
-    }
+    named = {name: getattr(args, name) for name in ("history", "planes", "scaling", "max_evaluations")}
+    return named | {"zero_plane": not args.no_zero_plane, "vector_bytes": args.vector_memory}
 
 
 def rows_held(block: DataBlock, comm: Communicator, allowed: float | None = None, whole: bool = True) -> list[str]:

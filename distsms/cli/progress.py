@@ -31,10 +31,9 @@ PATIENCE = 30.0
 
 
 class TrainingProgress:
-    """Shows evaluations: in one line of a terminal (`live`), or in lines of a log, which become rarer. A log has the
-    first ten (only the first if `brief`), every tenth, every hundredth and so on, and one every ten seconds. Where one
-    step takes longer, such as the estimate of second derivatives, a thread gives a sign of life after `patience`
-    seconds, and then at intervals that double, up to five minutes."""
+    """Shows evaluations: in one line of a terminal (`live`), or in lines of a log, the first ten (one if `brief`),
+    every tenth and so on, and one every ten seconds. A thread gives a sign of life after `patience` seconds without
+    one."""
 
     def __init__(
         self, stream: TextIO | None, live: bool = False, brief: bool = False, patience: float = PATIENCE
@@ -105,9 +104,8 @@ class TrainingProgress:
 
 
 class Progress:
-    """Shows what share of a long task is done, and how much time the rest takes: in one line of a terminal (`live`),
-    which is removed at the end, or in a log after ten seconds, and then at growing intervals of up to five minutes.
-    `earlier` units were done before, in an earlier start."""
+    """Shows what share of a long task is done, and how long the rest takes: in a line of a terminal (`live`), or in a
+    log, after ten seconds and then ever more rarely. `earlier` units were done in an earlier start."""
 
     def __init__(self, name: str, unit: str, stream: TextIO | None, live: bool = False, earlier: float = 0) -> None:
         self._name, self._unit, self._earlier = name, unit, earlier

@@ -73,15 +73,8 @@ def sequence_options(args: argparse.Namespace) -> SequenceOptions | None:
     """Return the values of the options of `add_sequence_options`; None if none of them was given."""
     from distsms.shards.sequence_rules import SequenceOptions
 
-    options = SequenceOptions(
-        fasta=args.fasta,
-        alphabet=args.alphabet,
-        window=args.window,
-        degree=args.degree,
-        spectra=tuple(args.spectrum),
-        spectrum_degree=args.spectrum_degree,
-        labels=args.labels,
-    )
+    named = {name: getattr(args, name) for name in NAMES if name != "spectrum"}
+    options = SequenceOptions(**named, spectra=tuple(args.spectrum))
     return None if options == SequenceOptions() else options
 
 

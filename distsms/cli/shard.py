@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from dataclasses import fields
 from typing import TYPE_CHECKING
 
 from distsms.base.choices import TOGETHER
@@ -173,21 +174,10 @@ def _check(args: argparse.Namespace) -> None:
 
 def reading_options(args: argparse.Namespace) -> dict[str, Any]:
     """Return how files are read, by the names of `ReadOptions`."""
-    lists = {name: tuple(getattr(args, name)) for name in ("missing", "not_missing", "drop", "keep", "names")}
-    names = (
-        "positive",
-        "zero_based",
-        "decimal",
-        "thousands",
-        "separator",
-        "label",
-        "id",
-        "group",
-        "time",
-        "no_header",
-        "missing_group",
-    )
-    options = lists | {name: getattr(args, name) for name in (*names, "weight")}
+    from distsms.ingest.options import ReadOptions
+
+    options = {each.name: getattr(args, each.name) for each in fields(ReadOptions) if hasattr(args, each.name)}
+    options = {name: tuple(value) if isinstance(value, list) else value for name, value in options.items()}
     return options | {"columns": column_options(args), "sequences": sequence_options(args)}
 
 
@@ -218,20 +208,11 @@ def _request(args: argparse.Namespace) -> ShardRequest:
     from distsms.ingest.options import ReadOptions, WriteOptions
     from distsms.workflow.requests import ShardRequest, Split
 
-    writing = WriteOptions(
-        n_shards=args.shards,
-        n_features=args.columns,
-        dtype=args.dtype,
-        compression=args.compression,
-        normalize=args.normalize,
-        weight_file=args.weight_file,
-    )
-    return ShardRequest(
+    named = {name: getattr(args, name) for name in ("dtype", "compression", "normalize", "weight_file")}
+    return ShardRequest.of(
+        vars(args),
         data=args.input,
-        output=args.output,
         reading=ReadOptions(**reading_options(args)),
-        writing=writing,
+        writing=WriteOptions(n_shards=args.shards, n_features=args.columns, **named),
         split=Split(args.split, args.split_by, args.seed),
-        like=args.like,
-        overwrite=args.overwrite,
     )

@@ -11,7 +11,7 @@ from distsms.cli.types import add_compress, add_output_folder, count
 if TYPE_CHECKING:
     from distsms.ingest.synthetic.lower_bounds import PrbepLowerBound, RocAreaLowerBound
     from distsms.parallel.communicator import Communicator
-    from distsms.shards.dataset import Manifest
+    from distsms.shards.manifest import Manifest
 
 USAGE = "KIND [NAME] OUTDIR [options]"
 EPILOG = """\

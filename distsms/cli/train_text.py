@@ -213,7 +213,9 @@ class TrainingNarrator(shard_text.ShardNarrator, TrainObserver):
         lines += [f"  survived  {survived}" for survived in run.fit.rows.survived]
         measures = describe_measures(trained.model.info["training"])
         lines += [f"  training  {measures}   threshold {run.threshold:.6g}"]
-        lines += [f"            {describe_means(run.scores.means['by_weight'])}"] if run.scores.means else []
+        if run.scores.means:
+            mean, share = (100 * run.scores.means["by_weight"][name] for name in ("mean", "share"))
+            lines.append(f"            mean probability {mean:.3g} %, share of positives {share:.3g} %")
         for line in [*lines, *describe(run.decided or {})]:
             self._say(line)
 
@@ -308,11 +310,6 @@ def describe_measures(measures: dict[str, float]) -> str:
     return "   ".join(f"{display_name(name)} {value:.6f}" for name, value in measures.items())
 
 
-def describe_means(means: dict[str, float]) -> str:
-    """Return what `calibration.means_by_class` found of the training rows, in one line."""
-    return f"mean probability {100 * means['mean']:.3g} %, share of positives {100 * means['share']:.3g} %"
-
-
 def describe_area(area: AreaOnTest) -> str:
     """Return how sure the ROCArea on the test rows is, and on how many rows of each class it was measured."""
     rows = f"{area.n_pos} positive and {area.n_neg} negative rows"
@@ -360,16 +357,12 @@ def write_report(args: argparse.Namespace, sets: DataSets, report: str, comm: Co
         print(f"\nmodel: {args.output}   report on the test rows: {report} ({seconds})", flush=True)
 
 
-def _report_beside(path: Path) -> Path:
-    """Return the file name of a model's report, which is different for each model in a folder."""
-    return path.with_name("report.html") if path.name == "model.h5" else path.with_suffix(".html")
-
-
 def check_report(args: argparse.Namespace, names: Sequence[str]) -> str | None:
     """Return the report to write, or None. Raises InputError if it cannot be written. On the root."""
     from distsms.models import inputs, model
 
-    path = args.report or str(_report_beside(Path(args.output)))
+    saved = Path(args.output)  # the reports of several models in a folder differ
+    path = args.report or str(saved.with_name("report.html" if saved.name == "model.h5" else f"{saved.stem}.html"))
     if importlib.util.find_spec("matplotlib") is None:
         if args.report:
             raise InputError(f"{path}: a report needs matplotlib: pip install 'distsms[plot]'")

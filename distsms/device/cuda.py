@@ -33,11 +33,11 @@ class Cuda(Place):
     """The device of this rank. Creating it is **collective**, and raises InputError if there is none for each rank."""
 
     def __init__(self, comm: Communicator) -> None:
-        self._device = open_device(comm)
+        self._in_words = open_device(comm)
         self._features: DeviceFeatures | None = None
 
     def describe(self) -> str:
-        return self._device.describe()
+        return self._in_words
 
     def ordering(self, ordering: str, measure: Measure) -> str:
         """Return the only ordering of a measure that is offered; InputError if another one is asked for. Local."""

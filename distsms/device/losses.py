@@ -56,7 +56,8 @@ class OnDevice(Loss):
 
     def evaluate_vector(self, scores: DeviceVector, nu: float) -> LossValue:
         """Evaluate the scores, in whose place the coefficients are afterwards. **Collective.**"""
-        raise NotImplementedError
+        value: LossValue = self._evaluate(scores, nu, scores)  # type: ignore[attr-defined]
+        return value
 
     def exact_is_cheap(self, entries: float, evaluations: float) -> bool:
         return False  # sorting on the processor takes longer than many evaluations
@@ -68,9 +69,6 @@ def _tiles(scores: DeviceVector, count: int) -> Any:
 
 class DeviceBins(OnDevice, BinnedLoss):
     """A loss of pairs from cells, into which the device counts the rows."""
-
-    def evaluate_vector(self, scores: DeviceVector, nu: float) -> LossValue:
-        return self._evaluate(scores, nu, scores)  # type: ignore[arg-type]
 
     def _are_apart(self, scores: Any) -> bool:
         return False  # the device counts rows faster than the processor passes over them
@@ -147,10 +145,8 @@ class DeviceLogisticBalanced(DeviceLogisticLoss, LogisticBalanced):
 
 
 class PlaceSearch:
-    """The search for an order statistic of the places of both classes; see `PositionSearch`.
-
-    Places between the least and the largest are counted into buckets, and then those between the ends of the bucket
-    with the one that is sought, until these are equal. About six passes.
+    """The search for an order statistic of the places of both classes (`PositionSearch`): they are counted into
+    buckets, and then those in the bucket with the one that is sought, in about six passes.
     """
 
     def __init__(self, rows: Classes, target: float, comm: Communicator) -> None:
@@ -194,9 +190,6 @@ class DevicePrbep(OnDevice, PrbepExchange):
 
     def _position_search(self) -> Any:
         return PlaceSearch(self.rows, self.A_neg, self.comm)
-
-    def evaluate_vector(self, scores: DeviceVector, nu: float) -> LossValue:
-        return self._evaluate(scores, nu, scores)
 
     def _local_sums(self, scores: Any, tau0: float, delta: float, nu: float) -> Floats:
         parts, rows = _tiles(scores, 9), self.rows

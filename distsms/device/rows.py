@@ -292,21 +292,9 @@ class CodedGroup(Group):
         block.start(kernel.dot_codes, self._offsets, self._values, w, self._factors, out)
 
     def add(self, block: Block, c: Any, scale: Scale) -> None:
-        offsets, slots, hot, factors = self._offsets, self._slots, self._hot, self._factors
-        unit, across = math.ldexp(1.0, scale.limbs - self._exponent), len(offsets) - 1
-        block.start(
-            kernel.add_codes,
-            offsets,
-            slots,
-            hot,
-            c,
-            factors,
-            unit,
-            scale.bits,
-            self._totals,
-            scale=scale,
-            across=across,
-        )
+        offsets, slots, hot, factors, totals = self._offsets, self._slots, self._hot, self._factors, self._totals
+        unit, bits, across = math.ldexp(1.0, scale.limbs - self._exponent), scale.bits, len(offsets) - 1
+        block.start(kernel.add_codes, offsets, slots, hot, c, factors, unit, bits, totals, scale=scale, across=across)
 
     def transposed_times(self, c: Any, scale: Scale, out: Floats) -> None:
         super().transposed_times(c, scale, out)
@@ -314,10 +302,8 @@ class CodedGroup(Group):
 
 
 class DeviceFeatures:
-    """The rows of a rank on its device, perhaps with a constant column; see `distsms.matrix.base.Features`.
-
-    `rows` are those of the host, which have to stay as they are, and `room` is how many bytes of the device they may
-    take, by default what is free. Raises InputError if such rows are not offered, or if there is too little memory.
+    """The rows of a rank on its device (`matrix.base.Features`), where they may take `room` bytes; those of the host
+    have to stay. Raises InputError if such rows are not offered, or if there is too little memory.
     """
 
     bytes_per_pass = 0  # of files

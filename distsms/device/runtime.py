@@ -155,20 +155,10 @@ def sizes(c, parts):  # type: ignore[no-untyped-def]
         keep(lanes, 3, parts, tile)
 
 
-class Device:
-    """The device that a rank drives."""
-
-    def __init__(self, name: str) -> None:
-        self.name, self.free = name, free_bytes()
-
-    def describe(self) -> str:
-        if SIMULATED:
-            return "cuda: CUDA's simulator, which computes on the processor, for tests"
-        return f"cuda: {self.name}, {format_bytes(self.free)} free on it"
-
-
-def open_device(comm: Communicator) -> Device:
-    """Choose this rank's device by its place among those of its node. InputError if there is none. **Collective.**"""
+def open_device(comm: Communicator) -> str:
+    """Choose this rank's device by its place among those of its node, and return it in words. **Collective.** Raises
+    InputError if there is none.
+    """
     neighbours = comm.node_ranks()
     with comm.fail_together():
         if not cuda.is_available():
@@ -195,7 +185,9 @@ def open_device(comm: Communicator) -> Device:
                 f"{option('device', 'cuda')}: ranks {others[0]} and {others[1]} would share a device: start one rank"
                 f" for each of the {count} on a node (mpirun -n {count}; srun --gpus-per-task=1)"
             )
-    return Device(_name(device))
+    if SIMULATED:
+        return "cuda: CUDA's simulator, which computes on the processor, for tests"
+    return f"cuda: {_name(device)}, {format_bytes(free_bytes())} free on it"
 
 
 def free_bytes() -> float:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -13,7 +14,7 @@ from scipy import sparse
 
 from distsms.base import hdf5
 from distsms.base.errors import InputError
-from distsms.base.typing import Labels
+from distsms.base.typing import Hashes, Labels
 from distsms.base.wording import option
 from distsms.features import feature_map
 from distsms.features.feature_map import FeatureMap
@@ -24,11 +25,12 @@ from distsms.matrix.normalization import BY_COLUMN, Normalization
 from distsms.parallel.communicator import Communicator
 from distsms.shards import dataset, duplicates
 from distsms.shards.groupby import group_statistics
-from distsms.shards.manifest import NOT_NORMALIZED, Manifest
-from distsms.shards.publish import FEATURES_PARTIAL, writing
+from distsms.shards.manifest import NOT_NORMALIZED, Manifest, read_manifest
+from distsms.shards.publish import FEATURES_PARTIAL, publish, writing
 from distsms.shards.row_metadata import MetadataColumns, RowMetadata, concatenate
+from distsms.shards.rows import of_rank
 from distsms.shards.table_schema import check_same_features
-from distsms.shards.writer import ShardForm
+from distsms.shards.writer import ShardForm, finish_shard, stage_shard
 
 SHARD_BYTES = 2**28
 """The most memory that the rows of one shard may take."""
@@ -60,7 +62,7 @@ def build(
     `room` bytes left for the rows of a shard, twice, a part of `data`, and what `fit` needs."""
     with comm.fail_together():
         dataset.check_writable(compression)
-        manifest = dataset.read_manifest(data)
+        manifest = read_manifest(data)
         dataset.check_readable(manifest)
         refuse_codes(manifest)
         if Path(os.path.realpath(directory)) == Path(os.path.realpath(data)):
@@ -77,7 +79,7 @@ def build(
         n_bytes = 2 * manifest.n * coding.feature_map.coded.row_bytes + coding.feature_map.keep * entry_bytes * entries
         fewest_shards = -(-n_bytes // int(min(SHARD_BYTES, room / 2)))
         shard_count = min(manifest.n, max(n_shards or max(comm.size, len(manifest.shards)), fewest_shards))
-        shard_numbers = range(shard_count * comm.rank // comm.size, shard_count * (comm.rank + 1) // comm.size)
+        shard_numbers = of_rank(shard_count, comm)
         row_ends = [manifest.n * number // shard_count for number in (*shard_numbers, shard_numbers.stop)]
         # 2) Write them.
         n_local = row_ends[-1] - row_ends[0]
@@ -90,7 +92,7 @@ def build(
         # 3) Publish the data set.
         _publish(writer, coding, comm)
     with comm.fail_together():
-        return dataset.read_manifest(directory)
+        return read_manifest(directory)
 
 
 def refuse_codes(manifest: Manifest) -> None:
@@ -106,7 +108,7 @@ def refuse_codes(manifest: Manifest) -> None:
 
 
 def _like(like: str | os.PathLike[str], manifest: Manifest) -> Coding:
-    other = dataset.read_manifest(like)
+    other = read_manifest(like)
     of_other = feature_map.load(other)
     if of_other is None:
         raise InputError(f"{option('like', like)}: that data set has no features; make it with distsms features")
@@ -136,24 +138,21 @@ def _normalization(manifest: Manifest, fitted: FeatureMap) -> Normalization:
     return Normalization(of_columns.kind, np.concatenate([of_columns.scale, ones]))
 
 
+@dataclass
 class _ShardWriter:
     """Writes the shards of this rank, and keeps what the whole data set needs to know of them. Local."""
 
-    def __init__(
-        self,
-        manifest: Manifest,
-        features: FeatureMap,
-        directory: Path,
-        compression: str,
-        observer: FeaturesObserver,
-        n_local: int,
-    ) -> None:
-        self.manifest, self.features, self.directory = manifest, features, directory
-        self._compression, self._observer = compression, observer
-        self._done, self._n_local = 0, n_local
-        self.entries = list[dict[str, Any]]()  # of the finished shards, for the manifest
-        self.labels, self.hashes = [np.empty(0, np.int8)], [np.empty(0, np.uint64)]
-        self.metadata = list[RowMetadata]()
+    manifest: Manifest
+    features: FeatureMap
+    directory: Path
+    compression: str
+    observer: FeaturesObserver
+    n_local: int
+    done: int = 0
+    entries: list[dict[str, Any]] = field(default_factory=list)  # of the finished shards, for the manifest
+    labels: list[Labels] = field(default_factory=lambda: [np.empty(0, np.int8)])
+    hashes: list[Hashes] = field(default_factory=lambda: [np.empty(0, np.uint64)])
+    metadata: list[RowMetadata] = field(default_factory=list)
 
     def compile(self) -> None:
         row = np.zeros((1, self.features.columns), self.manifest.dtype)
@@ -161,8 +160,8 @@ class _ShardWriter:
         duplicates.hash_codes(self.features.codes(X))
 
     def advance(self, n: int) -> None:
-        self._done += n
-        self._observer.progress("writing the shards", "rows", self._done, self._n_local)
+        self.done += n
+        self.observer.progress("writing the shards", "rows", self.done, self.n_local)
 
     def write(self, number: int, first: int, last: int) -> None:
         manifest, features = self.manifest, self.features
@@ -187,10 +186,10 @@ class _ShardWriter:
         if features.keep:
             X = sparse.vstack(X_parts, "csr") if manifest.layout == "csr" else np.vstack(X_parts)
         y, of_shard = np.concatenate(labels), concatenate(metadata)
-        form = ShardForm(manifest.dtype, self._compression, features.coded)
+        form = ShardForm(manifest.dtype, self.compression, features.coded)
         names = ids if manifest.ids else None
-        staged = dataset.stage_shard(self.directory, number, X, form, names, of_shard, codes)
-        self.entries.append(dataset.finish_shard(staged, y, features.p, of_shard.weights))
+        staged = stage_shard(self.directory, number, X, form, names, of_shard, codes)
+        self.entries.append(finish_shard(staged, y, features.p, of_shard.weights))
         self.labels.append(y)
         of_columns = None if X is None else duplicates.hash_rows(X, manifest.dtype)
         self.hashes.append(duplicates.hash_codes(codes, of_columns))
@@ -224,7 +223,7 @@ def _publish(writer: _ShardWriter, coding: Coding, comm: Communicator) -> None:
         if comm.is_root:
             with hdf5.write_file(directory / FEATURES_PARTIAL) as file:
                 feature_map.write(coding.feature_map, file)
-            dataset.publish(
+            publish(
                 directory,
                 [entry for of_rank in entries for entry in of_rank],
                 label_map=manifest.label_map,

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
@@ -26,9 +26,10 @@ from distsms.base.typing import Floats, Labels
 from distsms.base.wording import Message, option
 from distsms.features.forest import MOST_LEAVES, MOST_TREES, Forest
 from distsms.features.forest_kernels import preorder
-from distsms.features.rows import as_single
+from distsms.features.rows import RowPart, as_single
 from distsms.matrix.blocks import thread_count
 from distsms.parallel.communicator import Communicator
+from distsms.shards.manifest import Manifest
 from distsms.shards.splits import Shares, in_sample
 
 LIMIT = 10**6
@@ -59,12 +60,32 @@ def sample(
     parts: Iterable[tuple[int, Any, Labels, Floats | None]], of_classes: Shares = ALL, seed: int = 0
 ) -> GrowingRows:
     """Return this rank's part of a sample, float32, from parts (first row, X (n, p), labels, weights). Local."""
-    pieces = list[GrowingRows]()
-    for first, X, y, part_weights in parts:
-        taken = in_sample(first + np.arange(len(y)), y, of_classes, seed)
-        if part_weights is not None:
-            taken &= part_weights != 0
-        pieces.append(GrowingRows(singles(X[taken]), y[taken], None if part_weights is None else part_weights[taken]))
+    return stacked([rows._replace(X=singles(rows.X)) for _, rows in drawn(parts, of_classes, seed)])
+
+
+def parts_of(manifest: Manifest, parts: Iterable[RowPart]) -> Iterator[tuple[int, Any, Labels, Floats | None]]:
+    """Yield an empty part, since a rank may have no rows, and then each part as `sample` takes it."""
+    empty = np.empty((0, manifest.p), manifest.dtype)
+    nothing = sparse.csr_matrix(empty) if manifest.layout == "csr" else empty
+    yield 0, nothing, np.empty(0, np.int8), np.empty(0) if manifest.weights else None
+    for part in parts:
+        yield part.first, part.X, part.labels, part.weights
+
+
+def drawn(
+    parts: Iterable[tuple[int, Any, Labels, Floats | None]], of_classes: Shares = ALL, seed: int = 0
+) -> Iterator[tuple[NDArray[np.int64], GrowingRows]]:
+    """Yield the numbers of the rows of each part that are in a sample, and these rows; none has weight 0. Local."""
+    for first, X, y, weights in parts:
+        numbers = first + np.arange(len(y))
+        taken = in_sample(numbers, y, of_classes, seed)
+        if weights is not None:
+            taken &= weights != 0
+        yield numbers[taken], GrowingRows(X[taken], y[taken], None if weights is None else weights[taken])
+
+
+def stacked(pieces: Sequence[GrowingRows]) -> GrowingRows:
+    """Return the rows of all pieces, at least one, in order. Local."""
     X = [piece.X for piece in pieces]
     labels = np.concatenate([piece.y for piece in pieces])
     weights = [piece.weights for piece in pieces if piece.weights is not None]

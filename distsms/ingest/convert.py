@@ -33,7 +33,7 @@ from distsms.shards.manifest import MANIFEST, Manifest, read_manifest
 from distsms.shards.rows import RowBlock, batches, of_rank
 from distsms.shards.sequence_rules import SequenceOptions
 from distsms.shards.table_schema import USUAL
-from distsms.shards.writer import ShardForm
+from distsms.shards.writer import ShardForm, finish_shard
 
 SHARD_TEXT_BYTES = 128 * 2**20
 """Bytes of text that one shard gets, if the number of shards is not given."""
@@ -204,7 +204,7 @@ class _Conversion:
             signs = [[block.signs(label_map, reader.label_map is not None) for block in part] for part in parts]
             entries = [
                 [
-                    dataset.finish_shard(block.shard, y, p, block.metadata.weights, block.hashes)
+                    finish_shard(block.shard, y, p, block.metadata.weights, block.hashes)
                     for block, y in zip(part, labels_of_part, strict=True)
                 ]
                 for part, labels_of_part in zip(parts, signs, strict=True)

@@ -16,20 +16,29 @@ from distsms.ingest.options import Meter
 from distsms.matrix.code_maps import UNKNOWN
 from distsms.matrix.normalization import Entries
 from distsms.parallel.communicator import Communicator
-from distsms.shards import dataset, duplicates, row_metadata
+from distsms.shards import duplicates, row_metadata
 from distsms.shards.entries_in_memory import EntriesInMemory, ShardEntries
 from distsms.shards.groupby import group_statistics
 from distsms.shards.labels import to_signs
 from distsms.shards.row_metadata import RowMetadata
 from distsms.shards.rows import RowBlock, RowRange, concatenate, without_entries
 from distsms.shards.splits import Splitter
-from distsms.shards.writer import ShardForm, finite
+from distsms.shards.writer import (
+    ShardForm,
+    StagedRows,
+    StagedShard,
+    finite,
+    replace_groups,
+    stage_shard,
+    staged_entries,
+    staged_rows,
+)
 
 
 class Staged(NamedTuple):
     """A shard on the disk that still lacks its labels +1 and -1, since their meaning is known only at the end."""
 
-    shard: dataset.StagedShard
+    shard: StagedShard
     values: NDArray[Any]  # the different labels, as the reader gave them: numbers or strings
     codes: NDArray[Any]  # (rows,): the index in `values` of each row's label; of a small type, to save memory
     hashes: Hashes  # (rows,): see `duplicates.hash_rows`
@@ -74,10 +83,10 @@ def stage(
     ids = (rows.ids or []) if named else None
     if form.coded:
         codes = [np.empty((0, form.coded.n_codes), np.uint8) if rows.codes is None else rows.codes]
-        shard = dataset.stage_shard(directory, number, None, form, ids, rows.metadata, codes)
+        shard = stage_shard(directory, number, None, form, ids, rows.metadata, codes)
         return Staged(shard, values, label_codes, duplicates.hash_codes(codes), rows.metadata, _unknown(codes[0]))
     X = ShardEntries.joined(entries) if entries else pieces
-    shard = dataset.stage_shard(directory, number, X, form, ids, rows.metadata, in_memory=in_memory and bool(entries))
+    shard = stage_shard(directory, number, X, form, ids, rows.metadata, in_memory=in_memory and bool(entries))
     return Staged(shard, values, label_codes, np.concatenate(hashes), rows.metadata, np.zeros(2, np.int64))
 
 
@@ -92,21 +101,21 @@ def write_out(staged: Staged) -> Staged:
     """Write a shard to its file if its entries are in memory. Local."""
     if staged.shard.in_memory is None:
         return staged
-    rows = dataset.staged_rows(staged.shard)
+    rows = staged_rows(staged.shard)
     return staged._replace(shard=_stage_again(staged.shard, staged.shard.path.parent, rows, staged.metadata))
 
 
 def _stage_again(
-    shard: dataset.StagedShard,
+    shard: StagedShard,
     folder: Path,
-    rows: dataset.StagedRows,
+    rows: StagedRows,
     metadata: RowMetadata,
     store: EntriesInMemory | None = None,
-) -> dataset.StagedShard:
+) -> StagedShard:
     """Write rows of a staged shard to another one, of the same kind and number, in a folder. Local."""
     entries = None if store is None or rows.X is None else store.add(rows.X, rows.X.data)
     X, in_memory = (rows.X, False) if entries is None else (entries, True)
-    return dataset.stage_shard(folder, shard.number, X, shard.form, rows.ids, metadata, rows.codes, in_memory)
+    return stage_shard(folder, shard.number, X, shard.form, rows.ids, metadata, rows.codes, in_memory)
 
 
 def _numbered(labels: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
@@ -144,7 +153,7 @@ def number_groups(staged: Sequence[Staged], first: int) -> list[Staged]:
         groups, metadata = block.metadata.groups, block.metadata
         if groups is not None and (groups == row_metadata.ALONE).any():
             groups = row_metadata.own_groups(groups, first)
-            dataset.replace_groups(block.shard, groups)
+            replace_groups(block.shard, groups)
             metadata = metadata._replace(groups=groups)
         blocks.append(block._replace(metadata=metadata))
         first += block.shard.rows
@@ -178,7 +187,7 @@ def divide(
     parts: list[list[Staged]] = [[] for _ in folders]
     meter.begin("dealing out the rows", [RowRange("", 0, block.shard.rows, 0) for block in staged])
     for block, part in zip(staged, part_of, strict=True):
-        rows = dataset.staged_rows(block.shard)
+        rows = staged_rows(block.shard)
         for k, folder in enumerate(folders):
             places = np.flatnonzero(part == k)
             if len(places):
@@ -212,7 +221,7 @@ def statistics(
 def entries(staged: Sequence[Staged]) -> Iterator[Entries]:
     """Yield the entries of all rows, as `normalization.fit` wants them. Local."""
     for block in staged:
-        yield from dataset.staged_entries(block.shard, block.metadata.weights)
+        yield from staged_entries(block.shard, block.metadata.weights)
 
 
 def present(staged: Sequence[Staged], n: int, comm: Communicator) -> tuple[int, float | None]:

@@ -27,6 +27,7 @@ from distsms.models.model import Model, from_training, is_model
 from distsms.parallel.communicator import Communicator
 from distsms.shards import dataset, labels, table_schema
 from distsms.shards.frame_columns import is_frame, names_of, ordered
+from distsms.shards.manifest import Manifest, read_manifest
 from distsms.shards.rows import RowBlock, concatenate
 from distsms.shards.sequence_rules import encode
 from distsms.shards.table_schema import Table, format_names
@@ -52,7 +53,7 @@ class InputOptions:
 AS_TRAINED, UNLABELLED = InputOptions(), InputOptions(labelled=False)
 
 
-def untrained_model(manifest: dataset.Manifest) -> Model:
+def untrained_model(manifest: Manifest) -> Model:
     """Return a model of zeros with a data set's columns, labels and normalization, for reading its test rows. Local."""
     about = {"label_map": manifest.label_map, "zero_based": manifest.zero_based}
     return from_training(np.zeros(manifest.p), about, manifest)
@@ -61,16 +62,12 @@ def untrained_model(manifest: dataset.Manifest) -> Model:
 def check(path: str | os.PathLike[str], model: Model, options: InputOptions = AS_TRAINED) -> None:
     """Raise InputError if labelled rows do not fit a model. Only the first rows of a file are read. Local."""
     if is_data_set(path):
-        check_data_set(dataset.read_manifest(path), model, options)
+        check_data_set(read_manifest(path), model, options)
     else:
         reader = reader_for(model, files_of(path), Communicator(), options)
-        if (
-            reader.table is None
-            and reader.sequences is None
-            and (reader.n_columns or 0) > model.p_original
-            and not options.ignore_new
-        ):
-            raise _too_wide(path, reader.n_columns or 0, model, options)
+        width, is_encoded = reader.n_columns or 0, reader.table is not None or reader.sequences is not None
+        if width > model.p_original and not is_encoded and not options.ignore_new:
+            raise _too_wide(path, width, model, options)
         if not any(len(rows.labels) for rows in reader.read(reader.plan(1)[0])):
             raise InputError(f"{path}: {NO_ROWS}")
 
@@ -79,9 +76,8 @@ def check_distinct(output: str | os.PathLike[str], *used: str | os.PathLike[str]
     """Raise InputError if `output` is one of the files or folders in `used`, or lies in such a folder. Local."""
     target = Path(os.path.realpath(output))  # Path.resolve fails for symbolic links that form a loop
     for name in used:
-        if name is not None and (
-            target == (path := Path(os.path.realpath(name))) or (path.is_dir() and path in target.parents)
-        ):
+        path = Path(os.path.realpath(name or ""))
+        if name is not None and (target == path or (path.is_dir() and path in target.parents)):
             raise InputError(f"{output}: would overwrite {name}, which is in use; name another file")
 
 
@@ -128,7 +124,7 @@ def reader_for(model: Model, files: Sequence[str], comm: Communicator, options: 
 
 def id_name(model: Model, path: str | os.PathLike[str], options: InputOptions) -> str:
     """Return the name of the column with the rows' ids; "id" if it has none. Local."""
-    table = dataset.read_manifest(path).table if is_data_set(path) else model.table
+    table = read_manifest(path).table if is_data_set(path) else model.table
     return options.id or (table and table.id) or "id"
 
 
@@ -218,7 +214,7 @@ def _too_wide(path: str | os.PathLike[str], width: int, model: Model, options: I
     )
 
 
-def check_data_set(manifest: dataset.Manifest, model: Model, options: InputOptions) -> None:
+def check_data_set(manifest: Manifest, model: Model, options: InputOptions) -> None:
     """Raise InputError if the manifest of a data set shows that it does not fit a model. Local."""
     dataset.check_readable(manifest)
     if options.label or options.id or options.weight or options.group:
@@ -240,7 +236,7 @@ def check_data_set(manifest: dataset.Manifest, model: Model, options: InputOptio
         dataset.check_columns(manifest, model.p if manifest.coded else model.p_original)
 
 
-def _check_coded(manifest: dataset.Manifest, model: Model) -> None:
+def _check_coded(manifest: Manifest, model: Model) -> None:
     """Raise InputError if the coded columns of a data set are not those of a model."""
     theirs, ours = manifest.coded, model.coded
     if theirs == ours or (model.features is not None and not theirs):

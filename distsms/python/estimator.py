@@ -279,25 +279,14 @@ class SMSClassifier(ClassifierMixin, BaseEstimator):
 
             features_of = of_fold
 
-        request = TrainRequest(
+        request = TrainRequest.of(
+            self.get_params(),
             data=rows,
             measure=measure,
-            lam=self.lam,
-            bias=self.bias,
             solver=self.solver or ("lbfgs" if measure.family.smooth else None),
-            settings={
-                "epsilon": self.epsilon,
-                "relative": self.relative,
-                "l1": self.l1,
-                "max_evaluations": self.max_evaluations,
-            },
+            settings={name: getattr(self, name) for name in ("epsilon", "relative", "l1", "max_evaluations")},
             check=False,
-            at=self.at,
-            calibrate=self.calibrate,
-            folds=self.folds,
             features_of=features_of,
-            certificate=self.certificate,
-            device=self.device,
         )
         # The vectors and matrices of L-BFGS and of the proof are too small for several BLAS threads.
         with threadpool_limits(1, "blas"):

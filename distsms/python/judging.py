@@ -372,7 +372,7 @@ def report(
 
     with speaking_python():
         with ranks.fail_together():
-            places = {name: settings.pop(name, None) for name in ("trace", "path", "card")}
+            places: Any = {name: settings.pop(name, None) for name in ("trace", "path", "card")}
             further = _Settings.of("report", settings)
             request = ReportRequest(
                 model,
@@ -382,10 +382,8 @@ def report(
                 figures=figures,
                 reading=further.reading(weight=weight, group=group),
                 feature_names=feature_names,
-                trace=places["trace"],
-                path=places["path"],
-                card=places["card"],
                 baseline=baseline,
+                **places,
             )
         written = page.report(request, ranks)
     warn(ranks, written.warnings, written.notes)

@@ -12,7 +12,7 @@ from distsms.base.errors import speaking_python
 from distsms.base.wording import in_python
 from distsms.ingest import frames
 from distsms.ingest.options import ConversionObserver, sort_options
-from distsms.python.calls import ranks_of, require_columns, warn
+from distsms.python.calls import ranks_of, require_columns, warn, watching
 from distsms.shards import in_memory
 from distsms.shards.frame_columns import is_frame
 from distsms.workflow.requests import Arrays, Path, ShardRequest, Split
@@ -91,7 +91,7 @@ def shard(
     ([163, 37], 3)
     """
     ranks = ranks_of(comm, locals() | reading)
-    observer = _Warner()
+    on_files = list[str]()
     with speaking_python():
         with ranks.fail_together():
             of_arrays = not (is_frame(data) or of_paths(data))
@@ -109,22 +109,12 @@ def shard(
                 like=like,
                 overwrite=overwrite,
             )
-        result = make_data_sets(request, ranks, observer)
+        result = make_data_sets(request, ranks, watching(ConversionObserver(), "cautioned", on_files.append))
     reports = [replace(report, notes=[*map(in_python, report.notes)]) for report in result.data_sets[0].columns or ()]
     if reports:
         first = replace(result.data_sets[0], columns=tuple(reports))
         result = replace(result, data_sets=[first, *result.data_sets[1:]])
     result = replace(result, warnings=[*map(in_python, result.warnings)])
     _, odd = frames.describe_columns(reports, "the result's `columns` describe")
-    warn(ranks, [*observer.warnings, *result.warnings], [odd] if odd else [])
+    warn(ranks, [*on_files, *result.warnings], [odd] if odd else [])
     return result
-
-
-class _Warner(ConversionObserver):
-    """Keeps the warnings on files."""
-
-    def __init__(self) -> None:
-        self.warnings = list[str]()
-
-    def cautioned(self, warning: str) -> None:
-        self.warnings.append(warning)

@@ -27,7 +27,6 @@ from sklearn.utils.validation import _check_sample_weight, check_is_fitted, vali
 from distsms.base.errors import InputError
 from distsms.base.wording import in_python
 from distsms.features import arrays
-from distsms.features.fit import FeatureOptions
 from distsms.features.growing import LIMIT, MIN_LEAF, N_TREES
 from distsms.matrix.coded import to_csr
 
@@ -43,9 +42,6 @@ class _Codes(TransformerMixin, BaseEstimator):
         return tags
 
     def _needs_labels(self) -> bool:
-        raise NotImplementedError
-
-    def _options(self) -> FeatureOptions:
         raise NotImplementedError
 
     def fit(self, X: Any, y: ArrayLike | None = None, sample_weight: ArrayLike | None = None) -> Any:
@@ -85,7 +81,7 @@ class _Codes(TransformerMixin, BaseEstimator):
             weights = _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
         try:
             names = getattr(self, "feature_names_in_", None)
-            self.map_ = arrays.fit_arrays(X, labels, self._options(), weights, names)
+            self.map_ = arrays.fit_arrays(X, labels, arrays.options(self.get_params()), weights, names)
         except InputError as error:
             raise ValueError(in_python(error.message)) from error
         return self
@@ -164,9 +160,6 @@ class LeafCodes(_Codes):
     def _needs_labels(self) -> bool:
         return True
 
-    def _options(self) -> FeatureOptions:
-        return arrays.options(self.get_params())
-
 
 class BinCodes(_Codes):
     """The bins of numbers, the categories of columns of 0 and 1 that exclude each other, and crosses of two of them.
@@ -195,6 +188,3 @@ class BinCodes(_Codes):
 
     def _needs_labels(self) -> bool:
         return str(self.crosses).startswith("top")
-
-    def _options(self) -> FeatureOptions:
-        return arrays.options(self.get_params())

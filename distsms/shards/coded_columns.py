@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, overload
 
@@ -126,6 +126,3 @@ class ColumnNames(Sequence[str]):
         if isinstance(j, slice):
             return [self._name(column) for column in range(*j.indices(self._p))]
         return self._name(range(self._p)[j])
-
-    def __iter__(self) -> Iterator[str]:
-        return map(self._name, range(self._p))

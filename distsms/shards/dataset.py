@@ -36,66 +36,26 @@ from distsms.matrix.normalization import Normalization
 from distsms.matrix.side_by_side import SideBySide
 from distsms.parallel.communicator import Communicator
 from distsms.shards import row_metadata, storage
-from distsms.shards.from_arrays import write_data
 from distsms.shards.manifest import Manifest, read_manifest
-from distsms.shards.publish import prepare, publish, verify
 from distsms.shards.reader import OpenShard, ShardRange, open_shard
 from distsms.shards.resident import CodedLoader, DenseLoader, SparseLoader
 from distsms.shards.row_shares import Boundary, MemoryBudget, boundary, held_bytes, rows_in_memory, shard_ranges
 from distsms.shards.streaming import CodedStream, DenseStream, SparseStream, Stream
 from distsms.shards.table_schema import Table
-from distsms.shards.writer import (
-    StagedRows,
-    StagedShard,
-    finish_shard,
-    replace_groups,
-    stage_shard,
-    staged_entries,
-    staged_rows,
-)
 
 _MATRIX_BYTES = 24
 """Bytes for each entry of a matrix that is made of codes, in its final form and before."""
 PART_ROWS = 2**16
 """The largest number of rows that are read and checked at a time. `PART_ENTRIES` limits the number of entries."""
 
-__all__ = [
-    "DataBlock",
-    "Manifest",
-    "StagedRows",
-    "StagedShard",
-    "finish_shard",
-    "replace_groups",
-    "load",
-    "open_shards",
-    "prepare",
-    "publish",
-    "read_groups",
-    "read_ids",
-    "read_manifest",
-    "stage_shard",
-    "staged_entries",
-    "staged_rows",
-    "verify",
-    "write_data",
-]
 
+class WeighedRows:
+    """Rows of this rank, of which those of weight 0 do not count."""
 
-@dataclass(frozen=True)
-class DataBlock:
-    """This rank's rows: consecutive rows of the data set, from `first_row` on."""
-
-    features: LocalRows | SideBySide  # local, (n_local, columns)
-    labels: NDArray[np.int8]  # local, (n_local,)
-    weights: NDArray[np.float64] | None  # local, (n_local,); None on every rank or on none
-    first_row: int  # global number of the first local row
-    n: int  # number of rows of all ranks
-    p: int  # number of columns of `features`: `n_columns` of `load`, by default that of the data set
-    bytes_read: int  # bytes of arrays that this rank read from files
-    label_map: Mapping[str, Any] | None = None  # of rows in memory; see `Manifest`
-    weighted: bool = False  # whether a weight of any rank is neither 0 nor 1; the same on every rank
-    groups: Hashes | None = None  # local, (n_local,); None on every rank or on none
-    table: Table | None = None  # of rows in memory whose columns have names
+    labels: NDArray[np.int8]
+    weights: NDArray[np.float64] | None
+    weighted: bool
+    groups: Hashes | None
 
     def counted_scores(self, scores: Floats) -> tuple[Floats, Labels, Floats | None]:
         """Return scores (n_local,), labels and weights of this rank's rows that count, those of weight 0 left out. The
@@ -116,6 +76,23 @@ class DataBlock:
         return np.ones(len(self.labels), bool) if self.weights is None else self.weights != 0
 
 
+@dataclass(frozen=True)
+class DataBlock(WeighedRows):
+    """This rank's rows: consecutive rows of the data set, from `first_row` on."""
+
+    features: LocalRows | SideBySide  # local, (n_local, columns)
+    labels: NDArray[np.int8]  # local, (n_local,)
+    weights: NDArray[np.float64] | None  # local, (n_local,); None on every rank or on none
+    first_row: int  # global number of the first local row
+    n: int  # number of rows of all ranks
+    p: int  # number of columns of `features`: `n_columns` of `load`, by default that of the data set
+    bytes_read: int  # bytes of arrays that this rank read from files
+    label_map: Mapping[str, Any] | None = None  # of rows in memory; see `Manifest`
+    weighted: bool = False  # whether a weight of any rank is neither 0 nor 1; the same on every rank
+    groups: Hashes | None = None  # local, (n_local,); None on every rank or on none
+    table: Table | None = None  # of rows in memory whose columns have names
+
+
 def load(
     data: str | os.PathLike[str] | Manifest,
     comm: Communicator,
@@ -127,14 +104,12 @@ def load(
     with_groups: bool = False,
     temporary: bool = False,
 ) -> DataBlock:
-    """Read this rank's share of the rows of a data set, and nothing else. **Collective.** With a model, `n_columns` is
-    used in place of p; columns beyond it are refused, or with `ignore_new_features` left out. With share (k, m), this
-    rank reads what rank k of m would (no rows if k = m). Rows that do not fit into the `budget` are streamed, with the
-    same results; then no columns may be left out. `temporary` shards are removed as soon as a rank has read them, and
-    entries in memory are taken over, not copied. InputError, on every rank, names file and row. The size of a row is
-    its number of stored entries and codes plus 1. If all rows have the size W, those of rank r of P begin at the first
-    row before which rows have r W / P or more, so a rank holds at most W / P plus one row. Finding this takes 2
-    log2(rows of a shard) single numbers."""
+    """Read this rank's share of the rows of a data set. **Collective.** With a model, `n_columns` is used in place of
+    p; columns beyond it are refused, or with `ignore_new_features` left out. With share (k, m), this rank reads what
+    rank k of m would. Rows that do not fit into the `budget` are streamed, with the same results. `temporary` shards
+    are removed when they have been read, and entries in memory are taken over. InputError, on every rank, names file
+    and row. A row has the size of its entries and codes plus 1, and ranks get about equal sizes; finding where they
+    begin takes 2 log2(rows of a shard) single numbers."""
     # 1) Find where this rank's rows begin and end.
     with comm.fail_together():
         manifest = data if isinstance(data, Manifest) else read_manifest(data)

@@ -40,9 +40,8 @@ def ordered(X: Any, table: Table, ignore_new: bool) -> Any:
 
 
 def numbers(X: Any, comm: Communicator, earlier: Sequence[str] | None = None) -> tuple[Any, list[str] | None]:
-    """Return the rows of all ranks (tables or arrays) with their columns in one order, and their names. **Collective.**
-    The order is that of `earlier` rows, or of the first rank whose columns have names; what is no table stays as it
-    is."""
+    """Return the rows of all ranks with their columns in one order, that of `earlier` rows or of the first rank whose
+    columns have names, and these names. **Collective.**"""
     with comm.fail_together():
         local_names = names_of(X)
     names = next((candidate for candidate in [earlier, *comm.allgather(local_names)] if candidate is not None), None)

@@ -41,11 +41,9 @@ def write_data(
     times: ArrayLike | None = None,
     codes: Sequence[tuple[CodeMap, ArrayLike]] = (),
 ) -> Manifest:
-    """Write arrays as a data set; by one process. X (n, p) is a matrix, array or DataFrame, or None if there are codes
-    only; y (n,) has +1 and -1, weights are from 0 to 1e250, and groups and times are numbers, strings or dates. `codes`
-    are groups of coded columns behind those of X: a map, and the codes (n, codes of a row), of which the largest number
-    of the map's `dtype` is a missing one. `label_map`, `zero_based` and `source` are for the manifest. InputError says
-    what does not fit, or that the directory holds a data set."""
+    """Write arrays as a data set; by one process. X (n, p) is a matrix, array or DataFrame, or None; y (n,) has +1 and
+    -1, weights are from 0 to 1e250, and groups and times are numbers, strings or dates. `codes` are groups of coded
+    columns behind those of X: a map, and codes (n, codes of a row). InputError says what does not fit."""
     y, names = np.asarray(y), None
     coded, arrays = _codes(directory, codes)
     if X is None and coded:

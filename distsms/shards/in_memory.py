@@ -46,9 +46,8 @@ def block(
     weights: ArrayLike | None = None,
     groups: ArrayLike | None = None,
 ) -> DataBlock:
-    """Return the rows of all ranks as a block. **Collective.** X (n_local, p) may be anything like an array or matrix,
-    or `LocalRows`; p is the number of columns that it must have. Without y (n_local,) all labels are 0; `model_labels`
-    is the `label_map` of a model. Weights and groups (n_local,) are given on every rank or on none."""
+    """Return the rows of all ranks, anything like an array or `LocalRows`, as a block. **Collective.** Without y all
+    labels are 0; `model_labels` is the `label_map` of a model. Weights and groups are on every rank or on none."""
     with comm.fail_together():
         if not isinstance(X, LocalRows | SideBySide):
             X = as_numbers(X)

@@ -30,9 +30,8 @@ MAX_LABELS = 1000
 
 
 def interpret(labels: Iterable[Label], positive: Label | None = None) -> dict[str, Any]:
-    """Return the original label, or list of labels, of each class, "+1" and "-1"; None for a class that does not occur.
-
-    `positive` is positive, or with None one of `KNOWN_PAIRS`. If `labels` is a mapping, it has the rows of each.
+    """Return the original label, or list of labels, of each class, "+1" and "-1", None for a class that does not occur:
+    `positive` is positive, or one of `KNOWN_PAIRS`. A mapping has the rows of each label.
     """
     counts = labels if isinstance(labels, Mapping) else None
     values = sorted(set(labels))  # type: ignore[type-var]

@@ -218,9 +218,8 @@ def _summed(entries: list[dict[str, Any]]) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def writing(directory: str | os.PathLike[str], comm: Communicator, overwrite: bool) -> Iterator[None]:
-    """Hold a directory while the body stages, finishes and publishes the shards of a new data set. **Collective.** A
-    second job gets an InputError. If the body raises InputError, or a disk fails, its files are removed, and an old
-    data set stays."""
+    """Hold a directory while the body writes a new data set. **Collective.** If it raises InputError, or a disk fails,
+    its files are removed, and an old data set stays."""
     with contextlib.ExitStack() as lock:
         with comm.fail_together():
             if comm.is_root:

@@ -15,7 +15,7 @@ import math
 import os
 import re
 from collections.abc import Callable, Iterable, Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta, timezone
 from decimal import Decimal
 from functools import partial
 from typing import Any, NamedTuple, NoReturn
@@ -47,7 +47,7 @@ TOO_LONG = (
 _WHOLE = re.compile(r"\+?(-?[0-9]+)(?:\.0*)?")
 _NUMBER = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
 _OWN = 0x67726F75  # of which nothing else makes keys
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 
 
 class MetadataColumns(NamedTuple):
@@ -204,7 +204,7 @@ def _seconds(text: str) -> float:
         date = datetime.fromisoformat(text)
     except ValueError:
         return math.nan
-    return ((date if date.tzinfo else date.replace(tzinfo=UTC)) - _EPOCH).total_seconds()
+    return ((date if date.tzinfo else date.replace(tzinfo=timezone.utc)) - _EPOCH).total_seconds()
 
 
 def format_time(time: float, kind: str) -> str:

@@ -101,9 +101,8 @@ def work_bytes(manifest: Manifest) -> int:
 
 
 def buffer_bytes(manifest: Manifest, threads: int) -> int:
-    """Return the bytes that streaming takes: for each thread two parts as in memory, one as in the files, and a copy.
-    More is needed if a sparse row is longer than a sixteenth of a part; the manifest does not say whether there is
-    one."""
+    """Return the bytes that streaming takes: for each thread two parts as in memory, one as in the files, and a copy;
+    more if a sparse row is longer than a sixteenth of a part."""
     in_memory, stored = entry_bytes(manifest)
     coded = 0
     for group in manifest.coded.maps:

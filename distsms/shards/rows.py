@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from distsms.matrix.local import index_dtype
 from distsms.parallel.communicator import Communicator
 from distsms.shards import row_metadata
 from distsms.shards.labels import in_one_type
@@ -49,7 +50,7 @@ def concatenate(blocks: Iterable[RowBlock]) -> RowBlock:
         np.concatenate(
             [np.zeros(1, np.int64), *(block.indptr[1:] + start for block, start in zip(blocks, starts, strict=False))]
         ),
-        np.concatenate([np.empty(0, index_dtype(n_columns)), *(block.indices for block in blocks)]),
+        np.concatenate([np.empty(0, index_dtype(0, n_columns)), *(block.indices for block in blocks)]),
         np.concatenate([np.empty(0), *(block.data for block in blocks)]),
         n_columns,
         [name for block in blocks for name in block.ids or ()] if named else None,
@@ -127,8 +128,3 @@ def plan(counts: Sequence[tuple[str, int]], n_shares: int) -> list[list[RowRange
 def of_rank(n_shares: int, comm: Communicator) -> range:
     """Return the numbers of the shares that this rank reads."""
     return range(n_shares * comm.rank // comm.size, n_shares * (comm.rank + 1) // comm.size)
-
-
-def index_dtype(n_columns: int) -> type:
-    """Return the dtype of column numbers: int32, or int64 if there are more than 2^31 - 1 columns."""
-    return np.int32 if n_columns <= 2**31 - 1 else np.int64

@@ -312,9 +312,8 @@ def _digest(dataset: h5py.Dataset, checksums: Checksums) -> str:
 def open_array(
     dataset: h5py.Dataset, file: io.FileIO, compression: str = "none", checksums: Checksums | None = None
 ) -> StoredArray:
-    """Return a dataset as an array that is read without HDF5, from `file`, and compared with checksums if there are
-    some. Looks up each chunk. Raises InputError if it is not stored as `compression` says, or ends beyond the file.
-    Local."""
+    """Return a dataset as an array that is read without HDF5, from `file`, and compared with checksums. Local. Raises
+    InputError if it is not stored as `compression` says, or ends beyond the file."""
     shape, size = dataset.shape, os.fstat(file.fileno()).st_size
     if compression == "none" or not dataset.size:
         offset = dataset.id.get_offset()

@@ -127,9 +127,8 @@ class Buffer:
 
 
 class Stream(ABC):
-    """The rows of a rank, which are read from shards part by part: a `distsms.matrix.blocks.EntrySource`.
-
-    First `add` is called for every range of rows of the shards, in order; then `features`, `prepare` and `load`.
+    """The rows of a rank, read from shards part by part (`matrix.blocks.EntrySource`): `add` all, then `features`,
+    `prepare`, `load`.
     """
 
     lengths: NDArray[Any] | None = None  # of sparse rows, (n_local,): the number of entries of each

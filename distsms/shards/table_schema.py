@@ -409,8 +409,7 @@ def check_columns(
     first: str | None = None,
 ) -> None:
     """Raise InputError if the file at `path` lacks a required column, or has others than these and optional ones.
-    `ignore_new` allows such (None: users have no such choice); `first` is the file that requires them, if no
-    training."""
+    `ignore_new` allows such (None: there is no choice); `first` is the file that requires them."""
     column_set, expected = set(columns), {*required, *optional}
     if missing := [name for name in required if name not in column_set]:
         source = f"{first} has" if first else "the training data had"

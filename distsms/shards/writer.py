@@ -74,10 +74,9 @@ def stage_shard(
     codes: Sequence[coded_rows.Codes] = (),
     in_memory: bool = False,
 ) -> StagedShard:
-    """Write X (sparse, an array, entries in memory, or a list of sparse matrices of consecutive rows), which is None if
-    there are codes only, and codes (rows, codes of a row) of each group to a `.partial` file of this number. Local.
-    Rows that are not canonical are sorted and summed in a copy. Weights are for `finish_shard`. Entries in memory stay
-    there, and are not in the file, if they are to be `in_memory`."""
+    """Write X (sparse, an array, entries in memory, or a list of sparse matrices; None if there are codes only), and
+    codes (rows, codes of a row) of each group to a `.partial` file of this number. Local. Entries that are to be
+    `in_memory` stay there."""
     path, compression = Path(directory) / (shard_name(number) + PARTIAL), form.compression
     entries = _entries(X, form, path)
     dense = None if X is None or entries else finite(np.ascontiguousarray(X), form.dtype, path)
@@ -178,9 +177,8 @@ def _arrays(staged: StagedShard) -> Iterator[Callable[[str], storage.StoredArray
 def finish_shard(
     staged: StagedShard, y: ArrayLike, p: int, weights: ArrayLike | None = None, hashes: Hashes | None = None
 ) -> dict[str, Any]:
-    """Add labels, p (with coded columns) and weights to a staged shard; return its entry in the manifest. Local. The
-    file is then complete and keeps its `.partial` name. `hashes` of rows stand for entries in memory in its
-    checksum."""
+    """Add labels, p (with coded columns) and weights to a staged shard, which keeps its `.partial` name; return its
+    entry in the manifest. Local. `hashes` of rows stand for entries in memory in its checksum."""
     labels, p_entries = np.asarray(y, np.int8), p - staged.form.coded.p
     if labels.shape != (staged.rows,):
         raise InputError(f"{staged.path}: {staged.rows} rows, but labels of shape {labels.shape}.")

@@ -211,9 +211,8 @@ class CheckpointWriter:
 def opened(
     folder: Path, problem: Mapping[str, Any], resume: bool, closing: contextlib.ExitStack
 ) -> tuple[Checkpoint | None, list[str]]:
-    """Lock the checkpoint folder until `closing`; return the checkpoint to resume (or None) and lines for the user.
-    Raises InputError if it is locked or not writable, has one of another problem, or one that would be replaced. On the
-    root.
+    """Lock the checkpoint folder until `closing`; return the checkpoint to resume (or None) and lines for the user. On
+    the root. Raises InputError if it cannot be used, or has a checkpoint that would be replaced.
     """
     closing.enter_context(files.exclusive(folder))
     files.remove_partial(folder)

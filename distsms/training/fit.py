@@ -61,9 +61,8 @@ def fit(
     options: RunOptions = RunOptions(),  # noqa: B008 - immutable
     observer: TrainingObserver = TrainingObserver(),  # noqa: B008 - without state
 ) -> Fit:
-    """Minimize the objective of a task to a proved gap; the `observer` learns of the plan, rows and evaluations. Raises
-    InputError on all ranks if data, memory (`distsms.training.plan`), settings or files do not suffice; checks that
-    need no rows come first. **Collective.**
+    """Minimize the objective of a task to a proved gap. **Collective.** Raises InputError on all ranks if data, memory
+    (`distsms.training.plan`), settings or files do not suffice; checks that need no rows come first.
     """
     with loaded_run(task, comm, options, observer, Clock(comm.bytes_moved)) as run:
         return run.minimize()

@@ -119,8 +119,7 @@ def pays(block: DataBlock, measure: str | Measure, comm: Communicator, l1: float
 
 class ClosedForm:
     """The minima of normal-auc on all rows, and on the training rows of each fold, by `number` (n_local,); with
-    `forward`, those of the folds before. One pass, and sums of (folds + 1) p^2 numbers twice. Creating it is
-    **collective.**
+    `forward`, those of the folds before. Creating it is **collective**, in one pass.
     """
 
     def __init__(

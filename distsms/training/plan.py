@@ -122,10 +122,8 @@ def needs(
     moments: int = 0,
     scored: int = 0,
 ) -> Needs:
-    """Add up the memory that training on a data set takes. `cost` is that of a loss, `losses` are on the data set,
-    `solves` solved in one pass; `moments` are bytes of a closed form, which scores `scored` models in one pass. Each
-    rank holds w, unless its node shares it, and X'c with a copy for every thread but the first; MPI needs at most twice
-    as much. Local.
+    """Add up the memory that training on a data set takes, with `cost` of each of `losses`, of which `solves` are
+    solved in one pass; `moments` are bytes of a closed form, which scores `scored` models in a pass. Local.
     """
     kind, p, threads = manifest.normalization.kind, manifest.p + bias, thread_count()
     shared, spread = layout.here > 1 and p >= SHARED_FROM, layout.step == "spread"
@@ -166,9 +164,8 @@ def require(
     ),
     in_files: bool = True,
 ) -> None:
-    """Raise InputError unless this node, which has `there` bytes, has the memory for its ranks `here`: `LackOfMemory`
-    if it has too little, or `allowed` bytes of a rank are too little even for streaming. `advise` says what helps if
-    vectors take too much. Rows that are not `in_files` cannot be streamed. Local.
+    """Raise InputError unless this node, with `there` bytes, has the memory for its ranks `here`: `LackOfMemory` if it
+    has too little, or if `allowed` does not suffice for streaming. `advise` says what helps against vectors. Local.
     """
     holding = [needed.of_rank(ranks) + needed.root * (rank == 0) for rank in here]
     least = [needed.least(ranks, rank == 0) for rank in here]
@@ -342,9 +339,8 @@ def make_plan(
     solves: int = 1,
     models: int = 1,
 ) -> Plan:
-    """Choose the ordering and the step, and check the memory of this rank's node; with `memory` bytes for each rank,
-    rows that do not fit are streamed. `losses` and `solves` are those of `needs`, `models` their number at all lambdas.
-    Local.
+    """Choose the ordering and the step, and check this node's memory; `losses` and `solves` are those of `needs`,
+    `models` their number at all lambdas. With `memory`, rows that do not fit are streamed. Local.
     """
     dataset.check_readable(manifest)
     p, n_pos, n_neg = manifest.p + bias, manifest.n_pos, manifest.n_neg

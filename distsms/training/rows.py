@@ -67,9 +67,8 @@ class TrainingObserver:
 
 
 class TrainingRows:
-    """This rank's rows, their loss, and their features with the constant one; call `load` first. `plan` is that of a
-    data set. `reserved` bytes of memory are left free for the steps after the run, infinitely many without a limit, 0
-    if too few.
+    """This rank's rows, their loss, and their features with the constant one; call `load` first. `reserved` bytes are
+    left free for the steps after the run, infinitely many without a limit.
     """
 
     block: DataBlock

@@ -16,19 +16,17 @@ def choose_solver(
     requested: str | None,
     measure: str | Measure,
     comm: Communicator,
-    usual: str = "lmvm",
     lmvm_only: str = "",
     l1: float = 0.0,
 ) -> tuple[str, str]:
     """Return the solver, and a reason if users should know it: ``bmrm`` without smoothed risk, and ``lbfgs`` for
-    ``lmvm`` with an l1, or if a rank lacks petsc4py, unless ``lmvm`` is requested, or options are `lmvm_only`. Where
-    nobody has installed petsc4py, there is nothing to say. **Collective.**
+    ``lmvm`` with an l1, or if a rank lacks petsc4py and nothing asks for ``lmvm``. **Collective.**
     """
     with comm.fail_together():
         smooth = Measure.parse(measure).family.smooth
     if not (requested or smooth):
         return "bmrm", "this measure has no smoothed risk"
-    name = requested or usual
+    name = requested or "lmvm"
     if name == "lmvm" and l1 and not requested:
         name = "lbfgs"
     if name != "lmvm":

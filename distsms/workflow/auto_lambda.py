@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from distsms.base.errors import InputError
 from distsms.base.measures import Measure, display_name
 from distsms.base.typing import Floats
+from distsms.features.rows import RowParts
 from distsms.matrix.arrays import as_features
 from distsms.matrix.coded import CodedRows, code_rows
 from distsms.matrix.local import DenseRows, SparseRows
@@ -24,7 +25,7 @@ from distsms.optim.result import Result
 from distsms.optim.settings import Settings
 from distsms.parallel.communicator import Communicator
 from distsms.shards import dataset
-from distsms.shards.dataset import PART_ROWS, DataBlock
+from distsms.shards.dataset import DataBlock
 from distsms.shards.manifest import Manifest
 from distsms.shards.row_metadata import in_range
 from distsms.shards.row_shares import MemoryBudget, rows_in_memory
@@ -77,9 +78,8 @@ def number_of_folds(counts: tuple[int, int]) -> int:
 
 
 def moderate_choice(points: Sequence[Point], measure: str) -> Choice | None:
-    """Return the lambda nearest to `MODERATE` of those at most one standard error of the folds' differences below the
-    best, from `low` to `high`; None if none is usable. With few rows the best mean is often at a large lambda by
-    chance.
+    """Return the lambda nearest to `MODERATE` of those at most a standard error of the folds' differences below the
+    best; None if none is usable. With few rows the best mean is often at a large lambda by chance.
     """
     curve, unusable = choice.means(points, measure), choice.faults(points)
     if all(mean.lam in unusable for mean in curve):  # `unusable` may also have lambdas that some folds lack
@@ -88,11 +88,9 @@ def moderate_choice(points: Sequence[Point], measure: str) -> Choice | None:
     values = {(point.lam, point.fold): point.held_out[measure] for point in points if point.held_out and point.fold}
     folds = sorted({fold for _, fold in values})
 
-    def is_as_good(lam: float) -> bool:
-        behind = np.array([values[best.lam, fold] - values[lam, fold] for fold in folds])
-        return bool(behind.mean() <= behind.std(ddof=1) / np.sqrt(len(behind)) + 1e-12)
-
-    as_good = [mean for mean in curve if mean.lam not in unusable and is_as_good(mean.lam)]
+    of_folds = {mean.lam: [values[mean.lam, fold] for fold in folds] for mean in curve}
+    usable = [mean for mean in curve if mean.lam not in unusable]
+    as_good = [mean for mean in usable if not choice.leads(of_folds[best.lam], of_folds[mean.lam])]
     moderate = min(as_good, key=lambda mean: abs(np.log(mean.lam / MODERATE)))
     return Choice(best, moderate, low=as_good[-1], high=as_good[0])
 
@@ -145,9 +143,8 @@ def load_sample(
     budget: MemoryBudget | None = None,
     whole_groups: bool = False,
 ) -> Sample:
-    """Read this rank's part of a sample of the rows, a share of each class, or `whole_groups`, that the seed draws.
-    `budget` counts only if it has all rows. All shards are read once, with 12 bytes for each entry of the sample.
-    **Collective.**
+    """Read this rank's part of a sample, a share of each class, or `whole_groups`, that the seed draws. `budget` counts
+    only if it has all rows. **Collective.**
     """
     if min(shares) >= 1:
         block = dataset.load(manifest, comm, budget=budget, with_groups=whole_groups)
@@ -159,25 +156,17 @@ def load_sample(
     weights, groups = list[NDArray[Any]](), list[NDArray[np.uint64]]()
     codes: list[list[Any]] = [[] for _ in manifest.coded.maps]
     with comm.fail_together():
-        for shard, piece in dataset.open_shards(manifest, first, last):
-            for part in piece.parts(PART_ROWS):
-                labels_of_part = np.empty(part.stop - part.start, np.int8)
-                shard.read_labels(part, labels_of_part)
-                numbers = part.offset + np.arange(part.start, part.stop)
-                keys = shard.read_groups(part) if whole_groups else None
-                taken = in_sample(numbers if keys is None else keys, labels_of_part, shares, seed)
-                if not taken.any():
-                    continue
-                X.append(shard.read_rows(part)[taken])
-                for code_group, part_codes in zip(codes, shard.read_code_rows(part) if codes else (), strict=True):
-                    code_group.append(part_codes[taken])
-                labels.append(labels_of_part[taken])
-                rows.append(numbers[taken])
-                groups += [] if keys is None else [keys[taken]]
-                if manifest.weights:
-                    weight = np.empty(len(numbers))
-                    shard.read_weights(part, weight)
-                    weights.append(weight[taken])
+        for part in RowParts(manifest, first, last):
+            numbers = part.first + np.arange(len(part.labels))
+            keys = part.shard.read_groups(part.place) if whole_groups else None
+            taken = in_sample(numbers if keys is None else keys, part.labels, shares, seed)
+            X.append(part.X[taken])
+            for code_group, of_part in zip(codes, part.shard.read_code_rows(part.place) if codes else (), strict=True):
+                code_group.append(of_part[taken])
+            labels.append(part.labels[taken])
+            rows.append(numbers[taken])
+            groups += [] if keys is None else [keys[taken]]
+            weights += [] if part.weights is None else [part.weights[taken]]
     features = comm.root_first(lambda: _features(manifest, X, codes))
     with comm.fail_together():
         features.normalize(manifest.normalization)
@@ -258,15 +247,12 @@ def choose_lambda(
     settings: Settings | None = None,
     bias: float | None = None,
     distribution: Distribution = AUTO,
-    seed: int = 0,
     stop_wanted: Callable[[], bool] = lambda: False,
     budget: MemoryBudget | None = None,
 ) -> LambdaChoice:
-    """Choose a lambda for a training on these data, by the same measure on held-out rows. **Collective.**
-
-    `settings`, by default the usual, count but for lambda, target and limits; `budget` is for this rank's rows, if the
-    sample has all. If stopped, the choice follows from what is known. About six lambdas on three folds, which share
-    passes: some 100 evaluations on two thirds of the sample. Raises InputError on all ranks if the data cannot be read.
+    """Choose a lambda for a training on these data, by the same measure on held-out rows. **Collective.** `settings`
+    count but for lambda, target and limits; `budget` is for this rank's rows, if the sample has all. Raises InputError
+    on all ranks if the data cannot be read.
     """
     begun, measure = time.perf_counter(), Measure.parse(measure)
     if measure.k and measure.k > data.n:
@@ -275,7 +261,7 @@ def choose_lambda(
         settings = settings_for(measure, choose_solver(None, measure, comm)[0], lam=DEFAULT_LAMBDA)
     share_folds = isinstance(data, Manifest) and _shares_folds(data, measure, comm)
     readers = ALONE if share_folds else comm  # each rank reads the whole sample, or its own part
-    sample, by, fold_keys = _sample(data, measure, readers, seed, budget)
+    sample, by, fold_keys = _sample(data, measure, readers, budget)
     counts = _class_counts(sample.block, readers)
     n_folds, by_measure = number_of_folds(counts), choice.chooser(measure.name, None)
 
@@ -287,7 +273,7 @@ def choose_lambda(
         return result(DEFAULT_LAMBDA, [], too_few)
     if distribution.step == "auto":
         distribution = distribution._replace(step="root")
-    problem = Problem(measure.name, GRID, n_folds, seed, settings, distribution, folds_by=by, bias=bias)
+    problem = Problem(measure.name, GRID, n_folds, 0, settings, distribution, folds_by=by, bias=bias)
     try:
         trained = search(PathRows(sample.block, comm, fold_keys, share_folds), problem, stop_wanted)
     except InputError as error:
@@ -370,13 +356,16 @@ def sample_shares(n_pos: int, n_neg: int, nnz: int, measure: Measure, most: int 
 
 
 def _sample(
-    data: Manifest | DataBlock, measure: Measure, comm: Communicator, seed: int, budget: MemoryBudget | None
+    data: Manifest | DataBlock, measure: Measure, comm: Communicator, budget: MemoryBudget | None
 ) -> tuple[Sample, str, NDArray[Any] | None]:
     """Return the sample, how its folds are made, and the keys of the folds. Collective."""
     if isinstance(data, Manifest):
         shares = sample_shares(data.n_pos, data.n_neg, data.nnz, measure)
         grouped = measure.within_groups is not None
-        sample, by = load_sample(data, comm, shares, seed, budget, grouped), folds.choose_folds_by(None, data)
+        sample, by = (
+            load_sample(data, comm, shares, budget=budget, whole_groups=grouped),
+            folds.choose_folds_by(None, data),
+        )
         if by == "rows":
             return sample, by, None
         with comm.fail_together():
@@ -386,9 +375,9 @@ def _sample(
         return sample, by, keys
     n_pos, n_neg = _class_counts(data, comm)
     rows = data.first_row + np.arange(len(data.labels))
-    shares = sample_shares(n_pos, n_neg, int(comm.sum(np.array([_nnz(data)]))[0]), measure)
+    shares = sample_shares(n_pos, n_neg, int(comm.sum(np.array([data.features.nnz]))[0]), measure)
     groups = data.groups if measure.within_groups else None
-    taken = in_sample(rows if groups is None else groups, data.labels, shares, seed)
+    taken = in_sample(rows if groups is None else groups, data.labels, shares)
     weights = np.where(taken, 1.0 if data.weights is None else data.weights, 0.0)
     block = data if min(shares) >= 1 else replace(data, weights=weights)
     return Sample(block, rows), "rows" if groups is None else "groups", groups
@@ -399,8 +388,3 @@ def _class_counts(block: DataBlock, comm: Communicator) -> tuple[int, int]:
     counts = [np.count_nonzero(block.counted & (block.labels == sign)) for sign in (1, -1)]
     n_pos, n_neg = map(int, comm.sum(np.array(counts)))
     return n_pos, n_neg
-
-
-def _nnz(block: DataBlock) -> int:
-    """Return the number of stored entries of local rows; rows without `nnz` count as dense. Local."""
-    return int(getattr(block.features, "nnz", block.features.shape[0] * block.p))

@@ -23,7 +23,7 @@ from distsms.parallel.communicator import Communicator
 from distsms.shards import dataset
 from distsms.shards.dataset import DataBlock
 from distsms.shards.groupby import doubles_warning
-from distsms.shards.manifest import Manifest
+from distsms.shards.manifest import Manifest, read_manifest
 from distsms.shards.row_shares import MemoryBudget
 from distsms.training.solver_choice import choose_solver
 from distsms.workflow import baseline_fits, baseline_text, competitors, folds, method_results, tables
@@ -150,7 +150,7 @@ class _BaselineRun:
             solver, why = choose_solver(request.solver, request.measure, comm)
             self._observer.chose_solver(solver, why)
         with comm.fail_together():
-            manifest = dataset.read_manifest(request.data)
+            manifest = read_manifest(request.data)
             dataset.check_readable(manifest)
             problem = baseline_problem(request, solver, manifest)
             if not {problem.measure, request.select}.isdisjoint(GROUPED):

@@ -122,9 +122,8 @@ class Fit(NamedTuple):
 
 
 class BaselineStore(ResumableStore):
-    """The folder of a baseline: baseline.json, and in fits/ METHOD_SETTING_foldF.json with the scores in .npy.
-
-    A trial has METHOD_tryN_foldF.json. Any rank may call `keep`; only the root may call the other methods.
+    """The folder of a baseline: baseline.json, and in fits/ METHOD_SETTING_foldF.json with the scores in .npy, and
+    METHOD_tryN_foldF.json. Any rank may call `keep`; only the root may call the other methods.
     """
 
     kind, parts = "baseline", "fits"
@@ -248,10 +247,8 @@ def fit_alone(
     begin: Callable[[FitSpec, int], None] = lambda spec, done: None,
     select: str | None = None,
 ) -> bool:
-    """Make fits and trials, and return whether `stop_wanted` ended the run. Local.
-
-    `begin` is called before each, with the number of those before it. The value of a quick trial is `select`, or else
-    `measure`.
+    """Make fits and trials, whose value is `select` or else `measure`, and return whether `stop_wanted` ended the run.
+    Local. `begin` is called before each, with the number of those before it.
     """
     for done, spec in enumerate(specs):
         if stop_wanted():
@@ -307,9 +304,8 @@ def try_lambdas(
     stop_wanted: Callable[[], bool],
     starts: Starts,
 ) -> bool:
-    """Make quick trials of a method that distsms trains, on all folds; return whether stopped. **Collective.**
-
-    `keep` is called on the root with the trials, whose value is the measure `by`; `starts` keeps the models.
+    """Make quick trials of a method that distsms trains, on all folds; return whether stopped. **Collective.** `keep`
+    gets the trials on the root, whose value is the measure `by`; `starts` keeps the models.
     """
     begun, lambdas = time.perf_counter(), sorted({spec.setting for spec in specs}, reverse=True)
     quick = replace(problem, lambdas=lambdas, settings=loosened(problem.settings), select=by, scores=False)
@@ -334,10 +330,9 @@ def fit_distributed(
     before: Callable[[int], float] = lambda fold: 0.0,
     start: Start = start_at_zero,
 ) -> bool:
-    """Make those fits of a method that distsms trains; return whether stopped. **Collective.**
-
-    `keep` and `before` are called on the root or, if the ranks share the folds, on the rank that trains a fold:
-    `before` returns the seconds that the rows of a fold took, which count for its first fit. Unfinished fits are lost.
+    """Make those fits of a method that distsms trains; return whether stopped. **Collective.** `keep` and `before`,
+    which returns the seconds that the rows of a fold took, are called on the root or, if ranks share folds, where one
+    is trained.
     """
     folds, stopped, started = rows.folds_of_rank(problem), False, time.perf_counter()
     missing = {(spec.setting, spec.fold) for spec in specs if spec.method == name and spec.fold in folds}

@@ -102,9 +102,8 @@ class BaselinePlan:
         return baseline_fits.first_round(self.methods, self.problem.lambdas, self.problem.folds, self.tree_fits)
 
     def missing_trials(self, methods: Sequence[str], store: BaselineStore) -> list[FitSpec]:
-        """Return the quick trials of lambdas that are not made yet; none where all lambdas are fitted.
-
-        When those of the grid are there, a method whose best one is at an end tries another lambda beyond it.
+        """Return the quick trials of lambdas that are not made yet, also beyond an end of the grid where the best one
+        is.
         """
         grid, trials, specs = self.problem.lambdas, store.trials(), list[FitSpec]()
         done = {(trial.method, trial.setting, trial.fold) for trial in trials}
@@ -170,9 +169,8 @@ def requested_methods(request: BaselineRequest) -> list[str]:
 
 
 def check_measures(request: BaselineRequest) -> None:
-    """Raise InputError if no baseline can train for the measure, or choose by the measure, of a request.
-
-    The methods have no threshold in common, so the ranking alone chooses.
+    """Raise InputError if no baseline can train for the measure, or choose by the measure, of a request: the methods
+    have no threshold in common.
     """
     measure, select = Measure.parse(request.measure), request.select
     if not measure.family.on_paths:
@@ -260,19 +258,11 @@ def _of_path(request: BaselineRequest, store: PathStore, manifest: Manifest) -> 
 
 
 def identity(request: BaselineRequest, problem: Problem, manifest: Manifest, called: str = "") -> dict[str, Any]:
-    """Return what baseline.json says of the problem, by which a folder is continued or refused.
-
-    called : the tables of which temporary shards were made.
+    """Return what baseline.json says of the problem, by which a folder is continued or refused. `called`: the tables of
+    which temporary shards were made.
     """
-    return {
-        "data": {"path": called or os.fspath(request.data), "fingerprint": manifest.fingerprint},
-        "measure": problem.measure,
-        "folds": problem.folds,
-        "folds_by": problem.folds_by,
-        "seed": problem.seed,
-        "epsilon": problem.settings.epsilon,
-        "relative": problem.settings.relative,
-    }
+    data = {"path": called or os.fspath(request.data), "fingerprint": manifest.fingerprint}
+    return {"data": data} | {name: getattr(problem, name, getattr(problem.settings, name, None)) for name in OF_PATH}
 
 
 def leave_out(

@@ -267,9 +267,8 @@ def _compare(
     ours: Collection[str],
     theirs: Collection[str],
 ) -> Comparison:
-    """Say "SUBJECT ahead of OTHER, by 0.427 points of ROCArea (interval ...)" or "behind OTHER".
-
-    ours, theirs : the methods of both sides, whose grids may end too early for a side that is not ahead.
+    """Say "SUBJECT ahead of OTHER, by 0.427 points of ROCArea (interval ...)" or "behind OTHER". The grids of `ours`
+    and `theirs` may end too early for a side that is not ahead.
     """
     # 1) Where lambdas beyond the grid might change this.
     side, tie = _side(difference), difference.low == difference.value == difference.high == 0

@@ -92,6 +92,12 @@ def mean_over_folds(lam: float, values: Sequence[float]) -> Mean:
     return Mean(lam, float(np.mean(values)), spread / math.sqrt(len(values)))
 
 
+def leads(best: Sequence[float], other: Sequence[float]) -> bool:
+    """Return whether the values of the folds are better by more than a standard error of their differences."""
+    lead = np.array(best) - np.array(other)
+    return bool(lead.mean() > lead.std(ddof=1) / np.sqrt(len(lead)) + 1e-12)
+
+
 def values_of_folds(points: Sequence[Point], measure: str, rule: str = "best") -> list[float]:
     """Return the measure of each fold at the lambda that the *other* folds choose; empty if no lambda has all."""
     return [held_out[measure] for held_out in _at_lambdas_of_others(points, measure, rule)]
@@ -103,25 +109,20 @@ def _at_lambdas_of_others(points: Sequence[Point], measure: str, rule: str) -> l
     lams, folds = [mean.lam for mean in means(points, measure)], sorted({fold for _, fold in held_out})
     if not lams:
         return []
-    values = np.array([[held_out[lam, fold][measure] for fold in folds] for lam in lams])
     if rule == "best" or len(folds) < 3:  # the mean of one other fold has no standard error
+        values = np.array([[held_out[lam, fold][measure] for fold in folds] for lam in lams])
         lam_of_folds = [lams[k] for k in best_on_other_folds(values)]
     else:
         lam_of_folds, sizes = [], nonzeros(points)
-        for k, fold in enumerate(folds):
-            others = np.delete(values, k, axis=1)
-            errors = np.std(others, axis=1, ddof=1) / math.sqrt(others.shape[1])
-            averages = others.mean(axis=1).tolist()
-            curve = [Mean(lam, m, error) for lam, m, error in zip(lams, averages, errors.tolist(), strict=True)]
+        for fold in folds:
+            curve = [mean for mean in means(points, measure, fold) if mean.lam in lams]
             lam_of_folds.append(choose(curve, rule, faults(points, fold), sizes).chosen.lam)
     return [held_out[lam, fold] for lam, fold in zip(lam_of_folds, folds, strict=True)]
 
 
 def expected(points: Sequence[Point], measure: str, rule: str = "best") -> Interval | None:
-    """Estimate the measure that this way of choosing lambda reaches: the mean of `values_of_folds`, with its interval.
-
-    It comes from the rows where the points have `squares` of this measure, else from the spread of the folds. None if
-    no lambda has all folds, or an earlier version kept no `squares`.
+    """Estimate the measure that this way of choosing lambda reaches: the mean of `values_of_folds`, with its interval;
+    None if no lambda has all folds, or an earlier version kept no `squares`.
     """
     if any(point.held_out and "squares" not in point.held_out for point in points):
         return None
@@ -161,10 +162,8 @@ def is_chance(area: Mean, errors: float = 1.0) -> bool:
 
 
 def why_chance(points: Sequence[Point]) -> str:
-    """Return why no lambda gives a model that ranks rows better than chance, by the held-out folds; else "".
-
-    The interval of `expected` counts as well, since the spread of a few unlike folds, such as those by groups, is
-    large.
+    """Return why no lambda ranks held-out rows better than chance; else "". The interval of `expected` counts as well,
+    since the spread of a few unlike folds, such as those by groups, is large.
     """
     measure = area_of(points)
     areas = means(points, measure)
@@ -186,11 +185,9 @@ def describe_lambdas(curve: Sequence[Mean]) -> str:
 
 
 def faults(points: Sequence[Point], without: int = 0) -> dict[float, str]:
-    """Return the lambdas whose models are not usable, and why.
-
-    The model of all rows ranks no better than chance; a J that is hardly below J(0) is no fault then, since w is short
-    at a large lambda and may rank well. Without models of all rows: those of all folds are hardly better than w = 0, or
-    than chance. Or the mean area of the folds, of which `without` has no part, is at most one standard error above 0.5.
+    """Return the lambdas whose models are not usable, and why: the model of all rows, or without one those of all
+    folds, ranks no better than chance, or the mean area of the folds but `without` is at most one standard error above
+    0.5.
     """
     reasons = {}
     with_all = any(not point.fold for point in points)
@@ -217,11 +214,8 @@ def nonzeros(points: Sequence[Point]) -> dict[float, int]:
 
 
 def extension(points: Sequence[Point], measure: str, grid: Sequence[float], rule: str = "best") -> float | None:
-    """Return a lambda to try beyond the lambdas so far, or None if the best one is inside.
-
-    At an end of `grid` where the best lambda is, or what the rule takes, it grows by a factor of 10, at most `DECADES`
-    times, unless the last step was `FLAT` or, upwards, models there are not usable. If no model is usable, it grows
-    downwards.
+    """Return a lambda to try beyond the lambdas so far, or None if the best one is inside: at an end of `grid` a power
+    of ten further, at most `DECADES` times, unless the last step was `FLAT` or models there are not usable.
     """
     curve, unusable = means(points, measure), faults(points)
     if not curve:
@@ -266,12 +260,9 @@ def _rounded(lam: float) -> float:
 def choose(
     curve: Sequence[Mean], rule: str, without: Collection[float] = (), sizes: Mapping[float, int] | None = None
 ) -> Choice:
-    """Choose a lambda from means, at least one, from the largest lambda to the smallest, not in `without` if possible.
-
-    "best" takes the best mean, the first of equal ones. "one-se" takes the last lambda upwards from there with all
-    means within one standard error (Breiman et al., Classification and Regression Trees, 1984, section 3.4.3); with
-    `sizes` (`nonzeros` of the points), the one with the fewest coefficients up- and downwards, since with l1 a larger
-    lambda often gives more.
+    """Choose a lambda from means, from the largest lambda to the smallest, not in `without` if possible: "best" the
+    best mean, "one-se" the last lambda upwards with all means within one standard error (Breiman et al., 1984, section
+    3.4.3) or, by `sizes`, the one with the fewest coefficients, since with l1 a larger lambda often gives more.
     """
     usable = [i for i, mean in enumerate(curve) if mean.lam not in without] or range(len(curve))
     best = max(usable, key=lambda i: curve[i].mean)

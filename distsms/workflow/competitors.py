@@ -89,11 +89,8 @@ def describe_end(status: Status | str, vacuous: bool) -> str:
 
 
 def with_target(settings: Settings, measure: Measure, share: float) -> Settings:
-    """Return the settings with a gap to prove that is as strict for logistic regression as for the measures of ranking.
-
-    A model that gives all rows one score has the risk 1 for ROCArea, and for logistic regression the entropy of the
-    classes, which is small where positives (a `share` of the rows) are rare; so that is what an absolute gap is
-    multiplied by.
+    """Return the settings with a gap to prove that is as strict for logistic regression: an absolute gap times the risk
+    of a constant score, which is 1 for ROCArea, and here the entropy of the classes, with a `share` of positives.
     """
     if not measure.family.log_loss or settings.epsilon is None:
         return settings

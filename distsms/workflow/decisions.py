@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -19,12 +19,13 @@ import scipy  # loads scipy.special when it is used, which saves time in each st
 from numpy.typing import NDArray
 
 from distsms.base.errors import InputError
+from distsms.base.formatting import finite
 from distsms.base.measures import CONDITIONS_OF_MODELS, Condition, Measure
 from distsms.base.typing import Floats, Labels
 from distsms.base.wording import format_value, marked
 from distsms.matrix.blocks import LocalRows
 from distsms.matrix.side_by_side import SideBySide
-from distsms.metrics import calibration, threshold_rates
+from distsms.metrics import calibration, head_intervals
 from distsms.metrics.confidence import LEVEL, limits
 from distsms.metrics.estimates import MeanEstimate
 from distsms.metrics.operating_points import operating_point
@@ -132,19 +133,6 @@ class Decisions:
     # must not know the labels of the fold's rows. None: all folds have the features of the training.
     features_of: Callable[[NDArray[np.bool_]], LocalRows | SideBySide] | None = None
 
-    @classmethod
-    def wanted(
-        cls,
-        at: str | Condition | None,
-        calibrate: str | None,
-        folds: int = FOLDS,
-        features_of: Callable[[NDArray[np.bool_]], LocalRows | SideBySide] | None = None,
-    ) -> Decisions | None:
-        """Return what is asked for; None if nothing is. Raises InputError as `check` does. Local."""
-        if at is None and not calibrate:
-            return None
-        return cls(check(at, calibrate, folds), calibrate, folds, features_of)
-
     def make_folds(self, block: DataBlock, comm: Communicator) -> Folds:
         """Return the folds. **Collective.** Raises InputError if there are too few rows."""
         by, keys = ("rows", np.empty(0)) if block.groups is None else ("groups", block.groups)
@@ -213,7 +201,7 @@ def decide(condition: Condition, rows: HeldOut, comm: Communicator) -> dict[str,
     tied = tied_scores(scores, labels, effective(weights, comm), comm)
     threshold = operating_point(condition, tied, comm).threshold
     fulfilled = math.isfinite(threshold)
-    rates = threshold_rates.rates_at(threshold, LEVEL, scores, labels, comm, weights)
+    rates = head_intervals.rates_at(threshold, LEVEL, scores, labels, comm, weights)
     n, n_pos = map(int, masses((labels != 0, labels > 0), None, comm).tolist())
     total = rates["tp"] + rates["fp"] + rates["fn"] + rates["tn"]
     called, size = (rates["tp"] + rates["fp"]) / total, sum(effective_sizes(labels, weights, comm))
@@ -235,7 +223,7 @@ def decide(condition: Condition, rows: HeldOut, comm: Communicator) -> dict[str,
         "precision": rates["precision"],
         "tpr": rates["recall"],
         "fpr": rates["fpr"],
-        "intervals": {name: _finite(interval) for name, interval in rates["intervals"].items()},
+        "intervals": {name: finite(interval) for name, interval in rates["intervals"].items()},
         "called": called,
         "positive_share": (rates["tp"] + rates["fn"]) / total,
         **{name: rates[name] for name in ("tp", "fp", "fn", "tn")},
@@ -243,8 +231,8 @@ def decide(condition: Condition, rows: HeldOut, comm: Communicator) -> dict[str,
         "n_pos": n_pos,
         "effective": size,
     }
-    by_rows = {} if weights is None else {"by_rows": _finite(_rates_of_rows(scores >= threshold, labels, comm))}
-    return _finite(decision) | by_rows | rows.record
+    by_rows = {} if weights is None else {"by_rows": finite(_rates_of_rows(scores >= threshold, labels, comm))}
+    return finite(decision) | by_rows | rows.record
 
 
 def _rates_of_rows(above: NDArray[np.bool_], labels: Labels, comm: Communicator) -> dict[str, float]:
@@ -264,10 +252,8 @@ def _rates_of_rows(above: NDArray[np.bool_], labels: Labels, comm: Communicator)
 
 
 def calibrated(method: str, rows: HeldOut, comm: Communicator) -> dict[str, Any]:
-    """Return what the model's information gets as `calibration`: the curve, Brier score and log loss `before` and
-    `after` it and for a `constant`, `means` by class in which rows count alike, and the bins of a reliability diagram.
-    The curve is fitted to all held-out rows; what judges it comes from curves fitted to the other folds.
-    **Collective.**
+    """Return `calibration`: the curve, fitted to all held-out rows, and what judges it, from curves fitted to the other
+    folds: Brier score, log loss, means by class in which rows count alike, and a reliability diagram. **Collective.**
     """
     scores, labels, weights = rows.scores, rows.labels, rows.weights
     curve = calibration.fit(method, scores, labels, comm, weights)
@@ -291,8 +277,3 @@ def calibrated(method: str, rows: HeldOut, comm: Communicator) -> dict[str, Any]
         "means": calibration.means_by_class(after, labels, comm),
         "bins": calibration.reliability(after, labels, comm, weights),
     } | rows.record
-
-
-def _finite(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the values with None in place of numbers that are not finite, which JSON does not have."""
-    return {name: None if isinstance(v, float) and not math.isfinite(v) else v for name, v in values.items()}

@@ -26,8 +26,8 @@ from distsms.models.inputs import InputOptions
 from distsms.models.model import Model
 from distsms.models.scoring import ScoredRows, Watch
 from distsms.parallel.communicator import Communicator
-from distsms.shards import dataset
 from distsms.shards.frame_columns import is_frame
+from distsms.shards.manifest import read_manifest
 from distsms.workflow.requests import Arrays, EvaluateRequest, Path, PredictRequest
 
 
@@ -133,12 +133,12 @@ def _score_in_runs(
     rows: EvaluatedRows | None = None
     with comm.fail_together():
         of_set = isinstance(data, str | os.PathLike) and is_data_set(data)
-        fingerprint = dataset.read_manifest(data).fingerprint if of_set else None
+        fingerprint = read_manifest(data).fingerprint if of_set else None
     for _, run in groupby(models, lambda each: _columns_of(each.model)):
         alike = list(run)
         scored = score_data([each.model for each in alike], data, comm, reading, watch)
         notes += scored.notes
-        _, labels, weights = scored.counted_scores()
+        _, labels, weights = scored.counted_scores(scored.scores[0])
         with comm.fail_together():
             if rows is not None and not np.array_equal(labels, rows.labels):
                 raise InputError(
@@ -147,7 +147,7 @@ def _score_in_runs(
                 )
         numbers = scored.first_row + np.flatnonzero(scored.counted)
         rows = rows or EvaluatedRows(labels, numbers, weights, scored.counted_groups, fingerprint)
-        scores += [scored.counted_scores(k)[0] for k in range(len(alike))]
+        scores += [scored.counted_scores(of_model)[0] for of_model in scored.scores]
     assert rows is not None
     return rows, scores, list(dict.fromkeys(notes))
 

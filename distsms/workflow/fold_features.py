@@ -28,7 +28,7 @@ from distsms.features.rows import CountedRows, RowParts
 from distsms.parallel.communicator import Communicator
 from distsms.shards import dataset
 from distsms.shards.dataset import DataBlock
-from distsms.shards.manifest import Manifest
+from distsms.shards.manifest import Manifest, read_manifest
 from distsms.shards.publish import file_sha256
 from distsms.shards.row_shares import MemoryBudget
 from distsms.workflow.folds import make_folds, read_fold_keys
@@ -48,9 +48,8 @@ class FoldsObserver(FeaturesObserver):
 
 
 class FoldFeatures:
-    """The data sets with the features of all rows and of each fold, in `folder`, from which those of other data,
-    options or folds are removed. `rows` holds in memory what `budget` allows, and groups if `with_groups`. Creating it
-    is **collective.**
+    """The data sets with the features of all rows and of each fold, in `folder`; those of another problem are removed.
+    `rows` holds what `budget` allows, and groups if `with_groups`. Creating it is **collective.**
     """
 
     budget: MemoryBudget | None = None
@@ -85,7 +84,7 @@ class FoldFeatures:
         directory = self._folder / (f"fold{fold}" if fold else "all")
         if self._comm.bcast(self._comm.is_root and self._is_kept(fold, directory)):
             with self._comm.fail_together():
-                self._manifests[fold] = dataset.read_manifest(directory)
+                self._manifests[fold] = read_manifest(directory)
             return self._manifests[fold]
         begun = time.perf_counter()
         fitted_map = self._fit(fold)
@@ -111,7 +110,7 @@ class FoldFeatures:
         """Return whether the data set of a fold is there as it was made, and not damaged or exchanged. On the root."""
         about = _read(self._about(fold))
         try:
-            manifest = dataset.read_manifest(directory)
+            manifest = read_manifest(directory)
             feature_map.check(manifest)
         except InputError:
             return False

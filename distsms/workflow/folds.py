@@ -90,9 +90,8 @@ def make_folds(
     seed: int,
     comm: Communicator,
 ) -> Folds:
-    """Assign all rows to folds, at least 2 or by time 1, as the module says; `fold_keys` (n_local,) are those of
-    `read_fold_keys`, which folds by rows do not need. **Collective.** Raises InputError on all ranks, if there are too
-    few rows or groups, or a fold would lack a class.
+    """Assign all rows to folds, as the module says; `fold_keys` are those of `read_fold_keys`. **Collective.** Raises
+    InputError on all ranks, if there are too few rows or groups, or a fold would lack a class.
     """
     if by == "rows":
         return Folds(deal_rows(labels, counted, folds, seed, comm), counted)
@@ -105,9 +104,8 @@ def make_folds(
 
 
 def best_on_other_folds(values: NDArray[np.float64], without: NDArray[np.bool_] | None = None) -> NDArray[np.int64]:
-    """Return for each fold the best of (candidates, folds) by the mean over the *other* folds. Local.
-
-    without : (candidates, folds), those that a fold may not take.
+    """Return for each fold the best of (candidates, folds) by the mean over the *other* folds, without those that a
+    fold may not take. Local.
     """
     others = np.round(values.sum(axis=1, keepdims=True) - values, 12)
     return np.argmax(others if without is None else np.where(without, -np.inf, others), axis=0)

@@ -212,10 +212,8 @@ def evaluate_methods(
     level: float = LEVEL,
     scored: dict[tuple[Fit, ...], FoldScores] | None = None,
 ) -> list[MethodResult]:
-    """Evaluate the methods with a setting on all folds, chosen by `select`, and those of `CHOSEN`. On the root.
-
-    With `trials` of lambdas, a fold takes one of those that they leave to it (`left_lambdas`). `scored` keeps what is
-    computed of the fits that are chosen, since other measures may choose the same.
+    """Evaluate the methods with a setting on all folds, chosen by `select` from what `trials` leave to a fold, and
+    those of `CHOSEN`. On the root. `scored` keeps what is computed of fits, which other measures may choose, too.
     """
     folds, by = int(rows.fold.max()), select or measure
 
@@ -261,9 +259,8 @@ def evaluate_methods(
     measures = dict.fromkeys([*RANKING, by])
 
     def interval_of(name: str, of: str, first: str = "") -> Interval:
-        """Return the interval of a method by the measure `of` or, with `first`, of how much better `first` is.
-
-        It comes from the rows, or else from the spread of the folds.
+        """Return the interval of a method by a measure or, with `first`, of how much better `first` is, from rows or
+        else folds.
         """
         if FoldScores.knows(of):
             return compared[name].interval(of, compared[first] if first else None)
@@ -311,10 +308,9 @@ def _dropped(trials: Sequence[Trial], method: str) -> set[tuple[float, int]]:
 
 
 def unsettled(methods: Sequence[str], plan: BaselinePlan, store: BaselineStore, rows: FoldedRows) -> list[str]:
-    """Return the methods of which the folds so far do not settle how they compare with distsms. On the root.
-
-    This is a look at `EARLY_LEVEL`: with looks as strict as that (Haybittle and Peto), the interval at the end may stay
-    as narrow as without looks.
+    """Return the methods of which the folds so far do not settle how they compare with distsms, by a look at
+    `EARLY_LEVEL`: so strict (Haybittle and Peto) that the interval at the end may stay as narrow as without. On the
+    root.
     """
     fits, trials, by = plan.counted_fits(store), store.trials() if plan.halves else [], plan.select
     left = list[str]()
@@ -396,9 +392,8 @@ def evaluate_head(
 
 
 def complete(fits: Sequence[Fit], method: str, folds: int) -> dict[tuple[float, int], Fit]:
-    """Return the fits of a method by (setting, fold), of settings that have all folds, in descending order.
-
-    Trees whose verdict was settled early have the first folds alone.
+    """Return the fits of a method by (setting, fold), of settings that have all folds (of trees that settled early the
+    first), descending.
     """
     of_method = {(fit.setting, fit.fold): fit for fit in fits if fit.method == method}
     first_folds = {
@@ -415,9 +410,8 @@ def complete(fits: Sequence[Fit], method: str, folds: int) -> dict[tuple[float, 
 def choose(
     fits: Mapping[tuple[Any, int], Fit], value: Callable[[Fit], float], dropped: Collection[tuple[Any, int]] = ()
 ) -> list[Fit]:
-    """Return for each fold the fit of the candidate with the best mean `value` on the other folds.
-
-    dropped : the candidates that a fold may not take, with the fold.
+    """Return for each fold the fit of the candidate with the best mean `value` on the other folds that is not `dropped`
+    for it.
     """
     candidates, folds = list(dict.fromkeys(candidate for candidate, _ in fits)), sorted({fold for _, fold in fits})
     values = np.array([[value(fits[candidate, fold]) for fold in folds] for candidate in candidates])
@@ -490,17 +484,18 @@ class FoldScores:
 
     def _of_fold(self, measure: str, fold: _ScoredFold) -> tuple[Any, Floats]:
         scores, y, weights = fold.scores, fold.y, fold.weights
+        draws = bootstrap.Draws(fold.numbers, REPLICATES)
         if measure == "rocarea":
             return ranking.placements(scores, y, ALONE, weights), np.empty(0)
         if measure == "prbep":
             shares = ranking.top_k_shares(scores, mass_of_classes(y, weights, ALONE)[0], ALONE, weights)
-            return shares, bootstrap.prbep_replicates(scores, y, fold.numbers, REPLICATES, 0, ALONE, weights)
+            return shares, bootstrap.prbep_replicates(scores, y, draws, ALONE, weights)
         if (head := HeadMeasure.parse(measure)) is None:
             assert self._rows.groups is not None
             return group_areas(scores, y, self._rows.groups[fold.numbers], ALONE, weights), np.empty(0)
         scaled = effective(weights, ALONE)
         tied = tied_scores(scores, y, scaled, ALONE)
-        drawn = head_intervals.head_replicates([head], tied, scores, y, fold.numbers, REPLICATES, 0, ALONE, scaled)
+        drawn = head_intervals.head_replicates([head], tied, scores, y, draws, ALONE, scaled)
         return head_value(head, tied, ALONE), drawn[head.name]
 
     @staticmethod

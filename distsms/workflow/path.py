@@ -152,12 +152,10 @@ def run(
     clock: Clock | None = None,
     extend: Callable[[Sequence[Point]], float | None] = lambda points: None,
 ) -> Run:
-    """Solve the points that are not done yet, and pass each one to `keep` when it is finished. **Collective.**
-
-    `keep` and `start` are called on the root or, if the ranks share the folds, on the rank that trains the fold. On the
-    root, `earlier` has the points on disk, and `extend` gets those of this call when all lambdas are solved, and
-    returns another lambda or None. If stopped, unfinished points are lost. Raises InputError on all ranks if a class
-    has fewer rows than there are folds.
+    """Solve the points that are not done yet, and pass each one to `keep` when it is finished. **Collective.** `keep`
+    and `start` are called on the root or, if the ranks share the folds, where the fold is trained; `extend` gets the
+    points of this call when all lambdas are solved, and returns another lambda or None. Raises InputError on all ranks
+    if a class has too few rows.
     """
     comm = rows.comm
     models = trainings(rows, problem, stop_wanted, clock)

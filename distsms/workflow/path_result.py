@@ -52,9 +52,8 @@ POINT: Fields = {
 
 
 class PathStore(ResumableStore):
-    """The folder of a path, for the root, which holds it by `files.exclusive`: path.json (the problem and, at the end,
-    points and choice), model.h5 (of all rows at the chosen lambda), and points/LAMBDA_all or LAMBDA_foldF, .json and
-    .h5, for folds only the models of the largest and the newest lambda.
+    """The folder of a path, for the root, which holds it by `files.exclusive`: path.json, model.h5 (the choice), and
+    points/LAMBDA_all or LAMBDA_foldF, .json and .h5, for folds only the models of the largest and the newest lambda.
     """
 
     kind, parts = "path", "points"

@@ -34,7 +34,7 @@ from distsms.parallel.communicator import Communicator
 from distsms.shards import dataset
 from distsms.shards.dataset import DataBlock
 from distsms.shards.groupby import doubles_warning
-from distsms.shards.manifest import Manifest
+from distsms.shards.manifest import Manifest, read_manifest
 from distsms.training.plan import Plan, make_plan
 from distsms.training.solver_choice import choose_solver, settings_for
 from distsms.workflow import choice as choosing
@@ -195,7 +195,7 @@ class _PathRun:
         self._observer.chose_solver(solver, why)
         self._node_ranks = comm.node_ranks()
         with comm.fail_together():
-            self._manifest = manifest = dataset.read_manifest(request.data)
+            self._manifest = manifest = read_manifest(request.data)
             self._condition = decisions.check(request.at, request.calibrate, request.folds)
             self._problem = self._make_problem(solver)
             if self._candidate.options is None:
@@ -507,7 +507,7 @@ def _run_several(
     paths, requests = dict[str, PathResult](), _requests(request, setting)
     with ExitStack() as closing:
         with comm.fail_together():
-            manifest = dataset.read_manifest(request.data)
+            manifest = read_manifest(request.data)
             identity = _identity_of_several(request, setting, manifest)
             if comm.is_root:
                 inputs.check_distinct(store.path, request.data)

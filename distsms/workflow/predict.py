@@ -20,7 +20,7 @@ from distsms.models.model import Model
 from distsms.models.output import ScoresPart
 from distsms.models.reasons import Reasons
 from distsms.parallel.communicator import Communicator
-from distsms.shards.dataset import read_manifest
+from distsms.shards.manifest import read_manifest
 from distsms.workflow.evaluate import load_models, score_data
 from distsms.workflow.requests import PredictRequest
 

@@ -6,7 +6,7 @@ import os
 import shlex
 import sys
 from collections.abc import Mapping
-from datetime import UTC, datetime
+from datetime import datetime, timezone
 from typing import Any
 
 import numba
@@ -51,7 +51,7 @@ def provenance() -> dict[str, Any]:
         "host": os.uname().nodename,
         "command": shlex.join(sys.argv),
         **({"config": program.options} if program.options else {}),
-        "written": datetime.now(UTC).isoformat(timespec="seconds"),
+        "written": datetime.now(timezone.utc).isoformat(timespec="seconds"),
     }
 
 

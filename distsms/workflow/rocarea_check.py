@@ -21,6 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from distsms.base.errors import InputError
+from distsms.base.formatting import finite
 from distsms.base.hashing import row_keys
 from distsms.base.measures import SHOWN, Measure, display_name
 from distsms.base.typing import Floats, Labels
@@ -78,11 +79,6 @@ class Contest:
         """Return the attributes, ready for JSON."""
         gains = {name: finite(interval.as_json()) for name, interval in self.gains.items()}
         return vars(self) | {"ours": finite(self.ours), "theirs": finite(self.theirs), "gains": gains}
-
-
-def finite(values: dict[str, Any]) -> dict[str, Any]:
-    """Return the values with None in place of numbers that are not finite, which JSON does not have. Local."""
-    return {name: None if isinstance(v, float) and not math.isfinite(v) else v for name, v in values.items()}
 
 
 @dataclass(frozen=True)

@@ -34,7 +34,7 @@ from distsms.features.build import build
 from distsms.features.candidates import RAW
 from distsms.features.feature_map import FeatureMap
 from distsms.features.fit import FeatureOptions, fit
-from distsms.features.growing import FeaturesObserver, GrowingRows, whole
+from distsms.features.growing import FeaturesObserver, drawn, parts_of, stacked, whole
 from distsms.features.rows import RowParts
 from distsms.ingest.file_names import expand
 from distsms.ingest.formats.registry import format_of
@@ -45,11 +45,10 @@ from distsms.shards.dataset import DataBlock, other_weights
 from distsms.shards.frame_columns import is_frame
 from distsms.shards.manifest import Manifest
 from distsms.shards.row_metadata import in_range
-from distsms.shards.splits import in_sample
 from distsms.training.solver_choice import choose_solver, settings_for
 from distsms.workflow import auto_lambda, choice
 from distsms.workflow.auto_lambda import LambdaChoice
-from distsms.workflow.choice import Mean, Point
+from distsms.workflow.choice import Mean, Point, leads
 from distsms.workflow.folds import Folds, choose_folds_by, make_folds, read_fold_keys
 from distsms.workflow.path import ALONE, FoldRows, PathRows, Problem
 from distsms.workflow.requests import DEFAULT_LAMBDA, TrainRequest
@@ -196,25 +195,13 @@ def load_sample(manifest: Manifest, measure: Measure, comm: Communicator) -> Sam
     most = min(MOST_ROWS, MOST_ENTRIES * manifest.n // max(manifest.nnz, 1))
     shares = auto_lambda.sample_shares(manifest.n_pos, manifest.n_neg, manifest.nnz, measure, most)
     parts, by = RowParts.of_rank(manifest, comm), choose_folds_by(None, manifest)
-    empty = np.empty((0, manifest.p), manifest.dtype)
-    X: list[Any] = [sparse.csr_matrix(empty) if manifest.layout == "csr" else empty]
-    labels, weights, numbers = [np.empty(0, np.int8)], [np.empty(0)], [np.empty(0, np.int64)]
     with comm.fail_together():
-        for part in parts:
-            of_part = part.first + np.arange(len(part.labels))
-            taken = in_sample(of_part, part.labels, shares)
-            if part.weights is not None:
-                taken &= part.weights != 0
-                weights.append(part.weights[taken])
-            X.append(part.X[taken])
-            labels.append(part.labels[taken])
-            numbers.append(of_part[taken])
+        numbers, pieces = zip(*drawn(parts_of(manifest, parts), shares), strict=True)
         keys = None
         if by != "rows":
             keys = read_fold_keys(manifest, by, parts.first, parts.last)[np.concatenate(numbers) - parts.first]
-        stacked = sparse.csr_matrix(sparse.vstack(X, "csr")) if manifest.layout == "csr" else np.vstack(X)
-    of_weights = np.concatenate(weights) if manifest.weights else None
-    rows = whole(GrowingRows(stacked, np.concatenate(labels), of_weights), comm)
+        of_rank = stacked(pieces)
+    rows = whole(of_rank, comm)
     if keys is not None:
         keys = comm.allgather_rows(keys, comm.allgather(len(keys)))
     n_folds = min(auto_lambda.FOLDS, int(np.sum(rows.y > 0)), int(np.sum(rows.y < 0)))
@@ -363,18 +350,12 @@ def choose(tried: Sequence[Tried], by: str) -> tuple[Tried, str]:
     """
     plain, best, name = tried[0], max(tried, key=lambda each: each.mean), display_name(by)
     twin = next(each for each in tried if (each.features, each.measure) in ((best.features, plain.measure), best[:2]))
-    winner = plain if not leads(best, plain) else best if leads(best, twin) else twin
+    winner = plain if not leads(best.values, plain.values) else best if leads(best.values, twin.values) else twin
     rank = "the best" if winner is best else f"not clearly behind the best, {best.mean:.4f},"
     features = "the columns" if winner.features == RAW else winner.features
     mean = f"{features} for {winner.measure}: mean {name} {winner.mean:.4f} on the folds"
     reason = f"{mean}, {rank} of {len(tried)} candidates"
     return winner, reason + f"; the columns for {plain.measure}: {plain.mean:.4f}" * (winner is not plain)
-
-
-def leads(best: Tried, other: Tried) -> bool:
-    """Return whether a candidate is better by more than a standard error of the folds' differences. Local."""
-    lead = np.array(best.values) - np.array(other.values)
-    return bool(lead.mean() > lead.std(ddof=1) / np.sqrt(len(lead)))
 
 
 def request_of(

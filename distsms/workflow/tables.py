@@ -72,9 +72,8 @@ def are_tables(data: Any, comm: Communicator) -> bool:
 def as_data_sets(
     request: TrainRequest, comm: Communicator, observer: ConversionObserver, clock: Clock
 ) -> Iterator[DataSets]:
-    """Make data sets of the files or the table of a request; temporary ones are removed at the end. **Collective.**
-
-    Messages call them as users know them.
+    """Make data sets of a request's files or table, which messages call as users know them; temporary ones are removed
+    at the end. **Collective.**
     """
     several, in_memory, kept = frames.on_several_hosts(comm), is_frame(request.data), request.shards is not None
     base, names, same_rows = Path(request.shards or ""), list[str](), False
@@ -190,10 +189,8 @@ def _make(
     comm: Communicator,
     observer: ConversionObserver,
 ) -> list[Manifest]:
-    """Convert the rows; return no data sets if the run is resumed, and an earlier start has made them. **Collective.**
-
-    A table in memory is always converted, since nothing else shows that it is the same: else the checkpoint is refused.
-    The record is there only beside the data sets that it tells of, so that others are made again.
+    """Convert the rows; return no data sets if an earlier start has made them of files; nothing shows that a table in
+    memory is the same. **Collective.** The record is there only beside the data sets that it tells of.
     """
     from distsms.ingest.convert import convert  # which loads parts of SciPy
 
@@ -201,7 +198,11 @@ def _make(
     with comm.fail_together():
         if comm.is_root and kept and request.resume and (directory / MANIFEST).exists():
             earlier = [file["name"] for file in read_manifest(directory).source]
-            if (earlier[:1] != ["rows-00000.parquet"]) if in_memory else (earlier != list(map(_name, files))):
+            if (
+                (earlier[:1] != ["rows-00000.parquet"])
+                if in_memory
+                else (earlier != list(map(addresses.name_of, files)))
+            ):
                 raise InputError(f"{directory}: was made from other files than these; name another folder")
             _check_record(base, _record(request, files))
             there = True
@@ -262,10 +263,6 @@ def as_files(data: Any, files: Sequence[str], folder: Path, comm: Communicator) 
                 folder.rmdir()
 
 
-def _name(path: str) -> str:
-    return addresses.name_of(path)
-
-
 def _is_same(path: str, other: str) -> bool:
     remote = addresses.is_address(path) or addresses.is_address(other)
     return path == other if remote else os.path.samefile(path, other)
@@ -274,7 +271,9 @@ def _is_same(path: str, other: str) -> bool:
 def _record(request: TrainRequest, files: Sequence[str]) -> dict[str, Any]:
     """Return what the shards follow from, ready for JSON: files with their sizes and times, and options."""
     about = {} if is_frame(request.data) else {name: addresses.status(name) for name in files}
-    listed = [{"name": _name(name), "bytes": at.st_size, "changed": at.st_mtime_ns} for name, at in about.items()]
+    listed = [
+        {"name": addresses.name_of(name), "bytes": at.st_size, "changed": at.st_mtime_ns} for name, at in about.items()
+    ]
     split, reading = request.split, dict(request.reading)
     writing = {name: reading.pop(name, None) for name in ("normalize", "weight_file", "n_shards", "dtype")}
     read = vars(ReadOptions(**reading))

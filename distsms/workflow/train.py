@@ -422,9 +422,10 @@ def _decide(
     with comm.fail_together():
         decisions = None
         if request.at is not None or request.calibrate:
-            from distsms.workflow.decisions import Decisions
+            from distsms.workflow.decisions import Decisions, check
 
-            decisions = Decisions.wanted(request.at, request.calibrate, request.folds, request.features_of)
+            at = check(request.at, request.calibrate, request.folds)
+            decisions = Decisions(at, request.calibrate, request.folds, request.features_of)
         data: Manifest | DataBlock | None = sets.training if sets else block
         data = read_manifest(tables.of_paths(request.data)[0]) if data is None else data
         manifest = data if isinstance(data, Manifest) else None
@@ -586,7 +587,7 @@ def _judge(
         scored = scoring.score([trained.model, *([quick] if quick else [])], test, comm, decided.reading)
     for note in scored.notes if comm.is_root else ():
         observer.cautioned(note)
-    scores, labels, weights = scored.counted_scores()
+    scores, labels, weights = scored.counted_scores(scored.scores[0])
     groups = scored.counted_groups
     measures = headline_measures(run.task.measure, scores, labels, run.threshold, comm, weights, groups)
     area = run.judge_test(scores, labels, comm, weights, groups, decided.same_rows)

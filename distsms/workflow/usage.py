@@ -22,9 +22,8 @@ START, REST = "start-up", "rest"
 
 
 def usage_of_ranks(clock: Clock, comm: Communicator, read: int, evaluations: int) -> list[dict[str, Any]]:
-    """Return what each rank has used so far, ready for JSON, in rank order. **Collective.**
-
-    clock : the phases, whose seconds `START` and `REST` complete. read : the bytes that this rank has read.
+    """Return what each rank has used so far, ready for JSON, in rank order. **Collective.** `clock` has the phases,
+    which `START` and `REST` complete; this rank has read so many bytes.
     """
     seconds, since = dict(clock.seconds), clock.since_begin()
     if program.runs:

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from distsms.base.formatting import finite
 from distsms.base.measures import GROUPED, Measure, display_name
 from distsms.base.typing import Floats, Hashes, Labels
 from distsms.base.wording import Message, marked, option
@@ -50,10 +51,8 @@ ERRORS standard errors on the training rows, and half the interval on the test r
 
 
 class AreaOnTest(NamedTuple):
-    """The ROCArea on test rows, or GAUC, with its interval, and the numbers of positive and negative test rows.
-
-    `effective` is the smaller effective number of rows of a class (`row_weights.effective_sizes`), or that of groups;
-    `training_rows` is the share of the rows that are training rows.
+    """The ROCArea on test rows, or GAUC, with its interval; `effective`: the smaller effective number of rows of a
+    class (`row_weights.effective_sizes`), or of groups; `training_rows`: the share of them that are training rows.
     """
 
     area: Interval
@@ -87,8 +86,7 @@ class AreaOnTest(NamedTuple):
         name = self.measure.family
         limits = {f"{name}_low": self.area.low, f"{name}_high": self.area.high}
         limits |= {"groups": self.effective} if self.measure.within_groups else {}
-        finite = {name: None if math.isnan(limit) else limit for name, limit in limits.items()}
-        return {"n_pos": self.n_pos, "n_neg": self.n_neg, **finite, "training_rows": self.training_rows}
+        return {"n_pos": self.n_pos, "n_neg": self.n_neg, **finite(limits), "training_rows": self.training_rows}
 
     def why_chance(self) -> str:
         """Return why the model ranks no better than chance on these rows; "" if it does, or if they are too few."""
@@ -150,10 +148,9 @@ def why_chance(
     weights: Floats | None = None,
     within: MeanEstimate | None = None,
 ) -> str:
-    """Return why scores rank no better than chance, or an empty string if they rank better. **Collective.**
-
-    If `rocarea` is NaN, only equal scores are a reason; `within`, their GAUC, takes its place. DeLong's standard error
-    is at most the root of A (1 - A) / min(n+, n-) for an area A: it is computed only if this bound does not suffice.
+    """Return why scores rank no better than chance, or ""; only equal scores if `rocarea` is NaN; `within`, their GAUC,
+    takes its place. **Collective.** DeLong's standard error is at most the root of A (1 - A) / min(n+, n-), which often
+    suffices.
     """
     if scores_tie(scores, comm):
         return ALL_TIED
@@ -182,10 +179,8 @@ class LeakingColumn(NamedTuple):
 
 
 def leaking_columns(block: DataBlock, table: Table, w: Floats, n_pos: int, comm: Communicator) -> list[LeakingColumn]:
-    """Return the columns that rank the training rows almost perfectly by themselves, the best first. **Collective.**
-
-    A column ranks by its part of the scores. Columns with many features are left out, since they can learn the rows by
-    heart; the others are tried from the largest weights on, which costs as much as `MOST_COLUMNS` evaluations.
+    """Return the columns that rank the training rows almost perfectly by their part of the scores, the best first, but
+    for those with many features, which can learn rows by heart. **Collective**, as much as `MOST_COLUMNS` evaluations.
     """
     starts = table.feature_starts
     features = [slice(start, end) for start, end in pairwise(starts)]
@@ -249,9 +244,8 @@ def describe_test(
     folds: OnFolds | None = None,
     automatic: bool = False,
 ) -> str:
-    """Return a warning if the area on test rows is too good, unclear, or far below that in training; else "".
-
-    That a model has learned its rows by heart is said only where held-out folds show it, too: one split may be unlucky.
+    """Return a warning if the area on test rows is too good, unclear, or far below that in training; else "". One split
+    may be unlucky, so that it is learned by heart is said only where held-out folds show it.
     """
     area, before, name = test.area.value, training[test.measure.name], test.name
     if area > PERFECT and check_perfect and test.enough:
@@ -381,12 +375,9 @@ def describe_constant(measure: Measure, l1: float, constant: float | None, bias:
 
 
 def describe_distance(measure: Measure, slope: float | None, weights: tuple[float, float] | None) -> str:
-    """Return a sentence on the distance D between the classes, which limits what training for the head can gain. Local.
-
-    D is from the mean m+ of the positive rows to the means of negative rows in which no row has a larger share than
-    1/K, with K as in `distsms.losses.pauc`, and K = n+ for PRBEP with n+ <= n-. `slope` is a bound on the length of the
-    shortest subgradient of R at w = 0, for pauc D and for PRBEP (2 n+ / n) D; so J >= J(0) - (the length)^2 / (2
-    lambda).
+    """Return a sentence on the distance D from the mean of the positive rows to means of negative rows with shares of
+    at most 1/K. Local. `slope` bounds the shortest subgradient of R at 0, for pauc D, for PRBEP (2 n+ / n) D, and J >=
+    J(0) - slope^2 / (2 lambda).
     """
     if weights is None or slope is None or not math.isfinite(slope):
         return ""

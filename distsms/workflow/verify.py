@@ -30,7 +30,7 @@ from distsms.models.model import Model
 from distsms.models.scoring import ScoredRows
 from distsms.optim.penalty import ElasticNet, penalty
 from distsms.parallel.communicator import Communicator
-from distsms.shards import dataset
+from distsms.shards.publish import verify as verify_files
 from distsms.workflow.evaluate import load_models, name_of, score_data
 from distsms.workflow.requests import VerifyRequest
 
@@ -108,7 +108,7 @@ def verify(request: VerifyRequest, comm: Communicator) -> Verified:
     if proof is not None:
         _require_same_rows(proof, scored, name, comm)
     # 2) J and the measures.
-    scores, labels, weights = scored.counted_scores()
+    scores, labels, weights = scored.counted_scores(scored.scores[0])
     n_pos, n_neg = (max(int(count), 1) for count in comm.sum(np.array([np.sum(labels > 0), np.sum(labels < 0)])))
     ordering, _ = choose_ordering("auto", measure, n_pos, n_neg, comm.size)
     loss = make_loss(measure, ordering, scored.labels, scored.weights, comm, scored.groups)
@@ -133,7 +133,7 @@ def verify(request: VerifyRequest, comm: Communicator) -> Verified:
         if bound > J + SAME:
             problems.append("the lower bound is above J, which cannot be: please report this")
     if isinstance(request.data, str | os.PathLike) and is_data_set(request.data):
-        problems += comm.bcast(dataset.verify(request.data) if comm.is_root else None)
+        problems += comm.bcast(verify_files(request.data) if comm.is_root else None)
         notes.append("the checksums of model and shards were compared with their contents")
     if proof is None:
         notes.append(

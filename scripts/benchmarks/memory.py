@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from distsms.shards.dataset import load_matrix, read_manifest, write_data
+from distsms.shards.dataset import load_matrix, read_manifest
+from distsms.shards.from_arrays import write_data
 from scripts.benchmarks.measuring import LAMBDA, Row, Set, row
 from scripts.benchmarks.running import train_unopened
 

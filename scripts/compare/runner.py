@@ -11,7 +11,7 @@ import math
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +25,7 @@ from distsms.base.typing import Floats
 from distsms.base.usage import peak_memory
 from distsms.ingest.formats.registry import print_warning
 from distsms.losses.base import Loss
-from distsms.metrics.operating_points import head_values
+from distsms.metrics.operating_points import head_value
 from distsms.metrics.ranking import ranking
 from distsms.metrics.row_weights import effective
 from distsms.metrics.tied_scores import tied_scores
@@ -165,12 +165,13 @@ class Runner:
             batch = range(first, min(first + test.at_once, count))
             scored = test.scored([comm.broadcast(saved.load(k, p) if comm.is_root else np.empty(p)) for k in batch])
             for place, k in enumerate(batch):
-                scores, labels, weights = scored.counted_scores(place)
+                scores, labels, weights = scored.counted_scores(scored.scores[place])
                 measures = ranking(scores, labels, comm, weights)
                 found = {"rocarea": measures.rocarea, "prbep": measures.prbep}
                 if k == count - 1:
                     tied = tied_scores(scores, labels, effective(weights, comm), comm)
-                    found |= head_values(filter(None, map(HeadMeasure.parse, COMPARED)), tied, comm)
+                    of_head = filter(None, map(HeadMeasure.parse, COMPARED))
+                    found |= {measure.name: head_value(measure, tied, comm) for measure in of_head}
                 if comm.is_root:
                     lines.append({**saved.records[k], **found})
         return lines
@@ -183,7 +184,7 @@ class Runner:
             "test": last and {name: last[name] for name in ("rocarea", "prbep", *COMPARED)},
             **self.about,
             "memory": memory,  # the peak of all ranks together, of this run and those before it in this process
-            "written": datetime.now(UTC).isoformat(timespec="seconds"),
+            "written": datetime.now(timezone.utc).isoformat(timespec="seconds"),
         }
         place = Path(CELLS) / folder.name
         self.folder.write(place / TEST, "".join(to_json(sealed(line)) + "\n" for line in tested))

@@ -1,9 +1,9 @@
 """Options from a file: --config, and `distsms info MODEL --config`, which writes the file that repeats a run."""
 
 import json
-import tomllib
 
 import pytest
+import tomllib
 
 from distsms import cli
 from distsms.cli.config import as_toml

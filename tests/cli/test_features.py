@@ -9,7 +9,8 @@ import pytest
 
 from distsms.__main__ import main
 from distsms.features import feature_map
-from distsms.shards.dataset import read_manifest, write_data
+from distsms.shards.dataset import read_manifest
+from distsms.shards.from_arrays import write_data
 
 
 @pytest.fixture

@@ -147,12 +147,13 @@ def test_vectors_spread_or_on_the_root(text, tmp_path, ranks):
 @pytest.mark.parametrize("many", [7, pytest.param(32, marks=pytest.mark.slow)])
 def test_many_ranks_on_40_rows(tmp_path, many):
     """One shard empty and one of one class; the answer is that of one rank."""
-    from distsms.shards.dataset import write_data
+    from distsms.shards.from_arrays import write_data
 
     X, y = write_svmlight(tmp_path / "rows.svm", n=40, p=6, positive=0.3)
     order = np.argsort(y, kind="stable")  # the first shard holds negatives only
     write_data(tmp_path / "data", X[order], y[order], n_shards=3)
-    from distsms.shards.dataset import finish_shard, prepare, publish, stage_shard
+    from distsms.shards.publish import prepare, publish
+    from distsms.shards.writer import finish_shard, stage_shard
 
     prepare(tmp_path / "with-empty")
     entries = []

@@ -27,9 +27,12 @@ from distsms.python import api
 from distsms.python.judging import contributions
 from distsms.shards import dataset
 from distsms.shards.column_options import ColumnOptions
-from distsms.shards.dataset import load_matrix, read_manifest, verify, write_data
+from distsms.shards.dataset import load_matrix, read_manifest
+from distsms.shards.from_arrays import write_data
 from distsms.shards.manifest import NOT_NORMALIZED
+from distsms.shards.publish import verify
 from distsms.shards.sequence_rules import SequenceOptions
+from distsms.shards.writer import finish_shard
 from tests.support.conversion import convert
 from tests.support.files import ALONE, on_root, write_csv
 from tests.support.sharded import rewrite
@@ -336,14 +339,14 @@ def test_an_old_data_set_stays_until_the_new_one_is_complete(comm, shared_dir, d
     comm.barrier()  # the root is the last to leave, as it removes its lock
     before = sorted((path.name, path.read_bytes()) for path in made.directory.iterdir())
     comm.barrier()
-    finish, last = dataset.finish_shard, comm.rank == comm.size - 1
+    finish, last = finish_shard, comm.rank == comm.size - 1
 
     def fail(*args, **more):
         if last:
             raise InputError("the disk is full")
         return finish(*args, **more)
 
-    monkeypatch.setattr(dataset, "finish_shard", fail)
+    monkeypatch.setattr(building, "finish_shard", fail)
     with pytest.raises(InputError, match="the disk is full"):
         build(data.directory, made.directory, comm, FeatureOptions(6, trees=2), overwrite=True)
     comm.barrier()

@@ -8,7 +8,7 @@ import pytest
 from distsms.features import feature_map, rows, screen
 from distsms.features.build import build
 from distsms.features.fit import FeatureOptions
-from distsms.shards.dataset import write_data
+from distsms.shards.from_arrays import write_data
 from tests.support.files import ALONE, on_root
 from tests.support.simulated import run_ranks
 

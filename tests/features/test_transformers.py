@@ -23,7 +23,7 @@ from distsms.features.build import build
 from distsms.features.feature_map import load
 from distsms.features.fit import FeatureOptions
 from distsms.python import api, transformers
-from distsms.shards.dataset import write_data
+from distsms.shards.from_arrays import write_data
 from distsms.shards.manifest import read_manifest
 from tests.support.files import ALONE
 

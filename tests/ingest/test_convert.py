@@ -12,9 +12,10 @@ import pytest
 from distsms.base.errors import InputError
 from distsms.base.files import FileState
 from distsms.ingest import convert as conversion
-from distsms.shards.dataset import load, verify
+from distsms.shards.dataset import load
 from distsms.shards.labels import interpret, to_signs
 from distsms.shards.manifest import COMPRESSIONS
+from distsms.shards.publish import verify
 from tests.support.conversion import convert
 from tests.support.files import ALONE, on_root
 

@@ -16,7 +16,7 @@ from distsms.features.feature_map import FeatureMap
 from distsms.models.model import Model
 from distsms.python import api
 from distsms.python.judging import contributions
-from distsms.shards.dataset import write_data
+from distsms.shards.from_arrays import write_data
 from tests.support.problems import share
 
 INFO = {"measure": "rocarea", "threshold": 0.0, "label_map": {"+1": 1, "-1": -1}, "zero_based": True, "bias": 0.25}

@@ -19,6 +19,7 @@ from distsms.models import export, model
 from distsms.python import api
 from distsms.python.estimator import SMSClassifier
 from distsms.shards import dataset
+from distsms.shards.from_arrays import write_data
 from distsms.shards.row_shares import MemoryBudget
 from tests.models.test_export import with_csv, with_onnx
 from tests.support import oracles
@@ -88,7 +89,7 @@ def test_training_and_scoring_see_the_same_rows(seed, dtype, layout, kind, compr
     v, factors = rng.normal(size=6) * 10.0 ** rng.integers(-3, 3, 6), np.ones(6) if how.scale is None else how.scale
     with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
         patch.setattr(local, "PART_ENTRIES", 16)
-        manifest = dataset.write_data(folder, X, y, 3, dtype=dtype, compression=compression)
+        manifest = write_data(folder, X, y, 3, dtype=dtype, compression=compression)
         manifest = replace(manifest, normalization=how)
         for rank in range(ranks):
             comm = RankOf(rank, ranks)

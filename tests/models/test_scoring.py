@@ -13,6 +13,7 @@ from distsms.base.errors import InputError
 from distsms.matrix.normalization import Normalization
 from distsms.models import evaluation, inputs, model, scoring
 from distsms.shards import dataset
+from distsms.shards.from_arrays import write_data
 from distsms.workflow.evaluate import evaluate
 from distsms.workflow.requests import EvaluateRequest
 from scripts.compare import runner
@@ -72,7 +73,7 @@ def test_parts_do_not_show_in_a_file(kind, comm, shared_dir, small_parts):
     for scores, one in zip(found.scores, pair, strict=True):
         np.testing.assert_allclose(everywhere(comm, scores), X @ one.w + one.bias, rtol=1e-9)
     np.testing.assert_array_equal(everywhere(comm, found.labels), np.where(y == 7, 1, -1))
-    assert found.counted.all() and found.counted_scores(1)[0] is found.scores[1]
+    assert found.counted.all() and found.counted_scores(found.scores[1])[0] is found.scores[1]
 
 
 def test_a_file_that_is_replaced_while_it_is_scored(comm, shared_dir, monkeypatch):
@@ -101,7 +102,7 @@ def test_parts_do_not_show_in_a_set(kind, normalize, comm, shared_dir, small_par
     weights = np.arange(150) % 4
     dtype = "float32" if kind == "float32" else "float64"
     rows = X.toarray() if kind == "dense" else X
-    on_root(comm, lambda: dataset.write_data(shared_dir / "d", rows, y, 3, weights, dtype, INFO["label_map"]))
+    on_root(comm, lambda: write_data(shared_dir / "d", rows, y, 3, weights, dtype, INFO["label_map"]))
     how = Normalization(normalize, np.linspace(0.3, 3, 9) if normalize == "maxabs" else None)
     block = dataset.load(shared_dir / "d", comm, normalization=how)
     small_parts()
@@ -109,7 +110,7 @@ def test_parts_do_not_show_in_a_set(kind, normalize, comm, shared_dir, small_par
     found = scoring.score([replace(one, w=how.fold(one.w)) for one in pair], shared_dir / "d", comm)
     margins = [block.features.margins(one.w) + one.bias for one in pair]
     assert_same(found, scoring.ScoredRows(margins, block.labels, block.weights, first_row=block.first_row))
-    scores, labels, own = found.counted_scores(1)
+    scores, labels, own = found.counted_scores(found.scores[1])
     np.testing.assert_array_equal(scores, margins[1][block.weights != 0])
     np.testing.assert_array_equal(everywhere(comm, own), weights[weights != 0])
     np.testing.assert_array_equal(everywhere(comm, labels), y[weights != 0])
@@ -118,7 +119,7 @@ def test_parts_do_not_show_in_a_set(kind, normalize, comm, shared_dir, small_par
 def test_what_is_told_of_models_does_not_depend_on_parts(comm, shared_dir, small_parts):
     """Models of other columns are evaluated as well; they see the rows in a pass of their own."""
     X, y = data(150, 9)
-    on_root(comm, lambda: dataset.write_data(shared_dir / "d", X, y, 3, label_map=INFO["label_map"]))
+    on_root(comm, lambda: write_data(shared_dir / "d", X, y, 3, label_map=INFO["label_map"]))
     some = [*models_of(9), *models_of(12), *models_of(9)]
     paths = [str(shared_dir / f"{k}.h5") for k in range(len(some))]
     for path, one in zip(paths, some, strict=True):
@@ -160,7 +161,7 @@ def in_turns(one, path, comm):
 def test_rows_held_out_are_tested_in_any_number_of_passes(comm, shared_dir, monkeypatch, capsys):
     """A warning says once what is left out."""
     X, y = data(60, 5)
-    on_root(comm, lambda: dataset.write_data(shared_dir / "d", X, y))
+    on_root(comm, lambda: write_data(shared_dir / "d", X, y))
     text = "".join(
         f"{label} qid:1 " + " ".join(f"{j + 1}:{v!r}" for j, v in enumerate(map(float, row))) + "\n"
         for row, label in zip(X.toarray(), y, strict=True)
@@ -225,7 +226,7 @@ def test_memory_does_not_grow_with_the_entries(kind, tmp_path):
         path = tmp_path / f"{times}{name}"
         if kind == "set" and times > 1:
             path = tmp_path / str(times)
-            dataset.write_data(path, sparse.csr_matrix(np.tile(X, (times, 1))), np.tile(y, times), 3)
+            write_data(path, sparse.csr_matrix(np.tile(X, (times, 1))), np.tile(y, times), 3)
         else:
             path.write_text(header + times * block)
         places[times] = path

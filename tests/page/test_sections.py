@@ -19,7 +19,7 @@ from distsms.models import evaluation, model
 from distsms.page import plots, sections, weights
 from distsms.page.mpl import as_svg
 from distsms.parallel.communicator import Communicator
-from distsms.shards.dataset import write_data
+from distsms.shards.from_arrays import write_data
 from distsms.shards.table_schema import Column, Table
 from distsms.workflow.choice import Point
 from distsms.workflow.method_results import Baseline, MethodResult

@@ -11,7 +11,8 @@ from distsms.base.errors import InputError
 from distsms.parallel import arguments
 from distsms.parallel.arguments import require_same_arguments, require_same_command
 from distsms.parallel.communicator import Communicator
-from distsms.shards.dataset import load, write_data
+from distsms.shards.dataset import load
+from distsms.shards.from_arrays import write_data
 from tests.support.conversion import convert
 from tests.support.sharded import ALONE, draw
 

@@ -13,6 +13,7 @@ from distsms.models import certificate
 from distsms.optim.settings import Settings
 from distsms.parallel.survival import SurvivingCommunicator
 from distsms.shards import dataset
+from distsms.shards.from_arrays import write_data
 from distsms.training.rows import TrainingRows
 from distsms.training.task import Distribution, RunOptions, TrainingTask
 from distsms.workflow.train import train_task
@@ -30,7 +31,7 @@ PIECES = 8  # so many come before the third evaluation: rows, vectors, first poi
 def manifest(tmp_path_factory):
     X, y = data(n=240, seed=7)
     folder = tmp_path_factory.mktemp("deaths") / "data"
-    dataset.write_data(folder, X, y, groups=np.arange(len(y)) // 12)
+    write_data(folder, X, y, groups=np.arange(len(y)) // 12)
     return dataset.read_manifest(folder)
 
 

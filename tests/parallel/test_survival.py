@@ -20,6 +20,7 @@ from distsms.optim.settings import Settings
 from distsms.parallel import processes, survival
 from distsms.parallel.communicator import Communicator
 from distsms.shards import dataset
+from distsms.shards.from_arrays import write_data
 from distsms.training.plan import make_plan
 from distsms.training.recorder import RunRecorder
 from distsms.training.rows import TrainingObserver, TrainingRows
@@ -256,7 +257,7 @@ def test_planes_from_before_a_death_stay_valid():
 @pytest.fixture
 def stored(tmp_path):
     X, y = data(n=300, seed=7)
-    dataset.write_data(tmp_path / "data", X, y)
+    write_data(tmp_path / "data", X, y)
     return dataset.read_manifest(tmp_path / "data"), X, y
 
 

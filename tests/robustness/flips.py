@@ -26,7 +26,8 @@ from distsms.features.build import build
 from distsms.features.fit import FeatureOptions
 from distsms.models import model
 from distsms.parallel.communicator import Communicator
-from distsms.shards.dataset import load_matrix, read_manifest, write_data
+from distsms.shards.dataset import load_matrix, read_manifest
+from distsms.shards.from_arrays import write_data
 from distsms.training import checkpoint
 from distsms.training.checkpoint import Rows
 from distsms.workflow.baseline_fits import BaselineStore, Fit

@@ -46,6 +46,8 @@ from distsms.models import model
 from distsms.optim.settings import Settings
 from distsms.parallel.communicator import Communicator
 from distsms.shards import dataset
+from distsms.shards.from_arrays import write_data
+from distsms.shards.publish import verify
 from distsms.shards.row_shares import MemoryBudget
 from distsms.training import plan
 from distsms.training.fit import fit
@@ -282,7 +284,7 @@ def inputs() -> Path:
         X, y = data(n=40, p=5, seed=seed)
         for kind in ("data", "groups"):
             more = {"groups": np.arange(len(y)) // 8} if kind == "groups" else {}
-            dataset.write_data(home / f"{name}{kind}", X, y, 2, **more)
+            write_data(home / f"{name}{kind}", X, y, 2, **more)
     for name, seed in (("", 1), ("other-", 2)):
         X, y = data(n=40, p=5, seed=seed)
         dense = X.toarray()
@@ -369,7 +371,7 @@ def wrong_output(scenario: Scenario, home: Path, out: Path, reference: Path) -> 
         if found.get("lambda") != right.get("lambda"):
             yield f"lambda {found.get('lambda')} instead of {right.get('lambda')}"
     else:
-        if messages := dataset.verify(path):
+        if messages := verify(path):
             yield "; ".join(messages)
         found, right = (dataset.read_manifest(folder / scenario.output) for folder in (out, reference))
         if (found.n, found.nnz, found.p, found.n_pos) != (right.n, right.nnz, right.p, right.n_pos):

@@ -259,7 +259,7 @@ def test_values_where_there_should_be_none(data):
 
 def test_rows_of_weight_zero_count_nowhere(tmp_path):
     """Training, threshold and measures are the same as without the rows of weight 0."""
-    from distsms.shards.dataset import write_data
+    from distsms.shards.from_arrays import write_data
 
     X, y = write_svmlight(tmp_path / "x.svm", n=200)
     kept = np.arange(200) % 3 > 0

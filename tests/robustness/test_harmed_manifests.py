@@ -8,7 +8,9 @@ import json
 import pytest
 
 from distsms.base.errors import InputError
-from distsms.shards.dataset import load, prepare, read_manifest, write_data
+from distsms.shards.dataset import load, read_manifest
+from distsms.shards.from_arrays import write_data
+from distsms.shards.publish import prepare
 from tests.support.sharded import ALONE, draw, entry_count, forget_checksums, rewrite
 
 

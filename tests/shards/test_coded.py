@@ -22,7 +22,9 @@ from distsms.optim.settings import Settings
 from distsms.python import api
 from distsms.shards import codes as stored_codes
 from distsms.shards import dataset, row_shares
-from distsms.shards.dataset import load, load_matrix, read_manifest, verify, write_data
+from distsms.shards.dataset import load, load_matrix, read_manifest
+from distsms.shards.from_arrays import write_data
+from distsms.shards.publish import verify
 from distsms.shards.row_shares import MemoryBudget
 from distsms.training import plan
 from distsms.workflow import folds

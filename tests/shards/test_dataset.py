@@ -17,10 +17,12 @@ from scipy import sparse
 from distsms.base.errors import InputError
 from distsms.matrix.local import DenseRows, PatternRows, SparseRows
 from distsms.shards import dataset
-from distsms.shards.dataset import finish_shard, load, prepare, publish, read_manifest, stage_shard, verify, write_data
+from distsms.shards.dataset import load, read_manifest
+from distsms.shards.from_arrays import write_data
 from distsms.shards.manifest import COMPRESSIONS
+from distsms.shards.publish import prepare, publish, verify
 from distsms.shards.row_shares import MemoryBudget
-from distsms.shards.writer import ShardForm
+from distsms.shards.writer import ShardForm, finish_shard, stage_shard
 from tests.support.sharded import ALONE, as_array, draw, load_all
 
 

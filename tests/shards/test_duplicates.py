@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from scipy import sparse
 
 from distsms.shards import duplicates, groupby
-from distsms.shards.dataset import write_data
+from distsms.shards.from_arrays import write_data
 from distsms.workflow import folds
 from tests.support.conversion import convert
 from tests.support.files import on_root

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from distsms.base.errors import InputError
 from distsms.ingest import convert as conversion
 from distsms.shards import dataset, entries_in_memory
+from distsms.shards.publish import verify
 from distsms.shards.row_shares import MemoryBudget, rows_in_memory
 from distsms.shards.splits import Splitter
 from distsms.workflow.auto_lambda import Shares, load_sample
@@ -145,7 +146,7 @@ def test_what_the_system_refuses_is_written(tmp_path, monkeypatch):
     (tmp_path / "x.svm").write_text("0 1:1 2:2\n1 2:3\n")
     monkeypatch.setattr(entries_in_memory, "room", lambda *args: 2**62)
     manifest = convert([tmp_path / "x.svm"], tmp_path / "d", ALONE, durable=False, in_memory=True)
-    assert manifest.in_memory is None and not dataset.verify(manifest.directory)
+    assert manifest.in_memory is None and not verify(manifest.directory)
 
 
 @pytest.mark.serial

@@ -15,8 +15,9 @@ from distsms.matrix.local import SparseRows
 from distsms.optim.settings import Settings
 from distsms.shards import in_memory
 from distsms.shards.coded_columns import NOT_CODED, CodedColumns
-from distsms.shards.dataset import load, prepare, publish, read_manifest
+from distsms.shards.dataset import load, read_manifest
 from distsms.shards.manifest import SHARD_VERSION
+from distsms.shards.publish import prepare, publish
 from distsms.shards.reader import MARK
 from distsms.shards.row_shares import MemoryBudget
 from distsms.shards.streaming import Stream

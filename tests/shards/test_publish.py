@@ -10,8 +10,11 @@ import pytest
 from distsms.base.errors import InputError
 from distsms.base.output_file import OutputFile
 from distsms.shards import publish, writer
-from distsms.shards.dataset import finish_shard, load, prepare, read_manifest, stage_shard, verify, write_data
+from distsms.shards.dataset import load, read_manifest
+from distsms.shards.from_arrays import write_data
+from distsms.shards.publish import prepare, verify
 from distsms.shards.splits import Splitter
+from distsms.shards.writer import finish_shard, stage_shard
 from tests.support.conversion import convert
 from tests.support.sharded import ALONE, draw
 

@@ -17,7 +17,8 @@ from hypothesis import strategies as st
 from distsms.base.errors import InputError
 from distsms.models import inputs, model
 from distsms.shards import row_metadata
-from distsms.shards.dataset import read_manifest, write_data
+from distsms.shards.dataset import read_manifest
+from distsms.shards.from_arrays import write_data
 from distsms.workflow import folds
 from tests.support.conversion import convert
 from tests.support.files import ALONE, on_root, write_anndata, write_csv

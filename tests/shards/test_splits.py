@@ -17,7 +17,8 @@ from distsms.base.errors import InputError
 from distsms.parallel.communicator import Communicator
 from distsms.shards import duplicates, row_metadata, rows
 from distsms.shards.column_options import ColumnOptions
-from distsms.shards.dataset import load, read_ids, read_manifest, verify
+from distsms.shards.dataset import load, read_ids, read_manifest
+from distsms.shards.publish import verify
 from distsms.shards.splits import Splitter, periods
 from distsms.workflow import folds
 from tests.support.conversion import convert

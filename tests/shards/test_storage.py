@@ -19,8 +19,10 @@ from distsms.base.errors import InputError
 from distsms.models import inputs
 from distsms.parallel.communicator import Communicator
 from distsms.shards import storage
-from distsms.shards.dataset import check_readable, load, read_manifest, verify, write_data
+from distsms.shards.dataset import check_readable, load, read_manifest
+from distsms.shards.from_arrays import write_data
 from distsms.shards.manifest import COMPRESSIONS
+from distsms.shards.publish import verify
 from tests.support.conversion import convert
 
 pytestmark = pytest.mark.serial

@@ -20,8 +20,11 @@ from distsms.matrix.coded import CodedRows
 from distsms.matrix.normalization import Normalization
 from distsms.optim.rows import score
 from distsms.shards import dataset, row_shares, storage, streaming
-from distsms.shards.dataset import load, read_manifest, write_data
+from distsms.shards.dataset import load, read_manifest
+from distsms.shards.from_arrays import write_data
+from distsms.shards.publish import prepare, publish
 from distsms.shards.row_shares import MemoryBudget
+from distsms.shards.writer import finish_shard, stage_shard
 from distsms.training.fit import fit
 from distsms.training.solver_choice import settings_for
 from distsms.training.task import TrainingTask
@@ -284,12 +287,12 @@ def test_more_than_32_bits_in_one_shard_of_several(folder, small_parts):
     p = 2**31 + 5
     low = sparse.csr_matrix((np.full(200, 1.0), (np.arange(200), np.arange(200) % 7)), shape=(200, p))
     high = sparse.csr_matrix((np.full(200, 2.0), (np.arange(200), p - 1 - np.arange(200) % 7)), shape=(200, p))
-    dataset.prepare(folder)
+    prepare(folder)
     entries = []
     for k, X in enumerate((low, high)):
-        staged = dataset.stage_shard(folder, k, X)
-        entries.append(dataset.finish_shard(staged, np.tile([1, -1], 100), p))
-    manifest = dataset.publish(folder, entries, label_map={"+1": 1, "-1": -1}, zero_based=False)
+        staged = stage_shard(folder, k, X)
+        entries.append(finish_shard(staged, np.tile([1, -1], 100), p))
+    manifest = publish(folder, entries, label_map={"+1": 1, "-1": -1}, zero_based=False)
     stream = streaming.SparseStream(list(row_shares.shard_ranges(manifest, 0, 400)), 400, p, "float64")
     for piece in row_shares.shard_ranges(manifest, 0, 400):
         with dataset.open_shard(manifest, piece.shard, piece.offset) as shard:

@@ -26,7 +26,8 @@ from distsms.models import model
 from distsms.parallel.communicator import Communicator
 from distsms.shards import rows, sequence_rules
 from distsms.shards.column_options import ColumnOptions
-from distsms.shards.dataset import load, read_manifest, write_data
+from distsms.shards.dataset import load, read_manifest
+from distsms.shards.from_arrays import write_data
 from distsms.shards.sequence_rules import SequenceOptions
 from distsms.training import checkpoint
 from tests.support.conversion import convert

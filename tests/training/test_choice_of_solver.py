@@ -45,7 +45,6 @@ def test_one_rank_without_petsc_decides_for_all(petsc, comm):
     assert (f"rank {comm.size - 1}" in why) == (comm.size > 1)
     assert choose_solver("agm", "prbep", comm) == ("agm", "")
     assert choose_solver(None, "f1", comm)[0] == "bmrm"
-    assert choose_solver(None, "rocarea", comm, usual="lbfgs") == ("lbfgs", "")
     for asked, also in (("lmvm", ""), (None, "options")):
         with pytest.raises(InputError, match=f"{asked or also} needs PETSc.*it is away.*lbfgs is used") as caught:
             choose_solver(asked, "rocarea", comm, lmvm_only=also)

@@ -11,6 +11,7 @@ from distsms.optim.settings import Settings
 from distsms.parallel import vector_placement
 from distsms.parallel.communicator import Communicator
 from distsms.shards import dataset
+from distsms.shards.from_arrays import write_data
 from distsms.training.task import Distribution, TrainingTask
 from distsms.workflow.train import train_task
 from tests.support.problems import data
@@ -21,7 +22,7 @@ pytestmark = pytest.mark.serial
 
 def written(folder, n, p):
     X, y = data(n=n, p=p, seed=3)
-    dataset.write_data(folder, X, y)
+    write_data(folder, X, y)
     return dataset.read_manifest(folder)
 
 

@@ -24,7 +24,8 @@ from distsms.optim.settings import Settings
 from distsms.parallel.communicator import Communicator
 from distsms.parallel.vector_placement import make_vectors
 from distsms.shards import dataset, row_shares
-from distsms.shards.dataset import load, write_data
+from distsms.shards.dataset import load
+from distsms.shards.from_arrays import write_data
 from distsms.shards.manifest import COMPRESSIONS
 from distsms.shards.row_shares import MemoryBudget
 from distsms.training import plan

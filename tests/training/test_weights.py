@@ -9,7 +9,8 @@ import pytest
 import distsms
 from distsms.base.errors import InputError
 from distsms.shards import in_memory
-from distsms.shards.dataset import load, read_manifest, write_data
+from distsms.shards.dataset import load, read_manifest
+from distsms.shards.from_arrays import write_data
 from distsms.training.solver_choice import settings_for
 from distsms.workflow import baseline_fits, competitors, method_results, path
 from distsms.workflow.folds import make_folds

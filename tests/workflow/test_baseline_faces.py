@@ -18,7 +18,8 @@ from distsms.cli import baseline as command
 from distsms.cli.path import USUAL, lambdas
 from distsms.features.feature_map import load
 from distsms.parallel.communicator import Communicator
-from distsms.shards.dataset import read_manifest, write_data
+from distsms.shards.dataset import read_manifest
+from distsms.shards.from_arrays import write_data
 from distsms.workflow import baseline_plan, competitors, features
 from distsms.workflow.features import FeaturesObserver
 from distsms.workflow.requests import BaselineRequest

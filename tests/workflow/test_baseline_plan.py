@@ -15,7 +15,7 @@ import distsms
 from distsms import cli
 from distsms.metrics.confidence import LEVEL
 from distsms.parallel.communicator import Communicator
-from distsms.shards.dataset import write_data
+from distsms.shards.from_arrays import write_data
 from distsms.workflow import trees
 from distsms.workflow.baseline_fits import KEPT, Trial, left_lambdas
 from distsms.workflow.baseline_plan import BaselinePlan

@@ -15,7 +15,8 @@ from distsms.metrics import ranking
 from distsms.optim.settings import Settings
 from distsms.parallel.communicator import Communicator
 from distsms.shards import dataset
-from distsms.shards.dataset import read_manifest, write_data
+from distsms.shards.dataset import read_manifest
+from distsms.shards.from_arrays import write_data
 from distsms.workflow import trees
 from distsms.workflow.baseline_plan import leave_out_features, leave_out_missing, requested_methods
 from distsms.workflow.competitors import FEATURED, METHODS, OURS, Task, require
@@ -110,7 +111,7 @@ def test_the_matrix_of_a_data_set(tmp_path, kind):
     if kind == "pattern":
         X = (X != 0).astype(float)
     weights = np.where(np.arange(60) % 7 == 3, 0.0, 1.0)
-    found, labels, _ = dataset.load_matrix(dataset.write_data(tmp_path / "a", X, y, 3))
+    found, labels, _ = dataset.load_matrix(write_data(tmp_path / "a", X, y, 3))
     assert (found != X).sum() == 0 and np.array_equal(labels, y) and found.dtype == float
-    found, labels, _ = dataset.load_matrix(dataset.write_data(tmp_path / "b", X, y, 2, weights))
+    found, labels, _ = dataset.load_matrix(write_data(tmp_path / "b", X, y, 2, weights))
     assert (found != X[weights > 0]).sum() == 0 and np.array_equal(labels, y[weights > 0])

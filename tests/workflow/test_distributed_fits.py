@@ -13,6 +13,7 @@ from distsms.metrics import ranking
 from distsms.optim.settings import Settings
 from distsms.parallel.communicator import Communicator
 from distsms.shards import dataset, in_memory
+from distsms.shards.from_arrays import write_data
 from distsms.shards.row_shares import MemoryBudget
 from distsms.training.task import Distribution
 from distsms.workflow import baseline_fits, competitors, method_results
@@ -98,7 +99,7 @@ def test_every_lambda_is_fitted_although_nothing_is_gained_at_the_largest(comm):
 def test_rows_of_a_data_set_may_be_streamed(tmp_path, monkeypatch):
     monkeypatch.setattr(local, "PART_ENTRIES", 50)
     X, y = data(400, 8)
-    manifest = dataset.read_manifest(dataset.write_data(tmp_path / "a", X, y, 3).directory)
+    manifest = dataset.read_manifest(write_data(tmp_path / "a", X, y, 3).directory)
     specs = first_round(["logistic"], LAMBDAS, 3, 0)
     held, streamed = (dataset.load(manifest, ALONE, budget=budget) for budget in (None, MemoryBudget(1800)))
     assert streamed.features.bytes_per_pass and not held.features.bytes_per_pass
@@ -133,7 +134,7 @@ def test_scikit_learn_finds_the_same_minimum(name, weighted, monkeypatch):
 def test_the_check_is_of_small_data_with_scikit_learn(tmp_path, monkeypatch):
     pytest.importorskip("sklearn")
     X, y = data(90, 5)
-    dataset.write_data(tmp_path / "a", X, y, 1)
+    write_data(tmp_path / "a", X, y, 1)
     rows = read_rows(dataset.read_manifest(tmp_path / "a"), "rows", 3, 0)
     results = [MethodResult(name, [1e-1] * 3, False, 0.0, "", {}, {}) for name in (*NAMES, "svm")]
     assert [

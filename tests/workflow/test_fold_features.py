@@ -15,7 +15,8 @@ from distsms.features.fit import FeatureOptions
 from distsms.metrics import ranking
 from distsms.optim.settings import Settings
 from distsms.python import api
-from distsms.shards.dataset import read_manifest, write_data
+from distsms.shards.dataset import read_manifest
+from distsms.shards.from_arrays import write_data
 from distsms.workflow.fold_features import FoldFeatures
 from distsms.workflow.folds import labels_warning, make_folds
 from distsms.workflow.path import PathRows, Problem, run

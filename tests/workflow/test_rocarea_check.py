@@ -168,7 +168,8 @@ def test_the_threshold_is_the_best_one(measure):
 
 
 def test_on_test_rows_the_runs_own_model_is_compared(comm, tmp_path):
-    from distsms.shards.dataset import read_manifest, write_data
+    from distsms.shards.dataset import read_manifest
+    from distsms.shards.from_arrays import write_data
 
     with comm.fail_together():
         if comm.is_root:
@@ -192,7 +193,7 @@ def test_on_test_rows_the_runs_own_model_is_compared(comm, tmp_path):
 
 @pytest.mark.serial
 def test_a_check_keeps_within_the_memory_and_is_left_out_where_it_has_no_room(tmp_path):
-    from distsms.shards.dataset import write_data
+    from distsms.shards.from_arrays import write_data
     from distsms.training.plan import make_plan
 
     manifest = write_data(tmp_path / "train", *rare())

@@ -13,7 +13,7 @@ import pytest
 from distsms.base.timing import Clock
 from distsms.parallel import processes
 from distsms.parallel.communicator import Communicator
-from distsms.shards.dataset import write_data
+from distsms.shards.from_arrays import write_data
 from distsms.workflow.usage import usage_of_ranks
 
 pytestmark = pytest.mark.serial

@@ -14,7 +14,7 @@ from scipy import sparse
 from distsms.base.jit import njit
 from distsms.ingest.formats import columns, dates
 from distsms.ingest.formats.column_survey import years
-from distsms.shards.rows import index_dtype
+from distsms.matrix.local import index_dtype
 from distsms.shards.table_schema import CATEGORY, DATE, DATE_PARTS, NUMBER, Column, Table
 
 NO_FEATURE = -1
@@ -98,7 +98,7 @@ def _rows(
     n, p = shape
     max_entries = n * (len(order) + sum(gap != NO_FEATURE for *_, gap in records))
     indptr, data = np.zeros(n + 1, np.int64), np.empty(max_entries)
-    indices: NDArray[Any] = np.empty(max_entries, index_dtype(p))
+    indices: NDArray[Any] = np.empty(max_entries, index_dtype(0, p))
     slots = np.array([slots for slots, _ in codes], np.int32).reshape(len(codes), n)
     starts = np.cumsum([0, *(len(features) for _, features in codes)])
     features = np.concatenate([np.empty(0, np.int64), *(features for _, features in codes)])

@@ -15,10 +15,11 @@ from distsms.base.wording import marked, option
 from distsms.ingest.formats.base import Reader
 from distsms.ingest.options import ReadOptions
 from distsms.matrix.arrays import require_finite
+from distsms.matrix.local import index_dtype
 from distsms.parallel.communicator import Communicator
 from distsms.shards import labels, row_metadata, rows
 from distsms.shards.column_options import ColumnOptions
-from distsms.shards.rows import RowBlock, RowRange, index_dtype
+from distsms.shards.rows import RowBlock, RowRange
 from distsms.shards.table_schema import USUAL
 
 MAX_ENTRIES = 2**24
@@ -70,10 +71,8 @@ class RowRangeReader(Reader):
 
     @abstractmethod
     def read_blocks(self, part: RowRange) -> Iterator[tuple[RowRange, scipy.sparse.csr_matrix]]:
-        """Yield these rows of X in order, as float64 matrices of their own, which the caller may change.
-
-        Each has at most `MAX_ENTRIES` entries.
-        """
+        """Yield these rows of X in order, as float64 matrices of their own, which the caller may change, each with at
+        most `MAX_ENTRIES` entries."""
 
     @abstractmethod
     def read_column(self, part: RowRange, name: str | None) -> NDArray[Any]:
@@ -85,7 +84,7 @@ class RowRangeReader(Reader):
         signs = self.signs(values, f"{part.path}: from row {part.start} on")
         ids = None if options.id is None else [_text(value) for value in self.read_column(part, options.id).tolist()]
         p = X.shape[1]
-        indices = X.indices.astype(index_dtype(p), copy=False)
+        indices = X.indices.astype(index_dtype(0, p), copy=False)
 
         def fail(name: str, row: int, problem: str) -> NoReturn:
             raise InputError(f"{part.path}: row {part.start + row} (counted from 0): {name!r}: {problem}")

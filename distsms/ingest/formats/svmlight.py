@@ -31,9 +31,10 @@ from distsms.base.text_files import BYTE_ORDER_MARK, ByteRange, TextPosition, li
 from distsms.base.wording import Message, marked, option
 from distsms.ingest.formats.base import Reader
 from distsms.ingest.formats.svmlight_kernels import BASE, LARGE, MAX_INDEX, ORDER, WIDE, Scan, count_lines, scan
+from distsms.matrix.local import index_dtype
 from distsms.shards import row_metadata
 from distsms.shards.row_metadata import RowMetadata
-from distsms.shards.rows import RowBlock, index_dtype
+from distsms.shards.rows import RowBlock
 
 BLOCK_BYTES = 2**21
 """Bytes of text that are parsed at a time: enough to make the cost of a call negligible, and few enough for a cache."""
@@ -125,7 +126,7 @@ def parse(
     if scanned.queries and warnings is not None and not (grouped or timed):
         warnings[QUERY_IDS_LEFT_OUT] += scanned.queries
     n, nnz, n_columns = scanned.rows, scanned.entries, scanned.columns
-    indices = indices[:nnz].astype(index_dtype(n_columns), copy=False)
+    indices = indices[:nnz].astype(index_dtype(0, n_columns), copy=False)
     metadata = _metadata(queries[:n], text, first, origin, grouped, timed) if grouped or timed else RowMetadata()
     rows = RowBlock(labels[:n], indptr[: n + 1], indices, data[:nnz], n_columns, metadata=metadata)
     return _without_zeros(rows) if scanned.hard else rows
@@ -152,12 +153,8 @@ def _metadata(
     wrong = (queries < 0) | (queries > MAX_INDEX)
     if wrong.any():
         row = int(wrong.argmax())
-        fail(
-            row,
-            "the row has no query id after its label (qid:7)"
-            if queries[row] < 0
-            else f"the query id is above {MAX_INDEX}",
-        )
+        too_large = f"the query id is above {MAX_INDEX}"
+        fail(row, too_large if queries[row] > 0 else "the row has no query id after its label (qid:7)")
     different, inverse = np.unique(queries, return_inverse=True)
     groups = row_metadata.groups(row_metadata.as_strings(different), fail)[inverse] if grouped else None
     return RowMetadata(groups, queries.astype(float) if timed else None, frozenset([row_metadata.NUMBERS] * timed))

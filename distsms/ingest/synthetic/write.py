@@ -18,8 +18,10 @@ from distsms.ingest.synthetic.planted import LabelledRows
 from distsms.parallel.communicator import Communicator
 from distsms.shards import dataset
 from distsms.shards.coded_columns import CodedColumns
-from distsms.shards.publish import writing
-from distsms.shards.writer import ShardForm
+from distsms.shards.manifest import Manifest, read_manifest
+from distsms.shards.publish import publish, writing
+from distsms.shards.rows import of_rank
+from distsms.shards.writer import ShardForm, finish_shard, stage_shard
 
 SHARD_BYTES = 64 * 2**20
 """The size of a shard if the number of shards is not given, whatever the number of ranks."""
@@ -49,7 +51,7 @@ def write(
     progress: Callable[[int, int], None] = lambda done, of: None,
     compression: str = "none",
     part: tuple[int, int] | None = None,
-) -> dataset.Manifest:
+) -> Manifest:
     """Write the rows of a source, all or those of a part (first, last + 1), as a data set, by default with a shard for
     every 64 MiB. **Collective.** A rank holds a block, and its largest shard, which is there twice for a moment.
     Raises InputError on every rank."""
@@ -58,7 +60,7 @@ def write(
     first, last = part or (0, source.n)
     n = last - first
     n_shards = min(n, n_shards or max(1, round(n * source.row_bytes / SHARD_BYTES)))
-    my_shards = range(n_shards * comm.rank // comm.size, n_shards * (comm.rank + 1) // comm.size)
+    my_shards = of_rank(n_shards, comm)
     with writing(directory, comm, overwrite):
         entries = []
         with comm.fail_together():
@@ -66,17 +68,17 @@ def write(
                 X, y = rows(source, first + n * k // n_shards, first + n * (k + 1) // n_shards)
                 X, codes = (None, [X]) if source.coded else (X, [])
                 form = ShardForm(dtype, compression, source.coded)
-                staged = dataset.stage_shard(directory, k, X, form, codes=codes)
-                entries.append(dataset.finish_shard(staged, y, source.p))
+                staged = stage_shard(directory, k, X, form, codes=codes)
+                entries.append(finish_shard(staged, y, source.p))
                 progress(done + 1, len(my_shards))
         entries = [entry for of_rank in comm.allgather(entries) for entry in of_rank]
         with comm.fail_together():
             if comm.is_root:
                 meaning = {"+1": 1, "-1": -1}
                 made_from, coded = [{"name": name, "bytes": 0}], source.coded
-                dataset.publish(directory, entries, label_map=meaning, zero_based=False, source=made_from, coded=coded)
+                publish(directory, entries, label_map=meaning, zero_based=False, source=made_from, coded=coded)
     with comm.fail_together():
-        return dataset.read_manifest(directory)
+        return read_manifest(directory)
 
 
 def rows(source: RowSource, start: int, stop: int) -> LabelledRows:

@@ -20,7 +20,8 @@ from distsms.ingest.formats.registry import open_reader
 from distsms.ingest.options import ReadOptions
 from distsms.matrix import normalization
 from distsms.shards.column_options import ColumnOptions
-from distsms.shards.dataset import load_matrix, read_ids, read_manifest, verify
+from distsms.shards.dataset import load_matrix, read_ids, read_manifest
+from distsms.shards.publish import verify
 from tests.support.conversion import convert
 from tests.support.files import (
     ALONE,
@@ -309,7 +310,8 @@ def test_warnings_fit_the_terminal(monkeypatch, capsys):
     monkeypatch.setenv("COLUMNS", "80")
     for watched in (False, True):
         monkeypatch.setattr(sys.stderr, "isatty", lambda watched=watched: watched)
-        registry.print_warnings("new.csv", Counter({problem: 3}), ALONE)
+        for warning in registry.reader_warnings("new.csv", Counter({problem: 3}), ALONE):
+            registry.print_warning(warning)
         text = capsys.readouterr().err
         assert " ".join(text.split()) == f"warning: new.csv: {problem}: 3 rows"
         assert (max(map(len, text.split("\n"))) <= 80) == watched
