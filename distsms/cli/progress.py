@@ -96,9 +96,8 @@ class TrainingProgress:
             elif not self._ended:
                 last, seconds = self._last, time.monotonic() - since
                 after = f"since evaluation {last.evaluation}" if last else "without an evaluation"
-                text = (
-                    f"{'...':>6} {(last.seconds if last else 0.0) + seconds:9.2f}   {format_duration(seconds)} {after}"
-                )
+                so_far = seconds + (last.seconds if last else 0.0)
+                text = f"{'...':>6} {so_far:9.2f}   {format_duration(seconds)} {after}"
                 self._print(f"\r{text[: terminal_width() - 1]:<66}" if self._live else f"{text}\n")
                 wait = min(2 * wait, 300.0)
 

@@ -153,9 +153,7 @@ class PlaceSearch:
         self._rows, self._target, self._comm = rows, target, comm
 
     def find(self, scores: DeviceVector, added: float) -> float:
-        """Return the smallest place up to which the rows weigh the target; NaN if a score is not finite.
-        **Collective.**
-        """
+        """Return the smallest place up to which rows weigh the target; NaN for scores of infinity. **Collective.**"""
         lacking = self._target
         low, high = self._ends(scores, added, -math.inf, math.inf, 1.0, -1)
         while low < high:

@@ -80,9 +80,7 @@ class DeviceVector:
 
 
 def launch(kernel: Any, blocks: int | tuple[int, int], *arguments: Any, stream: Any = 0, wide: bool = False) -> None:
-    """Start a kernel on blocks of `THREADS`, or twice as many threads. It ends before what the same stream, or none,
-    does afterwards begins.
-    """
+    """Start a kernel on blocks of `THREADS`, or twice as many; what follows in its stream, or in none, waits for it."""
     kernel[blocks, 2 * THREADS if wide else THREADS, stream](*arguments)
 
 
@@ -156,9 +154,7 @@ def sizes(c, parts):  # type: ignore[no-untyped-def]
 
 
 def open_device(comm: Communicator) -> str:
-    """Choose this rank's device by its place among those of its node, and return it in words. **Collective.** Raises
-    InputError if there is none.
-    """
+    """Choose this rank's device by its place on its node; return it in words. **Collective.** InputError without."""
     neighbours = comm.node_ranks()
     with comm.fail_together():
         if not cuda.is_available():

@@ -199,22 +199,11 @@ def finish_shard(
         digests = storage.digests(file)
     n_pos = int(np.count_nonzero(labels == 1))
     appended = b"" if staged.in_memory is None or hashes is None else hashes.tobytes()
-    entry = {
-        "staged": staged.path.name,
-        "rows": staged.rows,
-        "nnz": staged.nnz,
-        "n_pos": n_pos,
-        "n_neg": staged.rows - n_pos,
-    }
-    entry |= {
-        "columns": p if staged.form.coded else staged.columns,
-        "bytes": staged.path.stat().st_size,
-        "digests": digests,
-        "sha256": file_sha256(staged.path, appended),
-    }
-    common = {"p": int(p), "layout": staged.layout, "dtype": staged.form.dtype, "weights": weights is not None}
-    common |= {"ids": staged.ids, "compression": staged.form.compression}
-    return entry | {"values": staged.values} | common
+    entry: dict[str, Any] = {name: getattr(staged, name) for name in ("rows", "nnz", "values", "layout", "ids")}
+    entry |= {name: getattr(staged.form, name) for name in ("dtype", "compression")}
+    entry |= {"staged": staged.path.name, "n_pos": n_pos, "n_neg": staged.rows - n_pos, "digests": digests}
+    entry |= {"columns": p if staged.form.coded else staged.columns, "p": int(p), "weights": weights is not None}
+    return entry | {"bytes": staged.path.stat().st_size, "sha256": file_sha256(staged.path, appended)}
 
 
 class _CsrEntries(NamedTuple):

@@ -1,10 +1,9 @@
 """The fits of a baseline: which there are, the folder that keeps them, and making them, in one process or over ranks.
 
-A method is fitted in two rounds: trials of its settings, and then fits of the best ones. A linear method tries lambdas
-quickly on all folds, and fits those that are best on the *other* folds to the end (`left_lambdas`): successive halving,
-in which no fold helps to choose its own lambda. Trees are tried on parts of the training rows of each fold. distsms
-trains its models of all folds in the same passes, and the ranks share the rows or, of small data, the folds. The fits
-of other libraries are made by one rank each, which holds all rows.
+A linear method tries lambdas quickly on all folds, and fits those that are best on the *other* folds to the end:
+successive halving, in which no fold helps to choose its own lambda. Trees are tried on parts of the training rows.
+distsms trains its models of all folds in the same passes; other libraries' fits are made by one rank each, which holds
+all rows.
 """
 
 from __future__ import annotations

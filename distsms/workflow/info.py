@@ -23,20 +23,8 @@ FOR_PROGRAMS = "row_sample", model.MEAN_CONTRIBUTIONS
 """Long entries of a model's information that mean nothing to people."""
 FIRST = (
     *("model", "measure", "lambda", "l1", "nonzeros", "bias", "status", "J", "lower_bound", "gap", "evaluations"),
-    *(
-        "seconds",
-        "search",
-        "data",
-        "label",
-        "table",
-        "features",
-        "coded",
-        "very many values",
-        "training",
-        "test",
-        "test_rows",
-    ),
-    *("threshold", "decision", "calibration", "path", "written", "command", "warnings"),
+    *("seconds", "search", "data", "label", "table", "features", "coded", "very many values", "training"),
+    *("test", "test_rows", "threshold", "decision", "calibration", "path", "written", "command", "warnings"),
 )
 """What is shown of a model first, in this order."""
 FOLDERS = {
@@ -94,9 +82,7 @@ def _describe_table(table: Table | None) -> dict[str, Any]:
 
 
 def describe_columns(path: str) -> tuple[list[Column], list[str]]:
-    """Return the columns of the table that a data set or a model was made from, and a line for each attribute of its
-    feature map. Raises InputError if there is neither. Local.
-    """
+    """Return the columns of a data set's or a model's table, and lines on attributes; InputError without either."""
     source = read_manifest(path) if Path(path).is_dir() else model.load(path)
     features = source.features if isinstance(source, model.Model) else feature_map.load(source)
     attributes = features.bins.listing() if features is not None and features.bins else []

@@ -259,9 +259,7 @@ def evaluate_methods(
     measures = dict.fromkeys([*RANKING, by])
 
     def interval_of(name: str, of: str, first: str = "") -> Interval:
-        """Return the interval of a method by a measure or, with `first`, of how much better `first` is, from rows or
-        else folds.
-        """
+        """Return the interval of a method by a measure or, with `first`, of how much better that is."""
         if FoldScores.knows(of):
             return compared[name].interval(of, compared[first] if first else None)
         values = [value(fit) for fit in best_fits[name]]
@@ -281,7 +279,7 @@ def evaluate_methods(
     for name, fits_of_folds in best_fits.items():
         settings, method = [fit.setting for fit in fits_of_folds], METHODS.get(name)
         linear = method is not None and method.linear
-        tried = {(t.setting, t.fold): t for t in trials if t.method == name} if linear else {}
+        tried = {(t.setting, t.fold): t for t in trials if t.method == name and linear}
         at_end, beyond = False, ""
         if linear:
             at_end, beyond = _find_ends(tried or by_method[name], settings, attrgetter("value") if tried else value)
@@ -392,9 +390,7 @@ def evaluate_head(
 
 
 def complete(fits: Sequence[Fit], method: str, folds: int) -> dict[tuple[float, int], Fit]:
-    """Return the fits of a method by (setting, fold), of settings that have all folds (of trees that settled early the
-    first), descending.
-    """
+    """Return the fits of a method by (setting, fold), descending, of settings with all folds (trees: the first)."""
     of_method = {(fit.setting, fit.fold): fit for fit in fits if fit.method == method}
     first_folds = {
         setting: next((fold for fold in range(folds) if (setting, fold + 1) not in of_method), folds)

@@ -1,9 +1,8 @@
 """Train models for a path of lambdas, on all rows (fold 0) and on the training rows of each fold.
 
-There is one copy of the data: weights of 0 and 1 say on which rows a fold trains. Models are trained from the largest
-lambda to the smallest, each from the one before, and those of all folds share their passes (`distsms.optim.batching`).
-A finished point is written at once. Lambdas where w = 0 is proved as good are left out (`choice.next_lambdas`). Folds
-with features of their own are trained one after the other (`FoldByFold`).
+Weights of 0 and 1 say on which rows a fold trains. Models are trained from the largest lambda to the smallest, each
+from the one before, and those of all folds share their passes; with features of their own, they take turns
+(`FoldByFold`).
 """
 
 from __future__ import annotations

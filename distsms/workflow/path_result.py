@@ -299,18 +299,8 @@ def points_table(points: Sequence[Point], measure: str, choice: Choice | None) -
                 _remark(of_all_rows, mean, choice, unusable.get(lam)),
             ]
         )
-    header = [
-        "lambda",
-        *(["nonzeros"] if has_nonzeros else []),
-        "J",
-        "gap",
-        "evaluations",
-        f"training {name}",
-        f"held out {name}",
-        "s.e.",
-        "",
-    ]
-    return header, rows
+    header = ["lambda", *(["nonzeros"] if has_nonzeros else []), "J", "gap", "evaluations"]
+    return [*header, f"training {name}", f"held out {name}", "s.e.", ""], rows
 
 
 def describe_choice(

@@ -1,12 +1,8 @@
 """Compare models for another measure with quick ROCArea models of the same rows: that of a run, or those of a path.
 
-A proof does not say that no other model has a better value of the measure. So after a training for a measure other than
-ROCArea, a ROCArea model is trained on a sample of the rows, whose folds choose its lambda. Both models are compared on
-test rows, if there are some. If not, a third of the sample is held out, and a second model for the run's measure is
-trained on the rest; if this does not end in time, the run's own model is compared, which has an advantage.
-
-A check may take a tenth of the run's seconds, but always `LEAST_SECONDS`. A hash of the row numbers draws the sample
-and its parts, whichever rank holds the rows.
+A ROCArea model is trained on a sample of the rows, whose folds choose its lambda. Without test rows a third of the
+sample is held out, and a second model for the run's measure is trained on the rest; if this takes too long, the run's
+own is compared. A check may take a tenth of the run's seconds, but always `LEAST_SECONDS`.
 """
 
 from __future__ import annotations

@@ -70,9 +70,7 @@ def are_tables(data: Any, comm: Communicator) -> bool:
 def as_data_sets(
     request: TrainRequest, comm: Communicator, observer: ConversionObserver, clock: Clock
 ) -> Iterator[DataSets]:
-    """Make data sets of a request's files or table, which messages call as users know them; temporary ones are removed
-    at the end. **Collective.**
-    """
+    """Make data sets of a request's files or table, which messages call by the names of users. **Collective.**"""
     several, in_memory, kept = frames.on_several_hosts(comm), is_frame(request.data), request.shards is not None
     base, names, same_rows = Path(request.shards or ""), list[str](), False
     apart = request.split.shares is not None or request.test is not None
@@ -234,9 +232,7 @@ def _make(
 
 @contextlib.contextmanager
 def as_files(data: Any, files: Sequence[str], folder: Path, comm: Communicator) -> Iterator[dict[str, str]]:
-    """Yield the files with the rows of all ranks, temporary ones of rows in memory, and their names for users.
-    **Collective.**
-    """
+    """Yield the files with the rows of all ranks, perhaps temporary ones, and their names for users. **Collective.**"""
     if not (is_frame(data) or isinstance(data, Arrays)):
         yield {file: file for file in files}
         return

@@ -1,9 +1,7 @@
 """Whether a trained model ranks better than chance, hints that it may be worse in use, and what to use instead.
 
-A small gap does not mean that a model is useful: if the minimum of J is at w = 0, all scores are equal. A model ranks
-no better than chance if they are, or if its ROCArea (after a training within groups: GAUC) on the training rows is not
-more than two standard errors above 0.5. A model with many features can pass this on noise, which it learns by heart; so
-test rows decide as well, if they have enough rows of both classes (`AreaOnTest`).
+It does not if all scores are equal, or if its ROCArea or GAUC on the training rows is not more than two standard errors
+above 0.5. With many features a model learns noise by heart, so test rows decide as well (`AreaOnTest`).
 """
 
 from __future__ import annotations
