@@ -31,9 +31,8 @@ PATIENCE = 30.0
 
 
 class TrainingProgress:
-    """Shows evaluations: in one line of a terminal (`live`), or in lines of a log, the first ten (one if `brief`),
-    every tenth and so on, and one every ten seconds. A thread gives a sign of life after `patience` seconds without
-    one."""
+    """Shows evaluations: in one line of a terminal (`live`), or in ever fewer lines of a log (one of the first ten, if
+    `brief`). A thread gives a sign of life after `patience` seconds without one."""
 
     def __init__(
         self, stream: TextIO | None, live: bool = False, brief: bool = False, patience: float = PATIENCE

@@ -145,9 +145,7 @@ class DeviceLogisticBalanced(DeviceLogisticLoss, LogisticBalanced):
 
 
 class PlaceSearch:
-    """The search for an order statistic of the places of both classes (`PositionSearch`): they are counted into
-    buckets, and then those in the bucket with the one that is sought, in about six passes.
-    """
+    """The search for an order statistic of places (`PositionSearch`), by counting into buckets, in about six passes."""
 
     def __init__(self, rows: Classes, target: float, comm: Communicator) -> None:
         self._rows, self._target, self._comm = rows, target, comm

@@ -1,11 +1,8 @@
 """numba.cuda in one place: the device of a rank, its memory, launches of kernels, and vectors on it.
 
-Sums of floats are added up in a fixed order: tiles of `TILE` rows have `LANES` running sums each, which are folded in
-pairs, and the host adds up the tiles. Other sums are whole numbers. So two runs are equal to the bit, however blocks
-and threads are scheduled, and however many there are.
-
-In CUDA's simulator (NUMBA_ENABLE_CUDASIM=1), each thread of a kernel is one of Python: tiles and blocks are small then,
-so that a few hundred rows pass all of their edges.
+Sums of floats are added up in a fixed order (`LANES` in tiles of `TILE` rows, in pairs, and the tiles on the host), and
+others are whole numbers, so that runs are equal to the bit. In CUDA's simulator (NUMBA_ENABLE_CUDASIM=1), each thread
+is one of Python: tiles and blocks are small then, so that a few hundred rows pass all of their edges.
 """
 
 from __future__ import annotations

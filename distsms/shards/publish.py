@@ -138,9 +138,8 @@ def complete(
     coded: CodedColumns = NOT_CODED,
     in_memory: RowsInMemory | None = None,
 ) -> Manifest:
-    """Complete a data set, for `exchange`: name its files, and write its manifest to a file with `PARTIAL`. The root
-    calls this after all ranks have finished their shards, with what `finish_shard` returned, in the order of the rows.
-    An old data set stays as it is. If a feature map made coded columns, it is in `FEATURES_PARTIAL`."""
+    """Complete a data set, for `exchange`: name its files, and write its manifest to a `PARTIAL` file. The root calls
+    this with what `finish_shard` returned on all ranks, in the order of the rows. An old data set stays."""
     directory, entries = Path(directory), list(entries)
     named = [{**entry, "file": name} for entry, name in zip(entries, shard_names(directory, entries), strict=True)]
     record = _summed(named)

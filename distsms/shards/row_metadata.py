@@ -64,10 +64,12 @@ class RowMetadata(NamedTuple):
     weights: Floats | None = None  # (n,) finite, at least 0
 
     def take(self, rows: NDArray[np.intp] | slice) -> RowMetadata:
-        def some(array: Any) -> Any:
-            return None if array is None else array[rows]
+        return RowMetadata(some(self.groups, rows), some(self.times, rows), self.kinds, some(self.weights, rows))
 
-        return RowMetadata(some(self.groups), some(self.times), self.kinds, some(self.weights))
+
+def some(array: Any, rows: Any) -> Any:
+    """Return what an array has of some rows; None if there is none."""
+    return None if array is None else array[rows]
 
 
 def concatenate(parts: Sequence[RowMetadata]) -> RowMetadata:

@@ -114,11 +114,12 @@ class Overlap(NamedTuple):
     at: int
 
 
+@dataclass
 class Buffer:
     """Arrays that are large enough for any part; `holds` is the first row of the part that is in them, or -1."""
 
-    def __init__(self, arrays: Entries) -> None:
-        self.arrays, self.holds = arrays, -1
+    arrays: Entries
+    holds: int = -1
 
 
 class Stream(ABC):
@@ -334,7 +335,8 @@ class SparseStream(Stream):
         return np.empty(count, unsigned(self.width - 1)), np.empty(count, self.dtype) if self._valued else None
 
     def _check(self, overlap: Overlap, entries: Entries) -> None:
-        indptr = self._indptr(overlap.first, overlap.last)
+        lengths = self.lengths[overlap.first : overlap.last]
+        indptr = np.concatenate(([0], np.cumsum(lengths, dtype=np.int64)))
         shard_range, (columns, values) = overlap.segment.shard_range(overlap.first, overlap.last), entries
         overlap.segment.shard.check_indices(shard_range, indptr, columns)
         if values is not None:
@@ -344,11 +346,6 @@ class SparseStream(Stream):
         columns, values = entries
         assert isinstance(self._rows, SparseRows)
         self._rows.arrange(part._replace(start=0, stop=len(columns)), columns, values, *arrays)
-
-    def _indptr(self, first: int, last: int) -> NDArray[np.int64]:
-        indptr = np.zeros(last - first + 1, np.int64)
-        np.cumsum(self.lengths[first:last], out=indptr[1:])
-        return indptr
 
 
 class DenseStream(Stream):

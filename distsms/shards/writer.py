@@ -74,9 +74,8 @@ def stage_shard(
     codes: Sequence[coded_rows.Codes] = (),
     in_memory: bool = False,
 ) -> StagedShard:
-    """Write X (sparse, an array, entries in memory, or a list of sparse matrices; None if there are codes only), and
-    codes (rows, codes of a row) of each group to a `.partial` file of this number. Local. Entries that are to be
-    `in_memory` stay there."""
+    """Write X (sparse, an array, entries in memory, or sparse matrices; None if there are codes only), and codes of
+    each group, to a `.partial` file of this number. Local. Entries that are to be `in_memory` stay there."""
     path, compression = Path(directory) / (shard_name(number) + PARTIAL), form.compression
     entries = _entries(X, form, path)
     dense = None if X is None or entries else finite(np.ascontiguousarray(X), form.dtype, path)

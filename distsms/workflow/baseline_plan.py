@@ -28,11 +28,8 @@ from distsms.workflow.competitors import FEATURED, METHODS, OURS, TREES
 from distsms.workflow.path import Problem
 from distsms.workflow.path_result import BetaStore, FeaturesStore, L1Store, PathStore
 from distsms.workflow.requests import LAMBDAS, BaselineRequest
+from distsms.workflow.search import MOST_ATTRIBUTES, MOST_COLUMNS
 
-MOST_ATTRIBUTES = 32
-"""Crosses are tried if there are at most this many attributes, which have 496 pairs."""
-MOST_COLUMNS = 500
-"""Leaves are tried if there are at most this many columns, since the trees try all of them at each node."""
 MANY_COLUMNS = 10_000
 """From so many columns on, trees take far longer than linear models."""
 ENTRY_BYTES = 48

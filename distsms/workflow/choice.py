@@ -179,9 +179,8 @@ def describe_lambdas(curve: Sequence[Mean]) -> str:
 
 
 def faults(points: Sequence[Point], without: int = 0) -> dict[float, str]:
-    """Return the lambdas whose models are not usable, and why: the model of all rows, or without one those of all
-    folds, ranks no better than chance, or the mean area of the folds but `without` is at most one standard error above
-    0.5.
+    """Return the lambdas whose models are not usable, and why: that of all rows, or without one those of all folds,
+    rank no better than chance, or the mean area of the folds but `without` is not above 0.5 by one standard error.
     """
     reasons = {}
     with_all = any(not point.fold for point in points)

@@ -31,6 +31,7 @@ from distsms.optim.settings import Settings
 from distsms.parallel.communicator import Communicator
 from distsms.parallel.vector_placement import make_vectors
 from distsms.shards.dataset import DataBlock
+from distsms.shards.row_metadata import some
 from distsms.training.normal_auc_closed import ClosedForm, pays
 from distsms.training.rows import make_losses
 from distsms.training.task import Distribution
@@ -278,13 +279,8 @@ class FoldsObjective(Objective):
     def _scored(self, scores: Floats, rows: NDArray[np.bool_]) -> RowScores:
         """Return some rows with their scores, of the scores (n_local,) of all rows. Local."""
         block = self._block
-        assert block.weights is not None or not block.weighted
-        return RowScores(
-            scores[rows],
-            block.labels[rows],
-            block.weights[rows] if block.weighted else None,  # type: ignore[index]
-            None if block.groups is None else block.groups[rows],
-        )
+        weights = block.weights if block.weighted else None
+        return RowScores(scores[rows], block.labels[rows], some(weights, rows), some(block.groups, rows))
 
     def _within_groups(self, measure: Measure, rows: RowScores) -> estimates.MeanEstimate | None:
         """Return the estimate of a measure within groups; None for other measures. Collective."""

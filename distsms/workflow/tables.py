@@ -184,9 +184,7 @@ def _make(
     comm: Communicator,
     observer: ConversionObserver,
 ) -> list[Manifest]:
-    """Convert the rows; return no data sets if an earlier start has made them of files; nothing shows that a table in
-    memory is the same. **Collective.** The record is there only beside the data sets that it tells of.
-    """
+    """Convert the rows; return no data sets if an earlier start has made them of the same files. **Collective.**"""
     from distsms.ingest.convert import convert  # which loads parts of SciPy
 
     kept, in_memory, there = request.shards is not None, is_frame(request.data), False
@@ -206,7 +204,7 @@ def _make(
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(base / RECORD)
     there, complete = comm.bcast((there, complete))
-    if complete and not in_memory:
+    if complete and not in_memory:  # nothing shows that a table in memory is the same
         return []
     reading, writing = sort_options(request.reading)
     reading = replace(reading, workspace=Workspace(memory=request.memory))
@@ -263,10 +261,10 @@ def _is_same(path: str, other: str) -> bool:
 
 def _record(request: TrainRequest, files: Sequence[str]) -> dict[str, Any]:
     """Return what the shards follow from, ready for JSON: files with their sizes and times, and options."""
-    about = {} if is_frame(request.data) else {name: addresses.status(name) for name in files}
-    listed = [
-        {"name": addresses.name_of(name), "bytes": at.st_size, "changed": at.st_mtime_ns} for name, at in about.items()
-    ]
+    listed = list[dict[str, Any]]()
+    for name in () if is_frame(request.data) else files:
+        at = addresses.status(name)
+        listed.append({"name": addresses.name_of(name), "bytes": at.st_size, "changed": at.st_mtime_ns})
     split, reading = request.split, dict(request.reading)
     writing = {name: reading.pop(name, None) for name in ("normalize", "weight_file", "n_shards", "dtype")}
     read = vars(ReadOptions(**reading))

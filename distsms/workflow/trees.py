@@ -17,9 +17,7 @@ from distsms.base.typing import Floats, Hashes
 from distsms.matrix.blocks import thread_count
 from distsms.metrics import ranking
 from distsms.metrics.within_groups import gauc_estimate
-from distsms.parallel.communicator import Communicator
-
-ALONE = Communicator()
+from distsms.workflow.path import ALONE
 
 XGBOOST, LIGHTGBM = "xgboost", "lightgbm"
 """The libraries, by the names of their packages."""

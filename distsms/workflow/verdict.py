@@ -146,9 +146,8 @@ def why_chance(
     weights: Floats | None = None,
     within: MeanEstimate | None = None,
 ) -> str:
-    """Return why scores rank no better than chance, or ""; only equal scores if `rocarea` is NaN; `within`, their GAUC,
-    takes its place. **Collective.** DeLong's standard error is at most the root of A (1 - A) / min(n+, n-), which often
-    suffices.
+    """Return why scores, or `within` their GAUC, rank no better than chance, or ""; NaN for `rocarea`: only if all are
+    equal. **Collective.** The bound of DeLong's error, the root of A (1 - A) / min(n+, n-), often suffices.
     """
     if scores_tie(scores, comm):
         return ALL_TIED
