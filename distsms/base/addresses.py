@@ -3,13 +3,15 @@ asks the server for so many bytes. From a server that sends no parts, a file is 
 
 from __future__ import annotations
 
+import contextlib
 import io
 import os
 import re
 import stat
 import zlib
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, BinaryIO, NoReturn
+from typing import Any, BinaryIO
 from urllib.parse import unquote, urlsplit
 
 from distsms.base.errors import InputError
@@ -43,10 +45,8 @@ def name_of(path: str | os.PathLike[str]) -> str:
 def expand(pattern: str) -> list[str]:
     """Return the addresses that a pattern with * stands for."""
     files, path = _file_system(pattern)
-    try:
+    with _naming_failures(pattern):
         return sorted(files.unstrip_protocol(match) for match in files.glob(path))
-    except Exception as error:
-        _refuse(pattern, error)
 
 
 def status(path: str | os.PathLike[str]) -> os.stat_result:
@@ -55,11 +55,9 @@ def status(path: str | os.PathLike[str]) -> os.stat_result:
     if not is_address(path):
         return os.stat(path)
     files, name = _file_system(str(path))
-    try:
+    with _naming_failures(path):
         files.invalidate_cache()
         info = files.info(name)
-    except Exception as error:
-        _refuse(path, error)
     if info.get("type", "file") != "file":
         raise InputError(f"{path}: is a folder; name the files in it, as in {str(path).rstrip('/')}/*.parquet")
     if info.get("size") is None:
@@ -87,10 +85,8 @@ class _Remote(io.RawIOBase):
 
     def _open(self) -> Any:
         options = {"block_size": BUFFER, "cache_type": "none"} if self._in_parts else {"block_size": 0}
-        try:
+        with _naming_failures(self._address):
             return self._files.open(self._path, "rb", **options)
-        except Exception as error:
-            _refuse(self._address, error)
 
     def readable(self) -> bool:
         return True
@@ -110,10 +106,8 @@ class _Remote(io.RawIOBase):
         n_bytes = min(len(out), self._size - self._at)
         if n_bytes <= 0:
             return 0
-        try:
+        with _naming_failures(self._address):
             part = self._part(n_bytes)
-        except Exception as error:
-            _refuse(self._address, error)
         if not part:
             raise InputError(f"{self._address}: the server broke off at byte {self._at} of {self._size}; try again")
         out[: len(part)] = part
@@ -143,29 +137,34 @@ class _Remote(io.RawIOBase):
 
 def _file_system(address: str) -> tuple[Any, str]:
     """Return fsspec's file system of an address, and what it calls the file."""
-    try:
+    with _naming_failures(address):
         import fsspec
 
         return fsspec.core.url_to_fs(address)
-    except Exception as error:
-        _refuse(address, error)
 
 
-def _refuse(address: str | os.PathLike[str], error: Exception) -> NoReturn:
+@contextlib.contextmanager
+def _naming_failures(address: str | os.PathLike[str]) -> Iterator[None]:
     """Raise InputError for what fsspec and the libraries below it raise, which are many kinds of exceptions."""
-    if isinstance(error, InputError):
-        raise error
-    if isinstance(error, FileNotFoundError) and isinstance(error.__cause__, Exception):
-        error = error.__cause__  # fsspec says of all that goes wrong on the web that there is no file
+    try:
+        yield
+    except InputError:
+        raise
+    except Exception as failure:
+        error = failure
+        if isinstance(error, FileNotFoundError) and isinstance(error.__cause__, Exception):
+            error = error.__cause__  # fsspec says of all that goes wrong on the web that there is no file
+        raise InputError(f"{address}: {_problem(error)}") from error
+
+
+def _problem(error: Exception) -> str:
     text = printable(str(error)) or type(error).__name__
     if isinstance(error, ImportError):
-        problem = f"addresses are read by packages that are not installed ({text}): pip install 'distsms[remote]'"
-    elif isinstance(error, FileNotFoundError) or getattr(error, "status", None) == 404:
-        problem = "the server has no such file"
-    elif isinstance(error, PermissionError) or getattr(error, "status", None) in (401, 403) or "redential" in text:
-        problem = f"the server refuses access ({text}); set the credentials that fsspec takes for such addresses"
-    elif isinstance(error, ValueError) and "rotocol" in text:
-        problem = f"addresses of this kind are not known ({text})"
-    else:
-        problem = f"the server does not answer, or broke off ({text}); try again"
-    raise InputError(f"{address}: {problem}") from error
+        return f"addresses are read by packages that are not installed ({text}): pip install 'distsms[remote]'"
+    if isinstance(error, FileNotFoundError) or getattr(error, "status", None) == 404:
+        return "the server has no such file"
+    if isinstance(error, PermissionError) or getattr(error, "status", None) in (401, 403) or "redential" in text:
+        return f"the server refuses access ({text}); set the credentials that fsspec takes for such addresses"
+    if isinstance(error, ValueError) and "rotocol" in text:
+        return f"addresses of this kind are not known ({text})"
+    return f"the server does not answer, or broke off ({text}); try again"

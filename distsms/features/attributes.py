@@ -9,7 +9,7 @@ import json
 import math
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from itertools import groupby
 from typing import Any
 
@@ -63,11 +63,7 @@ class Attribute:
 
     def record(self) -> dict[str, Any]:
         """Return the fields that are not their defaults, ready for JSON."""
-        fields: dict[str, Any] = {"name": self.name, "columns": list(self.columns)}
-        fields |= {} if self.categories is None else {"categories": list(self.categories)}
-        fields |= {} if self.missing is None else {"missing": self.missing}
-        fields |= {"none": True} if self.none else {}
-        return fields | ({"centre": self.centre} if self.centre else {})
+        return {field.name: value for field in fields(self) if (value := getattr(self, field.name)) != field.default}
 
 
 class Survey:

@@ -175,10 +175,7 @@ class Bins:
 def edge_text(edge: float | np.float32, centre: float) -> str:
     """Return an edge, to which `centre` is added, with the digits that float32 has."""
     edge = np.float32(edge)
-    return (
-        f"{float(edge) + centre:.7g}"
-        if centre
-        else str(np.format_float_positional(edge, trim="-"))
-        if (1e-4 <= abs(edge) < 1e7 or edge == 0)
-        else f"{edge:.7g}"
-    )
+    if centre:
+        return f"{float(edge) + centre:.7g}"
+    plain = edge == 0 or 1e-4 <= abs(edge) < 1e7
+    return np.format_float_positional(edge, trim="-") if plain else f"{edge:.7g}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -13,7 +14,7 @@ from scipy import sparse
 
 from distsms.base import hdf5
 from distsms.base.errors import InputError
-from distsms.base.typing import Labels
+from distsms.base.typing import Hashes, Labels
 from distsms.base.wording import option
 from distsms.features import feature_map
 from distsms.features.feature_map import FeatureMap
@@ -27,6 +28,7 @@ from distsms.shards.groupby import group_statistics
 from distsms.shards.manifest import NOT_NORMALIZED, Manifest, read_manifest
 from distsms.shards.publish import FEATURES_PARTIAL, publish, writing
 from distsms.shards.row_metadata import MetadataColumns, RowMetadata, concatenate
+from distsms.shards.rows import of_rank
 from distsms.shards.table_schema import check_same_features
 from distsms.shards.writer import ShardForm, finish_shard, stage_shard
 
@@ -77,7 +79,7 @@ def build(
         n_bytes = 2 * manifest.n * coding.feature_map.coded.row_bytes + coding.feature_map.keep * entry_bytes * entries
         fewest_shards = -(-n_bytes // int(min(SHARD_BYTES, room / 2)))
         shard_count = min(manifest.n, max(n_shards or max(comm.size, len(manifest.shards)), fewest_shards))
-        shard_numbers = range(shard_count * comm.rank // comm.size, shard_count * (comm.rank + 1) // comm.size)
+        shard_numbers = of_rank(shard_count, comm)
         row_ends = [manifest.n * number // shard_count for number in (*shard_numbers, shard_numbers.stop)]
         # 2) Write them.
         n_local = row_ends[-1] - row_ends[0]
@@ -136,24 +138,21 @@ def _normalization(manifest: Manifest, fitted: FeatureMap) -> Normalization:
     return Normalization(of_columns.kind, np.concatenate([of_columns.scale, ones]))
 
 
+@dataclass
 class _ShardWriter:
     """Writes the shards of this rank, and keeps what the whole data set needs to know of them. Local."""
 
-    def __init__(
-        self,
-        manifest: Manifest,
-        features: FeatureMap,
-        directory: Path,
-        compression: str,
-        observer: FeaturesObserver,
-        n_local: int,
-    ) -> None:
-        self.manifest, self.features, self.directory = manifest, features, directory
-        self._compression, self._observer = compression, observer
-        self._done, self._n_local = 0, n_local
-        self.entries = list[dict[str, Any]]()  # of the finished shards, for the manifest
-        self.labels, self.hashes = [np.empty(0, np.int8)], [np.empty(0, np.uint64)]
-        self.metadata = list[RowMetadata]()
+    manifest: Manifest
+    features: FeatureMap
+    directory: Path
+    compression: str
+    observer: FeaturesObserver
+    n_local: int
+    done: int = 0
+    entries: list[dict[str, Any]] = field(default_factory=list)  # of the finished shards, for the manifest
+    labels: list[Labels] = field(default_factory=lambda: [np.empty(0, np.int8)])
+    hashes: list[Hashes] = field(default_factory=lambda: [np.empty(0, np.uint64)])
+    metadata: list[RowMetadata] = field(default_factory=list)
 
     def compile(self) -> None:
         row = np.zeros((1, self.features.columns), self.manifest.dtype)
@@ -161,8 +160,8 @@ class _ShardWriter:
         duplicates.hash_codes(self.features.codes(X))
 
     def advance(self, n: int) -> None:
-        self._done += n
-        self._observer.progress("writing the shards", "rows", self._done, self._n_local)
+        self.done += n
+        self.observer.progress("writing the shards", "rows", self.done, self.n_local)
 
     def write(self, number: int, first: int, last: int) -> None:
         manifest, features = self.manifest, self.features
@@ -187,7 +186,7 @@ class _ShardWriter:
         if features.keep:
             X = sparse.vstack(X_parts, "csr") if manifest.layout == "csr" else np.vstack(X_parts)
         y, of_shard = np.concatenate(labels), concatenate(metadata)
-        form = ShardForm(manifest.dtype, self._compression, features.coded)
+        form = ShardForm(manifest.dtype, self.compression, features.coded)
         names = ids if manifest.ids else None
         staged = stage_shard(self.directory, number, X, form, names, of_shard, codes)
         self.entries.append(finish_shard(staged, y, features.p, of_shard.weights))

@@ -69,14 +69,11 @@ class FeatureOptions(NamedTuple):
     @property
     def text(self) -> str:
         """The options as `path --features` takes them, such as bins=16,crosses=top:4: bins, and those set otherwise."""
-        options = {name: value for name, value in self._asdict().items() if value not in (None, False)}
-        words = [
-            "keep"
-            if name == "keep"
-            else f"{name.replace('_', '-')}={os.fspath(value) if name == 'attributes' else value}"
-            for name, value in options.items()
-            if name == "bins" or value != self._field_defaults[name]
-        ]
+        words = list[str]()
+        for name, value in self._asdict().items():
+            if value not in (None, False) and (name == "bins" or value != self._field_defaults[name]):
+                text = os.fspath(value) if name == "attributes" else value
+                words.append("keep" if name == "keep" else f"{name.replace('_', '-')}={text}")
         return ",".join(words)
 
 
@@ -192,7 +189,9 @@ def _fit_bins(fitting: Fitting, n_bins: int) -> Bins:
             X, _, weights = part.counted()
             yield X, weights
 
-    n_bytes = bytes_for_columns(fitting.n_local if numbers else 0, comm, fitting.room)
+    of_column = VALUE_BYTES * fitting.n_local if numbers else 0
+    require(of_column, "the values of one column, while they are divided,", comm, fitting.room)
+    n_bytes = int(min(BYTES, fitting.room))
     columns = [Numbers(each.columns[0], each.missing) for each in numbers]
     of_numbers = dict(zip(numbers, edges_of(passes, columns, n_bins, fitting.n_local, comm, n_bytes), strict=True))
     edges = [of_numbers.get(each, np.empty(0, np.float32)) for each in attributes]
@@ -294,11 +293,9 @@ def _number(manifest: Manifest, text: str) -> int:
     digits, base = text.removeprefix("column "), 0 if manifest.zero_based else 1
     if not names and digits.isdecimal() and base <= int(digits) < manifest.p + base:
         return int(digits) - base
-    there = (
-        f"the features of the table have names such as {names[0]!r}; `distsms shard` lists its columns"
-        if names
-        else f"columns are numbers from {base} to {manifest.p - 1 + base}"
-    )
+    there = f"columns are numbers from {base} to {manifest.p - 1 + base}"
+    if names:
+        there = f"the features of the table have names such as {names[0]!r}; `distsms shard` lists its columns"
     raise InputError(f"there is no column {text!r}: {there}")
 
 
@@ -347,12 +344,6 @@ def room(manifest: Manifest, comm: Communicator, memory: float, n_trees: int | N
             everywhere=True,
         )
     return left
-
-
-def bytes_for_columns(n_local: int, comm: Communicator, room: float) -> int:
-    """Return how much memory a rank may use for the values of columns that it divides at a time. **Collective.**"""
-    require(VALUE_BYTES * n_local, "the values of one column, while they are divided,", comm, room)
-    return int(min(BYTES, room))
 
 
 def require(n_bytes: int, purpose: str, comm: Communicator, room: float) -> None:

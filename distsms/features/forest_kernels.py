@@ -90,9 +90,7 @@ def _find(nodes: Array, starts: Array, numbers: Array, block: Array, out: Array)
 
 
 @njit()
-def leaves_of_dense(
-    X: Array, columns: Array, nodes: Array, starts: Array, numbers: Array, block: Array, out: Array
-) -> int:
+def leaves_of_dense(X, columns, nodes, starts, numbers, block, out):  # type: ignore[no-untyped-def]
     """Find the leaves of dense rows X (n, p) in `out` (n, trees). Return the first row with NaN in one of the `columns`
     (used,) of the forest, or -1. `numbers` (nodes,) are the leaves in their trees, `block` (rows, used) float32 working
     space.
@@ -110,17 +108,7 @@ def leaves_of_dense(
 
 
 @njit()
-def leaves_of_sparse(
-    indptr: Array,
-    indices: Array,
-    data: Array,
-    places: Array,
-    nodes: Array,
-    starts: Array,
-    numbers: Array,
-    block: Array,
-    out: Array,
-) -> int:
+def leaves_of_sparse(indptr, indices, data, places, nodes, starts, numbers, block, out):  # type: ignore[no-untyped-def]
     """Find the leaves of sparse rows as `leaves_of_dense`; places (p,): of each column among those used, or -1."""
     for first in range(0, len(out), len(block)):
         n = min(len(block), len(out) - first)
@@ -141,9 +129,7 @@ def leaves_of_sparse(
 
 
 @njit()
-def explained(
-    column: Array, other: Array, starts: Array, firsts: Array, values: Array, rows: Array, sums: Array, out: Array
-) -> None:
+def explained(column, other, starts, firsts, values, rows, sums, out):  # type: ignore[no-untyped-def]
     """Add to `out` (columns,) what the splits on each column contribute to the sum of r_i s(x_i) over the rows i
     (Saabas): steps from the mean of a node, over its rows, to that of its child.
 

@@ -23,15 +23,13 @@ class Columns:
 
     def __init__(self, X: Any) -> None:
         self.n = X.shape[0]
-        self._dense = None if scipy.sparse.issparse(X) else np.asarray(X)
-        self._sparse = X.tocsc() if scipy.sparse.issparse(X) else None
+        self._X: Any = X.tocsc() if scipy.sparse.issparse(X) else np.asarray(X)
 
     def values(self, j: int) -> NDArray[np.float32]:
-        if self._dense is not None:
-            return as_single(self._dense[:, j])
-        assert self._sparse is not None
-        column, here = np.zeros(self.n, np.float32), slice(self._sparse.indptr[j], self._sparse.indptr[j + 1])
-        column[self._sparse.indices[here]] = as_single(self._sparse.data[here])
+        if not scipy.sparse.issparse(self._X):
+            return as_single(self._X[:, j])
+        column, here = np.zeros(self.n, np.float32), slice(self._X.indptr[j], self._X.indptr[j + 1])
+        column[self._X.indices[here]] = as_single(self._X.data[here])
         return column
 
     def is_set(self, j: int) -> NDArray[np.bool_]:

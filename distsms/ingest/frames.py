@@ -48,11 +48,8 @@ def write_arrays(path: str | os.PathLike[str], X: Any, y: Any, weights: Any = No
     """Write rows in memory as a .npz file, whose arrays have the names of the arguments. Local."""
     from scipy import sparse  # which is large
 
-    others = {
-        name: np.asarray(column)
-        for name, column in (("y", y), ("weights", weights), ("groups", groups))
-        if column is not None
-    }
+    columns = {"y": y, "weights": weights, "groups": groups}
+    others = {name: np.asarray(column) for name, column in columns.items() if column is not None}
     others = {name: column.astype(str) if column.dtype == object else column for name, column in others.items()}
     if sparse.issparse(X):
         rows = X.tocsr()
@@ -95,9 +92,9 @@ SHOWN = 8
 """So many columns a warning describes."""
 
 
-def short_list(names: Sequence[str], noun: str = "files") -> str:
+def short_list(names: Sequence[str]) -> str:
     """Return names as a text: all if there are at most three, else the first two and how many more."""
-    return ", ".join(names) if len(names) <= 3 else f"{names[0]}, {names[1]} and {len(names) - 2} more {noun}"
+    return ", ".join(names) if len(names) <= 3 else f"{names[0]}, {names[1]} and {len(names) - 2} more files"
 
 
 @contextlib.contextmanager
@@ -152,19 +149,13 @@ def conversion_options(
         if "spectra" in of_sequences:
             of_sequences["spectra"] = tuple(_span("spectra", region) for region in of_sequences["spectra"])
         options["sequences"] = SequenceOptions(**of_sequences)
-    allowed = {field.name for field in fields(ReadOptions) if field.compare} | {
-        "normalize",
-        "n_shards",
-        "dtype",
-        "weight_file",
-    }
+    allowed = {field.name for field in fields(ReadOptions) if field.compare}
+    allowed |= {"normalize", "n_shards", "dtype", "weight_file"}
     allowed |= {"n_features", "compression"} if function == "shard" else set()
     if wrong := set(options) - allowed:
-        every = {
-            *allowed,
-            *others,
-            *(field.name for kind in (ColumnOptions, SequenceOptions) for field in fields(kind)),
-        }
+        every = {field.name for kind in (ColumnOptions, SequenceOptions) for field in fields(kind)}.union(
+            allowed, others
+        )
         raise InputError(f"{function}: there is no option {min(wrong)!r}{did_you_mean(min(wrong), every)}")
     return options
 

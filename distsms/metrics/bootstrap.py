@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from distsms.base.hashing import GOLDEN, _mix, row_keys
 from distsms.base.jit import is_compiled, njit
-from distsms.base.typing import Floats, Hashes
+from distsms.base.typing import Floats, Hashes, Labels
 from distsms.metrics.row_weights import masses, select_by_weight
 from distsms.parallel.communicator import Communicator
 from distsms.parallel.order_statistics import select
@@ -45,59 +45,46 @@ UP_TO = _poisson()
 TINY = float(np.finfo(float).tiny)
 
 
+class Draws(NamedTuple):
+    """How often this rank's rows are drawn."""
+
+    rows: NDArray[np.int64]  # (n_local,): the rows' global numbers
+    replicates: int
+    seed: int = 0
+
+
 def prbep_replicates(
-    scores: Floats,
-    labels: NDArray[np.int8],
-    rows: NDArray[np.int64],
-    replicates: int,
-    seed: int,
-    comm: Communicator,
-    weights: Floats | None = None,
+    scores: Floats, labels: Labels, draws: Draws, comm: Communicator, weights: Floats | None = None
 ) -> Floats:
-    """Return replicates of PRBEP (replicates,), by the rows' global numbers; NaN without positives. **Collective.**"""
-    tp, n_pos = _replicates(scores, labels, rows, None, replicates, seed, comm, weights)
+    """Return replicates of PRBEP (replicates,); NaN without positives. **Collective.**"""
+    tp, n_pos = _replicates(scores, labels, draws, None, comm, weights)
     with np.errstate(invalid="ignore"):
         return tp / n_pos
 
 
-def top_k_replicates(
-    scores: Floats,
-    labels: NDArray[np.int8],
-    rows: NDArray[np.int64],
-    k: int,
-    replicates: int,
-    seed: int,
-    comm: Communicator,
-) -> tuple[Floats, Floats]:
+def top_k_replicates(scores: Floats, labels: Labels, draws: Draws, k: int, comm: Communicator) -> tuple[Floats, Floats]:
     """Compute replicates of precision@k and recall@k, as `prbep_replicates`; NaN below k rows. **Collective.**"""
-    tp, n_pos = _replicates(scores, labels, rows, k, replicates, seed, comm)
+    tp, n_pos = _replicates(scores, labels, draws, k, comm)
     with np.errstate(invalid="ignore"):
         return tp / k, tp / n_pos
 
 
 def _replicates(
-    scores: Floats,
-    labels: NDArray[np.int8],
-    rows: NDArray[np.int64],
-    k: int | None,
-    replicates: int,
-    seed: int,
-    comm: Communicator,
-    weights: Floats | None = None,
+    scores: Floats, labels: Labels, draws: Draws, k: int | None, comm: Communicator, weights: Floats | None = None
 ) -> tuple[Floats, Floats]:
     """Return each replicate's true positives among its k (or n+) highest scores, and its positives. **Collective.**"""
     n, n_pos = masses((labels == labels, labels > 0), weights, comm).tolist()
-    values, positives = np.full(replicates, np.nan), np.zeros(replicates)
+    values, positives = np.full(draws.replicates, np.nan), np.zeros(draws.replicates)
     place = n_pos if k is None else k
     if not 0 < place <= n:
         return values, positives
-    missing = np.arange(replicates)
+    missing = np.arange(draws.replicates)
     margin: float = MARGIN + int(SPREAD * math.sqrt(place))
     if weights is not None:
         margin = _margin(scores, labels, weights, place, comm)
     while len(missing):
         places = max(place - margin, 1 if weights is None else TINY), min(place + margin, n)
-        window = _window(scores, labels, rows, seed, places, comm, weights)
+        window = _window(scores, labels, draws, places, comm, weights)
         step = max(1, BLOCK // window.columns)
         for block in (missing[start : start + step] for start in range(0, len(missing), step)):
             table = np.zeros((len(block), window.columns), np.int64 if weights is None else np.float64)
@@ -108,7 +95,7 @@ def _replicates(
     return values, positives
 
 
-def _margin(scores: Floats, labels: NDArray[np.int8], weights: Floats, place: float, comm: Communicator) -> float:
+def _margin(scores: Floats, labels: Labels, weights: Floats, place: float, comm: Communicator) -> float:
     """Return how far a window around a place extends to both sides, if rows have weights. Collective."""
     above = scores >= select_by_weight(scores, weights, place, comm)
     squares = masses((above, labels > 0), weights * weights, comm).sum()
@@ -130,12 +117,11 @@ class _Window(NamedTuple):
 
 def _window(
     scores: Floats,
-    labels: NDArray[np.int8],
-    rows: NDArray[np.int64],
-    seed: int,
+    labels: Labels,
+    draws: Draws,
     places: tuple[float, float],
     comm: Communicator,
-    weights: Floats | None = None,
+    weights: Floats | None,
 ) -> _Window:
     """Return the window between two places, counted, or weighed, from the highest score. **Collective.**"""
     if weights is None:
@@ -152,7 +138,7 @@ def _window(
     column[below] = last = 2 * len(values) + 2
     drawn = positive | ~below
     different = None if weights is None else weights[drawn]
-    return _Window(row_keys(rows[drawn], seed), column[drawn], last + 1, different)
+    return _Window(row_keys(draws.rows[drawn], draws.seed), column[drawn], last + 1, different)
 
 
 def _of_tables(table: NDArray[Any], k: int | None, whole: bool) -> tuple[Floats, Floats]:
@@ -178,10 +164,8 @@ def _of_tables(table: NDArray[Any], k: int | None, whole: bool) -> tuple[Floats,
 def tabulate(
     keys: Hashes, column: NDArray[np.int64], replicates: NDArray[np.int64], table: NDArray[Any], weights: Floats | None
 ) -> None:
-    """Add to table[j, column[i]] how often row i is drawn in the replicate replicates[j], times its weight if any.
-
-    The table has zeros before. Local.
-    """
+    """Add to table[j, column[i]], which is 0 before, how often row i is drawn in the replicate replicates[j], times its
+    weight if it has one. Local."""
     if len(keys) * len(replicates) > FEW or is_compiled(_tabulate, (keys, column, replicates, table, weights)):
         _tabulate(keys, column, replicates, table, weights)
         return
@@ -205,6 +189,3 @@ def _tabulate(keys, column, replicates, table, weights):  # type: ignore[no-unty
                 table[j, column[i]] += k
             else:
                 table[j, column[i]] += k * weights[i]
-
-
-_NONE = np.zeros(0, np.int64)

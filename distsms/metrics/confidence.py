@@ -75,12 +75,15 @@ def _limit(estimate: MeanEstimate, end: float, quantile: float, worst: float) ->
     return max(limit, value) if end else min(limit, value)
 
 
+def mean_interval(estimate: MeanEstimate, level: float, method: str, why: str, worst: float = 0.5) -> Interval:
+    """Return a mean with its `limits`, or if there is a reason `why` it has none, with this reason. Local."""
+    error, ends = (math.nan, (math.nan, math.nan)) if why else (estimate.error, limits(estimate, level, worst))
+    return Interval(estimate.value, error, *ends, method, why, of=estimate.of)
+
+
 def rocarea_interval(estimate: MeanEstimate, level: float) -> Interval:
     """Return the interval of ROCArea, from `rocarea_estimate`. Local."""
-    method = "DeLong, beta"
-    if not min(estimate.counts):
-        return Interval(estimate.value, math.nan, math.nan, math.nan, method, "a class is missing", of=estimate.of)
-    return Interval(estimate.value, estimate.error, *limits(estimate, level), method, of=estimate.of)
+    return mean_interval(estimate, level, "DeLong, beta", "" if min(estimate.counts) else "a class is missing")
 
 
 def rocarea_difference_interval(estimate: MeanEstimate, level: float) -> Interval:
@@ -102,9 +105,7 @@ def rocarea_difference_interval(estimate: MeanEstimate, level: float) -> Interva
 def prbep_interval(estimate: MeanEstimate, replicates: Floats, level: float, worst: float = 0.5) -> Interval:
     """Return the interval of PRBEP, from `prbep_estimate` and `bootstrap.prbep_replicates`, perhaps none. Local."""
     if not estimate.counts[0]:
-        return Interval(
-            estimate.value, math.nan, math.nan, math.nan, "binomial", "there is no positive row", of=estimate.of
-        )
+        return mean_interval(estimate, level, "binomial", "there is no positive row")
     (low, high), method = limits(estimate, level, worst), "binomial"
     if len(drawn := _enlarged(estimate, replicates)):
         low, high = min(low, max(_quantile(drawn, level, 0), 0.0)), max(high, min(_quantile(drawn, level, 1), 1.0))

@@ -44,11 +44,6 @@ class Curve:
         """The false positive rate."""
         return self.fp / (self.fp[-1] or 1)
 
-    @property
-    def precision(self) -> Floats:
-        """tp / (tp + fp); NaN at the first point, where no row is called positive."""
-        return np.concatenate([[np.nan], self.tp[1:] / (self.tp[1:] + self.fp[1:])])
-
     def precision_recall(self) -> tuple[Floats, Floats]:
         """Return recall and precision for drawing, no straight line (Davis & Goadrich, ICML 2006, section 4)."""
         jumps = np.maximum(np.diff(self.tpr), np.diff(self.fpr))

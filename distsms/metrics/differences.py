@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from distsms.base.measures import PRBEP, PRECISION_AT_K, ROCAREA, HeadMeasure, Measure
 from distsms.base.typing import Floats, Labels
 from distsms.metrics import confidence, estimates
-from distsms.metrics.bootstrap import prbep_replicates, top_k_replicates
+from distsms.metrics.bootstrap import Draws, prbep_replicates, top_k_replicates
 from distsms.metrics.confidence import LEVEL, Interval
 from distsms.metrics.head_intervals import head_replicates
 from distsms.metrics.ranking import measure_value, placements, top_k_shares
@@ -41,6 +41,7 @@ class JudgedRows(NamedTuple):
 def difference(measure: Measure, judged: JudgedRows, comm: Communicator) -> Interval:
     """Return how much better, not larger, the first model is, with its interval of level `LEVEL`. **Collective.**"""
     labels, both, weights = judged.labels, judged.scores, judged.weights
+    draws = Draws(judged.rows, REPLICATES)
     if measure.family == ROCAREA:
         placed = [placements(scores, labels, comm, weights) for scores in both]
         return confidence.rocarea_difference_interval(
@@ -50,7 +51,7 @@ def difference(measure: Measure, judged: JudgedRows, comm: Communicator) -> Inte
         of_pos = mass_of_classes(labels, weights, comm)[0]
         shares = [top_k_shares(scores, of_pos, comm, weights) for scores in both]
         less = estimates.prbep_estimate(shares[0] - shares[1], labels, comm, weights)
-        drawn = [prbep_replicates(scores, labels, judged.rows, REPLICATES, 0, comm, weights) for scores in both]
+        drawn = [prbep_replicates(scores, labels, draws, comm, weights) for scores in both]
         return confidence.prbep_difference_interval(less, drawn[0] - drawn[1], LEVEL)
     values = [measure_value(measure, scores, labels, at, comm, weights) for scores, at in _models(judged)]
     value = (values[0] - values[1]) * (-1 if measure.family.smaller_is_better else 1)
@@ -58,7 +59,7 @@ def difference(measure: Measure, judged: JudgedRows, comm: Communicator) -> Inte
     if weights is not None and measure.family.has_threshold:
         return _weighted_interval(measure, value, judged, weights, counts, comm)
     if measure.k:
-        at_k = [top_k_replicates(scores, labels, judged.rows, measure.k, REPLICATES, 0, comm) for scores in both]
+        at_k = [top_k_replicates(scores, labels, draws, measure.k, comm) for scores in both]
         which = 0 if measure.family == PRECISION_AT_K else 1
         replicates = at_k[0][which] - at_k[1][which]
     elif measure.max_fpr is not None:
@@ -68,7 +69,7 @@ def difference(measure: Measure, judged: JudgedRows, comm: Communicator) -> Inte
         of_head = []
         for of_model in both:
             tied = tied_scores(of_model, labels, scaled, comm)
-            by_name = head_replicates([head], tied, of_model, labels, judged.rows, REPLICATES, 0, comm, scaled)
+            by_name = head_replicates([head], tied, of_model, labels, draws, comm, scaled)
             of_head.append(by_name[head.name])
         replicates = of_head[0] - of_head[1]
     else:

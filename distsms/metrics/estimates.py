@@ -115,10 +115,8 @@ def measure_estimate(
 
 
 def pool_folds(folds: Sequence[MeanEstimate], of_folds: int = 0) -> MeanEstimate:
-    """Combine the estimates of folds, which have no row in common, into an estimate of the method's mean. Local.
-
-    of_folds : into how many folds the rows are divided, if these are some of them.
-    """
+    """Combine the estimates of folds, which have no row in common, into an estimate of the method's mean; `of_folds`:
+    into how many folds the rows are divided, if these are some of them. Local."""
     values = np.array([fold.value for fold in folds])
     counts = np.array([fold.counts for fold in folds])
     squares = np.array([fold.squares for fold in folds])

@@ -20,10 +20,11 @@ from distsms.base.hashing import row_keys
 from distsms.base.measures import Condition, HeadMeasure
 from distsms.base.typing import Floats, Labels
 from distsms.metrics import bootstrap
-from distsms.metrics.bootstrap import tabulate
-from distsms.metrics.confidence import Interval, limits, prbep_interval
+from distsms.metrics.bootstrap import Draws, tabulate
+from distsms.metrics.confidence import Interval, limits, mean_interval, prbep_interval
+from distsms.metrics.contingency import contingency
 from distsms.metrics.estimates import MeanEstimate
-from distsms.metrics.operating_points import SLACK, OperatingPoint, operating_point
+from distsms.metrics.operating_points import POINTS, SLACK, OperatingPoint, operating_point
 from distsms.metrics.row_weights import masses, weighted_mean
 from distsms.metrics.tied_scores import TiedScores
 from distsms.parallel.communicator import Communicator
@@ -32,9 +33,6 @@ COARSE, FINE, REACH = 0.5, 0.05, 8.0
 """The rows between two thresholds, in units of the square root of the rows above them: `COARSE` of these units, and
 `FINE` of them where a measure has its point within `REACH` units.
 """
-QUANTITIES = {"tpr@fpr": "fpr", "pauc": "fpr", "recall@precision": "precision", "precision@recall": "recall"}
-"""What the condition of a measure's point limits, by the family of the measure; for others, it is the rows on top."""
-
 FEWEST_REACHED, FEWEST_TRUE = 20, 10
 """A recall at a precision has no interval if fewer than `FEWEST_REACHED` positive rows reach this precision, and a
 precision at a recall has none if fewer are beyond this recall. Precision and recall at a threshold have none with fewer
@@ -47,15 +45,14 @@ def head_replicates(
     tied: TiedScores,
     scores: Floats,
     labels: Labels,
-    rows: NDArray[np.int64],
-    replicates: int,
-    seed: int,
+    draws: Draws,
     comm: Communicator,
     weights: Floats | None = None,
 ) -> dict[str, Floats]:
     """Return replicates of measures of the head (replicates,) by name, alike on every rank, NaN without a class. `tied`
-    has the scores with the same weights, from `row_weights.effective`; `rows` are global numbers. **Collective.**
+    has the scores with the same weights, from `row_weights.effective`. **Collective.**
     """
+    replicates = draws.replicates
     values = {measure.name: np.full(replicates, np.nan) for measure in measures}
     if not (tied.n_pos and tied.n_neg and replicates):
         return values
@@ -66,12 +63,12 @@ def head_replicates(
     # the last one for the positives below all thresholds.
     level = len(thresholds) - np.searchsorted(thresholds[::-1], scores, "right")
     drawn = positive | (level < len(thresholds))
-    column, keys = (2 * level + positive)[drawn], row_keys(rows[drawn], seed)
+    column, keys = (2 * level + positive)[drawn], row_keys(draws.rows[drawn], draws.seed)
     column[column == 2 * len(thresholds) + 1] -= 1
     drawn_weights = None if weights is None else weights[drawn]
     below = float(masses([~drawn], weights, comm)[0])
     variance = below if weights is None else float(masses([~drawn], weights * weights, comm)[0])
-    rest = np.maximum(below + math.sqrt(variance) * np.random.default_rng(seed).standard_normal(replicates), 0.0)
+    rest = np.maximum(below + math.sqrt(variance) * np.random.default_rng(draws.seed).standard_normal(replicates), 0.0)
     step = max(1, bootstrap.BLOCK // (2 * len(thresholds) + 1))
     for start in range(0, replicates, step):
         block = np.arange(start, min(start + step, replicates))
@@ -112,7 +109,7 @@ def _thresholds(measures: Sequence[HeadMeasure], tied: TiedScores, comm: Communi
 
 def _point(measure: HeadMeasure, tied: TiedScores, comm: Communicator) -> tuple[float, float]:
     """Return about how many positive and negative rows are above the place of a measure. Collective."""
-    quantity = QUANTITIES.get(measure.family, "top")
+    quantity = "fpr" if measure.family == "pauc" else POINTS.get(measure.family, ("top",))[0]
     table = operating_point(Condition(quantity, measure.level), tied, comm).table
     return table.tp, max(table.fp, measure.level * tied.n_neg) if quantity == "fpr" else table.fp
 
@@ -178,7 +175,7 @@ def head_interval(measure: HeadMeasure, estimate: MeanEstimate, drawn: Floats, l
     """Return the smallest interval that contains that of `head_estimate` and that of `drawn` (B,). Local."""
     if math.isnan(estimate.value):
         why = "there are too few rows, or a class is missing"
-        return Interval(estimate.value, math.nan, math.nan, math.nan, "binomial", why, of=estimate.of)
+        return mean_interval(estimate, level, "binomial", why)
     true = estimate.value * estimate.counts[0]  # positive rows above the threshold
     beyond = true * (1 - measure.level) / measure.level
     counted = {
@@ -188,20 +185,16 @@ def head_interval(measure: HeadMeasure, estimate: MeanEstimate, drawn: Floats, l
     rows, text = counted.get(measure.family, (math.inf, ""))
     if rows < FEWEST_REACHED * (1 - SLACK):
         why = f"fewer than {FEWEST_REACHED} positive rows {text}"
-        return Interval(estimate.value, math.nan, math.nan, math.nan, "binomial and bootstrap", why, of=estimate.of)
+        return mean_interval(estimate, level, "binomial and bootstrap", why)
     if measure.family in ("recall@share", "lift@share"):  # no more of them can be positive than there are rows
         n, share = sum(estimate.counts), estimate.counts[0] / sum(estimate.counts)
         fewest = limits(MeanEstimate(share, (n * share * (1 - share),), (n, 0)), level)[0]
         most = max(measure.level / max(fewest, measure.level), estimate.value)
-        of_recall = prbep_interval(estimate, drawn * (measure.level if measure.family == "lift@share" else 1.0), level)
+        scale = measure.level if measure.family == "lift@share" else 1.0
+        of_recall = prbep_interval(estimate, drawn * scale, level)
         of_recall = replace(of_recall, high=min(of_recall.high, most))
-    if measure.family == "recall@share":
-        return of_recall
-    if measure.family == "lift@share":
-        numbers = {
-            name: getattr(of_recall, name) / measure.level for name in ("value", "standard_error", "low", "high")
-        }
-        return replace(of_recall, **numbers)
+        names = ("value", "standard_error", "low", "high")
+        return replace(of_recall, **{name: getattr(of_recall, name) / scale for name in names})
     return prbep_interval(estimate, drawn, level, 1.0 if measure.family in counted else 0.5)
 
 
@@ -235,9 +228,22 @@ def point_intervals(
             values, rows = of_rows[name]
             _, squares, size = weighted_mean(1.0 * values, rows, weights, comm)
             estimate = MeanEstimate(value, (squares,), (size, 0))
-        ends = (math.nan, math.nan) if why else limits(estimate, level, worst=1.0)
-        intervals[name] = Interval(value, math.nan if why else estimate.error, *ends, "binomial", why)
+        intervals[name] = mean_interval(estimate, level, "binomial", why, worst=1.0)
     return intervals
+
+
+def rates_at(
+    threshold: float, level: float, scores: Floats, labels: NDArray[np.int8], comm: Communicator, weights: Floats | None
+) -> dict[str, Any]:
+    """Return a threshold, its contingency table, and the rates at it with their intervals. **Collective.**"""
+    point = OperatingPoint(threshold, contingency(scores, labels, threshold, comm, weights))
+    rates = point_intervals(point, level, None if weights is None else (scores, labels, weights, comm))
+    return {
+        "threshold": point.threshold,
+        **vars(point.table),
+        **{name: interval.value for name, interval in rates.items()},
+        "intervals": {name: interval.as_json() for name, interval in rates.items()},
+    }
 
 
 def difference_estimate(difference: float, n_pos: float, n_neg: float) -> MeanEstimate:

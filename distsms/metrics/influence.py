@@ -22,8 +22,6 @@ from distsms.metrics.row_weights import effective_sizes
 from distsms.metrics.tied_scores import TiedScores
 from distsms.parallel.communicator import Communicator
 
-METHOD = "influence of rows, beta"
-
 
 class Influences(NamedTuple):
     """A measure, and what one more row of weight 1 would change per unit of weight, at each of this rank's rows."""
@@ -100,9 +98,8 @@ def influence_estimate(
 
 def influence_interval(estimate: MeanEstimate, level: float) -> Interval:
     """Return the interval of average precision or of BEDROC, from `influence_estimate`. Local."""
-    if math.isnan(estimate.value) or not min(estimate.counts):
-        return Interval(estimate.value, math.nan, math.nan, math.nan, METHOD, "a class is missing")
-    return Interval(estimate.value, estimate.error, *confidence.limits(estimate, level), METHOD)
+    lacks_class = math.isnan(estimate.value) or not min(estimate.counts)
+    return confidence.mean_interval(estimate, level, "influence of rows, beta", "a class is missing" * lacks_class)
 
 
 def influence_difference_interval(estimate: MeanEstimate, level: float) -> Interval:

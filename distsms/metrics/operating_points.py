@@ -8,15 +8,13 @@ class that it needs is missing, or a score is NaN.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
 from typing import NamedTuple
 
 import numpy as np
 
 from distsms.base.measures import Condition, HeadMeasure
-from distsms.base.typing import Floats, Labels
 from distsms.metrics.contingency import Contingency
-from distsms.metrics.tied_scores import TiedScores, tied_scores
+from distsms.metrics.tied_scores import TiedScores
 from distsms.parallel.communicator import Communicator
 
 ALPHA = 20.0
@@ -58,23 +56,6 @@ def operating_point(condition: Condition, tied: TiedScores, comm: Communicator) 
     return OperatingPoint(threshold, Contingency(true, false, max(tied.n_pos - true, 0), max(tied.n_neg - false, 0)))
 
 
-def tpr_at_fpr(tied: TiedScores, rate: float, comm: Communicator) -> float:
-    """Return the largest true positive rate of a threshold with a false positive rate up to `rate`. **Collective.**"""
-    if not tied.n_neg:
-        return math.nan
-    return operating_point(Condition("fpr", rate), tied, comm).table.recall
-
-
-def recall_at_precision(tied: TiedScores, precision: float, comm: Communicator) -> float:
-    """Return the largest recall of a threshold with at least this precision, or 0. **Collective.**"""
-    return operating_point(Condition("precision", precision), tied, comm).table.recall
-
-
-def precision_at_recall(tied: TiedScores, recall: float, comm: Communicator) -> float:
-    """Return the precision at the highest threshold whose recall is at least `recall`. **Collective.**"""
-    return operating_point(Condition("recall", recall), tied, comm).table.precision
-
-
 class Head(NamedTuple):
     """Measures of the rows with the highest scores."""
 
@@ -100,13 +81,8 @@ def head(tied: TiedScores, condition: Condition, comm: Communicator) -> Head:
     return Head(rows, tp / rows, recall, recall * n / rows)
 
 
-def partial_auc(scores: Floats, labels: Labels, weights: Floats | None, max_fpr: float, comm: Communicator) -> float:
-    """Return `roc_auc_score(max_fpr=max_fpr)`, before McClish's correction, divided by `max_fpr`. **Collective.**"""
-    return partial_area(tied_scores(scores, labels, weights, comm), max_fpr, comm)
-
-
 def partial_area(tied: TiedScores, max_fpr: float, comm: Communicator) -> float:
-    """Compute `partial_auc` from sorted scores. **Collective**, one number."""
+    """Return `roc_auc_score(max_fpr=max_fpr)`, before McClish's correction, divided by `max_fpr`. **Collective.**"""
     if not (tied.n_pos and tied.n_neg):
         return math.nan
     limit = max_fpr * tied.n_neg
@@ -138,19 +114,20 @@ def bedroc(tied: TiedScores, comm: Communicator, alpha: float = ALPHA) -> float:
     return scaled if few else 1 - scaled
 
 
-def head_values(measures: Iterable[HeadMeasure], tied: TiedScores, comm: Communicator) -> dict[str, float]:
-    """Compute measures of the head from sorted scores, by name. **Collective**, a few numbers each."""
-    return {measure.name: head_value(measure, tied, comm) for measure in measures}
+POINTS = {
+    "tpr@fpr": ("fpr", "recall"),
+    "recall@precision": ("precision", "recall"),
+    "precision@recall": ("recall", "precision"),
+}
+"""What a condition limits at the threshold of a measure, and the rate there that is the measure, by its family."""
 
 
 def head_value(measure: HeadMeasure, tied: TiedScores, comm: Communicator) -> float:
     """Compute a measure of the head from sorted scores. **Collective**, a few numbers."""
-    functions = {
-        "tpr@fpr": tpr_at_fpr,
-        "recall@precision": recall_at_precision,
-        "precision@recall": precision_at_recall,
-        "pauc": partial_area,
-    }
-    if measure.family in functions:
-        return functions[measure.family](tied, measure.level, comm)
-    return float(getattr(head(tied, Condition("top", measure.level), comm), measure.family.split("@")[0]))
+    if measure.family == "pauc":
+        return partial_area(tied, measure.level, comm)
+    if measure.family not in POINTS:
+        return float(getattr(head(tied, Condition("top", measure.level), comm), measure.family.split("@")[0]))
+    limited, rate = POINTS[measure.family]
+    table = operating_point(Condition(limited, measure.level), tied, comm).table
+    return math.nan if limited == "fpr" and not tied.n_neg else float(getattr(table, rate))

@@ -5,24 +5,27 @@
 - Precision@k and recall@k: the true positives among the k highest scores, divided by k and by n+.
 - Average precision: the mean over positives of the precision among rows that score at least as high
   (average_precision_score).
+- The log loss, and ROCArea by normal theory, which the models of other methods are trained for.
 
 With weights, counts are sums of weights. Without, all counts are integers, and only the final divisions round.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
+import scipy  # loads scipy.special when it is used, which saves time in each start
 from numpy.typing import NDArray
 
 from distsms.base.measures import ERROR_RATE, F_BETA, PRECISION_AT_K, Measure
 from distsms.base.typing import Floats, Labels
 from distsms.metrics.area_from_cells import enclosed_area, enclosed_placements
 from distsms.metrics.contingency import contingency, ratio
-from distsms.metrics.rivals import log_loss, normal_auc
-from distsms.metrics.row_weights import mass_of_classes, masses, require_equal, select_by_weight
+from distsms.metrics.operating_points import partial_area
+from distsms.metrics.row_weights import mass_of_classes, masses, mean_and_deviation, require_equal, select_by_weight
 from distsms.metrics.tied_scores import TiedScores, tied_scores
 from distsms.parallel.communicator import Communicator
 from distsms.parallel.order_statistics import select
@@ -117,9 +120,7 @@ def measure_value(
     if family.of_paper:
         return (rocarea if family.compares_pairs else prbep)(scores, labels, comm, weights)
     if measure.max_fpr is not None:
-        from distsms.metrics.operating_points import partial_auc  # it imports this module
-
-        return partial_auc(scores, labels, weights, measure.max_fpr, comm)
+        return partial_area(tied_scores(scores, labels, weights, comm), measure.max_fpr, comm)
     if family.log_loss:
         return log_loss(scores, labels, comm, weights, family.balanced)
     if family.closed_form:
@@ -283,3 +284,28 @@ def mean_precision(tied: TiedScores, comm: Communicator) -> float:
     if not tied.n_pos:
         return float("nan")
     return float(comm.sum(np.array([np.sum(tied.positive * (tied.tp / (tied.tp + tied.fp)))]))[0] / tied.n_pos)
+
+
+def log_loss(
+    scores: Floats, labels: Labels, comm: Communicator, weights: Floats | None = None, balanced: bool = False
+) -> float:
+    """Return the mean of -log(1 / (1 + exp(-y s))), or of both classes' means if `balanced`; or NaN. **Collective.**"""
+    terms, positive = np.logaddexp(0.0, -labels * scores), labels > 0
+    weighted = terms if weights is None else weights * terms
+    sums = comm.sum(np.array([np.sum(weighted[positive]), np.sum(weighted[~positive])]))
+    masses = np.array(mass_of_classes(labels, weights, comm))
+    with np.errstate(invalid="ignore"):
+        return float(np.mean(sums / masses) if balanced else np.sum(sums) / np.sum(masses))
+
+
+def normal_auc(scores: Floats, labels: Labels, comm: Communicator, weights: Floats | None = None) -> float:
+    """Return Phi((m+ - m-) / sqrt(v+ + v-)) of the scores; 1/2 if all are equal, or NaN. **Collective.**"""
+    of_classes = [
+        mean_and_deviation(scores[rows], None if weights is None else weights[rows], comm)
+        for rows in (labels > 0, labels < 0)
+    ]
+    means, deviations = zip(*of_classes, strict=True)
+    deviation, ahead = math.hypot(*deviations), means[0] - means[1]
+    if math.isnan(ahead):
+        return math.nan
+    return float(scipy.special.ndtr(ahead / deviation)) if deviation else 0.5 + 0.5 * float(np.sign(ahead))

@@ -39,8 +39,7 @@ def mass_of_classes(labels: Labels, weights: Floats | None, comm: Communicator) 
 def effective_sizes(labels: Labels, weights: Floats | None, comm: Communicator) -> tuple[float, float]:
     """Return both classes' effective numbers of rows, (sum a_i)^2 / sum a_i^2 (Kish 1965). **Collective.**"""
     if weights is None:
-        n_pos, n_neg = mass_of_classes(labels, None, comm)
-        return n_pos, n_neg
+        return mass_of_classes(labels, None, comm)
     largest = comm.maximum(np.array([np.max(weights, where=of, initial=0.0) for of in (labels > 0, labels < 0)]))
     largest[largest == 0] = 1.0
     parts = weights / np.where(labels > 0, *largest)  # whose squares neither overflow nor vanish

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from distsms.base.typing import Floats, Hashes, Labels
-from distsms.metrics.confidence import FEWEST, Interval, limits, rocarea_difference_interval, too_few
+from distsms.metrics.confidence import FEWEST, Interval, mean_interval, rocarea_difference_interval, too_few
 from distsms.metrics.estimates import MeanEstimate
 from distsms.metrics.ranking import rocarea
 from distsms.metrics.row_weights import weighted_mean
@@ -59,12 +59,11 @@ def gauc_estimate(
 
 def gauc_interval(estimate: MeanEstimate, level: float) -> Interval:
     """Return the interval of GAUC, from `gauc_estimate`. Local."""
-    value, method = estimate.value, "groups, beta"
     why = ""
     if not min(estimate.counts) >= 2:
-        why = "rows of both classes are in no group" if math.isnan(value) else "fewer than two groups say how they vary"
-        return Interval(value, math.nan, math.nan, math.nan, method, why, of=estimate.of)
-    return Interval(value, estimate.error, *limits(estimate, level), method, of=estimate.of)
+        nothing = math.isnan(estimate.value)
+        why = "rows of both classes are in no group" if nothing else "fewer than two groups say how they vary"
+    return mean_interval(estimate, level, "groups, beta", why)
 
 
 def gauc_difference_interval(estimate: MeanEstimate, level: float) -> Interval:
@@ -83,9 +82,7 @@ def _areas(scores: Floats, whole: WholeGroups) -> Floats:
     group, positive = part >> 1, part % 2 == 0
     sorted_scores = scores[whole.rows]
     a, pairs = np.ones(len(sorted_scores)), whole.positive * whole.negative
-    if (
-        whole.weights is not None
-    ):  # shares of the class, so that heavy groups hide no light ones in sums over all groups
+    if whole.weights is not None:  # shares of the class, so that heavy groups hide no light ones in sums
         mass = np.where(positive, whole.positive[group], whole.negative[group])
         a, pairs = whole.weights[whole.rows] / np.where(mass > 0, mass, 1.0), np.ones(len(pairs))
     order = np.lexsort((sorted_scores, group))

@@ -140,10 +140,8 @@ def _in_order(local: NDArray[Any], comm: Communicator) -> Iterator[NDArray[Any] 
 
 
 def load(path: str | os.PathLike[str], checked: bool = False) -> Certificate:
-    """Read a certificate; its arrays are read only if they are to be `checked` against the checksum. Local.
-
-    Raises InputError if it is missing, no certificate, damaged, or of a newer version.
-    """
+    """Read a certificate; its arrays are read only if they are to be `checked` against the checksum. Raises InputError
+    if it is missing, no certificate, damaged, or of a newer version. Local."""
     if not Path(path).is_file():
         raise InputError(f"{path}: there is no such certificate")
     hdf5.check_heaps(path, "is not a certificate, or is damaged")

@@ -169,11 +169,7 @@ class Contributions:
     def tables(self) -> dict[str, dict[str, Any]]:
         """Return the tables "attributes", "pairs" and "columns" as columns that `pandas.DataFrame` takes."""
         tables = {
-            name: {
-                "name": [term.name for term in terms],
-                "deviation": [term.deviation for term in terms],
-                "share": [term.share for term in terms],
-            }
+            name: {column: [getattr(term, column) for term in terms] for column in ("name", "deviation", "share")}
             for name, terms in (("attributes", self.attributes), ("pairs", self.pairs))
         }
         columns = {"name": self.columns, "trees": self.forest, "grown": self.grown, "kept": self.kept}
@@ -339,13 +335,11 @@ def leaf_rule(model: Model, column: int) -> str:
     attributes = [] if model.table is None else table_attributes(model.table)[0]
     binary = {j for a in attributes for j in (a.columns if a.categories else (a.missing,))}
     centres = {a.columns[0]: a.centre for a in attributes if a.categories is None}
-    limits = _limits(features.forest, tree, leaf)
-    words = [
-        f"{'not ' * (low is None)}{model.original_name(j)}"
-        if j in binary
-        else _between(low, high, model.original_name(j), centres.get(j, 0.0))
-        for j, (low, high) in limits.items()
-    ]
+    words = list[str]()
+    for j, (low, high) in _limits(features.forest, tree, leaf).items():
+        name = model.original_name(j)
+        of_number = _between(low, high, name, centres.get(j, 0.0))
+        words.append(f"{'not ' * (low is None)}{name}" if j in binary else of_number)
     more = [f"{len(words) - _SHOWN} more"] if len(words) > _SHOWN else []
     return " and ".join(words[:_SHOWN] + more) or "all rows"
 

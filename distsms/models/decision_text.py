@@ -49,11 +49,8 @@ def promise(info: Mapping[str, Any], measured: Mapping[str, Any]) -> str:
     condition = Condition.parse(decision["condition"])
     if condition.quantity == "top":
         called = (measured["tp"] + measured["fp"]) / sum(measured[name] for name in ("tp", "fp", "fn", "tn"))
-        name, then, now = (
-            "share of rows called positive",
-            _rate(decision | {"value": decision["called"]}),
-            percent(called),
-        )
+        name, now = "share of rows called positive", percent(called)
+        then = _rate(decision | {"value": decision["called"]})
     else:
         name = RATES[condition.quantity]
         both = decision["intervals"][condition.quantity], measured["intervals_at_threshold"][condition.quantity]

@@ -25,7 +25,6 @@ from distsms.metrics import (
     ranking,
     row_sample,
     row_weights,
-    threshold_rates,
 )
 from distsms.metrics.calibration import losses
 from distsms.metrics.confidence import LEVEL, Interval
@@ -151,6 +150,7 @@ class _Evaluator:
     ) -> None:
         infos = [model.info for model in models]
         self._rows, self._options, self._comm = rows, options, comm
+        self._draws = bootstrap.Draws(rows.row_numbers, options.replicates, options.seed)
         self._head = _head_measures(infos, options.at, int(row_weights.masses([rows.labels != 0], None, comm)[0]))
         self._grouped = [] if rows.groups is None else grouped_measures(infos, options.within_groups)
         self._n_pos = row_weights.mass_of_classes(rows.labels, rows.weights, comm)[0]
@@ -165,12 +165,10 @@ class _Evaluator:
         placements = ranking.placements(scores, labels, comm, weights)
         rocarea = estimates.rocarea_estimate(placements, labels, comm, weights)
         tied = tied_scores(scores, labels, self._scaled, comm)
-        areas = (
-            group_areas(scores, labels, rows.groups, comm, weights)
-            if rows.groups is not None and self._grouped
-            else None
-        )
-        head = operating_points.head_values(self._head, tied, comm)
+        areas = None
+        if rows.groups is not None and self._grouped:
+            areas = group_areas(scores, labels, rows.groups, comm, weights)
+        head = {measure.name: operating_points.head_value(measure, tied, comm) for measure in self._head}
         # 2) The measures.
         values = self._measures(model, scores, tied, rocarea.value, head)
         for measure in self._grouped:
@@ -189,13 +187,16 @@ class _Evaluator:
         rows, options, comm = self._rows, self._options, self._comm
         labels, weights = rows.labels, rows.weights
         threshold = model.threshold if options.threshold is None else options.threshold
-        rates = threshold_rates.rates_at(threshold, options.level, scores, labels, comm, weights)
+        rates = head_intervals.rates_at(threshold, options.level, scores, labels, comm, weights)
         table = Contingency(**{name: rates[name] for name in ("tp", "fp", "fn", "tn")})
         n_pos, n_neg = map(int, row_weights.masses((labels > 0, labels < 0), None, comm))
         extra = extra_measures(model.info, options.k)
         if options.k is None and row_weights.differ(weights, comm):
             extra = [name for name in extra if "@" not in name or name.startswith("pauc@")]
-        points = threshold_rates.rates_of_conditions(options.at, tied, options.level, scores, labels, comm, weights)
+        points = dict[str, dict[str, Any]]()
+        for each in options.at:
+            at = operating_points.operating_point(each, tied, comm).threshold
+            points[str(each)] = head_intervals.rates_at(at, options.level, scores, labels, comm, weights)
         if rows.fingerprint is not None and rows.fingerprint == (model.info.get("data") or {}).get("fingerprint"):
             training_rows = 1.0
         else:
@@ -234,14 +235,12 @@ class _Evaluator:
         scores, values = evaluation.scores, evaluation.measures
         # 1) Replicates, and what each row adds.
         shares = ranking.top_k_shares(scores, self._n_pos, comm, weights)
-        prbep_replicates = bootstrap.prbep_replicates(
-            scores, labels, rows.row_numbers, options.replicates, options.seed, comm, weights
-        )
+        prbep_replicates = bootstrap.prbep_replicates(scores, labels, self._draws, comm, weights)
         # By itself, each measure that not every model shows: the replicates depend on what is computed with them.
         alone = [[measure] for measure in self._head if measure.name not in HEAD]
         for measures in [[measure for measure in self._head if measure.name in HEAD], *alone]:
             head_replicates |= head_intervals.head_replicates(
-                measures, tied, scores, labels, rows.row_numbers, options.replicates, options.seed, comm, self._scaled
+                measures, tied, scores, labels, self._draws, comm, self._scaled
             )
         influences = influence.row_influences(tied, scores, labels, comm)
         # 2) The intervals.
@@ -282,9 +281,7 @@ class _Evaluator:
         rows, options, comm = self._rows, self._options, self._comm
         share = ranking.top_k_shares(scores, k, comm)
         of_both = estimates.top_k_estimates(share, rows.labels, k, comm)
-        replicates = bootstrap.top_k_replicates(
-            scores, rows.labels, rows.row_numbers, k, options.replicates, options.seed, comm
-        )
+        replicates = bootstrap.top_k_replicates(scores, rows.labels, self._draws, k, comm)
         names = f"precision@{k}", f"recall@{k}"
         return {
             name: confidence.prbep_interval(estimate, of_measure, options.level)

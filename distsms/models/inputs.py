@@ -65,13 +65,9 @@ def check(path: str | os.PathLike[str], model: Model, options: InputOptions = AS
         check_data_set(read_manifest(path), model, options)
     else:
         reader = reader_for(model, files_of(path), Communicator(), options)
-        if (
-            reader.table is None
-            and reader.sequences is None
-            and (reader.n_columns or 0) > model.p_original
-            and not options.ignore_new
-        ):
-            raise _too_wide(path, reader.n_columns or 0, model, options)
+        width, is_encoded = reader.n_columns or 0, reader.table is not None or reader.sequences is not None
+        if width > model.p_original and not is_encoded and not options.ignore_new:
+            raise _too_wide(path, width, model, options)
         if not any(len(rows.labels) for rows in reader.read(reader.plan(1)[0])):
             raise InputError(f"{path}: {NO_ROWS}")
 
@@ -80,9 +76,8 @@ def check_distinct(output: str | os.PathLike[str], *used: str | os.PathLike[str]
     """Raise InputError if `output` is one of the files or folders in `used`, or lies in such a folder. Local."""
     target = Path(os.path.realpath(output))  # Path.resolve fails for symbolic links that form a loop
     for name in used:
-        if name is not None and (
-            target == (path := Path(os.path.realpath(name))) or (path.is_dir() and path in target.parents)
-        ):
+        path = Path(os.path.realpath(name or ""))
+        if name is not None and (target == path or (path.is_dir() and path in target.parents)):
             raise InputError(f"{output}: would overwrite {name}, which is in use; name another file")
 
 

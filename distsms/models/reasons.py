@@ -41,10 +41,9 @@ def terms_of(model: Model) -> tuple[list[str], NDArray[np.int64]]:
         parts.append(numbers(of_columns)[column])
     if features is not None and features.bins is not None:
         bins = features.bins
-        crosses = isinstance(bins.code_map, Crosses)
         blocks = bins.code_map.blocks if isinstance(bins.code_map, Crosses) else bins.code_map
         parts.append(np.repeat(numbers([one.name for one in bins.attributes]), np.diff(blocks.offsets)))
-        if crosses:
+        if bins.pairs:
             pairs = [f"{bins.attributes[a].name} & {bins.attributes[b].name}" for a, b in bins.pairs]
             parts.append(np.repeat(numbers(pairs), np.diff(bins.code_map.offsets)))
     if features is not None and features.forest is not None:
@@ -53,10 +52,8 @@ def terms_of(model: Model) -> tuple[list[str], NDArray[np.int64]]:
 
 
 def mean_contributions(model: Model, w: Floats, block: DataBlock, comm: Communicator) -> list[float] | None:
-    """Return the mean of <w, x> over the training rows, term by term; None for models without reasons. **Collective.**
-
-    w (p,) are the coefficients for the rows as they are in the block. One pass over the rows.
-    """
+    """Return the mean of <w, x> over the training rows, term by term, in one pass; None for models without reasons.
+    w (p,) are the coefficients for the rows as they are in the block. **Collective.**"""
     if model.table is None or contributions.find_reason(model):
         return None
     names, term = terms_of(model)
@@ -68,13 +65,8 @@ def mean_contributions(model: Model, w: Floats, block: DataBlock, comm: Communic
 
 
 class Reasons:
-    """The terms with the largest contributions to the score of each row. It is a `scoring.Watch`.
-
-    Raises
-    ------
-    InputError
-        If the model has no reasons.
-    """
+    """The terms with the largest contributions to the score of each row, as a `scoring.Watch`. Raises InputError if the
+    model has none."""
 
     def __init__(self, model: Model, count: int) -> None:
         contributions.check(model)

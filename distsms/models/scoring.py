@@ -5,14 +5,14 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from distsms.base import text_files
 from distsms.base.errors import InputError
-from distsms.base.typing import Floats, Hashes, Labels
+from distsms.base.typing import Floats, Hashes
 from distsms.features.rows import RowParts
 from distsms.ingest import file_names, frames
 from distsms.ingest.formats.registry import reader_warnings
@@ -27,10 +27,7 @@ from distsms.shards import dataset, row_metadata
 from distsms.shards.manifest import Manifest, read_manifest
 
 PART_BYTES = 2**25
-"""Bytes of text, or of rows in memory, that a rank scores at a time.
-
-Opening a part and finding its rows takes some 10 ms, so parts are large.
-"""
+"""Bytes of text, or of rows in memory, that a rank scores at a time: many, since opening a part takes some 10 ms."""
 ENTRY_BYTES = 12
 """The assumed bytes of memory of an entry; each row is assumed to take as many in addition."""
 ROWS_IN_MEMORY = "the rows given"
@@ -41,7 +38,8 @@ Watch: TypeAlias = Callable[[Sequence[Model], Rows, list[Floats], Floats | None]
 """Is called with the models, some rows of this rank as the models take them, their scores, and their weights."""
 
 
-class ScoredRows(NamedTuple):
+@dataclass(frozen=True)
+class ScoredRows(dataset.WeighedRows):
     """The scores of consecutive rows of this rank, without the rows themselves."""
 
     scores: list[Floats]  # of each model, (n_local,): <w, x> + bias
@@ -53,23 +51,6 @@ class ScoredRows(NamedTuple):
     groups: Hashes | None = None  # (n_local,), if they are read
     notes: tuple[str, ...] = ()  # what readers of files left out or took for something else, the same on every rank
 
-    @property
-    def counted_groups(self) -> Hashes | None:
-        """The groups of the rows that count; None without groups."""
-        return None if self.groups is None else self.groups[self.counted]
-
-    @property
-    def counted(self) -> NDArray[np.bool_]:
-        """Which rows count, (n_local,): all but those of weight 0."""
-        return np.ones(len(self.labels), bool) if self.weights is None else self.weights != 0
-
-    def counted_scores(self, k: int = 0) -> tuple[Floats, Labels, Floats | None]:
-        """Return the scores of the k-th model, and the labels and weights of the rows that count; None if all are 1."""
-        if self.weights is None:
-            return self.scores[k], self.labels, None
-        counted = self.counted
-        return self.scores[k][counted], self.labels[counted], self.weights[counted] if self.weighted else None
-
 
 def score(
     models: Sequence[Model],
@@ -79,7 +60,7 @@ def score(
     watch: Watch | None = None,
 ) -> ScoredRows:
     """Score this rank's share of files by models of the same columns; `watch` sees all. **Collective.**"""
-    return in_range(_score_as_weighted(models, path, comm, options, watch), comm)
+    return in_range(_Pass(models, path, options, watch).scored(comm), comm)
 
 
 def score_table(
@@ -88,9 +69,9 @@ def score_table(
     """Score a table in memory with this rank's rows and the columns of the models' training data. **Collective.**"""
     options = replace(options, called="the table")
     with comm.fail_together(), frames.frame_file(frame) as path, frames.renaming({path: options.called}):
-        of_table = _score_as_weighted(models, path, Communicator(), options, watch)
+        of_table = _Pass(models, path, options, watch).scored(Communicator())
     notes = dict.fromkeys(note for of_rank in comm.allgather(of_table.notes) for note in of_rank)
-    return in_range(checked(of_table._replace(notes=tuple(notes)), ROWS_IN_MEMORY, comm), comm)
+    return in_range(checked(replace(of_table, notes=tuple(notes)), ROWS_IN_MEMORY, comm), comm)
 
 
 def score_arrays(
@@ -118,22 +99,9 @@ def score_arrays(
     return checked(scored, ROWS_IN_MEMORY, comm)
 
 
-def _score_as_weighted(
-    models: Sequence[Model],
-    path: str | os.PathLike[str],
-    comm: Communicator,
-    options: InputOptions,
-    watch: Watch | None = None,
-) -> ScoredRows:
-    """Do what `score` does, and leave the weights as they are. **Collective.**"""
-    reading = _Pass(models, path, options, in_turns=False, watch=watch)
-    scored = _joined([part for part, _ in reading.parts(comm)], len(models))
-    return checked(scored._replace(notes=tuple(reading.notes)), path, comm)
-
-
 def in_range(scored: ScoredRows, comm: Communicator) -> ScoredRows:
     """Return the scores with weights of a size that measures can be computed with. **Collective.**"""
-    return scored if scored.weights is None else scored._replace(weights=row_metadata.in_range(scored.weights, comm))
+    return scored if scored.weights is None else replace(scored, weights=row_metadata.in_range(scored.weights, comm))
 
 
 def score_in_parts(
@@ -149,7 +117,7 @@ def score_in_parts(
     after which `progress` is called. At the end `notes` gets what readers left out. **Collective.**
     """
     row = 0
-    reading = _Pass([model], path, options, in_turns=True, watch=watch, notes=[] if notes is None else notes)
+    reading = _Pass([model], path, options, watch, in_turns=True, notes=[] if notes is None else notes)
     for step, (part, steps) in enumerate(reading.parts(comm), 1):
         scored = checked(part, path, comm, row)
         yield ScoresPart(scored.scores[0], scored.ids)
@@ -169,7 +137,7 @@ def checked(scored: ScoredRows, path: str | os.PathLike[str], comm: Communicator
         weights = np.ones(len(scored.labels))
     if any(comm.allgather(groups is not None)) and groups is None:
         groups = np.empty(0, np.uint64)
-    return scored._replace(first_row=first, weights=weights, weighted=weighted, groups=groups)
+    return replace(scored, first_row=first, weights=weights, weighted=weighted, groups=groups)
 
 
 def score_rows(
@@ -190,9 +158,14 @@ class _Pass:
     models: Sequence[Model]
     path: str | os.PathLike[str]
     options: InputOptions
-    in_turns: bool
     watch: Watch | None = None
+    in_turns: bool = False
     notes: list[str] = field(default_factory=list)  # what readers left out, once all parts are read
+
+    def scored(self, comm: Communicator) -> ScoredRows:
+        """Return all rows of this rank as one part, numbered, with the weights as they are. **Collective.**"""
+        rows = _joined([part for part, _ in self.parts(comm)], len(self.models))
+        return checked(replace(rows, notes=tuple(self.notes)), self.path, comm)
 
     def parts(self, comm: Communicator) -> Iterator[tuple[ScoredRows, int]]:
         """Yield the scored parts of this rank, not yet numbered, and how many: equally many on each. **Collective.**"""
@@ -244,7 +217,7 @@ class _Pass:
                     blocks.append(ScoredRows(scores, part.labels, part.weights, groups=groups))
                     names += part.shard.read_ids(part.place) if self.in_turns and manifest.ids else []
             ids = names if self.in_turns and manifest.ids else None
-            yield _joined(blocks, len(self.models))._replace(ids=ids), len(numbers)
+            yield replace(_joined(blocks, len(self.models)), ids=ids), len(numbers)
 
     def _of_files(self, names: list[str], comm: Communicator) -> Iterator[tuple[ScoredRows, int]]:
         """Yield a rank's share of files as one part, whose blocks are scored as they are read."""
@@ -272,7 +245,7 @@ class _Pass:
                     names += (rows.ids or []) if self.in_turns else []
                     del rows, X  # before the next ones are read
             ids = names if self.in_turns and reader.has_ids else None
-            yield _joined(blocks, len(self.models))._replace(ids=ids), len(numbers)
+            yield replace(_joined(blocks, len(self.models)), ids=ids), len(numbers)
         with comm.fail_together():
             for file in files:
                 file.require_same()

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from distsms.base.schema import Fields, find_fault, is_positive, is_share
+from distsms.models.decision_text import percent
 
 ERRORS, FACTOR = 3.29, 1.25
 """Two shares are called different if they differ by more than so many standard errors, which happens to one in 1,000
@@ -33,29 +34,29 @@ def describe(info: Mapping[str, Any], called: int, n: int, positive: float | Non
     if not _differ(share, n, usual, decision["effective"]):
         return ""
     if positive is not None:
-        text = f"{_percent(share)} of these rows are positive, and {_percent(usual)} of the training rows were"
+        text = f"{percent(share)} of these rows are positive, and {percent(usual)} of the training rows were"
         prior = share
     else:
         text = (
-            f"{_percent(share)} of these rows are labelled positive, and {_percent(usual)} of the held-out training"
+            f"{percent(share)} of these rows are labelled positive, and {percent(usual)} of the held-out training"
             " rows were"
         )
         if not min(tpr, fpr) <= share <= max(tpr, fpr) or tpr <= fpr:
             return (
-                f"{text}. No share of positive rows explains this, since {_percent(tpr)} of the positive and"
-                f" {_percent(fpr)} of the negative training rows were labelled positive. So these rows differ from the"
+                f"{text}. No share of positive rows explains this, since {percent(tpr)} of the positive and"
+                f" {percent(fpr)} of the negative training rows were labelled positive. So these rows differ from the"
                 f" training rows in other ways too, and {decision['condition']} need not hold: check the columns, and"
                 " label some rows to see"
             )
         prior = (share - fpr) / (tpr - fpr)
-        text += f". If only the share of positive rows has changed, from {_percent(decision['positive_share'])} to"
-        text += f" about {_percent(prior)}"
+        text += f". If only the share of positive rows has changed, from {percent(decision['positive_share'])} to"
+        text += f" about {percent(prior)}"
     reached = tpr * prior + fpr * (1 - prior)
     precision = tpr * prior / reached if reached else math.nan
     then = ", then" if positive is None else ". If both classes look as in training,"
     return (
-        f"{text}{then} about {_percent(precision)} of the rows labelled positive are positive, and not"
-        f" {_percent(before)} as on the held-out rows, where the threshold was chosen for {decision['condition']}. The"
+        f"{text}{then} about {percent(precision)} of the rows labelled positive are positive, and not"
+        f" {percent(before)} as on the held-out rows, where the threshold was chosen for {decision['condition']}. The"
         " recall and the rate of false alarms stay as they were"
     )
 
@@ -71,31 +72,31 @@ def describe_probabilities(
         return ""
     usual, before, rows = float(means["mean"]), float(means["share"]), float(means["n"])
     of_positive, of_negative = float(means["positive"]), float(means["negative"])
-    text, and_not = f"the mean probability of these rows is {_percent(mean)}, and", ""
+    text, and_not = f"the mean probability of these rows is {percent(mean)}, and", ""
     if positive is not None:
         if not _differ(mean, n, positive, n):
             return ""
-        text += f" {_percent(positive)} of them are positive"
+        text += f" {percent(positive)} of them are positive"
         if not _differ(positive, n, before, rows):
             return (
                 f"{text}, as in training. So these rows differ from the training rows in other ways: check the columns"
             )
         prior = positive
-        text += f"; of the training rows, {_percent(before)} were. If both classes look as in training,"
+        text += f"; of the training rows, {percent(before)} were. If both classes look as in training,"
     else:
         error, (low, high) = math.sqrt(max(variance, 0.0) / n + float(means["variance"]) / rows), sorted((mean, usual))
         if high - low <= ERRORS * error or high <= FACTOR_OF_MEANS * low:
             return ""
-        text += f" that of the training rows was {_percent(usual)}"
+        text += f" that of the training rows was {percent(usual)}"
         if not of_negative < mean < of_positive:
             return (
-                f"{text}. No share of positive rows explains this, since the mean is {_percent(of_positive)} over the"
-                f" positive and {_percent(of_negative)} over the negative training rows. So these rows differ from the"
+                f"{text}. No share of positive rows explains this, since the mean is {percent(of_positive)} over the"
+                f" positive and {percent(of_negative)} over the negative training rows. So these rows differ from the"
                 " training rows in other ways too, and the probabilities need not be right: check the columns, and"
                 " label some rows to see"
             )
         prior = (mean - of_negative) / (of_positive - of_negative)
-        text += f". If only the share of positive rows has changed, from {_percent(before)} to about {_percent(prior)},"
+        text += f". If only the share of positive rows has changed, from {percent(before)} to about {percent(prior)},"
         and_not = ". If not, the columns may have changed: check them, and label some rows to see"
     factor = prior / (1 - prior) * (1 - before) / before if prior < 1 and before else math.inf
     return (
@@ -110,7 +111,3 @@ def _differ(share: float, n: float, usual: float, before: float) -> bool:
     error = math.sqrt(pooled * (1 - pooled) * (1 / n + 1 / before))
     low, high = sorted((share, usual))
     return high - low > ERRORS * error and high > FACTOR * low
-
-
-def _percent(share: float) -> str:
-    return f"{100 * share:.3g} %"

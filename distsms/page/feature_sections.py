@@ -26,7 +26,7 @@ def section(contributions: Contributions | str | None, drawings: list[Drawing]) 
     if isinstance(contributions, str):
         return html.section("What the features contribute", element("p", contributions))
     parts = [_attributes(contributions, drawings), _pairs(contributions, drawings), _columns(contributions, drawings)]
-    return Html("".join(part for part in parts if part))
+    return Html("".join(parts))
 
 
 def _attributes(contributions: Contributions, drawings: list[Drawing]) -> Html | str:
@@ -73,24 +73,20 @@ def _pairs(contributions: Contributions, drawings: list[Drawing]) -> Html | str:
 
 def _columns(contributions: Contributions, drawings: list[Drawing]) -> Html | str:
     shares, grown = contributions.forest + contributions.kept, bool(np.any(contributions.grown))
-    both = grown, bool(np.any(contributions.kept))
-    if not any(both):
+    shown = [("trees", contributions.forest)] * grown
+    if np.any(contributions.kept):
+        shown.append(("original" if grown else "share", contributions.kept))
+    if not shown:
         return ""
+    shown += [("when the trees grew", contributions.grown)] * grown
     order = np.argsort(-shares, kind="stable")
     used = [int(j) for j in order if shares[j] or contributions.grown[j]]
     names = [contributions.columns[j] for j in used]
     drawing = shape_plots.importance(names[:COLUMNS], shares[used[:COLUMNS]])
     drawings.append(drawing)
-    header = [
-        "column",
-        *_of(both, ["trees", "original"] if grown else ["", "share"]),
-        *(["when the trees grew"] if grown else []),
-    ]
-    rows = [
-        [name, *_of(both, [_percent(contributions.forest[j]), _percent(contributions.kept[j])])]
-        + ([_percent(contributions.grown[j])] if grown else [])
-        for name, j in zip(names[:LISTED], used, strict=False)
-    ]
+    header = ["column", *(heading for heading, _ in shown)]
+    listed = zip(names[:LISTED], used, strict=False)
+    rows = [[name, *(_percent(values[j]) for _, values in shown)] for name, j in listed]
     terms = float(sum(term.share for term in (*contributions.attributes, *contributions.pairs)))
     rest = f" Attributes and pairs have the other {_percent(terms)}." if contributions.attributes else ""
     meaning = (
@@ -111,11 +107,6 @@ def _columns(contributions: Contributions, drawings: list[Drawing]) -> Html | st
         html.side_by_side(drawing.to_html()),
         html.details("The numbers", html.table(f"Shares of the variance of the score{left_out}", header, rows)),
     )
-
-
-def _of(there: tuple[bool, bool], texts: list[str]) -> list[str]:
-    """Return what is said of trees, of original columns, or of both, as the model has them."""
-    return [text for text, has in zip(texts, there, strict=True) if has]
 
 
 def _strongest(terms: Sequence[Term]) -> list[Term]:
@@ -150,14 +141,8 @@ def _cells(term: Term) -> Html:
     there = np.flatnonzero(columns["rows"] > 0)
     strength = np.abs(columns["contribution"][there]) * np.sqrt(columns["rows"][there])
     largest = there[np.argsort(-strength, kind="stable")[:CELLS]]
-    rows = [
-        [
-            f"{columns['first'][k]} & {columns['second'][k]}",
-            f"{columns['contribution'][k]:+.4g}",
-            _percent(columns["rows"][k]),
-        ]
-        for k in largest
-    ]
+    shown = zip(*(columns[name][largest] for name in ("first", "second", "contribution", "rows")), strict=True)
+    rows = [[f"{first} & {second}", f"{value:+.4g}", _percent(share)] for first, second, value, share in shown]
     caption = f"{term.name}: the {len(rows)} cells that matter most (contribution times the root of their rows)"
     return html.table(caption, ["", "contribution", "rows"], rows)
 

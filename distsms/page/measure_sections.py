@@ -8,7 +8,7 @@ from typing import Any
 
 from scipy import special
 
-from distsms.base.measures import GROUPED, HEAD, SHOWN, WHOLE, Condition, display_name
+from distsms.base.measures import GROUPED, HEAD, SHOWN, Condition, display_name
 from distsms.metrics import head_intervals
 from distsms.metrics.confidence import Interval
 from distsms.models import decision_text
@@ -21,7 +21,7 @@ from distsms.workflow.report import ReportData
 def headline(data: ReportData) -> Html:
     """Return the most important numbers as tiles."""
     measured, intervals, info = data.evaluation.measures, data.evaluation.intervals, data.info
-    positive, negative = (sum(measured[name] for name in names) for names in (("tp", "fn"), ("fp", "tn")))
+    positive, negative = plots.sizes(measured)
     chance = measure(positive / (positive + negative) if measured["n"] else math.nan)
     tiles = [
         (_capital(display_name(name)), measure(measured[name]), _describe_interval(intervals[name], data.level))
@@ -30,8 +30,8 @@ def headline(data: ReportData) -> Html:
     tiles[2] = (*tiles[2][:2], f"{tiles[2][2]}; chance: {chance}")
     if not info.get("vacuous"):  # if the optimum itself is useless, a small gap would mislead
         gap, J, bound = (info.get(name) for name in ("gap", "J", "lower_bound"))
-        remark = f"J {number(J)}, lower bound {number(bound)}"
-        tiles.append(("Proved gap to the optimum", number(gap, ".3g"), remark))
+        remark = f"J {shown(J, '.6g')}, lower bound {shown(bound, '.6g')}"
+        tiles.append(("Proved gap to the optimum", shown(gap, ".3g"), remark))
     return html.tiles(tiles)
 
 
@@ -40,15 +40,15 @@ def measures(data: ReportData, drawings: list[Drawing]) -> Html:
     measured, intervals = data.evaluation.measures, data.evaluation.intervals
     if measured["n_pos"] and measured["n_neg"]:
         interval = _describe_interval(intervals["rocarea"], data.level)
-        shown = [
+        marks = [
             Mark(str(point.condition), point.rates["tp"], point.rates["fp"]) for point in data.points if point.marked
         ]
         curves = [
-            plots.precision_recall(data.curve, measured, shown),
-            plots.roc(data.curve, measured, interval, shown),
-            plots.roc_head(data.curve, measured, shown),
-            plots.gain(data.curve, measured, shown),
-            plots.lift(data.curve, measured, shown),
+            plots.precision_recall(data.curve, measured, marks),
+            plots.roc(data.curve, measured, interval, marks),
+            plots.roc_head(data.curve, measured, marks),
+            plots.gain(data.curve, measured, marks),
+            plots.lift(data.curve, measured, marks),
         ]
         drawings += curves
         first = html.side_by_side(*map(Drawing.to_html, curves), element("div", _head(data)))
@@ -60,9 +60,8 @@ def measures(data: ReportData, drawings: list[Drawing]) -> Html:
 def _head(data: ReportData) -> Html:
     """Return a table of the measures of the head of the ranking with their intervals."""
     measured, intervals = data.evaluation.measures, data.evaluation.intervals
-    names = [*HEAD, *(name for name in WHOLE if name == "bedroc")]
     rows, lacking = [], dict[str, list[str]]()
-    for name in names:
+    for name in (*HEAD, "bedroc"):
         places, interval = 2 if name.startswith("lift") else 4, intervals[name]
         if interval.why:
             lacking.setdefault(interval.why, []).append(display_name(name))
@@ -84,7 +83,7 @@ def _head(data: ReportData) -> Html:
 def operating_points(data: ReportData, drawings: list[Drawing]) -> Html | str:
     """Return the section with the model's threshold and a table of others, or "" if a class is missing."""
     measured = data.evaluation.measures
-    n_pos, n_neg = (sum(measured[name] for name in names) for names in (("tp", "fn"), ("fp", "tn")))
+    n_pos, n_neg = plots.sizes(measured)
     if not (n_pos and n_neg):
         return ""
     header = ["threshold", "score", "called positive", "precision", "recall", "false positive rate", "lift"]
@@ -126,18 +125,14 @@ def scores(data: ReportData, drawings: list[Drawing]) -> Html:
     histogram = plots.scores(data.histogram, measured["threshold"])
     drawings.append(histogram)
     rows = [[label, measure(measured[name])] for name, label in labels.items()]
-    form = ",.9g" if "weights" in measured else ","
+    noun, form = ("Weights", ",.9g") if "weights" in measured else ("Rows", ",")
     counts = [
         [label, *(format(measured[name], form) for name in names)]
         for label, names in (("positive rows", ("tp", "fn")), ("negative rows", ("fp", "tn")))
     ]
     at_threshold = [
         html.table(f"At the threshold {measured['threshold']:.6g}", ["measure", "value"], rows),
-        html.table(
-            f"{'Weights' if 'weights' in measured else 'Rows'} at this threshold",
-            ["", "called positive", "called negative"],
-            counts,
-        ),
+        html.table(f"{noun} at this threshold", ["", "called positive", "called negative"], counts),
     ]
     return html.section("Scores", html.side_by_side(histogram.to_html(), element("div", *at_threshold)))
 
@@ -203,6 +198,6 @@ def measure(value: float | None, places: int = 4) -> str:
     return "not defined" if value is None or math.isnan(value) else f"{value:.{places}f}"
 
 
-def number(value: float | None, form: str = ".6g") -> str:
-    """Return a number as text, and "-" if there is none."""
+def shown(value: Any, form: str = "") -> str:
+    """Return a value as text, and "-" if there is none."""
     return "-" if value is None else format(value, form)

@@ -22,20 +22,12 @@ from distsms.base.untrusted_text import printable
 STYLE: Any = {"svg.fonttype": "none", "svg.hashsalt": "distsms", "font.size": 9, "axes.grid": True, "grid.alpha": 0.3}
 
 
-def blank(inches: tuple[float, float], rows: int = 1) -> tuple[Figure, Any]:
-    """Return a new figure of this size (width, height) and its axes: `rows` of them, which share the x-axis."""
+def blank(inches: tuple[float, float], rows: int = 1, columns: int = 1, **ratios: Any) -> tuple[Figure, Any]:
+    """Return a new figure of this size (width, height) and its axes. Those of one column share the x-axis; `ratios` are
+    the `height_ratios` of rows, or the `width_ratios` of columns."""
     with matplotlib.rc_context(STYLE):
         figure = Figure(figsize=inches, layout="constrained")
-        return figure, figure.subplots(rows, 1, squeeze=False, sharex=True)[:, 0]
-
-
-def panels(inches: tuple[float, float], ratios: tuple[float, float], upright: bool) -> tuple[Figure, Any]:
-    """Return a new figure with two axes of these ratios: above each other if `upright`, else side by side."""
-    with matplotlib.rc_context(STYLE):
-        figure = Figure(figsize=inches, layout="constrained")
-        if upright:
-            return figure, figure.subplots(2, 1, sharex=True, height_ratios=ratios)
-        return figure, figure.subplots(1, 2, width_ratios=ratios)
+        return figure, figure.subplots(rows, columns, squeeze=False, sharex=columns == 1, **ratios).ravel()
 
 
 def add_cells(axes: Any, places: Any, **style: Any) -> None:

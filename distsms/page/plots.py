@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 BLUE, VERMILION = "#0072B2", "#D55E00"  # the palette of Okabe and Ito
 GREEN, PURPLE = "#009E73", "#CC79A7"
 SQUARE, WIDE = (4.2, 4.4), (4.2, 3.6)  # inches
+FROM_0_TO_1 = (-0.02, 1.02)  # with room for marks at the ends
 POINT = {"linestyle": "", "markersize": 9, "markeredgecolor": "black", "markeredgewidth": 0.6, "zorder": 3}
 
 MARKERS = "^v<>PX"
@@ -148,11 +149,11 @@ def roc(curve: Curve, measured: Mapping[str, Any], interval: str, marks: Sequenc
     figure, (axes,) = mpl.blank(SQUARE)
     axes.plot(curve.fpr, curve.tpr, color=BLUE, label="model")
     axes.plot([0, 1], [0, 1], color="grey", linestyle=":", label="chance")
-    n_pos, n_neg = _sizes(measured)
+    n_pos, n_neg = sizes(measured)
     prbep_fpr = n_pos * (1 - measured["prbep"]) / n_neg  # at the PRBEP, as many rows are false positives as are missed
     axes.plot([prbep_fpr], [measured["prbep"]], color=PURPLE, marker="D", label="PRBEP point", **POINT)
     _draw(axes, measured, marks, lambda tp, fp: (fp / n_neg, tp / n_pos))
-    axes.set(xlabel="false positive rate", ylabel="true positive rate (recall)", xlim=(-0.02, 1.02), ylim=(-0.02, 1.02))
+    axes.set(xlabel="false positive rate", ylabel="true positive rate (recall)", xlim=FROM_0_TO_1, ylim=FROM_0_TO_1)
     legend(figure, 2)
     description = (
         f"ROC curve: the area below it is {measured['rocarea']:.4f}, {interval}. At the model's threshold the false "
@@ -165,7 +166,7 @@ def roc(curve: Curve, measured: Mapping[str, Any], interval: str, marks: Sequenc
 def roc_head(curve: Curve, measured: Mapping[str, Any], marks: Sequence[Mark] = ()) -> Drawing:
     """Draw the ROC curve over a logarithmic false positive rate, from half a negative row on."""
     figure, (axes,) = mpl.blank(SQUARE)
-    n_pos, n_neg = _sizes(measured)
+    n_pos, n_neg = sizes(measured)
     least = 0.5 / measured["n_neg"]
     axes.plot(np.maximum(curve.fpr, least), curve.tpr, color=BLUE, drawstyle="steps-post", label="model")
     chance = np.geomspace(least, 1, 100)
@@ -174,13 +175,8 @@ def roc_head(curve: Curve, measured: Mapping[str, Any], marks: Sequence[Mark] = 
     rates = {each.level: measured[each.name] for each in of_head if each and each.family == "tpr@fpr"}
     axes.plot(list(rates), list(rates.values()), color=PURPLE, marker="s", label="FPR 0.1, 1 and 5 %", **POINT)
     _draw(axes, measured, marks, lambda tp, fp: (max(fp / n_neg, least), tp / n_pos))
-    axes.set(
-        xscale="log",
-        xlabel="false positive rate",
-        ylabel="true positive rate (recall)",
-        xlim=(least * 0.9, 1.1),
-        ylim=(-0.02, 1.02),
-    )
+    axes.set(xscale="log", xlabel="false positive rate", ylabel="true positive rate (recall)")
+    axes.set(xlim=(least * 0.9, 1.1), ylim=FROM_0_TO_1)
     mpl.show_percent(axes.xaxis)
     legend(figure, 2)
     each = ", ".join(f"{value:.4f} at {100 * rate:g} %" for rate, value in rates.items())
@@ -192,14 +188,14 @@ def roc_head(curve: Curve, measured: Mapping[str, Any], marks: Sequence[Mark] = 
 def precision_recall(curve: Curve, measured: Mapping[str, Any], marks: Sequence[Mark] = ()) -> Drawing:
     """Draw the precision-recall curve, with the operating points and where both are equal (PRBEP)."""
     figure, (axes,) = mpl.blank(SQUARE)
-    n_pos, n_neg = _sizes(measured)
+    n_pos, n_neg = sizes(measured)
     share = n_pos / (n_pos + n_neg)
     recalls, precisions = curve.precision_recall()
     axes.plot(recalls, precisions, color=BLUE, label="model")
     axes.axhline(share, color="grey", linestyle=":", label="chance")
     axes.plot([measured["prbep"]], [measured["prbep"]], color=PURPLE, marker="D", label="PRBEP point", **POINT)
     _draw(axes, measured, marks, lambda tp, fp: (tp / n_pos, tp / (tp + fp)))
-    axes.set(xlabel="recall", ylabel="precision", xlim=(-0.02, 1.02), ylim=(-0.02, 1.02))
+    axes.set(xlabel="recall", ylabel="precision", xlim=FROM_0_TO_1, ylim=FROM_0_TO_1)
     legend(figure, 2)
     precision = f"{measured['precision']:.4f}" if measured["tp"] + measured["fp"] else "not defined"
     description = (
@@ -213,19 +209,15 @@ def precision_recall(curve: Curve, measured: Mapping[str, Any], marks: Sequence[
 def gain(curve: Curve, measured: Mapping[str, Any], marks: Sequence[Mark] = ()) -> Drawing:
     """Draw the gain chart: the recall over the share of the rows that are called positive."""
     figure, (axes,) = mpl.blank(SQUARE)
-    n_pos, n_neg = _sizes(measured)
+    n_pos, n_neg = sizes(measured)
     n = n_pos + n_neg
     called = (curve.tp + curve.fp) / n
     axes.plot(called, curve.tpr, color=BLUE, label="model")
     axes.plot([0, n_pos / n, 1], [0, 1, 1], color="grey", linestyle="--", label="perfect order")
     axes.plot([0, 1], [0, 1], color="grey", linestyle=":", label="random order")
     _draw(axes, measured, marks, lambda tp, fp: ((tp + fp) / n, tp / n_pos))
-    axes.set(
-        xlabel="share of the rows, from the highest score",
-        ylabel="share of the positive rows among them",
-        xlim=(-0.02, 1.02),
-        ylim=(-0.02, 1.02),
-    )
+    axes.set(xlabel="share of the rows, from the highest score", ylabel="share of the positive rows among them")
+    axes.set(xlim=FROM_0_TO_1, ylim=FROM_0_TO_1)
     legend(figure, 2)
     tenth = float(np.interp(0.1, called, curve.tpr))
     description = f"Gain chart: the tenth of the rows with the highest scores has {tenth:.4f} of the positive rows."
@@ -236,7 +228,7 @@ def gain(curve: Curve, measured: Mapping[str, Any], marks: Sequence[Mark] = ()) 
 def lift(curve: Curve, measured: Mapping[str, Any], marks: Sequence[Mark] = ()) -> Drawing:
     """Draw the lift over the share of the rows that are called positive, on a logarithmic axis."""
     figure, (axes,) = mpl.blank(SQUARE)
-    n_pos, n_neg = _sizes(measured)
+    n_pos, n_neg = sizes(measured)
     n = n_pos + n_neg
     called = (curve.tp + curve.fp) / n
     first = called[called > 0].min()  # the model's threshold, which is on the curve, may be above all scores
@@ -252,9 +244,8 @@ def lift(curve: Curve, measured: Mapping[str, Any], marks: Sequence[Mark] = ()) 
     hundredth = float(np.interp(0.01, called, curve.tpr)) / 0.01
     description = f"Lift over the share of rows: in the highest 1 % of the rows the lift is {hundredth:.3g}."
     caption = "Lift. Among this share of the rows with the highest scores (right), there are so many times as many"
-    return Drawing(
-        figure, "lift", f"{caption} positive rows as among rows that are picked at random (up).", description
-    )
+    caption += " positive rows as among rows that are picked at random (up)."
+    return Drawing(figure, "lift", caption, description)
 
 
 def reliability(bins: Mapping[str, Sequence[Mapping[str, float]]], share: float) -> Drawing:
@@ -281,7 +272,7 @@ def reliability(bins: Mapping[str, Sequence[Mapping[str, float]]], share: float)
         mpl.show_percent(axes.yaxis)
     else:
         ends = 0.0, 1.0
-        axes.set(xlim=(-0.02, 1.02), ylim=(-0.02, 1.02), **label)
+        axes.set(xlim=FROM_0_TO_1, ylim=FROM_0_TO_1, **label)
     axes.plot(ends, ends, color="grey", linestyle=":", label="perfect", zorder=1)
     legend(figure, 2)
     caption = "Reliability. Of the rows that are given some probability (right), this share is positive (up), with the"
@@ -302,7 +293,7 @@ def _draw(
             axes.plot([x], [y], color=colour, marker=marker, label=mark.name, **POINT)
 
 
-def _sizes(measured: Mapping[str, Any]) -> tuple[float, float]:
+def sizes(measured: Mapping[str, Any]) -> tuple[float, float]:
     """Return the numbers of positive and of negative rows, or the sums of their weights."""
     return measured["tp"] + measured["fn"], measured["fp"] + measured["tn"]
 

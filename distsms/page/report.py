@@ -51,7 +51,13 @@ def report(request: ReportRequest, comm: Communicator) -> Report:
     """Evaluate the model on all ranks, and write the page on the root. **Collective.**"""
     with comm.fail_together():
         if comm.is_root:
-            _require_matplotlib()
+            try:
+                from distsms.page import mpl  # noqa: F401
+            except ImportError as error:
+                raise InputError(
+                    f"the figures of a report need matplotlib, which cannot be imported: {error}. Install it with: "
+                    "pip install 'distsms[plot]'"
+                ) from error
     data, written = report_data(request, comm), None
     with comm.fail_together():
         if data is not None:
@@ -72,13 +78,3 @@ def report(request: ReportRequest, comm: Communicator) -> Report:
                 os.fspath(request.output), len(page), figures, measures, list(data.warnings), list(data.notes)
             )
     return comm.bcast(written)
-
-
-def _require_matplotlib() -> None:
-    try:
-        from distsms.page import mpl  # noqa: F401
-    except ImportError as error:
-        raise InputError(
-            f"the figures of a report need matplotlib, which cannot be imported: {error}. Install it with: "
-            "pip install 'distsms[plot]'"
-        ) from error

@@ -19,7 +19,7 @@ MOST_STEPS = 256
 """Neighbouring bins are joined in drawings of attributes with more."""
 MOST_CELLS = 32
 """Neighbouring bins are joined in heat maps with more along an axis, and rare categories are left out."""
-MOST_CATEGORIES = 24
+MOST_CATEGORIES, TICKS = 24, 5
 LEVELS = 8
 """Different strengths of a colour."""
 GREY = "#808080"
@@ -55,17 +55,16 @@ class _Axis:
             of_values.append((weights * values[group]).sum(axis=0) / weights.sum(axis=0))
         return np.array(of_values), of_rows
 
-    def ticks(self, most: int) -> tuple[list[float], list[str]]:
-        """Return places, where place k reaches from k to k + 1, and texts for about so many marks on the axis."""
+    def ticks(self) -> list[tuple[float, str]]:
+        """Return places, where place k reaches from k to k + 1, and texts for about `TICKS` marks on the axis."""
         n = len(self.edges) + 1 if self.numbers else 0
-        marked = np.unique(np.linspace(1, n - 1, min(n - 1, most)).round().astype(int)) if n > 1 else []
+        marked = np.unique(np.linspace(1, n - 1, min(n - 1, TICKS)).round().astype(int)) if n > 1 else []
         others = range(n, len(self.names))
-        step = -(-len(others) // (3 * most)) if len(others) else 1
+        step = -(-len(others) // (3 * TICKS)) if len(others) else 1
         shown = [(k + 0.5, mpl.literal(self.names[k], _NAME)) for k in others[::step]]
         room = len(self.names) / 15 if shown else 0.0  # between the last edge and what stands behind the bins
         edges = [(float(k), float(f"{self.edges[k - 1]:.4g}")) for k in marked if n + 0.5 - k >= room]
-        ticks = [(place, f"{edge:g}") for place, edge in edges] + shown
-        return [place for place, _ in ticks], [text for _, text in ticks]
+        return [(place, f"{edge:g}") for place, edge in edges] + shown
 
 
 def shape(term: Term, number: int) -> Drawing:
@@ -87,20 +86,18 @@ def shape(term: Term, number: int) -> Drawing:
 
 
 def _of_numbers(term: Term, axis: _Axis, values: Floats, rows: Floats) -> Any:
-    figure, (above, below) = mpl.panels(_SHAPE, (3, 1), True)
+    figure, (above, below) = mpl.blank(_SHAPE, rows=2, height_ratios=(3, 1))
     n, edges = len(axis.edges) + 1, axis.edges
     half = edges[-1 - n // 4] - edges[n // 4] if n > 4 else np.inf
     even = n > 4 and half < _UNEVEN * (edges[-1] - edges[0])
     if even or n == 1:
         ends = np.arange(n + 1.0)
-        ticks, texts = axis.ticks(5)
-        inside = [(place, text) for place, text in zip(ticks, texts, strict=True) if place < n]
-        ticks, texts = [place for place, _ in inside], [text for _, text in inside]
+        ticks = [(place, text) for place, text in axis.ticks() if place < n]
     else:
         margin = 0.06 * (edges[-1] - edges[0]) or 0.5 * abs(edges[0]) or 0.5
         ends = np.concatenate([[edges[0] - margin], edges, [edges[-1] + margin]])
-        ticks = [place for place in mpl.round_numbers(edges[0], edges[-1]) if ends[0] <= place <= ends[-1]]
-        texts = [f"{place:.6g}" for place in ticks]
+        places = mpl.round_numbers(edges[0], edges[-1])
+        ticks = [(place, f"{place:.6g}") for place in places if ends[0] <= place <= ends[-1]]
     seen = np.where(rows[:n] > 0, values[:n], np.nan)
     above.stairs(values[:n], ends, baseline=None, color=BLUE, linewidth=1, alpha=0.4)
     above.stairs(seen, ends, baseline=None, color=BLUE, linewidth=1.8)
@@ -110,11 +107,11 @@ def _of_numbers(term: Term, axis: _Axis, values: Floats, rows: Floats) -> Any:
         place = ends[-1] + (1 + 1.6 * (k - n)) * step
         above.plot([place], [values[k]], color=VERMILION, marker="D", markersize=6)
         below.bar([place], [rows[k]], width=0.5 * step, color=GREY, alpha=0.6)
-        ticks, texts = [*ticks, place], [*texts, axis.names[k]]
+        ticks.append((place, axis.names[k]))
     above.axhline(0, color=GREY, linewidth=0.8)
     above.set_ylabel("contribution")
-    below.set(ylabel="rows", xticks=ticks, xlabel="bins, all of the same width" if even else "")
-    below.set_xticklabels(texts)
+    below.set(ylabel="rows", xticks=[place for place, _ in ticks], xlabel="bins, all of the same width" if even else "")
+    below.set_xticklabels([text for _, text in ticks])
     mpl.show_shares(below.yaxis)
     figure.suptitle(mpl.literal(term.name, _LONG_NAME), fontsize=_TITLE)
     return figure
@@ -122,7 +119,8 @@ def _of_numbers(term: Term, axis: _Axis, values: Floats, rows: Floats) -> Any:
 
 def _of_categories(term: Term, axis: _Axis, values: Floats, rows: Floats) -> Any:
     n = len(values)
-    figure, (left, right) = mpl.panels((_SHAPE[0], max(_SHAPE[1], 1.1 + 0.19 * n)), (3, 1), False)
+    inches = _SHAPE[0], max(_SHAPE[1], 1.1 + 0.19 * n)
+    figure, (left, right) = mpl.blank(inches, columns=2, width_ratios=(3, 1))
     places = np.arange(n)
     for there, alpha in ((rows > 0, 1.0), (rows <= 0, 0.35)):
         colours = [BLUE if value > 0 else VERMILION for value in values[there]]
@@ -143,7 +141,7 @@ def heat_map(term: Term, number: int) -> Drawing:
     values, rows = first.fold(term.values, term.rows)
     values, rows = (table.T for table in second.fold(values.T, rows.T))
     limit = float(np.abs(values[rows > 0]).max(initial=0.0))
-    figure, (axes, legend) = mpl.panels((4.4, 4.0), (14, 1), False)
+    figure, (axes, legend) = mpl.blank((4.4, 4.0), columns=2, width_ratios=(14, 1))
     axes.grid(False)
     levels = np.ceil(np.abs(values) / (limit or 1.0) * LEVELS)
     for colour, sign in ((BLUE, 1), (VERMILION, -1)):
@@ -153,9 +151,11 @@ def heat_map(term: Term, number: int) -> Drawing:
             mpl.add_cells(legend, [[0, level - 1 if sign > 0 else -level]], facecolor=colour, alpha=level / LEVELS)
     mpl.add_cells(axes, np.argwhere(rows == 0), facecolor="none", edgecolor=GREY, hatch="////")
     for k, (codes, axis) in enumerate(((first, axes.xaxis), (second, axes.yaxis))):
-        places, texts = codes.ticks(5)
+        ticks = codes.ticks()
+        texts = [text for _, text in ticks]
         upright = k == 0 and sum(map(len, texts)) > 40
-        axis.set_ticks(places, texts, **({"rotation": 60, "ha": "right", "rotation_mode": "anchor"} if upright else {}))
+        turned = {"rotation": 60, "ha": "right", "rotation_mode": "anchor"} if upright else {}
+        axis.set_ticks([place for place, _ in ticks], texts, **turned)
         axis.set_label_text(mpl.literal(term.bins.attributes[term.attributes[k]].name, _LONG_NAME))
     axes.set(xlim=(0, len(first.names)), ylim=(0, len(second.names)))
     legend.grid(False)

@@ -41,21 +41,13 @@ PART_ROWS = 2**16
 """The largest number of rows that are read and checked at a time. `PART_ENTRIES` limits the number of entries."""
 
 
-@dataclass(frozen=True)
-class DataBlock:
-    """This rank's rows: consecutive rows of the data set, from `first_row` on."""
+class WeighedRows:
+    """Rows of this rank, of which those of weight 0 do not count."""
 
-    features: LocalRows | SideBySide  # local, (n_local, columns)
-    labels: NDArray[np.int8]  # local, (n_local,)
-    weights: NDArray[np.float64] | None  # local, (n_local,); None on every rank or on none
-    first_row: int  # global number of the first local row
-    n: int  # number of rows of all ranks
-    p: int  # number of columns of `features`: `n_columns` of `load`, by default that of the data set
-    bytes_read: int  # bytes of arrays that this rank read from files
-    label_map: Mapping[str, Any] | None = None  # of rows in memory; see `Manifest`
-    weighted: bool = False  # whether a weight of any rank is neither 0 nor 1; the same on every rank
-    groups: Hashes | None = None  # local, (n_local,); None on every rank or on none
-    table: Table | None = None  # of rows in memory whose columns have names
+    labels: NDArray[np.int8]
+    weights: NDArray[np.float64] | None
+    weighted: bool
+    groups: Hashes | None
 
     def counted_scores(self, scores: Floats) -> tuple[Floats, Labels, Floats | None]:
         """Return scores (n_local,), labels and weights (None if all are 0 or 1) of the rows that have not weight 0."""
@@ -73,6 +65,23 @@ class DataBlock:
     def counted(self) -> NDArray[np.bool_]:
         """Which rows count, (n_local,): all but those of weight 0."""
         return np.ones(len(self.labels), bool) if self.weights is None else self.weights != 0
+
+
+@dataclass(frozen=True)
+class DataBlock(WeighedRows):
+    """This rank's rows: consecutive rows of the data set, from `first_row` on."""
+
+    features: LocalRows | SideBySide  # local, (n_local, columns)
+    labels: NDArray[np.int8]  # local, (n_local,)
+    weights: NDArray[np.float64] | None  # local, (n_local,); None on every rank or on none
+    first_row: int  # global number of the first local row
+    n: int  # number of rows of all ranks
+    p: int  # number of columns of `features`: `n_columns` of `load`, by default that of the data set
+    bytes_read: int  # bytes of arrays that this rank read from files
+    label_map: Mapping[str, Any] | None = None  # of rows in memory; see `Manifest`
+    weighted: bool = False  # whether a weight of any rank is neither 0 nor 1; the same on every rank
+    groups: Hashes | None = None  # local, (n_local,); None on every rank or on none
+    table: Table | None = None  # of rows in memory whose columns have names
 
 
 def load(

@@ -24,7 +24,7 @@ from distsms.base.typing import Floats, Labels
 from distsms.base.wording import format_value, marked
 from distsms.matrix.blocks import LocalRows
 from distsms.matrix.side_by_side import SideBySide
-from distsms.metrics import calibration, threshold_rates
+from distsms.metrics import calibration, head_intervals
 from distsms.metrics.confidence import LEVEL, limits
 from distsms.metrics.estimates import MeanEstimate
 from distsms.metrics.operating_points import operating_point
@@ -199,7 +199,7 @@ def decide(condition: Condition, rows: HeldOut, comm: Communicator) -> dict[str,
     tied = tied_scores(scores, labels, effective(weights, comm), comm)
     threshold = operating_point(condition, tied, comm).threshold
     fulfilled = math.isfinite(threshold)
-    rates = threshold_rates.rates_at(threshold, LEVEL, scores, labels, comm, weights)
+    rates = head_intervals.rates_at(threshold, LEVEL, scores, labels, comm, weights)
     n, n_pos = map(int, masses((labels != 0, labels > 0), None, comm).tolist())
     total = rates["tp"] + rates["fp"] + rates["fn"] + rates["tn"]
     called, size = (rates["tp"] + rates["fp"]) / total, sum(effective_sizes(labels, weights, comm))

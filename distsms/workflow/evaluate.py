@@ -138,7 +138,7 @@ def _score_in_runs(
         alike = list(run)
         scored = score_data([each.model for each in alike], data, comm, reading, watch)
         notes += scored.notes
-        _, labels, weights = scored.counted_scores()
+        _, labels, weights = scored.counted_scores(scored.scores[0])
         with comm.fail_together():
             if rows is not None and not np.array_equal(labels, rows.labels):
                 raise InputError(
@@ -147,7 +147,7 @@ def _score_in_runs(
                 )
         numbers = scored.first_row + np.flatnonzero(scored.counted)
         rows = rows or EvaluatedRows(labels, numbers, weights, scored.counted_groups, fingerprint)
-        scores += [scored.counted_scores(k)[0] for k in range(len(alike))]
+        scores += [scored.counted_scores(of_model)[0] for of_model in scored.scores]
     assert rows is not None
     return rows, scores, list(dict.fromkeys(notes))
 

@@ -477,17 +477,18 @@ class FoldScores:
 
     def _of_fold(self, measure: str, fold: _ScoredFold) -> tuple[Any, Floats]:
         scores, y, weights = fold.scores, fold.y, fold.weights
+        draws = bootstrap.Draws(fold.numbers, REPLICATES)
         if measure == "rocarea":
             return ranking.placements(scores, y, ALONE, weights), np.empty(0)
         if measure == "prbep":
             shares = ranking.top_k_shares(scores, mass_of_classes(y, weights, ALONE)[0], ALONE, weights)
-            return shares, bootstrap.prbep_replicates(scores, y, fold.numbers, REPLICATES, 0, ALONE, weights)
+            return shares, bootstrap.prbep_replicates(scores, y, draws, ALONE, weights)
         if (head := HeadMeasure.parse(measure)) is None:
             assert self._rows.groups is not None
             return group_areas(scores, y, self._rows.groups[fold.numbers], ALONE, weights), np.empty(0)
         scaled = effective(weights, ALONE)
         tied = tied_scores(scores, y, scaled, ALONE)
-        drawn = head_intervals.head_replicates([head], tied, scores, y, fold.numbers, REPLICATES, 0, ALONE, scaled)
+        drawn = head_intervals.head_replicates([head], tied, scores, y, draws, ALONE, scaled)
         return head_value(head, tied, ALONE), drawn[head.name]
 
     @staticmethod

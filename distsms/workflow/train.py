@@ -585,7 +585,7 @@ def _judge(
         scored = scoring.score([trained.model, *([quick] if quick else [])], test, comm, decided.reading)
     for note in scored.notes if comm.is_root else ():
         observer.cautioned(note)
-    scores, labels, weights = scored.counted_scores()
+    scores, labels, weights = scored.counted_scores(scored.scores[0])
     groups = scored.counted_groups
     measures = headline_measures(run.task.measure, scores, labels, run.threshold, comm, weights, groups)
     area = run.judge_test(scores, labels, comm, weights, groups, decided.same_rows)

@@ -223,7 +223,7 @@ class TrainedModel:
         from distsms.workflow.rocarea_check import judge
 
         assert self.check is not None
-        (ours, labels, weights), (theirs, _, _) = scored.counted_scores(0), scored.counted_scores(1)
+        (ours, labels, weights), (theirs, _, _) = map(scored.counted_scores, scored.scores[:2])
         numbers = scored.first_row + np.flatnonzero(scored.counted)
         judged = JudgedRows(labels, numbers, (theirs, ours), (self.check.threshold, self.threshold), weights)
         self.check = replace(self.check, contest=judge(name, self.task.measure, judged, comm))

@@ -107,7 +107,7 @@ def verify(request: VerifyRequest, comm: Communicator) -> Verified:
     if proof is not None:
         _require_same_rows(proof, scored, name, comm)
     # 2) J and the measures.
-    scores, labels, weights = scored.counted_scores()
+    scores, labels, weights = scored.counted_scores(scored.scores[0])
     n_pos, n_neg = (max(int(count), 1) for count in comm.sum(np.array([np.sum(labels > 0), np.sum(labels < 0)])))
     ordering, _ = choose_ordering("auto", measure, n_pos, n_neg, comm.size)
     loss = make_loss(measure, ordering, scored.labels, scored.weights, comm, scored.groups)

@@ -25,7 +25,7 @@ from distsms.base.typing import Floats
 from distsms.base.usage import peak_memory
 from distsms.ingest.formats.registry import print_warning
 from distsms.losses.base import Loss
-from distsms.metrics.operating_points import head_values
+from distsms.metrics.operating_points import head_value
 from distsms.metrics.ranking import ranking
 from distsms.metrics.row_weights import effective
 from distsms.metrics.tied_scores import tied_scores
@@ -165,12 +165,13 @@ class Runner:
             batch = range(first, min(first + test.at_once, count))
             scored = test.scored([comm.broadcast(saved.load(k, p) if comm.is_root else np.empty(p)) for k in batch])
             for place, k in enumerate(batch):
-                scores, labels, weights = scored.counted_scores(place)
+                scores, labels, weights = scored.counted_scores(scored.scores[place])
                 measures = ranking(scores, labels, comm, weights)
                 found = {"rocarea": measures.rocarea, "prbep": measures.prbep}
                 if k == count - 1:
                     tied = tied_scores(scores, labels, effective(weights, comm), comm)
-                    found |= head_values(filter(None, map(HeadMeasure.parse, COMPARED)), tied, comm)
+                    of_head = filter(None, map(HeadMeasure.parse, COMPARED))
+                    found |= {measure.name: head_value(measure, tied, comm) for measure in of_head}
                 if comm.is_root:
                     lines.append({**saved.records[k], **found})
         return lines

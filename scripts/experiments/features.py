@@ -191,7 +191,9 @@ def difference(measure: str, labels: Sequence[Any], ones: Sequence[Floats], othe
         shares = ranking.top_k_shares(a, k, ALONE) - ranking.top_k_shares(b, k, ALONE)
         less.append(estimates.prbep_estimate(shares, y, ALONE))
         rows = np.arange(len(y)) + number * len(y)
-        replicates = [bootstrap.prbep_replicates(own, y, rows, REPLICATES, number, ALONE) for own in (a, b)]
+        replicates = [
+            bootstrap.prbep_replicates(own, y, bootstrap.Draws(rows, REPLICATES, number), ALONE) for own in (a, b)
+        ]
         drawn.append(replicates[0] - replicates[1])
     return confidence.prbep_difference_interval(_pooled(less), np.mean(drawn, axis=0), LEVEL)
 

@@ -79,9 +79,8 @@ class Cell(NamedTuple):
         n_pos = self.n_pos if seed[-1] % 2 else max(int(rng.binomial(n, self.n_pos / n)), 1)
         scores, labels = LAWS[self.law].drawn(n_pos, n - n_pos, rng)
         tied, whole = tied_scores(scores, labels, None, ALONE), grid(self.law, self.n_pos / n)
-        drawn = head_intervals.head_replicates(
-            MEASURES, tied, scores, labels, np.arange(n), REPLICATES, seed[-1], ALONE
-        )
+        draws = bootstrap.Draws(np.arange(n), REPLICATES, seed[-1])
+        drawn = head_intervals.head_replicates(MEASURES, tied, scores, labels, draws, ALONE)
         numbers = []
         for measure in MEASURES:
             estimate = head_intervals.head_estimate(measure, head_value(measure, tied, ALONE), n_pos, n - n_pos)
@@ -96,8 +95,8 @@ class Cell(NamedTuple):
             numbers += [truth, found.low, found.high]
         at_k = head(whole, Condition("top", K / n), ALONE)
         of_both = estimates.top_k_estimates(ranking.top_k_shares(scores, K, ALONE), labels, K, ALONE)
-        draws = bootstrap.top_k_replicates(scores, labels, np.arange(n), K, REPLICATES, seed[-1], ALONE)
-        for truth, estimate, replicates in zip((at_k.precision, at_k.recall), of_both, draws, strict=True):
+        at_k_drawn = bootstrap.top_k_replicates(scores, labels, draws, K, ALONE)
+        for truth, estimate, replicates in zip((at_k.precision, at_k.recall), of_both, at_k_drawn, strict=True):
             found = confidence.prbep_interval(estimate, replicates, LEVEL)
             numbers += [truth, found.low, found.high]
         for condition in CONDITIONS:
@@ -127,11 +126,8 @@ class PairCell(NamedTuple):
             tied = tied_scores(scores, labels, None, ALONE)
             of_rows.append(influence.row_influences(tied, scores, labels, ALONE))
             values.append([head_value(measure, tied, ALONE) for measure in MEASURES])
-            drawn.append(
-                head_intervals.head_replicates(
-                    MEASURES, tied, scores, labels, np.arange(n), REPLICATES, seed[-1], ALONE
-                )
-            )
+            draws = bootstrap.Draws(np.arange(n), REPLICATES, seed[-1])
+            drawn.append(head_intervals.head_replicates(MEASURES, tied, scores, labels, draws, ALONE))
         excludes = []
         for k, measure in enumerate(MEASURES):
             less = head_intervals.difference_estimate(values[0][k] - values[1][k], self.n_pos, n - self.n_pos)

@@ -105,7 +105,8 @@ def sampled(scores: Floats, labels: NDArray[np.int8], seed: int) -> tuple[NDArra
     """Return the inputs of intervals: placements, shares among the n+ highest scores, and bootstrap replicates."""
     placed = ranking.placements(scores, labels, ALONE)
     share = ranking.top_k_shares(scores, int(np.sum(labels > 0)), ALONE)
-    return placed, share, bootstrap.prbep_replicates(scores, labels, np.arange(len(labels)), REPLICATES, seed, ALONE)
+    draws = bootstrap.Draws(np.arange(len(labels)), REPLICATES, seed)
+    return placed, share, bootstrap.prbep_replicates(scores, labels, draws, ALONE)
 
 
 def intervals_of(area: MeanEstimate, prbep: MeanEstimate, drawn: Floats, paired: bool = False) -> dict[str, Interval]:

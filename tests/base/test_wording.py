@@ -87,7 +87,7 @@ def test_no_message_has_an_option_in_plain_words():
                     for word in re.findall(r"(?<!\w)--[a-z][\w-]*", text)
                 ]
                 found += [(path.relative_to(PACKAGE).as_posix(), word) for word in words]
-    allowed = {"--survive", "--with-ft", "--long", "--ultra", "--mpi"}
+    allowed = {"--survive", "--with-ft", "--long", "--ultra", "--mpi", "--gpus-per-task", "--gpus", "--nv"}
     of_commands = ("ingest/synthetic/", "workflow/info.py", "workflow/competitors.py", "workflow/baseline", "optim/")
     assert [pair for pair in found if pair[1] not in allowed and not pair[0].startswith(of_commands)] == []
 

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from distsms.base.choices import STEPS
-from distsms.metrics.operating_points import partial_auc
+from distsms.metrics.operating_points import partial_area
+from distsms.metrics.tied_scores import tied_scores
 from distsms.optim.result import State, Status
 from distsms.optim.settings import Settings
 from distsms.parallel.communicator import Communicator
@@ -53,7 +54,7 @@ def test_a_run_leaves_its_course_and_its_test_measures(cell, step, comm, shared_
     last = metrics.roc_auc_score(y, X @ result.w)
     assert found.test["rocarea"][-1] == found.result["test"]["rocarea"] == pytest.approx(last, abs=1e-12)
     assert found.test["rocarea"][0] == 0.5  # w = 0
-    area = partial_auc(X @ result.w, y, None, 0.05, Communicator())
+    area = partial_area(tied_scores(X @ result.w, y, None, Communicator()), 0.05, Communicator())
     assert found.result["test"]["pauc@0.05"] == pytest.approx(area, abs=1e-12)
     assert [path.name for path in (shared_dir / "cells" / cell.name).iterdir() if path.name.startswith(".")] == []
 

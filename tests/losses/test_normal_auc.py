@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from distsms.losses.registry import make_loss
-from distsms.metrics.rivals import normal_auc
+from distsms.metrics.ranking import normal_auc
 from distsms.optim.result import Status
 from distsms.optim.run import minimize
 from distsms.optim.settings import Settings

@@ -110,7 +110,7 @@ def test_gradient_by_finite_differences():
 @pytest.mark.parametrize("value", [None, 2.0])
 def test_no_coefficient_is_minus_zero(value):
     w, bias = split_bias(np.array([-0.0, 1.0, -0.0]), value)
-    assert not np.signbit([*w, bias]).any() and w[1] == 1
+    assert not np.signbit([*w, bias]).any() and w[1] == 1 and bias == 0
 
 
 @pytest.mark.serial

@@ -65,6 +65,19 @@ def test_deviations_are_sums_without_order(rows, random):
 
 
 @pytest.mark.serial
+def test_few_entries_and_many_add_the_same_whole_numbers():
+    """Few are added by NumPy and many by a compiled loop."""
+    rng = np.random.default_rng(0)
+    indices, values = rng.integers(0, 3, 200), rng.normal(size=200)
+    middle, size = np.array([-1.0, 0.0, 0.5]), np.full(3, 9.0)
+    sums = np.zeros((2, 4, 3), np.int64)
+    for add, into in zip((normalization._add_whole, normalization._add_many), sums, strict=True):
+        add(indices, values, middle, size, into)
+    np.testing.assert_array_equal(*sums)
+    assert (sums[0] != 0).all()
+
+
+@pytest.mark.serial
 @pytest.mark.parametrize("last", [0.3, 3.0, 1e-300])
 def test_a_column_that_only_rounding_moves_stays_as_it_is(last):
     entries = [(np.array([0]), np.array([value])) for value in (last, np.nextafter(last, 4), last)]

@@ -37,9 +37,8 @@ def test_replicates_are_the_resampled_rows(comm, monkeypatch, n, share, decimals
     monkeypatch.setattr(bootstrap, "MARGIN", margin)
     monkeypatch.setattr(bootstrap, "SPREAD", margin / 2)
     scores, labels = drawn_scores(n, share, decimals=decimals)
-    found = bootstrap.prbep_replicates(
-        *(local_part(array, comm) for array in (scores, labels, np.arange(n))), 25, 7, comm
-    )
+    draws = bootstrap.Draws(local_part(np.arange(n), comm), 25, 7)
+    found = bootstrap.prbep_replicates(*(local_part(array, comm) for array in (scores, labels)), draws, comm)
     np.testing.assert_allclose(found, replicates_by_hand(scores, labels, 25, 7), rtol=1e-14)
 
 
@@ -54,8 +53,8 @@ def test_replicates_at_k_are_the_resampled_rows(comm, monkeypatch, k, margin, de
     def by_hand(s, y):
         return ranking.top_k(s, y, min(k, len(s)), ALONE).recall
 
-    mine = (local_part(array, comm) for array in (scores, labels, np.arange(200)))
-    precision, recall = bootstrap.top_k_replicates(*mine, k, 25, 7, comm)
+    *mine, rows = (local_part(array, comm) for array in (scores, labels, np.arange(200)))
+    precision, recall = bootstrap.top_k_replicates(*mine, bootstrap.Draws(rows, 25, 7), k, comm)
     if k > 200:
         assert np.isnan(precision).all()
         return

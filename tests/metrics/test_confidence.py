@@ -224,15 +224,14 @@ def test_a_precision_of_1_at_k_is_not_above_1_by_rounding():
 
 def test_one_positive_cannot_be_resampled(comm):
     scores, labels = np.arange(5.0), np.array([1, -1, -1, -1, -1], np.int8)
-    found = bootstrap.prbep_replicates(
-        *(local_part(array, comm) for array in (scores, labels, np.arange(5))), 50, 0, comm
-    )
+    draws = bootstrap.Draws(local_part(np.arange(5), comm), 50)
+    found = bootstrap.prbep_replicates(*(local_part(array, comm) for array in (scores, labels)), draws, comm)
     assert np.isnan(found).any() and not np.isnan(found).all()  # the row is not drawn in 37 % of them
     mine = local_part(labels, comm)
     spread = estimates.prbep_estimate(ranking.top_k_shares(local_part(scores, comm), 1, comm), mine, comm)
     sure = confidence.prbep_interval(spread, found, 0.95)
     assert sure.low == 0 and sure.high == pytest.approx(stats.beta(0.5, 1.5).ppf(0.975))  # no success in one trial
-    none = bootstrap.prbep_replicates(np.arange(2.0), -np.ones(2, np.int8), np.arange(2), 3, 0, comm)
+    none = bootstrap.prbep_replicates(np.arange(2.0), -np.ones(2, np.int8), bootstrap.Draws(np.arange(2), 3), comm)
     assert np.isnan(none).all()
 
 
@@ -241,9 +240,8 @@ def of_prbep(scores, labels, level=0.95, replicates=400, seed=0, other=None):
     each = []
     for values in [scores] if other is None else [scores, other]:
         share = ranking.top_k_shares(values, int(np.sum(labels > 0)), ALONE)
-        each.append(
-            (share, bootstrap.prbep_replicates(values, labels, np.arange(len(labels)), replicates, seed, ALONE))
-        )
+        draws = bootstrap.Draws(np.arange(len(labels)), replicates, seed)
+        each.append((share, bootstrap.prbep_replicates(values, labels, draws, ALONE)))
     if other is None:
         return confidence.prbep_interval(estimates.prbep_estimate(each[0][0], labels, ALONE), each[0][1], level)
     share, draws = (a - b for a, b in zip(*each, strict=True))

@@ -59,7 +59,7 @@ def test_of_many_rows_points_are_exact_and_near_each_other(comm, monkeypatch, sh
     assert len(curve.thresholds) < 32 + 3 + 2 * 2 * 25
     if decimals == 9:
         at = curve.thresholds.tolist().index(head.threshold)
-        assert curve.precision[at] == curve.tpr[at] == head.precision
+        assert curve.tp[at] / (curve.tp[at] + curve.fp[at]) == curve.tpr[at] == head.precision
         for counts in (curve.tp, curve.fp):
             assert np.diff(counts).max() <= 2 * counts[-1] / 25 + comm.size + 1
 

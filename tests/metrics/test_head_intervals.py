@@ -10,6 +10,7 @@ from scipy import special, stats
 
 from distsms.base.measures import HEAD, Condition, HeadMeasure
 from distsms.metrics import bootstrap, head_intervals, operating_points
+from distsms.metrics.bootstrap import Draws
 from distsms.metrics.confidence import prbep_difference_interval
 from distsms.metrics.head_intervals import head_estimate, head_interval, head_replicates
 from distsms.metrics.operating_points import head_value, operating_point
@@ -24,9 +25,8 @@ EVERY_ROW = HeadMeasure("all", "precision@share", 1.0)  # makes the head so deep
 
 
 def replicates(measures, scores, labels, count, comm=ALONE, seed=7):
-    mine = [local_part(array, comm) for array in (scores, labels, np.arange(len(scores)))]
-    tied = tied_scores(*mine[:2], None, comm)
-    return head_replicates(measures, tied, *mine, count, seed, comm)
+    *mine, rows = (local_part(array, comm) for array in (scores, labels, np.arange(len(scores))))
+    return head_replicates(measures, tied_scores(*mine, None, comm), *mine, Draws(rows, count, seed), comm)
 
 
 @pytest.mark.parametrize("n, share, decimals", [(200, 0.2, 1), (300, 0.9, 0), (40, 0.05, 9)])

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from distsms.base.errors import InputError
-from distsms.base.measures import Condition
+from distsms.base.measures import Condition, HeadMeasure
 from distsms.metrics import operating_points as points
 from distsms.metrics import ranking, tied_scores
 from distsms.metrics.contingency import contingency
@@ -37,9 +37,9 @@ def of(scores, labels, weights=None, comm=ALONE):
     found = {"bedroc": points.bedroc(tied, comm), "n": tied.n_pos + tied.n_neg}
     for level in LEVELS:
         found |= {
-            f"tpr {level}": points.tpr_at_fpr(tied, level, comm),
-            f"recall {level}": points.recall_at_precision(tied, level, comm),
-            f"pauc {level}": points.partial_auc(scores, labels, weights, level, comm),
+            f"tpr {level}": points.head_value(HeadMeasure("", "tpr@fpr", level), tied, comm),
+            f"recall {level}": points.head_value(HeadMeasure("", "recall@precision", level), tied, comm),
+            f"pauc {level}": points.partial_area(tied, level, comm),
         }
         found |= {
             f"head {name} {level}": x for name, x in points.head(tied, Condition("top", level), comm)._asdict().items()
@@ -106,7 +106,8 @@ def test_equal_scikit_learns(decimals, weighted):
 def test_pauc_at_1_is_rocarea():
     scores, labels = drawn_scores(700, 0.1)
     area = ranking.rocarea(scores, labels, ALONE)
-    assert points.partial_auc(scores, labels, None, 1.0, ALONE) == pytest.approx(area, abs=1e-14)
+    tied = tied_scores.tied_scores(scores, labels, None, ALONE)
+    assert points.partial_area(tied, 1.0, ALONE) == pytest.approx(area, abs=1e-14)
 
 
 @pytest.mark.serial

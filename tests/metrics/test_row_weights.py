@@ -126,8 +126,8 @@ def test_replicates_draw_rows_whatever_they_weigh(comm, monkeypatch, margin):
         bootstrap.tabulate(hashing.row_keys(np.arange(150), 7), np.arange(150), np.array([b]), times, None)
         drawn = times[0] > 0
         wanted.append(ranking.prbep(scores[drawn], labels[drawn], ALONE, (times[0] * weights)[drawn]))
-    own = [local_part(array, comm) for array in (scores, labels, np.arange(150))]
-    found = bootstrap.prbep_replicates(*own, 20, 7, comm, local_part(weights, comm))
+    *own, rows = (local_part(array, comm) for array in (scores, labels, np.arange(150)))
+    found = bootstrap.prbep_replicates(*own, bootstrap.Draws(rows, 20, 7), comm, local_part(weights, comm))
     np.testing.assert_allclose(found, wanted, rtol=1e-12)
 
 
@@ -214,7 +214,7 @@ def test_intervals_contain_the_truth_as_often_as_they_say(measure, runs):
         scores, labels, weights = _simulated(rng, 500)
         found = estimates.measure_estimate(measure, scores, labels, ALONE, weights)
         if measure == "prbep":
-            drawn = bootstrap.prbep_replicates(scores, labels, np.arange(500), 200, 0, ALONE, weights)
+            drawn = bootstrap.prbep_replicates(scores, labels, bootstrap.Draws(np.arange(500), 200), ALONE, weights)
             interval = confidence.prbep_interval(found, drawn, 0.95)
         else:
             interval = confidence.rocarea_interval(found, 0.95)
@@ -247,12 +247,13 @@ def test_whole_weights_are_repeated_rows_in_the_head(comm, rows):
 
 def test_equal_weights_change_no_replicate_of_the_head(comm):
     scores, labels, _ = _drawn(400, 0.2, 2)
-    own = [local_part(array, comm) for array in (scores, labels, np.arange(400))]
+    *own, rows = (local_part(array, comm) for array in (scores, labels, np.arange(400)))
+    draws = bootstrap.Draws(rows, 30)
     measures = [HeadMeasure.parse(name) for name in HEADS]
-    plain = head_replicates(measures, tied_scores(*own[:2], None, comm), *own, 30, 0, comm)
+    plain = head_replicates(measures, tied_scores(*own, None, comm), *own, draws, comm)
     scaled = row_weights.effective(np.full(len(own[0]), 250.0), comm)
     np.testing.assert_allclose(scaled, 1.0)
-    equal = head_replicates(measures, tied_scores(*own[:2], scaled, comm), *own, 30, 0, comm, scaled)
+    equal = head_replicates(measures, tied_scores(*own, scaled, comm), *own, draws, comm, scaled)
     for name in plain:
         np.testing.assert_allclose(equal[name], plain[name], rtol=1e-9)
 
@@ -268,7 +269,7 @@ def test_intervals_of_the_head_contain_the_truth():
         scores, labels, weights = _simulated(rng, 1000)
         scaled = row_weights.effective(weights, ALONE)
         tied, sizes = tied_scores(scores, labels, scaled, ALONE), row_weights.effective_sizes(labels, weights, ALONE)
-        drawn = head_replicates(measures, tied, scores, labels, np.arange(1000), 200, 0, ALONE, scaled)
+        drawn = head_replicates(measures, tied, scores, labels, bootstrap.Draws(np.arange(1000), 200), ALONE, scaled)
         for each in measures:
             estimate = head_estimate(each, head_value(each, tied, ALONE), *sizes)
             found = head_interval(each, estimate, drawn[each.name], 0.95)

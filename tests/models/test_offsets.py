@@ -210,7 +210,7 @@ def test_a_record_of_an_earlier_version_has_no_centre(tmp_path):
     old = {"name": "time", "categories": None, "missing": False, "kind": "number", "fill": TIME}
     column = Column.from_json(old)
     assert not column.centred and column.as_json() == old
-    with pytest.raises(ValueError, match="centred contradict"):
+    with pytest.raises(ValueError, match="contradict each other"):
         Column("day", kind="hash", bits=3, centred=True)
 
 

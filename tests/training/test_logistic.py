@@ -14,7 +14,7 @@ from distsms import cli
 from distsms.base.errors import InputError, ModelWarning
 from distsms.base.measures import FAMILIES, Measure, check_chooser
 from distsms.cli.types import not_negative, path_measures
-from distsms.metrics.rivals import log_loss
+from distsms.metrics.ranking import log_loss
 from distsms.models import model
 from distsms.models.evaluation import EvaluatedRows, EvaluationOptions, evaluate, extra_measures
 from distsms.optim.result import Status

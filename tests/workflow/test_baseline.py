@@ -318,7 +318,7 @@ def test_intervals_of_folds_are_enlarged_for_new_training_rows(folder):
     for fit in sorted(folder.fits(), key=lambda one: one.fold):
         at = np.flatnonzero(these.fold == fit.fold)
         scores, y = folder.scores(fit), these.y[at]
-        drawn.append(bootstrap.prbep_replicates(scores, y, at, 1000, 0, ALONE))
+        drawn.append(bootstrap.prbep_replicates(scores, y, bootstrap.Draws(at, 1000), ALONE))
         shares.append(estimates.prbep_estimate(ranking.top_k_shares(scores, int(np.sum(y > 0)), ALONE), y, ALONE))
     interval, replicates = ours.intervals["prbep"], np.mean(drawn, axis=0)
     ends = [np.quantile(replicates, q, method=method) for q, method in ((0.025, "lower"), (0.975, "higher"))]

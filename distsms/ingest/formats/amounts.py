@@ -46,18 +46,11 @@ def readings_of(cells: Cells) -> frozenset[tuple[str, str]]:
 
 
 class Amounts:
-    """What the values of a column look like, if all may be numbers with units and marks.
-
-    Attributes
-    ----------
-    units : set of str
-        The units; "" is there if some values have none.
-    readings : frozenset
-        Those of `READINGS` that fit all values; none if something else is among them.
-    """
+    """What the values of a column look like, if all may be numbers with units and marks."""
 
     def __init__(self, readings: frozenset[tuple[str, str]] = frozenset(READINGS)) -> None:
-        self.units, self.readings = set[str](), readings
+        self.units = set[str]()  # "" is there if some values have none
+        self.readings = readings  # those of `READINGS` that fit all values; none if something else is among them
         self._marks, self._two_marks = set[str](), False
 
     def add(self, values: Any) -> None:

@@ -84,10 +84,24 @@ class Batch(NamedTuple):
         return self._replace(columns=columns.beside(other.columns), padded=self.padded | other.padded)
 
 
+class Selection(NamedTuple):
+    """The columns that batches are to have."""
+
+    names: Sequence[str]
+    metadata: Sequence[str] = ()  # those that come as strings with all digits, too
+    # Says before each batch which columns may come as numbers if they hold nothing else.
+    as_numbers: Callable[[str], bool] = lambda name: False
+    keep_bytes: float = 0  # of batches that are kept in memory for another reading; 0: none are kept anywhere
+
+    @property
+    def all_names(self) -> list[str]:
+        return list(dict.fromkeys([*self.names, *self.metadata]))
+
+
 class ParquetFiles:
     """Parquet files with the same columns, in any order. `declared` are columns that the file calls categories."""
 
-    compressed, kept_bytes = True, 0
+    compressed, kept_bytes, header_hint = True, 0, ""
 
     def __init__(self, paths: Sequence[str], cells: Cells = USUAL) -> None:
         self.paths, self.cells = list(paths), cells
@@ -113,14 +127,7 @@ class ParquetFiles:
         """Cut the files into shares by numbers of rows, wherever row groups end."""
         return rows.plan(self.counts, n_shares)
 
-    def batches(
-        self,
-        share: Iterable[rows.RowRange],
-        names: Sequence[str],
-        metadata: Sequence[str] = (),
-        as_numbers: Callable[[str], bool] = lambda name: False,
-        keep_bytes: float = 0,
-    ) -> Iterator[Batch]:
+    def batches(self, share: Iterable[rows.RowRange], selection: Selection) -> Iterator[Batch]:
         """Yield the rows of a share, as `CsvFiles.batches` does. Memory: one batch, and what pyarrow decodes."""
         for row_range in share:
             with _parquet(row_range.path) as file:
@@ -128,18 +135,13 @@ class ParquetFiles:
                 for group in range(file.num_row_groups):
                     end = first + file.metadata.row_group(group).num_rows
                     if first < row_range.stop and end > row_range.start:
-                        yield from self._group(file, group, first, row_range, names, metadata)
+                        yield from self._group(file, group, first, row_range, selection)
                     first = end
                 if first < row_range.stop:
                     raise InputError(
                         f"{row_range.path}: has {first} rows, but had at least {row_range.stop}; is "
                         "another program writing to it?"
                     )
-
-    @staticmethod
-    def header_hint(names: Sequence[str]) -> str:
-        """Return "": names that are numbers are no fault here."""
-        return ""
 
     def read_as(self, writings: Mapping[str, Writing]) -> None:
         """Read the numbers of columns as they are written from now on."""
@@ -160,9 +162,9 @@ class ParquetFiles:
         return f"{position.path}: row {position.at + position.row(row)} (counted from 0)"
 
     def _group(
-        self, file: Any, group: int, first: int, row_range: rows.RowRange, names: Sequence[str], metadata: Sequence[str]
+        self, file: Any, group: int, first: int, row_range: rows.RowRange, selection: Selection
     ) -> Iterator[Batch]:
-        end, column_names = first + file.metadata.row_group(group).num_rows, list(dict.fromkeys([*names, *metadata]))
+        end, column_names = first + file.metadata.row_group(group).num_rows, selection.all_names
         for name in column_names:  # before anything of a column is read
             columns.require_readable(file.schema_arrow.field(name).type, name, row_range.path)
         row_group, column_set = file.metadata.row_group(group), set(column_names)
@@ -176,29 +178,22 @@ class ParquetFiles:
             if start < stop:
                 part = batch.slice(start, stop - start)
                 position = BatchPosition(row_range.path, first + start)
-                yield batch_of(part, position, names, metadata, self.cells, self.writings)
+                yield self._batch(part, position, selection)
             first += batch.num_rows
         if first != end:
             raise InputError(
                 f"{row_range.path}: is damaged: {end - first} rows are missing in group {group}; copy it again"
             )
 
-
-def batch_of(
-    part: Any,
-    position: BatchPosition,
-    names: Sequence[str],
-    metadata: Sequence[str],
-    cells: Cells,
-    writings: Mapping[str, Writing] = MappingProxyType({}),
-) -> Batch:
-    typed = {
-        name: columns.typed(part[name], name, position.path, cells, writings.get(name))
-        for name in dict.fromkeys([*names, *metadata])
-    }
-    written = {name: part[name] for name in names if cells.decimal == "," and columns.is_string(part[name].type)}
-    strings = {name: columns.as_strings(typed[name]) for name in metadata}
-    return Batch(position, typed, len(part), strings, written=written)
+    def _batch(self, part: Any, position: BatchPosition, selection: Selection) -> Batch:
+        typed = {
+            name: columns.typed(part[name], name, position.path, self.cells, self.writings.get(name))
+            for name in selection.all_names
+        }
+        commas = self.cells.decimal == ","
+        written = {name: part[name] for name in selection.names if commas and columns.is_string(part[name].type)}
+        strings = {name: columns.as_strings(typed[name]) for name in selection.metadata}
+        return Batch(position, typed, len(part), strings, written=written)
 
 
 def _pieces(batch: Any) -> Iterator[Any]:
@@ -254,8 +249,7 @@ def _source(path: str) -> Any:
 def distinct(names: list[str], where: str, hint: str = "") -> list[str]:
     """Return the names of columns. Raises InputError, with a hint, if a name occurs twice."""
     if len(set(names)) < len(names):
-        seen = set[str]()
-        twice = next(name for name in names if name in seen or seen.add(name))  # type: ignore[func-returns-value]
+        twice = next(name for k, name in enumerate(names) if name in names[:k])
         raise InputError(f"{where}: the column name {twice!r} occurs twice{hint}; columns: {format_names(names)}")
     return names
 

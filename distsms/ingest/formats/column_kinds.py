@@ -135,7 +135,7 @@ def _number(
             )
         if whole and report.values > 1 and (low, high) not in ((0, 1), (-1, 1)) and not _are_years(low, high):
             few = report.values <= MAX_NUMBERS and report.exact
-            digits = len(f"{low:.0f}") if low >= 100 and not _are_years(low, high) else 0
+            digits = len(f"{low:.0f}") if low >= 100 else 0
             same_length = digits and len(f"{high:.0f}") == digits and report.values < (high - low + 1) / 2
             codes = (
                 name in survey.padded
@@ -229,11 +229,9 @@ def _words(
     if name in options.dates or is_date:
         if text.no_date:
             form = options.dates.get(name) or "ISO 8601, as 2024-05-31 or 2024-05-31T12:30:00"
-            advice = (
-                dates.describe_other_order(name, text.no_date.value, options.dates[name])
-                if name in options.dates
-                else f"; {option('categorical', [name])} takes its values as they are"
-            )
+            advice = f"; {option('categorical', [name])} takes its values as they are"
+            if name in options.dates:
+                advice = dates.describe_other_order(name, text.no_date.value, options.dates[name])
             _fail(name, text.no_date, files, f"there is no such date; dates are written as {form}{advice}")
         report.taken_for = DATE
         if text.marks:

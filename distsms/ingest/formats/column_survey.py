@@ -13,7 +13,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from distsms.base.typing import Floats
+from distsms.base.hashing import GOLDEN, _mix
+from distsms.base.typing import Floats, Hashes
 from distsms.ingest.formats import arrow, columns, dates, survey_kernels
 from distsms.ingest.formats.amounts import READINGS, Amounts
 from distsms.shards.table_schema import Writing
@@ -28,6 +29,8 @@ SAMPLE, SAMPLES = 1024, 2**21
 """The most values in the sample of a column, and in those of all columns together."""
 OFFSET = 10.0
 """The mean is subtracted from columns whose mean is more standard deviations away from 0 than this."""
+FEW = 2**17
+"""Up to so many numbers of a batch are added by NumPy."""
 YEAR = 365.25 * 86400e6
 """Microseconds in a year."""
 Y2K = 946684800 * 10**6
@@ -55,10 +58,14 @@ class Sample:
         for column, size in enumerate(other.sizes):
             self.include(column, other.hashes[column, :size], other.times[column, :size])
 
-    def include(self, column: int, hashes: survey_kernels.Hashes, rows: NDArray[np.int64]) -> None:
+    def include(self, column: int, hashes: Hashes, rows: NDArray[np.int64]) -> None:
         """Add values to the sample of a column, by their hashes, with the number of rows that have each of them."""
-        of_column = self.hashes[column], self.times[column], int(self.sizes[column])
-        self.sizes[column] = survey_kernels.add_all(*of_column, hashes, rows)
+        size = self.sizes[column]
+        different, place = np.unique(np.concatenate([self.hashes[column, :size], hashes]), return_inverse=True)
+        totals = np.zeros(len(different), np.int64)
+        np.add.at(totals, place, np.concatenate([self.times[column, :size], rows]))
+        self.sizes[column] = size = min(len(different), self.hashes.shape[1])
+        self.hashes[column, :size], self.times[column, :size] = different[:size], totals[:size]
 
     def different(self, column: int) -> tuple[int, bool]:
         """Return how many different values there are, and whether that is exact."""
@@ -90,13 +97,33 @@ class NumberSurvey:
             missing = np.isnan(values)
             self.weighted[where, 0] += weights @ ~missing
             self.weighted[where, 1] += weights @ np.where(missing, 0.0, values * survey_kernels.SCALE)
-        rows, statistics = np.ascontiguousarray(values.T), (self.counts, self.sums, self.extremes, self.whole)
-        sample = self.sample.hashes, self.sample.times, self.sample.sizes
-        if values.size <= survey_kernels.FEW:
-            survey_kernels.add_few_numbers(rows, where, *statistics, *sample)
+        rows = np.ascontiguousarray(values.T)
+        if values.size <= FEW:
+            self._add_few(rows, where)
             return
-        counted = np.empty(survey_kernels.RECENT, np.uint64), np.zeros(survey_kernels.RECENT, np.int64)
-        survey_kernels.add_numbers(rows, rows.view(np.uint64), where, *counted, *statistics, *sample)
+        recent, seen = np.empty(survey_kernels.RECENT, np.uint64), np.zeros(survey_kernels.RECENT, np.int64)
+        hashes, times, sizes = self.sample.hashes, self.sample.times, self.sample.sizes
+        bits = rows.view(np.uint64)
+        survey_kernels.add_numbers(
+            rows, bits, where, recent, seen, self.counts, self.sums, self.extremes, self.whole, hashes, times, sizes
+        )
+
+    def _add_few(self, values: NDArray[np.float64], where: NDArray[np.intp]) -> None:
+        """Do what `survey_kernels.add_numbers` does, to the bit, by NumPy: it sorts values, but is not compiled."""
+        for c, column in zip(where.tolist(), values, strict=True):
+            x = column[~np.isnan(column)] + 0.0
+            self.counts[c] += len(x), len(column) - len(x)
+            self.extremes[c] = x.min(initial=self.extremes[c, 0]), x.max(initial=self.extremes[c, 1])
+            self.whole[c] &= bool((x == np.floor(x)).all())
+            terms, sums = x * survey_kernels.SCALE, self.sums[c]
+            with np.errstate(over="ignore", invalid="ignore"):
+                totals = np.cumsum(np.append(sums[0], terms))  # one after the other
+                part = totals[1:] - totals[:-1]
+                errors = (totals[:-1] - (totals[1:] - part)) + (terms - part)
+                sums[1:] = [np.cumsum(np.append(sums[k], more))[-1] for k, more in ((1, errors), (2, terms * terms))]
+            sums[0] = totals[-1]
+            bits = np.where(x != 0, x.view(np.uint64), np.uint64(0))
+            self.sample.include(c, _mix.py_func(bits * GOLDEN + np.uint64(1)), np.ones(len(x), np.int64))
 
     def merge(self, other: NumberSurvey) -> None:
         self.counts += other.counts
@@ -212,8 +239,8 @@ class TextSurvey:
         self.sample.include(0, hashes, rows)
         self.rows_with_strings += int(rows[is_string].sum())
         self.rows_with_numbers += int(rows[~is_string].sum())
-        self.strings = _counted(self.strings, different, rows, is_string, MAX_CATEGORIES)
-        self.numbers = _counted(self.numbers, different, rows, ~is_string, MAX_CATEGORIES)
+        self.strings = _counted(self.strings, different, rows, is_string)
+        self.numbers = _counted(self.numbers, different, rows, ~is_string)
         self.words += int(columns.n_words(different)[is_string] @ rows[is_string])
         marked = columns.without(different, self.among)[1]
         self.marks.update(dict(zip(different.filter(marked).to_pylist(), rows[marked].tolist(), strict=True)))
@@ -369,18 +396,16 @@ def years(microseconds: NDArray[np.int64]) -> NDArray[np.float64]:
 
 
 def _counted(
-    counter: Counter[str] | None, different: Any, rows: NDArray[np.int64], where: NDArray[np.bool_], limit: int
+    counter: Counter[str] | None, different: Any, rows: NDArray[np.int64], where: NDArray[np.bool_]
 ) -> Counter[str] | None:
     if counter is None or not where.any():
         return counter
     counts = dict(zip(different.filter(where).to_pylist(), rows[where].tolist(), strict=True))
-    return _added(counter, Counter(counts), limit)
+    return _added(counter, Counter(counts))
 
 
-def _added(
-    counter: Counter[str] | None, other: Counter[str] | None, limit: int = MAX_CATEGORIES
-) -> Counter[str] | None:
+def _added(counter: Counter[str] | None, other: Counter[str] | None) -> Counter[str] | None:
     if counter is None or other is None:
         return None
     counter.update(other)
-    return None if len(counter) > limit else counter
+    return None if len(counter) > MAX_CATEGORIES else counter

@@ -16,8 +16,7 @@ from numpy.typing import NDArray
 from distsms.base.errors import InputError
 from distsms.base.program import leave_out_pandas
 from distsms.base.wording import option
-from distsms.ingest.formats import amounts, survey_kernels
-from distsms.ingest.formats.amounts import MARKS
+from distsms.ingest.formats import survey_kernels
 from distsms.shards import row_metadata
 from distsms.shards.row_metadata import plain_number
 from distsms.shards.table_schema import VERSION, Cells, Writing
@@ -30,6 +29,10 @@ except ImportError as absent:
         f"CSV and Parquet are read by pyarrow, which cannot be loaded: {absent}. pip install 'distsms[tables]' (or, "
         "where numpy is older than 2: pip install 'pyarrow<24')"
     ) from absent
+
+# These need pyarrow.
+from distsms.ingest.formats import amounts  # isort: skip
+from distsms.ingest.formats.amounts import MARKS  # isort: skip
 
 leave_out_pandas(pa)
 _NUMBER = r"^[+-]?(?:(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?|[iI][nN][fF](?:[iI][nN][iI][tT][yY])?)$"
@@ -136,13 +139,9 @@ def numbers(columns: Mapping[str, Any], names: Sequence[str], among: Sequence[st
             arrays.append(values)
             positions.append(k)
     n = len(columns[names[0]]) if names else 0
-    return _numbers(np.array(arrays).T if arrays else np.empty((n, 0)), np.array(positions, np.intp), marks)
-
-
-def _numbers(
-    values: NDArray[np.float64], positions: NDArray[np.intp], marks: Mapping[int, Mapping[str, int]]
-) -> Numbers:
-    return Numbers(values, positions, np.isnan(values).sum(axis=0), not np.isinf(values).any(), marks)
+    values_of_all = np.array(arrays).T if arrays else np.empty((n, 0))
+    gaps, finite = np.isnan(values_of_all).sum(axis=0), not np.isinf(values_of_all).any()
+    return Numbers(values_of_all, np.array(positions, np.intp), gaps, finite, marks)
 
 
 def without(text: Any, marks: Sequence[str]) -> tuple[Any, NDArray[np.bool_]]:
@@ -251,9 +250,8 @@ def _grouped(thousands: str, decimal: str) -> str:
 
 def marked(text: Any) -> dict[str, set[bool]]:
     """Return which of the marks "." and "," occur in numbers, and whether they may, or may not, separate thousands."""
-    text, answers = text.dictionary if is_encoded(text) else text, {}
+    text, answers = strings_of(text), {}
     for mark, other in (".,", ",."):
-        text = pc.utf8_trim_whitespace(text)
         numbers = text.filter(pc.match_substring_regex(text, rf"^[+-]?[0-9]*{MARKS[mark]}[0-9]+$"))
         if len(numbers):
             answers[mark] = set(pc.unique(pc.match_substring_regex(numbers, _grouped(mark, other))).to_pylist())
@@ -384,18 +382,18 @@ def typed(column: Any, name: str, path: str, cells: Cells, writing: Writing | No
         raise InputError(f"{path}: column {name!r} has the type {kind}; expected strings, numbers with {writing.unit}")
     column.validate(full=True)  # otherwise strings need not be UTF-8
     require_readable(kind, name, path)
-    if pa.types.is_dictionary(kind) and is_string(kind):
-        used = column.indices.dictionary_encode()
-        strings = pc.cast(column.dictionary.take(used.dictionary), pa.string()).dictionary_encode()
-        text = pa.DictionaryArray.from_arrays(strings.indices.take(used.indices), strings.dictionary)
+    if is_string(kind):
+        if is_encoded(column):
+            used = column.indices.dictionary_encode()
+            strings = pc.cast(column.dictionary.take(used.dictionary), pa.string()).dictionary_encode()
+            text = pa.DictionaryArray.from_arrays(strings.indices.take(used.indices), strings.dictionary)
+        else:
+            text = pc.dictionary_encode(as_text(column))
         return clean(text, cells, cells.decimal, writing) if cells.version > 1 else text
-    if pa.types.is_dictionary(kind):
+    if is_encoded(column):
         return typed(column.dictionary_decode(), name, path, cells)
     if pa.types.is_boolean(kind):
         return as_text(column)
-    if is_string(kind):
-        text = pc.dictionary_encode(as_text(column))
-        return clean(text, cells, cells.decimal, writing) if cells.version > 1 else text
     if pa.types.is_null(kind):
         return pc.cast(column, pa.float64())
     if pa.types.is_decimal(kind):  # as text, since Arrow's own cast does not give the nearest number

@@ -14,7 +14,7 @@ from __future__ import annotations
 import csv
 import math
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -27,7 +27,7 @@ from distsms.base import text_files
 from distsms.base.errors import InputError
 from distsms.base.wording import option
 from distsms.ingest.formats import columns
-from distsms.ingest.formats.arrow import Batch, BatchPosition, distinct, whole
+from distsms.ingest.formats.arrow import Batch, BatchPosition, Selection, distinct, whole
 from distsms.ingest.formats.csv_kernels import NUMBER, TEXT, UNUSED, read_plain
 from distsms.ingest.formats.csv_text import CsvText, follow_quotes, rows_of, with_quotes_first
 from distsms.ingest.formats.kept_batches import KeptBatches
@@ -83,21 +83,14 @@ class CsvFiles:
     def plan(self, n_shares: int) -> list[list[text_files.ByteRange]]:
         return text_files.plan(self.paths, n_shares)
 
-    def batches(
-        self,
-        share: Iterable[text_files.ByteRange],
-        names: Sequence[str],
-        metadata: Sequence[str] = (),
-        as_numbers: Callable[[str], bool] = lambda name: False,
-        keep_bytes: float = 0,
-    ) -> Iterator[Batch]:
-        """Yield the rows of a share, in order. `as_numbers` says before each batch which columns may come as numbers if
-        they hold nothing else. With `keep_bytes`, batches are kept for another reading, so many bytes in memory; then
-        only columns are parsed that were not kept, or were kept as numbers and are needed as texts."""
-        required = list(dict.fromkeys([*names, *metadata]))
+    def batches(self, share: Iterable[text_files.ByteRange], selection: Selection) -> Iterator[Batch]:
+        """Yield the rows of a share, in order. Only columns are parsed that were not kept from another reading, or were
+        kept as numbers and are needed as texts."""
+        required, metadata = selection.all_names, selection.metadata
+        may_be_numeric = [name for name in selection.names if name not in metadata and name not in self.writings]
 
         def numeric() -> set[str]:
-            return {name for name in names if name not in metadata and name not in self.writings and as_numbers(name)}
+            return set(filter(selection.as_numbers, may_be_numeric))
 
         def absent(path: str, offset: int) -> list[str]:
             if (kept := self._kept.find((path, offset))) is None:
@@ -120,8 +113,8 @@ class CsvFiles:
                     parsed = self._parse(text, position, to_parse, numeric())._replace(n_bytes=len(text))
                     batch = parsed if batch is None else parsed.beside(batch)
                 assert batch is not None
-                if keep_bytes:
-                    self._kept.add((path, offset), batch, keep_bytes)
+                if selection.keep_bytes:
+                    self._kept.add((path, offset), batch, selection.keep_bytes)
                 strings = {name: columns.as_strings(batch.columns[name]) for name in metadata}
                 n_bytes = (batch.n_bytes or 0) + (offset if offset == self.text.start(path) else 0)  # with the names
                 yield batch._replace(metadata=strings, n_bytes=n_bytes)
@@ -231,7 +224,8 @@ class CsvFiles:
                 return max(matching, key=fits.__getitem__)
         return max(usual, key=fits.__getitem__)
 
-    def header_hint(self, names: Sequence[str]) -> str:
+    @property
+    def header_hint(self) -> str:
         """Return a hint, with a semicolon before it, if the first line may not be names, or not be cut rightly."""
         return self._hints.get(self.paths[0], "")
 

@@ -111,19 +111,12 @@ class _Cell(NamedTuple):
 
 
 class CsvText:
-    """The text of CSV files.
-
-    Attributes
-    ----------
-    several_lines : bool
-        Whether a row was met that has several lines.
-    knows_rows : bool
-        Whether it is known where rows begin. If not, every line is taken for a row, until one has several lines.
-    """
+    """The text of CSV files."""
 
     def __init__(self, alone: bool = True) -> None:
         """Take whether this rank reads alone, and so from the beginning."""
-        self.knows_rows, self.several_lines = alone, False
+        self.knows_rows = alone  # where rows begin; if not, every line is taken for a row, until one has several lines
+        self.several_lines = False  # whether a row was met that has several lines
         self._marks = dict[str, str]()
         self._rows = dict[str, list[tuple[int, int]]]()  # ascending: a byte, and the first row there or behind it
 

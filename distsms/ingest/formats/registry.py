@@ -151,13 +151,6 @@ def reader_warnings(path: str | os.PathLike[str], warnings: Counter[str], comm: 
     return [Message(f"{path}: {marked(warning)}: {count} rows") for warning, count in sorted(total.items())]
 
 
-def print_warnings(path: str | os.PathLike[str], warnings: Counter[str], comm: Communicator) -> None:
-    """Print, on the root, the warnings that the readers of all ranks have collected. **Collective.**"""
-    for warning in reader_warnings(path, warnings, comm):
-        if comm.is_root:
-            print_warning(warning)
-
-
 def print_warning(warning: str) -> None:
     """Print a warning on files to standard error. Local."""
     text = printable(f"warning: {warning}")

@@ -46,9 +46,7 @@ def _end_of_field(text: NDArray[np.uint8], i: int) -> Any:
 
 
 @njit()
-def scan_lines(  # type: ignore[no-untyped-def]
-    text, begin, table, first, last, length, labelled, codes, fields
-):
+def scan_lines(text, begin, table, first, last, length, labelled, codes, fields):  # type: ignore[no-untyped-def]
     """Read lines LABEL SEQUENCE, of which the labels may be absent if `labelled` is false; return what `Scan` says.
 
     text : (bytes,) uint8, whole lines, of which the first begins at `begin`.  length : the letters of each sequence.
@@ -95,9 +93,7 @@ def scan_lines(  # type: ignore[no-untyped-def]
 
 
 @njit()
-def scan_records(  # type: ignore[no-untyped-def]
-    text, begin, table, first, last, length, codes, fields
-):
+def scan_records(text, begin, table, first, last, length, codes, fields):  # type: ignore[no-untyped-def]
     """Read records of FASTA as `scan_lines`: a line with >, then lines of letters, or of comments (;). `fields` gets
     where each header begins, after its >, and ends; a fault in the length is at the header."""
     n = 0

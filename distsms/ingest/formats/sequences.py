@@ -222,42 +222,29 @@ class SequenceReader(Reader):
 
 
 def read_records(byte_range: ByteRange, block_bytes: int) -> Iterator[tuple[int, bytes]]:
-    """Yield (offset in the text, whole records) for the records of FASTA that begin in a byte range. What comes before
-    the first header belongs to the range at byte 0. Memory: a block, and one record, of up to `LONGEST_RECORD`
-    bytes."""
-    pending, at, inside = list[bytes](), 0, byte_range.start == 0  # the beginning of a record, in pieces
-    for offset, text in text_files.read_blocks(byte_range, block_bytes):
-        first = 0 if text.startswith(b">") else text.find(b"\n>") + 1
-        if not inside:  # up to the first header, the text belongs to the record before it
-            if not first and not text.startswith(b">"):
-                continue
-            offset, text, inside = offset + first, text[first:], True
-        last = text.rfind(b"\n>") + 1  # where the last record of the block begins
-        at = at if pending else offset
-        if last or (pending and text.startswith(b">")):
-            yield at, b"".join([*pending, text[:last]])
-            at, pending, text = offset + last, [], text[last:]
-        pending.append(text)
-        _check_size(byte_range.path, pending)
-    if pending and byte_range.end is not None:
-        rest = ByteRange(byte_range.path, byte_range.end, text_files.inspect(byte_range.path)[0])
-        for _, text in text_files.read_blocks(rest, FIRST_BYTES) if rest.size > 0 else ():
-            cut = 0 if text.startswith(b">") else text.find(b"\n>") + 1
-            ended = cut > 0 or text.startswith(b">")
-            pending.append(text[:cut] if ended else text)
-            _check_size(byte_range.path, pending)
-            if ended:
-                break
-    if pending:
-        yield at, b"".join(pending)
+    """Yield (offset in the text, whole records) for the records of FASTA that begin in a byte range; what comes before
+    the first header belongs to the range at byte 0. Memory: a block, and a record of up to `LONGEST_RECORD` bytes."""
+    inside = byte_range.start == 0
+    rest = partial(_rest_of_record, byte_range.path)
+    for offset, text in text_files.read_blocks(byte_range, block_bytes, rest=rest):
+        first = 0 if inside or text.startswith(b">") else text.find(b"\n>") + 1
+        if inside or first or text.startswith(b">"):  # up to the first header, the text belongs to the record before it
+            inside = True
+            yield offset + first, text[first:]
 
 
-def _check_size(path: str, record: list[bytes]) -> None:
-    if len(record) > 1 and sum(map(len, record)) > LONGEST_RECORD:
-        raise InputError(
-            f"{path}: a sequence takes more than {LONGEST_RECORD} bytes; up to {LONGEST} letters are read. Cut windows "
-            "out of longer sequences, one for each row"
-        )
+def _rest_of_record(path: str, offset: int, text: bytes, stream: Any) -> bytes:
+    """Return the lines of a stream up to the next header, which belong to the record that is last in the text."""
+    lines, n_bytes = list[bytes](), len(text) - (text.rfind(b"\n>") + 1)
+    while stream.peek(1)[:1] not in (b"", b">"):
+        lines.append(text_files.read_line(stream, path, text_files.LONGEST_LINE))
+        n_bytes += len(lines[-1])
+        if n_bytes > LONGEST_RECORD:
+            raise InputError(
+                f"{path}: a sequence takes more than {LONGEST_RECORD} bytes; up to {LONGEST} letters are read. Cut "
+                "windows out of longer sequences, one for each row"
+            )
+    return b"".join(lines)
 
 
 def _place(origin: TextPosition, text: bytes, at: int) -> str:

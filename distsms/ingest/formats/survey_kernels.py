@@ -19,11 +19,7 @@ SCALE = 2.0**-64
 """Numbers are multiplied by this before they are added, so that sums do not overflow."""
 RECENT = np.uint64(1024)
 """So many values are counted before they are added to the sample."""
-FEW = 2**17
-"""Up to so many numbers of a batch are added by NumPy."""
 _ZERO, _ONE = np.uint64(0), np.uint64(1)
-Hashes = NDArray[np.uint64]
-Counts = NDArray[np.int64]
 
 
 @njit(**UNCOUNTED)
@@ -46,16 +42,6 @@ def add_to_sample(hashes, times, size, h, rows):  # type: ignore[no-untyped-def]
         hashes[k], times[k] = hashes[k - 1], times[k - 1]
     hashes[low], times[low] = h, rows
     return last + 1
-
-
-def add_all(hashes: Hashes, times: Counts, size: int, more: Hashes, rows: Counts) -> int:
-    """Do what `add_to_sample` does for many values, by their hashes (m,) and numbers of `rows` (m,)."""
-    different, place = np.unique(np.concatenate([hashes[:size], more]), return_inverse=True)
-    totals = np.zeros(len(different), np.int64)
-    np.add.at(totals, place, np.concatenate([times[:size], rows]))
-    size = min(len(different), len(hashes))
-    hashes[:size], times[:size] = different[:size], totals[:size]
-    return size
 
 
 @njit(**UNCOUNTED)
@@ -108,35 +94,6 @@ def add_numbers(values, bits, where, recent, seen, counts, sums, extremes, whole
         extremes[c, 0], extremes[c, 1] = low, high
         sums[c, 0], sums[c, 1], sums[c, 2] = total, error, squares
         whole[c], sizes[c] = all_whole, size
-
-
-def add_few_numbers(
-    values: NDArray[np.float64],
-    where: NDArray[np.intp],
-    counts: Counts,
-    sums: NDArray[np.float64],
-    extremes: NDArray[np.float64],
-    whole: NDArray[np.bool_],
-    hashes: Hashes,
-    times: Counts,
-    sizes: Counts,
-) -> None:
-    """Do what `add_numbers` does, with the same result to the bit, by NumPy: it sorts values, but is not compiled."""
-    for c, column in zip(where, values, strict=True):
-        x = column[~np.isnan(column)] + 0.0
-        counts[c] += len(x), len(column) - len(x)
-        extremes[c] = x.min(initial=extremes[c, 0]), x.max(initial=extremes[c, 1])
-        whole[c] &= bool((x == np.floor(x)).all())
-        terms = x * SCALE
-        with np.errstate(over="ignore", invalid="ignore"):
-            totals = np.cumsum(np.append(sums[c, 0], terms))  # one after the other
-            part = totals[1:] - totals[:-1]
-            errors = (totals[:-1] - (totals[1:] - part)) + (terms - part)
-            sums[c, 1:] = [np.cumsum(np.append(sums[c, k], more))[-1] for k, more in ((1, errors), (2, terms * terms))]
-        sums[c, 0] = totals[-1]
-        bits = np.where(x != 0, x.view(np.uint64), _ZERO)
-        h = _mix.py_func(bits * GOLDEN + _ONE)
-        sizes[c] = add_all(hashes[c], times[c], sizes[c], h, np.ones(len(h), np.int64))
 
 
 def hash_strings(text: NDArray[np.uint8], offsets: NDArray[Any], seed: int = 0) -> NDArray[np.uint32]:

@@ -153,12 +153,8 @@ def _metadata(
     wrong = (queries < 0) | (queries > MAX_INDEX)
     if wrong.any():
         row = int(wrong.argmax())
-        fail(
-            row,
-            "the row has no query id after its label (qid:7)"
-            if queries[row] < 0
-            else f"the query id is above {MAX_INDEX}",
-        )
+        too_large = f"the query id is above {MAX_INDEX}"
+        fail(row, too_large if queries[row] > 0 else "the row has no query id after its label (qid:7)")
     different, inverse = np.unique(queries, return_inverse=True)
     groups = row_metadata.groups(row_metadata.as_strings(different), fail)[inverse] if grouped else None
     return RowMetadata(groups, queries.astype(float) if timed else None, frozenset([row_metadata.NUMBERS] * timed))

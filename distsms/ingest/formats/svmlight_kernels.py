@@ -64,8 +64,7 @@ def _ends_row(text: NDArray[np.uint8], i: int) -> bool:
 
 @njit(error_model="numpy", **UNCOUNTED)
 def _divide(mantissa: int, power: float) -> tuple[bool, float]:
-    """Divide an int64 above 2^53 by an exact power of ten; return whether the rounding is proved correct, and the
-    result.
+    """Divide an int64 above 2^53 by an exact power of ten; return whether its rounding is proved, and the result.
 
     high + low is the mantissa and high = q power + r, all of them exactly (Dekker's product), so that the quotient is q
     + (r + low) / power. The last term carries a relative error below 2^-51. If a change of the last term by 2^-48
@@ -219,22 +218,12 @@ def _after_query(text: NDArray[np.uint8], start: int) -> tuple[int, int]:
 
 
 @njit(**UNCOUNTED)
-def scan(
-    text: NDArray[np.uint8],
-    first: int,
-    base: int,
-    largest: int,
-    labels: NDArray[np.float64],
-    indptr: NDArray[np.int64],
-    indices: NDArray[Any],
-    data: NDArray[np.float64],
-    hard: NDArray[np.int64],
-    queries: NDArray[np.int64],
-) -> tuple[int, int, int, int, int, int, int]:
+def scan(text, first, base, largest, labels, indptr, indices, data, hard, queries):  # type: ignore[no-untyped-def]
     """Fill the arrays from `text[first:]`, up to its end or its first fault; return what `Scan` says.
 
     text : (bytes,) uint8, lines, the last of which ends in a newline.  base : the index of the first column, 0 or 1.
-    labels, indptr, indices, data : receive the rows in CSR form, with columns up to `largest`.
+    labels, indptr, indices, data : receive the rows in CSR form (float64, int64, int32 or int64, float64), with columns
+    up to `largest`.
     hard : (rows + entries, 2) int64, receives (position, slot) of each number that is left to Python; the slot is a
     place in `data`, or -1 - row for a label.
     queries : (rows,) int64, receives the query id of each row, or -1.

@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import os
 from collections import ChainMap, Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from typing import Any, NoReturn
 from urllib.parse import unquote
 
@@ -24,7 +23,7 @@ from distsms.base.memory import available
 from distsms.base.wording import Message, marked, option
 from distsms.ingest.formats import arrow, columns, csv_files, dates
 from distsms.ingest.formats.amounts import readings_of
-from distsms.ingest.formats.arrow import Batch
+from distsms.ingest.formats.arrow import Batch, Selection
 from distsms.ingest.formats.base import Reader
 from distsms.ingest.formats.column_kinds import decide, spelled
 from distsms.ingest.formats.column_survey import TableSurvey, TextSurvey
@@ -36,7 +35,7 @@ from distsms.shards.column_options import ColumnReport
 from distsms.shards.labels import Label
 from distsms.shards.row_metadata import MetadataColumns, RowMetadata
 from distsms.shards.rows import RowBlock, of_rank
-from distsms.shards.table_schema import MAX_BITS, NUMBER, USUAL, Cells, Column, Table, check_columns, format_names
+from distsms.shards.table_schema import MAX_BITS, NUMBER, Column, Table, check_columns, format_names
 
 KEPT_BYTES, KEPT_SHARE, KEPT_WITH_ROWS = 2**30, 8, 2
 """What the survey has parsed is kept for the reading of the rows: at most these bytes in the memory of each rank, and
@@ -61,9 +60,16 @@ class TableReader(Reader):
             names = [options.label, options.id, *options.metadata_columns]
             if options.table is not None:
                 names = [column.name for column in options.table.columns]
-            known_names = [name for name in names if name]
             cells, alone = options.split_names(()).cells, comm.size == 1
-            self.files: Any = open_files(paths, cells, known_names, options.workspace.folder, alone)
+            values = {path: values_of(path) for path in paths}
+            self.files: Any
+            if addresses.name_of(paths[0]).lower().endswith((".parquet", ".pq")):
+                self.files = arrow.ParquetFiles(paths, cells)
+            else:
+                known_names = {name for name in names if name}.difference(*values.values())
+                self.files = csv_files.CsvFiles(paths, cells, known_names, options.workspace.folder, alone)
+            if any(values.values()):
+                self.files = PartitionedFiles(self.files, values)
             if cells.names is not None and options.table is None and self.files.compressed:
                 raise InputError(f"{paths[0]}: {option('no_header')} and {option('names')} are for CSV")
             table = self._check_names(options.table)
@@ -84,25 +90,20 @@ class TableReader(Reader):
         used = [table.label if self.options.labelled else None, table.id]
         names = [column.name for column in table.columns] + [name for name in used if name is not None]
         numeric = {column.name for column in table.columns if column.kind == NUMBER} - set(used)
-        for batch in self._batches(share, names, self.options.metadata_columns, numeric.__contains__):
-            X = encode(table, batch.columns, batch.n, partial(self._fail_at, batch), self.warnings)
+        selection = Selection(names, self.options.metadata_columns, numeric.__contains__)
+        for batch in self._batches(share, selection):
+            X = encode(table, batch.columns, batch.n, partial(self._fail, batch), self.warnings)
             ids = None if table.id is None else self._ids(batch, table.id)
             indptr = X.indptr.astype(np.int64)
             yield RowBlock(self._signs(batch), indptr, X.indices, X.data, table.p, ids, self._metadata(batch))
             self.options.meter.add(batch.size)
 
-    def _batches(
-        self,
-        share: Iterable[Any],
-        names: Sequence[str],
-        metadata: Sequence[str],
-        as_numbers: Callable[[str], bool],
-        keep_bytes: float = 0,
-    ) -> Iterator[Batch]:
+    def _batches(self, share: Iterable[Any], selection: Selection) -> Iterator[Batch]:
         """Yield the rows of a share as the files do, without those that are left out since they have no group."""
         group = self.options.group if self.options.missing_group == "drop" else None
-        also = [] if group is None or group in metadata else [group]
-        for batch in self.files.batches(share, names, [*metadata, *also], as_numbers, keep_bytes):
+        if group is not None and group not in selection.metadata:
+            selection = selection._replace(metadata=[*selection.metadata, group])
+        for batch in self.files.batches(share, selection):
             if group is not None and "" in batch.metadata[group]:
                 rows = np.array([row for row, text in enumerate(batch.metadata[group]) if text], np.intp)
                 self.warnings[f"column {group!r}: rows without a group are left out"] += batch.n - len(rows)
@@ -127,7 +128,7 @@ class TableReader(Reader):
             indices -= {*special, *options.columns.named}
             drop += tuple(sorted(indices & set(files.names) - set(drop)))
             self.options = options = replace(options, columns=column_options, drop=drop)
-            hint = files.header_hint(files.names)
+            hint = files.header_hint
             for name in (*special, *options.drop):
                 if name is not None and name not in files.names:
                     raise InputError(
@@ -249,14 +250,12 @@ class TableReader(Reader):
             meter.begin("looking at the columns", share)
             weight = self.options.weight
             metadata = [weight] if weight else []
-            others = (
-                [] if self.compressed or not label else [self.options.id, *self.options.metadata_columns]
-            )  # to keep
-            all_names = [*names, *label, *filter(None, others)]
-            for batch in self._batches(share, all_names, metadata, local.may_be_numbers, keep_bytes):
-                fail = partial(self._refuse, batch)
-                columns_of_weights = MetadataColumns(None, None, weight)
-                weights = row_metadata.read(columns_of_weights, batch.metadata.__getitem__, fail).weights
+            to_keep = [] if self.compressed or not label else [self.options.id, *self.options.metadata_columns]
+            all_names = [*names, *label, *filter(None, to_keep)]
+            selection = Selection(all_names, metadata, local.may_be_numbers, keep_bytes)
+            for batch in self._batches(share, selection):
+                only_weights, fail = MetadataColumns(None, None, weight), partial(self._refuse, batch)
+                weights = row_metadata.read(only_weights, batch.metadata.__getitem__, fail).weights
                 local.add(batch, weights)
                 local_labels.add(batch)
                 meter.add(batch.size)
@@ -340,7 +339,7 @@ class TableReader(Reader):
         elif columns.is_text(column) and (wrong := columns.is_not_number(column)).any():
             label_texts = [labels.format_labels(labels.original_labels(self.label_map, sign)) for sign in ("+1", "-1")]
             expected = f"expected a label of the training data: {label_texts[0]} (positive) or {label_texts[1]}"
-            self._fail(batch, wrong.argmax(), name, column, expected)
+            self._fail(batch, name, int(wrong.argmax()), expected)
         else:
             values = columns.as_float(different)
         return labels.to_signs(values, self.label_map, f"{batch.position.path}: column {name!r}").astype(float)[codes]
@@ -348,13 +347,8 @@ class TableReader(Reader):
     def _ids(self, batch: arrow.Batch, name: str) -> list[str]:
         column = batch.columns[name]
         if (missing := columns.is_missing(column)).any():
-            self._fail(
-                batch,
-                missing.argmax(),
-                name,
-                column,
-                f"the row id is missing ({option('not_missing', text='MARK')} takes one for an id)",
-            )
+            problem = f"the row id is missing ({option('not_missing', text='MARK')} takes one for an id)"
+            self._fail(batch, name, int(missing.argmax()), problem)
         return columns.as_text(column).to_pylist()
 
     def _metadata(self, batch: arrow.Batch) -> RowMetadata:
@@ -382,36 +376,17 @@ class TableReader(Reader):
         form = self.options.columns.dates.get(name) or forms.get(name)
         return form if form and self.files.is_text(name) else None
 
-    def _fail(self, batch: arrow.Batch, row: int, name: str, column: Any, problem: str) -> NoReturn:
-        value = column[int(row)].as_py()
+    def _fail(self, batch: arrow.Batch, name: str, row: int, problem: str) -> NoReturn:
+        value = batch.columns[name][row].as_py()
         if value is None:  # what was written there may tell more
-            value = self.files.written(batch.position, int(row), name)
-        self._refuse(batch, name, int(row), f"found {value!r:.40}: {problem}")
-
-    def _fail_at(self, batch: arrow.Batch, name: str, row: int, problem: str) -> NoReturn:
-        self._fail(batch, row, name, batch.columns[name], problem)
+            value = self.files.written(batch.position, row, name)
+        self._refuse(batch, name, row, f"found {value!r:.40}: {problem}")
 
     def _refuse(self, batch: arrow.Batch, name: str, row: int, problem: str) -> NoReturn:
         if problem.endswith(row_metadata.NO_TIME) and (strings := batch.metadata.get(name)) and strings[row]:
             forms = dates.describe_forms(name, strings)
             problem += f"; dates that are written in another way need their form, as in {forms}"
         raise InputError(f"{self.files.where(batch.position, row)}: column {name!r}: {problem}")
-
-
-def open_files(
-    paths: Sequence[str],
-    cells: Cells = USUAL,
-    known_names: Sequence[str] = (),
-    folder: Path | None = None,
-    alone: bool = True,
-) -> Any:
-    """Return the files, by the format of the first one's name, with what their folders say."""
-    values = {path: values_of(path) for path in paths}
-    if addresses.name_of(paths[0]).lower().endswith((".parquet", ".pq")):
-        files: Any = arrow.ParquetFiles(paths, cells)
-    else:
-        files = csv_files.CsvFiles(paths, cells, set(known_names).difference(*values.values()), folder, alone)
-    return PartitionedFiles(files, values) if any(values.values()) else files
 
 
 MISSING = "__HIVE_DEFAULT_PARTITION__"
@@ -445,19 +420,14 @@ class PartitionedFiles:
     def is_text(self, name: str) -> bool:
         return name in self.from_folders or self._files.is_text(name)
 
-    def batches(
-        self,
-        share: Iterable[Any],
-        names: Sequence[str],
-        metadata: Sequence[str] = (),
-        as_numbers: Callable[[str], bool] = lambda name: False,
-        keep_bytes: float = 0,
-    ) -> Iterator[Batch]:
+    def batches(self, share: Iterable[Any], selection: Selection) -> Iterator[Batch]:
+        names, metadata = selection.names, selection.metadata
         for part in share:
             header = self._files.headers[part.path]
             in_file = [name for name in names if name in header] or header[:1]
             metadata_in_file = [name for name in metadata if name in header]
-            for batch in self._files.batches([part], in_file, metadata_in_file, as_numbers, keep_bytes):
+            of_file = selection._replace(names=in_file, metadata=metadata_in_file)
+            for batch in self._files.batches([part], of_file):
                 others = [name for name in (*names, *metadata) if name not in header]
                 folders = {name: self._column(part.path, name, batch.n) for name in others}
                 strings = {name: columns.as_strings(folders[name]) for name in metadata if name in folders}

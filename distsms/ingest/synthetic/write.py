@@ -20,6 +20,7 @@ from distsms.shards import dataset
 from distsms.shards.coded_columns import CodedColumns
 from distsms.shards.manifest import Manifest, read_manifest
 from distsms.shards.publish import publish, writing
+from distsms.shards.rows import of_rank
 from distsms.shards.writer import ShardForm, finish_shard, stage_shard
 
 SHARD_BYTES = 64 * 2**20
@@ -59,7 +60,7 @@ def write(
     first, last = part or (0, source.n)
     n = last - first
     n_shards = min(n, n_shards or max(1, round(n * source.row_bytes / SHARD_BYTES)))
-    my_shards = range(n_shards * comm.rank // comm.size, n_shards * (comm.rank + 1) // comm.size)
+    my_shards = of_rank(n_shards, comm)
     with writing(directory, comm, overwrite):
         entries = []
         with comm.fail_together():

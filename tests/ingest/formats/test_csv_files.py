@@ -17,6 +17,7 @@ from distsms.base import text_files
 from distsms.base.errors import InputError
 from distsms.base.hashing import GOLDEN, _mix
 from distsms.ingest.formats import columns, csv_files, kept_batches, table
+from distsms.ingest.formats.arrow import Selection
 from distsms.ingest.formats.column_survey import NumberSurvey
 from distsms.parallel.communicator import Communicator
 from tests.support.conversion import convert
@@ -269,7 +270,7 @@ def test_codes_with_leading_zeros_are_found_in_the_text(tmp_path_factory, rows, 
     path.write_text("a,b,c\n" + stream.getvalue(), newline="")
     files = csv_files.CsvFiles([str(path)])
     found = set()
-    for batch in files.batches(files.plan(1)[0], "abc", as_numbers=lambda name: True):
+    for batch in files.batches(files.plan(1)[0], Selection("abc", as_numbers=lambda name: True)):
         found |= batch.padded | {name for name in batch.columns.others if columns.is_padded(batch.columns[name])}
     read = zip(*csv.reader(io.StringIO(stream.getvalue(), newline="")), strict=True)
     padded = {name for name, cells in zip("abc", read, strict=True) if any(map(PADDED.fullmatch, cells))}
@@ -285,7 +286,7 @@ def test_empty_lines_are_rows_of_a_single_column_alone(tmp_path_factory, lines, 
     for names, texts in (("x", lines), ("x,y", [f"{line},1" if line else "" for line in lines])):
         (folder / "a.csv").write_text(names + end + "".join(text + end for text in texts), newline="")
         files = csv_files.CsvFiles([str(folder / "a.csv")])
-        read = [batch.columns["x"].to_pylist() for batch in files.batches(files.plan(1)[0], ["x"])]
+        read = [batch.columns["x"].to_pylist() for batch in files.batches(files.plan(1)[0], Selection(["x"]))]
         expected = [line or None for line in lines if line or names == "x"]
         assert [value for column in read for value in column] == expected
 

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from distsms.base import text_files
 from distsms.base.errors import InputError
 from distsms.ingest.formats import csv_files, csv_text
+from distsms.ingest.formats.arrow import Selection
 from distsms.ingest.formats.table import TableReader
 from distsms.ingest.options import ReadOptions
 from distsms.shards.dataset import read_manifest
@@ -64,7 +65,7 @@ def test_rows_are_those_of_python_and_of_pyarrow(tmp_path_factory, cells, end, q
         found, lines = {}, []
         for k, share in shares:
             found[k] = []
-            for batch in files.batches(share, ["x", "z"]):
+            for batch in files.batches(share, Selection(["x", "z"])):
                 found[k] += zip(*(batch.columns[name].to_pylist() for name in "xz"), strict=True)
                 lines += [files.where(batch.position, row) for row in range(batch.n)]
     assert [list(row) for k in sorted(found) for row in found[k]] == expected
@@ -161,4 +162,6 @@ def test_plain_rows_of_several_lines_are_read_without_pyarrow():
 def test_a_single_column_of_several_lines(tmp_path):
     (tmp_path / "a.csv").write_text('x\n"1\n"\n\n"\n2"\n')
     files = csv_files.CsvFiles([str(tmp_path / "a.csv")])
-    assert [batch.columns["x"].to_pylist() for batch in files.batches(files.plan(1)[0], ["x"])] == [["1", None, "2"]]
+    assert [batch.columns["x"].to_pylist() for batch in files.batches(files.plan(1)[0], Selection(["x"]))] == [
+        ["1", None, "2"]
+    ]

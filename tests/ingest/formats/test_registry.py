@@ -310,7 +310,8 @@ def test_warnings_fit_the_terminal(monkeypatch, capsys):
     monkeypatch.setenv("COLUMNS", "80")
     for watched in (False, True):
         monkeypatch.setattr(sys.stderr, "isatty", lambda watched=watched: watched)
-        registry.print_warnings("new.csv", Counter({problem: 3}), ALONE)
+        for warning in registry.reader_warnings("new.csv", Counter({problem: 3}), ALONE):
+            registry.print_warning(warning)
         text = capsys.readouterr().err
         assert " ".join(text.split()) == f"warning: new.csv: {problem}: 3 rows"
         assert (max(map(len, text.split("\n"))) <= 80) == watched

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from distsms.ingest.formats import survey_kernels
+from distsms.ingest.formats import column_survey, survey_kernels
 from distsms.ingest.formats.column_survey import NumberSurvey
 
 pytestmark = pytest.mark.serial
@@ -22,7 +22,7 @@ def test_numpy_finds_the_same_to_the_bit(rows, cut, size):
     values, surveys = np.array(rows).reshape(-1, 3), []
     for few in (-1, 2**20):
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(survey_kernels, "FEW", few)
+            patch.setattr(column_survey, "FEW", few)
             survey = NumberSurvey(4)
             for name in ("hashes", "times"):
                 setattr(survey.sample, name, getattr(survey.sample, name)[:, :size].copy())
