@@ -144,7 +144,7 @@ def bucket_of(place, low, high, quarter):  # type: ignore[no-untyped-def]
 
 @cuda.jit
 def ends_of_places(scores, kinds, added, low, high, quarter, bucket, parts):  # type: ignore[no-untyped-def]
-    """Write -min and max of the places in [low, high] in a bucket (-1: any), and 1 if scores are not finite to parts."""
+    """Write -min and max of the places in [low, high] in a bucket (-1: any), and whether a score is not finite."""
     lanes = cuda.shared.array((3, LANES), float64)
     for tile in range(cuda.blockIdx.x, parts.shape[0], cuda.gridDim.x):
         for lane in range(cuda.threadIdx.x, LANES, cuda.blockDim.x):

@@ -50,7 +50,7 @@ def check(task: TrainingTask, loss: Loss) -> None:
 def certify(
     path: str | os.PathLike[str], result: Result, task: TrainingTask, rows: TrainingRows, vectors: Vectors
 ) -> dict[str, Any]:
-    """Write the certificate of a run, and return what a model says of it. **Collective.** `OF_ROW` bytes a row."""
+    """Write a run's certificate, and return what a model says of it. **Collective.** `OF_ROW` bytes a local row."""
     begun, measure = time.perf_counter(), task.measure
     comm, block = rows.comm, rows.block
     loss: Any = rows.loss
