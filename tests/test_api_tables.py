@@ -11,7 +11,7 @@ import pytest
 
 import distsms
 from distsms.__main__ import main
-from distsms.base.errors import ColumnWarning, InputError
+from distsms.base.errors import ColumnWarning, InputError, ModelWarning
 from distsms.base.measures import Measure
 from distsms.shards.from_arrays import write_data
 from tests.cli.test_train_files import payments
@@ -195,3 +195,14 @@ def test_a_table_for_a_model_without_names_is_refused():
                 scored(one, rows)
     with pytest.raises(InputError, match=r"not numbers, or in which values are missing.*train\(frame, label='y'\)"):
         distsms.train((X.assign(word="a"), y))
+
+
+def test_warnings_on_rows_are_of_the_users_line_and_table():
+    frame = payments().assign(shop=[None, *np.arange(599) % 9])
+    with pytest.warns(ModelWarning, match="without a group") as told:
+        distsms.train(frame, label="isFraud", group="shop", lam=1e-2, solver="lbfgs", max_evaluations=5)
+    (of_groups,) = [warning for warning in told if "without a group" in str(warning.message)]
+    assert str(of_groups.message).startswith("the table: column 'shop': ")
+    assert str(of_groups.message).endswith(": 1 row") and of_groups.filename == __file__
+    with pytest.raises(InputError, match=r"drop=.*isFraud.* is the label"):
+        distsms.train(frame, label="isFraud", drop=["isFraud"])

@@ -7,6 +7,7 @@ import contextlib
 import io
 import os
 import re
+import socket
 import stat
 import zlib
 from collections.abc import Iterator
@@ -158,7 +159,9 @@ def _naming_failures(address: str | os.PathLike[str]) -> Iterator[None]:
 
 
 def _problem(error: Exception) -> str:
-    text = printable(str(error)) or type(error).__name__
+    text = re.sub(r" ssl:\w+", "", printable(str(error))) or type(error).__name__
+    if type(error).__name__ == "ClientConnectorDNSError" or isinstance(error.__cause__, socket.gaierror):
+        return f"there is no such host, or no network ({text}); check the address"
     if isinstance(error, ImportError):
         return f"addresses are read by packages that are not installed ({text}): pip install 'distsms[remote]'"
     if isinstance(error, FileNotFoundError) or getattr(error, "status", None) == 404:

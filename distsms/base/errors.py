@@ -65,4 +65,4 @@ def speaking_python() -> Iterator[None]:
     try:
         yield
     except InputError as error:
-        raise InputError(in_python(error.message), error.everywhere) from error
+        raise InputError(in_python(error.message), error.everywhere) from None  # one traceback, of the user's call

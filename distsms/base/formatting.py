@@ -139,12 +139,29 @@ def parse_bytes(text: str) -> float:
     return value
 
 
+def parse_duration(text: str) -> float:
+    """Return the seconds of a time such as 90, 90s, 55m, 1.5h or 2d."""
+    units = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+    try:
+        value = float(text[:-1] if text[-1:] in units else text) * units.get(text[-1:], 1.0)
+    except ValueError:
+        value = math.nan
+    if not 0 < value < math.inf:
+        raise InputError(f"{text!r} is not a time such as 90s, 55m or 1.5h", everywhere=True)
+    return value
+
+
 def format_bytes(n_bytes: float) -> str:
     for unit in ("B", "KiB", "MiB", "GiB"):
         if n_bytes < 1024:
             return f"{n_bytes:.4g} {unit}"
         n_bytes /= 1024
     return f"{n_bytes:.4g} TiB"
+
+
+def format_rows(n: int, form: str = "") -> str:
+    """Format a number of rows, such as 1 row or 12 rows."""
+    return f"{n:{form}} row{'s' * (n != 1)}"
 
 
 def format_duration(seconds: float) -> str:

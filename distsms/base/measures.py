@@ -366,7 +366,9 @@ class Condition(NamedTuple):
     def in_words(self) -> str:
         percent = f"{100 * self.level:.15g} %"
         if self.quantity == "top":
-            return f"top {percent} of the rows" if self.share else f"top {self.level:,.0f} rows"
+            return (
+                f"top {percent} of the rows" if self.share else f"top {self.level:,.0f} row" + "s" * (self.level != 1)
+            )
         if self.quantity == "fpr":
             return f"FPR at most {percent}"
         return f"{self.quantity} at least {percent}"

@@ -6,6 +6,7 @@ import argparse
 from typing import TYPE_CHECKING, Any
 
 from distsms.base.errors import EXIT_OK
+from distsms.base.formatting import format_rows
 from distsms.base.measures import CONDITIONS, GROUPED, HEAD, SHOWN, WEIGHTINGS, display_name
 from distsms.cli.terminal import Speaker
 from distsms.cli.types import add_new_columns, add_old_names, add_threads, condition, count, finite, share, whole
@@ -29,11 +30,12 @@ The head of the ranking is what counts where few rows can be looked at: the TPR 
 are called positive), the recall at a precision, and the area under the ROC curve up to a false positive rate, divided
 by this rate. The lift of the top 1 % is the enrichment factor. --at finds the threshold for a condition; quote it,
 since > and < mean something to the shell:
+
   precision>=0.9  the lowest threshold with this precision, which has the largest recall
   recall>=0.95    the highest threshold with this recall
   fpr<=0.001      the lowest threshold with at most this false positive rate
-  top=100, top=1%  the lowest threshold that calls at most so many rows positive; precision, recall and lift of these
-                   rows are then shown with the head of the ranking
+  top=100, top=1%  the lowest threshold that calls at most so many rows positive; precision, recall and lift of these \
+rows are then shown with the head of the ranking
 
 An interval says how this model would do on new rows from the same source; it does not include what another training set
 would change. Several models are compared in pairs on the same rows, with the interval of their difference. With fewer
@@ -325,7 +327,7 @@ def _describe_interval(interval: Interval, sign: str = "") -> str:
 
 def _describe_rows(evaluated: Evaluated) -> str:
     measures = evaluated.models[0].measures
-    text = f"{evaluated.data}: {measures['n']} rows, {measures['n_pos']} positive, {measures['n_neg']} negative"
+    text = f"{evaluated.data}: {format_rows(measures['n'])}, {measures['n_pos']} positive, {measures['n_neg']} negative"
     if weights := measures.get("weights"):
         text += (
             f"; by weight {weights['positive']:.6g} positive and {weights['negative']:.6g} negative, which say as much "

@@ -6,6 +6,7 @@ import argparse
 from typing import TYPE_CHECKING, Any
 
 from distsms.base.errors import EXIT_OK
+from distsms.base.formatting import format_rows
 from distsms.cli.terminal import Speaker
 from distsms.cli.types import add_compress, add_output_folder, count, memory, whole
 
@@ -163,7 +164,7 @@ class FeaturesNarrator(FeaturesObserver):
         if not self._speaks:
             return
         say, manifest = self._say, result.manifest
-        say(f"{manifest.directory}: {manifest.n} rows, {manifest.p} columns, {manifest.describe_entries()}")
+        say(f"{manifest.directory}: {format_rows(manifest.n)}, {manifest.p} columns, {manifest.describe_entries()}")
         say(f"  features  {result.feature_map.describe()}")
         for line in result.feature_map.listing():
             say(f"  {line}")

@@ -11,6 +11,7 @@ from distsms.base.untrusted_text import printable
 if TYPE_CHECKING:
     from distsms.parallel.communicator import Communicator
 
+SHOWN_CATEGORIES = 20
 USAGE = "[DATA|MODEL...] [options]"
 EPILOG = """\
 The command starts neither MPI nor PETSc, so that it may be used on a login node.
@@ -38,7 +39,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--columns",
         action="store_true",
         help="List all columns of the table that a data set or a model was made from, with kinds, features, what"
-        " missing values count as, and all categories.",
+        f" missing values count as, and {SHOWN_CATEGORIES} categories; --all shows all of them.",
     )
     parser.add_argument("--verify", action="store_true", help="Recompute the checksums of a data set or a model.")
     parser.add_argument(
@@ -81,7 +82,7 @@ def run(args: argparse.Namespace, comm: Communicator) -> int:
     if args.columns:
         if len(paths) != 1 or args.usage or args.verify or args.config:
             raise InputError("--columns lists those of one data set or model, without --usage, --verify and --config")
-        print(_columns(paths[0], args.json))
+        print(_columns(paths[0], args.json, None if args.all else SHOWN_CATEGORIES))
         return EXIT_OK
     if len(paths) > 1 or args.usage:
         if other := [path for path in paths if os.path.isdir(path)]:
@@ -144,8 +145,13 @@ def run(args: argparse.Namespace, comm: Communicator) -> int:
     return EXIT_ERROR if problems else EXIT_OK
 
 
-def _columns(path: str, as_json: bool) -> str:
-    """Return a list of all columns of a data set or a model, each in a line, with all its categories."""
+def _quoted(category: str) -> str:
+    """Return a category as a field of a list: in quotes, if it has a comma or quotes itself."""
+    return '"' + category.replace('"', '""') + '"' if "," in category or '"' in category else category
+
+
+def _columns(path: str, as_json: bool, most: int | None) -> str:
+    """Return a list of all columns of a data set or a model, each in a line, with at most so many categories."""
     from distsms.base import formatting
     from distsms.workflow.info import describe_columns
 
@@ -155,7 +161,10 @@ def _columns(path: str, as_json: bool) -> str:
         return formatting.to_json({"columns": records, "attributes": attributes}, indent=1)
     rows = [("column", "kind", "features", "missing values", "categories")]
     for column in columns:
-        categories = [*(column.categories or ()), *["(other)"] * column.other]
+        every = list(column.categories or ())
+        shown = every if most is None or len(every) <= most + 1 else every[:most]
+        left = [f"({len(every) - len(shown):,} more; --all)"] * (len(shown) < len(every))
+        categories = [*map(_quoted, shown), *left, *["(other)"] * column.other]
         texts = column.name, column.kind, f"{column.n_features:,}", column.describe_missing(), ", ".join(categories)
         rows.append(texts)
     widths = [max(len(row[k]) for row in rows) for k in range(4)]

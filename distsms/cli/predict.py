@@ -16,6 +16,7 @@ USAGE = "MODEL DATA|FILE [options]"
 EPILOG = """\
 The score of a row x is <w, x> + bias; the higher it is, the more likely the row is positive. The end of the output
 file's name says which format is written:
+
   .csv .tsv      a header, and for each row a line with id and score
   .parquet .pq   the columns id and score
   .npy           the scores alone
@@ -94,6 +95,7 @@ def run(args: argparse.Namespace, comm: Communicator) -> int:
     """Score the rows part by part, and write the scores of each part at once. **Collective.**"""
     import time
 
+    from distsms.base.formatting import format_rows
     from distsms.cli.progress import Progress
     from distsms.cli.terminal import fold, is_watched
     from distsms.ingest.formats.registry import print_warning
@@ -118,5 +120,9 @@ def run(args: argparse.Namespace, comm: Communicator) -> int:
         print(fold(f"distsms predict: warning: {warning}"), file=sys.stderr, flush=True)
     if speaks:
         seconds, place = time.perf_counter() - start, "standard output" if args.output == "-" else args.output
-        print(f"{predicted.n:,} rows scored in {seconds:.2f} s; written to {place}", file=sys.stderr, flush=True)
+        print(
+            f"{format_rows(predicted.n, ',')} scored in {seconds:.2f} s; written to {place}",
+            file=sys.stderr,
+            flush=True,
+        )
     return EXIT_OK

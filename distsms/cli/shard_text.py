@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from distsms.base.formatting import format_bytes
+from distsms.base.formatting import format_bytes, format_rows
 from distsms.cli.columns import format_columns
 from distsms.cli.progress import TaskProgress, describe_files
 from distsms.cli.terminal import Speaker
@@ -86,7 +86,7 @@ def _describe_parts(train: Manifest, test: Manifest) -> str:
 def show_summary(manifest: Manifest, say: Speaker) -> None:
     names = {sign: format_labels(original_labels(manifest.label_map, sign)) for sign in ("+1", "-1")}
     labels = ", ".join(f"{sign} is {label}" for sign, label in names.items() if label)
-    say(f"{manifest.directory}: {manifest.n} rows, {manifest.p} columns, {manifest.describe_entries()}")
+    say(f"{manifest.directory}: {format_rows(manifest.n)}, {manifest.p} columns, {manifest.describe_entries()}")
     say(f"  classes   {manifest.n_pos} positive, {manifest.n_neg} negative ({labels})")
     if manifest.table is not None:
         say(f"  columns   {manifest.table.describe()}")

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from distsms.base.errors import InputError
-from distsms.base.formatting import parse_bytes
+from distsms.base.formatting import parse_bytes, parse_duration
 from distsms.base.measures import (
     CONDITIONS,
     Condition,
@@ -77,19 +77,9 @@ def condition(text: str, examples: str = CONDITIONS) -> Condition:
     return checked(lambda words: Condition.parse(words, examples))(text)
 
 
-measure, memory = checked(Measure.parse), checked(parse_bytes)
+measure, memory, duration = checked(Measure.parse), checked(parse_bytes), checked(parse_duration)
 ranking_measure, path_measures, chooser = map(checked, (check_ranking, check_path_measures, check_chooser))
 """The measures that `baseline` and `path` train for, and those of held-out rows that can choose a lambda."""
-
-
-def duration(text: str) -> float:
-    """Parse a time such as 90, 90s, 55m, 1.5h or 2d, and return seconds."""
-    units = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
-    unit = units.get(text[-1:], 0.0)
-    value = _number(text[:-1] if unit else text) * (unit or 1.0)
-    if not (value > 0 and math.isfinite(value)):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a time such as 90s, 55m or 1.5h")
-    return value
 
 
 def patience(text: str) -> float:

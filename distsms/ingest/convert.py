@@ -104,6 +104,10 @@ def convert(
 def _check_options(reading: ReadOptions, writing: WriteOptions) -> None:
     if reading.label is not None and reading.label in reading.metadata_columns:
         raise InputError(f"{option('group')}, {option('time')} or {option('weight', reading.label)} is the label", True)
+    if reading.label is not None and reading.label in reading.drop:
+        raise InputError(
+            f"{option('drop', [reading.label])} is the label, which {option('label')} names: drop others", True
+        )
     if writing.weight_file is not None and reading.weight is not None:
         raise InputError(f"{option('weight')} and {option('weight_file')} contradict each other: give one", True)
     if writing.split is not None and writing.split.by == "groups" and reading.group is None:
@@ -162,7 +166,7 @@ class _Conversion:
         row_counts = comm.allgather(sum(block.shard.rows for block in staged))
         n, first = sum(row_counts), sum(row_counts[: comm.rank])
         p = writing.n_features or max(1, reader.n_columns or 0, *comm.allgather(highest.columns))
-        names = ", ".join(file["name"] for file in self.source)
+        names = self.reading.workspace.called or ", ".join(file["name"] for file in self.source)
         for warning in reader_warnings(names, reader.warnings, comm):
             if comm.is_root:
                 self.observer.cautioned(warning)

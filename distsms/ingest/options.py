@@ -71,6 +71,7 @@ class Workspace(NamedTuple):
     folder: Path | None = None  # where the survey may keep what it has parsed and has no room for in memory
     rows_stay: bool = False  # whether the rows are to stay in memory
     memory: float | None = None  # the bytes that each rank may take; None: as many as are available
+    called: str = ""  # what warnings call the files; "" stands for their names
 
 
 @dataclass(frozen=True)

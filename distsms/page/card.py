@@ -51,7 +51,10 @@ def intended_use(data: ReportData, drawings: list[Drawing]) -> Html:
     elif model.has_decision:
         sentences.append("Its threshold is the one that its measure optimizes on the training rows.")
     else:
-        sentences.append("It has no threshold for decisions, only the order of the rows.")
+        sentences.append(
+            "It has no threshold for decisions, only the order of the rows: from its own on, which the tables below"
+            " show, as many training rows count as positive as are positive."
+        )
     return Html(element("p", " ".join(sentences)) + owner(data, "Intended use"))
 
 

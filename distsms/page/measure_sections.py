@@ -72,7 +72,8 @@ def _head(data: ReportData) -> Html:
         "TPR is the share of the positive rows that is found if at most this share of the negative rows is called "
         "positive (FPR). The partial AUC is the area under the ROC curve up to this rate, divided by the rate. The "
         "lift is the precision divided by the share of positive rows among all rows; in the top 1 % it is also called "
-        "the enrichment factor."
+        "the enrichment factor. The top 1 % is counted exactly here, with a part of the last row (of 198 rows it is "
+        "1.98), while a threshold calls whole rows."
     )
     header = ["measure", "value", "interval"]
     caption = f"Head of the ranking, with intervals of {100 * data.level:g} %"

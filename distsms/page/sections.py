@@ -9,7 +9,7 @@ from datetime import datetime, timezone
 from typing import Any
 
 from distsms.base._version import __version__
-from distsms.base.formatting import format_bytes
+from distsms.base.formatting import format_bytes, format_rows
 from distsms.base.measures import SHOWN, display_name
 from distsms.metrics import row_sample
 from distsms.metrics.confidence import LEVEL
@@ -45,8 +45,8 @@ def _subtitle(data: ReportData) -> str:
         else ""
     )
     return (
-        f"measured on {data.rows}: {measured['n']:,} rows, {measured['n_pos']:,} positive, {measured['n_neg']:,} "
-        f"negative{by_weight}. Made by distsms {__version__}, {now}."
+        f"measured on {data.rows}: {format_rows(measured['n'], ',')}, {measured['n_pos']:,} positive, "
+        f"{measured['n_neg']:,} negative{by_weight}. Made by distsms {__version__}, {now}."
     )
 
 

@@ -36,14 +36,13 @@ True
 from __future__ import annotations
 
 import os
-import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Any
 
 from numpy.typing import ArrayLike
 
-from distsms.base.errors import InputError, ModelWarning, speaking_python
+from distsms.base.errors import InputError, speaking_python
 from distsms.base.formatting import did_you_mean
 from distsms.base.measures import Measure, display_name
 from distsms.base.wording import in_python
@@ -87,7 +86,9 @@ def train(
 ) -> Model:
     """Train a linear model over the rows of all ranks, to a proved gap. **Collective.**
 
-    It does what the command ``distsms train`` does with the options of the same names, and gives the same model.
+    It does what the command ``distsms train`` does with the options of the same names, and gives the same model of the
+    same training rows. Of a table, the command holds out a fifth unless it is told otherwise, as ``split=(0.8, 0.2)``
+    does here.
 
     Parameters
     ----------
@@ -163,11 +164,11 @@ def train(
         several hosts, and `checkpoint`, need one.
     overwrite : bool
         Replace the data sets that `shards` has already.
-    search : float
-        For tables, the seconds of the search among features of the columns (bins, crosses, leaves of trees) and between
-        the measure and logistic regression, which are compared on folds. 0 leaves it out. By default ten times what a
-        training on the columns takes, and at least 30; none with fewer than 1,000 rows or 50 of a class, or where a
-        setting is for a model of the columns. ``info["search"]`` says what was tried.
+    search : float or str
+        For tables, the seconds of the search (or a time such as ``"10m"``) among features of the columns (bins,
+        crosses, leaves of trees) and between the measure and logistic regression, which are compared on folds. 0 leaves
+        it out. By default ten times what a training on the columns takes, and at least 30; none with fewer than 1,000
+        rows or 50 of a class, or where a setting is for a model of the columns. ``info["search"]`` says what was tried.
     check : bool
         False: do not compare models for other measures than ROCArea with a quick ROCArea model. This is done on the
         test rows or on a part of a sample of the rows, in at most a tenth of the run's time or two seconds.
@@ -215,7 +216,7 @@ def train(
     odd = ""
     if trained.columns:
         trained.model.info["columns"], odd = frames.describe_columns(trained.columns)
-    warn(ranks, trained.warnings, [odd] if odd else [])
+    warn(ranks, [*observer.warnings, *trained.warnings], [odd] if odd else [])
     return trained.model
 
 
@@ -242,6 +243,8 @@ def _request(
 
     Raises InputError for a setting that does not exist, with the one that may be meant.
     """
+    if "plain" in settings:
+        raise InputError("there is no option 'plain': search=0 trains on the columns, without a search")
     if arrays and (unknown := settings.keys() - NAMES):
         name = min(unknown)
         raise InputError(f"there is no option {name!r} for these rows{did_you_mean(name, NAMES)}")
@@ -263,10 +266,10 @@ def _request(
 
 
 class Progress(workflow.TrainObserver):
-    """Logs the main steps of a training on the root."""
+    """Logs the main steps of a training on the root, and keeps the warnings on files."""
 
     def __init__(self, comm: Communicator) -> None:
-        self._log = logger(comm)
+        self._log, self.warnings = logger(comm), list[str]()
 
     def left_out_search(self, why: str) -> None:
         self._log("no search: %s", in_python(why))
@@ -276,6 +279,8 @@ class Progress(workflow.TrainObserver):
 
     def searched(self, outcome: Search) -> None:
         self._log("search: %s", outcome.reason)
+        for features, why in outcome.left_out.items():
+            self._log("search: %s left out: %s", features, why)
 
     def chose_solver(self, solver: str, why: str) -> None:
         if why:
@@ -289,7 +294,7 @@ class Progress(workflow.TrainObserver):
         self._log("training for %s on %d rows and %d columns by %s", task.measure, data.n, data.p, settings.solver)
 
     def cautioned(self, warning: str) -> None:
-        warnings.warn(in_python(warning), ModelWarning, stacklevel=2)
+        self.warnings.append(warning)
 
     def survived(self, survived: Survived) -> None:
         self._log("%s", survived)

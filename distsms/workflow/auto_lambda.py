@@ -227,13 +227,13 @@ class LambdaChoice(NamedTuple):
     reason: str  # one sentence that says why
     chance: str = ""  # why a model will rank no better than chance on new rows, if the folds show this
     measure: str = ""  # the measure that chose
-    searched: bool = False  # whether features were compared on the folds, too
+    searched: str = ""  # the measure of the request, if a search compared features and losses on the folds; else ""
 
     @property
     def on_folds(self) -> OnFolds | None:
         """The best mean of the measure on the held-out folds; None if none could be tried."""
         best = max(self.means, key=lambda mean: mean.mean, default=None)
-        return None if best is None else OnFolds(self.measure, best.mean, best.error, self.searched)
+        return None if best is None else OnFolds(self.measure, best.mean, best.error, bool(self.searched))
 
     def as_json(self) -> dict[str, Any]:
         """Return the fields as a model file has them."""

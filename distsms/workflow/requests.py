@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from distsms.base.choices import DEVICES, TOGETHER, check_fields, require_choice
 from distsms.base.errors import InputError
-from distsms.base.formatting import parse_bytes
+from distsms.base.formatting import parse_bytes, parse_duration
 from distsms.base.measures import Condition, Measure
 from distsms.base.wording import option
 from distsms.features.candidates import COLUMNS, Candidate
@@ -177,6 +177,8 @@ class TrainRequest(FitRequest, DecisionRequest):
     features_of: Callable[[NDArray[Any]], LocalRows | SideBySide] | None = None
 
     def __post_init__(self) -> None:
+        if isinstance(self.search, str):
+            object.__setattr__(self, "search", parse_duration(self.search))
         super().__post_init__()
         require_choice("device", self.device, DEVICES)
 

@@ -9,7 +9,6 @@ long the plain training takes, and so the budget. What is not finished within th
 from __future__ import annotations
 
 import math
-import os
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -53,7 +52,7 @@ from distsms.workflow.choice import Mean, Point, leads
 from distsms.workflow.folds import Folds, choose_folds_by, make_folds, read_fold_keys
 from distsms.workflow.path import ALONE, FoldRows, PathRows, Problem
 from distsms.workflow.requests import DEFAULT_LAMBDA, TrainRequest
-from distsms.workflow.tables import DataSets, of_paths
+from distsms.workflow.tables import FEATURES, DataSets, of_paths
 
 if TYPE_CHECKING:
     from distsms.workflow.train import TrainObserver
@@ -64,7 +63,7 @@ FEWEST_ROWS, FEWEST_OF_CLASS = 1000, 50
 """With fewer training rows, or fewer of a class, candidates are only compared if the user asks for it."""
 MOST_ROWS, MOST_ENTRIES = 100_000, 10**7
 """The most rows, and about the most entries, of the sample, which each rank has in memory."""
-BINS, LEAVES = "bins=32", "trees=100,min-leaf=10"
+BINS, CROSSES, LEAVES = "bins=32", "bins=32,crosses=all", "trees=100,min-leaf=10"
 MOST_ATTRIBUTES, MOST_COLUMNS = 32, 500
 """With more attributes there are no crosses, and with more columns no leaves, which would take long."""
 LOGISTIC = Measure.parse("logistic")
@@ -133,7 +132,8 @@ def why_plain(request: TrainRequest, comm: Communicator) -> str | None:
             why = "PETSc's options are for a model of the columns"
         if request.search and (why or not is_table):
             why = why or "it is for tables: DataFrames, CSV or Parquet"
-            raise InputError(f"{option('search', f'{request.search:g}')}: {why}")
+            leave = "; leave one of the two out" if named else ""
+            raise InputError(f"{option('search', float(request.search), text=f'{request.search:g}s')}: {why}{leave}")
     return "" if request.search == 0 or not is_table else why and Message(why)
 
 
@@ -262,14 +262,25 @@ class Trials(FeaturesObserver):
         return outcome.points
 
 
-def candidates(manifest: Manifest, by_labels: bool) -> list[str]:
-    """Return the features that are tried besides the columns; with `by_labels` those that look at labels, too."""
+def candidates(manifest: Manifest, by_labels: bool) -> tuple[list[str], dict[str, str]]:
+    """Return the features that are tried besides the columns, with `by_labels` those that look at labels, too; and why
+    others are not.
+    """
     assert manifest.table is not None
-    crosses = f"{BINS},crosses=all"
-    crossed = [crosses] * (len(table_attributes(manifest.table)[0]) <= MOST_ATTRIBUTES)
-    if not by_labels or manifest.p > MOST_COLUMNS or find_spec("sklearn") is None:
-        return [BINS, *crossed]
-    return [BINS, *crossed, LEAVES, f"{crossed[0] if crossed else BINS},{LEAVES}"]
+    tried, left_out, n_attributes = [BINS], dict[str, str](), len(table_attributes(manifest.table)[0])
+    if n_attributes > MOST_ATTRIBUTES:
+        left_out[CROSSES] = f"{n_attributes} columns of the table are many to cross: at most {MOST_ATTRIBUTES} are"
+    else:
+        tried.append(CROSSES)
+    if not by_labels:
+        left_out[LEAVES] = "they look at labels, and a threshold or probabilities on folds need features that do not"
+    elif manifest.p > MOST_COLUMNS:
+        left_out[LEAVES] = f"{manifest.p} columns are many to grow trees on: at most {MOST_COLUMNS} are searched so"
+    elif find_spec("sklearn") is None:
+        left_out[LEAVES] = "they need scikit-learn: pip install 'distsms[sklearn]'"
+    else:
+        tried += [LEAVES, f"{tried[-1]},{LEAVES}"]
+    return tried, left_out
 
 
 def search(
@@ -301,14 +312,14 @@ def search(
     budget = min(budget, request.settings.get("time_limit") or math.inf)
     # 2) The others, which the ranks share.
     trials = Trials(request, rows, lambda: stop_wanted() or seconds() - begun > budget)
-    shared = candidates(manifest, by_labels=request.at is None and request.calibrate is None)
+    shared, left_out = candidates(manifest, by_labels=request.at is None and request.calibrate is None)
     results = dict[str, tuple[list[Tried], str]]()
     with comm.fail_together():
         for features in shared[comm.rank :: comm.size]:
             results[features] = trials.of_features(features)
     results = {features: found for of_rank in comm.allgather(results) for features, found in of_rank.items()}
     # 3) The choice, among those whose training on all rows fits into the budget, too.
-    left_out = {features: results[features][1] for features in shared if results[features][1]}
+    left_out |= {features: results[features][1] for features in shared if results[features][1]}
     for each in (each for features in shared for each in results[features][0]):
         if manifest.n > size and each.seconds * manifest.n / size > budget:
             left_out[f"{each.features} for {each.measure}"] = "a training on all rows would take longer than the budget"
@@ -358,11 +369,11 @@ def request_of(
         return request, sets, None
     measure = request.measure if winner.measure == request.measure.name else LOGISTIC
     lam = auto_lambda.for_more_rows(winner.lam, winner.lam, winner.means, outcome.share)
-    picked = LambdaChoice(lam, winner.means, outcome.rows, outcome.seconds, outcome.reason, "", outcome.by, True)
+    picked = LambdaChoice(
+        lam, winner.means, outcome.rows, outcome.seconds, outcome.reason, "", outcome.by, plain.measure
+    )
     if winner.features != RAW:
-        folder, called = Path(manifest.directory) / "features", dict(sets.called)
-        if (temporary := os.fspath(manifest.directory)) in called:
-            called[os.fspath(folder)] = called[temporary]
+        folder = Path(manifest.directory) / FEATURES
         featured = build(manifest.directory, folder, comm, arrays.options(winner.features), overwrite=True)
-        sets = sets._replace(training=featured, called=called)
+        sets = sets._replace(training=featured)
     return replace(request, measure=measure, lam=lam), sets, picked

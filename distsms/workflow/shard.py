@@ -12,6 +12,7 @@ from distsms.ingest.convert import convert
 from distsms.ingest.file_names import expand
 from distsms.ingest.options import ConversionObserver
 from distsms.parallel.communicator import Communicator
+from distsms.shards.frame_columns import is_frame
 from distsms.shards.groupby import doubles_warning, label_warnings
 from distsms.shards.manifest import Manifest, read_manifest
 from distsms.workflow.requests import Arrays, ShardRequest
@@ -68,6 +69,8 @@ def shard(
     if isinstance(data, Arrays):
         weight, group = (None if data.weights is None else "weights"), (None if data.groups is None else "groups")
         reading = replace(reading, weight=weight, group=group)
+    if is_frame(data):
+        reading = replace(reading, workspace=reading.workspace._replace(called="the table"))
     split = request.split.splitter(reading.group, reading.time)
     with comm.fail_together():
         files = expand(of_paths(data))

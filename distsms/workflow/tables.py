@@ -31,6 +31,8 @@ from distsms.workflow.requests import Arrays, TrainRequest
 
 RECORD = "made-from.json"
 """The file, in the folder of `TrainRequest.shards`, that says what the shards were made from."""
+FEATURES = "features"
+"""The folder, in that of the training rows, of the features that a search has chosen."""
 RECORDED = ["label", "positive", "id", "drop", "group", "time", "weight", "keep", "decimal", "thousands", "separator"]
 RECORDED += ["missing", "not_missing", "zero_based", "no_header", "names", "missing_group"]
 """The fields of `ReadOptions` that are recorded."""
@@ -101,6 +103,7 @@ def as_data_sets(
             temporary = open_folders.enter_context(frames.folder_of_all(comm))
             base = temporary / ("table" if in_memory else addresses.name_of(names[0]))
             called = {f"{base / 'train'}": whole, f"{base / 'test'}": f"test rows of {whole}", f"{base}": whole}
+            called = {f"{(base / 'train' if apart else base) / FEATURES}": whole, **called}
         open_folders.enter_context(frames.renaming(called))
         directory = base / "train" if apart else base
         with clock.phase("shards"):
@@ -211,7 +214,7 @@ def _make(
     if complete and not in_memory:
         return []
     reading, writing = sort_options(request.reading)
-    reading = replace(reading, workspace=Workspace(memory=request.memory))
+    reading = replace(reading, workspace=Workspace(memory=request.memory, called="the table" * in_memory))
     split = request.split.splitter(reading.group, reading.time)
     writing = replace(writing, split=split, durable=kept, in_memory=not kept and request.memory is None)
     with as_files(request.data, files, base if kept else base.parent, comm) as inputs_of_all:

@@ -193,15 +193,20 @@ class TrainedModel:
         """A warning if the probabilities of the training rows are too high or too low by `FACTOR` on average, or ""."""
         if self.scores.means is None or "calibration" in (self.decided or {}):
             return ""
+        searched = self.lambda_choice.searched if self.lambda_choice else ""
+        if searched and searched != self.task.measure.name:  # nobody asked for probabilities
+            return ""
         mean, share = (self.scores.means["by_weight"][name] for name in ("mean", "share"))
         if max(mean, share) <= FACTOR * min(mean, share):
             return ""
         of = "of their weight is that of positive rows" if "weights" in self.scores.data else "are positive"
+        # A lambda would end the search, and curves are fitted on folds, for which it makes no leaves.
+        smaller, leaves = ("", ", with which the search tries no leaves") if searched else ("a smaller lambda, or ", "")
         return Message(
             f"The probabilities are too {'high' if mean > share else 'low'}: their mean over the training rows is "
             f"{100 * mean:.3g} %, and {100 * share:.3g} % {of}. The reason is lambda, which also holds back the weight "
-            f"of the constant feature. Take a smaller lambda, or {option('bias', 10.0 * (self.task.bias or 1.0))}, or "
-            f"fit probabilities on held-out rows by {option('calibrate', 'sigmoid')}."
+            f"of the constant feature. Take {smaller}{option('bias', 10.0 * (self.task.bias or 1.0))}, or "
+            f"fit probabilities on held-out rows by {option('calibrate', 'sigmoid')}{leaves}."
         )
 
     def findings(self) -> dict[str, Any]:

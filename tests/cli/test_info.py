@@ -65,7 +65,7 @@ def test_a_model_says_what_matters_first_and_all_of_its_columns_on_request(tmp_p
         (
             Column("age", missing=True, fill=40.5),
             Column("City", tuple(names)),
-            Column("kind", ("a", "b"), other=True),
+            Column("kind", ("a", "b, or c", 'd "e"'), other=True),
         ),
         label="bad",
     )
@@ -79,13 +79,15 @@ def test_a_model_says_what_matters_first_and_all_of_its_columns_on_request(tmp_p
         return capsys.readouterr().out
 
     first, everything, columns = shown(), shown("--all"), shown("--columns").splitlines()
-    assert "City: 150 of 155 features" in first and "bad; positive: yes; negative: no" in first
+    assert "City: 150 of 156 features" in first and "bad; positive: yes; negative: no" in first
     assert "planes" not in first and "--all shows everything" in first
     assert "planes 7" in everything and "--all" not in everything
     assert columns[1].split() == ["age", "number", "2", "counts", "as", "40.5;", "marked", "by", "a", "feature"]
-    assert columns[2].endswith(", ".join(names)) and columns[3].endswith("a, b, (other)")
+    assert columns[2].endswith(", ".join([*names[:20], "(130 more; --all)"]))
+    assert columns[3].endswith('  a, "b, or c", "d ""e""", (other)')
+    assert shown("--columns", "--all").splitlines()[2].endswith(", ".join(names))
     listed = json.loads(shown("--columns", "--json"))["columns"]
-    assert [column["features"] for column in listed] == [2, 150, 3] and listed[1]["categories"] == names
+    assert [column["features"] for column in listed] == [2, 150, 4] and listed[1]["categories"] == names
     model.save(tmp_path / "a.h5", model.Model(np.ones(3), base))
     with pytest.raises(InputError, match="its columns have numbers only"):
         shown("--columns")

@@ -76,3 +76,14 @@ def test_options_and_exit_codes_stay():
     assert here.keys() == expected.keys() | {"verify"}
     for command, options in expected.items():
         assert here[command] == options, command
+
+
+def test_lists_in_the_help_keep_their_lines():
+    """Lines of an epilog that begin with spaces are lists, and each begins a line of the help, too."""
+    _, parsers = cli.make_parsers()
+    for name, parser in parsers.items():
+        lines = [
+            line for line in (parser.epilog or "").splitlines() if line.startswith("  ") and "distsms " not in line
+        ]
+        shown = [line[:30] for line in parser.format_help().splitlines()]
+        assert {line[:30] for line in lines} <= set(shown), name

@@ -161,6 +161,13 @@ def test_faults_of_the_server_are_told(tmp_path, server, monkeypatch, fault, nam
 
 
 @pytest.mark.serial
+def test_a_host_that_does_not_exist(tmp_path):
+    with pytest.raises(InputError, match=r"no such host.*; check the address$") as refused:
+        convert(["https://nowhere.invalid/a.csv"], tmp_path / "d", ALONE, label="y")
+    assert "ssl:" not in refused.value.message
+
+
+@pytest.mark.serial
 def test_a_server_that_is_gone(tmp_path, server):
     address = server.at("a.csv")
     server.shutdown()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -27,6 +28,7 @@ from distsms.training.fit import fit
 from distsms.training.rows import TrainingObserver
 from distsms.training.solver_choice import settings_for
 from distsms.training.task import Distribution, TrainingTask
+from distsms.workflow.auto_lambda import LambdaChoice
 from distsms.workflow.choice import chooser
 from distsms.workflow.train import train_task
 from tests.support.problems import data, local_part, share
@@ -161,6 +163,11 @@ def test_probabilities_that_lambda_pulls_away_from_the_share_are_told():
     mean = np.average(p, weights=weights)
     (warning,) = [text for text in found.warnings() if "too high" in text]
     assert f"{100 * mean:.3g} %" in warning and "--bias 10" in warning and "--calibrate" in warning
+    assert "a smaller lambda" in warning
+    chosen = LambdaChoice(1e-1, [], len(y), 0.0, "best", searched="logistic")
+    (warning,) = replace(found, lambda_choice=chosen).warnings()  # with --lambda, there is no search
+    assert "lambda, or" not in warning and "--bias 10" in warning and "the search tries no leaves" in warning
+    assert not replace(found, lambda_choice=chosen._replace(searched="rocarea")).warnings()
     better = trained(X, y, "logistic", ALONE, Settings(1e-6, 1e-6, solver="lbfgs"))
     assert not better.warnings() and better.scores.means["by_weight"]["mean"] == pytest.approx(np.mean(y > 0), rel=0.05)
     assert trained(X, y, "logistic-balanced", ALONE, Settings(1e-1, 1e-6, solver="lbfgs")).scores.means is None

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import logging
+import re
 
 import numpy as np
 import pandas as pd
 import pytest
 
 import distsms
+from distsms import cli
 from distsms.base.errors import InputError
 from distsms.base.measures import Measure
 from distsms.features.growing import UNWATCHED
@@ -144,7 +146,8 @@ def test_options_of_a_model_of_the_columns(case):
     assert why in words(why_plain(request, ALONE))
     with pytest.raises(InputError) as refused:
         why_plain(TrainRequest(straight(100), search=5.0, **options), ALONE)
-    assert why in words(refused.value.message)
+    assert why in words(refused.value.message) and refused.value.message.startswith("--search 5s: ")
+    assert ("leave one of the two out" in refused.value.message) == (case not in ("groups", "K"))
     assert why_plain(TrainRequest(straight(100), search=0, **options), ALONE) == ""
 
 
@@ -228,9 +231,40 @@ def test_candidates_that_take_long_or_know_labels(tmp_path, monkeypatch):
     interacting(100).to_csv(tmp_path / "a.csv", index=False)
     convert([tmp_path / "a.csv"], tmp_path / "d", ALONE, label="label")
     manifest = dataset.read_manifest(tmp_path / "d")
-    assert candidates(manifest, True) == candidates_of(None)
-    assert candidates(manifest, False) == candidates_of(None)[:2]  # for decisions on folds
+    leaves, crosses = "trees=100,min-leaf=10", "bins=32,crosses=all"
+    assert candidates(manifest, True) == (candidates_of(None), {})
+    tried, left_out = candidates(manifest, False)  # for decisions on folds
+    assert tried == candidates_of(None)[:2] and "look at labels" in left_out.pop(leaves) and not left_out
+    with monkeypatch.context() as without:
+        without.setattr(search, "find_spec", lambda name: None)
+        tried, left_out = candidates(manifest, True)
+        assert tried == candidates_of(None)[:2] and "scikit-learn" in left_out.pop(leaves) and not left_out
     monkeypatch.setattr(search, "MOST_ATTRIBUTES", 3)
-    assert candidates(manifest, True) == ["bins=32", "trees=100,min-leaf=10", "bins=32,trees=100,min-leaf=10"]
+    tried, left_out = candidates(manifest, True)
+    assert tried == ["bins=32", leaves, f"bins=32,{leaves}"] and "at most 3" in left_out.pop(crosses) and not left_out
     monkeypatch.setattr(search, "MOST_COLUMNS", 5)
-    assert candidates(manifest, True) == ["bins=32"]
+    tried, left_out = candidates(manifest, True)
+    assert tried == ["bins=32"] and left_out.keys() == {crosses, leaves} and "at most 5" in left_out[leaves]
+
+
+def test_the_lines_of_a_search(tmp_path, monkeypatch, capsys):
+    """They name the user's file, also with features in a temporary folder, and say what was left out."""
+    monkeypatch.setattr(search, "MOST_COLUMNS", 5)
+    interacting().to_csv(tmp_path / "a.csv", index=False)
+    words = [str(tmp_path / "a.csv"), "--label", "label", "--search", "300s", "--solver", "lbfgs", "--no-report"]
+    args = cli.parse(["train", *words, "--output", str(tmp_path / "m.h5")])
+    args.run(args, ALONE)
+    printed = " ".join(capsys.readouterr().out.split())
+    assert re.search(rf" data {tmp_path}/a.csv: \d+ training rows", printed)
+    assert "trees=100,min-leaf=10 left out: 6 columns are many" in printed
+    assert distsms.load_model(tmp_path / "m.h5").info["search"]["left_out"].keys() == {"trees=100,min-leaf=10"}
+
+
+def test_a_time_in_words_and_what_python_calls_plain():
+    request = TrainRequest(straight(100), search="1.5m")  # type: ignore[arg-type]
+    assert request.search == 90.0
+    with pytest.raises(InputError, match="'soon' is not a time such as 90s"):
+        distsms.train(straight(100), label="label", search="soon")
+    with pytest.raises(InputError, match="search=0") as refused:
+        distsms.train(straight(100), label="label", plain=True)
+    assert refused.value.__cause__ is None and refused.value.__suppress_context__

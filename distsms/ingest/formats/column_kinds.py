@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import Any, NoReturn
 
 from distsms.base.errors import InputError
+from distsms.base.formatting import format_rows
 from distsms.base.wording import option
 from distsms.ingest.formats import amounts, columns, dates
 from distsms.ingest.formats.column_survey import (
@@ -163,7 +164,7 @@ def _centred(mean: float, noun: str = "its mean") -> str:
 
 
 def _missing_marks(marks: Counter[str], others: str) -> str:
-    listed = ", ".join(f"'{mark}' ({rows:,} rows)" for mark, rows in sorted(marks.items()))
+    listed = ", ".join(f"'{mark}' ({format_rows(rows, ',')})" for mark, rows in sorted(marks.items()))
     taking = f"{option('not_missing', text='MARK')} takes one as a value"
     return f"{listed}: taken as missing, since the others are {others}; {taking}"
 

@@ -60,10 +60,12 @@ class CsvFiles:
         known_names: Collection[str] = (),
         folder: Path | None = None,
         alone: bool = True,
+        label: str | None = None,
     ) -> None:
         """Read the first lines. Known names help to find out what separates the fields; `folder` is for `_kept`, and
-        `alone` for `text`."""
+        `alone` for `text`. Files without names may lack the column `label`."""
         self.paths, self.cells, self._known_names = list(paths), cells, set(known_names)
+        self._label = label
         self.text = CsvText(alone)
         self._separators = dict[str, str]()
         self._hints = dict[str, str]()  # that the names may be missing, or that something else separates them
@@ -207,10 +209,15 @@ class CsvFiles:
         names = list(self.cells.names or (f"column_{k}" for k in range(1, len(first) + 1)))
         if set(first) <= set(names) and len(set(first)) == len(first) and any(map(_is_word, first)):
             return list(first)
+        if self._label in names and len(names) == len(first) + 1:
+            names.remove(self._label)
         if len(names) != len(first):
+            remedy = (
+                "give all columns of the training data, with or without the label" if self._label else "name them all"
+            )
             raise InputError(
                 f"{path}:1: the first row has {len(first)} fields, and there are {len(names)} names of columns "
-                f"({format_names(names)}): put a line with the names of its columns before the rows, or name them all"
+                f"({format_names(names)}): put a line with the names of its columns before the rows, or {remedy}"
             )
         return distinct(names, f"{option('names')}")
 

@@ -24,7 +24,7 @@ from typing import Any
 
 from distsms.base import addresses, text_files
 from distsms.base.errors import InputError
-from distsms.base.formatting import terminal_width, wrap
+from distsms.base.formatting import format_rows, terminal_width, wrap
 from distsms.base.untrusted_text import printable
 from distsms.base.wording import Message, marked, option
 from distsms.ingest.formats import svmlight
@@ -148,7 +148,7 @@ def _begins_as_fasta(path: str) -> bool:
 def reader_warnings(path: str | os.PathLike[str], warnings: Counter[str], comm: Communicator) -> list[str]:
     """Return the warnings that the readers of all ranks have collected. **Collective.**"""
     total = sum(comm.allgather(warnings), Counter[str]())
-    return [Message(f"{path}: {marked(warning)}: {count} rows") for warning, count in sorted(total.items())]
+    return [Message(f"{path}: {marked(warning)}: {format_rows(count)}") for warning, count in sorted(total.items())]
 
 
 def print_warning(warning: str) -> None:

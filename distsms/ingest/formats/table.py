@@ -57,9 +57,9 @@ class TableReader(Reader):
         """Check the names of the columns; without the training table, read all files to find it out. **Collective.**"""
         super().__init__(paths, options)
         with comm.fail_together():
-            names = [options.label, options.id, *options.metadata_columns]
+            names, label = [options.label, options.id, *options.metadata_columns], None
             if options.table is not None:
-                names = [column.name for column in options.table.columns]
+                names, label = [column.name for column in options.table.columns], options.table.label
             cells, alone = options.split_names(()).cells, comm.size == 1
             values = {path: values_of(path) for path in paths}
             self.files: Any
@@ -67,7 +67,7 @@ class TableReader(Reader):
                 self.files = arrow.ParquetFiles(paths, cells)
             else:
                 known_names = {name for name in names if name}.difference(*values.values())
-                self.files = csv_files.CsvFiles(paths, cells, known_names, options.workspace.folder, alone)
+                self.files = csv_files.CsvFiles(paths, cells, known_names, options.workspace.folder, alone, label)
             if any(values.values()):
                 self.files = PartitionedFiles(self.files, values)
             if cells.names is not None and options.table is None and self.files.compressed:

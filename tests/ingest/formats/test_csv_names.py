@@ -57,8 +57,14 @@ def test_a_model_reads_other_files_as_its_own(tmp_path):
     assert convert([tmp_path / "c.csv.gz"], tmp_path / "e", ALONE, like=tmp_path / "d").n == made.n
     assert read_manifest(tmp_path / "e").table == made.table
     (tmp_path / "e.csv").write_text("".join(row.rpartition(",")[0] + "\n" for row in ROWS))
-    with pytest.raises(InputError, match=r"e\.csv:1: the first row has 3 fields, and there are 4 names .*'x', 'w'"):
-        distsms.predict(model, tmp_path / "e.csv")
+    np.testing.assert_array_equal(distsms.predict(model, tmp_path / "e.csv"), scores)
+    with pytest.raises(InputError, match="'y'"):
+        distsms.evaluate(model, tmp_path / "e.csv")
+    (tmp_path / "f.csv").write_text("".join(",".join(row.split(",")[:2]) + "\n" for row in ROWS))
+    with pytest.raises(
+        InputError, match=r"f\.csv:1: the first row has 2 fields, and .* 4 names .*or without the label"
+    ):
+        distsms.predict(model, tmp_path / "f.csv")
 
 
 @pytest.mark.parametrize(
