@@ -63,9 +63,12 @@ FEWEST_ROWS, FEWEST_OF_CLASS = 1000, 50
 """With fewer training rows, or fewer of a class, candidates are only compared if the user asks for it."""
 MOST_ROWS, MOST_ENTRIES = 100_000, 10**7
 """The most rows, and about the most entries, of the sample, which each rank has in memory."""
-BINS, CROSSES, LEAVES = "bins=32", "bins=32,crosses=all", "trees=100,min-leaf=10"
-MOST_ATTRIBUTES, MOST_COLUMNS = 32, 500
-"""With more attributes there are no crosses, and with more columns no leaves, which would take long."""
+N_BINS = 32
+BINS, CROSSES, LEAVES = f"bins={N_BINS}", f"bins={N_BINS},crosses=all", "trees=100,min-leaf=10"
+MOST_ATTRIBUTES, MOST_CROSSED, MOST_COLUMNS = 32, 2**20, 500
+"""With more attributes, or more columns of crosses, there are no crosses, and with more columns no leaves: they would
+take long, or much memory, since a solver keeps some 40 numbers for each column and fold.
+"""
 LOGISTIC = Measure.parse("logistic")
 
 
@@ -240,6 +243,8 @@ class Trials(FeaturesObserver):
                 tried.append(Tried(features, measure.name, best.lam, seconds() - begun, means, values))
         except InputError as error:
             return tried, error.message
+        except MemoryError:
+            return tried, "there was not enough memory to try it"
         return tried, ""
 
     def _points(self, measure: Measure, block: DataBlock | FoldRows) -> list[Point]:
@@ -267,9 +272,13 @@ def candidates(manifest: Manifest, by_labels: bool) -> tuple[list[str], dict[str
     others are not.
     """
     assert manifest.table is not None
-    tried, left_out, n_attributes = [BINS], dict[str, str](), len(table_attributes(manifest.table)[0])
-    if n_attributes > MOST_ATTRIBUTES:
-        left_out[CROSSES] = f"{n_attributes} columns of the table are many to cross: at most {MOST_ATTRIBUTES} are"
+    tried, left_out, attributes = [BINS], dict[str, str](), table_attributes(manifest.table)[0]
+    sizes = [len(each.categories or range(N_BINS)) + each.none + (each.missing is not None) for each in attributes]
+    crossed = sum(sizes) + (sum(sizes) ** 2 - sum(size**2 for size in sizes)) // 2  # at most so many columns
+    if len(sizes) > MOST_ATTRIBUTES:
+        left_out[CROSSES] = f"{len(sizes)} columns of the table are many to cross: at most {MOST_ATTRIBUTES} are"
+    elif crossed > MOST_CROSSED:
+        left_out[CROSSES] = f"up to {crossed:,} columns would take much memory: at most {MOST_CROSSED:,} are searched"
     else:
         tried.append(CROSSES)
     if not by_labels:

@@ -268,3 +268,35 @@ def test_a_time_in_words_and_what_python_calls_plain():
     with pytest.raises(InputError, match="search=0") as refused:
         distsms.train(straight(100), label="label", plain=True)
     assert refused.value.__cause__ is None and refused.value.__suppress_context__
+
+
+def test_crosses_of_very_many_columns_are_left_out(tmp_path, monkeypatch):
+    """They are counted before they are made: at most 3 * 32 + 3 codes, 3 * 32^2 pairs of numbers, 3 * 32 * 3 others."""
+    interacting().to_csv(tmp_path / "a.csv", index=False)
+    convert([tmp_path / "a.csv"], tmp_path / "d", ALONE, label="label")
+    manifest = dataset.read_manifest(tmp_path / "d")
+    rows = load_sample(manifest, Measure.parse("rocarea"), ALONE)
+    most = 3 * 32 + 3 + 3 * 32**2 + 3 * 32 * 3
+    assert rows.with_features("bins=32,crosses=all", 0, UNWATCHED).features.shape[1] == most
+    monkeypatch.setattr(search, "MOST_CROSSED", most)
+    assert candidates(manifest, True) == (candidates_of(None), {})
+    monkeypatch.setattr(search, "MOST_CROSSED", most - 1)
+    leaves = "trees=100,min-leaf=10"
+    tried, left_out = candidates(manifest, True)
+    assert tried == ["bins=32", leaves, f"bins=32,{leaves}"]
+    assert f"up to {most:,} columns" in left_out["bins=32,crosses=all"]
+
+
+def test_what_does_not_fit_into_the_memory_is_left_out(monkeypatch):
+    with_features = search.SampleRows.with_features
+
+    def short_of_memory(rows, features, *rest):
+        if "crosses" in features:
+            raise MemoryError
+        return with_features(rows, features, *rest)
+
+    monkeypatch.setattr(search.SampleRows, "with_features", short_of_memory)
+    outcome = distsms.train(interacting(), label="label", search=300).info["search"]
+    crossed = [features for features in candidates_of(None) if "crosses" in features]
+    assert outcome["left_out"] == dict.fromkeys(crossed, "there was not enough memory to try it")
+    assert {each["features"] for each in outcome["tried"]} == {"raw", "bins=32", "trees=100,min-leaf=10"}
