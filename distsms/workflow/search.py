@@ -127,6 +127,8 @@ def why_plain(request: TrainRequest, comm: Communicator) -> str | None:
         of_columns = {name: getattr(request, name) for name in ("start", "memory", "checkpoint", "certificate")}
         of_columns |= {name: settings.get(name) for name in ("l1", "c_mu")}
         of_columns |= {"lam": request.lam not in (None, "auto"), "device": request.device != "cpu"}
+        reading = request.reading  # features of bins and trees have no hashed columns, and need no normalization
+        of_columns |= {"hashed": reading.get("hashed"), "normalize": reading.get("normalize") not in (None, "standard")}
         named = [f"{option(name)} is for a model of the columns" for name, value in of_columns.items() if value]
         why = next(iter(named), None)
         if request.measure.within_groups or request.measure.k:

@@ -130,6 +130,8 @@ REFUSED = {
     "c_mu": ({"settings": {"c_mu": 10.0}}, "c_mu is for a model of the columns"),
     "memory": ({"memory": 2**30}, "memory is for a model of the columns"),
     "start": ({"start": "m.h5"}, "start is for a model of the columns"),
+    "hashed": ({"reading": {"label": "label", "hashed": {"kind": 12}}}, "hashed is for a model of the columns"),
+    "l2": ({"reading": {"label": "label", "normalize": "l2"}}, "normalize is for a model of the columns"),
     "certificate": ({"certificate": "c.h5"}, "certificate is for a model of the columns"),
     "groups": ({"measure": Measure.parse("gauc@pairs")}, "a model for gauc@pairs is one of the columns"),
     "K": ({"measure": Measure.parse("precision@100")}, "a model for precision@100 is one of the columns"),
@@ -142,7 +144,7 @@ def test_options_of_a_model_of_the_columns(case):
     from distsms.base.wording import in_python as words
 
     options, why = REFUSED[case]
-    request = TrainRequest(straight(100), reading={"label": "label"}, **options)
+    request = TrainRequest(straight(100), **{"reading": {"label": "label"}} | options)
     assert why in words(why_plain(request, ALONE))
     with pytest.raises(InputError) as refused:
         why_plain(TrainRequest(straight(100), search=5.0, **options), ALONE)
