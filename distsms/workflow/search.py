@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
-from distsms.base.errors import InputError
+from distsms.base.errors import InputError, StoppedError
 from distsms.base.formatting import format_duration
 from distsms.base.jit import compiling
 from distsms.base.measures import Measure, display_name
@@ -316,18 +316,21 @@ def search(
         if comm.is_root:
             tried, why = Trials(request, rows, stop_wanted).of_features(RAW)
     tried, why = comm.bcast((tried, why))
+    end_if_stopped(stop_wanted, comm)
     if why:
         observer.left_out_search(why)
         return None
     budget = limit or max(LEAST_SECONDS, TIMES * tried[0].seconds * (1 + manifest.n / size))
     budget = min(budget, request.settings.get("time_limit") or math.inf)
-    # 2) The others, which the ranks share.
+    # 2) The others, which the ranks share. A signal to one of them ends all after the candidates of that time.
     trials = Trials(request, rows, lambda: stop_wanted() or seconds() - begun > budget)
     shared, left_out = candidates(manifest, by_labels=request.at is None and request.calibrate is None)
     results = dict[str, tuple[list[Tried], str]]()
-    with comm.fail_together():
-        for features in shared[comm.rank :: comm.size]:
-            results[features] = trials.of_features(features)
+    for first in range(comm.rank, len(shared) + comm.rank, comm.size):
+        with comm.fail_together():
+            for features in shared[first : first + 1]:
+                results[features] = trials.of_features(features)
+        end_if_stopped(stop_wanted, comm)
     results = {features: found for of_rank in comm.allgather(results) for features, found in of_rank.items()}
     # 3) The choice, among those whose training on all rows fits into the budget, too.
     left_out |= {features: results[features][1] for features in shared if results[features][1]}
@@ -353,6 +356,12 @@ def search(
     outcome = comm.bcast(outcome)
     observer.searched(outcome)
     return outcome
+
+
+def end_if_stopped(stop_wanted: Callable[[], bool], comm: Communicator) -> None:
+    """Raise StoppedError on all ranks if one was asked to stop, since there is no model yet. **Collective.**"""
+    if any(comm.allgather(stop_wanted())):
+        raise StoppedError("stopped during the search among features, before the training: no model is written", True)
 
 
 def choose(tried: Sequence[Tried], by: str) -> tuple[Tried, str]:

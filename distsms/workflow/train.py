@@ -191,6 +191,7 @@ def _train_on_table(
                 outcome = search.search(request, sets.training, comm, observer, stop_wanted)
                 if outcome is not None:
                     request, sets, choice = search.request_of(request, sets, outcome, comm)
+            search.end_if_stopped(stop_wanted, comm)
         return _train(request, sets, place, clock, comm, observer, stop_wanted, choice, outcome)
 
 

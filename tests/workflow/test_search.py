@@ -11,7 +11,7 @@ import pytest
 
 import distsms
 from distsms import cli
-from distsms.base.errors import InputError
+from distsms.base.errors import InputError, StoppedError
 from distsms.base.measures import Measure
 from distsms.features.growing import UNWATCHED
 from distsms.parallel.communicator import Communicator
@@ -22,6 +22,7 @@ from distsms.workflow.requests import Arrays, TrainRequest
 from distsms.workflow.search import Tried, candidates, choose, load_sample, why_plain
 from distsms.workflow.train import TrainObserver, train
 from tests.support.conversion import convert
+from tests.support.program import finish, start
 from tests.support.simulated import run_ranks
 from tests.workflow.test_faces import by_command, in_python, same
 
@@ -302,3 +303,52 @@ def test_what_does_not_fit_into_the_memory_is_left_out(monkeypatch):
     crossed = [features for features in candidates_of(None) if "crosses" in features]
     assert outcome["left_out"] == dict.fromkeys(crossed, "there was not enough memory to try it")
     assert {each["features"] for each in outcome["tried"]} == {"raw", "bins=32", "trees=100,min-leaf=10"}
+
+
+def test_a_search_that_is_stopped_leaves_no_model(tmp_path, monkeypatch):
+    """Asked of one rank of three during its second candidate: all end after it, and an older model stays."""
+    interacting().to_csv(tmp_path / "a.csv", index=False)
+    (tmp_path / "m.h5").write_bytes(b"")
+    candidates_of_ranks = list[str]()
+    options = {"reading": {"label": "label"}, "search": 300.0, "solver": "lbfgs", "output": tmp_path / "m.h5"}
+
+    def of_features(trials, features):
+        candidates_of_ranks.append(features)
+        return [tried(features, "rocarea", 0.5, 0.5, 0.5)], ""
+
+    def on_ranks(comm):
+        def stop_wanted():
+            return comm.rank == 2 and "trees=100,min-leaf=10" in candidates_of_ranks
+
+        with pytest.raises(StoppedError, match="no model is written") as stopped:
+            train(TrainRequest(tmp_path / "a.csv", **options), comm, stop_wanted=stop_wanted)
+        assert stopped.value.everywhere
+
+    monkeypatch.setattr(search.Trials, "of_features", of_features)
+    run_ranks(3, on_ranks)
+    assert sorted(candidates_of_ranks) == sorted(["raw", *candidates_of(None)[:3]])
+    assert (tmp_path / "m.h5").read_bytes() == b""
+
+
+STOPPED = """
+import os, signal, sys
+from distsms.__main__ import main
+from distsms.workflow import search
+
+load_sample = search.load_sample
+def signalled(*words):
+    os.kill(os.getpid(), getattr(signal, sys.argv[1]))
+    return load_sample(*words)
+
+search.load_sample = signalled
+sys.exit(main(sys.argv[2:]))
+"""
+
+
+@pytest.mark.e2e
+def test_a_signal_during_the_search(tmp_path):
+    interacting().to_csv(tmp_path / "a.csv", index=False)
+    words = "train", tmp_path / "a.csv", "--label", "label", "--search", "300s", "--output", tmp_path / "m.h5"
+    code, out, err = finish(start(*words, program=("-c", STOPPED, "SIGTERM")))
+    assert code == 75, out + err
+    assert "no model is written" in " ".join(err.split()) and not (tmp_path / "m.h5").exists()
