@@ -34,6 +34,11 @@ def finite(values: Mapping[str, Any]) -> dict[str, Any]:
     return {name: None if isinstance(v, float) and not math.isfinite(v) else v for name, v in values.items()}
 
 
+def format_number(value: float | None, form: str) -> str:
+    """Return a number in a format such as ".6f", or "-" without one."""
+    return "-" if value is None else format(value, form)
+
+
 def terminal_width() -> int:
     """Return the number of columns of the terminal, or of COLUMNS; 80 where there is no terminal, and 40 at least."""
     return max(40, shutil.get_terminal_size().columns)

@@ -192,9 +192,8 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     if args.command is None:
         parser.print_help(sys.stderr)
         parser.exit(EXIT_USAGE)
-    if unknown and not any(
-        word.startswith("-") for word in unknown
-    ):  # files behind options: evaluate MODEL --json DATA
+    # Files may stand behind options: evaluate MODEL --json DATA.
+    if unknown and not any(word.startswith("-") for word in unknown):
         words, known = argv[argv.index(args.command) + 1 :], argparse.Namespace(command=args.command)
         args, unknown = parsers[args.command].parse_known_intermixed_args(words, known)
     if unknown:

@@ -136,8 +136,7 @@ def _hash(text: str) -> list[tuple[str, int]]:
 
 
 def format_columns(reports: Sequence[ColumnReport]) -> str:
-    """Return a list of how each column is used, with notes on what looks wrong, which a ? points to: of many columns
-    those with notes first, then those that are not numbers."""
+    """Return a list of how columns are used, those with notes (?) first, and last the numbers if they are very many."""
     import textwrap
     from collections import Counter
 

@@ -57,9 +57,7 @@ def read(argv: Sequence[str]) -> tuple[str, dict[str, Any]]:
 
 
 def apply(path: str, values: Mapping[str, Any], parser: argparse.ArgumentParser, argv: Sequence[str]) -> None:
-    """Let the values of a file take the place of defaults, unless the command line says the same or the opposite
-    itself. Raises ValueError, with the names of file and option, if one is wrong.
-    """
+    """Let values of a file take the place of defaults, unless the command line sets them. May raise ValueError."""
     said = {word.partition("=")[0] for word in argv if word.startswith("-")}
     known = [action for action in parser._actions if action.dest not in ("config", "help")]
     named = {_name(action): action for action in sorted(known, key=lambda action: not action.option_strings)}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import re
 from typing import TYPE_CHECKING, Any
 
 from distsms.base.errors import EXIT_OK
@@ -279,7 +280,10 @@ def _print_several(evaluated: Evaluated, say: Speaker) -> None:
             say(f"\n{each.path}: {promise}")
     for pair in evaluated.pairs:
         say(f"\n{pair.first} - {pair.other}")
-        names = [name for name in pair.differences if name in SHOWN_HEAD or not _is_a_factor(name)]
+        # Other recalls and lifts differ from the precision in the same top rows by a factor only.
+        names = [
+            name for name in pair.differences if name in SHOWN_HEAD or not re.match("recall@(?!precision)|lift@", name)
+        ]
         width = max(len(display_name(name)) for name in names)
         for name in names:
             difference = pair.differences[name]
@@ -290,11 +294,6 @@ def _print_several(evaluated: Evaluated, say: Speaker) -> None:
 
 SHOWN_HEAD = [name for name in HEAD if name != "recall@1%"]
 """The measures of the head in tables: those of `HEAD` but for one, which differs from the lift by a factor only."""
-
-
-def _is_a_factor(name: str) -> bool:
-    """Return whether a measure differs from the precision in the same top rows by a factor only."""
-    return name.startswith(("recall@", "lift@")) and not name.startswith("recall@precision")
 
 
 def _contingency(rates: dict[str, Any], weighted: str) -> list[list[str]]:

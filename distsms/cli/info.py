@@ -66,7 +66,9 @@ def run(args: argparse.Namespace, comm: Communicator) -> int:
     from distsms.base.errors import InputError
     from distsms.cli.config import as_toml
     from distsms.models import decision_text
+    from distsms.models.model import has_checksum
     from distsms.parallel.mpi import describe_launcher
+    from distsms.shards.publish import verify
     from distsms.workflow.info import brief, describe_data, describe_model, refuse_other_folder
     from distsms.workflow.provenance import versions
 
@@ -124,24 +126,13 @@ def run(args: argparse.Namespace, comm: Communicator) -> int:
             print(formatting.wrap(f"{'more':<{width}}  {more}", formatting.terminal_width()))
         for warning in warnings:
             print("\n" + _red(f"warning   {warning}"))
-    if not args.verify:
-        return EXIT_OK
-    if not os.path.isdir(paths[0]):  # it was compared with the checksum when it was read
-        from distsms.models.model import has_checksum
-
-        print(
-            "the checksum is right"
-            if has_checksum(paths[0])
-            else "an earlier version wrote this model, without a checksum"
-        )
-        return EXIT_OK
-    from distsms.shards.publish import verify
-
-    problems = verify(paths[0])
-    for problem in problems:
-        print(printable(problem))
-    if not problems:
-        print("every checksum is right")
+    problems = list[str]()
+    if args.verify and os.path.isdir(paths[0]):
+        problems = verify(paths[0])
+        print("\n".join(map(printable, problems)) or "every checksum is right")
+    elif args.verify:  # it was compared with the checksum when it was read
+        none = "an earlier version wrote this model, without a checksum"
+        print("the checksum is right" if has_checksum(paths[0]) else none)
     return EXIT_ERROR if problems else EXIT_OK
 
 
@@ -177,7 +168,7 @@ def _columns(path: str, as_json: bool, most: int | None) -> str:
 
 def _results(models: list[dict[str, Any]]) -> str:
     """Return a table of what each model was trained for, and how its training ended."""
-    from distsms.base.formatting import format_table
+    from distsms.base.formatting import format_number, format_table
     from distsms.base.measures import SHOWN
 
     header = ["model", "measure", "lambda", "status", "J", "gap", "evaluations", "seconds"]
@@ -197,8 +188,8 @@ def _results(models: list[dict[str, Any]]) -> str:
                 *(f"{model.get(name, 0):g}" for name in sparse),
                 _status(model),
             ]
-            + [_number(model.get(name), digits) for name, digits in numbers.items()]
-            + [_number(value, 5) for value in measured]
+            + [format_number(model.get(name), f".{digits}g") for name, digits in numbers.items()]
+            + [format_number(value, ".5g") for value in measured]
         )
     table = format_table([*header, *[f"{name} {SHOWN[measure]}" for name, measure in columns]], rows)
     warnings = [_red(f"warning   {model['model']}: {text}") for model in models for text in model.get("warnings", [])]
@@ -207,7 +198,7 @@ def _results(models: list[dict[str, Any]]) -> str:
 
 def _usages(models: list[dict[str, Any]]) -> str:
     """Return a table of the resources that the trainings took, in each phase on the rank that took longest."""
-    from distsms.base.formatting import format_bytes, format_table
+    from distsms.base.formatting import format_bytes, format_number, format_table
 
     usages = [model.get("usage") or {} for model in models]
     phases = list(dict.fromkeys(phase for usage in usages for phase in usage.get("seconds", {})))
@@ -218,8 +209,8 @@ def _usages(models: list[dict[str, Any]]) -> str:
         shown = str(evaluations) if last_start == evaluations else f"{last_start} of {evaluations}"
         rows.append(
             [model["model"], str(model.get("ranks", "-")), shown]
-            + [_number((model.get("seconds") or 0.0) / evaluations, 3)]
-            + [_number(seconds.get(phase), 3) for phase in phases]
+            + [format_number((model.get("seconds") or 0.0) / evaluations, ".3g")]
+            + [format_number(seconds.get(phase), ".3g") for phase in phases]
             + [format_bytes(usage[name]) if name in usage else "-" for name in ("bytes_sent", "peak_memory")]
         )
     return format_table(
@@ -245,10 +236,6 @@ def _red(text: str) -> str:
     from distsms.cli.terminal import paint
 
     return paint(formatting.wrap(printable(text, "\n"), formatting.terminal_width()), "red", sys.stdout)
-
-
-def _number(value: float | None, digits: int) -> str:
-    return "-" if value is None else f"{value:.{digits}g}"
 
 
 def _lines(name: str, value: Any, prefix: str = "") -> list[str]:

@@ -291,12 +291,14 @@ class FoldsNarrator:
         from distsms.cli.progress import TaskProgress
 
         self._args, self._comm, self._speaks = args, comm, comm.is_root and not args.quiet
-        self._say = Speaker(self._speaks)
-        self.progress = self._features = TaskProgress(self._speaks)
+        self._say, self._features = Speaker(self._speaks), TaskProgress(self._speaks)
 
     def chose_solver(self, solver: str, why: str) -> None:
         if why:
             self._say(f"solver    {solver}: {why}")
+
+    def progress(self, task: str, unit: str, done: float, of: float) -> None:
+        self._features(task, unit, done, of)
 
     def noted(self, note: Note) -> None:
         """Print nothing: the line on the features of a fold is enough."""

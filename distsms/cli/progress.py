@@ -31,9 +31,8 @@ PATIENCE = 30.0
 
 
 class TrainingProgress:
-    """Shows evaluations: in one line of a terminal (`live`), or in lines of a log, the first ten (one if `brief`),
-    every tenth and so on, and one every ten seconds. A thread gives a sign of life after `patience` seconds without
-    one."""
+    """Shows evaluations: in one line of a terminal (`live`), or in ever fewer lines of a log (one of the first ten, if
+    `brief`). A thread gives a sign of life after `patience` seconds without one."""
 
     def __init__(
         self, stream: TextIO | None, live: bool = False, brief: bool = False, patience: float = PATIENCE
@@ -96,9 +95,8 @@ class TrainingProgress:
             elif not self._ended:
                 last, seconds = self._last, time.monotonic() - since
                 after = f"since evaluation {last.evaluation}" if last else "without an evaluation"
-                text = (
-                    f"{'...':>6} {(last.seconds if last else 0.0) + seconds:9.2f}   {format_duration(seconds)} {after}"
-                )
+                so_far = seconds + (last.seconds if last else 0.0)
+                text = f"{'...':>6} {so_far:9.2f}   {format_duration(seconds)} {after}"
                 self._print(f"\r{text[: terminal_width() - 1]:<66}" if self._live else f"{text}\n")
                 wait = min(2 * wait, 300.0)
 

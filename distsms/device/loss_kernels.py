@@ -110,9 +110,7 @@ def look_up(scores, kinds, weights, low, scale, bits, top, fine, table, out):  #
 
 @cuda.jit
 def logistic(scores, kinds, weights, of_pos, of_neg, out, parts):  # type: ignore[no-untyped-def]
-    """Write coefficients, perhaps in place of the scores, and the sums for R and d to parts (tiles, 2); see
-    `distsms.losses.logistic`.
-    """
+    """Write coefficients, perhaps in place of the scores, and the sums for R and d to parts (tiles, 2)."""
     lanes = cuda.shared.array((2, LANES), float64)
     for tile in range(cuda.blockIdx.x, parts.shape[0], cuda.gridDim.x):
         for lane in range(cuda.threadIdx.x, LANES, cuda.blockDim.x):
@@ -146,9 +144,7 @@ def bucket_of(place, low, high, quarter):  # type: ignore[no-untyped-def]
 
 @cuda.jit
 def ends_of_places(scores, kinds, added, low, high, quarter, bucket, parts):  # type: ignore[no-untyped-def]
-    """Write -min and max of the places in [low, high] that are in a bucket (-1: in any), and 1 if any score of the rank
-    is not finite, to parts (tiles, 3).
-    """
+    """Write -min and max of the places in [low, high] in a bucket (-1: any), and whether a score is not finite."""
     lanes = cuda.shared.array((3, LANES), float64)
     for tile in range(cuda.blockIdx.x, parts.shape[0], cuda.gridDim.x):
         for lane in range(cuda.threadIdx.x, LANES, cuda.blockDim.x):

@@ -145,17 +145,13 @@ class DeviceLogisticBalanced(DeviceLogisticLoss, LogisticBalanced):
 
 
 class PlaceSearch:
-    """The search for an order statistic of the places of both classes (`PositionSearch`): they are counted into
-    buckets, and then those in the bucket with the one that is sought, in about six passes.
-    """
+    """The search for an order statistic of places (`PositionSearch`), by counting into buckets, in about six passes."""
 
     def __init__(self, rows: Classes, target: float, comm: Communicator) -> None:
         self._rows, self._target, self._comm = rows, target, comm
 
     def find(self, scores: DeviceVector, added: float) -> float:
-        """Return the smallest place up to which the rows weigh the target; NaN if a score is not finite.
-        **Collective.**
-        """
+        """Return the smallest place up to which rows weigh the target; NaN for scores of infinity. **Collective.**"""
         lacking = self._target
         low, high = self._ends(scores, added, -math.inf, math.inf, 1.0, -1)
         while low < high:

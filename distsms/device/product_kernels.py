@@ -1,13 +1,10 @@
 """The kernels of the products with X: sparse and dense rows, and codes of categories.
 
-A block of rows on the device has tiles (t, 4) int64: the first local row of each tile, its number of rows, where its
-first entry is, and for codes the distance from a row's code to its next. Rows lie as they do on the host.
-
-X w: a thread computes a row, so the order of its terms is fixed. X'c: each term is rounded to a whole number of small
-units (`fixed`), so that sums do not depend on their order. 64-bit atomics in shared memory are loops of comparisons,
-and those in global memory wait for each other. So the sums of `HOT` columns, the most frequent ones, are in shared
-memory as three limbs of `bits` bits in 32-bit numbers, for which devices have native atomics; before a limb can
-overflow, after 2^(32 - bits) rows, they are added to 64-bit numbers in global memory.
+A block of rows has tiles (t, 4) int64: the first local row of each, its number of rows, where its first entry is, and
+for codes the distance from a row's code to its next. X w: a thread computes a row. X'c: each term is rounded to a whole
+number of small units (`fixed`), so that sums do not depend on their order. Those of the `HOT` most frequent columns are
+in shared memory, in three limbs of `bits` bits, for which devices have native atomics; before a limb can overflow,
+after 2^(32 - bits) rows, they are added to 64-bit numbers in global memory.
 """
 
 from __future__ import annotations

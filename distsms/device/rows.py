@@ -302,9 +302,7 @@ class CodedGroup(Group):
 
 
 class DeviceFeatures:
-    """The rows of a rank on its device (`matrix.base.Features`), where they may take `room` bytes; those of the host
-    have to stay. Raises InputError if such rows are not offered, or if there is too little memory.
-    """
+    """The rows of a rank on its device, in `room` bytes; those of the host have to stay. May raise InputError."""
 
     bytes_per_pass = 0  # of files
 

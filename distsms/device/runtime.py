@@ -1,11 +1,8 @@
 """numba.cuda in one place: the device of a rank, its memory, launches of kernels, and vectors on it.
 
-Sums of floats are added up in a fixed order: tiles of `TILE` rows have `LANES` running sums each, which are folded in
-pairs, and the host adds up the tiles. Other sums are whole numbers. So two runs are equal to the bit, however blocks
-and threads are scheduled, and however many there are.
-
-In CUDA's simulator (NUMBA_ENABLE_CUDASIM=1), each thread of a kernel is one of Python: tiles and blocks are small then,
-so that a few hundred rows pass all of their edges.
+Sums of floats are added up in a fixed order (`LANES` in tiles of `TILE` rows, in pairs, and the tiles on the host), and
+others are whole numbers, so that runs are equal to the bit. In CUDA's simulator (NUMBA_ENABLE_CUDASIM=1), each thread
+is one of Python: tiles and blocks are small then, so that a few hundred rows pass all of their edges.
 """
 
 from __future__ import annotations
@@ -80,9 +77,7 @@ class DeviceVector:
 
 
 def launch(kernel: Any, blocks: int | tuple[int, int], *arguments: Any, stream: Any = 0, wide: bool = False) -> None:
-    """Start a kernel on blocks of `THREADS`, or twice as many threads. It ends before what the same stream, or none,
-    does afterwards begins.
-    """
+    """Start a kernel on blocks of `THREADS`, or twice as many; what follows in its stream, or in none, waits for it."""
     kernel[blocks, 2 * THREADS if wide else THREADS, stream](*arguments)
 
 
@@ -156,9 +151,7 @@ def sizes(c, parts):  # type: ignore[no-untyped-def]
 
 
 def open_device(comm: Communicator) -> str:
-    """Choose this rank's device by its place among those of its node, and return it in words. **Collective.** Raises
-    InputError if there is none.
-    """
+    """Choose this rank's device by its place on its node; return it in words. **Collective.** InputError without."""
     neighbours = comm.node_ranks()
     with comm.fail_together():
         if not cuda.is_available():

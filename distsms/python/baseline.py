@@ -16,10 +16,8 @@ from distsms.workflow import tables
 from distsms.workflow.baseline import Baseline, BaselineObserver, FitProgress, compare_methods
 from distsms.workflow.requests import BaselineRequest, Path
 
-NAMES = {each.name for kind in (BaselineRequest, Settings) for each in fields(kind)} | {
-    *Distribution._fields,
-    "relative",
-}
+NAMES = {each.name for kind in (BaselineRequest, Settings) for each in fields(kind)}
+NAMES |= {*Distribution._fields, "relative"}
 """The settings of `baseline` that are not about reading tables."""
 
 

@@ -1,16 +1,8 @@
-"""A data set of shards: written once, read by any number of ranks, each of which reads its own rows.
+"""A data set of shards: written once, read by any number of ranks, each of which reads its own rows by `load`.
 
-`distsms.shards.reader` describes the file of a shard, and `distsms.shards.manifest` the manifest that lists
-the shards. Writing takes four steps, because p and the meaning of the labels are known only after all the text has been
-read. Several ranks may write; each file has one writer.
-
-- The root calls `prepare(directory)`, which creates the directory or removes incomplete files from it.
-- Any rank calls `stage_shard(directory, k, X)`, which writes X of shard k, as soon as X has been parsed.
-- The same rank calls `finish_shard(staged, y, p)`, which adds labels and p and returns the shard's manifest entry.
-- The root calls `publish(directory, entries)`, which gives the files their final names, in the order of the entries,
-  and writes the manifest. This makes the directory a data set.
-
-`write_data` does all of this for arrays in memory. `load` reads a data set.
+Writing takes four steps (`publish`, `writer`), since p and the meaning of the labels are known last: the root calls
+`prepare`; any rank `stage_shard` with the X of a shard, and later `finish_shard` with its labels and p; and the root
+`publish`, which makes the directory a data set. `from_arrays.write_data` does all of this for arrays in memory.
 """
 
 from __future__ import annotations
@@ -58,8 +50,7 @@ class WeighedRows:
     groups: Hashes | None
 
     def counted_scores(self, scores: Floats) -> tuple[Floats, Labels, Floats | None]:
-        """Return scores (n_local,), labels and weights of this rank's rows that count, those of weight 0 left out. The
-        weights are None on every rank if no rank has others than 0 and 1."""
+        """Return scores (n_local,), labels and weights (None if all are 0 or 1) of the rows that have not weight 0."""
         if self.weights is None:
             return scores, self.labels, None
         counted = self.counted

@@ -1,8 +1,7 @@
 """Rows that are the same in every column: found by a hash of each row, and counted over all ranks.
 
-The hash has 64 bits and covers the columns and values of a row, with zeros left out. So it is the same from sparse and
-dense shards, and from float32 and float64 if the values are equal. Among n different rows, about n^2 / 2^65 pairs are
-treated as equal on average: for 1e8 rows, these are 3e-4 pairs.
+It has 64 bits and covers columns and values without zeros, so it is the same from sparse and dense shards of any type.
+Among n different rows, about n^2 / 2^65 pairs are treated as equal: for 1e8 rows, 3e-4 pairs.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """The entries of temporary shards that stay in memory, in the form in which a training holds them.
 
-Ranks that convert files only to train on them need not write the entries to a disk and read them again. The file of
-such a shard has everything but X, whose entries the manifest holds (`Manifest.in_memory`). `dataset.load` takes them
-over without a copy: then each rank trains on the rows that it has converted. All functions are local.
+The file of such a shard has everything but X, whose entries the manifest holds (`Manifest.in_memory`). `dataset.load`
+takes them over without a copy: then each rank trains on the rows that it has converted. All functions are local.
 """
 
 from __future__ import annotations

@@ -110,13 +110,8 @@ def _weight_statistics(labels: NDArray[np.int8], weights: Floats | None, comm: C
     parts = weights / (largest or 1.0)  # whose squares neither overflow nor vanish
     sums = [math.fsum(parts[labels > 0]), math.fsum(parts[labels < 0]), math.fsum(parts * parts)]
     positive, negative, squares = (math.fsum(part) for part in zip(*comm.allgather(sums), strict=True))
-    effective = (positive + negative) ** 2 / squares if squares else 0.0
-    statistics = {
-        "positive": positive * largest,
-        "negative": negative * largest,
-        "largest": largest,
-        "effective": effective,
-    }
+    statistics = {"positive": positive * largest, "negative": negative * largest, "largest": largest}
+    statistics["effective"] = (positive + negative) ** 2 / squares if squares else 0.0
     return {name: float(f"{value:.12g}") for name, value in statistics.items()}
 
 

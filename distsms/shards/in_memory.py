@@ -121,12 +121,8 @@ def _signs(
     for part in comm.allgather(dict(zip(different.tolist(), counts.tolist(), strict=True))):
         total.update(part)
     with comm.fail_together():
-        known_labels = (
-            []
-            if model_labels is None
-            else [label for sign in ("+1", "-1") for label in original_labels(model_labels, sign)]
-        )
-        if model_labels is not None and {plain_form(label) for label in total} <= set(map(plain_form, known_labels)):
+        of_model = [label for sign in ("+1", "-1") for label in original_labels(model_labels or {}, sign)]
+        if model_labels is not None and {plain_form(label) for label in total} <= set(map(plain_form, of_model)):
             label_map = dict(model_labels)
         else:
             try:

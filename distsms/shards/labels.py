@@ -126,7 +126,7 @@ def format_labels(values: Iterable[Label | None], counts: Mapping[Label, int] | 
     shown = []
     for label in values:
         name = f"{label:g}" if isinstance(label, float) else printable(str(label))
-        shown.append(
-            name if counts is None or label is None else f"{name} ({counts[label]} row{'s' * (counts[label] != 1)})"
-        )
+        if counts is not None and label is not None:
+            name += f" ({counts[label]} row{'s' * (counts[label] != 1)})"
+        shown.append(name)
     return ", ".join(shown[:10]) + (", ..." if len(shown) > 10 else "")

@@ -320,16 +320,11 @@ def _check_whole(manifest: Manifest) -> None:
         if not condition:
             raise InputError(f"{manifest.path}: {problem}.")
 
-    require(
-        manifest.n >= 1 and manifest.p >= 1, f"n = {manifest.n} rows and p = {manifest.p} columns must be at least 1"
-    )
-    require(
-        manifest.layout in ("csr", "dense", "coded"), f"layout '{manifest.layout:.60}' is not 'csr', 'dense' or 'coded'"
-    )
-    require(
-        manifest.p_entries == 0 if manifest.layout == "coded" else manifest.p_entries >= 1,
-        f"p = {manifest.p} columns do not fit the layout '{manifest.layout}' and {manifest.coded.p} coded columns",
-    )
+    n, p, layout = manifest.n, manifest.p, manifest.layout
+    require(n >= 1 and p >= 1, f"n = {n} rows and p = {p} columns must be at least 1")
+    require(layout in ("csr", "dense", "coded"), f"layout '{layout:.60}' is not 'csr', 'dense' or 'coded'")
+    possible = manifest.p_entries == 0 if layout == "coded" else manifest.p_entries >= 1
+    require(possible, f"p = {p} columns do not fit the layout '{layout}' and {manifest.coded.p} coded columns")
     if manifest.coded.features:
         require(manifest.p_entries in (0, manifest.p_original), f"p = {manifest.p} columns do not fit the feature map")
     require(manifest.dtype in ("float32", "float64"), f"dtype '{manifest.dtype:.60}' is neither float32 nor float64")

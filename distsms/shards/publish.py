@@ -138,9 +138,8 @@ def complete(
     coded: CodedColumns = NOT_CODED,
     in_memory: RowsInMemory | None = None,
 ) -> Manifest:
-    """Complete a data set, for `exchange`: name its files, and write its manifest to a file with `PARTIAL`. The root
-    calls this after all ranks have finished their shards, with what `finish_shard` returned, in the order of the rows.
-    An old data set stays as it is. If a feature map made coded columns, it is in `FEATURES_PARTIAL`."""
+    """Complete a data set, for `exchange`: name its files, and write its manifest to a `PARTIAL` file. The root calls
+    this with what `finish_shard` returned on all ranks, in the order of the rows. An old data set stays."""
     directory, entries = Path(directory), list(entries)
     named = [{**entry, "file": name} for entry, name in zip(entries, shard_names(directory, entries), strict=True)]
     record = _summed(named)
@@ -218,8 +217,7 @@ def _summed(entries: list[dict[str, Any]]) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def writing(directory: str | os.PathLike[str], comm: Communicator, overwrite: bool) -> Iterator[None]:
-    """Hold a directory while the body writes a new data set. **Collective.** If it raises InputError, or a disk fails,
-    its files are removed, and an old data set stays."""
+    """Hold a directory while the body writes a data set; its files are removed if that fails. **Collective.**"""
     with contextlib.ExitStack() as lock:
         with comm.fail_together():
             if comm.is_root:
@@ -235,8 +233,7 @@ def writing(directory: str | os.PathLike[str], comm: Communicator, overwrite: bo
 
 
 def _tidy(directory: str | os.PathLike[str], old: Collection[str]) -> None:
-    """Remove what a failed conversion wrote, all but the `old` files and those of a manifest that is in place, and the
-    directory if nothing else is in it."""
+    """Remove what a failed conversion wrote, but for `old` files and a manifest's, and the directory if it is empty."""
     with contextlib.suppress(OSError, InputError):
         # The manifest is the old one, or the new one if only the removal of old files has failed.
         named = _files_of(read_manifest(directory)) if Path(directory, MANIFEST).exists() else set[str]()

@@ -248,8 +248,7 @@ class OpenShard:
         return codes.stored_parts(part.start, part.stop, self.shard.rows, distance, code_map.n_codes)
 
     def read_codes(self, number: int, part: ShardRange, out: codes.Codes) -> list[int]:
-        """Read and check the codes of a part's rows in group `number`, as `CodedRows` wants them, into `out`. Return
-        where the parts of the dataset end, counted from the first row."""
+        """Read the codes of a part's rows in a group into `out`, as `CodedRows` has them; return where parts end."""
         array, n_codes, ends = self._array(f"codes/{number}"), self._manifest.coded.maps[number].n_codes, list[int]()
         for stored in self.coded_parts(number, part):
             here = slice(stored.first - part.start, stored.last - part.start)

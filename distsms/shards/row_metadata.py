@@ -1,11 +1,8 @@
 """Groups, times and weights of rows. They are no features: they say which rows belong together, when, and how much.
 
-A group is kept as a 64-bit hash of its text, which is the same from every format: "17" in CSV, 17 or 17.0 in Parquet
-and arrays, `qid:17` in svmlight text. A time is a number, or a date as in ISO 8601, which becomes seconds since 1970
-(in UTC, unless it names another offset). Neither may be missing, because it would be unknown where such a row belongs;
-only in a table, a row without a group may be one of its own.
-
-A weight is a number from 0 to 1e250. A row of weight 3 counts as three rows, and one of weight 0 is left out.
+A group is kept as a 64-bit hash of its text, the same from every format. A time is a number, or a date as in ISO 8601,
+which becomes seconds since 1970. Neither may be missing; only in a table, a row may be a group of its own. A weight is
+from 0 to 1e250; a row of weight 3 counts as three rows.
 """
 
 from __future__ import annotations
@@ -67,10 +64,12 @@ class RowMetadata(NamedTuple):
     weights: Floats | None = None  # (n,) finite, at least 0
 
     def take(self, rows: NDArray[np.intp] | slice) -> RowMetadata:
-        def some(array: Any) -> Any:
-            return None if array is None else array[rows]
+        return RowMetadata(some(self.groups, rows), some(self.times, rows), self.kinds, some(self.weights, rows))
 
-        return RowMetadata(some(self.groups), some(self.times), self.kinds, some(self.weights))
+
+def some(array: Any, rows: Any) -> Any:
+    """Return what an array has of some rows; None if there is none."""
+    return None if array is None else array[rows]
 
 
 def concatenate(parts: Sequence[RowMetadata]) -> RowMetadata:

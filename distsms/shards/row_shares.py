@@ -109,8 +109,7 @@ def buffer_bytes(manifest: Manifest, threads: int) -> int:
         coded += threads * 2 * group.n_codes * group.dtype.itemsize * rows_of_part(group)
     if manifest.layout == "coded":
         return coded
-    more = max(
-        PART_ENTRIES // 16, manifest.p_entries * (manifest.layout == "dense")
-    )  # parts consist of whole blocks of rows
+    # Parts consist of whole blocks of rows.
+    more = max(PART_ENTRIES // 16, manifest.p_entries * (manifest.layout == "dense"))
     chunks = 0 if manifest.compression == "none" else 2 * 8 * max(CHUNK, more)  # a compressed and an expanded chunk
     return coded + threads * ((PART_ENTRIES + more) * (2 * in_memory + stored + 12) + chunks)

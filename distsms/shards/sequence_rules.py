@@ -1,8 +1,7 @@
 """How sequences of letters (DNA, RNA, protein) become codes: what users ask for, and what is kept with data and model.
 
-Each letter within the window becomes the code of its place in the alphabet. Small and capital letters are the same, and
-so are T and U of DNA and RNA. The letters that IUPAC uses for "one of several" (N, R, Y and so on) become UNKNOWN: the
-k-mers that contain them count nothing. Every other character is an error, and so is a sequence of another length.
+Each letter within the window becomes the code of its place in the alphabet, whatever its case, U as T. IUPAC's letters
+for "one of several" become UNKNOWN: k-mers that contain them count nothing. Every other character is an error.
 """
 
 from __future__ import annotations

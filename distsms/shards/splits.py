@@ -1,8 +1,7 @@
 """Split the rows of an input into parts, such as training and test rows, by a hash or in the order of time.
 
-The hash is that of the row's number, of its group, or of its content; the last one keeps equal rows together. The part
-of a row depends only on this hash, the fractions and the seed, and not on ranks, shards or formats. So does whether a
-row belongs to a sample.
+The hash is of the row's number, group, or content; a part depends on this, the fractions and the seed alone, and not on
+ranks, shards or formats. So does whether a row belongs to a sample.
 """
 
 from __future__ import annotations

@@ -1,13 +1,9 @@
 """Write arrays to an HDF5 file, plain or compressed, and read them without the HDF5 library.
 
-HDF5 says at which bytes of the file an array is stored. Then any thread can read these bytes by a system call, without
-the locks of HDF5 and Python. An array that is not compressed is contiguous. A compressed array consists of chunks of up
-to 2^17 elements. Blosc compresses each chunk with LZ4 after grouping the bytes of equal significance (filter 32001 in
-HDF5's registry; h5py can read these arrays if hdf5plugin is installed). Below, the entries of an array are its
-elements, or its rows if it has two dimensions.
-
-The group `checksums` has the XXH3 checksums of the blocks of each array, under the array's name. A block is a
-compressed chunk, or 2^16 bytes of an array that is not compressed. Whatever is read is compared with them.
+HDF5 says at which bytes an array is stored, which any thread can then read without locks. An array is contiguous or, if
+compressed, in chunks of up to 2^17 elements, by Blosc with LZ4 (filter 32001 in HDF5's registry, for h5py by
+hdf5plugin). Below, its entries are its elements, or its rows if it has two dimensions. The group `checksums` has XXH3
+checksums of the blocks of each array, compressed chunks or 2^16 bytes, with which all that is read is compared.
 """
 
 from __future__ import annotations

@@ -1,13 +1,8 @@
 """Rows that do not fit in memory: they are read from their shards on each pass, ahead of the computation.
 
-Each thread processes several consecutive parts (`distsms.matrix.blocks`). Some of them, spread evenly, stay in memory.
-The others are read again on each pass. For each computing thread there is a thread that reads, which fills two buffers
-in turn: while one part is processed, the next is read, and the operating system is asked to load those after it. The
-parts and their order are those of rows in memory, so the results are identical.
-
-The first pass checks what it reads, as `dataset.load` does for rows in memory. If the shards have no checksums, it
-keeps one of each part, and later passes compare it. If a file was changed or truncated, they raise InputError; a column
-index beyond p can never reach the computation.
+Each computing thread processes several consecutive parts, of which some stay in memory, and another thread reads the
+others into two buffers in turn. Parts and order are those of rows in memory, so the results are identical. The first
+pass checks what it reads; later ones compare checksums, so that a changed file raises InputError.
 """
 
 from __future__ import annotations
@@ -119,17 +114,16 @@ class Overlap(NamedTuple):
     at: int
 
 
+@dataclass
 class Buffer:
     """Arrays that are large enough for any part; `holds` is the first row of the part that is in them, or -1."""
 
-    def __init__(self, arrays: Entries) -> None:
-        self.arrays, self.holds = arrays, -1
+    arrays: Entries
+    holds: int = -1
 
 
 class Stream(ABC):
-    """The rows of a rank, read from shards part by part (`matrix.blocks.EntrySource`): `add` all, then `features`,
-    `prepare`, `load`.
-    """
+    """The rows of a rank, read from shards part by part: `add` all, then `features`, `prepare` and `load`."""
 
     lengths: NDArray[Any] | None = None  # of sparse rows, (n_local,): the number of entries of each
 
@@ -231,11 +225,8 @@ class Stream(ABC):
         buffer.holds = -1
         entries = tuple(None if array is None else array[:count] for array in raw) or arrays
         for overlap in self._overlaps(part):
-            self._fetch(
-                part,
-                overlap,
-                tuple(None if array is None else array[overlap.start : overlap.stop] for array in entries),
-            )
+            place = slice(overlap.start, overlap.stop)
+            self._fetch(part, overlap, tuple(None if array is None else array[place] for array in entries))
         self._arrange(part, entries, arrays)
         buffer.holds = part.first
         return arrays
@@ -344,7 +335,8 @@ class SparseStream(Stream):
         return np.empty(count, unsigned(self.width - 1)), np.empty(count, self.dtype) if self._valued else None
 
     def _check(self, overlap: Overlap, entries: Entries) -> None:
-        indptr = self._indptr(overlap.first, overlap.last)
+        lengths = self.lengths[overlap.first : overlap.last]
+        indptr = np.concatenate(([0], np.cumsum(lengths, dtype=np.int64)))
         shard_range, (columns, values) = overlap.segment.shard_range(overlap.first, overlap.last), entries
         overlap.segment.shard.check_indices(shard_range, indptr, columns)
         if values is not None:
@@ -354,11 +346,6 @@ class SparseStream(Stream):
         columns, values = entries
         assert isinstance(self._rows, SparseRows)
         self._rows.arrange(part._replace(start=0, stop=len(columns)), columns, values, *arrays)
-
-    def _indptr(self, first: int, last: int) -> NDArray[np.int64]:
-        indptr = np.zeros(last - first + 1, np.int64)
-        np.cumsum(self.lengths[first:last], out=indptr[1:])
-        return indptr
 
 
 class DenseStream(Stream):

@@ -43,25 +43,23 @@ _MISSING = ["", "NA", "NaN", "nan", "NULL", "null"]
 MISSING = {1: _MISSING, 2: [*_MISSING, "N/A", "n/a", "#N/A", "<NA>", "NaT"]}
 """The strings that stand for a missing value, by the version of the encoding."""
 AMONG_NUMBERS = (
+    *("-", "--", "---", "\u2013", "\u2014", ".", "..", "?", "*", "\\N", "None", "none", "NONE", "nil", "Null"),
     *(
-        "-",
-        "--",
-        "---",
-        "\u2013",
-        "\u2014",
-        ".",
-        "..",
-        "?",
-        "*",
-        "\\N",
-        "None",
-        "none",
-        "NONE",
-        "nil",
-        "Null",
         "(null)",
+        "<null>",
+        "NAN",
+        "Nan",
+        "-nan",
+        "-NaN",
+        "na",
+        "Na",
+        "N.A.",
+        "n.a.",
+        "#NA",
+        "#N/A N/A",
+        "1.#QNAN",
+        "-1.#IND",
     ),
-    *("<null>", "NAN", "Nan", "-nan", "-NaN", "na", "Na", "N.A.", "n.a.", "#NA", "#N/A N/A", "1.#QNAN", "-1.#IND"),
     *("#DIV/0!", "#VALUE!", "#REF!", "#NUM!", "#NAME?", "#NULL!", "missing", "Missing", "unknown", "Unknown"),
 )
 """The strings that stand for a missing value in columns whose other values are numbers."""
@@ -198,15 +196,8 @@ def _defaults() -> dict[str, Any]:
 
 @cache
 def _kinds() -> dict[str, Any]:
-    kinds = {name: type(default) for name, default in _defaults().items()}
-    return kinds | {
-        "name": str,
-        "categories": list | tuple | None,
-        "format": str | None,
-        "fill": float | int,
-        "bits": int,
-        "offset": bool | None,
-    }
+    kinds = {name: type(default) for name, default in _defaults().items()} | {"name": str, "bits": int}
+    return kinds | {"categories": list | tuple | None, "format": str | None, "fill": float | int, "offset": bool | None}
 
 
 @dataclass(frozen=True)

@@ -74,9 +74,8 @@ def stage_shard(
     codes: Sequence[coded_rows.Codes] = (),
     in_memory: bool = False,
 ) -> StagedShard:
-    """Write X (sparse, an array, entries in memory, or a list of sparse matrices; None if there are codes only), and
-    codes (rows, codes of a row) of each group to a `.partial` file of this number. Local. Entries that are to be
-    `in_memory` stay there."""
+    """Write X (sparse, an array, entries in memory, or sparse matrices; None if there are codes only), and codes of
+    each group, to a `.partial` file of this number. Local. Entries that are to be `in_memory` stay there."""
     path, compression = Path(directory) / (shard_name(number) + PARTIAL), form.compression
     entries = _entries(X, form, path)
     dense = None if X is None or entries else finite(np.ascontiguousarray(X), form.dtype, path)
@@ -199,22 +198,11 @@ def finish_shard(
         digests = storage.digests(file)
     n_pos = int(np.count_nonzero(labels == 1))
     appended = b"" if staged.in_memory is None or hashes is None else hashes.tobytes()
-    entry = {
-        "staged": staged.path.name,
-        "rows": staged.rows,
-        "nnz": staged.nnz,
-        "n_pos": n_pos,
-        "n_neg": staged.rows - n_pos,
-    }
-    entry |= {
-        "columns": p if staged.form.coded else staged.columns,
-        "bytes": staged.path.stat().st_size,
-        "digests": digests,
-        "sha256": file_sha256(staged.path, appended),
-    }
-    common = {"p": int(p), "layout": staged.layout, "dtype": staged.form.dtype, "weights": weights is not None}
-    common |= {"ids": staged.ids, "compression": staged.form.compression}
-    return entry | {"values": staged.values} | common
+    entry: dict[str, Any] = {name: getattr(staged, name) for name in ("rows", "nnz", "values", "layout", "ids")}
+    entry |= {name: getattr(staged.form, name) for name in ("dtype", "compression")}
+    entry |= {"staged": staged.path.name, "n_pos": n_pos, "n_neg": staged.rows - n_pos, "digests": digests}
+    entry |= {"columns": p if staged.form.coded else staged.columns, "p": int(p), "weights": weights is not None}
+    return entry | {"bytes": staged.path.stat().st_size, "sha256": file_sha256(staged.path, appended)}
 
 
 class _CsrEntries(NamedTuple):

@@ -1,8 +1,7 @@
 """The certificate of a run: the coefficients of the mixture of planes that proves its bound.
 
-The run has kept the point of each plane (`distsms.optim.origins`). Here the loss is evaluated once more at those that
-have a share of the mixture: a product X w and the loss for each of them, which is about half of an evaluation, and
-three more passes over the rows for the bound that the rounded coefficients prove.
+The loss is evaluated once more at the points with a share of the mixture, about half of an evaluation for each, and
+three more passes over the rows give the bound that the rounded coefficients prove.
 """
 
 from __future__ import annotations

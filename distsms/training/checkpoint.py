@@ -211,9 +211,7 @@ class CheckpointWriter:
 def opened(
     folder: Path, problem: Mapping[str, Any], resume: bool, closing: contextlib.ExitStack
 ) -> tuple[Checkpoint | None, list[str]]:
-    """Lock the checkpoint folder until `closing`; return the checkpoint to resume (or None) and lines for the user. On
-    the root. Raises InputError if it cannot be used, or has a checkpoint that would be replaced.
-    """
+    """Lock the checkpoint folder until `closing`; return what is to be resumed, or None, and lines. On the root."""
     closing.enter_context(files.exclusive(folder))
     files.remove_partial(folder)
     for name in (NEWEST, OLDER):

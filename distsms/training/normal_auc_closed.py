@@ -39,9 +39,7 @@ MOST_BYTES = 2**30
 
 
 class Solution(NamedTuple):
-    """The minimum for one lambda: w (p,), the objective J and the risk R there, a proved lower bound and the gap to it,
-    both with what rounding may change, in moments, too, delta (p,), and ROCArea of w for normal scores.
-    """
+    """The minimum for one lambda: w (p,), J, R, a proved lower bound and gap with rounding, delta (p,), and ROCArea."""
 
     w: Floats
     J: float
@@ -94,9 +92,7 @@ def solve(classes: Moments, lam: float) -> Solution:
 def bytes_of_moments(
     measure: str | Measure, n: int, p: int, entries: int, coded: bool, losses: int = 1, l1: float = 0.0
 ) -> int:
-    """Return the memory of the closed form on each rank for n, p and entries of all ranks and losses of so many sets of
-    rows; 0 if there is none (`coded` columns have no moments), or iterating costs less. Local.
-    """
+    """Return the memory of the closed form on each rank; 0 if there is none, as for codes, or iterating costs less."""
     if not Measure.parse(measure).family.closed_form or coded or l1 or not n:
         return 0
     dense = entries >= n * p / 2
@@ -118,9 +114,7 @@ def pays(block: DataBlock, measure: str | Measure, comm: Communicator, l1: float
 
 
 class ClosedForm:
-    """The minima of normal-auc on all rows, and on the training rows of each fold, by `number` (n_local,); with
-    `forward`, those of the folds before. Creating it is **collective**, in one pass.
-    """
+    """The minima of normal-auc on all rows, and on the training rows of each fold. Creating it is **collective.**"""
 
     def __init__(
         self,

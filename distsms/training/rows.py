@@ -67,9 +67,7 @@ class TrainingObserver:
 
 
 class TrainingRows:
-    """This rank's rows, their loss, and their features with the constant one; call `load` first. `reserved` bytes are
-    left free for the steps after the run, infinitely many without a limit.
-    """
+    """This rank's rows, their loss and features, after `load`; `reserved` bytes are left free (inf: no limit)."""
 
     block: DataBlock
     loss: Loss

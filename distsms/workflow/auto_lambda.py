@@ -143,9 +143,7 @@ def load_sample(
     budget: MemoryBudget | None = None,
     whole_groups: bool = False,
 ) -> Sample:
-    """Read this rank's part of a sample, a share of each class, or `whole_groups`, that the seed draws. `budget` counts
-    only if it has all rows. **Collective.**
-    """
+    """Read this rank's part of a sample of rows or `whole_groups`; `budget` counts if that is all. **Collective.**"""
     if min(shares) >= 1:
         block = dataset.load(manifest, comm, budget=budget, with_groups=whole_groups)
         return Sample(block, block.first_row + np.arange(len(block.labels)))
@@ -250,9 +248,8 @@ def choose_lambda(
     stop_wanted: Callable[[], bool] = lambda: False,
     budget: MemoryBudget | None = None,
 ) -> LambdaChoice:
-    """Choose a lambda for a training on these data, by the same measure on held-out rows. **Collective.** `settings`
-    count but for lambda, target and limits; `budget` is for this rank's rows, if the sample has all. Raises InputError
-    on all ranks if the data cannot be read.
+    """Choose a lambda for a training on these data, by the same measure on held-out rows; `settings` count but for
+    lambda, target and limits. **Collective.** Raises InputError on all ranks if the data cannot be read.
     """
     begun, measure = time.perf_counter(), Measure.parse(measure)
     if measure.k and measure.k > data.n:
@@ -305,9 +302,7 @@ def choose_lambda(
 
 
 def for_more_rows(lam: float, low: float, means: Sequence[Mean], share: float) -> float:
-    """Return the lambda for a training of whose rows the models of a fold have had this share: a smaller one, if those
-    below `low` are worse on the folds.
-    """
+    """Return the lambda for more rows than folds had by this share: smaller, if those below `low` are worse."""
     if share > FEW or means[-1].lam >= low:
         return lam
     return float(f"{lam * max(share, LEAST):.1g}")

@@ -1,10 +1,9 @@
 """The fits of a baseline: which there are, the folder that keeps them, and making them, in one process or over ranks.
 
-A method is fitted in two rounds: trials of its settings, and then fits of the best ones. A linear method tries lambdas
-quickly on all folds, and fits those that are best on the *other* folds to the end (`left_lambdas`): successive halving,
-in which no fold helps to choose its own lambda. Trees are tried on parts of the training rows of each fold. distsms
-trains its models of all folds in the same passes, and the ranks share the rows or, of small data, the folds. The fits
-of other libraries are made by one rank each, which holds all rows.
+A linear method tries lambdas quickly on all folds, and fits those that are best on the *other* folds to the end:
+successive halving, in which no fold helps to choose its own lambda. Trees are tried on parts of the training rows.
+distsms trains its models of all folds in the same passes; other libraries' fits are made by one rank each, which holds
+all rows.
 """
 
 from __future__ import annotations
@@ -34,6 +33,7 @@ from distsms.optim.result import Result
 from distsms.optim.settings import Settings
 from distsms.shards.dataset import DataBlock, load_matrix, read_groups, read_weights
 from distsms.shards.manifest import Manifest
+from distsms.shards.row_metadata import some
 from distsms.workflow.auto_lambda import Starts, loosened
 from distsms.workflow.choice import Point
 from distsms.workflow.competitors import ALONE, HELD_OUT_PARTS, METHODS, Task, describe_end, with_target
@@ -62,16 +62,8 @@ class FoldedRows(NamedTuple):
         rows = self.folds.training(fold)
         y = self.y[rows]
         held_out = hold_out(self.folds_by, y if self.fold_keys is None else self.fold_keys[rows], y, HELD_OUT_PARTS)
-        weights, groups = self.weights_of(rows), self.groups_of(rows)
+        weights, groups = some(self.weights, rows), some(self.groups, rows)
         return Task(self.X[rows], y, measure, settings, held_out, weights=weights, groups=groups)
-
-    def weights_of(self, rows: NDArray[np.bool_]) -> Floats | None:
-        """Return the weights of some rows; None if all are 1."""
-        return None if self.weights is None else self.weights[rows]
-
-    def groups_of(self, rows: NDArray[np.bool_]) -> Hashes | None:
-        """Return the groups of some rows; None if they do not matter."""
-        return None if self.groups is None else self.groups[rows]
 
     @property
     def fold(self) -> NDArray[np.int16]:
@@ -247,9 +239,7 @@ def fit_alone(
     begin: Callable[[FitSpec, int], None] = lambda spec, done: None,
     select: str | None = None,
 ) -> bool:
-    """Make fits and trials, whose value is `select` or else `measure`, and return whether `stop_wanted` ended the run.
-    Local. `begin` is called before each, with the number of those before it.
-    """
+    """Make fits and trials, each after a call of `begin`; return whether `stop_wanted` ended the run. Local."""
     for done, spec in enumerate(specs):
         if stop_wanted():
             return True
@@ -275,9 +265,9 @@ def fit_alone(
                 f"different sizes; make the data with distsms shard {option('normalize', 'standard')}, or leave this "
                 "method out"
             )
-        y, weights = rows.y[judged], rows.weights_of(judged)
+        y, weights = rows.y[judged], some(rows.weights, judged)
         if spec.quick:
-            value = chooser_value(select or measure, scores, y, np.nan, ALONE, weights, rows.groups_of(judged))
+            value = chooser_value(select or measure, scores, y, np.nan, ALONE, weights, some(rows.groups, judged))
             keep(Trial(spec.method, spec.setting, spec.fold, seconds, value, 0), None)
             continue
         ranked = ranking.ranking(scores, y, ALONE, weights)
@@ -304,9 +294,7 @@ def try_lambdas(
     stop_wanted: Callable[[], bool],
     starts: Starts,
 ) -> bool:
-    """Make quick trials of a method that distsms trains, on all folds; return whether stopped. **Collective.** `keep`
-    gets the trials on the root, whose value is the measure `by`; `starts` keeps the models.
-    """
+    """Make quick trials on all folds, which `keep` gets on the root; return whether stopped. **Collective.**"""
     begun, lambdas = time.perf_counter(), sorted({spec.setting for spec in specs}, reverse=True)
     quick = replace(problem, lambdas=lambdas, settings=loosened(problem.settings), select=by, scores=False)
     outcome = run(rows, quick, starts.add, start=starts.nearest, stop_wanted=stop_wanted)
@@ -330,9 +318,8 @@ def fit_distributed(
     before: Callable[[int], float] = lambda fold: 0.0,
     start: Start = start_at_zero,
 ) -> bool:
-    """Make those fits of a method that distsms trains; return whether stopped. **Collective.** `keep` and `before`,
-    which returns the seconds that the rows of a fold took, are called on the root or, if ranks share folds, where one
-    is trained.
+    """Make those fits of a method that distsms trains; return whether stopped. **Collective.** `keep`, and `before`
+    with the seconds that a fold's rows took, are called on the root or, if ranks share folds, on one's own.
     """
     folds, stopped, started = rows.folds_of_rank(problem), False, time.perf_counter()
     missing = {(spec.setting, spec.fold) for spec in specs if spec.method == name and spec.fold in folds}
@@ -373,8 +360,8 @@ def gather_rows(rows: PathRows, problem: Problem, within: bool = False) -> Folde
     block, comm, folds = rows.block, rows.trainers, rows.make_folds(problem)
     counted = block.counted
     y, number = comm.gather_rows(block.labels[counted]), comm.gather_rows(folds.number[counted])
-    assert block.weights is not None or not block.weighted
-    weights = comm.gather_rows(block.weights[counted]) if block.weighted else None  # type: ignore[index]
+    of_rank = block.weights if block.weighted else None
+    weights = None if of_rank is None else comm.gather_rows(of_rank[counted])
     groups = comm.gather_rows(block.groups[counted]) if within and block.groups is not None else None
     if y is None or number is None:
         return None

@@ -28,11 +28,8 @@ from distsms.workflow.competitors import FEATURED, METHODS, OURS, TREES
 from distsms.workflow.path import Problem
 from distsms.workflow.path_result import BetaStore, FeaturesStore, L1Store, PathStore
 from distsms.workflow.requests import LAMBDAS, BaselineRequest
+from distsms.workflow.search import MOST_ATTRIBUTES, MOST_COLUMNS
 
-MOST_ATTRIBUTES = 32
-"""Crosses are tried if there are at most this many attributes, which have 496 pairs."""
-MOST_COLUMNS = 500
-"""Leaves are tried if there are at most this many columns, since the trees try all of them at each node."""
 MANY_COLUMNS = 10_000
 """From so many columns on, trees take far longer than linear models."""
 ENTRY_BYTES = 48
@@ -102,9 +99,7 @@ class BaselinePlan:
         return baseline_fits.first_round(self.methods, self.problem.lambdas, self.problem.folds, self.tree_fits)
 
     def missing_trials(self, methods: Sequence[str], store: BaselineStore) -> list[FitSpec]:
-        """Return the quick trials of lambdas that are not made yet, also beyond an end of the grid where the best one
-        is.
-        """
+        """Return the quick trials of lambdas that are not made yet, also beyond an end where the best one is."""
         grid, trials, specs = self.problem.lambdas, store.trials(), list[FitSpec]()
         done = {(trial.method, trial.setting, trial.fold) for trial in trials}
         for name in methods if self.halves else ():
@@ -118,9 +113,7 @@ class BaselinePlan:
         return specs
 
     def missing_fits(self, methods: Sequence[str], store: BaselineStore) -> list[FitSpec]:
-        """Return the fits of linear methods that are not made yet: of the lambdas that trials leave to any fold, or
-        all.
-        """
+        """Return the fits of linear methods that are not made yet, of all lambdas that trials leave to any fold."""
         trials, specs = store.trials() if self.halves else [], list[FitSpec]()
         done = {(fit.method, fit.setting, fit.fold) for fit in store.fits()}
         for name in methods:
@@ -129,9 +122,7 @@ class BaselinePlan:
         return [spec for spec in specs if spec[:3] not in done]
 
     def counted_fits(self, store: BaselineStore) -> list[Fit]:
-        """Return the fits in the folder that this plan asks for: without trials, those of linear methods at its own
-        lambdas, whatever an earlier plan has tried beyond them.
-        """
+        """Return the fits in the folder that this plan asks for, whatever an earlier one has tried beyond."""
         grid = set(self.problem.lambdas)
         return [fit for fit in store.fits() if self.halves or not METHODS[fit.method].linear or fit.setting in grid]
 
@@ -169,9 +160,7 @@ def requested_methods(request: BaselineRequest) -> list[str]:
 
 
 def check_measures(request: BaselineRequest) -> None:
-    """Raise InputError if no baseline can train for the measure, or choose by the measure, of a request: the methods
-    have no threshold in common.
-    """
+    """Raise InputError unless methods without a common threshold can train for, and choose by, a request's measures."""
     measure, select = Measure.parse(request.measure), request.select
     if not measure.family.on_paths:
         raise InputError(
@@ -258,9 +247,7 @@ def _of_path(request: BaselineRequest, store: PathStore, manifest: Manifest) -> 
 
 
 def identity(request: BaselineRequest, problem: Problem, manifest: Manifest, called: str = "") -> dict[str, Any]:
-    """Return what baseline.json says of the problem, by which a folder is continued or refused. `called`: the tables of
-    which temporary shards were made.
-    """
+    """Return what baseline.json says of the problem, on shards that were made of what is `called` so."""
     data = {"path": called or os.fspath(request.data), "fingerprint": manifest.fingerprint}
     return {"data": data} | {name: getattr(problem, name, getattr(problem.settings, name, None)) for name in OF_PATH}
 

@@ -267,9 +267,7 @@ def _compare(
     ours: Collection[str],
     theirs: Collection[str],
 ) -> Comparison:
-    """Say "SUBJECT ahead of OTHER, by 0.427 points of ROCArea (interval ...)" or "behind OTHER". The grids of `ours`
-    and `theirs` may end too early for a side that is not ahead.
-    """
+    """Say "SUBJECT ahead of OTHER, by ... (interval ...)" or "behind"; the grids of both sides may end too early."""
     # 1) Where lambdas beyond the grid might change this.
     side, tie = _side(difference), difference.low == difference.value == difference.high == 0
     names = [*(ours if side <= 0 and not tie else ()), *(theirs if side >= 0 and not tie else ())]

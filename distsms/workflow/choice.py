@@ -1,9 +1,7 @@
 """The points of a path: which lambdas are trained next, which one is chosen, and how sure that is.
 
-A lower bound on min J at one lambda bounds what any lambda can gain, J(0) - min J
-(`distsms.optim.result.largest_gain`). A lambda is left out if for all rows and for each fold this is at most the
-target: a training might end at w = 0 at once. The smallest lambda has the most to gain: it is never left out, and is
-trained second for measures that can be vacuous everywhere.
+A lambda is left out if what any lambda can gain (`optim.result.largest_gain`), by the bounds at others, is at most the
+target for all rows and each fold. The smallest one is never left out.
 """
 
 from __future__ import annotations
@@ -121,9 +119,7 @@ def _at_lambdas_of_others(points: Sequence[Point], measure: str, rule: str) -> l
 
 
 def expected(points: Sequence[Point], measure: str, rule: str = "best") -> Interval | None:
-    """Estimate the measure that this way of choosing lambda reaches: the mean of `values_of_folds`, with its interval;
-    None if no lambda has all folds, or an earlier version kept no `squares`.
-    """
+    """Return the mean of `values_of_folds` with its interval, if a lambda has all folds, and these have `squares`."""
     if any(point.held_out and "squares" not in point.held_out for point in points):
         return None
     return interval_of(_at_lambdas_of_others(points, measure, rule), measure)
@@ -162,9 +158,7 @@ def is_chance(area: Mean, errors: float = 1.0) -> bool:
 
 
 def why_chance(points: Sequence[Point]) -> str:
-    """Return why no lambda ranks held-out rows better than chance; else "". The interval of `expected` counts as well,
-    since the spread of a few unlike folds, such as those by groups, is large.
-    """
+    """Return why no lambda ranks held-out rows better than chance, neither by means nor by the interval; else ""."""
     measure = area_of(points)
     areas = means(points, measure)
     if not areas or not all(is_chance(area, ERRORS) for area in areas):
@@ -185,9 +179,8 @@ def describe_lambdas(curve: Sequence[Mean]) -> str:
 
 
 def faults(points: Sequence[Point], without: int = 0) -> dict[float, str]:
-    """Return the lambdas whose models are not usable, and why: the model of all rows, or without one those of all
-    folds, ranks no better than chance, or the mean area of the folds but `without` is at most one standard error above
-    0.5.
+    """Return the lambdas whose models are not usable, and why: that of all rows, or without one those of all folds,
+    rank no better than chance, or the mean area of the folds but `without` is not above 0.5 by one standard error.
     """
     reasons = {}
     with_all = any(not point.fold for point in points)
@@ -290,9 +283,8 @@ def next_lambdas(
     for point in points:
         of_folds.get(point.fold, {})[point.lam] = point.result
     missing = [lam for lam in lambdas if any(lam not in solved for solved in of_folds.values())]
-    untouched = [
-        lam for lam in missing if lam != min(lambdas) and all(lam not in solved for solved in of_folds.values())
-    ]
+    solved_somewhere = {min(lambdas)}.union(*of_folds.values())
+    untouched = [lam for lam in missing if lam not in solved_somewhere]
     gains = {lam: [_gain(solved, lam, settings) for solved in of_folds.values()] for lam in untouched}
     left_out = {lam: max(of_lam) for lam, of_lam in gains.items() if of_lam and max(of_lam) < float("inf")}
     rest, first = [lam for lam in missing if lam not in left_out], lambdas[0]

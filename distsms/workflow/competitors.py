@@ -1,8 +1,7 @@
 """The methods of `distsms baseline`: distsms itself and the usual alternatives, each with a function that fits it.
 
-distsms trains its own models and those of logistic regression, here in one process, in `baseline_fits` over all ranks.
-Its lambda corresponds to scikit-learn's C = 1 / (lambda n), where n is the sum of the weights of the training rows;
-balanced weights n / (2 n_class) have the mean 1. Trees get weights of mean 1, since their settings depend on the size.
+A lambda is scikit-learn's C = 1 / (lambda n), where n is the sum of the weights of the training rows; balanced weights
+n / (2 n_class) have the mean 1. Trees get weights of mean 1, since their settings depend on the size.
 """
 
 from __future__ import annotations
@@ -26,12 +25,10 @@ from distsms.losses.registry import make_loss
 from distsms.matrix.arrays import as_features
 from distsms.optim.result import Status
 from distsms.optim.settings import Settings
-from distsms.parallel.communicator import Communicator
 from distsms.training.fit import Fit, fit
 from distsms.training.task import TrainingTask
 from distsms.workflow import trees
-
-ALONE = Communicator()
+from distsms.workflow.path import ALONE
 
 HELD_OUT_PARTS = 5
 """A search holds out one of this many parts of the training rows."""

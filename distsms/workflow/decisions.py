@@ -1,9 +1,8 @@
 """A threshold that fulfils a condition, and a curve of probabilities, from the scores of held-out rows.
 
-Thresholds of training rows promise too much. So a model is trained outside of each fold, at the same lambda, and scores
-the fold's rows; all scores are treated as one model's, as in scikit-learn's `CalibratedClassifierCV(ensemble=False)`.
-Where a measure leaves the origin of scores open, each fold's are moved and stretched, so that training rows have the
-mean and the deviation that they have in the model of all rows.
+Thresholds of training rows promise too much. So a model is trained outside of each fold, and scores the fold's rows;
+all scores are treated as one model's. Where a measure leaves their origin open, each fold's are moved and stretched to
+the mean and the deviation that training rows have in the model of all rows.
 """
 
 from __future__ import annotations
@@ -58,9 +57,8 @@ def held_out(
     start: Start = start_at_zero,
     stop_wanted: Callable[[], bool] = lambda: False,
 ) -> HeldOut | None:
-    """Train a model for each fold, at the first lambda, and score the fold's rows; None if stopped. `spread` is the
-    mean and the deviation of the scores of the model of all rows. `start` must return no model that has seen the fold's
-    rows. **Collective.**
+    """Train a model for each fold, at the first lambda, and score the fold's rows; None if stopped. `spread` has mean
+    and deviation of the scores of the model of all rows; `start` no model of the fold's rows. **Collective.**
     """
     begun, comm, lam = time.perf_counter(), rows.comm, problem.lambdas[0]
     problem = replace(problem, lambdas=[lam], all_rows=False)

@@ -48,9 +48,7 @@ class FoldsObserver(FeaturesObserver):
 
 
 class FoldFeatures:
-    """The data sets with the features of all rows and of each fold, in `folder`; those of another problem are removed.
-    `rows` holds what `budget` allows, and groups if `with_groups`. Creating it is **collective.**
-    """
+    """The data sets with features of all rows and of each fold, in `folder`, of this problem alone. **Collective.**"""
 
     budget: MemoryBudget | None = None
     with_groups: bool = False

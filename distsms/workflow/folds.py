@@ -104,9 +104,7 @@ def make_folds(
 
 
 def best_on_other_folds(values: NDArray[np.float64], without: NDArray[np.bool_] | None = None) -> NDArray[np.int64]:
-    """Return for each fold the best of (candidates, folds) by the mean over the *other* folds, without those that a
-    fold may not take. Local.
-    """
+    """Return for each fold the best of (candidates, folds) on the *other* folds, `without` some. Local."""
     others = np.round(values.sum(axis=1, keepdims=True) - values, 12)
     return np.argmax(others if without is None else np.where(without, -np.inf, others), axis=0)
 

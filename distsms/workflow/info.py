@@ -23,20 +23,8 @@ FOR_PROGRAMS = "row_sample", model.MEAN_CONTRIBUTIONS
 """Long entries of a model's information that mean nothing to people."""
 FIRST = (
     *("model", "measure", "lambda", "l1", "nonzeros", "bias", "status", "J", "lower_bound", "gap", "evaluations"),
-    *(
-        "seconds",
-        "search",
-        "data",
-        "label",
-        "table",
-        "features",
-        "coded",
-        "very many values",
-        "training",
-        "test",
-        "test_rows",
-    ),
-    *("threshold", "decision", "calibration", "path", "written", "command", "warnings"),
+    *("seconds", "search", "data", "label", "table", "features", "coded", "very many values", "training"),
+    *("test", "test_rows", "threshold", "decision", "calibration", "path", "written", "command", "warnings"),
 )
 """What is shown of a model first, in this order."""
 FOLDERS = {
@@ -69,11 +57,11 @@ def describe_data(path: str, as_json: bool) -> dict[str, Any]:
         del fields[name]
     if manifest.coded:
         fields["coded"] = manifest.coded.record() if as_json else manifest.coded.describe()
-    if (features := feature_map.load(manifest)) is not None:
-        fields |= {
-            "features": {**features.reference._asdict(), "keep": features.keep} if as_json else features.describe()
-        }
-        fields |= {} if as_json else {"attributes": "; ".join(features.listing())}
+    features = feature_map.load(manifest)
+    if features is not None and as_json:
+        fields["features"] = {**features.reference._asdict(), "keep": features.keep}
+    elif features is not None:
+        fields |= {"features": features.describe(), "attributes": "; ".join(features.listing())}
     fields |= {"normalize": manifest.normalization.kind, "table": None} | _describe_table(manifest.table)
     if not as_json:
         fields |= describe(manifest)
@@ -94,9 +82,7 @@ def _describe_table(table: Table | None) -> dict[str, Any]:
 
 
 def describe_columns(path: str) -> tuple[list[Column], list[str]]:
-    """Return the columns of the table that a data set or a model was made from, and a line for each attribute of its
-    feature map. Raises InputError if there is neither. Local.
-    """
+    """Return the columns of a data set's or a model's table, and lines on attributes; InputError without either."""
     source = read_manifest(path) if Path(path).is_dir() else model.load(path)
     features = source.features if isinstance(source, model.Model) else feature_map.load(source)
     attributes = features.bins.listing() if features is not None and features.bins else []
@@ -122,9 +108,9 @@ def describe_model(path: str) -> dict[str, Any]:
     loaded = model.load(path)
     size = {"p": loaded.p, "norm": float(np.linalg.norm(loaded.w)), "nonzeros": int(np.count_nonzero(loaded.w))}
     table = _describe_table(loaded.table)
-    columns: dict[str, Any] = (
-        {} if loaded.features is None else {"features": loaded.features.describe(), "columns": loaded.p_original}
-    )
-    table |= columns or ({"coded": loaded.coded.describe()} if loaded.coded else {})
+    if loaded.features is not None:
+        table |= {"features": loaded.features.describe(), "columns": loaded.p_original}
+    elif loaded.coded:
+        table["coded"] = loaded.coded.describe()
     info = {name: value for name, value in loaded.info.items() if name not in FOR_PROGRAMS}
     return {"model": path, **size, **table, **info}

@@ -1,8 +1,7 @@
 """Evaluate the fits of a baseline: the measures of each method over the folds, with intervals and differences.
 
-The setting of a fold, and in the same way the best of several methods, is the one with the best mean on the *other*
-folds. The interval of a mean over the folds says how the method would do if it were trained on new rows and evaluated
-on other new ones (`distsms.metrics.confidence`). Two methods are compared by their scores of the same rows.
+The setting of a fold, and the best of several methods, is the one with the best mean on the *other* folds. Intervals
+are for training on new rows and evaluating on others. Methods are compared by their scores of the same rows.
 """
 
 from __future__ import annotations
@@ -36,6 +35,7 @@ from distsms.metrics.row_weights import effective, effective_sizes, mass_of_clas
 from distsms.metrics.tied_scores import tied_scores
 from distsms.metrics.within_groups import GroupAreas, gauc_difference_interval, gauc_interval, group_areas
 from distsms.optim.settings import Settings
+from distsms.shards.row_metadata import some
 from distsms.workflow.baseline_fits import BaselineStore, Fit, FoldedRows, Trial, first_round, left_lambdas
 from distsms.workflow.baseline_plan import THOROUGH_TREES
 from distsms.workflow.choice import ends_at, mean_over_folds
@@ -223,7 +223,7 @@ def evaluate_methods(
         if by in RANKING:
             return float(getattr(fit, by))
         judged = rows.folds.judged(fit.fold)
-        y, weights, groups = rows.y[judged], rows.weights_of(judged), rows.groups_of(judged)
+        y, weights, groups = rows.y[judged], some(rows.weights, judged), some(rows.groups, judged)
         return chooser_value(by, store.scores(fit), y, np.nan, ALONE, weights, groups)
 
     # 1) The setting of each fold is chosen by the other folds, and in the same way the best of several methods.
@@ -259,9 +259,7 @@ def evaluate_methods(
     measures = dict.fromkeys([*RANKING, by])
 
     def interval_of(name: str, of: str, first: str = "") -> Interval:
-        """Return the interval of a method by a measure or, with `first`, of how much better `first` is, from rows or
-        else folds.
-        """
+        """Return the interval of a method by a measure or, with `first`, of how much better that is."""
         if FoldScores.knows(of):
             return compared[name].interval(of, compared[first] if first else None)
         values = [value(fit) for fit in best_fits[name]]
@@ -269,7 +267,7 @@ def evaluate_methods(
             return confidence.folds_interval(values, level, of)
         ahead = [value(fit) - less for fit, less in zip(best_fits[first], values, strict=False)]
         judged = rows.fold > 0
-        why = confidence.too_few(effective_sizes(rows.y[judged], rows.weights_of(judged), ALONE))
+        why = confidence.too_few(effective_sizes(rows.y[judged], some(rows.weights, judged), ALONE))
         return replace(confidence.folds_interval(ahead, level), why=why)
 
     def differences_of(first: str, name: str) -> dict[str, Interval]:
@@ -281,7 +279,7 @@ def evaluate_methods(
     for name, fits_of_folds in best_fits.items():
         settings, method = [fit.setting for fit in fits_of_folds], METHODS.get(name)
         linear = method is not None and method.linear
-        tried = {(t.setting, t.fold): t for t in trials if t.method == name} if linear else {}
+        tried = {(t.setting, t.fold): t for t in trials if t.method == name and linear}
         at_end, beyond = False, ""
         if linear:
             at_end, beyond = _find_ends(tried or by_method[name], settings, attrgetter("value") if tried else value)
@@ -308,9 +306,8 @@ def _dropped(trials: Sequence[Trial], method: str) -> set[tuple[float, int]]:
 
 
 def unsettled(methods: Sequence[str], plan: BaselinePlan, store: BaselineStore, rows: FoldedRows) -> list[str]:
-    """Return the methods of which the folds so far do not settle how they compare with distsms, by a look at
-    `EARLY_LEVEL`: so strict (Haybittle and Peto) that the interval at the end may stay as narrow as without. On the
-    root.
+    """Return the methods that the folds so far do not settle at `EARLY_LEVEL`, so strict (Haybittle and Peto) that the
+    interval at the end may stay as narrow as without this look. On the root.
     """
     fits, trials, by = plan.counted_fits(store), store.trials() if plan.halves else [], plan.select
     left = list[str]()
@@ -392,9 +389,7 @@ def evaluate_head(
 
 
 def complete(fits: Sequence[Fit], method: str, folds: int) -> dict[tuple[float, int], Fit]:
-    """Return the fits of a method by (setting, fold), of settings that have all folds (of trees that settled early the
-    first), descending.
-    """
+    """Return the fits of a method by (setting, fold), descending, of settings with all folds (trees: the first)."""
     of_method = {(fit.setting, fit.fold): fit for fit in fits if fit.method == method}
     first_folds = {
         setting: next((fold for fold in range(folds) if (setting, fold + 1) not in of_method), folds)
@@ -410,9 +405,7 @@ def complete(fits: Sequence[Fit], method: str, folds: int) -> dict[tuple[float, 
 def choose(
     fits: Mapping[tuple[Any, int], Fit], value: Callable[[Fit], float], dropped: Collection[tuple[Any, int]] = ()
 ) -> list[Fit]:
-    """Return for each fold the fit of the candidate with the best mean `value` on the other folds that is not `dropped`
-    for it.
-    """
+    """Return for each fold the fit of the candidate, not `dropped` for it, that is best on the other folds."""
     candidates, folds = list(dict.fromkeys(candidate for candidate, _ in fits)), sorted({fold for _, fold in fits})
     values = np.array([[value(fits[candidate, fold]) for fold in folds] for candidate in candidates])
     without = np.array([[(candidate, fold) in dropped for fold in folds] for candidate in candidates])
@@ -441,7 +434,7 @@ class FoldScores:
         self._rows, self._level = rows, level
         self._made = dict[str, list[tuple[Any, Floats]]]()
         self._folds = [
-            _ScoredFold(np.flatnonzero(mask), store.scores(fit), rows.y[mask], rows.weights_of(mask))
+            _ScoredFold(np.flatnonzero(mask), store.scores(fit), rows.y[mask], some(rows.weights, mask))
             for fit in fits
             for mask in [rows.fold == fit.fold]
         ]

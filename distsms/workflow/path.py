@@ -1,9 +1,8 @@
 """Train models for a path of lambdas, on all rows (fold 0) and on the training rows of each fold.
 
-There is one copy of the data: weights of 0 and 1 say on which rows a fold trains. Models are trained from the largest
-lambda to the smallest, each from the one before, and those of all folds share their passes (`distsms.optim.batching`).
-A finished point is written at once. Lambdas where w = 0 is proved as good are left out (`choice.next_lambdas`). Folds
-with features of their own are trained one after the other (`FoldByFold`).
+Weights of 0 and 1 say on which rows a fold trains. Models are trained from the largest lambda to the smallest, each
+from the one before, and those of all folds share their passes; with features of their own, they take turns
+(`FoldByFold`).
 """
 
 from __future__ import annotations
@@ -32,6 +31,7 @@ from distsms.optim.settings import Settings
 from distsms.parallel.communicator import Communicator
 from distsms.parallel.vector_placement import make_vectors
 from distsms.shards.dataset import DataBlock
+from distsms.shards.row_metadata import some
 from distsms.training.normal_auc_closed import ClosedForm, pays
 from distsms.training.rows import make_losses
 from distsms.training.task import Distribution
@@ -279,13 +279,8 @@ class FoldsObjective(Objective):
     def _scored(self, scores: Floats, rows: NDArray[np.bool_]) -> RowScores:
         """Return some rows with their scores, of the scores (n_local,) of all rows. Local."""
         block = self._block
-        assert block.weights is not None or not block.weighted
-        return RowScores(
-            scores[rows],
-            block.labels[rows],
-            block.weights[rows] if block.weighted else None,  # type: ignore[index]
-            None if block.groups is None else block.groups[rows],
-        )
+        weights = block.weights if block.weighted else None
+        return RowScores(scores[rows], block.labels[rows], some(weights, rows), some(block.groups, rows))
 
     def _within_groups(self, measure: Measure, rows: RowScores) -> estimates.MeanEstimate | None:
         """Return the estimate of a measure within groups; None for other measures. Collective."""

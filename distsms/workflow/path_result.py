@@ -13,6 +13,7 @@ import numpy as np
 
 from distsms.base import schema
 from distsms.base.errors import EXIT_OK, EXIT_REQUEUE, EXIT_VACUOUS
+from distsms.base.formatting import format_number
 from distsms.base.measures import Measure, display_name
 from distsms.base.runstore import ResumableStore
 from distsms.base.schema import Fields, is_number, is_number_or_null, read_objects
@@ -52,9 +53,7 @@ POINT: Fields = {
 
 
 class PathStore(ResumableStore):
-    """The folder of a path, for the root, which holds it by `files.exclusive`: path.json, model.h5 (the choice), and
-    points/LAMBDA_all or LAMBDA_foldF, .json and .h5, for folds only the models of the largest and the newest lambda.
-    """
+    """The folder of a path: path.json, model.h5, and points/LAMBDA_all or LAMBDA_foldF, .json and .h5. For the root."""
 
     kind, parts = "path", "points"
 
@@ -271,9 +270,9 @@ def point_line(point: Point, measure: str) -> str:
     result, rows = point.result, f"fold {point.fold}" if point.fold else "all rows"
     kind, values = ("training", point.training) if point.held_out is None else ("held out", point.held_out)
     return (
-        f"lambda {point.lam:<8g} {rows:8s} {result['status']:8s} J {_number(result['J'], '.8f')}"
-        f"  gap {_number(result['gap'], '.2g'):>8s}  {result['evaluations']:5d} evaluations"
-        f"  {kind} {display_name(measure)} {_number(values.get(measure), '.6f')}"
+        f"lambda {point.lam:<8g} {rows:8s} {result['status']:8s} J {format_number(result['J'], '.8f')}"
+        f"  gap {format_number(result['gap'], '.2g'):>8s}  {result['evaluations']:5d} evaluations"
+        f"  {kind} {display_name(measure)} {format_number(values.get(measure), '.6f')}"
     )
 
 
@@ -289,28 +288,18 @@ def points_table(points: Sequence[Point], measure: str, choice: Choice | None) -
         rows.append(
             [
                 f"{lam:g}",
-                *([_number(result.get("nonzeros"), "d")] if has_nonzeros else []),
-                _number(result.get("J"), ".8f"),
-                _number(result.get("gap"), ".2g"),
-                _number(result.get("evaluations"), "d") + (f" + {fold_evaluations}" if fold_evaluations else ""),
-                _number(of_all_rows and of_all_rows.training.get(measure), ".6f"),
-                _number(mean and mean.mean, ".6f"),
-                _number(mean and mean.error, ".6f"),
+                *([format_number(result.get("nonzeros"), "d")] if has_nonzeros else []),
+                format_number(result.get("J"), ".8f"),
+                format_number(result.get("gap"), ".2g"),
+                format_number(result.get("evaluations"), "d") + (f" + {fold_evaluations}" if fold_evaluations else ""),
+                format_number(of_all_rows and of_all_rows.training.get(measure), ".6f"),
+                format_number(mean and mean.mean, ".6f"),
+                format_number(mean and mean.error, ".6f"),
                 _remark(of_all_rows, mean, choice, unusable.get(lam)),
             ]
         )
-    header = [
-        "lambda",
-        *(["nonzeros"] if has_nonzeros else []),
-        "J",
-        "gap",
-        "evaluations",
-        f"training {name}",
-        f"held out {name}",
-        "s.e.",
-        "",
-    ]
-    return header, rows
+    header = ["lambda", *(["nonzeros"] if has_nonzeros else []), "J", "gap", "evaluations"]
+    return [*header, f"training {name}", f"held out {name}", "s.e.", ""], rows
 
 
 def describe_choice(
@@ -370,10 +359,6 @@ def _remark(of_all: Point | None, mean: Mean | None, choice: Choice | None, faul
     if fault:
         remarks.append(fault)
     return ", ".join(remarks)
-
-
-def _number(value: float | None, form: str) -> str:
-    return "-" if value is None else format(value, form)
 
 
 class PathTask(NamedTuple):

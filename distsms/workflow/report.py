@@ -197,10 +197,7 @@ def _trace(named: str | os.PathLike[str] | None, of: Model, folder: Path | None)
     beside = [] if folder is None else [folder / Path(written).name]
     places = [path for path in (Path(written), *beside) if path.is_file()]
     if not places:
-        return (
-            {},
-            f"The training wrote its trace to {written}, which is not there; if it was moved, give --trace FILE.",
-        )
+        return {}, f"The training wrote its trace to {written}, which is not there; if it was moved, give --trace FILE."
     try:
         trace = read_trace(places[0])
     except InputError as error:

@@ -199,9 +199,7 @@ class VerifyRequest(Request):
 
     model: Model | Path
     data: Any  # the rows of the training, as for an evaluation
-    certificate: Path | None = (
-        None  # what `TrainRequest.certificate` has written; None: only J and measures are checked
-    )
+    certificate: Path | None = None  # what `TrainRequest.certificate` has written; without, J and measures are checked
     reading: InputOptions = AS_TRAINED
 
 

@@ -1,12 +1,8 @@
 """Compare models for another measure with quick ROCArea models of the same rows: that of a run, or those of a path.
 
-A proof does not say that no other model has a better value of the measure. So after a training for a measure other than
-ROCArea, a ROCArea model is trained on a sample of the rows, whose folds choose its lambda. Both models are compared on
-test rows, if there are some. If not, a third of the sample is held out, and a second model for the run's measure is
-trained on the rest; if this does not end in time, the run's own model is compared, which has an advantage.
-
-A check may take a tenth of the run's seconds, but always `LEAST_SECONDS`. A hash of the row numbers draws the sample
-and its parts, whichever rank holds the rows.
+A ROCArea model is trained on a sample of the rows, whose folds choose its lambda. Without test rows a third of the
+sample is held out, and a second model for the run's measure is trained on the rest; if this takes too long, the run's
+own is compared. A check may take a tenth of the run's seconds, but always `LEAST_SECONDS`.
 """
 
 from __future__ import annotations
@@ -37,6 +33,7 @@ from distsms.optim.settings import Settings
 from distsms.parallel.communicator import Communicator
 from distsms.parallel.vector_placement import choose_step, make_vectors
 from distsms.shards.dataset import DataBlock
+from distsms.shards.row_metadata import some
 from distsms.training.rows import make_losses
 from distsms.training.task import Distribution, Reserve
 from distsms.workflow.auto_lambda import GRID, moderate_choice, number_of_folds, search
@@ -231,7 +228,7 @@ class Checker:
         with comm.fail_together():
             features = block.features.take(drawn)
         self._n, self._rows = n, numbers[drawn]
-        self._block = replace(block, features=features, labels=block.labels[drawn], weights=_some(block.weights, drawn))
+        self._block = replace(block, features=features, labels=block.labels[drawn], weights=some(block.weights, drawn))
         self._held_out = row_keys(self._rows, _DIVIDE) % np.uint64(HELD_OUT) == 0
 
     def run(self, hold_out: bool) -> QuickCheck:
@@ -255,7 +252,7 @@ class Checker:
         w = self._solve(ROCAREA, self._quick(lam), training).w
         scores, n = block.features.margins(w), self._count(training)
         weights = block.weights if block.weighted else None
-        training_weights = _some(weights, training)
+        training_weights = some(weights, training)
         threshold = self._best_threshold(scores[training], labels[training], training_weights)
         beta = math.nan
         if self._measure.family.can_be_vacuous:
@@ -268,7 +265,7 @@ class Checker:
         if w_of_run is None:
             w_of_run, trained = self._w, "trained this one, but not the ROCArea model"
         both_scores = scores[out], self._with_bias().margins(w_of_run)[out]
-        judged = JudgedRows(labels[out], self._rows[out], both_scores, (threshold, 0.0), _some(weights, out))
+        judged = JudgedRows(labels[out], self._rows[out], both_scores, (threshold, 0.0), some(weights, out))
         n_out = self._count(out)
         measure = self._measure.on_part(n_out / self._n)
         return replace(checked, contest=judge(f"{n_out:,} rows that {trained}", measure, judged, comm))
@@ -354,11 +351,6 @@ def _falling(
     scores, labels, weights = (comm.allgather_rows(array, counts) for array in (scores, labels, weights))
     order = np.argsort(-scores, kind="stable")
     return scores[order], labels[order] > 0, weights[order]
-
-
-def _some(weights: Floats | None, rows: NDArray[np.bool_]) -> Floats | None:
-    """Return the weights of some rows; None if there are none."""
-    return None if weights is None else weights[rows]
 
 
 class FoldComparison(NamedTuple):

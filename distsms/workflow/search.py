@@ -1,9 +1,8 @@
 """The search of a training on a table: which features of its columns, and which loss, rank held-out rows best.
 
-Candidates are the columns, bins, crosses and leaves, each trained for the measure and by logistic regression. A sample
-of the rows, which every rank gets, is cut into folds; features that look at labels are made for each fold from its
-training rows. The ranks share the candidates, and each is tried by one of them. The columns come first: they tell how
-long the plain training takes, and so the budget. What is not finished within the budget is left out. The root chooses.
+A sample of the rows, which every rank gets, is cut into folds, for which features that look at labels are made anew.
+Each candidate is tried by one rank, the columns first, which tell how long the plain training takes, and so the budget.
+What is not finished within that is left out. The root chooses.
 """
 
 from __future__ import annotations

@@ -72,9 +72,7 @@ def are_tables(data: Any, comm: Communicator) -> bool:
 def as_data_sets(
     request: TrainRequest, comm: Communicator, observer: ConversionObserver, clock: Clock
 ) -> Iterator[DataSets]:
-    """Make data sets of a request's files or table, which messages call as users know them; temporary ones are removed
-    at the end. **Collective.**
-    """
+    """Make data sets of a request's files or table, which messages call by the names of users. **Collective.**"""
     several, in_memory, kept = frames.on_several_hosts(comm), is_frame(request.data), request.shards is not None
     base, names, same_rows = Path(request.shards or ""), list[str](), False
     apart = request.split.shares is not None or request.test is not None
@@ -189,9 +187,7 @@ def _make(
     comm: Communicator,
     observer: ConversionObserver,
 ) -> list[Manifest]:
-    """Convert the rows; return no data sets if an earlier start has made them of files; nothing shows that a table in
-    memory is the same. **Collective.** The record is there only beside the data sets that it tells of.
-    """
+    """Convert the rows; return no data sets if an earlier start has made them of the same files. **Collective.**"""
     from distsms.ingest.convert import convert  # which loads parts of SciPy
 
     kept, in_memory, there = request.shards is not None, is_frame(request.data), False
@@ -211,7 +207,7 @@ def _make(
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(base / RECORD)
     there, complete = comm.bcast((there, complete))
-    if complete and not in_memory:
+    if complete and not in_memory:  # nothing shows that a table in memory is the same
         return []
     reading, writing = sort_options(request.reading)
     reading = replace(reading, workspace=Workspace(memory=request.memory, called="the table" * in_memory))
@@ -237,9 +233,7 @@ def _make(
 
 @contextlib.contextmanager
 def as_files(data: Any, files: Sequence[str], folder: Path, comm: Communicator) -> Iterator[dict[str, str]]:
-    """Yield the files with the rows of all ranks, temporary ones of rows in memory, and their names for users.
-    **Collective.**
-    """
+    """Yield the files with the rows of all ranks, perhaps temporary ones, and their names for users. **Collective.**"""
     if not (is_frame(data) or isinstance(data, Arrays)):
         yield {file: file for file in files}
         return
@@ -270,10 +264,10 @@ def _is_same(path: str, other: str) -> bool:
 
 def _record(request: TrainRequest, files: Sequence[str]) -> dict[str, Any]:
     """Return what the shards follow from, ready for JSON: files with their sizes and times, and options."""
-    about = {} if is_frame(request.data) else {name: addresses.status(name) for name in files}
-    listed = [
-        {"name": addresses.name_of(name), "bytes": at.st_size, "changed": at.st_mtime_ns} for name, at in about.items()
-    ]
+    listed = list[dict[str, Any]]()
+    for name in () if is_frame(request.data) else files:
+        at = addresses.status(name)
+        listed.append({"name": addresses.name_of(name), "bytes": at.st_size, "changed": at.st_mtime_ns})
     split, reading = request.split, dict(request.reading)
     writing = {name: reading.pop(name, None) for name in ("normalize", "weight_file", "n_shards", "dtype")}
     read = vars(ReadOptions(**reading))

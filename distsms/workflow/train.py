@@ -349,10 +349,8 @@ def _measure_training_rows(fit: Fit, comm: Communicator) -> TrainingScores:
         if task.measure.within_groups and block.counted_groups is not None:
             within = gauc_estimate(task.measure.within_groups, scores, labels, block.counted_groups, comm, weights)
             measures[task.measure.name] = within.value
-        if manifest is not None:
-            data = describe_data_set(manifest, manifest.directory)
-        else:
-            data = describe_rows(block, task.fingerprint, comm)
+        in_files = manifest and describe_data_set(manifest, manifest.directory)
+        data = in_files or describe_rows(block, task.fingerprint, comm)
         if weights is not None:
             data["weights"] = describe_weights(labels, weights, comm)
             if manifest is not None and manifest.weight:
@@ -503,9 +501,9 @@ def _task(
     if request.checkpoint is None and (request.resume or every is not None):
         raise InputError("resume and checkpoint_every need checkpoint, the folder where the checkpoints are")
     every = CHECKPOINT_EVERY if every is None and request.checkpoint is not None else every
-    bias, start = request.measure.bias(request.bias), request.start
-    begin = model.load(start) if isinstance(start, str | os.PathLike) else start
-    name = os.fspath(start) if isinstance(start, str | os.PathLike) else "start"
+    bias, begin, name = request.measure.bias(request.bias), request.start, "start"
+    if isinstance(begin, str | os.PathLike):
+        name, begin = os.fspath(begin), model.load(begin)
     return TrainingTask(
         data,
         request.measure,

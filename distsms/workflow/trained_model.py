@@ -254,9 +254,7 @@ class TrainedModel:
         if not self.unseen and (doubt := describe_doubt(area, on_folds)):
             self.on_test = doubt
             return area
-        if (
-            area.enough and of_training.chance != ALL_TIED
-        ):  # then the test rows say more than the folds of the training rows
+        if area.enough and of_training.chance != ALL_TIED:  # then test rows say more than folds of the training rows
             self.unseen = area.why_chance()
         self.on_test = describe_test(
             of_training.measures, area, of_training.data, check_perfect, on_folds, choice is not None

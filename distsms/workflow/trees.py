@@ -1,7 +1,6 @@
 """Tune and train the boosted trees of XGBoost and LightGBM by random search, with the same budget for both.
 
-Setting 0 has a learning rate of 0.1 and otherwise the library's defaults. The others are drawn at random, alike in
-every run and for both libraries, so that a larger budget adds settings. A setting is trained on four fifths of the
+Setting 0 is the usual one, and the others are drawn alike in every run. A setting is trained on four fifths of the
 training rows: the best measure on the other fifth is its value, and says for how many rounds all rows are then trained.
 """
 
@@ -18,9 +17,7 @@ from distsms.base.typing import Floats, Hashes
 from distsms.matrix.blocks import thread_count
 from distsms.metrics import ranking
 from distsms.metrics.within_groups import gauc_estimate
-from distsms.parallel.communicator import Communicator
-
-ALONE = Communicator()
+from distsms.workflow.path import ALONE
 
 XGBOOST, LIGHTGBM = "xgboost", "lightgbm"
 """The libraries, by the names of their packages."""

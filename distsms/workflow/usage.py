@@ -1,9 +1,7 @@
 """What a run has taken: every second that a user waited, bytes moved and read, and peak memory, on each rank.
 
-The time of a command begins where its user's does: when the launcher starts that is the parent of this process, such as
-mpirun, or else this process. That of a function in Python begins with the call. It ends when the line on it is printed,
-which is the last one. Nobody here knows how long a queue or the shell took before, nor how long the launcher needs for
-its end; and ranks whose host has only a daemon of the launcher count from when that started them.
+The time of a command begins when its launcher starts, such as mpirun, or else this process; that of a function in
+Python with the call. It ends with the line on it, which is the last one.
 """
 
 from __future__ import annotations
@@ -22,9 +20,7 @@ START, REST = "start-up", "rest"
 
 
 def usage_of_ranks(clock: Clock, comm: Communicator, read: int, evaluations: int) -> list[dict[str, Any]]:
-    """Return what each rank has used so far, ready for JSON, in rank order. **Collective.** `clock` has the phases,
-    which `START` and `REST` complete; this rank has read so many bytes.
-    """
+    """Return what each rank has used: phases of the clock, completed, and bytes `read`. **Collective.**"""
     seconds, since = dict(clock.seconds), clock.since_begin()
     if program.runs:
         seconds = {START: max(processes.waited() - since, 0.0)} | seconds

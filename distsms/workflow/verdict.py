@@ -1,9 +1,7 @@
 """Whether a trained model ranks better than chance, hints that it may be worse in use, and what to use instead.
 
-A small gap does not mean that a model is useful: if the minimum of J is at w = 0, all scores are equal. A model ranks
-no better than chance if they are, or if its ROCArea (after a training within groups: GAUC) on the training rows is not
-more than two standard errors above 0.5. A model with many features can pass this on noise, which it learns by heart; so
-test rows decide as well, if they have enough rows of both classes (`AreaOnTest`).
+It does not if all scores are equal, or if its ROCArea or GAUC on the training rows is not more than two standard errors
+above 0.5. With many features a model learns noise by heart, so test rows decide as well (`AreaOnTest`).
 """
 
 from __future__ import annotations
@@ -148,9 +146,8 @@ def why_chance(
     weights: Floats | None = None,
     within: MeanEstimate | None = None,
 ) -> str:
-    """Return why scores rank no better than chance, or ""; only equal scores if `rocarea` is NaN; `within`, their GAUC,
-    takes its place. **Collective.** DeLong's standard error is at most the root of A (1 - A) / min(n+, n-), which often
-    suffices.
+    """Return why scores, or `within` their GAUC, rank no better than chance, or ""; NaN for `rocarea`: only if all are
+    equal. **Collective.** The bound of DeLong's error, the root of A (1 - A) / min(n+, n-), often suffices.
     """
     if scores_tie(scores, comm):
         return ALL_TIED

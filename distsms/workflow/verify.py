@@ -88,9 +88,8 @@ class _Products:
 
 
 def verify(request: VerifyRequest, comm: Communicator) -> Verified:
-    """Check a model on its training rows, and its bound if there is a certificate. **Collective.**
-
-    Raises InputError on all ranks if files cannot be read, or the certificate is of another problem, model or rows.
+    """Check a model on its training rows, and its bound if there is a certificate. **Collective.** Raises InputError on
+    all ranks if files cannot be read, or the certificate is of another problem, model or rows.
     """
     (named,) = load_models([request.model], comm)
     loaded, name, proof, info = named.model, name_of(request.data), None, named.model.info

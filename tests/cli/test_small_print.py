@@ -12,7 +12,7 @@ from distsms.base.errors import InputError
 from distsms.models import model
 from distsms.parallel.communicator import Communicator
 from distsms.python import api
-from distsms.workflow.decisions import Decisions
+from distsms.workflow.decisions import check
 
 pytestmark = pytest.mark.serial
 ALONE = Communicator()
@@ -154,7 +154,7 @@ def test_a_model_is_not_offered_a_number_of_rows(capsys):
     said = capsys.readouterr().err
     assert "top=1%" in said and "top=100" not in said
     with pytest.raises(InputError, match="top=1%") as error:
-        Decisions.wanted("top=none", None)
+        check("top=none", None, 5)
     assert "top=100" not in str(error.value)
     with pytest.raises(SystemExit):
         cli.parse(["evaluate", "m.h5", "data", "--at", "top=none"])

@@ -11,6 +11,7 @@ from scipy import sparse
 from sklearn.metrics import roc_auc_score
 
 from distsms.base.measures import Measure
+from distsms.features import rows as feature_rows
 from distsms.optim.run import minimize
 from distsms.parallel.communicator import Communicator
 from distsms.shards import dataset
@@ -214,7 +215,7 @@ def test_every_measure_has_a_lambda(measure, comm):
 @pytest.mark.parametrize("layout", [sparse.csr_matrix, np.asarray])
 def test_a_sample_has_the_rows_that_their_numbers_name(layout, comm, folder, monkeypatch):
     """On any number of ranks, from any number of shards, in the order of the data."""
-    monkeypatch.setattr(auto_lambda, "PART_ROWS", 7)
+    monkeypatch.setattr(feature_rows, "PART_ROWS", 7)
     X, y = data(n=150)
     X = X.toarray()
     on_root(comm, lambda: write_data(folder / "data", layout(X), y, n_shards=4))

@@ -16,7 +16,7 @@ from distsms.models import decision_text
 from distsms.optim.run import minimize
 from distsms.optim.settings import Settings
 from distsms.parallel.communicator import Communicator
-from distsms.workflow.decisions import Decisions, HeldOut, check, decide, findings, held_out
+from distsms.workflow.decisions import HeldOut, check, decide, findings, held_out
 from distsms.workflow.folds import make_folds
 from distsms.workflow.path import PathRows, Problem
 from tests.support.problems import block, data, drawn_scores, local_part, objective, share
@@ -150,7 +150,6 @@ def test_what_cannot_be_asked_for_is_refused_in_words():
     ):
         with pytest.raises(InputError, match=told):
             check(**({"at": None, "calibrate": None, "folds": 5} | wrong))
-    assert Decisions.wanted(None, None) is None
     assert Measure.parse("precision@10").on_part(0.8).k == 8 and Measure.parse("prbep").on_part(0.8).name == "prbep"
 
 

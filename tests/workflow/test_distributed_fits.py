@@ -14,6 +14,7 @@ from distsms.optim.settings import Settings
 from distsms.parallel.communicator import Communicator
 from distsms.shards import dataset, in_memory
 from distsms.shards.from_arrays import write_data
+from distsms.shards.row_metadata import some
 from distsms.shards.row_shares import MemoryBudget
 from distsms.training.task import Distribution
 from distsms.workflow import baseline_fits, competitors, method_results
@@ -72,10 +73,10 @@ def test_they_are_the_fits_of_one_process(weighted, step, comm):
     for spec in specs if comm.size == 1 else specs[1::5]:
         fit, scores = found[spec]
         training, out = whole.folds.training(spec.fold), whole.folds.judged(spec.fold)
-        task = Task(X[kept][training], y[kept][training], "rocarea", SETTINGS, weights=whole.weights_of(training))
+        task = Task(X[kept][training], y[kept][training], "rocarea", SETTINGS, weights=some(whole.weights, training))
         alone = METHODS[spec.method].fit(task, spec.setting).score(X[kept][out])
         np.testing.assert_allclose(scores, alone, atol=0.02)  # both are within 1e-6 of the least J
-        again = ranking.ranking(scores, y[kept][out], ALONE, whole.weights_of(out))
+        again = ranking.ranking(scores, y[kept][out], ALONE, some(whole.weights, out))
         assert (fit.rocarea, fit.prbep, fit.note) == (pytest.approx(again.rocarea), pytest.approx(again.prbep), "")
 
 
