@@ -25,7 +25,7 @@ from distsms.base.formatting import format_duration
 from distsms.base.jit import compiling
 from distsms.base.measures import Measure, display_name
 from distsms.base.typing import Floats, Labels
-from distsms.base.wording import Message, option
+from distsms.base.wording import Message, marked, option
 from distsms.features import arrays
 from distsms.features.arrays import ArrayRows
 from distsms.features.attributes import table_attributes
@@ -306,18 +306,19 @@ def search(
         observer.left_out_search("there are too few rows for folds")
         return None
     size, limit = len(rows.y), request.search
-    in_words = format_duration(limit or LEAST_SECONDS)
+    in_words = f"{limit:g} s" if limit and limit < 1 else format_duration(limit or LEAST_SECONDS)
     usual = f"{in_words} or, if that is more, {TIMES:g} times what a training on the columns takes"
     observer.searching(size, rows.n_folds, in_words if limit else usual)
     # 1) The columns, which tell how long the plain training takes: the choice of lambda, and a training on all rows.
     tried, why = list[Tried](), ""
     with comm.fail_together():
         if comm.is_root:
-            tried, why = Trials(request, rows, stop_wanted).of_features(RAW)
+            most = limit or math.inf
+            tried, why = Trials(request, rows, lambda: stop_wanted() or seconds() - begun > most).of_features(RAW)
     tried, why = comm.bcast((tried, why))
     end_if_stopped(stop_wanted, comm)
     if why:
-        observer.left_out_search(why)
+        observer.left_out_search(Message(f"the columns were not tried to the end: {marked(why)}"))
         return None
     budget = limit or max(LEAST_SECONDS, TIMES * tried[0].seconds * (1 + manifest.n / size))
     budget = min(budget, request.settings.get("time_limit") or math.inf)

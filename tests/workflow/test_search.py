@@ -94,8 +94,10 @@ def test_the_columns_are_kept_if_nothing_is_clearly_better():
     same(plain, model, but=("search", "data"))
 
 
-def test_what_does_not_fit_into_the_budget_is_left_out():
-    model = distsms.train(interacting(), label="label", search=1e-6)
+def test_what_does_not_fit_into_the_budget_is_left_out(monkeypatch):
+    monkeypatch.setattr(search, "LEAST_SECONDS", 0.0)
+    monkeypatch.setattr(search, "TIMES", 0.0)
+    model = distsms.train(interacting(), label="label")
     found = model.info["search"]
     assert [each["features"] for each in found["tried"]] == ["raw", "raw"] and found["winner"]["features"] == "raw"
     assert found["left_out"] == dict.fromkeys(candidates_of(interacting()), "there was no time to try it")
@@ -352,3 +354,17 @@ def test_a_signal_during_the_search(tmp_path):
     code, out, err = finish(start(*words, program=("-c", STOPPED, "SIGTERM")))
     assert code == 75, out + err
     assert "no model is written" in " ".join(err.split()) and not (tmp_path / "m.h5").exists()
+
+
+def test_a_time_that_is_too_short_for_the_columns_leaves_the_search_out(tmp_path, capsys):
+    straight().to_csv(tmp_path / "a.csv", index=False)
+    words = [str(tmp_path / "a.csv"), "--label", "label", "--solver", "lbfgs", "--no-report", "--search", "0.0001"]
+    args = cli.parse(["train", *words, "--output", str(tmp_path / "m.h5")])
+    args.run(args, ALONE)
+    printed = " ".join(capsys.readouterr().out.split())
+    assert "for at most 0.0001 s" in printed
+    assert "search none: the columns were not tried to the end: there was no time" in printed
+    model = distsms.load_model(tmp_path / "m.h5")
+    assert "search" not in model.info and model.features is None
+    plain = distsms.train(tmp_path / "a.csv", label="label", solver="lbfgs", search=0, split=(0.8, 0.2))
+    np.testing.assert_array_equal(model.w, plain.w)
