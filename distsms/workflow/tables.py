@@ -27,6 +27,7 @@ from distsms.shards.manifest import MANIFEST, Manifest, read_manifest
 from distsms.shards.sequence_rules import SequenceOptions
 from distsms.training import checkpoint
 from distsms.training.plan import INTERPRETER
+from distsms.training.trace import check_trace
 from distsms.workflow.requests import Arrays, TrainRequest
 
 RECORD = "made-from.json"
@@ -90,6 +91,8 @@ def as_data_sets(
                 checkpoint.require_none(Path(request.checkpoint))
             if request.output is not None:
                 model.check_replaceable(request.output)
+            if request.trace is not None:
+                check_trace(os.fspath(request.trace))
             for output in (request.output, request.trace):
                 if output is not None:
                     inputs.check_distinct(output, *names)

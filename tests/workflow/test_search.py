@@ -368,3 +368,17 @@ def test_a_time_that_is_too_short_for_the_columns_leaves_the_search_out(tmp_path
     assert "search" not in model.info and model.features is None
     plain = distsms.train(tmp_path / "a.csv", label="label", solver="lbfgs", search=0, split=(0.8, 0.2))
     np.testing.assert_array_equal(model.w, plain.w)
+
+
+@pytest.mark.parametrize("case", ["trace", "test", "folds"])
+def test_faults_are_told_before_the_search(tmp_path, monkeypatch, case):
+    interacting().to_csv(tmp_path / "a.csv", index=False)
+    (tmp_path / "z.csv").write_text("other,label\n1,yes\n2,no\n")
+    options, why = {
+        "trace": ({"trace": tmp_path / "z.csv"}, "is not a trace"),
+        "test": ({"test": tmp_path / "z.csv"}, "z.csv: "),
+        "folds": ({"at": "precision>=0.9", "folds": 1}, "folds"),
+    }[case]
+    monkeypatch.setattr(search, "load_sample", lambda *words: pytest.fail("the search has begun"))
+    with pytest.raises(InputError, match=why):
+        train(TrainRequest(tmp_path / "a.csv", reading={"label": "label"}, search=300.0, **options), ALONE)
