@@ -11,7 +11,6 @@ import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
@@ -160,14 +159,8 @@ class SampleRows:
     keys: NDArray[Any] | None  # (m,), by which folds are made; None for folds by rows
     by: str  # how they are made
     n_folds: int
+    folds: Folds
     maps: dict[tuple[FeatureOptions, int], FeatureMap] = field(default_factory=dict)
-
-    @cached_property
-    def folds(self) -> Folds:
-        """The folds of the rows."""
-        counted = np.ones(len(self.y), bool)
-        keys = counted if self.keys is None else self.keys
-        return make_folds(self.by, keys, self.y, counted, self.n_folds, 0, ALONE)
 
     def with_features(self, features: str, fold: int, observer: FeaturesObserver) -> DataBlock:
         """Return the rows with features that are made from the training rows of a fold, 0 standing for all rows."""
@@ -209,10 +202,17 @@ def load_sample(manifest: Manifest, measure: Measure, comm: Communicator) -> Sam
     if keys is not None:
         keys = comm.allgather_rows(keys, comm.allgather(len(keys)))
     n_folds = min(auto_lambda.FOLDS, int(np.sum(rows.y > 0)), int(np.sum(rows.y < 0)))
+    if n_folds < 2:
+        return None
     scaled = None if rows.weights is None else in_range(rows.weights, ALONE)
     few = sparse.issparse(rows.X) or rows.X.size <= local.SMALL  # products with few sparse rows need no compiling
     table = sparse.csr_matrix(rows.X) if few else rows.X
-    return None if n_folds < 2 else SampleRows(manifest, table, rows.y, scaled, keys, by, n_folds)
+    counted = np.ones(len(rows.y), bool)
+    try:
+        folds = make_folds(by, counted if keys is None else keys, rows.y, counted, n_folds, 0, ALONE)
+    except InputError:  # few groups
+        return None
+    return SampleRows(manifest, table, rows.y, scaled, keys, by, n_folds, folds)
 
 
 class Trials(FeaturesObserver):
@@ -303,7 +303,7 @@ def search(
     """Try candidates on a sample of the rows, and choose; None if there are too few rows. **Collective.**"""
     begun, rows = seconds(), load_sample(manifest, request.measure, comm)
     if rows is None:
-        observer.left_out_search("there are too few rows for folds")
+        observer.left_out_search(f"there are too few rows{' or groups' * (manifest.group is not None)} for folds")
         return None
     size, limit = len(rows.y), request.search
     in_words = f"{limit:g} s" if limit and limit < 1 else format_duration(limit or LEAST_SECONDS)

@@ -156,6 +156,30 @@ def test_options_of_a_model_of_the_columns(case):
     assert why_plain(TrainRequest(straight(100), search=0, **options), ALONE) == ""
 
 
+@pytest.mark.parametrize("seconds", [-1.0, float("nan"), float("inf")])
+def test_a_time_that_is_none(seconds):
+    with pytest.raises(InputError, match=rf"^search is {seconds}; it must be 0 or more seconds"):
+        distsms.train(straight(100), label="label", search=seconds)
+
+
+def test_the_option_to_begin_from_a_model_has_its_name_on_the_command_line():
+    assert "--init is for a model" in str(why_plain(TrainRequest(straight(100), start="m.h5"), ALONE))
+
+
+def test_too_few_groups_for_folds(caplog):
+    """No advice to give fewer folds, since the number of the search's is fixed."""
+    frame = interacting().assign(user=lambda table: np.arange(len(table)) % 2)
+    with caplog.at_level(logging.INFO, "distsms"):
+        assert "search" not in distsms.train(frame, label="label", group="user", search=300).info
+    assert "no search: there are too few rows or groups for folds" in caplog.text
+
+
+def test_a_sample_that_lacks_a_class(tmp_path):
+    interacting(100).assign(w=lambda table: (table.label == "yes") * 1).to_csv(tmp_path / "a.csv", index=False)
+    convert([tmp_path / "a.csv"], tmp_path / "d", ALONE, label="label", weight="w")
+    assert load_sample(dataset.read_manifest(tmp_path / "d"), Measure.parse("rocarea"), ALONE) is None
+
+
 def test_other_data_than_tables(tmp_path):
     (tmp_path / "a.svm").write_text("1 1:1\n-1 2:1\n")
     assert why_plain(TrainRequest(tmp_path / "a.svm"), ALONE) == ""
