@@ -91,11 +91,11 @@ def as_data_sets(
                 checkpoint.require_none(Path(request.checkpoint))
             if request.output is not None:
                 model.check_replaceable(request.output)
-            if request.trace is not None:
-                check_trace(os.fspath(request.trace))
             for output in (request.output, request.trace):
                 if output is not None:
                     inputs.check_distinct(output, *names)
+            if request.trace is not None:
+                check_trace(os.fspath(request.trace))
             observer.opening(names)
     names = comm.bcast(names)
     with contextlib.ExitStack() as open_folders:
