@@ -94,7 +94,7 @@ def main(argv: Sequence[str] | None = None, parse: Callable[[Sequence[str]], arg
             print(fold(f"{args.program}: {where}{printable(str(error))}{place}"), file=sys.stderr, flush=True)
         if not error.everywhere or comm.dead:
             _abort_others(comm, EXIT_ERROR)
-        return EXIT_ERROR
+        return error.exit_code
     except comm.failures as error:
         time.sleep(min(comm.rank, 4) * 0.5)  # the first rank that wakes up reports it, and ends the others
         where = f"rank {comm.rank} of {comm.size} on {os.uname().nodename}"

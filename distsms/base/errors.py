@@ -33,6 +33,8 @@ class DistsmsError(Exception):
         others. If not, the program stops the other ranks.
     """
 
+    exit_code = EXIT_ERROR
+
     def __init__(self, message: str, everywhere: bool = False) -> None:
         super().__init__(Message(message))
         self.everywhere = everywhere
@@ -45,6 +47,12 @@ class DistsmsError(Exception):
 
 class InputError(DistsmsError):
     """A file or an argument cannot be used. The message names the file (and line, row or column) and the remedy."""
+
+
+class StoppedError(DistsmsError):
+    """A run was asked to stop before it had anything to keep."""
+
+    exit_code = EXIT_REQUEUE
 
 
 class ModelWarning(UserWarning):

@@ -19,6 +19,7 @@ COMMANDS = {
     "n_features": "columns",
     "n_shards": "shards",
     "spectra": "spectrum",
+    "start": "init",
 }
 """The options that have another name on the command line than in Python."""
 _KEY = f"\N{OBJECT REPLACEMENT CHARACTER}{secrets.token_hex(8)}"

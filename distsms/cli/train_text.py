@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from distsms.base.errors import EXIT_REQUEUE, InputError
-from distsms.base.formatting import format_bytes, format_duration, format_objective
+from distsms.base.formatting import format_bytes, format_duration, format_objective, format_seconds
 from distsms.base.measures import display_name
 from distsms.base.typing import Floats
 from distsms.cli import progress, shard_text
@@ -147,7 +147,7 @@ class TrainingNarrator(shard_text.ShardNarrator, TrainObserver):
         )
 
     def searched(self, outcome: Search) -> None:
-        self._say(f"search    {outcome.reason}; {format_duration(outcome.seconds)}")
+        self._say(f"search    {outcome.reason}; {format_seconds(outcome.seconds)}")
         for features, why in outcome.left_out.items():
             self._say(f"          {features} left out: {why}")
 
@@ -337,7 +337,6 @@ def describe_usage(usage: list[dict[str, Any]], starts: int, vectors: Vectors, w
 
 def write_report(args: argparse.Namespace, sets: DataSets, report: str, comm: Communicator) -> None:
     """Write the report on the test rows. **Collective.**"""
-    from distsms.base.formatting import format_seconds
     from distsms.ingest.file_names import is_data_set
     from distsms.models.evaluation import EvaluationOptions
     from distsms.models.inputs import InputOptions

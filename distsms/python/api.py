@@ -143,7 +143,8 @@ def train(
         Called after each evaluation, outside of the run's time, with a `distsms.optim.result.State` and the best w so
         far: on the root or, if vectors are spread, on every rank with its slice of w.
     stop_wanted : callable
-        Asked on every rank at each evaluation; True on any rank ends the run with what it has.
+        Asked on every rank at each evaluation; True on any rank ends the run with what it has, and in the search, where
+        there is no model yet, with a `DistsmsError`.
     checkpoint : path
         A folder for the state of the run, from which it can continue on any number of ranks.
     checkpoint_every : float

@@ -180,6 +180,8 @@ class TrainRequest(FitRequest, DecisionRequest):
         if isinstance(self.search, str):
             object.__setattr__(self, "search", parse_duration(self.search))
         super().__post_init__()
+        if self.search is not None and not 0 <= self.search < math.inf:
+            raise InputError(f"{option('search')} is {self.search}; it must be 0 or more seconds", everywhere=True)
         require_choice("device", self.device, DEVICES)
 
 

@@ -11,7 +11,6 @@ import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
@@ -20,12 +19,12 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
-from distsms.base.errors import InputError
+from distsms.base.errors import InputError, StoppedError
 from distsms.base.formatting import format_duration
 from distsms.base.jit import compiling
 from distsms.base.measures import Measure, display_name
 from distsms.base.typing import Floats, Labels
-from distsms.base.wording import Message, option
+from distsms.base.wording import Message, marked, option
 from distsms.features import arrays
 from distsms.features.arrays import ArrayRows
 from distsms.features.attributes import table_attributes
@@ -62,9 +61,12 @@ FEWEST_ROWS, FEWEST_OF_CLASS = 1000, 50
 """With fewer training rows, or fewer of a class, candidates are only compared if the user asks for it."""
 MOST_ROWS, MOST_ENTRIES = 100_000, 10**7
 """The most rows, and about the most entries, of the sample, which each rank has in memory."""
-BINS, CROSSES, LEAVES = "bins=32", "bins=32,crosses=all", "trees=100,min-leaf=10"
-MOST_ATTRIBUTES, MOST_COLUMNS = 32, 500
-"""With more attributes there are no crosses, which have 496 pairs then, and with more columns no leaves."""
+N_BINS = 32
+BINS, CROSSES, LEAVES = f"bins={N_BINS}", f"bins={N_BINS},crosses=all", "trees=100,min-leaf=10"
+MOST_ATTRIBUTES, MOST_CROSSED, MOST_COLUMNS = 32, 2**20, 500
+"""With more attributes, or more columns of crosses, there are no crosses, and with more columns no leaves: they would
+take long, or much memory, since a solver keeps some 40 numbers for each column and fold.
+"""
 LOGISTIC = Measure.parse("logistic")
 
 
@@ -123,6 +125,8 @@ def why_plain(request: TrainRequest, comm: Communicator) -> str | None:
         of_columns = {name: getattr(request, name) for name in ("start", "memory", "checkpoint", "certificate")}
         of_columns |= {name: settings.get(name) for name in ("l1", "c_mu")}
         of_columns |= {"lam": request.lam not in (None, "auto"), "device": request.device != "cpu"}
+        reading = request.reading  # features of bins and trees have no hashed columns, and need no normalization
+        of_columns |= {"hashed": reading.get("hashed"), "normalize": reading.get("normalize") not in (None, "standard")}
         named = [f"{option(name)} is for a model of the columns" for name, value in of_columns.items() if value]
         why = next(iter(named), None)
         if request.measure.within_groups or request.measure.k:
@@ -155,14 +159,8 @@ class SampleRows:
     keys: NDArray[Any] | None  # (m,), by which folds are made; None for folds by rows
     by: str  # how they are made
     n_folds: int
+    folds: Folds
     maps: dict[tuple[FeatureOptions, int], FeatureMap] = field(default_factory=dict)
-
-    @cached_property
-    def folds(self) -> Folds:
-        """The folds of the rows."""
-        counted = np.ones(len(self.y), bool)
-        keys = counted if self.keys is None else self.keys
-        return make_folds(self.by, keys, self.y, counted, self.n_folds, 0, ALONE)
 
     def with_features(self, features: str, fold: int, observer: FeaturesObserver) -> DataBlock:
         """Return the rows with features that are made from the training rows of a fold, 0 standing for all rows."""
@@ -204,10 +202,17 @@ def load_sample(manifest: Manifest, measure: Measure, comm: Communicator) -> Sam
     if keys is not None:
         keys = comm.allgather_rows(keys, comm.allgather(len(keys)))
     n_folds = min(auto_lambda.FOLDS, int(np.sum(rows.y > 0)), int(np.sum(rows.y < 0)))
+    if n_folds < 2:
+        return None
     scaled = None if rows.weights is None else in_range(rows.weights, ALONE)
     few = sparse.issparse(rows.X) or rows.X.size <= local.SMALL  # products with few sparse rows need no compiling
     table = sparse.csr_matrix(rows.X) if few else rows.X
-    return None if n_folds < 2 else SampleRows(manifest, table, rows.y, scaled, keys, by, n_folds)
+    counted = np.ones(len(rows.y), bool)
+    try:
+        folds = make_folds(by, counted if keys is None else keys, rows.y, counted, n_folds, 0, ALONE)
+    except InputError:  # few groups
+        return None
+    return SampleRows(manifest, table, rows.y, scaled, keys, by, n_folds, folds)
 
 
 class Trials(FeaturesObserver):
@@ -239,6 +244,8 @@ class Trials(FeaturesObserver):
                 tried.append(Tried(features, measure.name, best.lam, seconds() - begun, means, values))
         except InputError as error:
             return tried, error.message
+        except MemoryError:
+            return tried, "there was not enough memory to try it"
         return tried, ""
 
     def _points(self, measure: Measure, block: DataBlock | FoldRows) -> list[Point]:
@@ -266,9 +273,13 @@ def candidates(manifest: Manifest, by_labels: bool) -> tuple[list[str], dict[str
     others are not.
     """
     assert manifest.table is not None
-    tried, left_out, n_attributes = [BINS], dict[str, str](), len(table_attributes(manifest.table)[0])
-    if n_attributes > MOST_ATTRIBUTES:
-        left_out[CROSSES] = f"{n_attributes} columns of the table are many to cross: at most {MOST_ATTRIBUTES} are"
+    tried, left_out, attributes = [BINS], dict[str, str](), table_attributes(manifest.table)[0]
+    sizes = [len(each.categories or range(N_BINS)) + each.none + (each.missing is not None) for each in attributes]
+    crossed = sum(sizes) + (sum(sizes) ** 2 - sum(size**2 for size in sizes)) // 2  # at most so many columns
+    if len(sizes) > MOST_ATTRIBUTES:
+        left_out[CROSSES] = f"{len(sizes)} columns of the table are many to cross: at most {MOST_ATTRIBUTES} are"
+    elif crossed > MOST_CROSSED:
+        left_out[CROSSES] = f"up to {crossed:,} columns would take much memory: at most {MOST_CROSSED:,} are searched"
     else:
         tried.append(CROSSES)
     if not by_labels:
@@ -292,30 +303,34 @@ def search(
     """Try candidates on a sample of the rows, and choose; None if there are too few rows. **Collective.**"""
     begun, rows = seconds(), load_sample(manifest, request.measure, comm)
     if rows is None:
-        observer.left_out_search("there are too few rows for folds")
+        observer.left_out_search(f"there are too few rows{' or groups' * (manifest.group is not None)} for folds")
         return None
     size, limit = len(rows.y), request.search
-    in_words = format_duration(limit or LEAST_SECONDS)
+    in_words = f"{limit:g} s" if limit and limit < 1 else format_duration(limit or LEAST_SECONDS)
     usual = f"{in_words} or, if that is more, {TIMES:g} times what a training on the columns takes"
     observer.searching(size, rows.n_folds, in_words if limit else usual)
     # 1) The columns, which tell how long the plain training takes: the choice of lambda, and a training on all rows.
     tried, why = list[Tried](), ""
     with comm.fail_together():
         if comm.is_root:
-            tried, why = Trials(request, rows, stop_wanted).of_features(RAW)
+            most = limit or math.inf
+            tried, why = Trials(request, rows, lambda: stop_wanted() or seconds() - begun > most).of_features(RAW)
     tried, why = comm.bcast((tried, why))
+    end_if_stopped(stop_wanted, comm)
     if why:
-        observer.left_out_search(why)
+        observer.left_out_search(Message(f"the columns were not tried to the end: {marked(why)}"))
         return None
     budget = limit or max(LEAST_SECONDS, TIMES * tried[0].seconds * (1 + manifest.n / size))
     budget = min(budget, request.settings.get("time_limit") or math.inf)
-    # 2) The others, which the ranks share.
+    # 2) The others, which the ranks share. A signal to one of them ends all after the candidates of that time.
     trials = Trials(request, rows, lambda: stop_wanted() or seconds() - begun > budget)
     shared, left_out = candidates(manifest, by_labels=request.at is None and request.calibrate is None)
     results = dict[str, tuple[list[Tried], str]]()
-    with comm.fail_together():
-        for features in shared[comm.rank :: comm.size]:
-            results[features] = trials.of_features(features)
+    for first in range(comm.rank, len(shared) + comm.rank, comm.size):
+        with comm.fail_together():
+            for features in shared[first : first + 1]:
+                results[features] = trials.of_features(features)
+        end_if_stopped(stop_wanted, comm)
     results = {features: found for of_rank in comm.allgather(results) for features, found in of_rank.items()}
     # 3) The choice, among those whose training on all rows fits into the budget, too.
     left_out |= {features: results[features][1] for features in shared if results[features][1]}
@@ -341,6 +356,12 @@ def search(
     outcome = comm.bcast(outcome)
     observer.searched(outcome)
     return outcome
+
+
+def end_if_stopped(stop_wanted: Callable[[], bool], comm: Communicator) -> None:
+    """Raise StoppedError on all ranks if one was asked to stop, since there is no model yet. **Collective.**"""
+    if any(comm.allgather(stop_wanted())):
+        raise StoppedError("stopped during the search among features, before the training: no model is written", True)
 
 
 def choose(tried: Sequence[Tried], by: str) -> tuple[Tried, str]:

@@ -27,6 +27,7 @@ from distsms.shards.manifest import MANIFEST, Manifest, read_manifest
 from distsms.shards.sequence_rules import SequenceOptions
 from distsms.training import checkpoint
 from distsms.training.plan import INTERPRETER
+from distsms.training.trace import check_trace
 from distsms.workflow.requests import Arrays, TrainRequest
 
 RECORD = "made-from.json"
@@ -93,6 +94,8 @@ def as_data_sets(
             for output in (request.output, request.trace):
                 if output is not None:
                     inputs.check_distinct(output, *names)
+            if request.trace is not None:
+                check_trace(os.fspath(request.trace))
             observer.opening(names)
     names = comm.bcast(names)
     with contextlib.ExitStack() as open_folders:

@@ -187,10 +187,12 @@ def _train_on_table(
         if why_plain:
             observer.left_out_search(why_plain)
         elif why_plain is None:
+            _decide(request, sets, place, comm, TrainObserver())  # what can be refused is refused before the search
             with clock.phase("search"):
                 outcome = search.search(request, sets.training, comm, observer, stop_wanted)
                 if outcome is not None:
                     request, sets, choice = search.request_of(request, sets, outcome, comm)
+            search.end_if_stopped(stop_wanted, comm)
         return _train(request, sets, place, clock, comm, observer, stop_wanted, choice, outcome)
 
 

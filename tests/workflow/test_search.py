@@ -11,7 +11,7 @@ import pytest
 
 import distsms
 from distsms import cli
-from distsms.base.errors import InputError
+from distsms.base.errors import InputError, StoppedError
 from distsms.base.measures import Measure
 from distsms.features.growing import UNWATCHED
 from distsms.parallel.communicator import Communicator
@@ -22,6 +22,7 @@ from distsms.workflow.requests import Arrays, TrainRequest
 from distsms.workflow.search import Tried, candidates, choose, load_sample, why_plain
 from distsms.workflow.train import TrainObserver, train
 from tests.support.conversion import convert
+from tests.support.program import finish, start
 from tests.support.simulated import run_ranks
 from tests.workflow.test_faces import by_command, in_python, same
 
@@ -93,8 +94,10 @@ def test_the_columns_are_kept_if_nothing_is_clearly_better():
     same(plain, model, but=("search", "data"))
 
 
-def test_what_does_not_fit_into_the_budget_is_left_out():
-    model = distsms.train(interacting(), label="label", search=1e-6)
+def test_what_does_not_fit_into_the_budget_is_left_out(monkeypatch):
+    monkeypatch.setattr(search, "LEAST_SECONDS", 0.0)
+    monkeypatch.setattr(search, "TIMES", 0.0)
+    model = distsms.train(interacting(), label="label")
     found = model.info["search"]
     assert [each["features"] for each in found["tried"]] == ["raw", "raw"] and found["winner"]["features"] == "raw"
     assert found["left_out"] == dict.fromkeys(candidates_of(interacting()), "there was no time to try it")
@@ -130,6 +133,8 @@ REFUSED = {
     "c_mu": ({"settings": {"c_mu": 10.0}}, "c_mu is for a model of the columns"),
     "memory": ({"memory": 2**30}, "memory is for a model of the columns"),
     "start": ({"start": "m.h5"}, "start is for a model of the columns"),
+    "hashed": ({"reading": {"label": "label", "hashed": {"kind": 12}}}, "hashed is for a model of the columns"),
+    "l2": ({"reading": {"label": "label", "normalize": "l2"}}, "normalize is for a model of the columns"),
     "certificate": ({"certificate": "c.h5"}, "certificate is for a model of the columns"),
     "groups": ({"measure": Measure.parse("gauc@pairs")}, "a model for gauc@pairs is one of the columns"),
     "K": ({"measure": Measure.parse("precision@100")}, "a model for precision@100 is one of the columns"),
@@ -142,13 +147,37 @@ def test_options_of_a_model_of_the_columns(case):
     from distsms.base.wording import in_python as words
 
     options, why = REFUSED[case]
-    request = TrainRequest(straight(100), reading={"label": "label"}, **options)
+    request = TrainRequest(straight(100), **{"reading": {"label": "label"}} | options)
     assert why in words(why_plain(request, ALONE))
     with pytest.raises(InputError) as refused:
         why_plain(TrainRequest(straight(100), search=5.0, **options), ALONE)
     assert why in words(refused.value.message) and refused.value.message.startswith("--search 5s: ")
     assert ("leave one of the two out" in refused.value.message) == (case not in ("groups", "K"))
     assert why_plain(TrainRequest(straight(100), search=0, **options), ALONE) == ""
+
+
+@pytest.mark.parametrize("seconds", [-1.0, float("nan"), float("inf")])
+def test_a_time_that_is_none(seconds):
+    with pytest.raises(InputError, match=rf"^search is {seconds}; it must be 0 or more seconds"):
+        distsms.train(straight(100), label="label", search=seconds)
+
+
+def test_the_option_to_begin_from_a_model_has_its_name_on_the_command_line():
+    assert "--init is for a model" in str(why_plain(TrainRequest(straight(100), start="m.h5"), ALONE))
+
+
+def test_too_few_groups_for_folds(caplog):
+    """No advice to give fewer folds, since the number of the search's is fixed."""
+    frame = interacting().assign(user=lambda table: np.arange(len(table)) % 2)
+    with caplog.at_level(logging.INFO, "distsms"):
+        assert "search" not in distsms.train(frame, label="label", group="user", search=300).info
+    assert "no search: there are too few rows or groups for folds" in caplog.text
+
+
+def test_a_sample_that_lacks_a_class(tmp_path):
+    interacting(100).assign(w=lambda table: (table.label == "yes") * 1).to_csv(tmp_path / "a.csv", index=False)
+    convert([tmp_path / "a.csv"], tmp_path / "d", ALONE, label="label", weight="w")
+    assert load_sample(dataset.read_manifest(tmp_path / "d"), Measure.parse("rocarea"), ALONE) is None
 
 
 def test_other_data_than_tables(tmp_path):
@@ -268,3 +297,112 @@ def test_a_time_in_words_and_what_python_calls_plain():
     with pytest.raises(InputError, match="search=0") as refused:
         distsms.train(straight(100), label="label", plain=True)
     assert refused.value.__cause__ is None and refused.value.__suppress_context__
+
+
+def test_crosses_of_very_many_columns_are_left_out(tmp_path, monkeypatch):
+    """They are counted before they are made: at most 3 * 32 + 3 codes, 3 * 32^2 pairs of numbers, 3 * 32 * 3 others."""
+    interacting().to_csv(tmp_path / "a.csv", index=False)
+    convert([tmp_path / "a.csv"], tmp_path / "d", ALONE, label="label")
+    manifest = dataset.read_manifest(tmp_path / "d")
+    rows = load_sample(manifest, Measure.parse("rocarea"), ALONE)
+    most = 3 * 32 + 3 + 3 * 32**2 + 3 * 32 * 3
+    assert rows.with_features("bins=32,crosses=all", 0, UNWATCHED).features.shape[1] == most
+    monkeypatch.setattr(search, "MOST_CROSSED", most)
+    assert candidates(manifest, True) == (candidates_of(None), {})
+    monkeypatch.setattr(search, "MOST_CROSSED", most - 1)
+    leaves = "trees=100,min-leaf=10"
+    tried, left_out = candidates(manifest, True)
+    assert tried == ["bins=32", leaves, f"bins=32,{leaves}"]
+    assert f"up to {most:,} columns" in left_out["bins=32,crosses=all"]
+
+
+def test_what_does_not_fit_into_the_memory_is_left_out(monkeypatch):
+    with_features = search.SampleRows.with_features
+
+    def short_of_memory(rows, features, *rest):
+        if "crosses" in features:
+            raise MemoryError
+        return with_features(rows, features, *rest)
+
+    monkeypatch.setattr(search.SampleRows, "with_features", short_of_memory)
+    outcome = distsms.train(interacting(), label="label", search=300).info["search"]
+    crossed = [features for features in candidates_of(None) if "crosses" in features]
+    assert outcome["left_out"] == dict.fromkeys(crossed, "there was not enough memory to try it")
+    assert {each["features"] for each in outcome["tried"]} == {"raw", "bins=32", "trees=100,min-leaf=10"}
+
+
+def test_a_search_that_is_stopped_leaves_no_model(tmp_path, monkeypatch):
+    """Asked of one rank of three during its second candidate: all end after it, and an older model stays."""
+    interacting().to_csv(tmp_path / "a.csv", index=False)
+    (tmp_path / "m.h5").write_bytes(b"")
+    candidates_of_ranks = list[str]()
+    options = {"reading": {"label": "label"}, "search": 300.0, "solver": "lbfgs", "output": tmp_path / "m.h5"}
+
+    def of_features(trials, features):
+        candidates_of_ranks.append(features)
+        return [tried(features, "rocarea", 0.5, 0.5, 0.5)], ""
+
+    def on_ranks(comm):
+        def stop_wanted():
+            return comm.rank == 2 and "trees=100,min-leaf=10" in candidates_of_ranks
+
+        with pytest.raises(StoppedError, match="no model is written") as stopped:
+            train(TrainRequest(tmp_path / "a.csv", **options), comm, stop_wanted=stop_wanted)
+        assert stopped.value.everywhere
+
+    monkeypatch.setattr(search.Trials, "of_features", of_features)
+    run_ranks(3, on_ranks)
+    assert sorted(candidates_of_ranks) == sorted(["raw", *candidates_of(None)[:3]])
+    assert (tmp_path / "m.h5").read_bytes() == b""
+
+
+STOPPED = """
+import os, signal, sys
+from distsms.__main__ import main
+from distsms.workflow import search
+
+load_sample = search.load_sample
+def signalled(*words):
+    os.kill(os.getpid(), getattr(signal, sys.argv[1]))
+    return load_sample(*words)
+
+search.load_sample = signalled
+sys.exit(main(sys.argv[2:]))
+"""
+
+
+@pytest.mark.e2e
+def test_a_signal_during_the_search(tmp_path):
+    interacting().to_csv(tmp_path / "a.csv", index=False)
+    words = "train", tmp_path / "a.csv", "--label", "label", "--search", "300s", "--output", tmp_path / "m.h5"
+    code, out, err = finish(start(*words, program=("-c", STOPPED, "SIGTERM")))
+    assert code == 75, out + err
+    assert "no model is written" in " ".join(err.split()) and not (tmp_path / "m.h5").exists()
+
+
+def test_a_time_that_is_too_short_for_the_columns_leaves_the_search_out(tmp_path, capsys):
+    straight().to_csv(tmp_path / "a.csv", index=False)
+    words = [str(tmp_path / "a.csv"), "--label", "label", "--solver", "lbfgs", "--no-report", "--search", "0.0001"]
+    args = cli.parse(["train", *words, "--output", str(tmp_path / "m.h5")])
+    args.run(args, ALONE)
+    printed = " ".join(capsys.readouterr().out.split())
+    assert "for at most 0.0001 s" in printed
+    assert "search none: the columns were not tried to the end: there was no time" in printed
+    model = distsms.load_model(tmp_path / "m.h5")
+    assert "search" not in model.info and model.features is None
+    plain = distsms.train(tmp_path / "a.csv", label="label", solver="lbfgs", search=0, split=(0.8, 0.2))
+    np.testing.assert_array_equal(model.w, plain.w)
+
+
+@pytest.mark.parametrize("case", ["trace", "test", "folds"])
+def test_faults_are_told_before_the_search(tmp_path, monkeypatch, case):
+    interacting().to_csv(tmp_path / "a.csv", index=False)
+    (tmp_path / "z.csv").write_text("other,label\n1,yes\n2,no\n")
+    options, why = {
+        "trace": ({"trace": tmp_path / "z.csv"}, "is not a trace"),
+        "test": ({"test": tmp_path / "z.csv"}, "z.csv: "),
+        "folds": ({"at": "precision>=0.9", "folds": 1}, "folds"),
+    }[case]
+    monkeypatch.setattr(search, "load_sample", lambda *words: pytest.fail("the search has begun"))
+    with pytest.raises(InputError, match=why):
+        train(TrainRequest(tmp_path / "a.csv", reading={"label": "label"}, search=300.0, **options), ALONE)
