@@ -16,6 +16,7 @@ import numpy as np
 
 from distsms.base.errors import InputError
 from distsms.base.typing import Floats
+from distsms.base.untrusted_text import without_credentials
 from distsms.base.wording import Message, option
 from distsms.ingest.file_names import is_data_set
 from distsms.metrics import row_sample
@@ -82,7 +83,7 @@ def load_models(models: Sequence[Model | Path], comm: Communicator) -> list[Name
 
 def name_of(data: Any) -> str:
     """Return what messages call the rows: the path of a file or a data set. Local."""
-    return os.fspath(data) if isinstance(data, str | os.PathLike) else scoring.ROWS_IN_MEMORY
+    return without_credentials(os.fspath(data)) if isinstance(data, str | os.PathLike) else scoring.ROWS_IN_MEMORY
 
 
 def score_data(

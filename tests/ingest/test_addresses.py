@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import importlib.util
 import io
 import re
 import sys
@@ -18,6 +19,7 @@ import distsms
 from distsms.__main__ import main
 from distsms.base import addresses, text_files
 from distsms.base.errors import InputError
+from distsms.base.untrusted_text import without_credentials
 from distsms.ingest.formats import csv_files
 from distsms.ingest.formats.registry import format_of
 from distsms.shards.dataset import read_manifest
@@ -137,6 +139,40 @@ def test_python_and_the_command_take_addresses(tmp_path, server, capsys):
     server.files["a.csv"] += b"1,a,1\n"
     with pytest.raises(InputError, match="the files have changed since these shards were made"):
         distsms.train(server.at("a.csv"), **run)
+
+
+@pytest.mark.serial
+def test_user_password_and_query_are_neither_shown_nor_kept(tmp_path, server, capsys, monkeypatch):
+    address = server.at("a.csv?token=SECRET").replace("//", "//SECRETIVE:SECRET@")
+    model, page = str(tmp_path / "m.h5"), str(tmp_path / "m.html")
+    words = ["train", address, "--label", "y", "--lambda", "0.1", "--output", model, "--test", address]
+    monkeypatch.setattr(sys, "argv", ["distsms", *words])
+    reported = importlib.util.find_spec("matplotlib") is not None
+    assert main([*words, "--plain", "--report", page] if reported else [*words, "--plain"]) in (0, 8)
+    for command in ["info", model, "--json"], ["evaluate", model, address], ["evaluate", model, address, "--json"]:
+        assert main(command) == 0
+    assert main(["train", address.replace("a.csv", "none.csv"), "--label", "y", "--output", model]) == 1
+    server.fault = 403
+    assert main(["evaluate", model, address]) == 1
+    shown = "".join(capsys.readouterr())
+    assert "SECRET" not in shown and server.at("none.csv: the server has no such file") in shown
+    assert not reported or "SECRET" not in (tmp_path / "m.html").read_text()
+    info = distsms.load_model(model).info
+    assert server.at("a.csv") in info["command"] and info["data"]["directory"] == server.at("a.csv")
+    assert b"SECRET" not in (tmp_path / "m.h5").read_bytes()
+
+
+@pytest.mark.parametrize(
+    "text, shown",
+    [
+        ("https://u:p@host/a.csv?t=1,2: was read", "https://host/a.csv: was read"),
+        ("read https://u@host/a.csv#t (url='http://h/b?c=1'); and s3://k:s@b/day-?.csv", None),
+        ("a?b://c and me@host/x?y", "a?b://c and me@host/x?y"),
+    ],
+)
+def test_addresses_in_texts(text, shown):
+    expected = "read https://host/a.csv (url='http://h/b'); and s3://b/day-?.csv" if shown is None else shown
+    assert without_credentials(text) == expected
 
 
 @pytest.mark.parametrize(

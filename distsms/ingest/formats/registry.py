@@ -25,7 +25,7 @@ from typing import Any
 from distsms.base import addresses, text_files
 from distsms.base.errors import InputError
 from distsms.base.formatting import terminal_width, wrap
-from distsms.base.untrusted_text import printable
+from distsms.base.untrusted_text import printable, without_credentials
 from distsms.base.wording import Message, marked, option
 from distsms.ingest.formats import svmlight
 from distsms.ingest.formats.base import Reader
@@ -153,5 +153,5 @@ def reader_warnings(path: str | os.PathLike[str], warnings: Counter[str], comm: 
 
 def print_warning(warning: str) -> None:
     """Print a warning on files to standard error. Local."""
-    text = printable(f"warning: {warning}")
+    text = printable(without_credentials(f"warning: {warning}"))
     print(wrap(text, terminal_width()) if sys.stderr.isatty() else text, file=sys.stderr, flush=True)
