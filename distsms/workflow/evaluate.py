@@ -96,8 +96,10 @@ def score_data(
     if is_frame(data) and not reading.labelled and (table is None or (table.plain and reading.weight is None)):
         data = Arrays(data, None)
     if isinstance(data, Arrays):
-        if reading.label or reading.weight or reading.group:
-            raise InputError("label, weight and group are names of columns; rows in memory have arrays for them", True)
+        if reading.label or reading.weight or reading.group or reading.missing_group != "own":
+            raise InputError(
+                "label, weight, group and missing_group are of columns; rows in memory have arrays for them", True
+            )
         return scoring.score_arrays(
             models, data.X, data.y, comm, reading, watch, weights=data.weights, groups=data.groups
         )

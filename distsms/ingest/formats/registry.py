@@ -90,6 +90,8 @@ def open_reader(paths: Sequence[str | os.PathLike[str]], options: ReadOptions, c
         _refuse_foreign(names, kind)
         if options.missing_group != "own" and kind != "table":
             raise InputError(f"{names[0]}: {option('missing_group', options.missing_group)} is for CSV and Parquet")
+        if options.missing_group != "own" and options.group is None:
+            raise InputError(f"{option('missing_group', options.missing_group)} needs {option('group', text='COLUMN')}")
         sequences = has_sequences(names[0]) or (kind == "text" and (options.sequences or options.encoding) is not None)
         if (options.sequences or options.encoding) is not None and not sequences:
             why = "the training data were sequences" if options.encoding else "options for sequences were given"
