@@ -96,12 +96,13 @@ def run(args: argparse.Namespace, comm: Communicator) -> int:
         if os.path.isdir(paths[0])
         else describe_model(paths[0])
     )
+    verified = _verified(paths[0]) if args.verify else None
     if args.config:
         if not contents.get("config"):
             raise InputError("--config takes one model that a command has made; of others, no file repeats the run")
         print(f"# {printable(contents['command'])}\n{as_toml(contents['config'])}")
     elif args.json:
-        print(formatting.to_json(contents, indent=1))
+        print(formatting.to_json(contents if verified is None else contents | {"verified": verified}, indent=1))
     else:
         of_model = bool(paths) and not os.path.isdir(paths[0])
         if of_model and not args.all:
@@ -123,25 +124,24 @@ def run(args: argparse.Namespace, comm: Communicator) -> int:
             print(formatting.wrap(f"{'more':<{width}}  {more}", formatting.terminal_width()))
         for warning in warnings:
             print("\n" + _red(f"warning   {warning}"))
-    if not args.verify:
-        return EXIT_OK
-    if not os.path.isdir(paths[0]):  # it was compared with the checksum when it was read
+    if verified is not None and not args.json:
+        print("\n".join(map(printable, verified["problems"] or [verified["checksum"]])))
+    return EXIT_ERROR if verified is not None and verified["problems"] else EXIT_OK
+
+
+def _verified(path: str) -> dict[str, Any]:
+    """Return what became of the comparison with the checksums, in words, and each problem."""
+    import os
+
+    if not os.path.isdir(path):  # it was compared with the checksum when it was read
         from distsms.models.model import has_checksum
 
-        print(
-            "the checksum is right"
-            if has_checksum(paths[0])
-            else "an earlier version wrote this model, without a checksum"
-        )
-        return EXIT_OK
+        without = "an earlier version wrote this model, without a checksum"
+        return {"checksum": "the checksum is right" if has_checksum(path) else without, "problems": []}
     from distsms.shards.publish import verify
 
-    problems = verify(paths[0])
-    for problem in problems:
-        print(printable(problem))
-    if not problems:
-        print("every checksum is right")
-    return EXIT_ERROR if problems else EXIT_OK
+    problems = verify(path)
+    return {"checksum": "not every checksum is right" if problems else "every checksum is right", "problems": problems}
 
 
 def _columns(path: str, as_json: bool) -> str:
