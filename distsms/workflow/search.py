@@ -45,6 +45,7 @@ from distsms.parallel.communicator import Communicator
 from distsms.shards.dataset import DataBlock, other_weights
 from distsms.shards.frame_columns import is_frame
 from distsms.shards.manifest import Manifest
+from distsms.shards.publish import FEATURES_FOLDER
 from distsms.shards.row_metadata import in_range
 from distsms.training.solver_choice import choose_solver, settings_for
 from distsms.workflow import auto_lambda, choice
@@ -360,7 +361,7 @@ def request_of(
     lam = auto_lambda.for_more_rows(winner.lam, winner.lam, winner.means, outcome.share)
     picked = LambdaChoice(lam, winner.means, outcome.rows, outcome.seconds, outcome.reason, "", outcome.by, True)
     if winner.features != RAW:
-        folder, called = Path(manifest.directory) / "features", dict(sets.called)
+        folder, called = Path(manifest.directory) / FEATURES_FOLDER, dict(sets.called)
         if (temporary := os.fspath(manifest.directory)) in called:
             called[os.fspath(folder)] = called[temporary]
         featured = build(manifest.directory, folder, comm, arrays.options(winner.features), overwrite=True)

@@ -24,6 +24,7 @@ from distsms.parallel.communicator import Communicator
 from distsms.shards.frame_columns import is_frame
 from distsms.shards.groupby import label_warnings
 from distsms.shards.manifest import MANIFEST, Manifest, read_manifest
+from distsms.shards.publish import remove_features_of
 from distsms.shards.sequence_rules import SequenceOptions
 from distsms.training import checkpoint
 from distsms.training.plan import INTERPRETER
@@ -227,6 +228,7 @@ def _make(
         frames.rename_in_notes(data_sets, inputs_of_all)
     with comm.fail_together():
         if comm.is_root and kept:
+            remove_features_of(directory)
             with atomic_write(base / RECORD) as file:
                 file.write(json.dumps(_record(request, files), indent=1).encode())
     return data_sets
