@@ -8,6 +8,7 @@ import io
 import re
 import sys
 import threading
+import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import numpy as np
@@ -58,8 +59,12 @@ class Handler(BaseHTTPRequestHandler):
 
     def answer(self, with_body):
         body, fault = self.server.files.get(self.path.split("?")[0][1:]), self.server.fault
-        if body is None or fault == 403:
-            self.send_response(403 if fault == 403 else 404)
+        if fault == "silent":
+            time.sleep(5.0)
+        if body is None or fault in (302, 403, 500):
+            self.send_response(fault or 404)
+            if fault == 302:
+                self.send_header("Location", self.path)
             self.send_header("Content-Length", "0")
             self.end_headers()
             return
@@ -180,6 +185,9 @@ def test_addresses_in_texts(text, shown):
     [
         (None, "b.csv", "/b.csv: the server has no such file"),
         (403, "a.csv", r"/a.csv: the server refuses access \(.*403.*; set the credentials"),
+        (500, "a.csv", "/a.csv: the server answered 500, which says that it has failed; try again later"),
+        (302, "a.csv", r"/a.csv: the server redirects in a circle; is the address right\?"),
+        ("silent", "a.csv", r"/a.csv: the server has not answered for 0\.4 seconds; try again"),
         ("breaks off", "a.csv", "/a.csv: the server does not answer, or broke off"),
         ("breaks off", "a.csv.gz", "/a.csv.gz: the server does not answer, or broke off"),
         ("breaks off", "a.parquet", "/a.parquet: the server does not answer, or broke off"),
@@ -191,6 +199,7 @@ def test_addresses_in_texts(text, shown):
 def test_faults_of_the_server_are_told(tmp_path, server, monkeypatch, fault, name, told):
     monkeypatch.setattr(addresses, "BUFFER", 2000)
     monkeypatch.setattr(text_files.read_blocks, "__defaults__", (10_000,))
+    monkeypatch.setattr(addresses, "TIMEOUT", 0.4 if fault == "silent" else 60.0)
     server.files["a.npy"], server.fault = b"x", fault
     with pytest.raises(InputError, match=told):
         convert([server.at(name)], tmp_path / "d", ALONE, label="y")
