@@ -20,6 +20,8 @@ from distsms.base.untrusted_text import printable
 
 BUFFER, DISCARDED = 2**20, 2**22
 """The least bytes that a server is asked for, and how many are read at once of those that are not needed."""
+TIMEOUT = 60.0
+"""The seconds that a server of the web may be silent. fsspec asks twice, in two ways, before it gives up."""
 _ADDRESS = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://")
 _VERSION = ("ETag", "etag", "Last-Modified", "LastModified", "last_modified", "mtime", "updated")
 
@@ -141,7 +143,14 @@ def _file_system(address: str) -> tuple[Any, str]:
     with _naming_failures(address):
         import fsspec
 
-        return fsspec.core.url_to_fs(address)
+        protocol, options = address.split("://")[0].lower(), {}
+        if protocol in ("http", "https"):
+            import aiohttp
+
+            timeout = aiohttp.ClientTimeout(total=None, sock_connect=TIMEOUT, sock_read=TIMEOUT)
+            of_user = fsspec.config.conf.get(protocol, {}).get("client_kwargs", {})
+            options = {"client_kwargs": {"timeout": timeout, **of_user}}
+        return fsspec.core.url_to_fs(address, **options)
 
 
 @contextlib.contextmanager
@@ -159,15 +168,24 @@ def _naming_failures(address: str | os.PathLike[str]) -> Iterator[None]:
 
 
 def _problem(error: Exception) -> str:
+    import asyncio
+
     text = re.sub(r" ssl:\w+", "", printable(str(error))) or type(error).__name__
+    answer = getattr(error, "status", None)
     if type(error).__name__ == "ClientConnectorDNSError" or isinstance(error.__cause__, socket.gaierror):
         return f"there is no such host, or no network ({text}); check the address"
     if isinstance(error, ImportError):
         return f"addresses are read by packages that are not installed ({text}): pip install 'distsms[remote]'"
-    if isinstance(error, FileNotFoundError) or getattr(error, "status", None) == 404:
+    if isinstance(error, FileNotFoundError) or answer == 404:
         return "the server has no such file"
-    if isinstance(error, PermissionError) or getattr(error, "status", None) in (401, 403) or "redential" in text:
+    if isinstance(error, PermissionError) or answer in (401, 403) or "redential" in text:
         return f"the server refuses access ({text}); set the credentials that fsspec takes for such addresses"
     if isinstance(error, ValueError) and "rotocol" in text:
         return f"addresses of this kind are not known ({text})"
+    if isinstance(error, asyncio.TimeoutError):  # from Python 3.11 on TimeoutError itself
+        return f"the server has not answered for {TIMEOUT:g} seconds; try again"
+    if type(error).__name__ == "TooManyRedirects":
+        return "the server redirects in a circle; is the address right?"
+    if isinstance(answer, int) and answer >= 500:
+        return f"the server answered {answer}, which says that it has failed; try again later"
     return f"the server does not answer, or broke off ({text}); try again"

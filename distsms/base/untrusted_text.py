@@ -10,6 +10,14 @@ _FORMULA = re.compile("(^|;)(?=[-=+@\t\r\n\uff0d\uff1d\uff0b\uff20\ufe63\ufe66\u
 and small forms of these signs. In countries that write 1,5 for 1.5, it takes a semicolon for the end of a cell.
 """
 
+_ADDRESS = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*://)([^\s/?#]*@)?([^\s?#'\"]*)")
+_QUERY = re.compile(r"(https?://[^\s?#'\"]*)[?#]\S*?(?=[],:;.)'\"]*(?:\s|$))", re.IGNORECASE)
+
+
+def without_credentials(text: str) -> str:
+    """Return a text whose addresses have neither user and password nor, on the web, what follows the file's name."""
+    return _QUERY.sub(r"\1", _ADDRESS.sub(r"\1\3", text)) if "://" in text else text
+
 
 def printable(text: str, kept: str = "") -> str:
     """Return a text with escapes such as \\x1b for characters that a terminal would act on, except those kept."""

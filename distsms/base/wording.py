@@ -1,6 +1,6 @@
 """Messages that name options, which the command line and Python write differently: ``--bias 1`` and ``bias=1``. A text
 with ``option('label', text='COLUMN')`` in it becomes a `Message`, as every error and warning does, which knows its
-options.
+options. Addresses in it are without user, password and query.
 """
 
 from __future__ import annotations
@@ -10,6 +10,8 @@ import secrets
 import shlex
 from collections.abc import Mapping
 from typing import Any, NamedTuple
+
+from distsms.base.untrusted_text import without_credentials
 
 COMMANDS = {
     "compression": "compress",
@@ -65,7 +67,7 @@ class Message(str):
     parts: tuple[str | Option, ...]
 
     def __new__(cls, text: str) -> Message:
-        pieces = _OPTION.split(marked(text))
+        pieces = _OPTION.split(without_credentials(marked(text)))
         parts: list[str | Option] = [pieces[0]]
         for command, python, after in zip(pieces[1::3], pieces[2::3], pieces[3::3], strict=True):
             parts += [Option(command, python), after]

@@ -134,6 +134,13 @@ def add_reading(parser: argparse.ArgumentParser) -> None:
         help="The column of groups in a table or array file, or qid for svmlight text, for GAUC; for sequences, the"
         " NAME of words NAME=VALUE. A data set has its own (default: none).",
     )
+    parser.add_argument(
+        "--missing-group",
+        choices=("own", "drop"),
+        default="own",
+        help="What becomes of rows of a table without a group: each is a group of its own, or they are dropped"
+        " (default: %(default)s).",
+    )
     add_new_columns(parser)
 
 
@@ -142,7 +149,12 @@ def reading(args: argparse.Namespace) -> InputOptions:
     from distsms.models.inputs import InputOptions
 
     return InputOptions(
-        args.ignore_new_features, zero_based=args.zero_based, label=args.label, weight=args.weight, group=args.group
+        args.ignore_new_features,
+        zero_based=args.zero_based,
+        label=args.label,
+        weight=args.weight,
+        group=args.group,
+        missing_group=args.missing_group,
     )
 
 

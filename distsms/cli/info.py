@@ -66,9 +66,7 @@ def run(args: argparse.Namespace, comm: Communicator) -> int:
     from distsms.base.errors import InputError
     from distsms.cli.config import as_toml
     from distsms.models import decision_text
-    from distsms.models.model import has_checksum
     from distsms.parallel.mpi import describe_launcher
-    from distsms.shards.publish import verify
     from distsms.workflow.info import brief, describe_data, describe_model, refuse_other_folder
     from distsms.workflow.provenance import versions
 
@@ -99,12 +97,13 @@ def run(args: argparse.Namespace, comm: Communicator) -> int:
         if os.path.isdir(paths[0])
         else describe_model(paths[0])
     )
+    verified = _verified(paths[0]) if args.verify else None
     if args.config:
         if not contents.get("config"):
             raise InputError("--config takes one model that a command has made; of others, no file repeats the run")
         print(f"# {printable(contents['command'])}\n{as_toml(contents['config'])}")
     elif args.json:
-        print(formatting.to_json(contents, indent=1))
+        print(formatting.to_json(contents if verified is None else contents | {"verified": verified}, indent=1))
     else:
         of_model = bool(paths) and not os.path.isdir(paths[0])
         if of_model and not args.all:
@@ -126,14 +125,24 @@ def run(args: argparse.Namespace, comm: Communicator) -> int:
             print(formatting.wrap(f"{'more':<{width}}  {more}", formatting.terminal_width()))
         for warning in warnings:
             print("\n" + _red(f"warning   {warning}"))
-    problems = list[str]()
-    if args.verify and os.path.isdir(paths[0]):
-        problems = verify(paths[0])
-        print("\n".join(map(printable, problems)) or "every checksum is right")
-    elif args.verify:  # it was compared with the checksum when it was read
-        none = "an earlier version wrote this model, without a checksum"
-        print("the checksum is right" if has_checksum(paths[0]) else none)
-    return EXIT_ERROR if problems else EXIT_OK
+    if verified is not None and not args.json:
+        print("\n".join(map(printable, verified["problems"] or [verified["checksum"]])))
+    return EXIT_ERROR if verified is not None and verified["problems"] else EXIT_OK
+
+
+def _verified(path: str) -> dict[str, Any]:
+    """Return what became of the comparison with the checksums, in words, and each problem."""
+    import os
+
+    if not os.path.isdir(path):  # it was compared with the checksum when it was read
+        from distsms.models.model import has_checksum
+
+        without = "an earlier version wrote this model, without a checksum"
+        return {"checksum": "the checksum is right" if has_checksum(path) else without, "problems": []}
+    from distsms.shards.publish import verify
+
+    problems = verify(path)
+    return {"checksum": "not every checksum is right" if problems else "every checksum is right", "problems": problems}
 
 
 def _quoted(category: str) -> str:

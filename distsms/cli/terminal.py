@@ -12,7 +12,7 @@ from typing import TextIO
 from distsms.base import program
 from distsms.base.formatting import terminal_width, wrap
 from distsms.base.surroundings import StandardStream, failure_of_standard_output
-from distsms.base.untrusted_text import printable
+from distsms.base.untrusted_text import printable, without_credentials
 
 COLOURS = {"red": "31", "yellow": "33"}
 LONG = 1.0
@@ -81,11 +81,11 @@ class Speaker:
             else:
                 lines.append(line)
         if lines:
-            self._print(wrap(printable("\n".join(lines), "\n"), terminal_width()) + end)
+            self._print(wrap(printable(without_credentials("\n".join(lines)), "\n"), terminal_width()) + end)
 
     def warn(self, text: str, colour: str = "yellow") -> None:
         """Keep a warning for the end."""
-        self._warnings[printable(text, "\n")] = colour
+        self._warnings[printable(without_credentials(text), "\n")] = colour
 
     def close(self) -> None:
         """Print how long compiling has taken since the last time, if that was long, and the warnings."""

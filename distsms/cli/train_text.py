@@ -345,7 +345,10 @@ def write_report(args: argparse.Namespace, sets: DataSets, report: str, comm: Co
 
     assert sets.test is not None
     test, begun = os.fspath(sets.test), time.perf_counter()
-    reading = InputOptions(weight=None if is_data_set(test) else args.weight)
+    reading = InputOptions()
+    if not is_data_set(test):
+        group = args.group if args.missing_group == "drop" else None
+        reading = InputOptions(weight=args.weight, group=group, missing_group=args.missing_group)
     called = sets.called.get(test, test)
     try:
         write(ReportRequest(args.output, test, EvaluationOptions(), report, reading=reading, called=called), comm)

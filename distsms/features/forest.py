@@ -187,7 +187,8 @@ class Forest:
         if np.isnan(values).any():
             return int(np.flatnonzero(np.isnan(values).any(axis=1))[0])
         block = np.zeros((len(values), max(1, len(self.used))), np.float32)
-        block[:, : len(self.used)] = values
+        with np.errstate(over="ignore"):  # huge values become infinite, as in the kernels
+            block[:, : len(self.used)] = values
         before, at = None, np.tile(self._arrays["start"][:-1], (len(block), 1))
         while before is None or not np.array_equal(at, before):
             nodes = self._nodes[at]

@@ -15,6 +15,7 @@ from distsms.base.errors import InputError
 from distsms.base.files import temporary_folder
 from distsms.base.formatting import did_you_mean
 from distsms.base.output_file import naming_failures
+from distsms.base.untrusted_text import without_credentials
 from distsms.base.wording import Message, format_value, in_python, marked, option
 from distsms.ingest.options import ReadOptions
 from distsms.matrix.arrays import as_numbers
@@ -94,6 +95,7 @@ SHOWN = 8
 
 def short_list(names: Sequence[str]) -> str:
     """Return names as a text: all if there are at most three, else the first two and how many more."""
+    names = [*map(without_credentials, names)]
     return ", ".join(names) if len(names) <= 3 else f"{names[0]}, {names[1]} and {len(names) - 2} more files"
 
 

@@ -46,6 +46,7 @@ class InputOptions:
     id: str | None = None  # the same for this column
     weight: str | None = None  # the column of weights in tables and array files, if the rows have weights
     group: str | None = None  # the column of groups in tables, array files and svmlight text ("qid")
+    missing_group: str = "own"  # whether a row of a table without a group there is one of its "own", or to "drop"
     groups: bool = False  # whether to read the groups of the rows of a data set, if it has groups
     called: str = ""  # what warnings call the file; "" stands for its path
 
@@ -113,6 +114,7 @@ def reader_for(model: Model, files: Sequence[str], comm: Communicator, options: 
         id=options.id,
         weight=options.weight,
         group=options.group,
+        missing_group=options.missing_group,
         table=model.table,
         encoding=model.coded.sequences,
         label_map=info["label_map"],
@@ -217,10 +219,11 @@ def _too_wide(path: str | os.PathLike[str], width: int, model: Model, options: I
 def check_data_set(manifest: Manifest, model: Model, options: InputOptions) -> None:
     """Raise InputError if the manifest of a data set shows that it does not fit a model. Local."""
     dataset.check_readable(manifest)
-    if options.label or options.id or options.weight or options.group:
+    if options.label or options.id or options.weight or options.group or options.missing_group != "own":
         raise InputError(
             f"{manifest.directory}: is a data set, whose labels, ids, weights and groups were chosen when it was made; "
-            f"leave out {option('label')}, {option('id')}, {option('weight')} and {option('group')}"
+            f"leave out {option('label')}, {option('id')}, {option('weight')}, {option('group')} and "
+            f"{option('missing_group')}"
         )
     _check_coded(manifest, model)
     if manifest.coded and missing_offsets(model, manifest.table):

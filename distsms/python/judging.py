@@ -145,7 +145,8 @@ def evaluate(
         Also give intervals of all measures, at this level such as 0.95; several models always get them.
     **settings
         ``ignore_new_features`` and ``zero_based`` as for `predict`; ``label``, the column of the labels in tables and
-        files, if it is another one than in training; ``bootstrap`` and ``seed``, the number of bootstrap replicates for
+        files, if it is another one than in training; ``missing_group``, what becomes of their rows without a group
+        ("own" or "drop"); ``bootstrap`` and ``seed``, the number of bootstrap replicates for
         intervals (1000) and their seed (0).
 
     Returns
@@ -299,7 +300,7 @@ def verify(
     weight, group : str or array-like, optional
         As for `evaluate`.
     **settings
-        ``zero_based`` and ``label``, as for `evaluate`.
+        ``zero_based``, ``label`` and ``missing_group``, as for `evaluate`.
 
     Returns
     -------
@@ -397,6 +398,7 @@ class _Settings:
     ignore_new_features: bool = False
     zero_based: bool | None = None
     label: str | None = None
+    missing_group: str = "own"
     bootstrap: int = 1000
     seed: int = 0
 
@@ -416,6 +418,7 @@ class _Settings:
             label=self.label,
             weight=weight if isinstance(weight, str) else None,
             group=group if isinstance(group, str) else None,
+            missing_group=self.missing_group,
         )
 
 

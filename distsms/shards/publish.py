@@ -48,6 +48,8 @@ PARTIAL = ".partial"
 WIDE = 1000
 _SHARD_NAME = re.compile(r"shard-\d{5,}(-[0-9a-f]{8})?\.h5")
 _FEATURES_NAME = re.compile(r"features(-[0-9a-f]{8})?\.h5")
+FEATURES_FOLDER = "features"
+"""The folder, in that of a data set, with the features that a search has made of it."""
 FEATURES_PARTIAL = FEATURES + PARTIAL
 """The name of the file of the feature map until `publish`."""
 _DEFAULTS = {"ids": False, "compression": "none"}  # values that the manifest does not mention
@@ -121,6 +123,17 @@ def _files_of(manifest: Manifest) -> set[str]:
 def _keep(directory: Path, names: Collection[str]) -> None:
     for name in _own_files(directory).difference(names):
         (directory / name).unlink(missing_ok=True)
+
+
+def remove_features_of(directory: Path) -> None:
+    """Remove the features that a search has made of a data set that is replaced, but nothing else. Local."""
+    folder = directory / FEATURES_FOLDER
+    if (folder / MANIFEST).exists() and read_manifest(folder).coded.features:
+        (folder / MANIFEST).unlink()
+        _keep(folder, ())
+        (folder / LOCK).unlink(missing_ok=True)
+        with contextlib.suppress(OSError):  # something else is in it
+            folder.rmdir()
 
 
 def complete(

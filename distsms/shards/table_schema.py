@@ -74,6 +74,7 @@ class Writing(NamedTuple):
     unit: str  # what stands before or behind each of them, such as %; "" if nothing does
     thousands: str  # the mark between thousands, one of `THOUSANDS`; "" if there is none
     decimal: str  # the mark before decimals
+    unseen: str = ""  # those of both, points or commas, that no training row has; see `amounts.as_plain`
 
 
 @dataclass(frozen=True)
@@ -100,6 +101,7 @@ class Column:
     unit: str = ""
     thousands: str = ""
     decimal: str = ""
+    unseen: str = ""
 
     def __post_init__(self) -> None:
         if not self.kind:
@@ -113,6 +115,7 @@ class Column:
             or self.decimal not in ("", ".", ",")
             or self.thousands not in ("", *THOUSANDS)
             or (not self.decimal and (self.unit or self.thousands))
+            or not {*self.unseen} <= {self.thousands, self.decimal}
         ):
             raise ValueError(
                 f"column {self.name!r:.60}: its kind, and what else the record says, contradict each other"
@@ -121,7 +124,7 @@ class Column:
     @property
     def writing(self) -> Writing | None:
         """How its numbers are written; None if as those of the whole table."""
-        return Writing(self.unit, self.thousands, self.decimal) if self.decimal else None
+        return Writing(self.unit, self.thousands, self.decimal, self.unseen) if self.decimal else None
 
     @property
     def parts(self) -> list[str]:
@@ -381,7 +384,8 @@ def check_same_features(model_table: Table, data_table: Table, where: object, ig
             if theirs.missing and theirs.fill != ours.fill:
                 difference = f"a missing {ours.name!r} counts as {theirs.fill:.6g} there and as {ours.fill:.6g} here"
                 break
-            if (theirs.format, theirs.tokens, theirs.writing) != (ours.format, ours.tokens, ours.writing):
+            read = [(each.format, each.tokens, each.unit, each.thousands, each.decimal) for each in (ours, theirs)]
+            if read[0] != read[1]:
                 difference = f"{ours.name!r} is read in another way"
                 break
     if difference:

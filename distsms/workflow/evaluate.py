@@ -16,6 +16,7 @@ import numpy as np
 
 from distsms.base.errors import InputError
 from distsms.base.typing import Floats
+from distsms.base.untrusted_text import without_credentials
 from distsms.base.wording import Message, option
 from distsms.ingest.file_names import is_data_set
 from distsms.metrics import row_sample
@@ -82,7 +83,7 @@ def load_models(models: Sequence[Model | Path], comm: Communicator) -> list[Name
 
 def name_of(data: Any) -> str:
     """Return what messages call the rows: the path of a file or a data set. Local."""
-    return os.fspath(data) if isinstance(data, str | os.PathLike) else scoring.ROWS_IN_MEMORY
+    return without_credentials(os.fspath(data)) if isinstance(data, str | os.PathLike) else scoring.ROWS_IN_MEMORY
 
 
 def score_data(
@@ -95,8 +96,10 @@ def score_data(
     if is_frame(data) and not reading.labelled and (table is None or (table.plain and reading.weight is None)):
         data = Arrays(data, None)
     if isinstance(data, Arrays):
-        if reading.label or reading.weight or reading.group:
-            raise InputError("label, weight and group are names of columns; rows in memory have arrays for them", True)
+        if reading.label or reading.weight or reading.group or reading.missing_group != "own":
+            raise InputError(
+                "label, weight, group and missing_group are of columns; rows in memory have arrays for them", True
+            )
         return scoring.score_arrays(
             models, data.X, data.y, comm, reading, watch, weights=data.weights, groups=data.groups
         )

@@ -16,6 +16,7 @@ import scipy
 from distsms.base import hdf5, program
 from distsms.base._version import __version__, commit
 from distsms.base.measures import Measure
+from distsms.base.untrusted_text import without_credentials
 from distsms.optim.result import Result
 from distsms.optim.settings import Settings, describe
 from distsms.optim.solvers import tao
@@ -49,10 +50,19 @@ def provenance() -> dict[str, Any]:
     return {
         "versions": versions(),
         "host": os.uname().nodename,
-        "command": shlex.join(sys.argv),
-        **({"config": program.options} if program.options else {}),
+        "command": shlex.join(map(without_credentials, sys.argv)),
+        **({"config": _without_credentials(program.options)} if program.options else {}),
         "written": datetime.now(timezone.utc).isoformat(timespec="seconds"),
     }
+
+
+def _without_credentials(value: Any) -> Any:
+    """Return options, or the value of one, with addresses as they may be shown."""
+    if isinstance(value, dict):
+        return {name: _without_credentials(each) for name, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [*map(_without_credentials, value)]
+    return without_credentials(value) if isinstance(value, str) else value
 
 
 def describe_data_set(manifest: Manifest, directory: object) -> dict[str, Any]:

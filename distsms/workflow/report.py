@@ -17,6 +17,7 @@ from distsms.base.errors import InputError
 from distsms.base.files import read_whole
 from distsms.base.measures import SHOWN, Condition, Measure
 from distsms.base.typing import Floats
+from distsms.base.untrusted_text import without_credentials
 from distsms.metrics import calibration, curves
 from distsms.metrics.curves import Curve, Histogram
 from distsms.metrics.head_intervals import rates_at
@@ -136,7 +137,7 @@ def report_data(request: ReportRequest, comm: Communicator) -> ReportData | None
         return None
     return ReportData(
         of_model,
-        request.called or evaluated.data,
+        without_credentials(request.called or evaluated.data),
         evaluated.level,
         curve,
         histogram,

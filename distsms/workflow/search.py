@@ -42,6 +42,7 @@ from distsms.parallel.communicator import Communicator
 from distsms.shards.dataset import DataBlock, other_weights
 from distsms.shards.frame_columns import is_frame
 from distsms.shards.manifest import Manifest
+from distsms.shards.publish import FEATURES_FOLDER
 from distsms.shards.row_metadata import in_range
 from distsms.training.solver_choice import choose_solver, settings_for
 from distsms.workflow import auto_lambda, choice
@@ -50,7 +51,7 @@ from distsms.workflow.choice import Mean, Point, leads
 from distsms.workflow.folds import Folds, choose_folds_by, make_folds, read_fold_keys
 from distsms.workflow.path import ALONE, FoldRows, PathRows, Problem
 from distsms.workflow.requests import DEFAULT_LAMBDA, TrainRequest
-from distsms.workflow.tables import FEATURES, DataSets, of_paths
+from distsms.workflow.tables import DataSets, of_paths
 
 if TYPE_CHECKING:
     from distsms.workflow.train import TrainObserver
@@ -393,7 +394,7 @@ def request_of(
         lam, winner.means, outcome.rows, outcome.seconds, outcome.reason, "", outcome.by, plain.measure
     )
     if winner.features != RAW:
-        folder = Path(manifest.directory) / FEATURES
+        folder = Path(manifest.directory) / FEATURES_FOLDER
         featured = build(manifest.directory, folder, comm, arrays.options(winner.features), overwrite=True)
         sets = sets._replace(training=featured)
     return replace(request, measure=measure, lam=lam), sets, picked

@@ -24,6 +24,7 @@ from distsms.parallel.communicator import Communicator
 from distsms.shards.frame_columns import is_frame
 from distsms.shards.groupby import label_warnings
 from distsms.shards.manifest import MANIFEST, Manifest, read_manifest
+from distsms.shards.publish import FEATURES_FOLDER, remove_features_of
 from distsms.shards.sequence_rules import SequenceOptions
 from distsms.training import checkpoint
 from distsms.training.plan import INTERPRETER
@@ -32,8 +33,6 @@ from distsms.workflow.requests import Arrays, TrainRequest
 
 RECORD = "made-from.json"
 """The file, in the folder of `TrainRequest.shards`, that says what the shards were made from."""
-FEATURES = "features"
-"""The folder, in that of the training rows, of the features that a search has chosen."""
 RECORDED = ["label", "positive", "id", "drop", "group", "time", "weight", "keep", "decimal", "thousands", "separator"]
 RECORDED += ["missing", "not_missing", "zero_based", "no_header", "names", "missing_group"]
 """The fields of `ReadOptions` that are recorded."""
@@ -104,7 +103,7 @@ def as_data_sets(
             temporary = open_folders.enter_context(frames.folder_of_all(comm))
             base = temporary / ("table" if in_memory else addresses.name_of(names[0]))
             called = {f"{base / 'train'}": whole, f"{base / 'test'}": f"test rows of {whole}", f"{base}": whole}
-            called = {f"{(base / 'train' if apart else base) / FEATURES}": whole, **called}
+            called = {f"{(base / 'train' if apart else base) / FEATURES_FOLDER}": whole, **called}
         open_folders.enter_context(frames.renaming(called))
         directory = base / "train" if apart else base
         with clock.phase("shards"):
@@ -229,6 +228,7 @@ def _make(
         frames.rename_in_notes(data_sets, inputs_of_all)
     with comm.fail_together():
         if comm.is_root and kept:
+            remove_features_of(directory)
             with atomic_write(base / RECORD) as file:
                 file.write(json.dumps(_record(request, files), indent=1).encode())
     return data_sets

@@ -562,12 +562,15 @@ def _check_outputs(request: TrainRequest, manifest: Manifest | None, test: str |
 
 
 def _reading_of_test(request: TrainRequest, manifest: Manifest, test: str | os.PathLike[str]) -> inputs.InputOptions:
-    """Return how test rows are read: files have weights and groups in the same columns as the training rows. Local."""
+    """Return how test rows are read: files have weights and groups in the same columns as the training rows, and lose
+    the rows without a group if these did. Local."""
     within = request.measure.within_groups is not None
     if is_data_set(test):
         return inputs.InputOptions(request.ignore_new, groups=within)
-    group = manifest.group["column"] if within and manifest.group else None
-    return inputs.InputOptions(request.ignore_new, weight=request.reading.get("weight"), group=group)
+    missing_group = request.reading.get("missing_group") or "own"
+    group = manifest.group["column"] if manifest.group and (within or missing_group == "drop") else None
+    weight = request.reading.get("weight")
+    return inputs.InputOptions(request.ignore_new, weight=weight, group=group, missing_group=missing_group)
 
 
 def _save(request: TrainRequest, saved: Model, comm: Communicator) -> None:

@@ -50,6 +50,8 @@ def test_options_and_exit_codes_stay():
     del expected["compare"], expected["exit codes"]["EXIT_DISAGREE"]  # compare is a script now
     for command in ("shard", "train"):
         expected[command] |= SINCE
+    for command in ("evaluate", "report"):
+        expected[command]["--missing-group"] = SINCE["--missing-group"]
     for command in ("train", "path", "baseline"):
         expected[command]["--ordering"]["choices"].append("bins")
     for command in expected.keys() - {"exit codes", "export", "info"}:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import gzip
+import importlib.util
 import io
 import re
 import sys
 import threading
+import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import numpy as np
@@ -18,6 +20,7 @@ import distsms
 from distsms.__main__ import main
 from distsms.base import addresses, text_files
 from distsms.base.errors import InputError
+from distsms.base.untrusted_text import without_credentials
 from distsms.ingest.formats import csv_files
 from distsms.ingest.formats.registry import format_of
 from distsms.shards.dataset import read_manifest
@@ -56,8 +59,12 @@ class Handler(BaseHTTPRequestHandler):
 
     def answer(self, with_body):
         body, fault = self.server.files.get(self.path.split("?")[0][1:]), self.server.fault
-        if body is None or fault == 403:
-            self.send_response(403 if fault == 403 else 404)
+        if fault == "silent":
+            time.sleep(5.0)
+        if body is None or fault in (302, 403, 500):
+            self.send_response(fault or 404)
+            if fault == 302:
+                self.send_header("Location", self.path)
             self.send_header("Content-Length", "0")
             self.end_headers()
             return
@@ -139,11 +146,48 @@ def test_python_and_the_command_take_addresses(tmp_path, server, capsys):
         distsms.train(server.at("a.csv"), **run)
 
 
+@pytest.mark.serial
+def test_user_password_and_query_are_neither_shown_nor_kept(tmp_path, server, capsys, monkeypatch):
+    address = server.at("a.csv?token=SECRET").replace("//", "//SECRETIVE:SECRET@")
+    model, page = str(tmp_path / "m.h5"), str(tmp_path / "m.html")
+    words = ["train", address, "--label", "y", "--lambda", "0.1", "--output", model, "--test", address]
+    monkeypatch.setattr(sys, "argv", ["distsms", *words])
+    reported = importlib.util.find_spec("matplotlib") is not None
+    assert main([*words, "--plain", "--report", page] if reported else [*words, "--plain"]) in (0, 8)
+    for command in ["info", model, "--json"], ["evaluate", model, address], ["evaluate", model, address, "--json"]:
+        assert main(command) == 0
+    assert main(["train", address.replace("a.csv", "none.csv"), "--label", "y", "--output", model]) == 1
+    server.fault = 403
+    assert main(["evaluate", model, address]) == 1
+    shown = "".join(capsys.readouterr())
+    assert "SECRET" not in shown and server.at("none.csv: the server has no such file") in shown
+    assert not reported or "SECRET" not in (tmp_path / "m.html").read_text()
+    info = distsms.load_model(model).info
+    assert server.at("a.csv") in info["command"] and info["data"]["directory"] == server.at("a.csv")
+    assert b"SECRET" not in (tmp_path / "m.h5").read_bytes()
+
+
+@pytest.mark.parametrize(
+    "text, shown",
+    [
+        ("https://u:p@host/a.csv?t=1,2: was read", "https://host/a.csv: was read"),
+        ("read https://u@host/a.csv#t (url='http://h/b?c=1'); and s3://k:s@b/day-?.csv", None),
+        ("a?b://c and me@host/x?y", "a?b://c and me@host/x?y"),
+    ],
+)
+def test_addresses_in_texts(text, shown):
+    expected = "read https://host/a.csv (url='http://h/b'); and s3://b/day-?.csv" if shown is None else shown
+    assert without_credentials(text) == expected
+
+
 @pytest.mark.parametrize(
     "fault, name, told",
     [
         (None, "b.csv", "/b.csv: the server has no such file"),
         (403, "a.csv", r"/a.csv: the server refuses access \(.*403.*; set the credentials"),
+        (500, "a.csv", "/a.csv: the server answered 500, which says that it has failed; try again later"),
+        (302, "a.csv", r"/a.csv: the server redirects in a circle; is the address right\?"),
+        ("silent", "a.csv", r"/a.csv: the server has not answered for 0\.4 seconds; try again"),
         ("breaks off", "a.csv", "/a.csv: the server does not answer, or broke off"),
         ("breaks off", "a.csv.gz", "/a.csv.gz: the server does not answer, or broke off"),
         ("breaks off", "a.parquet", "/a.parquet: the server does not answer, or broke off"),
@@ -155,6 +199,7 @@ def test_python_and_the_command_take_addresses(tmp_path, server, capsys):
 def test_faults_of_the_server_are_told(tmp_path, server, monkeypatch, fault, name, told):
     monkeypatch.setattr(addresses, "BUFFER", 2000)
     monkeypatch.setattr(text_files.read_blocks, "__defaults__", (10_000,))
+    monkeypatch.setattr(addresses, "TIMEOUT", 0.4 if fault == "silent" else 60.0)
     server.files["a.npy"], server.fault = b"x", fault
     with pytest.raises(InputError, match=told):
         convert([server.at(name)], tmp_path / "d", ALONE, label="y")

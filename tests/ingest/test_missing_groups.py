@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
+
 import numpy as np
 import pandas as pd
 import pytest
 
 import distsms
+from distsms.__main__ import main
 from distsms.base import text_files
 from distsms.base.errors import InputError
 from distsms.shards import row_metadata
@@ -104,6 +107,32 @@ def test_a_measure_within_groups_does_not_compare_them(tmp_path):
         with pytest.warns(UserWarning):
             found = distsms.evaluate(model, data, within_groups="pairs", group="u")
         assert found["gauc@pairs"] == expected["gauc@pairs"] and found["n"] == N
+
+
+@pytest.mark.serial
+def test_test_rows_lose_them_too(tmp_path, capsys):
+    path, few = tmp_path / "a.csv", tmp_path / "few.csv"
+    FRAME.to_csv(path, index=False)
+    FRAME[HAVE].to_csv(few, index=False)
+    words = ["--label", "y", "--group", "u", "--lambda", "0.1", "--plain", "--no-report", "--missing-group", "drop"]
+    for model, test in ("m.h5", path), ("n.h5", few):
+        assert main(["train", str(few), *words, "--test", str(test), "--output", str(tmp_path / model)]) in (0, 8)
+    with_all, without = capsys.readouterr().out.split("test  ")[1:]
+    assert with_all.splitlines()[:2] == without.splitlines()[:2]
+    judged = ["evaluate", str(tmp_path / "m.h5"), str(path), "--json", "--group", "u"]
+    for further, n in ([], N), (["--missing-group", "drop"], HAVE.sum()):
+        assert main([*judged, *further]) == 0
+        assert json.loads(capsys.readouterr().out)["n"] == n
+    assert distsms.evaluate(tmp_path / "m.h5", FRAME, group="u", missing_group="drop")["n"] == HAVE.sum()
+    assert main(["evaluate", str(tmp_path / "m.h5"), str(path), "--missing-group", "drop"]) == 1
+    assert "--missing-group drop needs --group COLUMN" in capsys.readouterr().err
+
+
+@pytest.mark.serial
+def test_no_row_may_be_left(tmp_path):
+    FRAME.assign(u="").to_csv(tmp_path / "a.csv", index=False)
+    with pytest.raises(InputError, match="there is no row with a group in the column 'u' below the names"):
+        convert([tmp_path / "a.csv"], tmp_path / "d", ALONE, label="y", group="u", missing_group="drop")
 
 
 @pytest.mark.serial

@@ -198,6 +198,10 @@ def test_a_checksum_is_right_or_missing(tmp_path, capsys):
     arguments = cli.parse(["info", os.fspath(path), "--verify"])
     assert arguments.run(arguments, None) == 0
     assert capsys.readouterr().out.endswith("the checksum is right\n")
+    in_json = cli.parse(["info", os.fspath(path), "--verify", "--json"])
+    assert in_json.run(in_json, None) == 0
+    verified = json.loads(capsys.readouterr().out)["verified"]
+    assert verified == {"checksum": "the checksum is right", "problems": []}
     with h5py.File(path, "r+") as file:
         file.attrs["complete"] = True
     assert model.load(path).w.tolist() == [0, 1, 2]

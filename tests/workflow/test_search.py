@@ -11,11 +11,13 @@ import pytest
 
 import distsms
 from distsms import cli
+from distsms.__main__ import main
 from distsms.base.errors import InputError, StoppedError
 from distsms.base.measures import Measure
 from distsms.features.growing import UNWATCHED
 from distsms.parallel.communicator import Communicator
 from distsms.shards import dataset
+from distsms.shards.manifest import read_manifest
 from distsms.workflow import search
 from distsms.workflow.choice import Mean
 from distsms.workflow.requests import Arrays, TrainRequest
@@ -83,6 +85,21 @@ def test_features_are_found_and_rows_with_the_columns_are_scored(tmp_path):
     assert not [
         text for text in model.info["warnings"] if "has learned" in text
     ]  # which leaves do, and folds have judged
+
+
+def test_features_of_replaced_rows_are_removed(tmp_path):
+    frame, kept = interacting(300), tmp_path / "kept"
+    frame.to_csv(tmp_path / "a.csv", index=False)
+    words = ["train", str(tmp_path / "a.csv"), "--label", "label", "--lambda", "0.1", "--plain", "--no-report"]
+    words += ["--output", str(tmp_path / "m.h5"), "--shards", str(kept)]
+    assert main(words) in (0, 8)
+    features = kept / "train" / "features"  # where a search puts them
+    assert main(["features", str(kept / "train"), str(features), "--bins", "4"]) == 0
+    assert main([*words, "--overwrite"]) in (0, 8)
+    assert not features.exists()
+    convert([tmp_path / "a.csv"], features, ALONE, label="label")  # rows of a user, not features
+    assert main([*words, "--overwrite"]) in (0, 8)
+    assert read_manifest(features).n == 300
 
 
 def test_the_columns_are_kept_if_nothing_is_clearly_better():

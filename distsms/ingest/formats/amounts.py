@@ -28,6 +28,8 @@ _AMOUNT = (
     rf"^[+-]?(?P<before>{_ANY_UNIT}?){_SPACE}?[+-]?(?P<number>[0-9.,](?:{_INSIDE}*[0-9.,])?){_SPACE}?"
     rf"(?P<behind>{_ANY_UNIT}?)$"
 )
+IN_DOUBT = "(thousands or decimals?)"
+"""What is added to numbers that may be read in two ways, since training had no such mark."""
 _TWO_MARKS = "[.,].*[.,]|['\u2019 \u00a0\u202f].*[.,]"
 
 
@@ -51,6 +53,7 @@ class Amounts:
     def __init__(self, readings: frozenset[tuple[str, str]] = frozenset(READINGS)) -> None:
         self.units = set[str]()  # "" is there if some values have none
         self.readings = readings  # those of `READINGS` that fit all values; none if something else is among them
+        self._named = len(readings) == 1  # whether the user has named both marks
         self._marks, self._two_marks = set[str](), False
 
     def add(self, values: Any) -> None:
@@ -88,7 +91,8 @@ class Amounts:
             return None
         usual = [("", "."), *READINGS] if not self._marks else READINGS
         thousands, decimal = next(reading for reading in usual if reading in self.readings)
-        return Writing(unit, thousands, decimal)
+        unseen = "" if self._named else "".join(sorted({thousands, decimal} & {".", ","} - self._marks))
+        return Writing(unit, thousands, decimal, unseen)
 
 
 def _all_match(values: Any, pattern: str) -> bool:
@@ -100,7 +104,8 @@ def _any_matches(values: Any, pattern: str) -> bool:
 
 
 def as_plain(text: Any, writing: Writing) -> Any:
-    """Return strings that are written in this way as plain numbers. Other numbers become strings that are none."""
+    """Return strings that are written in this way as plain numbers. Other numbers become strings that are none, and so
+    do those with a mark that training had not where three digits follow, as in 3.125, which may be 3125 elsewhere."""
     unit, number = re.escape(writing.unit), _number(writing.thousands, writing.decimal)
     with_unit = rf"(?:[+-]?{unit}{_SPACE}?|{unit}{_SPACE}?[+-]?){number}|[+-]?{number}{_SPACE}?{unit}"
     fits = pc.match_substring_regex(text, f"^(?:{with_unit})$")
@@ -110,6 +115,10 @@ def as_plain(text: Any, writing: Writing) -> Any:
         plain = pc.replace_substring(plain, ",", ".")
     other = pc.binary_join_element_wise(text, f"(not {_shown(writing)})", " ")
     others = pc.if_else(pc.match_substring_regex(text, r"^[+-]?[0-9.,]+$"), other, text)
+    if writing.unseen:
+        group = rf"^[^0-9.,]*[1-9][0-9]{{0,2}}[{writing.unseen}][0-9]{{3}}[^0-9.,]*$"
+        in_doubt = pc.and_(fits, pc.match_substring_regex(text, group))
+        plain = pc.if_else(in_doubt, pc.binary_join_element_wise(text, IN_DOUBT, " "), plain)
     return pc.if_else(fits, plain, others)
 
 

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from distsms.base.jit import njit
-from distsms.ingest.formats import columns, dates
+from distsms.ingest.formats import amounts, columns, dates
 from distsms.ingest.formats.column_survey import years
 from distsms.matrix.local import index_dtype
 from distsms.shards.table_schema import CATEGORY, DATE, DATE_PARTS, NUMBER, Column, Table
@@ -164,7 +164,10 @@ def _numbers(
         else:
             wrong = ~columns.is_missing(cell)
         if wrong.any():
-            fail(name, int(wrong.argmax()), "expected a number, as in the training data")
+            row, problem = int(wrong.argmax()), "expected a number, as in the training data"
+            if str(cell[row].as_py()).endswith(amounts.IN_DOUBT):
+                problem += ", where no number has this mark: write thousands without it, and decimals with a digit more"
+            fail(name, row, problem)
     if not numbers.finite:
         row, k = (int(place) for place in np.argwhere(np.isinf(numbers.values))[0])
         fail(names[k], row, "the value is not finite; expected a decimal number")

@@ -25,7 +25,7 @@ from typing import Any
 from distsms.base import addresses, text_files
 from distsms.base.errors import InputError
 from distsms.base.formatting import format_rows, terminal_width, wrap
-from distsms.base.untrusted_text import printable
+from distsms.base.untrusted_text import printable, without_credentials
 from distsms.base.wording import Message, marked, option
 from distsms.ingest.formats import svmlight
 from distsms.ingest.formats.base import Reader
@@ -90,6 +90,8 @@ def open_reader(paths: Sequence[str | os.PathLike[str]], options: ReadOptions, c
         _refuse_foreign(names, kind)
         if options.missing_group != "own" and kind != "table":
             raise InputError(f"{names[0]}: {option('missing_group', options.missing_group)} is for CSV and Parquet")
+        if options.missing_group != "own" and options.group is None:
+            raise InputError(f"{option('missing_group', options.missing_group)} needs {option('group', text='COLUMN')}")
         sequences = has_sequences(names[0]) or (kind == "text" and (options.sequences or options.encoding) is not None)
         if (options.sequences or options.encoding) is not None and not sequences:
             why = "the training data were sequences" if options.encoding else "options for sequences were given"
@@ -153,5 +155,5 @@ def reader_warnings(path: str | os.PathLike[str], warnings: Counter[str], comm: 
 
 def print_warning(warning: str) -> None:
     """Print a warning on files to standard error. Local."""
-    text = printable(f"warning: {warning}")
+    text = printable(without_credentials(f"warning: {warning}"))
     print(wrap(text, terminal_width()) if sys.stderr.isatty() else text, file=sys.stderr, flush=True)

@@ -310,7 +310,9 @@ class TableReader(Reader):
             positive = f"or name the positive ones by {option('positive')}"
             raise InputError(f"{path}: column {name!r} has {different}: is it the label? {two}, {positive}")
         if not survey.sample.sizes[0]:
-            raise InputError(f"{path}: there is no row below the names of the columns")
+            group = self.options.group
+            which = f" with a group in the column {group!r}" if self.options.missing_group == "drop" else ""
+            raise InputError(f"{path}: there is no row{which} below the names of the columns")
         rows = spelled(survey.strings + survey.numbers, not survey.strings)
         counts: Counter[Label] = Counter(rows) if survey.strings else Counter({float(k): v for k, v in rows.items()})
         try:

@@ -163,13 +163,36 @@ def test_other_rows_are_read_as_the_training_rows(comm, shared_dir):
 
 
 @pytest.mark.serial
+@pytest.mark.parametrize(
+    "trained, scored, told",
+    [
+        (["12,5 %", "3,125 %", "7 %"], {"3,125 %": 3.125, "1.234,5 %": 1234.5, "1.234.567 %": 1234567}, ["3.125 %"]),
+        (["12.5 %", "3.125 %", "7 %"], {"3.125 %": 3.125, "1,234.5 %": 1234.5}, ["3,125 %", "-312,125%"]),
+        (["$5", "$6"], {"$5.5": 5.5, "$0.125": 0.125, "$3.1250": 3.125}, ["$3.125"]),
+        (["$1,234,567", "$6"], {"$1,234": 1234, "$1,234.125": 1234.125}, ["$3.125"]),
+    ],
+)
+def test_a_mark_that_training_had_not_is_read_where_it_has_one_meaning(tmp_path, trained, scored, told):
+    column(ALONE, tmp_path, (trained * 8)[:8], ";")
+    other = table(ALONE, tmp_path, [*scored, *[trained[-1]] * (8 - len(scored))], ";", name="b.csv")
+    convert([other], tmp_path / "e", ALONE, like=tmp_path / "d", label="y")
+    centre = read_manifest(tmp_path / "d").table.offsets.get(0, 0.0)
+    assert (content(tmp_path / "e")[0][: len(scored), 0] + centre).tolist() == [*scored.values()]
+    for text in told:
+        wrong = table(ALONE, tmp_path, [text, *[trained[-1]] * 7], ";", name="c.csv")
+        problem = rf"c\.csv:2: column 'x': found '{re.escape(text)} .*where no number has this mark: write thousands"
+        with pytest.raises(InputError, match=problem):
+            convert([wrong], tmp_path / "f", ALONE, like=tmp_path / "d", label="y")
+
+
+@pytest.mark.serial
 def test_frames_are_trained_on_and_scored_alike(tmp_path):
     frame = pd.DataFrame({"x": [f"{k} %" for k in range(40)], "y": [k % 3 // 2 for k in range(40)]})
     model = distsms.train(frame, label="y", lam=1.0, solver="lbfgs", normalize="none")
     np.testing.assert_allclose(distsms.predict(model, frame), np.arange(40) * model.w[0])
     distsms.save_model(tmp_path / "m.h5", model)
     again = distsms.load_model(tmp_path / "m.h5")
-    assert again.table == model.table and again.table.columns[0].writing == Writing("%", "", ".")
+    assert again.table == model.table and again.table.columns[0].writing == Writing("%", "", ".", unseen=".")
     with pytest.raises(InputError, match="'x' has the type double; expected strings, numbers with %"):
         distsms.predict(again, pd.DataFrame({"x": [0.5]}))
     assert "categorical=['x']" in model.info["columns"][0]["notes"][0]
