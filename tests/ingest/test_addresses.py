@@ -61,6 +61,8 @@ class Handler(BaseHTTPRequestHandler):
         body, fault = self.server.files.get(self.path.split("?")[0][1:]), self.server.fault
         if fault == "silent":
             time.sleep(5.0)
+            self.close_connection = True
+            return
         if body is None or fault in (302, 403, 500):
             self.send_response(fault or 404)
             if fault == 302:

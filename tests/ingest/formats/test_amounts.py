@@ -126,7 +126,7 @@ def test_numbers_with_units_and_marks(comm, shared_dir, monkeypatch, texts, by, 
 def test_missing_values_and_means(comm, shared_dir):
     found, notes = column(comm, shared_dir, ["12%", "-", "", "NA", "20%", "?", "16%", "16%"])
     np.testing.assert_allclose(found.T, [[12, 16, 16, 16, 20, 16, 16, 16], [0, 1, 1, 1, 0, 1, 0, 0]])
-    assert not comm.is_root or "'-' (1 rows), '?' (1 rows)" in notes
+    assert not comm.is_root or "'-' (1 row), '?' (1 row)" in notes
 
 
 @pytest.mark.parametrize(
