@@ -53,6 +53,7 @@ PROGRAMS = {
     "scripts.experiments.small_beta",
     "scripts.experiments.strings",
     "scripts.experiments.table2",
+    "scripts.experiments.tables",
     "scripts.experiments.thesis",
     "scripts.experiments.trainings",
     "scripts.examples.to_mlflow",  # see tests/docs/test_mlflow.py
