@@ -36,7 +36,7 @@ def test_other_tables_are_read_as_the_training_data(comm, shared_dir):
         ("'x': missing", 1),
         ("'k': missing", 1),
     ):
-        assert any(what in line and f": {count} rows" in line for line in notes)
+        assert any(what in line and f": {count} row" in line for line in notes)
 
 
 def test_labels_of_other_words_are_told_with_those_of_the_training_data(comm, shared_dir):
