@@ -404,7 +404,8 @@ def wrong(scenario: Scenario, outcome: Outcome) -> Iterator[str]:
     living = {code for code in outcome.codes if code not in ("dead", None)}
     if outcome.code is None or (len(living) > 1 and not outcome.errors):
         yield f"codes {outcome.codes}"
-    allowed = {1} if "stale" in kinds and scenario.nodes > 1 else {0, 8}
+    stale = {fault.rank: fault.detail for fault in outcome.happened if fault.kind == "stale"}
+    allowed = {1} if len({stale.get(node) for node in range(scenario.nodes)}) > 1 else {0, 8}  # nodes see other files
     allowed |= {1} if kinds & {"write", "read", "exchange", "stale", "unreadable"} else set()
     allowed |= {75, 130, 137} if kinds & {"death", "node", "power", "signal"} else set()
     allowed |= {1, 4} if scenario.survives and kinds & {"death", "node"} else set()
