@@ -53,7 +53,11 @@ class SurvivingCommunicator(MPICommunicator):
         mpi = self.mpi
         self.failures = (mpi.Exception,)
         self._comm.Set_errhandler(mpi.ERRORS_RETURN)
-        self._living = list(enumerate(self.allgather(os.uname().nodename)))  # number at the beginning, and host
+        try:
+            hosts = self.allgather(os.uname().nodename)
+        except self.failures as error:
+            raise LaunchError(f"--survive: a rank died while the ranks were starting ({error}); start again") from error
+        self._living = list(enumerate(hosts))  # number at the beginning, and host
 
     def node_ranks(self) -> list[int]:
         # MPI's own way makes another communicator, which a failure would not revoke.

@@ -408,7 +408,7 @@ def wrong(scenario: Scenario, outcome: Outcome) -> Iterator[str]:
     allowed = {1} if len({stale.get(node) for node in range(scenario.nodes)}) > 1 else {0, 8}  # nodes see other files
     allowed |= {1} if kinds & {"write", "read", "exchange", "stale", "unreadable"} else set()
     allowed |= {75, 130, 137} if kinds & {"death", "node", "power", "signal"} else set()
-    allowed |= {1, 4} if scenario.survives and kinds & {"death", "node"} else set()
+    allowed |= {1, 4} if scenario.survives and kinds & {"death", "node", "signal"} else set()
     if outcome.code not in allowed:
         yield f"exit code {outcome.code}: {outcome.said[-300:]}"
     if outcome.code == 1 and "distsms" not in outcome.said:
