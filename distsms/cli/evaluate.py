@@ -10,7 +10,17 @@ from distsms.base.errors import EXIT_OK
 from distsms.base.formatting import format_rows
 from distsms.base.measures import CONDITIONS, GROUPED, HEAD, SHOWN, WEIGHTINGS, display_name
 from distsms.cli.terminal import Speaker
-from distsms.cli.types import add_new_columns, add_old_names, add_threads, condition, count, finite, share, whole
+from distsms.cli.types import (
+    add_missing_group,
+    add_new_columns,
+    add_old_names,
+    add_threads,
+    condition,
+    count,
+    finite,
+    share,
+    whole,
+)
 
 if TYPE_CHECKING:
     from distsms.base.measures import Condition
@@ -134,13 +144,7 @@ def add_reading(parser: argparse.ArgumentParser) -> None:
         help="The column of groups in a table or array file, or qid for svmlight text, for GAUC; for sequences, the"
         " NAME of words NAME=VALUE. A data set has its own (default: none).",
     )
-    parser.add_argument(
-        "--missing-group",
-        choices=("own", "drop"),
-        default="own",
-        help="What becomes of rows of a table without a group: each is a group of its own, or they are dropped"
-        " (default: %(default)s).",
-    )
+    add_missing_group(parser)
     add_new_columns(parser)
 
 

@@ -11,7 +11,7 @@ from distsms.base.errors import EXIT_OK
 from distsms.cli.columns import add_column_options, add_list, column_options
 from distsms.cli.sequences import add_sequence_options, sequence_options
 from distsms.cli.terminal import Speaker
-from distsms.cli.types import add_compress, add_old_names, add_output_folder, count, shares, whole
+from distsms.cli.types import add_compress, add_missing_group, add_old_names, add_output_folder, count, shares, whole
 
 if TYPE_CHECKING:
     from typing import Any
@@ -79,13 +79,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         " text. For sequences, it is the NAME of words NAME=VALUE in the headers of FASTA or in comments after the"
         " sequence, and so are --time and --weight. It is kept for folds and splits, and is not a feature.",
     )
-    parser.add_argument(
-        "--missing-group",
-        choices=("own", "drop"),
-        default="own",
-        help="What becomes of rows of a table without a group: each is a group of its own, or they are dropped"
-        " (default: %(default)s).",
-    )
+    add_missing_group(parser)
     parser.add_argument(
         "--time",
         metavar="COLUMN",

@@ -87,6 +87,17 @@ def patience(text: str) -> float:
     return 0.0 if text.rstrip("smhd") == "0" else duration(text)
 
 
+def add_missing_group(parser: argparse._ActionsContainer) -> None:
+    """Add --missing-group."""
+    parser.add_argument(
+        "--missing-group",
+        choices=("own", "drop"),
+        default="own",
+        help="What becomes of rows of a table without a group: each is a group of its own, or they are dropped"
+        " (default: %(default)s).",
+    )
+
+
 def add_threads(parser: argparse._ActionsContainer) -> None:
     """Add --threads, for the commands that compute scores. The program sets the number before it loads numpy."""
     parser.add_argument(

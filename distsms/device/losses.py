@@ -195,3 +195,13 @@ class DevicePrbep(OnDevice, PrbepExchange):
     def _write(self, scores: Any, tau0: float, delta: float, nu: float, corrections: Floats, out: Any) -> None:
         rows, added, width, both = self.rows, self.shift, nu or LEAST, cuda.to_device(corrections)
         scores.start(kernel.balanced, rows.kinds, rows.weights, added, tau0, delta, nu, width, both, out.array)
+
+
+LOSSES: dict[str, Any] = {
+    "rocarea": DeviceRocArea,
+    "pauc": DevicePauc,
+    "prbep": DevicePrbep,
+    "logistic": DeviceLogistic,
+    "logistic-balanced": DeviceLogisticBalanced,
+}
+"""The loss of each family of measures that devices offer; `distsms.device.place.OFFERED` has its ordering."""

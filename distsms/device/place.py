@@ -5,7 +5,7 @@ else asks which it is.
 from __future__ import annotations
 
 from importlib.util import find_spec
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from numpy.typing import NDArray
 
@@ -21,6 +21,9 @@ from distsms.matrix.base import Features
 from distsms.matrix.blocks import LocalRows
 from distsms.matrix.side_by_side import SideBySide
 from distsms.parallel.communicator import Communicator
+
+if TYPE_CHECKING:
+    from distsms.device.rows import DeviceFeatures
 
 OFFERED = {"rocarea": "bins", "pauc": "bins", "prbep": "exchange", "logistic": "gather", "logistic-balanced": "gather"}
 """The families of measures that a device computes, and the ordering of each."""
@@ -60,6 +63,57 @@ class Place:
 PROCESSOR = Place()
 
 
+class Cuda(Place):
+    """The device of this rank. Creating it is **collective**, and raises InputError if there is none for each rank."""
+
+    def __init__(self, comm: Communicator) -> None:
+        from distsms.device.runtime import open_device  # only now is numba.cuda loaded
+
+        self._in_words = open_device(comm)
+        self._features: DeviceFeatures | None = None
+
+    def describe(self) -> str:
+        return self._in_words
+
+    def ordering(self, ordering: str, measure: Measure) -> str:
+        """Return the only ordering of a measure that is offered; InputError if another one is asked for. Local."""
+        offered = OFFERED[measure.family.name]
+        if ordering not in ("auto", offered):
+            raise InputError(
+                f"{option('device', 'cuda')} computes {measure} with {option('ordering', offered)}, and not with "
+                f"{option('ordering', ordering)}: leave out one of the two options",
+                everywhere=True,
+            )
+        return offered
+
+    def loss(
+        self,
+        measure: Measure,
+        ordering: str,
+        labels: Labels,
+        weights: Floats | None,
+        comm: Communicator,
+        groups: NDArray[Any] | None,
+    ) -> Loss:
+        from distsms.device.losses import LOSSES
+
+        loss: Loss = LOSSES[measure.family.name](labels, weights, comm, *measure.parameters)
+        return loss
+
+    def features(self, rows: LocalRows | SideBySide, bias: float | None, comm: Communicator) -> Features:
+        from distsms.device.rows import DeviceFeatures
+
+        self.free()
+        with comm.fail_together():
+            self._features = DeviceFeatures(rows, bias)
+        return self._features
+
+    def free(self) -> None:
+        if self._features is not None:
+            self._features.close()
+            self._features = None
+
+
 def place_of(device: str, measure: Measure, comm: Communicator) -> Place:
     """Return where a training for a measure is computed. InputError if that is not possible. **Collective.**"""
     require_choice("device", device, DEVICES)
@@ -86,6 +140,4 @@ def place_of(device: str, measure: Measure, comm: Communicator) -> Place:
                 f"{option('device', device)} needs numba-cuda, which is not installed: pip install 'distsms[cuda]'. "
                 f"Without {option('device')} the processor computes the same"
             )
-    from distsms.device.cuda import Cuda  # only now is numba.cuda loaded
-
     return Cuda(comm)

@@ -111,6 +111,15 @@ def tiles_together(bits):  # type: ignore[no-untyped-def]
 
 
 @cuda.jit(device=True)
+def clear_limbs(low, high):  # type: ignore[no-untyped-def]
+    """Set the limbs of all slots to 0, by all threads of a block, which wait for each other."""
+    for slot in range(cuda.threadIdx.x, HOT, cuda.blockDim.x):
+        low[slot] = low[HOT + slot] = np.uint32(0)
+        high[slot] = np.int32(0)
+    cuda.syncthreads()
+
+
+@cuda.jit(device=True)
 def add_limbs(low, high, slot, bits, number):  # type: ignore[no-untyped-def]
     """Add a number to the limbs of a slot: two below without a sign, and one above with it."""
     mask = (np.int64(1) << bits) - 1
@@ -139,10 +148,7 @@ def add_codes(tiles, codes, offsets, slots, hot, c, factors, unit, bits, totals)
     b = cuda.blockIdx.y
     start, size = offsets[b], offsets[b + 1] - offsets[b]
     few = size <= HOT
-    for slot in range(cuda.threadIdx.x, HOT, cuda.blockDim.x):
-        low[slot] = low[HOT + slot] = np.uint32(0)
-        high[slot] = np.int32(0)
-    cuda.syncthreads()
+    clear_limbs(low, high)
     together = tiles_together(bits)
     for begin in range(cuda.blockIdx.x * together, tiles.shape[0], cuda.gridDim.x * together):
         # 1) The rows of some tiles.
@@ -170,10 +176,7 @@ def add_sparse(tiles, columns, values, begins, lengths, slots, hot, c, factors, 
     """Add c_i x_ij in units of column j to totals[j], as `add_codes` does. A row may have a column only once."""
     low = cuda.shared.array(LOWER, uint32)
     high = cuda.shared.array(HOT, int32)
-    for slot in range(cuda.threadIdx.x, HOT, cuda.blockDim.x):
-        low[slot] = low[HOT + slot] = np.uint32(0)
-        high[slot] = np.int32(0)
-    cuda.syncthreads()
+    clear_limbs(low, high)
     together = tiles_together(bits)
     for begin in range(cuda.blockIdx.x * together, tiles.shape[0], cuda.gridDim.x * together):
         # 1) The rows of some tiles.

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -47,14 +47,12 @@ from distsms.shards.row_metadata import in_range
 from distsms.training.solver_choice import choose_solver, settings_for
 from distsms.workflow import auto_lambda, choice
 from distsms.workflow.auto_lambda import LambdaChoice
-from distsms.workflow.choice import Mean, Point, leads
+from distsms.workflow.choice import Point, leads
 from distsms.workflow.folds import Folds, choose_folds_by, make_folds, read_fold_keys
 from distsms.workflow.path import ALONE, FoldRows, PathRows, Problem
 from distsms.workflow.requests import DEFAULT_LAMBDA, TrainRequest
+from distsms.workflow.search_result import Search, SearchObserver, Tried
 from distsms.workflow.tables import DataSets, of_paths
-
-if TYPE_CHECKING:
-    from distsms.workflow.train import TrainObserver
 
 LEAST_SECONDS, TIMES = 30.0, 10.0
 """The budget, if the user gives none: so many times what the plain training takes, but at least so many seconds."""
@@ -74,46 +72,6 @@ LOGISTIC = Measure.parse("logistic")
 def seconds() -> float:
     """Return the time without that for compiling loops, which only a first run needs. Local."""
     return time.monotonic() - compiling.seconds
-
-
-class Tried(NamedTuple):
-    """A candidate that was tried on the folds."""
-
-    features: str  # as `distsms.features.candidates.parse` takes them
-    measure: str  # what was trained for
-    lam: float  # the best lambda
-    seconds: float
-    means: list[Mean]  # of the measure that chooses, for all lambdas
-    values: list[float]  # of the folds, at the best lambda
-
-    @property
-    def mean(self) -> float:
-        """The mean over the folds at the best lambda."""
-        return float(np.mean(self.values))
-
-
-@dataclass(frozen=True)
-class Search:
-    """What a search tried, and what it chose. All ranks have the same."""
-
-    by: str  # the measure that chose
-    rows: int  # those of the sample
-    folds: int
-    share: float  # of the training rows of the rarer class, those on which the models of a fold are trained
-    budget: float  # seconds
-    seconds: float
-    tried: list[Tried]  # the columns, trained for the measure of the request, come first
-    left_out: dict[str, str]  # the features that were not tried to the end, and why
-    winner: Tried
-    reason: str  # one sentence
-
-    def as_json(self) -> dict[str, Any]:
-        """Return what a model file gets."""
-        tried = [each._asdict() | {"mean": each.mean} for each in self.tried]
-        for each in tried:
-            each["means"] = [mean._asdict() for mean in each["means"]]
-        winner = {"features": self.winner.features, "measure": self.winner.measure}
-        return vars(self) | {"tried": tried, "winner": winner}
 
 
 def why_plain(request: TrainRequest, comm: Communicator) -> str | None:
@@ -298,7 +256,7 @@ def search(
     request: TrainRequest,
     manifest: Manifest,
     comm: Communicator,
-    observer: TrainObserver,
+    observer: SearchObserver,
     stop_wanted: Callable[[], bool],
 ) -> Search | None:
     """Try candidates on a sample of the rows, and choose; None if there are too few rows. **Collective.**"""

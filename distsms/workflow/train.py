@@ -48,6 +48,7 @@ from distsms.workflow import tables
 from distsms.workflow.folds import labels_warning
 from distsms.workflow.provenance import describe_data_set, describe_rows
 from distsms.workflow.requests import DEFAULT_LAMBDA, Arrays, TrainRequest
+from distsms.workflow.search_result import Search, SearchObserver
 from distsms.workflow.tables import DataSets
 from distsms.workflow.trained_model import TrainedModel, TrainingScores
 from distsms.workflow.verdict import SUSPICIOUS, AreaOnTest, LeakingColumn, leaking_columns, why_chance
@@ -56,7 +57,6 @@ if TYPE_CHECKING:  # what many trainings do not need is loaded where it is used,
     from distsms.workflow.auto_lambda import LambdaChoice
     from distsms.workflow.decisions import Decisions
     from distsms.workflow.rocarea_check import QuickCheck
-    from distsms.workflow.search import Search
 
 CHECKPOINT_EVERY = 300.0
 """Seconds between two checkpoints, unless the user says otherwise."""
@@ -92,7 +92,7 @@ class Trained:
         return [*self.data_warnings, *self.run.warnings()]
 
 
-class TrainObserver(ConversionObserver, TrainingObserver):
+class TrainObserver(ConversionObserver, SearchObserver, TrainingObserver):
     """Receives what `train` reports. Override its methods, which are called on every rank unless they say otherwise."""
 
     def converted(self, sets: DataSets) -> None:
@@ -100,15 +100,6 @@ class TrainObserver(ConversionObserver, TrainingObserver):
 
     def began(self) -> None:
         """Called when the data are there, before anything is decided."""
-
-    def left_out_search(self, why: str) -> None:
-        """Called with why a table is trained on without a search among features."""
-
-    def searching(self, rows: int, folds: int, limit: str) -> None:
-        """Called before a search, on so many rows in folds, with the most time that it takes in words."""
-
-    def searched(self, outcome: Search) -> None:
-        """Called with what a search has tried and chosen."""
 
     def chose_solver(self, solver: str, why: str) -> None:
         """Called with the solver, and why it is not the usual one; "" if it is."""

@@ -7,8 +7,7 @@ import pytest
 
 from distsms.base.measures import Measure
 from distsms.device import runtime
-from distsms.device.cuda import LOSSES
-from distsms.device.losses import PlaceSearch
+from distsms.device.losses import LOSSES, PlaceSearch
 from distsms.device.place import OFFERED
 from distsms.device.runtime import DeviceVector
 from distsms.losses import binned
