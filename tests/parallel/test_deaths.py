@@ -18,7 +18,8 @@ from distsms.training.rows import TrainingRows
 from distsms.training.task import Distribution, RunOptions, TrainingTask
 from distsms.workflow.train import train_task
 from tests.support.problems import data
-from tests.support.simulated import Comm, Job
+from tests.support.simulated import Comm
+from tests.support.simulated_job import Job
 
 pytestmark = pytest.mark.serial
 

@@ -17,7 +17,8 @@ from distsms.base.errors import InputError
 from tests.robustness import schedules
 from tests.support import disturbed
 from tests.support.program import ROOT
-from tests.support.simulated import Deadlock, Failure, Job, Mismatch, communicator, run_ranks
+from tests.support.simulated import communicator, run_ranks
+from tests.support.simulated_job import Deadlock, Failure, Job, Mismatch
 
 pytestmark = pytest.mark.serial
 

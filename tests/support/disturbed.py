@@ -33,7 +33,8 @@ from h5py._objects import phil
 import distsms.__main__ as program
 from distsms.base import memory
 from distsms.parallel import mpi, processes, signals, survival
-from tests.support.simulated import Job, Rank, Turn, communicator
+from tests.support.simulated import communicator
+from tests.support.simulated_job import Job, Rank, Turn
 
 WRITING = ("open", "write", "fsync", "replace", "rename", "unlink", "mkdir", "rmdir", "ftruncate")
 """Functions of the module os that change files; those that get a path or a descriptor of a job's folder are watched."""

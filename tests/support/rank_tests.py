@@ -17,7 +17,8 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from tests.support import simulated
+from tests.support.simulated import communicator
+from tests.support.simulated_job import Job, Rank, Turn
 
 OF_A_RANK = {"comm", "monkeypatch", "capsys", "capfd", "tmp_path", "own_dir"}
 RANKS = pytest.StashKey[int]()
@@ -31,7 +32,7 @@ class Output(NamedTuple):
 class Capsys:
     """What a rank has printed."""
 
-    def __init__(self, rank: simulated.Rank) -> None:
+    def __init__(self, rank: Rank) -> None:
         self._streams = rank.out, rank.err
 
     def readouterr(self) -> Output:
@@ -49,8 +50,8 @@ class RankPatch(pytest.MonkeyPatch):
         super().__init__()
         self._out: list[Any] | None = None
         self._folder: str | None = None
-        if simulated.Turn.rank is not None:  # also for `monkeypatch.context()`
-            simulated.Turn.rank.state.patches.append(self)
+        if Turn.rank is not None:  # also for `monkeypatch.context()`
+            Turn.rank.state.patches.append(self)
 
     def exchange(self) -> None:
         """Take the patches away, or put them back."""
@@ -127,7 +128,7 @@ class RankTests:
 def call(item: Any, test: Callable[..., Any], args: Any, values: dict[str, Any]) -> None:
     """Call a test on all its ranks."""
 
-    def work(rank: simulated.Rank) -> None:
+    def work(rank: Rank) -> None:
         with contextlib.ExitStack() as stack:
             mine = fixtures_of(item, rank, stack)
             others = {name: value for name, value in values.items() if name not in mine}
@@ -135,7 +136,7 @@ def call(item: Any, test: Callable[..., Any], args: Any, values: dict[str, Any])
                 others = copy.deepcopy(others)
             test(*copy.deepcopy(args), **others, **{name: mine[name] for name in values if name in mine})
 
-    job = simulated.Job(item.stash[RANKS], work)
+    job = Job(item.stash[RANKS], work)
     try:
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(pytest, "MonkeyPatch", RankPatch)
@@ -145,7 +146,7 @@ def call(item: Any, test: Callable[..., Any], args: Any, values: dict[str, Any])
             print(rank.out.getvalue(), end="")
 
 
-def fixtures_of(item: Any, rank: simulated.Rank, stack: contextlib.ExitStack) -> dict[str, Any]:
+def fixtures_of(item: Any, rank: Rank, stack: contextlib.ExitStack) -> dict[str, Any]:
     """Set up a rank's fixtures, to be torn down with the stack."""
     names, definitions = of_ranks(item), item._fixtureinfo.name2fixturedefs
     mine: dict[str, Any] = {}
@@ -160,7 +161,7 @@ def fixtures_of(item: Any, rank: simulated.Rank, stack: contextlib.ExitStack) ->
         return Path(path)
 
     made: dict[str, Callable[[], Any]] = {
-        "comm": lambda: simulated.communicator(rank),
+        "comm": lambda: communicator(rank),
         "monkeypatch": monkeypatch,
         "capsys": lambda: Capsys(rank),
         "capfd": lambda: Capsys(rank),

@@ -15,7 +15,8 @@ from distsms.shards.from_arrays import write_data
 from distsms.training.task import Distribution, TrainingTask
 from distsms.workflow.train import train_task
 from tests.support.problems import data
-from tests.support.simulated import Job, communicator
+from tests.support.simulated import communicator
+from tests.support.simulated_job import Job
 
 pytestmark = pytest.mark.serial
 
