@@ -66,8 +66,8 @@ def status(path: str | os.PathLike[str]) -> os.stat_result:
     if info.get("size") is None:
         raise InputError(f"{path}: the server does not say how long the file is; download it, and give the copy")
     version = zlib.crc32(repr([info.get(key) for key in _VERSION]).encode())
-    fields = (stat.S_IFREG | 0o444, version, 0, 1, 0, 0, info["size"], 0, 0, 0)
-    return os.stat_result(fields, {"st_mtime_ns": 0})
+    fields = (stat.S_IFREG | 0o444, 0, 0, 1, 0, 0, info["size"], 0, 0, 0)
+    return os.stat_result(fields, {"st_mtime_ns": version})
 
 
 def opened(path: str | os.PathLike[str]) -> BinaryIO:
@@ -125,7 +125,10 @@ class _Remote(io.RawIOBase):
                 return self._file.read(n_bytes)
             except ValueError:  # what fsspec says of a server that sends no parts, or if it cannot seek
                 self._in_parts, self._file = False, None
-        if self._file is None or self._file.tell() > self._at:
+        if self._file is not None and self._file.tell() > self._at:
+            self._file.close()
+            self._file = None
+        if self._file is None:
             self._file = self._open()
         while (behind := self._at - self._file.tell()) > 0:
             if not self._file.read(min(behind, DISCARDED)):

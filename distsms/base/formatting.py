@@ -34,8 +34,8 @@ def finite(values: Mapping[str, Any]) -> dict[str, Any]:
     return {name: None if isinstance(v, float) and not math.isfinite(v) else v for name, v in values.items()}
 
 
-def format_number(value: float | None, form: str) -> str:
-    """Return a number in a format such as ".6f", or "-" without one."""
+def format_number(value: Any, form: str = "") -> str:
+    """Return a value in a format such as ".6f", or "-" without one."""
     return "-" if value is None else format(value, form)
 
 
@@ -164,7 +164,7 @@ def format_bytes(n_bytes: float) -> str:
     return f"{n_bytes:.4g} TiB"
 
 
-def format_rows(n: int, form: str = "") -> str:
+def format_rows(n: float, form: str = "") -> str:
     """Format a number of rows, such as 1 row or 12 rows."""
     return f"{n:{form}} row{'s' * (n != 1)}"
 

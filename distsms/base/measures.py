@@ -10,6 +10,7 @@ from dataclasses import KW_ONLY, dataclass, field, replace
 from typing import NamedTuple
 
 from distsms.base.errors import InputError
+from distsms.base.formatting import format_rows
 
 NAMES = (
     "rocarea, gauc@pairs or gauc@each, pauc@BETA, prbep, error-rate, logistic, logistic-balanced, normal-auc, f1 (or"
@@ -366,9 +367,7 @@ class Condition(NamedTuple):
     def in_words(self) -> str:
         percent = f"{100 * self.level:.15g} %"
         if self.quantity == "top":
-            return (
-                f"top {percent} of the rows" if self.share else f"top {self.level:,.0f} row" + "s" * (self.level != 1)
-            )
+            return f"top {percent} of the rows" if self.share else f"top {format_rows(self.level, ',.0f')}"
         if self.quantity == "fpr":
             return f"FPR at most {percent}"
         return f"{self.quantity} at least {percent}"

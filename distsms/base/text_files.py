@@ -119,17 +119,22 @@ def inspect(path: str) -> tuple[int, tuple[str, str] | None]:
     with naming_errors(path):
         status = look_at(path)
         with addresses.opened(path) as stream:
-            head = stream.read(max(map(len, _MAGIC)))
-    return status.st_size, next((opener for magic, opener in _MAGIC.items() if head.startswith(magic)), None)
+            return status.st_size, _compression(stream)
+
+
+def _compression(stream: Any) -> tuple[str, str] | None:
+    """Return the module and function that decompress a stream, of which nothing is consumed."""
+    head = stream.peek(max(map(len, _MAGIC)))
+    return next((opener for magic, opener in _MAGIC.items() if head.startswith(magic)), None)
 
 
 @contextlib.contextmanager
 def open_text(path: str) -> Iterator[BinaryIO]:
     """Open the file as a stream of bytes that are decompressed while they are read."""
-    _, compression = inspect(path)
     with naming_errors(path), contextlib.ExitStack() as streams:
+        look_at(path)  # what is no file, and may block, is refused first
         stream: Any = streams.enter_context(addresses.opened(path))
-        if compression is not None:
+        if (compression := _compression(stream)) is not None:
             module, function = compression
             stream = streams.enter_context(getattr(importlib.import_module(module), function)(stream, "rb"))
         head = stream.peek(4)

@@ -39,6 +39,7 @@ SHORT = 0.1
 """A certificate that falls short of the proved bound by more than this share of the gap to prove gets a warning."""
 
 if TYPE_CHECKING:
+    from distsms.models.inputs import InputOptions
     from distsms.optim.result import Result, State
     from distsms.parallel.vectors import Vectors
     from distsms.workflow.auto_lambda import LambdaChoice
@@ -240,7 +241,7 @@ class TrainingNarrator(shard_text.ShardNarrator, TrainObserver):
         self._closing.close()
         report = self._comm.bcast(self._report)
         if report is not None and self._sets is not None and run.exit_code != EXIT_REQUEUE:
-            write_report(args, self._sets, report, self._comm)
+            write_report(args, self._sets, trained.reading, report, self._comm)
 
     def took(self, trained: Trained) -> None:
         run = trained.run
@@ -335,20 +336,16 @@ def describe_usage(usage: list[dict[str, Any]], starts: int, vectors: Vectors, w
     return "\n".join(lines)
 
 
-def write_report(args: argparse.Namespace, sets: DataSets, report: str, comm: Communicator) -> None:
+def write_report(
+    args: argparse.Namespace, sets: DataSets, reading: InputOptions, report: str, comm: Communicator
+) -> None:
     """Write the report on the test rows. **Collective.**"""
-    from distsms.ingest.file_names import is_data_set
     from distsms.models.evaluation import EvaluationOptions
-    from distsms.models.inputs import InputOptions
     from distsms.page.report import report as write
     from distsms.workflow.requests import ReportRequest
 
     assert sets.test is not None
     test, begun = os.fspath(sets.test), time.perf_counter()
-    reading = InputOptions()
-    if not is_data_set(test):
-        group = args.group if args.missing_group == "drop" else None
-        reading = InputOptions(weight=args.weight, group=group, missing_group=args.missing_group)
     called = sets.called.get(test, test)
     try:
         write(ReportRequest(args.output, test, EvaluationOptions(), report, reading=reading, called=called), comm)

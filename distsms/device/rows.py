@@ -111,6 +111,11 @@ class Group(ABC):
     def add(self, block: Block, c: Any, scale: Scale) -> None:
         """Add the terms of a block's rows to the sums."""
 
+    def least_room(self) -> int:
+        """Return the bytes that the group needs at least: those of all its blocks, or of two buffers."""
+        sizes = [sum(array.nbytes for array in block.arrays) for block in self.pieces()]
+        return min(sum(sizes), 2 * max(sizes, default=0))
+
     def place(self, room: float, pinned: contextlib.ExitStack) -> float:
         """Copy blocks to the device as long as they fit into `room` bytes; return what is left of it."""
         pieces = list(self.pieces())
@@ -319,14 +324,17 @@ class DeviceFeatures:
         room, besides = runtime.free_bytes() if room is None else room, _besides(groups, self.shape)
         _require(room, besides, self.shape)
         left = room - besides
-        self._groups = []
+        self._groups = list[Group]()
         for group, columns in zip(groups, self._columns, strict=True):
             of_columns = self._statistics.largest[columns].copy()
             if len(group.column_factors):
                 of_columns /= np.abs(group.column_factors)
             kind = next(kind for rows_of, kind in KINDS.items() if isinstance(group, rows_of))
             self._groups.append(kind(group, of_columns))
-            left = self._groups[-1].place(left, self._pinned)
+        least = [one.least_room() for one in self._groups]
+        for number, placed in enumerate(self._groups):
+            of_later = sum(least[number + 1 :])  # so that these can be streamed
+            left = placed.place(left - of_later, self._pinned) + of_later
         self._parts = cuda.device_array((tiles_of(self.shape[0]), 3), np.float64)
 
     def close(self) -> None:
@@ -391,7 +399,7 @@ class DeviceFeatures:
         return ColumnStatistics._make(array.copy() for array in self._statistics)
 
     def rows_in_memory(self) -> NDArray[np.bool_]:
-        return np.zeros(self.shape[0], bool)  # they are not where the processor's loops want them
+        return np.zeros(self.shape[0], bool)  # nothing visits single rows on the processor while a device computes
 
     def row_entries(self, rows: NDArray[Any] | None = None) -> RowEntries | None:
         return None

@@ -8,6 +8,7 @@ is one of Python: tiles and blocks are small then, so that a few hundred rows pa
 from __future__ import annotations
 
 import sys
+import threading
 from typing import Any
 
 import numpy as np
@@ -25,7 +26,22 @@ config.CUDA_LOW_OCCUPANCY_WARNINGS = 0  # the last blocks of rows are small, and
 
 SIMULATED = bool(config.ENABLE_CUDASIM)
 if SIMULATED:
+    from numba.cuda.simulator import kernelapi
+
     sys.setswitchinterval(1e-4)  # its threads wait for each other all the time
+    _LOCK = threading.Lock()
+
+    def _shared_array(self: Any, shape: Any, dtype: Any) -> Any:
+        """Return the array that the threads of a block share: one for each line that asks for it. Of Numba's own
+        function, two threads that ask at the same time can get two, and sums then lack some rows."""
+        asking = sys._getframe(1)
+        with _LOCK:
+            place = asking.f_code.co_filename, asking.f_lineno
+            if place not in self._allocations:
+                self._allocations[place] = np.empty(shape, str(dtype))
+            return self._allocations[place]
+
+    kernelapi.FakeCUDAShared.array = _shared_array  # type: ignore[method-assign]
 THREADS = 2 if SIMULATED else 256
 BLOCKS = 2 if SIMULATED else 132 * 8
 """The threads of a block, and the largest number of blocks: eight for each multiprocessor of an H100."""

@@ -41,7 +41,7 @@ def expand(words: Sequence[str]) -> list[str]:
         if addresses.is_address(word):
             matches = addresses.expand(word) if "*" in addresses.without_query(word) else [word]
             if not matches:
-                raise InputError(f"{word}: there is no such file")
+                raise InputError(f"{word}: no file at this address fits the pattern; check the folder and the name")
             paths += matches
             continue
         matches = sorted(glob.glob(word)) if _is_pattern(word) else [word]

@@ -100,8 +100,14 @@ def score_arrays(
 
 
 def in_range(scored: ScoredRows, comm: Communicator) -> ScoredRows:
-    """Return the scores with weights of a size that measures can be computed with. **Collective.**"""
-    return scored if scored.weights is None else replace(scored, weights=row_metadata.in_range(scored.weights, comm))
+    """Return `checked` scores with weights of a size that measures can be computed with, and with a group of its own
+    for each row that has none, by its number. **Collective.**"""
+    weights, groups = scored.weights, scored.groups
+    return replace(
+        scored,
+        weights=None if weights is None else row_metadata.in_range(weights, comm),
+        groups=None if groups is None else row_metadata.own_groups(groups, scored.first_row),
+    )
 
 
 def score_in_parts(
@@ -237,11 +243,7 @@ class _Pass:
                     X = inputs.to_features(rows, self.models[0], self.path, self.options, reader.table)
                     signs, weights = rows.labels.astype(np.int8), rows.metadata.weights
                     scores = score_rows(self.models, X, weights, self.watch)
-                    groups = rows.metadata.groups
-                    if groups is not None:
-                        number = (k << 40) + sum(len(block.labels) for block in blocks)  # as no other row has
-                        groups = row_metadata.own_groups(groups, number)
-                    blocks.append(ScoredRows(scores, signs, weights, groups=groups))
+                    blocks.append(ScoredRows(scores, signs, weights, groups=rows.metadata.groups))
                     names += (rows.ids or []) if self.in_turns else []
                     del rows, X  # before the next ones are read
             ids = names if self.in_turns and reader.has_ids else None

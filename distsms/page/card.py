@@ -6,12 +6,12 @@ Mitchell et al., Model Cards for Model Reporting, FAT* 2019.
 
 from __future__ import annotations
 
+from distsms.base.formatting import format_number
 from distsms.base.measures import Condition, Measure, display_name
 from distsms.metrics import row_sample
 from distsms.optim.result import Status
 from distsms.page import html
 from distsms.page.html import Html, element
-from distsms.page.measure_sections import shown
 from distsms.page.plots import Drawing
 from distsms.shards.labels import format_labels, original_labels
 from distsms.workflow.report import OWNER, ReportData
@@ -123,16 +123,17 @@ def training_data(data: ReportData, drawings: list[Drawing]) -> Html:
     trained_on, model = data.info.get("data") or {}, data.evaluation.model
     coded = model.coded
     stored = "codes" if coded.sequences else "nonzeros and codes" if coded else "nonzeros"
-    counts = f"{shown(trained_on.get('n_pos'), ',')} positive, {shown(trained_on.get('n_neg'), ',')} negative"
+    n_pos, n_neg = (format_number(trained_on.get(name), ",") for name in ("n_pos", "n_neg"))
+    counts = f"{n_pos} positive, {n_neg} negative"
     scaled = {"standard": "by their standard deviations", "maxabs": "by their largest values", "l2": "row by row"}
     kind = model.normalization.kind
     table = model.table
     rows = [
-        ["training data", shown(trained_on.get("directory"))],
-        ["fingerprint", shown(trained_on.get("fingerprint"))],
-        ["rows", f"{shown(trained_on.get('n'), ',')}: {counts}"],
+        ["training data", format_number(trained_on.get("directory"))],
+        ["fingerprint", format_number(trained_on.get("fingerprint"))],
+        ["rows", f"{format_number(trained_on.get('n'), ',')}: {counts}"],
         ["label", labels(data)],
-        ["columns", f"{shown(trained_on.get('p'), ',')}, {shown(trained_on.get('nnz'), ',')} {stored}"],
+        ["columns", f"{format_number(trained_on.get('p'), ',')}, {format_number(trained_on.get('nnz'), ',')} {stored}"],
         *([["features", (model.features or coded).describe()]] if coded else []),
         ["scaled", f"{scaled[kind]} (--normalize {kind})" if kind in scaled else "not"],
         *([["columns left out", ", ".join(table.dropped)]] if table is not None and table.dropped else []),

@@ -29,7 +29,7 @@ def element(tag: str, *parts: str, **attributes: str) -> Html:
     """Return an HTML element, such as "p", whose parts are escaped unless they are `Html`; `backquotes` mark code."""
     written = "".join(f' {name.rstrip("_").replace("_", "-")}="{escape(value)}"' for name, value in attributes.items())
     content = "".join(part if isinstance(part, Html) else escape(part) for part in parts)
-    if tag == "p":
+    if tag in ("p", "li"):
         content = re.sub("`([^`]+)`", r"<code>\1</code>", content)
     return Html(f"<{tag}{written}>{content}</{tag}>\n")
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from scipy import special
 
+from distsms.base.formatting import format_number
 from distsms.base.measures import GROUPED, HEAD, SHOWN, Condition, display_name
 from distsms.metrics import head_intervals
 from distsms.metrics.confidence import Interval
@@ -30,8 +31,8 @@ def headline(data: ReportData) -> Html:
     tiles[2] = (*tiles[2][:2], f"{tiles[2][2]}; chance: {chance}")
     if not info.get("vacuous"):  # if the optimum itself is useless, a small gap would mislead
         gap, J, bound = (info.get(name) for name in ("gap", "J", "lower_bound"))
-        remark = f"J {shown(J, '.6g')}, lower bound {shown(bound, '.6g')}"
-        tiles.append(("Proved gap to the optimum", shown(gap, ".3g"), remark))
+        remark = f"J {format_number(J, '.6g')}, lower bound {format_number(bound, '.6g')}"
+        tiles.append(("Proved gap to the optimum", format_number(gap, ".3g"), remark))
     return html.tiles(tiles)
 
 
@@ -197,8 +198,3 @@ def _capital(text: str) -> str:
 def measure(value: float | None, places: int = 4) -> str:
     """Return the value of a measure as text."""
     return "not defined" if value is None or math.isnan(value) else f"{value:.{places}f}"
-
-
-def shown(value: Any, form: str = "") -> str:
-    """Return a value as text, and "-" if there is none."""
-    return "-" if value is None else format(value, form)

@@ -9,14 +9,13 @@ from datetime import datetime, timezone
 from typing import Any
 
 from distsms.base._version import __version__
-from distsms.base.formatting import format_bytes, format_rows
+from distsms.base.formatting import format_bytes, format_number, format_rows
 from distsms.base.measures import SHOWN, display_name
 from distsms.metrics import row_sample
 from distsms.metrics.confidence import LEVEL
 from distsms.metrics.estimates import METHOD
 from distsms.page import card, feature_sections, html, kmers, measure_sections, plots, weights
 from distsms.page.html import Html, element
-from distsms.page.measure_sections import shown
 from distsms.page.plots import Drawing
 from distsms.workflow import baseline_text, path_result
 from distsms.workflow.report import ReportData
@@ -61,25 +60,25 @@ def _training(data: ReportData, drawings: list[Drawing]) -> Html:
     rows = [
         ["model", "a linear score of each row, <w, x>" + f" + {data.evaluation.model.bias:g}" * bool(info.get("bias"))],
         ["label", card.labels(data)],
-        ["measure", shown(info.get("measure"))],
-        ["lambda", shown(info.get("lambda"), "g")],
+        ["measure", format_number(info.get("measure"))],
+        ["lambda", format_number(info.get("lambda"), "g")],
         *([["search", info["search"]["reason"]]] if info.get("search") else []),
         *([["l1", f"{info['l1']:g}; {info['nonzeros']} coefficients are not 0"]] if info.get("l1") else []),
-        ["solver", shown(settings.get("solver"))],
+        ["solver", format_number(settings.get("solver"))],
         ["ended", data.ending],
-        ["best J", shown(info.get("J"), ".6g")],
-        ["lower bound", shown(info.get("lower_bound"), ".6g")],
-        ["gap", shown(info.get("gap"), ".3g")],
-        ["J at w = 0", shown(info.get("J_at_zero"), ".6g")],
-        ["evaluations", shown(info.get("evaluations"))],
-        ["seconds", shown(info.get("seconds"), ".3g")],
-        ["ranks", f"{shown(info.get('ranks'))}, ordering {shown(info.get('ordering'))}"],
+        ["best J", format_number(info.get("J"), ".6g")],
+        ["lower bound", format_number(info.get("lower_bound"), ".6g")],
+        ["gap", format_number(info.get("gap"), ".3g")],
+        ["J at w = 0", format_number(info.get("J_at_zero"), ".6g")],
+        ["evaluations", format_number(info.get("evaluations"))],
+        ["seconds", format_number(info.get("seconds"), ".3g")],
+        ["ranks", f"{format_number(info.get('ranks'))}, ordering {format_number(info.get('ordering'))}"],
         *(
             [f"{SHOWN.get(name, name)} on the training rows", measure_sections.measure(value)]
             for name, value in (info.get("training") or {}).items()
         ),
-        ["written", f"{shown(info.get('written'))} on {shown(info.get('host'))}"],
-        ["command", shown(info.get("command"))],
+        ["written", f"{format_number(info.get('written'))} on {format_number(info.get('host'))}"],
+        ["command", format_number(info.get("command"))],
     ]
     table = html.table("The model and its training", [], rows, text=True)
     return html.section("What was trained", table, card.owner(data, "Model details"))
@@ -93,15 +92,16 @@ def _proof(data: ReportData, drawings: list[Drawing]) -> Html:
     J = f"lambda/2 ||w||²{' + l1 ||w||₁' * bool(info.get('l1'))} + R(w)"
     sentences = (
         f"The training minimizes J(w) = {J} on its rows, where R is the convex risk of {info.get('measure')}. No"
-        f" linear model has a J below {shown(info.get('lower_bound'), '.6g')}, so the J of this one,"
-        f" {shown(info.get('J'), '.6g')}, is at most {shown(info.get('gap'), '.3g')} above the smallest."
+        f" linear model has a J below {format_number(info.get('lower_bound'), '.6g')}, so the J of this one,"
+        f" {format_number(info.get('J'), '.6g')}, is at most {format_number(info.get('gap'), '.3g')} above the"
+        " smallest."
     )
     check = "Without a certificate this rests on the program's word; distsms train --certificate FILE writes one."
     if certified is not None:
         check = (
             f"The certificate {certified['file']} proves it without the program: a number for each training row, from"
-            f" which the bound {shown(certified['bound'], '.6g')} follows by arithmetic. distsms verify derives it, and"
-            " so does scripts/verify_certificate.py, which needs NumPy and h5py alone."
+            f" which the bound {format_number(certified['bound'], '.6g')} follows by arithmetic. distsms verify derives"
+            " it, and so does scripts/verify_certificate.py, which needs NumPy and h5py alone."
         )
     return html.section("What was proved", element("p", sentences), element("p", check))
 
@@ -172,7 +172,7 @@ def _usage(data: ReportData, drawings: list[Drawing]) -> str:
     amounts = [name for name in ("bytes_sent", "bytes_received", "bytes_read", "peak_memory") if name in ranks[0]]
     rows = []
     for k, rank in enumerate(ranks):
-        seconds = [shown(rank.get("seconds", {}).get(name), ".3f") for name in phases]
+        seconds = [format_number(rank.get("seconds", {}).get(name), ".3f") for name in phases]
         sizes = [format_bytes(rank[name]) if name in rank else "-" for name in amounts]
         rows.append([f"rank {k}" if len(ranks) > 1 else "most of any rank", *seconds, *sizes])
     header = ["", *(f"{name} [s]" for name in phases), *(name.replace("_", " ") for name in amounts)]

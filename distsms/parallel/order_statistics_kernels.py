@@ -91,7 +91,8 @@ def count_bits(scores, kinds, weights, shift, prefix, width, bits, table, room):
         one[0] = scores[j] + (shift if kind == NEGATIVE else 0.0) + 0.0  # not -0.0
         key = ~as_bits[0] if as_bits[0] >= SIGN else as_bits[0] | SIGN
         key >>= np.uint64(width)
-        if kind != LEFT_OUT and key >> np.uint64(bits) == prefix:
-            table[key & lowest, 0] += 1.0 if weights is None else weights[j]
+        a = 1.0 if weights is None else weights[j]
+        if kind != LEFT_OUT and a != 0.0 and key >> np.uint64(bits) == prefix:  # see `survey` for 0.0
+            table[key & lowest, 0] += a
             table[key & lowest, 1] += 1.0
     return wrong

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from distsms.base.errors import InputError
+from distsms.base.formatting import format_rows
 from distsms.base.untrusted_text import printable
 from distsms.base.wording import option
 
@@ -127,6 +128,6 @@ def format_labels(values: Iterable[Label | None], counts: Mapping[Label, int] | 
     for label in values:
         name = f"{label:g}" if isinstance(label, float) else printable(str(label))
         if counts is not None and label is not None:
-            name += f" ({counts[label]} row{'s' * (counts[label] != 1)})"
+            name += f" ({format_rows(counts[label])})"
         shown.append(name)
     return ", ".join(shown[:10]) + (", ..." if len(shown) > 10 else "")

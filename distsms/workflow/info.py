@@ -81,9 +81,14 @@ def _describe_table(table: Table | None) -> dict[str, Any]:
     return {"table": table.describe(), "label": table.label, **many}
 
 
+def _load(path: str) -> model.Model:
+    hdf5.check_heaps(path, "is neither a data set nor a model; `distsms shard` makes a data set from a file of rows")
+    return model.load(path)
+
+
 def describe_columns(path: str) -> tuple[list[Column], list[str]]:
     """Return the columns of a data set's or a model's table, and lines on attributes; InputError without either."""
-    source = read_manifest(path) if Path(path).is_dir() else model.load(path)
+    source = read_manifest(path) if Path(path).is_dir() else _load(path)
     features = source.features if isinstance(source, model.Model) else feature_map.load(source)
     attributes = features.bins.listing() if features is not None and features.bins else []
     if source.table is None and not attributes:
@@ -104,8 +109,7 @@ def brief(contents: Mapping[str, Any]) -> dict[str, Any]:
 
 def describe_model(path: str) -> dict[str, Any]:
     """Return the size of a model, what its columns are, and its information but for the sample of rows. Local."""
-    hdf5.check_heaps(path, "is neither a data set nor a model; `distsms shard` makes a data set from a file of rows")
-    loaded = model.load(path)
+    loaded = _load(path)
     size = {"p": loaded.p, "norm": float(np.linalg.norm(loaded.w)), "nonzeros": int(np.count_nonzero(loaded.w))}
     table = _describe_table(loaded.table)
     if loaded.features is not None:

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from importlib.util import find_spec
+from itertools import chain
 from pathlib import Path
 from typing import Any, cast
 
@@ -190,7 +191,7 @@ class Trials(FeaturesObserver):
         """Return what the models on some features are worth, and why some are missing."""
         rows, tried, begun, of_request = self._rows, list[Tried](), seconds(), self._request.measure
         try:
-            # Only trees look at labels; what does not is made for all folds at once, which then share their passes.
+            # Only trees look at labels; without them all folds have the same features, and share their passes.
             folds = range(1, rows.n_folds + 1) if "trees" in features else range(1)
             blocks = {fold: rows.with_features(features, fold, self) for fold in folds}
             making = seconds() - begun
@@ -264,23 +265,23 @@ def search(
     if rows is None:
         observer.left_out_search(f"there are too few rows{' or groups' * (manifest.group is not None)} for folds")
         return None
-    size, limit = len(rows.y), request.search
-    in_words = f"{limit:g} s" if limit and limit < 1 else format_duration(limit or LEAST_SECONDS)
+    size, most = len(rows.y), min(request.search or math.inf, request.settings.get("time_limit") or math.inf)
+    limited = request.search is not None or most <= LEAST_SECONDS
+    seconds_shown = most if limited else LEAST_SECONDS
+    in_words = f"{seconds_shown:g} s" if seconds_shown < 1 else format_duration(seconds_shown)
     usual = f"{in_words} or, if that is more, {TIMES:g} times what a training on the columns takes"
-    observer.searching(size, rows.n_folds, in_words if limit else usual)
+    observer.searching(size, rows.n_folds, in_words if limited else usual)
     # 1) The columns, which tell how long the plain training takes: the choice of lambda, and a training on all rows.
     tried, why = list[Tried](), ""
     with comm.fail_together():
         if comm.is_root:
-            most = limit or math.inf
             tried, why = Trials(request, rows, lambda: stop_wanted() or seconds() - begun > most).of_features(RAW)
     tried, why = comm.bcast((tried, why))
     end_if_stopped(stop_wanted, comm)
     if why:
         observer.left_out_search(Message(f"the columns were not tried to the end: {marked(why)}"))
         return None
-    budget = limit or max(LEAST_SECONDS, TIMES * tried[0].seconds * (1 + manifest.n / size))
-    budget = min(budget, request.settings.get("time_limit") or math.inf)
+    budget = min(most, request.search or max(LEAST_SECONDS, TIMES * tried[0].seconds * (1 + manifest.n / size)))
     # 2) The others, which the ranks share. A signal to one of them ends all after the candidates of that time.
     trials = Trials(request, rows, lambda: stop_wanted() or seconds() - begun > budget)
     shared, left_out = candidates(manifest, by_labels=request.at is None and request.calibrate is None)
@@ -293,7 +294,7 @@ def search(
     results = {features: found for of_rank in comm.allgather(results) for features, found in of_rank.items()}
     # 3) The choice, among those whose training on all rows fits into the budget, too.
     left_out |= {features: results[features][1] for features in shared if results[features][1]}
-    for each in (each for features in shared for each in results[features][0]):
+    for each in chain.from_iterable(results[features][0] for features in shared):
         if manifest.n > size and each.seconds * manifest.n / size > budget:
             left_out[f"{each.features} for {each.measure}"] = "a training on all rows would take longer than the budget"
         else:
@@ -346,13 +347,21 @@ def request_of(
     winner, manifest, plain = outcome.winner, sets.training, outcome.tried[0]
     if (winner.features, winner.measure) == (plain.features, plain.measure):
         return request, sets, None
-    measure = request.measure if winner.measure == request.measure.name else LOGISTIC
+    measure, distribution = request.measure, request.distribution
+    if winner.measure != measure.name:
+        measure, distribution = LOGISTIC, distribution._replace(ordering="auto")  # an ordering is for the other measure
     lam = auto_lambda.for_more_rows(winner.lam, winner.lam, winner.means, outcome.share)
     picked = LambdaChoice(
-        lam, winner.means, outcome.rows, outcome.seconds, outcome.reason, "", outcome.by, plain.measure
+        lam=lam,
+        means=winner.means,
+        rows=outcome.rows,
+        seconds=outcome.seconds,
+        reason=outcome.reason,
+        measure=outcome.by,
+        searched=plain.measure,
     )
     if winner.features != RAW:
         folder = Path(manifest.directory) / FEATURES_FOLDER
         featured = build(manifest.directory, folder, comm, arrays.options(winner.features), overwrite=True)
         sets = sets._replace(training=featured)
-    return replace(request, measure=measure, lam=lam), sets, picked
+    return replace(request, measure=measure, distribution=distribution, lam=lam), sets, picked

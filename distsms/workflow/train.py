@@ -74,6 +74,7 @@ class Trained:
     data_warnings: list[str] = field(default_factory=list)  # what is odd about the training rows
     test: dict[str, float] | None = None  # the measures on test rows, if there are some
     area: AreaOnTest | None = None  # how sure the ROCArea on the test rows is
+    reading: inputs.InputOptions = inputs.AS_TRAINED  # how the test rows are read
     usage: list[dict[str, Any]] = field(default_factory=list)  # every rank's seconds, bytes and memory; at the end, all
 
     @property
@@ -254,7 +255,7 @@ def _train(
         _save(request, saved, comm)
         return saved
 
-    trained = Trained(comm.surviving(first_save), run, sets, decided.warnings)
+    trained = Trained(comm.surviving(first_save), run, sets, decided.warnings, reading=decided.reading)
     info = trained.model.info
     observer.trained(trained)
     if test is not None:

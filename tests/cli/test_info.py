@@ -40,10 +40,11 @@ def test_a_folder_of_another_command_is_named_with_the_command_that_reads_it(tmp
         info.run(args, None)
 
 
-def test_a_file_of_rows_is_neither_a_data_set_nor_a_model(tmp_path):
+@pytest.mark.parametrize("columns", [False, True])
+def test_a_file_of_rows_is_neither_a_data_set_nor_a_model(tmp_path, columns):
     (tmp_path / "a.csv").write_text("x,y\n1,0\n")
     args = argparse.Namespace(
-        paths=[str(tmp_path / "a.csv")], verify=False, usage=False, json=False, config=False, all=False, columns=False
+        paths=[str(tmp_path / "a.csv")], verify=False, usage=False, json=False, config=False, all=False, columns=columns
     )
     with pytest.raises(InputError, match=r"a\.csv: is neither a data set nor a model; `distsms shard` makes"):
         info.run(args, None)

@@ -209,7 +209,9 @@ def test_a_sample_keeps_the_rare_class():
 
 
 @pytest.mark.serial
-def test_trees_of_few_rows_constant_columns_and_huge_values():
+@pytest.mark.parametrize("small", [-1, 2**19])
+def test_trees_of_few_rows_constant_columns_and_huge_values(monkeypatch, small):
+    monkeypatch.setattr(local, "SMALL", small)
     y = np.array([1, -1, 1, -1, -1], np.int8)
     forest = grow(GrowingRows(np.ones((5, 2)), y), ALONE, 3)
     assert forest.sizes == (1, 1, 1) and not forest.importance.any() and len(forest.used) == 0
@@ -217,6 +219,7 @@ def test_trees_of_few_rows_constant_columns_and_huge_values():
     huge = np.array([[-1e300], [1e300], [-1e299], [1e299], [5.0]])
     forest = grow(GrowingRows(huge, y), ALONE, 3, 1)
     np.testing.assert_array_equal(forest.leaves(huge), walk(forest, np.clip(huge, -3e38, 3e38)))
+    assert forest.leaves(huge).max() > 0
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert forest._leaves_of_few(huge, np.empty((5, 3), np.uint16)) == -1

@@ -109,6 +109,14 @@ def test_a_measure_within_groups_does_not_compare_them(tmp_path):
         assert found["gauc@pairs"] == expected["gauc@pairs"] and found["n"] == N
 
 
+def test_each_is_a_group_of_its_own_on_all_ranks(comm):
+    model = distsms.train(FRAME[HAVE], label="y", group="u", lam=0.1, solver="lbfgs", within_groups="pairs")
+    expected = distsms.evaluate(model, FRAME[HAVE], within_groups="pairs", group="u")
+    mine = pd.concat([rows.iloc[comm.rank :: comm.size] for rows in (FRAME[~HAVE], FRAME[HAVE])])  # at the same places
+    found = distsms.evaluate(model, mine, within_groups="pairs", group="u", comm=comm)
+    assert found["gauc@pairs"] == pytest.approx(expected["gauc@pairs"], rel=1e-12) and found["n"] == N
+
+
 @pytest.mark.serial
 def test_test_rows_lose_them_too(tmp_path, capsys):
     path, few = tmp_path / "a.csv", tmp_path / "few.csv"

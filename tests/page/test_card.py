@@ -59,6 +59,7 @@ def test_what_is_known_is_said_under_the_headings_of_a_model_card():
         and "A score is no probability" in said["Intended use"]
     )
     assert "town: 120 of 122 features" in said["Factors"]
+    assert "`" not in said["Caveats and recommendations"]
     assert "no interval" not in said["Metrics"] and "95 %" in said["Metrics"]
     assert "4: 2 positive, 2 negative" in said["Evaluation data"]
     assert "age number 2 counts as 40.5; marked by a feature" in said["Training data"]

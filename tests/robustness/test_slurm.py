@@ -157,7 +157,9 @@ def test_devices(cluster, folder):
     write_svmlight(folder / "few.svm", n=60, seed=0, shift=3.0)
     run("shard", folder / "few.svm", folder / "data" / "train")
     places = {
-        "#SBATCH --gpus-per-task=1\n": "",
+        "#SBATCH --nodes=1\n": "",
+        "#SBATCH --ntasks-per-node=4\n": "",
+        "#SBATCH --gpus-per-node=4\n": "",
         "#SBATCH --mem-per-cpu=16G\n": "",
         "cpus-per-task=4": "cpus-per-task=1",
     }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
@@ -18,10 +19,12 @@ from distsms.features.growing import UNWATCHED
 from distsms.parallel.communicator import Communicator
 from distsms.shards import dataset
 from distsms.shards.manifest import read_manifest
+from distsms.training.task import Distribution
 from distsms.workflow import search
 from distsms.workflow.choice import Mean
 from distsms.workflow.requests import Arrays, TrainRequest
-from distsms.workflow.search import Tried, candidates, choose, load_sample, why_plain
+from distsms.workflow.search import candidates, choose, load_sample, request_of, why_plain
+from distsms.workflow.search_result import Search, Tried
 from distsms.workflow.train import TrainObserver, train
 from tests.support.conversion import convert
 from tests.support.program import finish, start
@@ -228,6 +231,15 @@ def test_ranks_share_the_candidates_and_choose_alike(tmp_path):
 
 def tried(features, measure, *values):
     return Tried(features, measure, 1e-2, 0.0, [Mean(1e-2, float(np.mean(values)), 0.0)], list(values))
+
+
+def test_an_ordering_is_for_the_measure_that_was_asked_for():
+    """Logistic regression has no bins, and is trained as it is usually."""
+    request = TrainRequest(data=[], distribution=Distribution("bins"))
+    plain, winner = tried("raw", "rocarea", 0.5, 0.6), tried("raw", "logistic", 0.8, 0.9)
+    outcome = Search("rocarea", 9, 2, 0.5, 30.0, 1.0, [plain, winner], {}, winner, "it is the best")
+    chosen, _, _ = request_of(request, SimpleNamespace(training=None), outcome, Communicator())
+    assert chosen.measure.name == "logistic" and chosen.distribution == Distribution()
 
 
 def test_the_choice():

@@ -219,7 +219,7 @@ class CsvFiles:
                 f"{path}:1: the first row has {len(first)} fields, and there are {len(names)} names of columns "
                 f"({format_names(names)}): put a line with the names of its columns before the rows, or {remedy}"
             )
-        return distinct(names, f"{option('names')}")
+        return distinct(names, option("names"))
 
     def _separator(self, path: str, samples: Mapping[str, Sample], fits: Mapping[str, tuple[int, ...]]) -> str:
         """Return what separates the fields of the first line and of those below, so that the known names are there."""

@@ -42,8 +42,8 @@ KEPT_BYTES, KEPT_SHARE, KEPT_WITH_ROWS = 2**30, 8, 2
 one part in KEPT_SHARE of what is available, for all ranks of a node together; the rest in a file. If the rows will stay
 in memory, it may be one part in KEPT_WITH_ROWS, since what is kept gives way to them.
 """
-AMOUNT = 10
-"""A column with more different numbers than this is hardly one of labels."""
+MOST_NUMBERS = 10
+"""A column with more different numbers is hardly one of labels, unless the user names the positive ones."""
 MOST_REFUSED = 5
 """A message describes at most this many columns that are refused."""
 
@@ -305,7 +305,7 @@ class TableReader(Reader):
             raise InputError(
                 f"{path}: column {name!r} has more than {labels.MAX_LABELS} values: is it the label? {two}"
             )
-        if len(survey.numbers) > AMOUNT and not survey.strings and self.options.positive is None:
+        if len(survey.numbers) > MOST_NUMBERS and not survey.strings and self.options.positive is None:
             different = f"{len(survey.numbers)} different numbers"
             positive = f"or name the positive ones by {option('positive')}"
             raise InputError(f"{path}: column {name!r} has {different}: is it the label? {two}, {positive}")
@@ -397,7 +397,7 @@ MISSING = "__HIVE_DEFAULT_PARTITION__"
 
 def values_of(path: str) -> dict[str, str]:
     """Return the columns that the folders of a file hold, each with its value; "" if it is missing."""
-    pairs = [part.partition("=") for part in os.path.dirname(path).split(os.sep)]
+    pairs = [part.partition("=") for part in os.path.dirname(addresses.without_query(path)).split(os.sep)]
     return {unquote(name): "" if value == MISSING else unquote(value) for name, mark, value in pairs if name and mark}
 
 
