@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import importlib
 import json
 import os
 import stat
 import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import IO
+from typing import IO, Any, cast
 
 from distsms.base import addresses
 from distsms.base.errors import InputError
@@ -117,6 +119,15 @@ def read_whole(path: str | os.PathLike[str], most: int = MOST_TEXT) -> bytes:
         raise InputError(f"{path}: has {size} bytes, and at most {most} are read; is it the right file?")
     with open(path, "rb") as file:
         return file.read(size)
+
+
+def read_toml(path: str | os.PathLike[str]) -> dict[str, Any]:
+    """Return what a TOML file says. Local. Raises InputError or OSError as `look_at`."""
+    toml = importlib.import_module("tomllib" if sys.version_info >= (3, 11) else "tomli")
+    try:
+        return cast(dict[str, Any], toml.loads(read_whole(path).decode()))
+    except ValueError as error:
+        raise InputError(f"{path}: is no TOML: {error}") from error
 
 
 def require_regular(path: Path) -> None:

@@ -14,9 +14,7 @@ from __future__ import annotations
 
 import argparse
 import difflib
-import importlib
 import json
-import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -46,14 +44,15 @@ def read(argv: Sequence[str]) -> tuple[str, dict[str, Any]]:
     if len(paths) > 1:
         raise ValueError("--config is given twice; put all options into one file")
     path = paths[0]
-    toml = importlib.import_module("tomllib" if sys.version_info >= (3, 11) else "tomli")
+    from distsms.base.errors import InputError
+    from distsms.base.files import read_toml
+
     try:
-        with open(path, "rb") as file:
-            return path, toml.load(file)
+        return path, read_toml(path)
     except OSError as error:
         raise ValueError(f"--config {path}: {error.strerror}") from error
-    except ValueError as error:
-        raise ValueError(f"--config {path}: is no TOML: {error}") from error
+    except InputError as error:
+        raise ValueError(f"--config {error}") from error
 
 
 def apply(path: str, values: Mapping[str, Any], parser: argparse.ArgumentParser, argv: Sequence[str]) -> None:

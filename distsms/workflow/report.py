@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import importlib
 import math
 import os
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,7 +12,7 @@ from typing import Any, NamedTuple
 from scipy.special import expit
 
 from distsms.base.errors import InputError
-from distsms.base.files import read_whole
+from distsms.base.files import read_toml, read_whole
 from distsms.base.measures import SHOWN, Condition, Measure
 from distsms.base.typing import Floats
 from distsms.base.untrusted_text import without_credentials
@@ -230,13 +228,10 @@ def _names(names: str | os.PathLike[str] | Sequence[str], p: int) -> Sequence[st
 def read_card(path: str | os.PathLike[str]) -> dict[str, str]:
     """Return what a model's owner says by the headings of `OWNER`, from a TOML file such as intended_use = "..."."""
     headings = {heading.lower().replace(" ", "_"): heading for heading in OWNER}
-    toml = importlib.import_module("tomllib" if sys.version_info >= (3, 11) else "tomli")
     try:
-        content = toml.loads(read_whole(path).decode())
+        content = read_toml(path)
     except OSError as error:
         raise InputError(f"{path}: cannot be read: {error.strerror}") from error
-    except ValueError as error:
-        raise InputError(f"{path}: is no TOML: {error}") from error
     for name, text in content.items():
         if name not in headings or not isinstance(text, str):
             raise InputError(f"{path}: {name}: takes a text for each of {', '.join(headings)}, and nothing else")
