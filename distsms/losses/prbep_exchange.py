@@ -141,12 +141,15 @@ def _coefficients(scores, kinds, weights, shift, tau0, delta, nu, corrections, o
     """Set out (n_local,) to the coefficients. corrections (2, 3): `Correction` of either class, P first; its scale
     includes the factor 2/A.
     """
+    # Outside of the loop, since for all that the compiler knows, `out` could lie in the same place.
+    share_pos, goal_pos, scale_pos = corrections[0, 0], corrections[0, 1], corrections[0, 2]
+    share_neg, goal_neg, scale_neg = corrections[1, 0], corrections[1, 1], corrections[1, 2]
     for i in range(len(scores)):
         kind = kinds[i]
         t = _hinge_argument(_distance(tau0, scores[i], kind, shift), kind, delta)
         beta = _ramp(t, nu)
-        row = 0 if kind == POSITIVE else 1
-        share, goal, scale = corrections[row, 0], corrections[row, 1], corrections[row, 2]
+        share, goal = (share_pos, goal_pos) if kind == POSITIVE else (share_neg, goal_neg)
+        scale = scale_pos if kind == POSITIVE else scale_neg
         value = scale * (beta + (share if abs(t) <= nu else 0.0) * (goal - beta))
         value = value if kind != LEFT_OUT else 0.0
         out[i] = value if weights is None else weights[i] * value

@@ -8,7 +8,7 @@ bracket is where it would be if rows were spread evenly. After `SURVEYS` passes,
 from the highest, until few rows are left. The result does not depend on where a search begins.
 
 Cost of a pass: an Allreduce of 8 (P + 4) bytes; of one that counts bits 16 KiB, and at most seven are needed; once an
-Allgather of at most 16 `MOST` bytes, and of 16 `SAMPLE` in the first search.
+Allgather of at most 16 `MOST` bytes, and of 16 `SAMPLE` in the first two searches.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from distsms.parallel.order_statistics_kernels import BLOCK, LEFT_OUT, MOST, NEG
 
 FEW = 2**17  # up to so many rows of all ranks are sorted by each of them
 SURVEYS = 8
-EXPECTED = 256  # the number of rows that a narrower bracket would have if they were spread evenly
+EXPECTED = 256  # the number of positions that the next bracket would have if they were spread evenly
 SAMPLE, SPREAD = 2**11, 1.5  # the ranks' sample, of m rows, shows the place to within SPREAD sqrt(m) of its rows
 MOVES_WIDE = 1.0  # the first bracket extends to both sides of the last place by this many times its last change,
 ROWS_WIDE = 128  # and by so much that it contains about this many rows
@@ -65,7 +65,7 @@ class PositionSearch:
 
     def find(self, scores: Floats, shift: float) -> float:
         """Return the place, `shift` added to negative rows; NaN if a score is not finite. **Collective.**"""
-        if self._last is None:
+        if self._last is None or not self._radius:  # in the first two searches
             low, high = self._sampled(scores, shift)
         else:
             low, high = self._last - self._radius, self._last + self._radius
@@ -74,13 +74,11 @@ class PositionSearch:
             if not low <= high:
                 break
             survey = self._survey(scores, shift, low, high)
-            lacking, radius = self._target - survey.below, (high - low) / 2
+            lacking, radius, positions = self._target - survey.below, (high - low) / 2, sum(survey.positions)
             if not survey.finite:
                 return math.nan
-            if 0 < lacking <= survey.within and sum(survey.positions) <= MOST:
+            if 0 < lacking <= survey.within and positions <= MOST:
                 return self._place(survey, radius)
-            if survey.within == 0:
-                break
             # The place is not below `lowest`, and not above `highest`.
             if lacking <= 0:
                 highest = low
@@ -88,10 +86,13 @@ class PositionSearch:
                 lowest = high
             else:
                 lowest, highest = low, high
-            middle = low + lacking / survey.within * (high - low)
-            # Outside the bracket, the farther away the less sure.
-            radius = max(radius * EXPECTED / survey.rows, 0.5 * max(low - middle, middle - high))
+            middle = low + (lacking / survey.within if survey.within else float(lacking > 0)) * (high - low)
+            # Outside the bracket, the farther away the less sure. Positions count: there may be many rows at few.
+            wider = EXPECTED / (max(positions, 1) if positions <= MOST else survey.rows)
+            radius = max(radius * wider, 0.5 * max(low - middle, middle - high))
             low, high = max(lowest, middle - radius), min(highest, middle + radius)
+            if not low <= high:  # it is where hardly a row was expected
+                low, high = lowest, highest
         ends = self._by_bits(scores, shift)
         return math.nan if ends is None else self._place(self._survey(scores, shift, *ends), (ends[1] - ends[0]) / 2)
 

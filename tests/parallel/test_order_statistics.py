@@ -118,3 +118,24 @@ def test_a_target_that_the_weights_reach_but_for_rounding(comm):
         kinds = np.full(len(scores[mine]), POSITIVE, np.uint8)
         search = PositionSearch(kinds, target, weights[mine], comm)
         assert search.find(np.ascontiguousarray(scores[mine]), 0.0) == scores.max()
+
+
+def test_few_places_of_many_rows_are_found_by_few_surveys(comm, monkeypatch):
+    """As the scores of categories are. To count bits, down to the last, would take twenty times as long."""
+    surveys = []
+
+    def counted(self, scores, shift, low, high, survey=PositionSearch._survey):
+        surveys.append((low, high))
+        return survey(self, scores, shift, low, high)
+
+    monkeypatch.setattr(PositionSearch, "_survey", counted)
+    monkeypatch.setattr(PositionSearch, "_by_bits", lambda *_: pytest.fail("bits were counted"))
+    rng = np.random.default_rng(3)
+    n, values = 4000, np.zeros(60)
+    category, mine = rng.integers(0, 60, n) * rng.integers(0, 2, n), share(comm, n)
+    search = PositionSearch(np.full(len(category[mine]), POSITIVE, np.uint8), 0.97 * n, None, comm)
+    for _ in range(20):
+        scores = values[category]
+        assert search.find(scores[mine], 0.0) == np.sort(scores)[int(0.97 * n) - 1]
+        values = values + rng.normal(size=60) * rng.choice([1e-3, 1.0])
+    assert len(surveys) <= 20 * 2
