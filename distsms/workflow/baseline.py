@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -91,15 +90,15 @@ def compare_methods(
     clock, called = Clock(comm.bytes_moved), ""
     with ExitStack() as opened:
         if tables.are_tables(request.data, comm):
-            # All rows are used, since the folds hold out those that judge; with `memory` the shards are in files.
+            # All rows are used, since the folds hold out those that judge, and folds are read from files.
             rows = TrainRequest(
                 request.data,
                 reading=request.reading,
                 shards=request.shards,
                 resume=True,
-                memory=request.memory or math.inf,
+                memory=request.memory,
             )
-            sets = opened.enter_context(tables.as_data_sets(rows, comm, observer, clock))
+            sets = opened.enter_context(tables.as_data_sets(rows, comm, observer, clock, in_files=True))
             for warning in sets.warnings if comm.is_root else ():
                 observer.cautioned(warning)
             called = frames.short_list(sets.files) or "the table"

@@ -80,6 +80,10 @@ class Request:
     def __post_init__(self) -> None:
         if isinstance(memory := getattr(self, "memory", None), str):
             object.__setattr__(self, "memory", parse_bytes(memory))
+        elif memory == math.inf:
+            object.__setattr__(self, "memory", None)
+        elif isinstance(memory, int | float) and not memory > 0:
+            raise InputError(f"{option('memory')} is {memory}; it must be an amount such as 500MiB or 4GiB", True)
         check_fields(self, LEAST)
         for each in fields(self):
             if each.type in ("Path", "Path | None") and (path := getattr(self, each.name)) is not None:

@@ -82,12 +82,13 @@ def why_plain(request: TrainRequest, comm: Communicator) -> str | None:
     with comm.fail_together():
         names = [] if is_frame(request.data) else expand(of_paths(request.data))
         is_table, settings = all(format_of(name) == "table" for name in names), request.settings
-        of_columns = {name: getattr(request, name) for name in ("start", "memory", "checkpoint", "certificate")}
-        of_columns |= {name: settings.get(name) for name in ("l1", "c_mu")}
-        of_columns |= {"lam": request.lam not in (None, "auto"), "device": request.device != "cpu"}
+        for_columns = {name: getattr(request, name) for name in ("start", "memory", "checkpoint", "certificate")}
+        for_columns |= {name: settings.get(name) for name in ("l1", "c_mu")}
+        for_columns |= {"lam": request.lam not in (None, "auto"), "device": request.device != "cpu"}
         reading = request.reading  # features of bins and trees have no hashed columns, and need no normalization
-        of_columns |= {"hashed": reading.get("hashed"), "normalize": reading.get("normalize") not in (None, "standard")}
-        named = [f"{option(name)} is for a model of the columns" for name, value in of_columns.items() if value]
+        normalize = reading.get("normalize") not in (None, "standard")
+        for_columns |= {"hashed": reading.get("hashed"), "normalize": normalize}
+        named = [f"{option(name)} is for a model of the columns" for name, value in for_columns.items() if value]
         why = next(iter(named), None)
         if request.measure.within_groups or request.measure.k:
             why = f"a model for {request.measure.name} is one of the columns"
@@ -117,7 +118,7 @@ class SampleRows:
     y: Labels  # (m,)
     weights: Floats | None  # (m,), above 0
     keys: NDArray[Any] | None  # (m,), by which folds are made; None for folds by rows
-    by: str  # how they are made
+    by: str  # how folds are made: "rows", "groups" or "time"
     n_folds: int
     folds: Folds
     maps: dict[tuple[FeatureOptions, int], FeatureMap] = field(default_factory=dict)
@@ -136,7 +137,8 @@ class SampleRows:
                 forest = self._fit(options._replace(bins=None, crosses=None), fold, observer).forest
             rows = FeatureMap(self.X.shape[1], binned, forest).rows(self.X)
         n, p = rows.shape
-        return DataBlock(rows, self.y, self.weights, 0, n, p, 0, weighted=other_weights(self.weights))
+        weighted = other_weights(self.weights)
+        return DataBlock(rows, self.y, self.weights, first_row=0, n=n, p=p, bytes_read=0, weighted=weighted)
 
     def _fit(self, options: FeatureOptions, fold: int, observer: FeaturesObserver) -> FeatureMap:
         if (options, fold) not in self.maps:
@@ -165,8 +167,8 @@ def load_sample(manifest: Manifest, measure: Measure, comm: Communicator) -> Sam
     if n_folds < 2:
         return None
     scaled = None if rows.weights is None else in_range(rows.weights, ALONE)
-    few = sparse.issparse(rows.X) or rows.X.size <= local.SMALL  # products with few sparse rows need no compiling
-    table = sparse.csr_matrix(rows.X) if few else rows.X
+    as_csr = sparse.issparse(rows.X) or rows.X.size <= local.SMALL  # products with few CSR rows need no compiling
+    table = sparse.csr_matrix(rows.X) if as_csr else rows.X
     counted = np.ones(len(rows.y), bool)
     try:
         folds = make_folds(by, counted if keys is None else keys, rows.y, counted, n_folds, 0, ALONE)
@@ -200,7 +202,8 @@ class Trials(FeaturesObserver):
                 points = self._points(measure, blocks[0] if 0 in blocks else lambda fold: (blocks[fold], rows.keys))
                 means = choice.means(points, self.by)
                 best = max(means, key=lambda mean: mean.mean)
-                values = [point.held_out[self.by] for point in points if point.lam == best.lam and point.held_out]
+                of_folds = {point.fold: point.held_out for point in points if point.lam == best.lam}
+                values = [held_out[self.by] for _, held_out in sorted(of_folds.items()) if held_out]
                 tried.append(Tried(features, measure.name, best.lam, seconds() - begun, means, values))
         except InputError as error:
             return tried, error.message
@@ -235,11 +238,12 @@ def candidates(manifest: Manifest, by_labels: bool) -> tuple[list[str], dict[str
     assert manifest.table is not None
     tried, left_out, attributes = [BINS], dict[str, str](), table_attributes(manifest.table)[0]
     sizes = [len(each.categories or range(N_BINS)) + each.none + (each.missing is not None) for each in attributes]
-    crossed = sum(sizes) + (sum(sizes) ** 2 - sum(size**2 for size in sizes)) // 2  # at most so many columns
+    most_columns = sum(sizes) + (sum(sizes) ** 2 - sum(size**2 for size in sizes)) // 2
     if len(sizes) > MOST_ATTRIBUTES:
         left_out[CROSSES] = f"{len(sizes)} columns of the table are many to cross: at most {MOST_ATTRIBUTES} are"
-    elif crossed > MOST_CROSSED:
-        left_out[CROSSES] = f"up to {crossed:,} columns would take much memory: at most {MOST_CROSSED:,} are searched"
+    elif most_columns > MOST_CROSSED:
+        most_searched = f"at most {MOST_CROSSED:,} are searched"
+        left_out[CROSSES] = f"up to {most_columns:,} columns would take much memory: {most_searched}"
     else:
         tried.append(CROSSES)
     if not by_labels:
@@ -266,11 +270,11 @@ def search(
         observer.left_out_search(f"there are too few rows{' or groups' * (manifest.group is not None)} for folds")
         return None
     size, most = len(rows.y), min(request.search or math.inf, request.settings.get("time_limit") or math.inf)
-    limited = request.search is not None or most <= LEAST_SECONDS
-    seconds_shown = most if limited else LEAST_SECONDS
-    in_words = f"{seconds_shown:g} s" if seconds_shown < 1 else format_duration(seconds_shown)
-    usual = f"{in_words} or, if that is more, {TIMES:g} times what a training on the columns takes"
-    observer.searching(size, rows.n_folds, in_words if limited else usual)
+    in_words = "" if most == math.inf else f"{most:g} s" if most < 1 else format_duration(most)
+    if request.search is None and most > LEAST_SECONDS:
+        usual = f"{LEAST_SECONDS:g} s or, if that is more, {TIMES:g} times what a training on the columns takes"
+        in_words = f"{usual}, and no more than {in_words}" if in_words else usual
+    observer.searching(size, rows.n_folds, in_words)
     # 1) The columns, which tell how long the plain training takes: the choice of lambda, and a training on all rows.
     tried, why = list[Tried](), ""
     with comm.fail_together():
@@ -300,12 +304,12 @@ def search(
         else:
             tried.append(each)
     winner, reason = choose(tried, trials.by)
-    of_rarer = float(min(np.sum(rows.y > 0), np.sum(rows.y < 0)) / min(manifest.n_pos, manifest.n_neg))
+    share_of_rarer = float(min(np.sum(rows.y > 0), np.sum(rows.y < 0)) / min(manifest.n_pos, manifest.n_neg))
     outcome = Search(
         by=trials.by,
         rows=size,
         folds=rows.n_folds,
-        share=of_rarer * (1 - 1 / rows.n_folds),
+        share=share_of_rarer * (1 - 1 / rows.n_folds),
         budget=budget,
         seconds=seconds() - begun,
         tried=tried,
@@ -325,12 +329,14 @@ def end_if_stopped(stop_wanted: Callable[[], bool], comm: Communicator) -> None:
 
 
 def choose(tried: Sequence[Tried], by: str) -> tuple[Tried, str]:
-    """Return the candidate with the best mean, and why. The first one, or that with the same features for its measure,
-    is taken in its place if the lead over it is at most a standard error of the folds' differences. Local.
+    """Return the candidate with the best mean, and why. The first one is taken in its place if the lead over it is at
+    most a standard error of the folds' differences, or else the one with the same features for the measure of the
+    first, if that itself leads the first. Local.
     """
     plain, best, name = tried[0], max(tried, key=lambda each: each.mean), display_name(by)
     twin = next(each for each in tried if (each.features, each.measure) in ((best.features, plain.measure), best[:2]))
-    winner = plain if not leads(best.values, plain.values) else best if leads(best.values, twin.values) else twin
+    as_good = not leads(best.values, twin.values) and leads(twin.values, plain.values)
+    winner = plain if not leads(best.values, plain.values) else twin if as_good else best
     rank = "the best" if winner is best else f"not clearly behind the best, {best.mean:.4f},"
     features = "the columns" if winner.features == RAW else winner.features
     mean = f"{features} for {winner.measure}: mean {name} {winner.mean:.4f} on the folds"
@@ -341,8 +347,8 @@ def choose(tried: Sequence[Tried], by: str) -> tuple[Tried, str]:
 def request_of(
     request: TrainRequest, sets: DataSets, outcome: Search, comm: Communicator
 ) -> tuple[TrainRequest, DataSets, LambdaChoice | None]:
-    """Return the request for what a search chose, and the data sets with its features, in a folder beside those of the
-    columns. The columns for the measure of the request are trained as without a search. **Collective.**
+    """Return the request for what a search chose, and the data sets with its features, in a folder of theirs.
+    The columns for the measure of the request are trained as without a search. **Collective.**
     """
     winner, manifest, plain = outcome.winner, sets.training, outcome.tried[0]
     if (winner.features, winner.measure) == (plain.features, plain.measure):

@@ -38,7 +38,7 @@ class Search:
     budget: float  # seconds
     seconds: float
     tried: list[Tried]  # the columns, trained for the measure of the request, come first
-    left_out: dict[str, str]  # the features that were not tried to the end, and why
+    left_out: dict[str, str]  # what was not tried to the end, or would take too long on all rows, and why
     winner: Tried
     reason: str  # one sentence
 

@@ -70,9 +70,14 @@ def are_tables(data: Any, comm: Communicator) -> bool:
 
 @contextlib.contextmanager
 def as_data_sets(
-    request: TrainRequest, comm: Communicator, observer: ConversionObserver, clock: Clock
+    request: TrainRequest,
+    comm: Communicator,
+    observer: ConversionObserver,
+    clock: Clock,
+    in_files: bool = False,
 ) -> Iterator[DataSets]:
-    """Make data sets of a request's files or table, which messages call by the names of users. **Collective.**"""
+    """Make data sets of a request's files or table, which messages call by the names of users; `in_files`, where they
+    would otherwise stay in memory. **Collective.**"""
     several, in_memory, kept = frames.on_several_hosts(comm), is_frame(request.data), request.shards is not None
     base, names, same_rows = Path(request.shards or ""), list[str](), False
     apart = request.split.shares is not None or request.test is not None
@@ -107,7 +112,7 @@ def as_data_sets(
         open_folders.enter_context(frames.renaming(called))
         directory = base / "train" if apart else base
         with clock.phase("shards"):
-            data_sets = _make(request, names, base, directory, comm, observer)
+            data_sets = _make(request, names, base, directory, comm, observer, in_files)
         with comm.fail_together():
             made, split = bool(data_sets), request.split.shares is not None
             if not made:
@@ -188,6 +193,7 @@ def _make(
     directory: Path,
     comm: Communicator,
     observer: ConversionObserver,
+    in_files: bool,
 ) -> list[Manifest]:
     """Convert the rows; return no data sets if an earlier start has made them of the same files. **Collective.**"""
     from distsms.ingest.convert import convert  # which loads parts of SciPy
@@ -214,7 +220,7 @@ def _make(
     reading, writing = sort_options(request.reading)
     reading = replace(reading, workspace=Workspace(memory=request.memory, called="the table" * in_memory))
     split = request.split.splitter(reading.group, reading.time)
-    writing = replace(writing, split=split, durable=kept, in_memory=not kept and request.memory is None)
+    writing = replace(writing, split=split, durable=kept, in_memory=not (kept or in_files or request.memory))
     with as_files(request.data, files, base if kept else base.parent, comm) as inputs_of_all:
         data_sets = convert(
             list(inputs_of_all),

@@ -169,17 +169,16 @@ def _train_on_table(
     """Make data sets, search among features of their columns, train what is chosen, and judge it. **Collective.**"""
     from distsms.workflow import search  # which loads what makes features
 
-    why_plain, choice, outcome = search.why_plain(request, comm), None, None
-    # Features are made from shards in files, which there are with `memory`.
-    making = request if why_plain is not None else replace(request, memory=math.inf)
-    with tables.as_data_sets(making, comm, observer, clock) as sets:
+    why_left_out, choice, outcome = search.why_plain(request, comm), None, None
+    searched = why_left_out is None
+    with tables.as_data_sets(request, comm, observer, clock, in_files=searched) as sets:  # features are made from files
         observer.converted(sets)
         observer.began()
-        why_plain = search.why_few(request, sets.training) if why_plain is None else why_plain
-        if why_plain:
-            observer.left_out_search(why_plain)
-        elif why_plain is None:
-            _decide(request, sets, place, comm, TrainObserver())  # what can be refused is refused before the search
+        why_left_out = search.why_few(request, sets.training) if searched else why_left_out
+        if why_left_out:
+            observer.left_out_search(why_left_out)
+        elif why_left_out is None:
+            _decide(request, sets, place, comm, TrainObserver())  # only for what it refuses, before the search
             with clock.phase("search"):
                 outcome = search.search(request, sets.training, comm, observer, stop_wanted)
                 if outcome is not None:

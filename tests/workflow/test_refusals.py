@@ -35,6 +35,8 @@ def rows():
         ("path", {"folds": "x"}, "^folds is 'x', and not a whole number"),
         ("path", {"folds": -1}, "^folds is -1; it must be at least 0"),
         ("path", {"memory": "1Gi"}, "^'1Gi' is not an amount of memory such as 500MiB"),
+        ("path", {"memory": float("nan")}, "^memory is nan; it must be an amount such as 500MiB"),
+        ("train", {"memory": -1}, "^memory is -1; it must be an amount such as 500MiB"),
         ("path", {"lambdas": "x"}, "^lambdas='x': needs a number, or several"),
         ("path", {"epsilon": "x"}, "^epsilon is 'x', and not a number"),
         ("path", {"measure": 5}, "^measure is 5, and not the name of a measure"),
@@ -74,7 +76,7 @@ def test_numbers_of_a_conversion(name, value, rows, tmp_path):
 @pytest.mark.serial
 def test_memory_as_on_the_command_line(rows, tmp_path):
     write_data(tmp_path / "d", *rows)
-    models = [distsms.train(tmp_path / "d", lam=1.0, solver="lbfgs", memory=size) for size in ("2GiB", 2**31)]
+    models = [distsms.train(tmp_path / "d", lam=1.0, solver="lbfgs", memory=size) for size in ("2GiB", 2**31, np.inf)]
     np.testing.assert_array_equal(models[0].w, models[1].w)
 
 

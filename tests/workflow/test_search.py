@@ -20,7 +20,7 @@ from distsms.parallel.communicator import Communicator
 from distsms.shards import dataset
 from distsms.shards.manifest import read_manifest
 from distsms.training.task import Distribution
-from distsms.workflow import search
+from distsms.workflow import auto_lambda, search
 from distsms.workflow.choice import Mean
 from distsms.workflow.requests import Arrays, TrainRequest
 from distsms.workflow.search import candidates, choose, load_sample, request_of, why_plain
@@ -253,6 +253,8 @@ def test_the_choice():
     assert choose([plain, ahead, close], "rocarea")[0] is ahead  # the measure of the request, which is as good
     clear = tried("bins=32", "logistic", 0.86, 0.88, 0.9)
     assert choose([plain, ahead, clear], "rocarea")[0] is clear
+    torn = tried("bins=32", "rocarea", 0.99, 0.60, 0.95)  # not clearly behind, and not clearly better than the columns
+    assert choose([plain, torn, clear], "rocarea")[0] is clear
     by_chance = tried("bins=32", "rocarea", 0.70, 0.84, 0.93)
     assert choose([plain, by_chance], "rocarea")[0] is plain
     assert "0.8200" in choose([plain, by_chance], "rocarea")[1]
@@ -283,6 +285,26 @@ def test_the_sample_has_weights_and_whole_groups(tmp_path, monkeypatch):
         one.with_features(features, 1, UNWATCHED).features.margins(np.arange(rows.shape[1])),
         rows.margins(np.arange(rows.shape[1])),
     )
+
+
+def test_the_values_of_a_candidate_are_in_the_order_of_the_folds(tmp_path, monkeypatch):
+    """Folds are trained together, and end in any order; differences of two candidates are those on the same folds."""
+    interacting(300).to_csv(tmp_path / "a.csv", index=False)
+    convert([tmp_path / "a.csv"], tmp_path / "d", ALONE, label="label")
+    measure = Measure.parse("rocarea")
+    rows = load_sample(dataset.read_manifest(tmp_path / "d"), measure, ALONE)
+    trials = search.Trials(TrainRequest(data=[], measure=measure), rows, lambda: False)
+    one, _ = trials.of_features("raw")
+    in_order = auto_lambda.search
+
+    def reversed_points(*args):
+        outcome = in_order(*args)
+        return outcome._replace(points=outcome.points[::-1])
+
+    monkeypatch.setattr(auto_lambda, "search", reversed_points)
+    other, _ = trials.of_features("raw")
+    assert [each.values for each in one] == [each.values for each in other]
+    assert len(set(one[0].values)) == rows.n_folds
 
 
 def test_candidates_that_take_long_or_know_labels(tmp_path, monkeypatch):
@@ -388,7 +410,7 @@ def test_a_search_that_is_stopped_leaves_no_model(tmp_path, monkeypatch):
 STOPPED = """
 import os, signal, sys
 from distsms.__main__ import main
-from distsms.workflow import search
+from distsms.workflow import auto_lambda, search
 
 load_sample = search.load_sample
 def signalled(*words):
