@@ -49,7 +49,7 @@ EPS = float(np.finfo(float).eps)
 PER_WIDTH = 4
 """At least so many cells for each width nu of the smoothing, within these limits:"""
 FEWEST, MOST = 2**12, 2**16
-OF_CELL = 16  # rows of each cell at least, on average; but at least FEWEST / 4 cells
+OF_CELL = 16  # as many rows as this for each cell, or down to half as many; but at least FEWEST / 4 cells
 OF_ALL = 800.0  # bytes for each of so many cells, which may be divided into three times as many
 SHORTEST = 1e-290  # of a range
 FINEST = 30  # an offset has at most so many bits
@@ -57,7 +57,7 @@ SHARE = 1e-3
 """A width of more than this share of the gap to prove is too large."""
 LEAST = 1e-13  # no width is too large if it is smaller than this share of R + 1, which is what rounding may change
 DIVISIONS = 3  # so often the worst cells are divided
-COARSE = np.empty((2, 0), np.int64)  # in place of how coarse cells are divided: not at all
+UNDIVIDED = np.empty((2, 0), np.int64)  # in place of a table of how cells are divided
 ROUNDINGS = 2**20
 """At most so many additions of numbers of cells follow one another on the way to R, d and c."""
 LARGE, RARE = 2**18, 32
@@ -79,9 +79,9 @@ class Grid(NamedTuple):
     high: float
     scale: float  # units for each 1 of the scores
     bits: int  # a cell has 2^bits units
-    top: float
+    top: float  # the units at which the last cell, above the range, begins
     cells: int  # with those on both sides
-    unit: float
+    unit: float  # the length of a unit
     above: tuple[bool, bool]  # whether there are negative and positive rows above the range
 
     @classmethod
@@ -122,7 +122,7 @@ class Cells(NamedTuple):
 
 
 class OfCells(NamedTuple):
-    """The solution of the small problem. All but the slopes is to be divided by m."""
+    """The solution of the small problem. All but neg and pos is to be divided by m = A+ `_of_neg`."""
 
     R: float  # the sums over pairs of the hinge (its lower end), of the Huber hinge, and of beta
     R_mu: float
@@ -148,18 +148,18 @@ class BinnedLoss(Loss):
         self._kinds = labels if self._kept is None else labels * self._kept
         self._exact: Loss | None = None
         self._make_exact = partial(self.exact_class, labels, weights, comm, *parameters)
-        rows = max(math.ceil(math.log2(self.n)), 1)
-        room = kernel.SUM_BITS - min(rows, kernel.COUNT_BITS), 62 - rows
+        row_bits = max(math.ceil(math.log2(self.n)), 1)
+        room = kernel.SUM_BITS - min(row_bits, kernel.COUNT_BITS), 62 - row_bits
         self._bits = min(FINEST, *room) if self.weights is None else FINEST
-        self._most = min(max(2**rows // OF_CELL, FEWEST // 4), MOST)
+        self._most = min(max(2**row_bits // OF_CELL, FEWEST // 4), MOST)
         self._number = np.int64 if self.weights is None else np.float64
         none, one = np.zeros(0), np.zeros(2)
         weights = None if self.weights is None else none
         # Compile the kernels, or load them, before the first evaluation.
         kernel.extremes(none, self._kinds[:0])
         grid = Grid.over(0.0, 1.0, 1, 1, 1.0, 1.0)
-        self._count_rows(none, weights, grid, COARSE, np.zeros((2, 6), self._number))
-        self._look_up(none, weights, grid, COARSE, one, none)
+        self._count_rows(none, weights, grid, UNDIVIDED, np.zeros((2, 6), self._number))
+        self._look_up(none, weights, grid, UNDIVIDED, one, none)
 
     @property
     def additions(self) -> float:
@@ -217,7 +217,7 @@ class BinnedLoss(Loss):
         if high < low:  # all t > nu
             low, high = ends.high_q, ends.low_b
         grid = Grid.over(low, high, self._cells(high - low, nu), self._bits, ends.high_b, ends.high_q)
-        fine, m = COARSE, self.A_pos * self._of_neg
+        fine, m = UNDIVIDED, self.A_pos * self._of_neg
         # Places are rounded down to whole units; beyond the range, and in q = s - 1, scores are rounded to floats.
         rounding = grid.unit + 2 * EPS * max(abs(low), abs(high), 1.0)
         for division in range(DIVISIONS + 1):
@@ -231,7 +231,7 @@ class BinnedLoss(Loss):
             if finer is None:
                 break
             fine = finer
-        way = FROM_CELLS if fine is COARSE else DIVIDED
+        way = FROM_CELLS if fine is UNDIVIDED else DIVIDED
         if width > enough or not math.isfinite(R):
             if is_sortable(self.n_pos, self.n_neg, self.n):
                 self.ways[SORTED] += 1
@@ -245,7 +245,7 @@ class BinnedLoss(Loss):
         return LossValue(R, solved.R_mu / m if nu > 0 else R, solved.beta / m, out, width)
 
     def _sorted(self, scores: Floats, nu: float, out: Floats) -> LossValue:
-        """Evaluate the loss by sorting the rows; coefficients may take the place of scores that are `out`, too."""
+        """Evaluate the loss by sorting the rows, in place of the scores if those are `out`."""
         if self._exact is None:
             self._exact = self._make_exact()
         evaluate = self._exact.evaluate_in_place if out is scores else self._exact.evaluate
@@ -261,7 +261,7 @@ class BinnedLoss(Loss):
         """What A+ is multiplied with in m."""
 
     @abstractmethod
-    def _upper_end(self, high_b: float, high_q: float) -> float:
+    def _upper_end(self, high_b: float, high_q_nu: float) -> float:
         """Return where the cells end, from the largest b and the largest q + nu."""
 
     @abstractmethod
@@ -282,15 +282,17 @@ class BinnedLoss(Loss):
         return ends
 
     def _cells(self, length: float, nu: float) -> int:
-        """Return the number of cells, a power of two, for a range of this length."""
+        """Return the number of cells, a power of two, for a range of this length. Pairs of one cell, a share of them that
+        is about its length, make R uncertain by about its length, so all of them by its square: hence the root.
+        """
         most, size = self._most, 2 * math.sqrt(SHARE * self.target(0.0))
         size = min(size, nu / PER_WIDTH) if nu > 0 else size
-        cells = most if size * most <= length else max(length / size, FEWEST, 1.0)
+        cells = most if size * most <= length else max(length / size, FEWEST)
         return min(2 ** math.ceil(math.log2(cells)), most)
 
     def _count(self, scores: Floats, grid: Grid, fine: NDArray[np.int64]) -> Cells:
         """Count the rows of all ranks. Collective: 32 bytes for each cell are summed."""
-        cells = grid.cells if fine is COARSE else int(fine[0, -1]) + 1
+        cells = grid.cells if fine is UNDIVIDED else int(fine[0, -1]) + 1
         totals, beyond = np.zeros((2, 2 * cells), self._number), np.zeros(2)
         beyond[:] = self._count_rows(scores, self.weights, grid, fine, totals)
         counts, sums = self.comm.sum(totals.ravel()).reshape(2, -1)
@@ -299,12 +301,12 @@ class BinnedLoss(Loss):
         length = grid.high - grid.low
         # A row beyond the range is on its side of a row at the end of the range, which at nu = 0 matters to beta.
         ends = np.array([[-TINY, np.nextafter(length, np.inf) if beyond_it else length] for beyond_it in grid.above])
-        totals = kernel.summarize(counts, sums, grid.bits, grid.unit, ends, fine, weight, mean, number, widths)
-        neg, pos = (OfClass(number[row, :end], weight[row, :end], mean[row, :end]) for row, end in enumerate(totals))
+        lengths = kernel.summarize(counts, sums, grid.bits, grid.unit, ends, fine, weight, mean, number, widths)
+        neg, pos = (OfClass(number[row, :end], weight[row, :end], mean[row, :end]) for row, end in enumerate(lengths))
 
         def edge(cell: int) -> float:
             """Return the place of the upper edge of a cell."""
-            if fine is COARSE:
+            if fine is UNDIVIDED:
                 return min(cell * 2.0**grid.bits * grid.unit, length)
             coarse = int(np.searchsorted(fine[0], cell, "right")) - 1
             units = (coarse - 1.0) * 2.0**grid.bits + (cell + 1 - fine[0, coarse]) * 2.0 ** fine[1, coarse]
@@ -342,8 +344,8 @@ class BinnedLoss(Loss):
 
     def _divide(self, grid: Grid, fine: NDArray[np.int64], widths: Floats, enough: float) -> NDArray[np.int64] | None:
         """Return a table (2, coarse cells) that divides the widest ones; None if that is of no use. Local."""
-        shift = np.full(grid.cells, grid.bits) if fine is COARSE else fine[1]
-        of_coarse = widths if fine is COARSE else np.add.reduceat(widths, fine[0])
+        shift = np.full(grid.cells, grid.bits) if fine is UNDIVIDED else fine[1]
+        of_coarse = widths if fine is UNDIVIDED else np.add.reduceat(widths, fine[0])
         order = np.argsort(-of_coarse, kind="stable")
         rest = np.cumsum(of_coarse[order][::-1])[::-1]
         worst = order[: np.count_nonzero(rest > enough)]
@@ -371,7 +373,7 @@ class RocAreaBins(BinnedLoss, RocAreaRisk):
             self._few = np.flatnonzero(self.positive if self.n_pos == smaller else self.negative)
 
     def _are_apart(self, scores: Floats) -> bool:
-        """Sorting passes over rows of the larger class that have no pair with t > 0, so a sample shows how many do."""
+        """Sorting leaves out rows of the larger class that have no pair with t > 0; a sample shows how many have one."""
         if self._few is None:
             return False
         sign = 1.0 if self.n_pos <= self.n_neg else -1.0
@@ -384,8 +386,8 @@ class RocAreaBins(BinnedLoss, RocAreaRisk):
     def _of_neg(self) -> float:
         return self.A_neg
 
-    def _upper_end(self, high_b: float, high_q: float) -> float:
-        return min(high_b, high_q)
+    def _upper_end(self, high_b: float, high_q_nu: float) -> float:
+        return min(high_b, high_q_nu)
 
     def _solve(self, cells: Cells, nu: float) -> OfCells:
         neg, pos = cells.neg, cells.pos

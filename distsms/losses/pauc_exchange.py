@@ -232,7 +232,7 @@ class PaucBins(BinnedLoss, PaucRisk):
     def _of_neg(self) -> float:
         return self.K
 
-    def _upper_end(self, high_b: float, high_q: float) -> float:
+    def _upper_end(self, high_b: float, high_q_nu: float) -> float:
         return high_b
 
     def _solve(self, cells: Cells, nu: float) -> OfCells:

@@ -7,7 +7,7 @@ in it. If the place is in it, with at most `MOST` positions, all ranks receive t
 bracket is where it would be if rows were spread evenly. After `SURVEYS` passes, the bits of all positions are counted,
 from the highest, until few rows are left. The result does not depend on where a search begins.
 
-Cost of a pass: an Allreduce of 8 (P + 4) bytes; of one that counts bits 16 KiB, and at most seven are needed; once an
+Cost of a pass on P ranks: an Allreduce of 8 (P + 4) bytes; of one that counts bits 16 KiB, and at most seven are needed; once an
 Allgather of at most 16 `MOST` bytes, and of 16 `SAMPLE` in the first two searches.
 """
 
@@ -33,7 +33,7 @@ EXPECTED = 256  # the number of positions that the next bracket would have if th
 SAMPLE, SPREAD = 2**11, 1.5  # the ranks' sample, of m rows, shows the place to within SPREAD sqrt(m) of its rows
 MOVES_WIDE = 1.0  # the first bracket extends to both sides of the last place by this many times its last change,
 ROWS_WIDE = 128  # and by so much that it contains about this many rows
-BITS = 10  # are counted in a pass
+BITS = 10  # the bits that are counted in a pass
 
 
 class Survey(NamedTuple):
@@ -49,19 +49,21 @@ class Survey(NamedTuple):
 class PositionSearch:
     """The search of all ranks for one place, which is repeated while scores change.
 
-    `kinds` is LEFT_OUT, POSITIVE or NEGATIVE for each row; `target` is above 0 and at most the sum of weights of mean
-    about 1.
+    `kinds` is LEFT_OUT, POSITIVE or NEGATIVE for each row; `target` is a weight above 0 and at most the sum of
+    the weights, whose mean is about 1.
     """
 
     def __init__(self, kinds: NDArray[np.uint8], target: float, weights: Floats | None, comm: Communicator) -> None:
         self._kinds, self._weights, self.comm = kinds, weights, comm
         self._target = float(target)
-        self._places, one = np.empty((2**SLOTS_LOG2, 2)), np.empty(1)
+        self._positions, one = np.empty((2**SLOTS_LOG2, 2)), np.empty(1)
         self._room = np.empty(BLOCK, np.uint8), one, one.view(np.uint64)
         self._last: float | None = None  # the last place
         self._radius = 0.0  # the next search begins this far to both sides of it
         of_none = None if weights is None else weights[:0]
-        kernel.survey(np.zeros(0), kinds[:0], of_none, 0.0, 0.0, 0.0, self._places, self._room)  # loads it
+        kernel.survey(
+            np.zeros(0), kinds[:0], of_none, 0.0, 0.0, 0.0, self._positions, self._room
+        )  # compiles it, or loads it
 
     def find(self, scores: Floats, shift: float) -> float:
         """Return the place, `shift` added to negative rows; NaN if a score is not finite. **Collective.**"""
@@ -88,8 +90,8 @@ class PositionSearch:
                 lowest, highest = low, high
             middle = low + (lacking / survey.within if survey.within else float(lacking > 0)) * (high - low)
             # Outside the bracket, the farther away the less sure. Positions count: there may be many rows at few.
-            wider = EXPECTED / (max(positions, 1) if positions <= MOST else survey.rows)
-            radius = max(radius * wider, 0.5 * max(low - middle, middle - high))
+            factor = EXPECTED / (max(positions, 1) if positions <= MOST else survey.rows)
+            radius = max(radius * factor, 0.5 * max(low - middle, middle - high))
             low, high = max(lowest, middle - radius), min(highest, middle + radius)
             if not low <= high:  # it is where hardly a row was expected
                 low, high = lowest, highest
@@ -115,8 +117,8 @@ class PositionSearch:
         return float(places[low]), float(places[high])
 
     def _survey(self, scores: Floats, shift: float, low: float, high: float) -> Survey:
-        """Survey the bracket [low, high]; this rank's positions are then in `_places`. **Collective.**"""
-        of_rank = kernel.survey(scores, self._kinds, self._weights, shift, low, high, self._places, self._room)
+        """Survey the bracket [low, high]; this rank's positions are then in `_positions`. **Collective.**"""
+        of_rank = kernel.survey(scores, self._kinds, self._weights, shift, low, high, self._positions, self._room)
         message = np.zeros(4 + self.comm.size)
         message[:4], message[4 + self.comm.rank] = of_rank[:4], of_rank[4]
         not_finite, below, within, rows, *positions = self.comm.sum(message).tolist()
@@ -126,7 +128,7 @@ class PositionSearch:
         """Return the place, which is in the bracket that was surveyed last, and remember it. **Collective.**"""
         m = int(survey.positions[self.comm.rank])
         counts = [2 * int(count) for count in survey.positions]
-        places = self.comm.allgather_rows(self._places[:m].ravel(), counts).reshape(-1, 2)
+        places = self.comm.allgather_rows(self._positions[:m].ravel(), counts).reshape(-1, 2)
         # The smallest of these up to which their weights add up to what is lacking, but for rounding.
         positions, weights = places[np.argsort(places[:, 0])].T
         k = int(np.searchsorted(np.cumsum(weights), self._target - survey.below))
@@ -142,7 +144,8 @@ class PositionSearch:
     def _by_bits(self, scores: Floats, shift: float) -> tuple[float, float] | None:
         """Return a bracket with the place and few different positions; None if a score is not finite. **Collective.**
 
-        Positions are in the order of their bits, as whole numbers, with the sign turned round.
+        As whole numbers, their bits are in the order of the positions if the first bit is turned, or all bits of those
+        below 0.
         """
         prefix, width, below = 0, 64, 0.0
         table = np.empty((2**BITS + 1, 2))

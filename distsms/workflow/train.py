@@ -75,7 +75,9 @@ class Trained:
     test: dict[str, float] | None = None  # the measures on test rows, if there are some
     area: AreaOnTest | None = None  # how sure the ROCArea on the test rows is
     reading: inputs.InputOptions = inputs.AS_TRAINED  # how the test rows are read
-    usage: list[dict[str, Any]] = field(default_factory=list)  # every rank's seconds, bytes and memory; at the end, all
+    usage: list[dict[str, Any]] = field(
+        default_factory=list
+    )  # every rank's seconds, bytes and memory of the fit; at the end, of all
 
     @property
     def result(self) -> Result:
@@ -296,7 +298,7 @@ def train_task(
     clock: Clock | None = None,
     lambda_choice: LambdaChoice | None = None,
 ) -> TrainedModel:
-    """Fit a model, and find out on its training rows what it is worth; repeated if a rank dies. **Collective.**"""
+    """Fit a model, and find out on its training rows what it is worth, which is repeated if a rank dies. **Collective.**"""
     measure, decisions, clock = task.measure, steps.decisions, clock or Clock(comm.bytes_moved)
     check = steps.check and not measure.family.compares_pairs and not measure.family.log_loss
     folds = decisions.folds if decisions else 0
@@ -357,8 +359,8 @@ def _measure_training_rows(fit: Fit, comm: Communicator) -> TrainingScores:
         if (manifest or block).table is not None:
             from distsms.models.reasons import mean_contributions  # which loads what knows of features
 
-            of_table = model.from_training(fit.w, {"zero_based": data["zero_based"]}, manifest, block.table)
-            contributions = mean_contributions(of_table, fit.w, block, comm)
+            as_model = model.from_training(fit.w, {"zero_based": data["zero_based"]}, manifest, block.table)
+            contributions = mean_contributions(as_model, fit.w, block, comm)
     return TrainingScores(threshold, measures, data, chance, spread, sample, means, leaks, contributions)
 
 
@@ -406,9 +408,9 @@ def _decide(
     of_petsc, l1 = "PETSc's options" if request.settings.get("solver_options") else "", request.settings.get("l1", 0.0)
     solver, why = choose_solver(request.solver, request.measure, comm, lmvm_only=of_petsc, l1=l1)
     observer.chose_solver(solver, why)
-    resumed = None
+    lam_of_checkpoint = None
     if request.resume and request.checkpoint is not None and request.lam in (None, "auto"):
-        resumed = comm.bcast(lambda_of_checkpoint(Path(request.checkpoint)) if comm.is_root else None)
+        lam_of_checkpoint = comm.bcast(lambda_of_checkpoint(Path(request.checkpoint)) if comm.is_root else None)
     block, fingerprint = _rows(request, comm) if isinstance(request.data, Arrays) else (None, None)
     with comm.fail_together():
         decisions = None
@@ -422,7 +424,7 @@ def _decide(
         manifest = data if isinstance(data, Manifest) else None
         sources = [] if manifest is None else [str(file.get("name", "")) for file in manifest.source]
         automatic = any(format_of(name) == "table" for name in sources) and not request.resume
-        lam = resumed or request.lam or ("auto" if automatic else DEFAULT_LAMBDA)
+        lam = lam_of_checkpoint or request.lam or ("auto" if automatic else DEFAULT_LAMBDA)
         if isinstance(lam, str) and lam != "auto":
             raise InputError(f"{option('lam')} is {lam!r}, and neither a number nor 'auto'")
         if lam == "auto" and request.features_of is not None:
@@ -453,7 +455,7 @@ def _decide(
     return _Decided(
         task,
         automatic=lam == "auto",
-        resumed=resumed is not None,
+        resumed=lam_of_checkpoint is not None,
         decisions=decisions,
         test=test,
         reading=reading,
