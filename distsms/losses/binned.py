@@ -282,8 +282,8 @@ class BinnedLoss(Loss):
         return ends
 
     def _cells(self, length: float, nu: float) -> int:
-        """Return the number of cells, a power of two, for a range of this length. Pairs of one cell, a share of them that
-        is about its length, make R uncertain by about its length, so all of them by its square: hence the root.
+        """Return the number of cells, a power of two, for a range of this length. The pairs of one cell, a share of all
+        that is about its length, make R uncertain by about this length each: together by its square, hence the root.
         """
         most, size = self._most, 2 * math.sqrt(SHARE * self.target(0.0))
         size = min(size, nu / PER_WIDTH) if nu > 0 else size
@@ -373,7 +373,7 @@ class RocAreaBins(BinnedLoss, RocAreaRisk):
             self._few = np.flatnonzero(self.positive if self.n_pos == smaller else self.negative)
 
     def _are_apart(self, scores: Floats) -> bool:
-        """Sorting leaves out rows of the larger class that have no pair with t > 0; a sample shows how many have one."""
+        """Sorting leaves out rows of the larger class without a pair with t > 0; a sample shows how many have one."""
         if self._few is None:
             return False
         sign = 1.0 if self.n_pos <= self.n_neg else -1.0
