@@ -281,11 +281,11 @@ def describe_result(args: argparse.Namespace, task: TrainingTask, result: Result
 
 def describe_interval(result: Result, whole: bool) -> list[str]:
     """Return a line on the interval of J, if `whole` or if it was too wide, and on how evaluations were made."""
-    if not (result.ways and (whole or was_too_wide(result))):
+    if not ((result.ways or result.width) and (whole or was_too_wide(result))):
         return []
-    ways = ", ".join(f"{count} {way}" for way, count in result.ways.items())
+    ways = ", ".join(f"{count} {way}" for way, count in (result.ways or {}).items())
     J = f"the upper end of an interval of width {result.width:.2g}" if result.width else "exact"
-    return [f"  bins      J is {J}; evaluations: {ways}"]
+    return [f"  bins      J is {J}" + f"; evaluations: {ways}" * bool(ways)]
 
 
 def describe_certificate(path: str | None, run: TrainedModel) -> list[str]:

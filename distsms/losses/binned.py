@@ -211,6 +211,7 @@ class BinnedLoss(Loss):
             out[:] = 0.0
             return LossValue(math.nan, math.nan, math.nan, out)
         if ends.high_b < ends.low_q:  # all t < 0
+            self.ways[FROM_CELLS] += 1
             out[:] = 0.0
             return LossValue(0.0, 0.0, 0.0, out)
         low, high = max(ends.low_q, ends.low_b - nu), self._upper_end(ends.high_b, ends.high_q + nu)

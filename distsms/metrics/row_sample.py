@@ -31,7 +31,8 @@ RECORD: Fields = {"unit": is_number, "share": is_number, "repeated": is_number, 
 
 
 def sample_rows(scores: Floats, labels: Labels, comm: Communicator, dtype: str = "float64") -> dict[str, Any] | None:
-    """Return what a model keeps of its training rows of this type; None if all scores are equal. **Collective.**"""
+    """Return what a model keeps of its training rows of this type; None if scores are few, and none of them is in the
+    sample. **Collective.**"""
     n, deviation = sum(comm.allgather(len(scores))), mean_and_deviation(scores, None, comm)[1]
     if not 0 < deviation < math.inf:
         return None
@@ -39,6 +40,8 @@ def sample_rows(scores: Floats, labels: Labels, comm: Communicator, dtype: str =
     share = min(1.0, SIZE / n)
     sampled = _sampled_keys(scores, labels, unit, share)
     keys, counts = np.unique(comm.allgather_rows(sampled, comm.allgather(len(sampled))), return_counts=True)
+    if not len(keys):
+        return None
     repeated = float(counts[counts > 1].sum() / counts.sum())
     text = base64.b64encode(keys.astype("<u4").tobytes()).decode()
     return {"unit": unit, "share": share, "repeated": repeated, "keys": text}
@@ -48,7 +51,7 @@ def share_of_training_rows(
     sample: Mapping[str, Any] | None, scores: Floats, labels: Labels, comm: Communicator
 ) -> float:
     """Return the share of rows that are in a model's `sample_rows`; 0 if chance may explain it. **Collective.**"""
-    if sample is None:
+    if sample is None or not sample["keys"]:
         return 0.0
     of_model = np.frombuffer(base64.b64decode(sample["keys"]), "<u4")
     sampled = _sampled_keys(scores, labels, sample["unit"], sample["share"])

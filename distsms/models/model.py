@@ -391,7 +391,9 @@ def find_fault(model: Model) -> str | None:
     l1, nonzeros = info.get("l1", 0.0), info.get("nonzeros", 0)
     if not is_number(l1) or l1 < 0 or type(nonzeros) is not int or not 0 <= nonzeros <= w.size:
         return "l1 or nonzeros cannot be true"
-    if info.get("row_sample") and (fault := schema.find_fault(info["row_sample"], row_sample.RECORD)):
+    sample = info.get("row_sample")
+    is_empty = isinstance(sample, dict) and sample.get("keys") == ""  # which earlier versions kept, without a share
+    if sample and not is_empty and (fault := schema.find_fault(sample, row_sample.RECORD)):
         return f"its sample of training rows cannot be used: {fault}"
     curve: Any = info.get("calibration")
     if "calibration" in info and (

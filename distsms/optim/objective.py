@@ -217,10 +217,14 @@ class Objective:
         """Replace this rank's rows by its share after a death; `evaluations` were made before. **Collective.**"""
         assert self._reload is not None
         self.evaluations = evaluations
+        if "losses" in vars(self):
+            self._ways = [loss.ways for loss in self.losses]
         for name in ("features", "losses", "_scores", "_weights"):  # the new ones need their memory
             vars(self).pop(name, None)  # they are not there if another rank died while these were read
         self.vectors.close()
         self.features, self.losses, self._weights = self._reload(self.evaluations)
+        for loss, ways in zip(self.losses, self._ways, strict=True):
+            loss.ways.update(ways)
         self.prove_to(self._target)
         self._scores = self.features.score_buffer(1)
 

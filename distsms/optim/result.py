@@ -115,7 +115,9 @@ class Result:
         if not np.isfinite(self.l1_limit):
             del values["l1_limit"]
         if not self.ways:
-            del values["ways"], values["width"]
+            del values["ways"]
+        if not (self.ways or self.width):
+            del values["width"]
         finite = {
             key: None if isinstance(value, float) and not np.isfinite(value) else value for key, value in values.items()
         }

@@ -5,6 +5,7 @@ Ranks with the solver's vectors execute a `TrainingRun`; the others take part in
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, NoReturn
@@ -109,6 +110,7 @@ class TrainingRun:
         if scale is not None:
             self._of_solver = Scaled(self._problem, scale, objective.vectors.minimum(scale))
         self._starts, self._seconds_kept = 1, 0.0
+        self._ways_before = Counter(loss.ways)  # of other runs with this loss
         self._solver: Any = None
         self._turned = False  # whether the solver works in the variables of `distsms.optim.curvature`
 
@@ -211,7 +213,8 @@ class TrainingRun:
         if self._settings.checkpoint_every is None or not course.count:
             return
         with self._objective.clock.phase("checkpoint"):
-            snapshot = Snapshot({"starts": self._starts, "patience": problem.patience} | course.numbers())
+            numbers = {"starts": self._starts, "patience": problem.patience, "ways": self._ways_of_run()}
+            snapshot = Snapshot(numbers | course.numbers())
             snapshot = snapshot.joined(course.proof.snapshot()).joined(problem.level_steps.snapshot().under("pace"))
             # What the solver remembers is of no use without the matrix. A resumed run estimates that anew.
             memory = Snapshot({"turned": True}) if self._turned else self._solver.memory().under("solver")
@@ -223,11 +226,18 @@ class TrainingRun:
         course.restore(snapshot.numbers)
         self._starts, problem.patience = snapshot.numbers["starts"] + 1, snapshot.numbers["patience"]
         self._seconds_kept = course.seconds
+        self._ways_before.subtract(snapshot.numbers.get("ways", {}))
         course.proof.restore(snapshot)
         problem.level_steps.restore(snapshot.part("pace"))
         self._solver.restart(self._of_solver.variables(course.proof.best.w))
         if not snapshot.numbers.get("turned"):
             self._solver.recall(snapshot.part("solver"))
+
+    def _ways_of_run(self) -> dict[str, int]:
+        """Return how many evaluations were made in which way, with those before the run was resumed."""
+        ways = Counter(self._objective.losses[0].ways)
+        ways.subtract(self._ways_before)
+        return dict(+ways)
 
     def _result(self, end: StopRun, w: Floats) -> Result:
         course, at_zero = self._course, self._objective.losses[0].at_zero()
@@ -248,7 +258,7 @@ class TrainingRun:
             seconds=course.elapsed(),
             starts=self._starts,
             width=best.width,
-            ways=dict(self._objective.losses[0].ways),
+            ways=self._ways_of_run(),
             l1_limit=course.proof.planes.l1_limit(at_zero),
             slope_at_zero=course.proof.planes.slope_at_zero(at_zero),
             mixture=None if course.proof.planes.origins is None else course.proof.planes.origins.mixture(),

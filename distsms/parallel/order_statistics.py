@@ -7,8 +7,8 @@ in it. If the place is in it, with at most `MOST` positions, all ranks receive t
 bracket is where it would be if rows were spread evenly. After `SURVEYS` passes, the bits of all positions are counted,
 from the highest, until few rows are left. The result does not depend on where a search begins.
 
-Cost of a pass on P ranks: an Allreduce of 8 (P + 4) bytes; of one that counts bits 16 KiB, and at most seven are needed; once an
-Allgather of at most 16 `MOST` bytes, and of 16 `SAMPLE` in the first two searches.
+Cost of a pass on P ranks: an Allreduce of 8 (P + 4) bytes; of one that counts bits 16 KiB, and at most seven are
+needed; once an Allgather of at most 16 `MOST` bytes, and of 16 `SAMPLE` in the first two searches.
 """
 
 from __future__ import annotations
@@ -61,9 +61,8 @@ class PositionSearch:
         self._last: float | None = None  # the last place
         self._radius = 0.0  # the next search begins this far to both sides of it
         of_none = None if weights is None else weights[:0]
-        kernel.survey(
-            np.zeros(0), kinds[:0], of_none, 0.0, 0.0, 0.0, self._positions, self._room
-        )  # compiles it, or loads it
+        # Compile the loop now, or load it.
+        kernel.survey(np.zeros(0), kinds[:0], of_none, 0.0, 0.0, 0.0, self._positions, self._room)
 
     def find(self, scores: Floats, shift: float) -> float:
         """Return the place, `shift` added to negative rows; NaN if a score is not finite. **Collective.**"""

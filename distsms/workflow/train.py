@@ -75,9 +75,7 @@ class Trained:
     test: dict[str, float] | None = None  # the measures on test rows, if there are some
     area: AreaOnTest | None = None  # how sure the ROCArea on the test rows is
     reading: inputs.InputOptions = inputs.AS_TRAINED  # how the test rows are read
-    usage: list[dict[str, Any]] = field(
-        default_factory=list
-    )  # every rank's seconds, bytes and memory of the fit; at the end, of all
+    usage: list[dict[str, Any]] = field(default_factory=list)  # seconds, bytes and memory of ranks, in the end of all
 
     @property
     def result(self) -> Result:
@@ -298,7 +296,7 @@ def train_task(
     clock: Clock | None = None,
     lambda_choice: LambdaChoice | None = None,
 ) -> TrainedModel:
-    """Fit a model, and find out on its training rows what it is worth, which is repeated if a rank dies. **Collective.**"""
+    """Fit a model, and find out what it is worth on its training rows, again if a rank dies. **Collective.**"""
     measure, decisions, clock = task.measure, steps.decisions, clock or Clock(comm.bytes_moved)
     check = steps.check and not measure.family.compares_pairs and not measure.family.log_loss
     folds = decisions.folds if decisions else 0

@@ -270,6 +270,25 @@ def test_trains_to_a_proved_gap_that_holds_for_the_exact_objective(measure, comm
     assert max(exact.lower_bound, found.lower_bound) <= min(exact.J, found.J)
 
 
+def test_a_resumed_run_keeps_the_interval_and_the_ways_of_its_evaluations(comm):
+    """Also if it ends at once, by another ordering; and runs that share a loss have ways of their own."""
+    X, y = data(2000, positive=0.1)
+    rows, snapshots = share_of_rank(comm, len(y)), []
+    settings = Settings(lam=1e-3, epsilon=1e-4, checkpoint_every=1e6)
+    objectives = {}
+    for ordering in ("bins", "exchange"):
+        loss = made("rocarea", y[rows], None, comm, ordering)
+        objectives[ordering] = Objective(SparseRows.of(X[rows].tocsr()), [loss], comm)
+    first = minimize(objectives["bins"], settings, keep=snapshots.append)
+    assert first.width > 0 and sum(first.ways.values()) == first.evaluations
+    assert minimize(objectives["bins"], settings).ways == first.ways
+    snapshot = snapshots[-1] if snapshots else None
+    for objective in objectives.values():
+        again = minimize(objective, settings, snapshot=snapshot)
+        assert (again.J, again.width, again.ways) == (first.J, first.width, first.ways)
+        assert again.numbers()["width"] == first.width
+
+
 @pytest.mark.parametrize("measure", ["rocarea", "pauc@0.1"])
 def test_the_last_evaluation_is_exact_if_it_is_cheap(measure, comm, monkeypatch):
     """J is then that of all pairs, and result, trace and text say so; the evaluations before have an interval."""

@@ -50,6 +50,11 @@ def test_rows_of_few_kinds_are_no_training_rows_by_chance(comm):
 def test_equal_scores_and_no_rows_tell_nothing(comm):
     scores, labels = drawn(30, 0)
     assert sample_rows(np.zeros(30), labels, comm) is None and share_of_training_rows(None, scores, labels, comm) == 0
+    for values in range(2, 6):  # few scores of many rows, of which none may be in the sample
+        few = np.random.default_rng(values).integers(0, values, 10**5).astype(float)
+        sample = sample_rows(few, np.ones(10**5), comm)
+        assert sample is None or 0 <= sample["repeated"] <= 1
+        assert share_of_training_rows(sample, few, np.ones(10**5), comm) in (0, 1)
     sample = sample_rows(scores, labels, comm)
     assert share_of_training_rows(sample, scores[:0], labels[:0], comm) == 0
     coarse = sample_rows(scores, labels, comm, "float32")

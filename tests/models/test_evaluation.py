@@ -120,6 +120,9 @@ def test_arrays_and_text_are_known_too(tmp_path):
     assert distsms.evaluate(trained, write_svmlight(tmp_path / "new.svm", n=300, seed=1))["training_rows"] == 0
     del trained.info["row_sample"]  # as of an earlier version
     assert distsms.evaluate(trained, (X, y))["training_rows"] == 0
+    trained.info["row_sample"] = {"unit": 2.0**-31, "share": 0.2, "repeated": np.nan, "keys": ""}  # of another one
+    trained.save(tmp_path / "m.h5")
+    assert distsms.evaluate(tmp_path / "m.h5", (X, y))["training_rows"] == 0
 
 
 def test_the_head_of_several_models(files, comm):
