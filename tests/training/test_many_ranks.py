@@ -77,12 +77,12 @@ def test_one_rank_of_a_node_receives_w(tmp_path, monkeypatch):
 
 
 def test_what_grows_with_the_ranks_at_the_start(tmp_path):
-    """Each rank gets a small object of every rank, 11 to 14 times in all."""
+    """Each rank gets a small object of every rank, 11 to 15 times in all."""
     manifest = written(tmp_path / "d", 480, 20)
     got = {}
     for ranks in (4, 8, 16):
         moved = trained(manifest, ranks, 1, 12, step="root", ordering="exchange")[-1].moved
-        assert moved["allgather", "calls"] <= 14 and moved["bcast", "calls"] <= 2
+        assert moved["allgather", "calls"] <= 15 and moved["bcast", "calls"] <= 2
         got[ranks] = moved["allgather", "received"]
     assert got[16] == 2 * got[8] == 4 * got[4] <= 16 * 200
 
