@@ -140,6 +140,29 @@ def test_coefficients_are_the_same_to_the_bit_on_any_number_of_ranks(measure, co
         assert together.d == alone.d
 
 
+def test_very_many_rows_of_one_cell():
+    """Words in which rows and offsets are counted together do not overflow: all t are 1, or all offsets the largest."""
+    labels = np.ones(2**20 + 5, np.int8)
+    labels[::3] = -1
+    value = made("rocarea", labels).evaluate(np.full(len(labels), 0.3), 0.0)
+    assert value.R - value.width <= 1 <= value.R <= 1 + 1e-9
+    scores = np.where(np.arange(len(labels)) == 0, 0.0, np.nextafter(1.0, 0.0))
+    value = made("rocarea", labels).evaluate(scores, 0.0)
+    exact = made("rocarea", labels, ordering="exchange").evaluate(scores, 0.0)
+    assert value.R - value.width <= exact.R + 1e-9 and exact.R <= value.R + 1e-9 and value.width < 1e-3
+
+
+def test_the_upper_edges_of_cells():
+    loss = made("pauc@0.3", np.where(np.arange(200) % 2, 1, -1))
+    loss._bits, scores = 6, np.random.default_rng(0).uniform(size=200)
+    grid = binned.Grid.over(0.0, 1.0, 8, loss._bits, 1.0, 1.0)
+    edges = [loss._count(scores, grid, binned.UNDIVIDED).edge(cell) for cell in range(10)]
+    np.testing.assert_allclose(edges, np.minimum(np.arange(10) / 8, 1.0))
+    halves = np.array([2 * np.arange(10), np.full(10, 5)])  # each cell has two halves of 2^5 units
+    edges = [loss._count(scores, grid, halves).edge(cell) for cell in range(2, 18)]
+    np.testing.assert_allclose(edges, np.arange(1, 17) / 16)
+
+
 def test_scores_that_are_not_finite(comm):
     labels = np.where(np.arange(50) % 3, 1, -1)
     for bad in (np.nan, np.inf, -np.inf):

@@ -14,7 +14,7 @@ from distsms.losses.rocarea_exchange import RocAreaExchange
 from distsms.metrics import ranking
 from distsms.parallel.communicator import Communicator
 from tests.support.examples import examples
-from tests.support.problems import ALL, build, problems, spread_scores
+from tests.support.problems import ALL, build, problems, share, spread_scores
 
 MEASURES = all_losses()
 
@@ -128,6 +128,23 @@ def test_costs_grow_with_the_rows_and_one_rank_moves_nothing(way):
     assert loss.cost(*few, 1).bytes == 0 < loss.cost(*few, 2).bytes
     for size in (1, 2):
         assert loss.cost(*few, size).steps < loss.cost(*many, size).steps
+        held = [loss.cost(*rows, size) for rows in (few, many)]
+        assert held[0].held_by_each + held[0].held_by_root <= held[1].held_by_each + held[1].held_by_root
+    for rows in (few, many):
+        moved = [loss.cost(*rows, size).bytes for size in (2, 64, 1024)]
+        assert max(moved) <= 100 * sum(rows)  # however many ranks there are
+
+
+@pytest.mark.parametrize("n", [2000, 6000])
+def test_the_root_moves_what_is_counted_for_gathering(n, comm):
+    labels = np.where(np.arange(n) % 7 == 0, 1, -1).astype(np.int8)
+    mine = share(comm, n)
+    loss, scores = build(("rocarea", "gather"), labels[mine], comm), np.zeros(len(labels[mine]))
+    before = sum(comm.bytes_moved())
+    loss.evaluate(scores, 0.1)
+    moved = sum(comm.bytes_moved()) - before
+    if comm.is_root:
+        assert moved == pytest.approx(loss.cost(loss.n_pos, loss.n_neg, comm.size).bytes, rel=0.4, abs=100 * comm.size)
 
 
 @pytest.mark.serial

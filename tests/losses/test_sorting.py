@@ -52,6 +52,15 @@ def test_risks_are_the_same_in_both_ways(comm, monkeypatch):
         np.testing.assert_array_equal(one.coefficients, other.coefficients)
 
 
+@pytest.mark.parametrize("sign", [1.0, -1.0])
+def test_digits_sort_numbers_of_one_sign(sign):
+    """Without moving many of them afterwards, for which there would be no time."""
+    values = sign * np.random.default_rng(0).lognormal(0, 9, 2 * sorting.LEAST)
+    ordered, rows = sorting.radix_sort(values.copy(), np.arange(len(values)))
+    np.testing.assert_array_equal(rows, np.argsort(values, kind="stable"))
+    np.testing.assert_array_equal(ordered, np.sort(values))
+
+
 @pytest.mark.parametrize("spread", [1e-12, 1e-300])
 def test_numbers_that_are_too_close_together_for_float32(spread):
     """Nearly all are equal as float32, and so NumPy sorts them after all."""

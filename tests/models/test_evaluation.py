@@ -12,7 +12,7 @@ import distsms
 from distsms import cli
 from distsms.base.errors import ModelWarning
 from distsms.base.measures import HEAD, Condition
-from distsms.models import model
+from distsms.models.model import save
 from distsms.models.evaluation import EvaluationOptions
 from distsms.parallel.communicator import Communicator
 from distsms.workflow.evaluate import evaluate
@@ -122,7 +122,7 @@ def test_arrays_and_text_are_known_too(tmp_path):
     del trained.info["row_sample"]  # as of an earlier version
     assert distsms.evaluate(trained, (X, y))["training_rows"] == 0
     trained.info["row_sample"] = {"unit": 2.0**-31, "share": 0.2, "repeated": np.nan, "keys": ""}  # of another one
-    model.save(tmp_path / "m.h5", trained)
+    save(tmp_path / "m.h5", trained)
     assert distsms.evaluate(tmp_path / "m.h5", (X, y))["training_rows"] == 0
 
 
