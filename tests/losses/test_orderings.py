@@ -144,7 +144,8 @@ def test_the_root_moves_what_is_counted_for_gathering(n, comm):
     loss.evaluate(scores, 0.1)
     moved = sum(comm.bytes_moved()) - before
     if comm.is_root:
-        assert moved == pytest.approx(loss.cost(loss.n_pos, loss.n_neg, comm.size).bytes, rel=0.4, abs=100 * comm.size)
+        counted = loss.cost(loss.n_pos, loss.n_neg, comm.size).bytes
+        assert counted <= moved <= 1.6 * counted + 100 * comm.size  # a communicator counts a rank's own rows, too
 
 
 @pytest.mark.serial
