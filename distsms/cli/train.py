@@ -37,7 +37,8 @@ The best model so far is written with its proved gap, unless the exit code is 1,
 Words after -- go to PETSc (solver lmvm only), for example: -- -tao_ls_type armijo -tao_monitor
 
 With --checkpoint FOLDER --resume, the same command line first starts the run, and later resumes it from its last
-checkpoint. Data, measure, lambda and method must stay the same; limits, outputs and the number of ranks may change.
+checkpoint. Data, measure, lambda and method must stay the same; ordering, limits, outputs and the number of ranks may
+change.
 
 With files instead of a data set, such as a CSV file and --label, the command does all that a first model needs: it
 makes shards in a temporary folder, holds out a fifth of the rows (the latest with --time, whole groups with --group),
