@@ -27,7 +27,8 @@ def _lines(names: Sequence[str], label: str) -> tuple[Any, Any]:
     """Return a figure and its axes with a line for each name, the first at the top."""
     figure, (axes,) = mpl.blank((WIDTH, LINE * len(names) + MARGIN))
     axes.set_axisbelow(True)
-    axes.set(yticks=range(len(names)), yticklabels=names, xlabel=label, ylim=(len(names) - 0.5, -0.5))
+    axes.set(yticks=range(len(names)), yticklabels=names, ylim=(len(names) - 0.5, -0.5))
+    figure.supxlabel(label, fontsize="medium")  # of the figure, since it is longer than many axes
     return figure, axes
 
 

@@ -136,7 +136,7 @@ def panels(
         labels = sorted(handles, key=lambda label: label in (PROVED_GAP, UNKNOWN, PROVED, UNPROVED))
         lines = [handles[label] for label in labels]
         columns = int(figure.get_figwidth() / LEGEND_INCHES)
-        figure.legend(lines, labels, loc="outside lower center", ncols=min(columns, len(labels)))
+        figure.legend(lines, labels, loc="outside lower center", ncols=min(columns, len(labels)), frameon=False)
         figure.suptitle(title, parse_math=False)
     return figure
 
@@ -224,7 +224,7 @@ def lower_bounds(points: dict[str, dict[str, list[tuple[float, float]]]], theory
             axes.set(xscale="log", yscale="log", xlabel="epsilon", title=SHOWN[measure])
             axes.invert_xaxis()
         grid[0].set_ylabel("evaluations to a proved gap of epsilon")
-        figure.legend(*grid[0].get_legend_handles_labels(), loc="outside lower center", ncols=2)
+        figure.legend(*grid[0].get_legend_handles_labels(), loc="outside lower center", ncols=2, frameon=False)
     return figure
 
 
