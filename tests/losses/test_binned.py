@@ -241,6 +241,12 @@ def test_memory_is_what_is_counted(measure, kind, monkeypatch):
 
 
 @pytest.mark.serial
+def test_memory_is_counted_for_sorting_where_rows_may_be_sorted():
+    cost, most = type(made("rocarea", [1, -1])).cost, binned.EVERYWHERE
+    sortable, others = (cost(n_pos, 10**8, 1).held_by_each for n_pos in (most, most + 1))
+    assert sortable > others > 2**20
+
+
 def test_memory_does_not_grow_with_the_rows():
     peaks = []
     for n in (10**5, 10**6):
