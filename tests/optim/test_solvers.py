@@ -13,7 +13,7 @@ from distsms.optim.penalty import SquaredNorm
 from distsms.optim.result import Status
 from distsms.optim.run import minimize
 from distsms.optim.settings import Settings
-from distsms.optim.solvers import agm
+from distsms.optim.solvers import agm, tao
 from distsms.optim.solvers.base import SOLVERS, Outcome, Traits, solver_class
 from distsms.parallel.communicator import Communicator
 from tests.support.problems import data, noting, objective
@@ -327,3 +327,14 @@ def test_an_exception_outlives_a_collection_of_garbage():
         gc.set_threshold(*before)
     assert [one.evaluations for one in results] == list(range(1, 12))
     assert gc.isenabled()
+
+
+@pytest.mark.serial
+def test_the_ends_of_tao_have_their_numbers():
+    petsc = pytest.importorskip("petsc4py.PETSc")
+    reasons = getattr(petsc.TAO, "Reason", None)
+    if not hasattr(reasons, "DIVERGED_MAXITS"):
+        pytest.skip("this petsc4py has no names for them")
+    names = "DIVERGED_MAXITS", "DIVERGED_NAN", "DIVERGED_MAXFCN", "DIVERGED_LS_FAILURE", "DIVERGED_TR_REDUCTION"
+    assert [getattr(reasons, name) for name in (*names, "DIVERGED_USER")] == list(tao.REASONS)
+    assert (reasons.CONTINUE_ITERATING, reasons.CONVERGED_USER) == (tao.CONTINUE, tao.CONVERGED_USER)

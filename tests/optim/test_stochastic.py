@@ -198,3 +198,17 @@ def test_the_usual_conditions():
     small, large = (objective(X[:n], y[:n], Communicator()) for n in (5_000, 12_000))
     assert not stochastic.suits(small, SETTINGS) and stochastic.suits(large, SETTINGS)
     assert run.minimize(large, SETTINGS).status is Status.PROVED
+
+
+@pytest.mark.serial
+@pytest.mark.parametrize(("hinges", "used"), [(0.60, True), (0.75, False)])
+def test_the_estimate_has_the_regularizer(hinges, used, monkeypatch):
+    """J is estimated as the mean of the hinges and lambda/2 ||w||^2, here 0.3, beside 0.95 of J at w = 0, which is 1."""
+
+    def descend(rows, positives, negatives, lam, t0, w, lag):
+        lag[:] = np.sqrt(2 * 0.3 / SETTINGS.lam / len(lag))
+        return 10 * hinges, 10.0
+
+    monkeypatch.setattr(stochastic, "descend", descend)
+    w, _ = stochastic.start(objective(*data(200), Communicator()), SETTINGS)
+    assert (w is not None) == used
