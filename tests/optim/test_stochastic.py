@@ -203,7 +203,7 @@ def test_the_usual_conditions():
 @pytest.mark.serial
 @pytest.mark.parametrize(("hinges", "used"), [(0.60, True), (0.75, False)])
 def test_the_estimate_has_the_regularizer(hinges, used, monkeypatch):
-    """J is estimated as the mean of the hinges and lambda/2 ||w||^2, here 0.3, beside 0.95 of J at w = 0, which is 1."""
+    """J is estimated as the mean of the hinges and lambda/2 ||w||^2, here 0.3, beside 0.95 of J(0) = 1."""
 
     def descend(rows, positives, negatives, lam, t0, w, lag):
         lag[:] = np.sqrt(2 * 0.3 / SETTINGS.lam / len(lag))
