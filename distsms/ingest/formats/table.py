@@ -247,6 +247,8 @@ class TableReader(Reader):
                 keep_bytes = available() / (KEPT_WITH_ROWS * neighbours)
             if (allowed := self.options.workspace.memory) is not None:
                 keep_bytes = min(keep_bytes, allowed / KEPT_SHARE)
+            if not (self.compressed or n_shares == self.options.n_shares):
+                keep_bytes = 0  # since rows are read by other shares, which may end within a block that was kept
             meter.begin("looking at the columns", share)
             weight = self.options.weight
             metadata = [weight] if weight else []

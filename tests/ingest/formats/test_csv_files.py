@@ -20,8 +20,10 @@ from distsms.ingest.formats import columns, csv_files, kept_batches, table
 from distsms.ingest.formats.arrow import Selection
 from distsms.ingest.formats.column_survey import NumberSurvey
 from distsms.parallel.communicator import Communicator
+from distsms.shards.dataset import load_matrix
 from tests.support.conversion import convert
 from tests.support.files import ALONE, on_root
+from tests.support.simulated import run_ranks
 
 COLUMNS = {
     "numbers": ["1", "2.5", "-3e2", " 4", '"5"', "+6", ".7"],
@@ -129,6 +131,22 @@ def test_numbers_come_out_as_if_they_had_been_read_as_strings(comm, shared_dir, 
         csv_files.CsvFiles, "_parse", lambda self, text, at, names, numeric: read(self, text, at, names, ())
     )
     assert outcome(comm, shared_dir, "c") == found
+
+
+@pytest.mark.parametrize("ranks, n_shards", [(4, 3), (5, 2)])
+def test_fewer_shards_than_ranks_have_each_row_once(ranks, n_shards, tmp_path, monkeypatch):
+    """What the survey keeps is of other shares of the text then, which may end within its blocks."""
+    lines = [f"{k:04d}.5,{k % 2}\n" for k in range(600)]
+    (tmp_path / "a.csv").write_text("x,y\n" + "".join(lines))
+    for n_lines in range(2, 12):
+        monkeypatch.setattr(text_files.read_blocks, "__defaults__", (n_lines * len(lines[0]),))
+
+        def converted(comm, folder=tmp_path / str(n_lines)):
+            return convert([tmp_path / "a.csv"], folder, comm, label="y", n_shards=n_shards, normalize="none")
+
+        (manifest, *_) = run_ranks(ranks, converted)
+        X = np.sort(load_matrix(manifest)[0].toarray()[:, 0])
+        np.testing.assert_allclose(X - X[0], np.arange(600), atol=1e-9)  # the column is centred
 
 
 SIMPLE = [
