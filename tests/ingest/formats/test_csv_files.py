@@ -103,10 +103,10 @@ def test_texts_that_share_a_place_in_the_table_are_left_to_pyarrow():
         assert found is None or found.texts["x"].to_pylist() == words
 
 
-def outcome(comm, folder, name, **options):
+def outcome(comm, folder, name, n_shards=3, **options):
     """What becomes of a text: the manifest but for what depends on the moment, or the message."""
     try:
-        convert([folder / "a.csv"], folder / name, comm, label="y", n_shards=3, **options)
+        convert([folder / "a.csv"], folder / name, comm, label="y", n_shards=n_shards, **options)
     except InputError as error:
         return str(error)
     found = json.loads((folder / name / "manifest.json").read_text())
@@ -214,7 +214,8 @@ def test_what_the_survey_has_parsed_is_not_parsed_again(comm, shared_dir, monkey
     rows = "".join(f"{k % 9},{'abc'[k % 3]},{k % 5},r{k},{k % 2}\n" for k in range(2000))
     on_root(comm, lambda: (shared_dir / "a.csv").write_text("x,z,g,id,y\n" + rows))
     monkeypatch.setattr(text_files.read_blocks, "__defaults__", (150,))
-    whole = outcome(comm, shared_dir, "b", id="id", group="g")
+    options = {"id": "id", "group": "g", "n_shards": max(3, comm.size)}  # with fewer than ranks, nothing is kept
+    whole = outcome(comm, shared_dir, "b", **options)
     monkeypatch.setattr(table, "KEPT_BYTES", kept)
     parse, parsed = csv_files.CsvFiles._parse, []
 
@@ -223,7 +224,7 @@ def test_what_the_survey_has_parsed_is_not_parsed_again(comm, shared_dir, monkey
         return parse(self, text, at, *others)
 
     monkeypatch.setattr(csv_files.CsvFiles, "_parse", counted)
-    assert outcome(comm, shared_dir, "a", id="id", group="g") == whole
+    assert outcome(comm, shared_dir, "a", **options) == whole
     assert len(parsed) == len(set(parsed)) > 0
 
 
