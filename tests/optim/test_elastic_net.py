@@ -129,6 +129,19 @@ def test_no_bound_above_the_model(p, count, capacity, lam, l1, steep, seed):
 
 
 @pytest.mark.serial
+def test_planes_that_are_restored_prove_the_same():
+    rng = np.random.default_rng(4)
+    bundle, again = bundle_of(6, 0.1, 0.3), bundle_of(6, 0.1, 0.3)
+    for _ in range(5):
+        bundle.add(rng.normal(size=6), rng.random())
+    again.restore(bundle.snapshot())
+    assert again.lower_bound == bundle.lower_bound > 0
+    np.testing.assert_array_equal(again.minimum()[0], bundle.minimum()[0])
+    for planes in (bundle, again):
+        planes.add(np.full(6, -0.4), 0.5)
+    assert again.lower_bound == bundle.lower_bound
+
+
 def test_level_points_are_low_and_near():
     """The model at the point is at most the level, and no point between it and the centre is as low."""
     rng, lam, l1 = np.random.default_rng(1), 0.1, 0.2
