@@ -23,4 +23,4 @@ def test_settings_are_stored_as_numbers_and_infinite_ones_as_none():
     stored = describe(Settings(lam=1e-3, epsilon=1e-4, time_limit=float("inf")))
     assert (stored["lam"], stored["epsilon"], stored["time_limit"]) == (1e-3, 1e-4, None)
     assert "l1" not in stored and "points" not in stored
-    assert describe(Settings(lam=1e-3, epsilon=1e-4, l1=0.5))["l1"] == 0.5
+    assert describe(Settings(lam=1e-3, epsilon=1e-4, l1=0.5, solver="lbfgs"))["l1"] == 0.5
