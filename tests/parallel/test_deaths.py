@@ -134,6 +134,7 @@ def test_a_death_while_rows_are_counted_into_bins(manifest, monkeypatch, measure
     found, _ = trained(manifest, measure, ordering="bins", evaluations=40)
     agree(found, whole)
     assert found.result.width == 0.0
+    assert sum(found.result.ways.values()) > found.result.evaluations  # with the exact one, and those before the death
     assert [entry.ranks for entry in found.fit.rows.survived] == [2]
 
 
