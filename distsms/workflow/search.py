@@ -131,8 +131,8 @@ class SampleRows:
         else:
             options = arrays.options(features)
             binned, forest = None, None
-            if options.bins:
-                binned = self._fit(FeatureOptions(options.bins, options.crosses), fold, observer).bins
+            if options.bins:  # which look at no labels, so that those of all rows do for each fold
+                binned = self._fit(FeatureOptions(options.bins, options.crosses), 0, observer).bins
             if options.trees:
                 forest = self._fit(options._replace(bins=None, crosses=None), fold, observer).forest
             rows = FeatureMap(self.X.shape[1], binned, forest).rows(self.X)
