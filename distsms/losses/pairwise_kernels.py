@@ -235,7 +235,10 @@ def walk(nu: float, d: int, table: Table) -> None:
             inside -= edges[i + 1, LEAVE]
             t_sum -= edges[i + 1, LEAVE_T]
             step = value[i + 2] - value[i + 1]
-            if inside == 0 or step >= nu:  # the window is empty: remove its rounding errors, also those of weights
+            moved = step - value[i + 2]
+            rounded_off = (value[i + 2] - (step - moved)) - (value[i + 1] + moved)  # exactly (Knuth)
+            # If the values are nu apart, the window is empty: remove its rounding errors, also those of weights.
+            if inside == 0 or step > nu or (step == nu and rounded_off >= 0.0):
                 inside = t_sum = 0.0
             t_sum += inside * step
         full += edges[i, PASS]

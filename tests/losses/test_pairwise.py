@@ -58,6 +58,19 @@ def test_widths_near_the_spacing_of_the_values(q, step, nu):
 
 
 @pytest.mark.serial
+@pytest.mark.parametrize("weight", [None, 0.7])
+def test_values_that_are_hardly_less_than_the_width_apart(weight):
+    """Their difference is rounded to the width. The point is in the windows of both."""
+    q, b = np.array([-1.0, -2.5e-33]), np.array([0.0])
+    of_q, of_b = (None, None) if weight is None else (np.array([1.0, 0.5]), np.array([weight]))
+    table, out = SortedClass(1, weight is not None), np.empty(1)
+    table.tabulate(q, 1.0, of_q)
+    table.add_points(b, np.zeros(1, np.uint32), 1.0, 0.0, 1.0, out, of_b)
+    np.testing.assert_allclose(table.gamma(), (weight or 1.0) * np.array([1.0, 2.5e-33]), rtol=1e-12)
+    np.testing.assert_allclose(table.sums[2], 1.0 if weight is None else weight, rtol=1e-12)
+
+
+@pytest.mark.serial
 def test_many_values_lose_no_digits():
     """A hundred windows of many values each: rounding errors do not grow from one to the next."""
     rng = np.random.default_rng(0)
