@@ -16,7 +16,8 @@ from distsms.base.errors import InputError
 from distsms.optim import run
 from distsms.optim.evaluation import Request
 from distsms.optim.penalty import SquaredNorm
-from distsms.optim.result import Status
+from distsms.optim.proof import Proof
+from distsms.optim.result import Status, StopRun
 from distsms.optim.run import minimize, scale_of
 from distsms.optim.settings import Settings
 from distsms.optim.solvers.base import solver_class
@@ -327,6 +328,20 @@ def test_what_helps_against_rounding(offset, factor, lam, goal, remedy, comm):
     if enough := re.search(r"(?:epsilon|a gap of) (\S+) or more", result.detail):
         again = Settings(lam, solver="bmrm", epsilon=float(enough[1]))
         assert minimize(objective(csr_matrix(rows), y, comm), again).status is Status.PROVED
+
+
+@pytest.mark.serial
+def test_rounding_in_one_mixture_ends_no_run_before_its_end():
+    """The next planes may prove more."""
+    X, y = data()
+    problem = objective(X, y, Communicator())
+    proof = Proof(problem, Settings(lam=1e-2, epsilon=1e-3))
+    proof.add(problem.evaluate([Request(np.zeros(X.shape[1]), 1.0, proof.regularizer)])[0])
+    proof.planes.bound = proof.planes.bound._replace(taken=1.0)
+    proof.check()
+    with pytest.raises(StopRun) as ended:
+        proof.check(at_end=True)
+    assert ended.value.status is Status.ROUNDING
 
 
 def test_contradictory_rows(comm):
