@@ -174,7 +174,7 @@ def test_the_best_multiple_of_w(measure, comm):
     """J is nowhere smaller on a fine grid."""
     objective, lam = problem("sparse", comm, measure)[0], 1e-3
     ascent = dual_ascent._Ascent(objective, Settings(lam, 1e-9, 1e-3), lambda state, w: None, None, 0.0)
-    for length in (0.01, 1.0):
+    for length in (3e-3, 1e-2, 1.0):  # the multiple is some, 2 or 1, and 1
         s, omega = objective.features.margins(length * np.linspace(0, 1, 400)), 0.05 * length
         theta, J, R = ascent._best_multiple(omega, s)
         values = [omega * t**2 + objective.losses[0].evaluate(t * s, 0.0).R for t in np.geomspace(1, 1e3, 300)]
