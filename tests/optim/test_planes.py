@@ -178,6 +178,37 @@ def test_the_points_of_a_mixture_prove_the_bound():
     assert len(mixture) > 4  # so some were merged
 
 
+def test_points_that_are_too_many_leave_their_shares_to_the_others():
+    """That of least weight goes, in the best mixture and in the planes; and a restored object goes on as the first."""
+
+    def shares(origins):
+        return {int(point.w[0]): point.share for point in origins.mixture()}
+
+    def point(number):
+        return Origin(np.array([float(number)]), nu=number / 8)
+
+    first, restored = Origins(most=4), Origins(most=4)
+    for slot in range(4):
+        first.put(slot, point(slot))
+    first.follow(np.array([0.1, 0.2, 0.3, 0.4]), best=True)
+    assert shares(first) == {0: 0.1, 1: 0.2, 2: 0.3, 3: 0.4}
+    first.merge(3, 0, 0.9, 0.1)
+    first.put(0, point(4))
+    # The weights of the points 0 to 4 are now 0.14, 0.4, 0.4, 0.76 and 0.3.
+    first.follow(np.array([0.3, 0.2, 0.1, 0.4]), best=False)
+    assert shares(first) == pytest.approx({1: 2 / 9, 2: 3 / 9, 3: 4 / 9})
+    assert len(first.snapshot().vectors["points"]) == 4
+    restored.restore(first.snapshot())
+    for origins in (first, restored):
+        assert shares(origins) == pytest.approx({1: 2 / 9, 2: 3 / 9, 3: 4 / 9})
+        origins.follow(np.array([0.2, 0.2, 0.2, 0.4]), best=True)
+        assert shares(origins) == pytest.approx({4: 0.2, 1: 0.2, 2: 0.2, 3: 0.4})
+        origins.put(2, point(5))
+        origins.follow(np.array([0.2, 0.0, 0.5, 0.3]), best=True)
+        assert shares(origins) == pytest.approx({4: 0.2, 5: 0.5, 3: 0.3})
+        assert all(each.nu == each.w[0] / 8 for each in origins.mixture())
+
+
 def test_merging_keeps_the_gram_matrix_true():
     rng = np.random.default_rng(0)
     certificate = Planes(whole(6), SquaredNorm(1e-3), True, 4)

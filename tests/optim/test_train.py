@@ -14,9 +14,10 @@ from scipy.sparse import csr_matrix, diags, hstack, random
 
 from distsms.base.errors import InputError
 from distsms.optim import run
+from distsms.optim.course import SmoothingSchedule
 from distsms.optim.evaluation import Request
 from distsms.optim.penalty import SquaredNorm
-from distsms.optim.proof import Proof
+from distsms.optim.proof import NONE_YET, Proof
 from distsms.optim.result import Status, StopRun
 from distsms.optim.run import minimize, scale_of
 from distsms.optim.settings import Settings
@@ -211,6 +212,31 @@ def test_too_wide_a_fixed_width_is_the_floor(lam, comm):
     result = minimize(objective(X, y, comm), Settings(lam=lam, c_mu=1000.0, epsilon=None, relative=1e-3))
     assert result.status is Status.FLOOR
     assert "smaller --c-mu" in result.detail
+
+
+@pytest.mark.serial
+def test_when_the_smoothing_is_narrowed():
+    """If it has a large part in a gap that optimization has made small, after some evaluations of the same width."""
+    (loss,) = objective(*data(), Communicator()).losses
+    schedule, target = SmoothingSchedule(loss, Settings(lam=1e-2, epsilon=1e-3)), 1e-3
+
+    def gaps(smoothing, optimization):
+        return NONE_YET._replace(smoothing_gap=smoothing * target, optimization_gap=optimization * target)
+
+    for now in (5, 105):
+        assert schedule.too_wide(gaps(1, 1), target, now) and schedule.too_wide(gaps(1, 0), target, now)
+        assert schedule.too_wide(gaps(100, 300), target, now) and not schedule.too_wide(gaps(100, 3000), target, now)
+        assert not (schedule.too_wide(gaps(0.1, 1), target, now) or schedule.too_wide(gaps(1, 100), target, now))
+        assert not schedule.too_wide(gaps(1, 1), target, now - 2)
+        before = schedule.nu
+        schedule.shrink(100)
+        assert 0 < schedule.nu < before
+    assert schedule.matters(gaps(1, 1), target) and not schedule.matters(gaps(0.1, 1), target)
+    fixed = SmoothingSchedule(loss, Settings(lam=1e-2, epsilon=1e-3, c_mu=10.0))
+    assert fixed.nu == loss.paper_width(10.0, target) and not fixed.matters(gaps(100, 1), target)
+    assert not (fixed.too_wide(gaps(100, 1), target, 99) or fixed.too_wide(gaps(0.1, 0), target, 99))
+    with pytest.raises(StopRun, match="smaller --c-mu"):
+        fixed.too_wide(gaps(1, 0), target, 99)
 
 
 def test_the_variables_scale_is_not_the_problems(comm):
