@@ -57,7 +57,7 @@ class Family:
     has_dual: bool = False  # a run may begin with `distsms.optim.dual_ascent`
     has_descent: bool = False  # a run may begin with `distsms.optim.stochastic`
     has_curvature: bool = False  # estimating second derivatives may pay; see `distsms.optim.curvature`
-    history: int | None = None  # of the solver, if the usual one does not suit it
+    history: int = 50  # of the solver, if there are few columns
     bias: float | None = None  # the value of the constant feature that a training usually has
     chooser: str | None = None  # what usually chooses its lambda on held-out rows, if not the measure itself
 

@@ -157,8 +157,8 @@ def add_vectors(group: argparse._ActionsContainer) -> None:
         "--history",
         type=count,
         metavar="N",
-        help="How many pairs of vectors the solver remembers (default: 50; 5 with more columns than rows; 100 for"
-        " pauc@BETA).",
+        help="How many pairs of vectors the solver remembers (default: 50, and 100 for pauc@BETA; 10 with more"
+        " than 16,384 columns; 5 with more columns than rows).",
     )
     group.add_argument(
         "--planes",

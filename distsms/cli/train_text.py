@@ -9,6 +9,7 @@ import os
 import sys
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -53,7 +54,9 @@ def describe_task(
     settings, bias = task.settings, task.bias
     longest = Layout(step, ranks).longest(manifest.p + bool(bias))
     wide, planes = manifest.p + bool(bias) > manifest.n, settings.planes_within(longest)
-    history, usual = settings.history_within(longest, wide), settings.history_within(1, wide)
+    pairs = task.measure.family.history
+    history = settings.history_within(longest, wide, pairs)
+    usual = replace(settings, vector_bytes=2**60).history_within(longest, wide, pairs)
     smoothing = f"smoothing fixed, c_mu = {settings.c_mu:g}" if settings.c_mu else "smoothing adaptive"
     smoothing = "no smoothing, since the loss is smooth" if task.measure.family.smooth_by_itself else smoothing
     smoothing = smoothing if settings.traits.smooth else "the exact risk"

@@ -30,9 +30,6 @@ OFFERED = {"rocarea": "bins", "pauc": "bins", "prbep": "exchange", "logistic": "
 class Place:
     """The processor, and the base of devices."""
 
-    history: int | None = None
-    """The pairs in a solver's history unless the user asks for a number; None: those that suit the processor."""
-
     def describe(self) -> str:
         """Return the device in words; "" for the processor."""
         return ""
@@ -60,8 +57,6 @@ PROCESSOR = Place()
 
 class Cuda(Place):
     """The device of this rank. Creating it is **collective**, and raises InputError if there is none for each rank."""
-
-    history = 5  # passes are so quick that products with the inverse Hessian of more pairs would take most of the time
 
     def __init__(self, comm: Communicator) -> None:
         from distsms.device.runtime import open_device  # only now is numba.cuda loaded

@@ -147,12 +147,13 @@ class TrainingRun:
 
     def _make_solver(self, w: Floats) -> None:
         settings, longest, wide = self._settings, self._objective.vectors.longest, self._wide
+        pairs = self._objective.losses[0].family.history
         self._solver = solver_class(settings.solver)(
             self._of_solver,
             self._of_solver.variables(w),
-            settings.history_within(longest, wide),
+            settings.history_within(longest, wide, pairs),
             settings.solver_options,
-            settings.remembered_within(longest, wide),
+            settings.remembered_within(longest, wide, pairs),
         )
 
     def _solve(self) -> NoReturn:

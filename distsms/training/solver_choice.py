@@ -56,8 +56,6 @@ def settings_for(
         raise InputError(f"there is no option {min(wrong)!r} for these rows{did_you_mean(min(wrong), names)}")
     measure = Measure.parse(measure)
     epsilon = 1e-3 if epsilon is None and relative is None else epsilon
-    if others.get("history") is None:
-        others["history"] = measure.family.history or Settings.history
     settings = Settings(solver=solver, epsilon=epsilon, relative=relative, **others)
     settings.check_measure(measure.name, measure.family)
     return settings

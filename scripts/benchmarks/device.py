@@ -58,7 +58,7 @@ NUMBERS, POSITIVE, NU, LAMBDA, ROUNDS = 13, 0.03, 0.04, 1e-5, 1 if SIMULATED els
 PART = 2**7 if SIMULATED else 2**18  # rows that are drawn with one seed
 WHEELS = "scipy h5py greenlet zstandard xxhash pytest pluggy iniconfig packaging hypothesis sortedcontainers attrs"
 BESIDE = ("rocarea", "pauc@0.05", "prbep", "logistic")
-ALONE = Communicator()
+ALONE, SETTINGS = Communicator(), Settings(lam=LAMBDA, epsilon=1e-3, solver="lbfgs")
 
 
 def main() -> int:
@@ -156,7 +156,7 @@ def beside(measure: str, rows: Rows) -> records.Record:
     results = dict[str, Result]()
     for name in ("cuda", "cpu"):
         objective, close = made(measure, rows, name)
-        results[name] = minimize(objective, settings(name))
+        results[name] = minimize(objective, SETTINGS)
         close()
     device, cpu = results["cuda"], results["cpu"]
     return {
@@ -172,11 +172,6 @@ def beside(measure: str, rows: Rows) -> records.Record:
         "seconds": device.seconds,
         "of the processor": cpu.seconds,
     }
-
-
-def settings(device: str) -> Settings:
-    history = place_of(device, Measure.parse("rocarea"), ALONE).history
-    return Settings(lam=LAMBDA, epsilon=1e-3, solver="lbfgs", history=history)
 
 
 def made(measure: str, rows: Rows, device: str) -> tuple[Objective, Callable[[], None]]:
@@ -247,7 +242,7 @@ def time_parts(rows: Rows, entries: float, notes: Notes) -> Floats:
     notes.time("X'c", moved, lambda: features.transposed_times(coefficients))
     request = Request(w, NU, SquaredNorm(LAMBDA))
     notes.time("evaluation", 0.0, lambda: objective.evaluate([request]))
-    result = minimize(objective, settings("cuda"))
+    result = minimize(objective, SETTINGS)
     ended = f"{result.evaluations} evaluations, {result.status.name.lower()}, gap {result.gap:.2g}"
     notes.note(f"training: {ended}", result.seconds)
     close()

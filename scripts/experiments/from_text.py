@@ -190,7 +190,7 @@ def programs(train: Path, test: Path, cores: int) -> Iterator[tuple[str, list[li
     fit = ["train", str(train), *label, "--test", str(test), "--no-report", "--output", f"{folder}/model.h5"]
     yield OURS, [[*distsms(cores), *fit, "--lambda", str(LAMBDA)]]
     if cores == 1:
-        yield OURS_AUTO, [[*distsms(cores), *fit, "--lambda", "auto"]]
+        yield OURS_AUTO, [[*distsms(cores), *fit, "--lambda", "auto", *["--plain"] * (train.suffix == ".csv")]]
     if train.suffix == ".svm" and cores == 1:
         if shutil.which("liblinear-train"):
             with train.open("rb") as lines:

@@ -12,7 +12,7 @@ measures   A model for each measure, compared with the models for the other meas
            K = 2 n+, where n+ is the number of positives among the training rows for training and among the test rows
            for testing. Error rate and F1 are trained with a constant feature. ROCArea and PRBEP do not depend on it,
            and precision@K and recall@K should not be trained with it. The threshold of a model is the stored one.
-sweep      Evaluations to the proof for several values of one option of `distsms train`: a row for each file and
+sweep      Evaluations to the proof for several values of one option of `distsms train`: a row for each set and
            measure, a column for each value. The default values of `distsms train` were chosen by such tables.
 """
 
@@ -63,9 +63,8 @@ def main() -> None:
         group.add_argument(f"--{option}", nargs="+", metavar="VALUE", help=what)
     command.add_argument("--lambda", dest="lam", type=positive, default=1e-6, help="weight of the regularizer (1e-6)")
     command.add_argument("--max-evaluations", type=count, default=1000, metavar="N", help=about)
-    command.add_argument(
-        "files", nargs="+", type=existing_file, metavar="FILE", help="svmlight text, plain or compressed"
-    )
+    command.add_argument("--measures", nargs="+", default=["rocarea", "prbep"], metavar="MEASURE")
+    command.add_argument("files", nargs="+", type=_data, metavar="FILE", help="svmlight text, or a data set's folder")
     records.add_json(command)
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
@@ -81,7 +80,9 @@ def table(found: list[Record]) -> str:
         rows: dict[tuple[str, str], dict[str, str]] = {}
         for record in found:
             cell = f"{record['evaluations']}{_ending(record)}"
-            rows.setdefault((record["set"], SHOWN[record["measure"]]), {})[record["value"]] = cell
+            rows.setdefault((record["set"], SHOWN.get(record["measure"], record["measure"])), {})[record["value"]] = (
+                cell
+            )
         header = ["set", "measure", *(f"{found[0]['option']} {value}" for value in values)]
         return markdown(header, [[*key, *(cells[value] for value in values)] for key, cells in rows.items()])
     tested = list(found[0]["test"])
@@ -154,15 +155,17 @@ def measures(args: argparse.Namespace, work: Path) -> list[Record]:
 
 
 def sweep(args: argparse.Namespace, work: Path) -> list[Record]:
-    """Train a model for both measures, on each file and with each value of the option that varies."""
+    """Train a model for each measure, on each file and with each value of the option that varies."""
     option = next(name for name in OPTIONS if getattr(args, name.replace("-", "_")))
     found = []
     for file in args.files:
-        output_of("shard", file, work / "data", "--quiet", "--overwrite")
-        for measure in ("rocarea", "prbep"):
+        data = file if file.is_dir() else work / "data"
+        if data != file:
+            output_of("shard", file, data, "--quiet", "--overwrite")
+        for measure in args.measures:
             for value in getattr(args, option.replace("-", "_")):
                 options = ("--measure", measure, "--lambda", args.lam, f"--{option}", value)
-                result = _train(work / "data", work, 1, *options, "--max-evaluations", args.max_evaluations)
+                result = _train(data, work, 1, *options, "--max-evaluations", args.max_evaluations)
                 record = {"set": _name(file), "measure": measure, "lambda": args.lam, "option": option, "value": value}
                 found.append(record | result)
                 _say(found[-1])
@@ -174,6 +177,10 @@ COMMANDS: dict[str, Callable[[argparse.Namespace, Path], list[Record]]] = {
     "measures": measures,
     "sweep": sweep,
 }
+
+
+def _data(name: str) -> Path:
+    return Path(name) if Path(name, "manifest.json").is_file() else existing_file(name)
 
 
 def _shard_both(args: argparse.Namespace, work: Path) -> dict[str, int]:
