@@ -54,11 +54,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace, comm: Communicator) -> int:
     """Write the model in another format. One process."""
     from distsms.base.errors import InputError
+    from distsms.base.files import check_writable
     from distsms.models import export, inputs, model
 
     read = model.load(args.model)
     if args.output != "-":
-        model.check_writable(args.output)
+        check_writable(args.output)
         inputs.check_distinct(args.output, args.model)
         if model.is_model(args.output):
             raise InputError(f"{args.output}: is a model, which the export would replace; name another file")

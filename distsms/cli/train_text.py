@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from distsms.base.errors import EXIT_REQUEUE, InputError
+from distsms.base.files import check_writable
 from distsms.base.formatting import format_bytes, format_duration, format_objective, format_seconds
 from distsms.base.measures import display_name
 from distsms.base.typing import Floats
@@ -358,7 +359,7 @@ def write_report(
 
 def check_report(args: argparse.Namespace, names: Sequence[str]) -> str | None:
     """Return the report to write, or None. Raises InputError if it cannot be written. On the root."""
-    from distsms.models import inputs, model
+    from distsms.models import inputs
 
     saved = Path(args.output)  # the reports of several models in a folder differ
     path = args.report or str(saved.with_name("report.html" if saved.name == "model.h5" else f"{saved.stem}.html"))
@@ -368,7 +369,7 @@ def check_report(args: argparse.Namespace, names: Sequence[str]) -> str | None:
         if not args.quiet:
             print("report    none, since it needs matplotlib: pip install 'distsms[plot]'")
         return None
-    model.check_writable(path)
+    check_writable(path)
     inputs.check_distinct(path, args.output, args.test, args.trace, *names)
     if os.path.isfile(path) and b"distsms report" not in Path(path).read_bytes()[:1000]:
         raise InputError(f"{path}: exists and is not a report; name another file with --report, or remove it first")

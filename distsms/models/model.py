@@ -27,9 +27,8 @@ from numpy.typing import NDArray
 
 from distsms.base import common_files, hdf5, schema
 from distsms.base.errors import InputError
-from distsms.base.files import atomic_write, require_regular, require_space
+from distsms.base.files import atomic_write, check_writable, require_space
 from distsms.base.measures import Measure
-from distsms.base.output_file import real_path
 from distsms.base.schema import Fields, is_number, is_number_or_null, is_positive, is_share, is_text
 from distsms.base.wording import option
 from distsms.matrix.normalization import BY_COLUMN, KINDS, Normalization
@@ -266,17 +265,6 @@ def _save_into_new_folder(directory: str | None, name: str, model: Model) -> Pat
         folder.rmdir()
         raise
     return folder / name
-
-
-def check_writable(path: str | os.PathLike[str]) -> None:
-    """Raise InputError if no file can be written at `path`: before a run rather than at its end."""
-    folder = Path(path).absolute().parent
-    if not folder.is_dir():
-        raise InputError(f"{path}: the folder {folder} does not exist; create it first")
-    if not os.access(folder, os.W_OK):
-        raise InputError(f"{path}: no permission to write in {folder}")
-    real_path(path)
-    require_regular(Path(path))
 
 
 def check_replaceable(path: str | os.PathLike[str]) -> None:

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from distsms.base.errors import InputError
+from distsms.base.files import check_writable
 from distsms.base.typing import Floats
 from distsms.base.wording import Message, option
 from distsms.ingest.file_names import files_of, is_data_set
@@ -90,7 +91,7 @@ def predict(
         columns += names
         if request.output not in (None, "-"):
             output.check_ending(request.output, columns)
-            model.check_writable(request.output)
+            check_writable(request.output)
             inputs.check_distinct(request.output, data, None if isinstance(request.model, Model) else request.model)
             if model.is_model(request.output):
                 raise InputError(f"{request.output}: is a model, which the scores would replace; name another file")

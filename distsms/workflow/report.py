@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from scipy.special import expit
 
 from distsms.base.errors import InputError
-from distsms.base.files import read_toml, read_whole
+from distsms.base.files import check_writable, read_toml, read_whole
 from distsms.base.measures import SHOWN, Condition, Measure
 from distsms.base.typing import Floats
 from distsms.base.untrusted_text import without_credentials
@@ -154,7 +154,7 @@ def _check_output(request: ReportRequest, is_root: bool) -> None:
     inputs.check_distinct(request.output, *(each for each in used if isinstance(each, str | os.PathLike)))
     if not is_root:
         return
-    model.check_writable(request.output)
+    check_writable(request.output)
     output = Path(request.output)
     if output.is_file() and b"distsms report" not in output.read_bytes()[:1000]:
         raise InputError(f"{output}: exists and is not a report; name another file, or remove it first")

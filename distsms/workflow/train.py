@@ -544,7 +544,7 @@ def _check_outputs(request: TrainRequest, manifest: Manifest | None, test: str |
     if request.trace is not None:
         inputs.check_distinct(request.trace, *used)
     if request.certificate is not None:
-        from distsms.models import certificate
+        from distsms.training import certificate
 
         certificate.check_replaceable(request.certificate)
         inputs.check_distinct(request.certificate, *used, request.output, request.trace)
