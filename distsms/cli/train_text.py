@@ -26,7 +26,7 @@ from distsms.models.decision_text import describe
 from distsms.parallel.communicator import Communicator
 from distsms.shards.dataset import DataBlock
 from distsms.shards.groupby import doubles_warning
-from distsms.shards.labels import format_labels, original_labels
+from distsms.shards.labels import class_names
 from distsms.shards.manifest import Manifest
 from distsms.training.plan import Layout, Plan
 from distsms.training.rows import Survived
@@ -65,7 +65,7 @@ def describe_task(
     l1 = f", l1 {settings.l1:g}" if settings.l1 else ""
     constant = f", a constant feature of {bias:g}" if bias else ""
     kind = manifest.normalization.kind
-    names = {sign: format_labels(original_labels(manifest.label_map, sign)) for sign in ("+1", "-1")}
+    names = class_names(manifest.label_map)
     labels = {sign: f" ({name})" if brief and name else "" for sign, name in names.items()}
     shards = f", {manifest.describe_entries()}, {len(manifest.shards)} shard{'s' if len(manifest.shards) > 1 else ''}"
     lines = [

@@ -34,6 +34,7 @@ from distsms.base.wording import option
 from distsms.matrix.normalization import BY_COLUMN, KINDS, Normalization
 from distsms.metrics import calibration, row_sample
 from distsms.shards.coded_columns import NOT_CODED, CodedColumns, ColumnNames
+from distsms.shards.labels import class_names
 from distsms.shards.manifest import Manifest
 from distsms.shards.table_schema import Table
 
@@ -179,6 +180,11 @@ class Model:
                 "probabilities already"
             )
         return calibration.probabilities(self.curve, scores)
+
+    @property
+    def class_names(self) -> dict[str, str]:
+        """The labels of "+1" and of "-1" in the training data, for a message."""
+        return class_names(self.info["label_map"])
 
     @property
     def classes(self) -> tuple[Any, Any]:

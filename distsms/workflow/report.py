@@ -102,6 +102,11 @@ class ReportData:
         return self.evaluation.model.info
 
     @property
+    def proved(self) -> bool:
+        """Whether the training ended with its proof, as far as the model says."""
+        return self.info.get("status") in (None, Status.PROVED.name.lower())
+
+    @property
     def ending(self) -> str:
         """How the training ended, in words."""
         sentences = {status.name.lower(): status.sentence for status in Status}
