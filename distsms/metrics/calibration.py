@@ -26,8 +26,6 @@ from distsms.parallel.communicator import Communicator
 METHODS = ("sigmoid", "isotonic")
 LOGISTIC = {"method": "sigmoid", "slope": 1.0, "intercept": 0.0}
 """The curve of logistic regression, whose scores are the logarithms of the odds."""
-BALANCED = "logistic-balanced gives both classes the same weight, so that its scores are not the log-odds of the rows. "
-"""Why the measure logistic-balanced has no curve."""
 BINS = 10
 """The largest number of bins of a reliability diagram."""
 EQUAL = 1e-12

@@ -172,7 +172,7 @@ class Model:
     def probabilities(self, scores: NDArray[np.float64]) -> NDArray[np.float64]:
         """Return the probability that each row is positive, (n,), from its score; InputError if the model has none."""
         if self.curve is None:
-            why = calibration.BALANCED if self.info.get("measure") == "logistic-balanced" else ""
+            why = Measure.parse(self.info.get("measure", "rocarea")).family.why_no_probabilities
             raise InputError(
                 f"the model has no probabilities, only scores. {why}Train with distsms path "
                 f"{option('calibrate', 'sigmoid')} (or isotonic) or distsms train {option('calibrate', 'sigmoid')}, "

@@ -37,7 +37,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import fields, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from numpy.typing import ArrayLike
@@ -49,9 +49,8 @@ from distsms.base.wording import in_python
 from distsms.ingest import frames
 from distsms.models import model
 from distsms.models.model import Model
-from distsms.optim.settings import Settings
 from distsms.parallel.communicator import Communicator
-from distsms.python.calls import fit_request, logger, ranks_of, require_columns, warn, watching
+from distsms.python.calls import logger, ranks_of, require_columns, warn, watching
 from distsms.python.judging import Data, contributions, evaluate, predict, reasons, report, verify
 from distsms.shards import in_memory
 from distsms.shards.frame_columns import is_frame
@@ -225,11 +224,10 @@ NAMED = {"data", "measure", "lam", "memory", "at", "calibrate", "split", "readin
 """Fields of `TrainRequest` that the arguments of `train` become."""
 OF_RUN = {"settings", "distribution", "output", "test", "ignore_new", "folds", "features_of"}
 """Fields that `train` leaves as they are, or makes of several settings."""
-OF_PARTS = {"within_groups", "ordering", "step", "split_by", "seed", "watch", "stop_wanted"}
+OF_PARTS = {"within_groups", "split_by", "seed", "watch", "stop_wanted"}
 """Settings of `train` that are parts of a field, or of none."""
-NAMES = {each.name for each in fields(TrainRequest)} - NAMED - OF_RUN | OF_PARTS
-NAMES |= {each.name for each in fields(Settings)} | {"relative"}
-"""The settings of `train`: all other fields of `TrainRequest`, and those of the solver."""
+NAMES = TrainRequest.option_names() - NAMED - OF_RUN | OF_PARTS | {"lam"}
+"""The settings of `train`: all other fields of `TrainRequest`, and those of the solver, one of which is lambda."""
 
 
 def _request(
@@ -256,8 +254,7 @@ def _request(
     reading |= {"label": columns["label"]} if arrays else columns
     reading = frames.conversion_options(reading, NAMES)
     X, y = in_memory.pair(data) if arrays else (None, None)
-    return fit_request(
-        TrainRequest,
+    return TrainRequest.of_options(
         settings,
         data=Arrays(X, y, columns["weight"], columns["group"]) if arrays else data,
         measure=Measure.parse(measure).within(within),

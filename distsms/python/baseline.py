@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import fields
 from typing import Any
 
 from distsms.base.errors import speaking_python
 from distsms.base.measures import Measure, check_chooser
 from distsms.ingest import frames
-from distsms.optim.settings import Settings
-from distsms.python.calls import fit_request, numbers, ranks_of, warn, watching
-from distsms.training.task import Distribution
+from distsms.python.calls import numbers, ranks_of, warn, watching
 from distsms.workflow import tables
 from distsms.workflow.baseline import Baseline, BaselineObserver, FitProgress, compare_methods
 from distsms.workflow.requests import BaselineRequest, Path
 
-NAMES = {each.name for kind in (BaselineRequest, Settings) for each in fields(kind)}
-NAMES |= {*Distribution._fields, "relative"}
+NAMES = BaselineRequest.option_names()
 """The settings of `baseline` that are not about reading tables."""
 
 
@@ -122,8 +118,7 @@ def baseline(
             reading = frames.conversion_options(
                 of_table | {"label": label} if label or table else {}, NAMES, "baseline"
             )
-            request = fit_request(
-                BaselineRequest,
+            request = BaselineRequest.of_options(
                 settings,
                 data=data,
                 reading=reading,

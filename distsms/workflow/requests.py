@@ -19,6 +19,7 @@ from distsms.features.candidates import COLUMNS, Candidate
 from distsms.ingest.options import ReadOptions, WriteOptions
 from distsms.models.inputs import AS_TRAINED, UNLABELLED, InputOptions
 from distsms.models.model import Model
+from distsms.optim.settings import Settings
 from distsms.shards.splits import Splitter, usual_split
 from distsms.training.task import AUTO, Distribution
 
@@ -29,6 +30,7 @@ if TYPE_CHECKING:  # every command loads this module, and few need these
 
 Path: TypeAlias = str | os.PathLike[str]
 R = TypeVar("R", bound="Request")
+F = TypeVar("F", bound="FitRequest")
 FOLDS = 5
 """How many folds there are if nobody says otherwise."""
 
@@ -110,6 +112,19 @@ class FitRequest(Request):
     def __post_init__(self) -> None:
         super().__post_init__()
         self.distribution.check()
+
+    @classmethod
+    def option_names(cls) -> set[str]:
+        """Return the names of fields, and of the options that `of_options` makes parts of fields of."""
+        return {each.name for kind in (cls, Settings) for each in fields(kind)} | {*Distribution._fields, "relative"}
+
+    @classmethod
+    def of_options(cls: type[F], options: Mapping[str, Any], /, **others: Any) -> F:
+        """Return the request of `others` and of options by name: fields, ordering, step, and those of the solver."""
+        names = {field.name for field in fields(cls)} - {"settings", "distribution"}
+        distribution = Distribution(**{name: options[name] for name in Distribution._fields if name in options})
+        of_solver = {name: options[name] for name in options.keys() - names - {*Distribution._fields}}
+        return cls.of(options, **others, distribution=distribution, settings=of_solver)
 
 
 @dataclass(frozen=True)

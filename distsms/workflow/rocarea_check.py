@@ -293,7 +293,7 @@ class Checker:
             result = self._solve(self._measure.on_part(n / self._n), self._settings, training)
         except (_OutOfTime, InputError):
             return None
-        return result.w if result.status is Status.PROVED else None
+        return result.w if result.proved else None
 
     def _solve(self, measure: Measure, settings: Settings, training: NDArray[np.bool_]) -> Result:
         """Train on some rows of the sample. **Collective.** Raises `_OutOfTime`."""
