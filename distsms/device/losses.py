@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from distsms.base.typing import Floats
 from distsms.device import loss_kernels as kernel
-from distsms.device.runtime import DeviceVector, tiles_of, zeros
+from distsms.device.runtime import DeviceVector, folded, tiles_of, zeros
 from distsms.losses.base import Loss, LossValue
 from distsms.losses.binned import BinnedLoss, Grid, RocAreaBins
 from distsms.losses.logistic import Logistic, LogisticBalanced, LogisticLoss
@@ -81,7 +81,7 @@ class DeviceBins(OnDevice, BinnedLoss):
     def _ends(self, scores: Any) -> Floats:
         parts = _tiles(scores, 5)
         scores.start(kernel.extremes, self.rows.kinds, parts)
-        ends = np.max(parts.copy_to_host(), axis=0, initial=-math.inf)
+        ends = folded(parts, 5)
         return np.full(4, math.inf) if ends[4] > 0 else ends[:4]
 
     def _count_rows(
@@ -98,7 +98,7 @@ class DeviceBins(OnDevice, BinnedLoss):
         else:
             of_words = (counted[::2] + counted[1::2] / kernel.BELOW) / rows.weight_scale
             totals[:] = of_words[0], of_words[1] * 2.0**grid.bits
-        below, above = np.sum(parts.copy_to_host(), axis=0).tolist()
+        below, above = folded(parts).tolist()
         return below, above
 
     def _look_up(
@@ -129,7 +129,7 @@ class DeviceLogisticLoss(OnDevice, LogisticLoss):
     def evaluate_vector(self, scores: DeviceVector, nu: float) -> LossValue:
         parts, (of_pos, of_neg) = _tiles(scores, 2), self.class_factors()
         scores.start(kernel.logistic, self.rows.kinds, self.rows.weights, of_pos, of_neg, scores.array, parts)
-        R, d = self.comm.sum(np.sum(parts.copy_to_host(), axis=0)).tolist()
+        R, d = self.comm.sum(folded(parts)).tolist()
         if math.isnan(d):  # a score is not finite
             scores[:] = 0.0
             R = math.nan
@@ -168,8 +168,7 @@ class PlaceSearch:
         """Return the least and the largest place in a bucket, NaN if a score is not finite. **Collective.**"""
         parts = _tiles(scores, 3)
         scores.start(kernel.ends_of_places, self._rows.kinds, added, low, high, quarter, bucket, parts)
-        local = np.max(parts.copy_to_host(), axis=0, initial=-math.inf)
-        below, above, bad = self._comm.maximum(local).tolist()
+        below, above, bad = self._comm.maximum(folded(parts, 3)).tolist()
         return (math.nan, math.nan) if bad > 0 else (-below, above)
 
     def _count(self, scores: DeviceVector, added: float, low: float, high: float, quarter: float) -> Floats:
@@ -190,7 +189,7 @@ class DevicePrbep(OnDevice, PrbepExchange):
     def _local_sums(self, scores: Any, tau0: float, delta: float, nu: float) -> Floats:
         parts, rows = _tiles(scores, 9), self.rows
         scores.start(kernel.balance, rows.kinds, rows.weights, self.shift, tau0, delta, nu, nu or LEAST, parts)
-        return np.sum(parts.copy_to_host(), axis=0)
+        return folded(parts)
 
     def _write(self, scores: Any, tau0: float, delta: float, nu: float, corrections: Floats, out: Any) -> None:
         rows, added, width, both = self.rows, self.shift, nu or LEAST, cuda.to_device(corrections)

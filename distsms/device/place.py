@@ -7,8 +7,6 @@ from __future__ import annotations
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
-from numpy.typing import NDArray
-
 from distsms.base.choices import DEVICES, require_choice
 from distsms.base.errors import InputError
 from distsms.base.measures import Measure
@@ -32,6 +30,9 @@ OFFERED = {"rocarea": "bins", "pauc": "bins", "prbep": "exchange", "logistic": "
 class Place:
     """The processor, and the base of devices."""
 
+    history: int | None = None
+    """The pairs in a solver's history unless the user asks for a number; None: those that suit the processor."""
+
     def describe(self) -> str:
         """Return the device in words; "" for the processor."""
         return ""
@@ -41,13 +42,7 @@ class Place:
         return ordering
 
     def loss(
-        self,
-        measure: Measure,
-        ordering: str,
-        labels: Labels,
-        weights: Floats | None,
-        comm: Communicator,
-        groups: NDArray[Any] | None,
+        self, measure: Measure, ordering: str, labels: Labels, weights: Floats | None, comm: Communicator, groups: Any
     ) -> Loss:
         """Build the loss of this rank's rows; see `make_loss`. **Collective.**"""
         return make_loss(measure, ordering, labels, weights, comm, groups)
@@ -65,6 +60,8 @@ PROCESSOR = Place()
 
 class Cuda(Place):
     """The device of this rank. Creating it is **collective**, and raises InputError if there is none for each rank."""
+
+    history = 5  # passes are so quick that products with the inverse Hessian of more pairs would take most of the time
 
     def __init__(self, comm: Communicator) -> None:
         from distsms.device.runtime import open_device  # only now is numba.cuda loaded
@@ -87,13 +84,7 @@ class Cuda(Place):
         return offered
 
     def loss(
-        self,
-        measure: Measure,
-        ordering: str,
-        labels: Labels,
-        weights: Floats | None,
-        comm: Communicator,
-        groups: NDArray[Any] | None,
+        self, measure: Measure, ordering: str, labels: Labels, weights: Floats | None, comm: Communicator, groups: Any
     ) -> Loss:
         from distsms.device.losses import LOSSES
 

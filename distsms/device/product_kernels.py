@@ -12,9 +12,9 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from numba import cuda, int32, int64, uint32
+from numba import cuda, float64, int32, int64, uint32
 
-from distsms.device.runtime import SIMULATED, TILE
+from distsms.device.runtime import ABREAST, SIMULATED, TILE
 
 HOT = 8 if SIMULATED else 4096
 """Columns whose sums are in shared memory: 48 KiB, which each block of any device may take."""
@@ -67,16 +67,22 @@ def dot_sparse(tiles, columns, values, begins, lengths, w, factors, out):  # typ
 
 @cuda.jit
 def dot_codes(tiles, codes, offsets, values, w, factors, out):  # type: ignore[no-untyped-def]
-    """Add the sum of values[b] w[offsets[b] + code] over the blocks b of codes to out[i]; large codes are missing."""
+    """Add the sum of values[b] w[offsets[b] + code] over the blocks b of codes to out[i]. w (p + 1,) ends with a 0, for
+    codes that are missing, which are large.
+    """
+    scores = cuda.local.array(ABREAST, float64)
     for tile in range(cuda.blockIdx.x, tiles.shape[0], cuda.gridDim.x):
         first, n, at, run = tiles[tile, 0], tiles[tile, 1], tiles[tile, 2], tiles[tile, 3]
-        for r in range(cuda.threadIdx.x, n, cuda.blockDim.x):
-            score = 0.0
+        for r in range(cuda.threadIdx.x, n, ABREAST * cuda.blockDim.x):
+            for k in range(ABREAST):
+                scores[k] = 0.0
             for b in range(values.shape[0]):
-                code = np.int64(codes[at + b * run + r])
-                if code < offsets[b + 1] - offsets[b]:
-                    score += values[b] * w[offsets[b] + code]
-            add_to_row(out, first + r, score, factors)
+                for k in range(ABREAST):
+                    code = offsets[b] + np.int64(codes[at + b * run + min(r + k * cuda.blockDim.x, n - 1)])
+                    scores[k] += values[b] * w[code if code < offsets[b + 1] else w.shape[0] - 1]
+            for k in range(ABREAST):
+                if r + k * cuda.blockDim.x < n:
+                    add_to_row(out, first + r + k * cuda.blockDim.x, scores[k], factors)
 
 
 @cuda.jit

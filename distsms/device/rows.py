@@ -90,9 +90,10 @@ class Group(ABC):
 
     def __init__(self, rows: LocalRows, largest: Floats) -> None:
         self.rows, self._streams = rows, [cuda.stream(), cuda.stream()]
-        self.p = rows.shape[1]
+        self.p, self._of_columns = rows.shape[1], rows.column_factors
         self._factors = cuda.to_device(np.ascontiguousarray(rows.row_factors, np.float64))
-        self._totals = cuda.device_array(self.p, np.int64)
+        self._w = cuda.to_device(np.zeros(self.p + 1))  # the last is for codes that are missing
+        self._totals, self._sums = cuda.device_array(self.p, np.int64), cuda.device_array(self.p, np.float64)
         self._resident, self._streamed = list[Block](), list[Block]()
         self._buffers: list[list[Any]] = []
         self._kept: tuple[int | None, Any] = None, None  # see `_units`
@@ -104,7 +105,7 @@ class Group(ABC):
         """Yield the tiles of each block, and the host's arrays with its entries."""
 
     @abstractmethod
-    def dot(self, block: Block, w: Any, out: Any) -> None:
+    def dot(self, block: Block, out: Any) -> None:
         """Add the scores of a block's rows to `out`."""
 
     @abstractmethod
@@ -153,18 +154,19 @@ class Group(ABC):
     def margins(self, w: Floats, out: Any) -> None:
         """Add X w of these columns to `out` (n_local,) on the device."""
         w = w * self.rows.column_factors if len(self.rows.column_factors) else w
-        vector = cuda.to_device(np.ascontiguousarray(w))
+        self._w[: self.p].copy_to_device(np.ascontiguousarray(w))
         for block in self._passing():
-            self.dot(block, vector, out)
+            self.dot(block, out)
 
     def transposed_times(self, c: Any, scale: Scale, out: Floats) -> None:
         """Write X'c of these columns to `out` (p,) on the host, for c on the device."""
         launch(runtime.fill, blocks_for(self.p), self._totals, 0)
         for block in self._passing():
             self.add(block, c, scale)
-        np.ldexp(self._totals.copy_to_host().astype(np.float64), self._exponents - self.digits(scale), out=out)
-        if len(factors := self.rows.column_factors):
-            out *= factors
+        launch(runtime.quotients, blocks_for(self.p), self._totals, self._units(scale), self._sums)
+        self._sums.copy_to_host(out)
+        if len(self._of_columns):
+            out *= self._of_columns
 
     def _passing(self) -> Iterator[Block]:
         """Yield the blocks, on the device."""
@@ -205,8 +207,8 @@ class DenseGroup(Group):
     def digits(self, scale: Scale) -> int:
         return scale.whole
 
-    def dot(self, block: Block, w: Any, out: Any) -> None:
-        block.start(kernel.dot_dense, w, self._factors, out)
+    def dot(self, block: Block, out: Any) -> None:
+        block.start(kernel.dot_dense, self._w[: self.p], self._factors, out)
 
     def add(self, block: Block, c: Any, scale: Scale) -> None:
         # Sums are in 64 bits from the beginning, so limbs do not limit the scale.
@@ -239,8 +241,8 @@ class SparseGroup(Group):
             tiles[:, 2] = start
             yield Block(tiles, (columns[start:stop], np.empty(0) if values is None else values[start:stop]))
 
-    def dot(self, block: Block, w: Any, out: Any) -> None:
-        block.start(kernel.dot_sparse, self._begins, self._lengths, w, self._factors, out)
+    def dot(self, block: Block, out: Any) -> None:
+        block.start(kernel.dot_sparse, self._begins, self._lengths, self._w, self._factors, out)
 
     def add(self, block: Block, c: Any, scale: Scale) -> None:
         begins, lengths, slots, hot = self._begins, self._lengths, self._slots, self._hot
@@ -263,7 +265,9 @@ class CodedGroup(Group):
                 frequent = _most_frequent(self._sample(b), size)
                 slots[start + frequent], hot[b, : len(frequent)] = np.arange(len(frequent)), frequent
         self._slots, self._hot = cuda.to_device(slots), cuda.to_device(hot)
-        self._of_columns = np.repeat(code_map.factors, code_map.sizes)
+        if np.any(code_map.factors != 1):
+            of_codes = np.repeat(code_map.factors, code_map.sizes)
+            self._of_columns = of_codes * self._of_columns if len(self._of_columns) else of_codes
 
     def _sample(self, b: int) -> NDArray[Any]:
         """Return some codes of a block."""
@@ -293,17 +297,13 @@ class CodedGroup(Group):
             of_cuts.append(tiles)
         return Block(np.concatenate(of_cuts), (codes[first * n_codes : last * n_codes],))
 
-    def dot(self, block: Block, w: Any, out: Any) -> None:
-        block.start(kernel.dot_codes, self._offsets, self._values, w, self._factors, out)
+    def dot(self, block: Block, out: Any) -> None:
+        block.start(kernel.dot_codes, self._offsets, self._values, self._w, self._factors, out)
 
     def add(self, block: Block, c: Any, scale: Scale) -> None:
         offsets, slots, hot, factors, totals = self._offsets, self._slots, self._hot, self._factors, self._totals
         unit, bits, across = math.ldexp(1.0, scale.limbs - self._exponent), scale.bits, len(offsets) - 1
         block.start(kernel.add_codes, offsets, slots, hot, c, factors, unit, bits, totals, scale=scale, across=across)
-
-    def transposed_times(self, c: Any, scale: Scale, out: Floats) -> None:
-        super().transposed_times(c, scale, out)
-        out *= self._of_columns
 
 
 class DeviceFeatures:
@@ -354,11 +354,9 @@ class DeviceFeatures:
         listed = [W] if W.ndim == 1 else list(W)
         vectors = self.score_buffer(len(listed)) if out is None or isinstance(out, np.ndarray) else out
         for w, scores in zip(listed, vectors, strict=True):
-            scores[:] = 0.0
+            scores[:] = self._bias * float(w[-1]) if self._bias else 0.0
             for group, columns in zip(self._groups, self._columns, strict=True):
                 group.margins(w[columns], scores.array)
-            if self._bias:
-                scores.start(runtime.shift, self._bias * float(w[-1]))
         if vectors is out:
             return out
         scores = np.array([np.asarray(vector) for vector in vectors]).reshape(*W.shape[:-1], -1)
@@ -375,12 +373,11 @@ class DeviceFeatures:
         for c, total in zip(listed, [out] if single else out, strict=True):
             vector = c if isinstance(c, DeviceVector) else DeviceVector.of(c)
             vector.start(runtime.sizes, self._parts)
-            parts = self._parts.copy_to_host()
-            absolute, plain = parts[:, 1:].sum(axis=0).tolist()
+            most, absolute, plain = runtime.folded(self._parts, 1).tolist()
             if not math.isfinite(absolute):
                 total[:] = math.nan
                 continue
-            scale = Scale.of(float(parts[:, 0].max(initial=0.0)), absolute)
+            scale = Scale.of(max(most, 0.0), absolute)
             for group, columns in zip(self._groups, self._columns, strict=True):
                 group.transposed_times(vector.array, scale, total[columns])
             if self._bias:
@@ -426,7 +423,7 @@ def _besides(groups: Sequence[LocalRows], shape: tuple[int, int]) -> float:
     """Return the bytes on the device besides entries: numbers for each row, and some for each column."""
     sparse = sum(isinstance(group, SparseRows) for group in groups)
     of_row = ROW_BYTES + 12 * sparse + 8 * sum(len(group.row_factors) > 0 for group in groups)
-    return float(of_row * shape[0] + 40 * shape[1] + 2**20 * (not SIMULATED))
+    return float(of_row * shape[0] + 56 * shape[1] + 2**20 * (not SIMULATED))
 
 
 def _require(room: float, needed: float, shape: tuple[int, int]) -> None:

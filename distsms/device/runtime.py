@@ -7,6 +7,8 @@ is one of Python: tiles and blocks are small then, so that a few hundred rows pa
 
 from __future__ import annotations
 
+import math
+import os
 import sys
 import threading
 from typing import Any
@@ -21,8 +23,11 @@ from distsms.base.typing import Floats
 from distsms.base.wording import option
 from distsms.parallel.communicator import Communicator
 
-config: Any = cuda.config  # numba-cuda has one of its own
+config: Any = cuda.config
 config.CUDA_LOW_OCCUPANCY_WARNINGS = 0  # the last blocks of rows are small, and so are tests
+os.environ.setdefault("NUMBA_CUDA_LOW_OCCUPANCY_WARNINGS", "0")  # read again when kernels are compiled
+if not hasattr(np, "row_stack"):
+    np.row_stack = np.vstack  # numba-cuda 0.30 asks for it, which NumPy 2.5 has no more
 
 SIMULATED = bool(config.ENABLE_CUDASIM)
 if SIMULATED:
@@ -48,6 +53,9 @@ BLOCKS = 2 if SIMULATED else 132 * 8
 LANES = 4 if SIMULATED else 256
 TILE = 128 if SIMULATED else 4096
 """Rows of a tile, and the running sums in it. Results depend on them in the last digits; both are powers of two."""
+ABREAST = 4
+"""Rows that a thread computes at a time in kernels that wait for the memory, whose answers then arrive together."""
+MOST_SUMS = 9  # of a tile
 OLDEST = (6, 0)
 """The compute capability of the oldest devices that are driven: those before have few units for float64."""
 SPARE = 0.05
@@ -120,13 +128,6 @@ def fill(out, value):  # type: ignore[no-untyped-def]
         out[i] = value
 
 
-@cuda.jit
-def shift(out, value):  # type: ignore[no-untyped-def]
-    """Add a number to all elements."""
-    for i in range(cuda.grid(1), out.shape[0], cuda.gridsize(1)):
-        out[i] += value
-
-
 @cuda.jit(device=True)
 def fold(lanes, maxima, count):  # type: ignore[no-untyped-def]
     """Reduce lanes (count, LANES) to their first column, the first `maxima` rows by max, the others by a sum."""
@@ -148,6 +149,35 @@ def keep(lanes, count, parts, tile):  # type: ignore[no-untyped-def]
         for k in range(count):
             parts[tile, k] = lanes[k, 0]
     cuda.syncthreads()
+
+
+@cuda.jit
+def fold_tiles(parts, maxima, out):  # type: ignore[no-untyped-def]
+    """Reduce parts (tiles, k) to out (k,), the first `maxima` columns by max, the others by a sum. For one block."""
+    lanes = cuda.shared.array((MOST_SUMS, LANES), float64)
+    for lane in range(cuda.threadIdx.x, LANES, cuda.blockDim.x):
+        for k in range(parts.shape[1]):
+            value = -math.inf if k < maxima else 0.0
+            for tile in range(lane, parts.shape[0], LANES):
+                value = max(value, parts[tile, k]) if k < maxima else value + parts[tile, k]
+            lanes[k, lane] = value
+    fold(lanes, maxima, parts.shape[1])
+    for k in range(cuda.threadIdx.x, parts.shape[1], cuda.blockDim.x):
+        out[k] = lanes[k, 0]
+
+
+def folded(parts: Any, maxima: int = 0) -> Floats:
+    """Return what `fold_tiles` makes of the sums of tiles, (k,) on the host."""
+    out = cuda.device_array(parts.shape[1], np.float64)
+    launch(fold_tiles, 1, parts, maxima, out)
+    return np.asarray(out.copy_to_host())
+
+
+@cuda.jit
+def quotients(totals, units, out):  # type: ignore[no-untyped-def]
+    """Set out to whole numbers in units of one."""
+    for j in range(cuda.grid(1), out.shape[0], cuda.gridsize(1)):
+        out[j] = totals[j] / units[j]
 
 
 @cuda.jit

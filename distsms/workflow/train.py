@@ -433,7 +433,8 @@ def _decide(
         task = _task(request, data, solver, DEFAULT_LAMBDA if lam == "auto" else float(lam), fingerprint)
         distribution = task.distribution
         ordering = place.ordering(distribution.ordering, task.measure)
-        task = replace(task, distribution=distribution._replace(ordering=ordering))
+        settings = replace(task.settings, history=task.settings.history or place.history)
+        task = replace(task, settings=settings, distribution=distribution._replace(ordering=ordering))
         test = sets.test if sets else request.test
         if comm.is_root:
             if manifest is not None and manifest.coded.features:

@@ -26,8 +26,8 @@ from concurrent.futures import ThreadPoolExecutor
 from importlib.util import find_spec
 from typing import Any
 
-for name in ("OMP", "OPENBLAS", "MKL", "NUMBA"):  # one core for each process; before NumPy is loaded
-    os.environ.setdefault(f"{name}_NUM_THREADS", "1")
+for name in ("OMP", "OPENBLAS", "MKL"):  # all cores for the one process; before NumPy is loaded
+    os.environ.setdefault(f"{name}_NUM_THREADS", str(len(os.sched_getaffinity(0))))
 
 import numpy as np
 
@@ -156,7 +156,7 @@ def beside(measure: str, rows: Rows) -> records.Record:
     results = dict[str, Result]()
     for name in ("cuda", "cpu"):
         objective, close = made(measure, rows, name)
-        results[name] = minimize(objective, Settings(lam=LAMBDA, epsilon=1e-3, solver="lbfgs"))
+        results[name] = minimize(objective, settings(name))
         close()
     device, cpu = results["cuda"], results["cpu"]
     return {
@@ -172,6 +172,11 @@ def beside(measure: str, rows: Rows) -> records.Record:
         "seconds": device.seconds,
         "of the processor": cpu.seconds,
     }
+
+
+def settings(device: str) -> Settings:
+    history = place_of(device, Measure.parse("rocarea"), ALONE).history
+    return Settings(lam=LAMBDA, epsilon=1e-3, solver="lbfgs", history=history)
 
 
 def made(measure: str, rows: Rows, device: str) -> tuple[Objective, Callable[[], None]]:
@@ -242,7 +247,7 @@ def time_parts(rows: Rows, entries: float, notes: Notes) -> Floats:
     notes.time("X'c", moved, lambda: features.transposed_times(coefficients))
     request = Request(w, NU, SquaredNorm(LAMBDA))
     notes.time("evaluation", 0.0, lambda: objective.evaluate([request]))
-    result = minimize(objective, Settings(lam=LAMBDA, epsilon=1e-3, solver="lbfgs"))
+    result = minimize(objective, settings("cuda"))
     ended = f"{result.evaluations} evaluations, {result.status.name.lower()}, gap {result.gap:.2g}"
     notes.note(f"training: {ended}", result.seconds)
     close()

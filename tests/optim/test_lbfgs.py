@@ -13,7 +13,7 @@ from distsms.base.choices import STEPS
 from distsms.optim.result import Snapshot
 from distsms.optim.run import minimize
 from distsms.optim.settings import Settings
-from distsms.optim.solvers import tao
+from distsms.optim.solvers import lbfgs, tao
 from distsms.optim.solvers.base import Outcome
 from distsms.optim.solvers.lbfgs import ALPHA, THETA, InverseHessian, Solver
 from distsms.parallel.communicator import Communicator
@@ -66,6 +66,24 @@ def test_products_are_those_of_dense_matrices(p, history, steps, seed):
     found = np.array([inverse.times(unit) for unit in np.eye(p)])
     assert_allclose(found, expected, rtol=1e-7, atol=1e-7 * np.abs(expected).max())
     assert len(inverse.pairs) == min(history, steps)
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+def test_threads_and_slices_change_no_bit(threads, monkeypatch):
+    rng = np.random.default_rng(0)
+    steps, vector = rng.normal(size=(4, 101)), rng.normal(size=101)
+
+    def product():
+        inverse = InverseHessian(np.dot, 101, 3)
+        for s in steps:
+            inverse.update(s, s * np.linspace(1, 9, 101))
+        return inverse.times(vector), inverse.diagonal
+
+    whole = product()
+    monkeypatch.setattr(lbfgs, "SLICE", 7)
+    monkeypatch.setattr(lbfgs, "thread_count", lambda: threads)
+    for one, other in zip(whole, product(), strict=True):
+        np.testing.assert_array_equal(one, other)
 
 
 def test_a_pair_without_curvature_is_left_out():

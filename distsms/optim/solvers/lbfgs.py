@@ -8,14 +8,17 @@ free variables alone, and straight towards the projection of its end onto the or
 
 from __future__ import annotations
 
+import functools
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from distsms.base.typing import Floats
+from distsms.matrix.blocks import thread_count
 from distsms.optim.penalty import soft_threshold
 from distsms.optim.result import Snapshot
 from distsms.optim.solvers.base import Outcome, Problem, Traits
@@ -24,6 +27,8 @@ from distsms.optim.solvers.line_search import LONGEST, search
 ALPHA, THETA = 0.8, 0.4  # of the diagonal: see `InverseHessian.update`. The values are those that `lmvm` has
 LEAST_SHARE = 1e-8
 """A pair is left out if its free variables contribute a smaller share than this to the inner product of s and y."""
+SLICE = 2**14
+"""Entries of vectors with which several operations follow each other, so that they stay in a core's cache."""
 EPS, TINY = float(np.finfo(float).eps), float(np.finfo(float).tiny)
 
 
@@ -51,13 +56,13 @@ class InverseHessian:
         """Return the product with a vector, in the variables `free` alone if given."""
         part = slice(None) if free is None else free
         pairs = self.pairs if free is None else [*self._pairs_of(free)]
-        product, term, shares = vector.copy(), np.empty(len(vector)), []
+        product, shares = vector.copy(), []
         for s, y, sy in reversed(pairs):
             shares.append(self._dot(s[part], product) / sy)
-            product -= np.multiply(y[part], shares[-1], out=term)
+            add_multiple(product, -shares[-1], y[part])
         product *= self.diagonal[part]
         for s, y, sy in pairs:
-            product += np.multiply(s[part], shares.pop() - self._dot(y[part], product) / sy, out=term)
+            add_multiple(product, shares.pop() - self._dot(y[part], product) / sy, s[part])
         return product
 
     def _pairs_of(self, free: NDArray[np.intp]) -> Iterator[Pair]:
@@ -77,15 +82,53 @@ class InverseHessian:
         if not sy > EPS * np.sqrt(dot(s, s) * dot(y, y)):
             return
         self.pairs.append(Pair(s, y, sy))
-        Ds = s / self.diagonal
+        diagonal, Ds, D, terms = self.diagonal, *np.empty((3, len(s)))
+
+        def divide(here: slice) -> None:
+            np.divide(s[here], diagonal[here], out=Ds[here])
+
+        def change(here: slice) -> None:
+            D[here] = 1.0 / diagonal[here] + (1.0 + THETA * sDs / sy) / sy * y[here] ** 2
+            D[here] -= Ds[here] * ((1.0 - THETA) / sDs * Ds[here] + 2.0 * THETA / sy * y[here])
+            np.maximum(np.abs(D[here]), TINY, out=D[here])  # it is positive but for rounding
+            np.divide(y[here], D[here], out=terms[here])
+            np.multiply(s[here], D[here], out=Ds[here])
+
+        in_slices(divide, len(s))
         sDs = dot(s, Ds)
-        D = 1.0 / self.diagonal + (1.0 + THETA * sDs / sy) / sy * y**2
-        D -= Ds * ((1.0 - THETA) / sDs * Ds + 2.0 * THETA / sy * y)
-        D = np.maximum(np.abs(D), TINY)  # it is positive but for rounding
-        root = (2.0 * ALPHA - 1.0) * sy
-        yy, ss = dot(y, y / D), dot(s, s * D)
+        in_slices(change, len(s))
+        yy, ss, root = dot(y, terms), dot(s, Ds), (2.0 * ALPHA - 1.0) * sy
         root += np.sqrt(root**2 + 4.0 * ALPHA * (1.0 - ALPHA) * yy * ss)
-        self.diagonal = root / (2.0 * ALPHA * yy) / D
+        self.diagonal = np.divide(root / (2.0 * ALPHA * yy), D, out=terms)
+
+
+def add_multiple(to: Floats, factor: float, vector: Floats) -> None:
+    """Add factor * vector to a vector."""
+
+    def add(here: slice) -> None:
+        to[here] += factor * vector[here]
+
+    in_slices(add, len(to))
+
+
+def in_slices(run: Callable[[slice], None], length: int) -> None:
+    """Call run(slice) for all slices of vectors of a length, on as many threads as the matrix has."""
+
+    def run_some(thread: int) -> None:
+        stop = length * (thread + 1) // threads
+        for start in range(length * thread // threads, stop, SLICE):
+            run(slice(start, min(start + SLICE, stop)))
+
+    threads = min(thread_count(), 1 + length // (4 * SLICE))
+    if threads == 1:
+        run_some(0)
+    else:
+        list(_pool(thread_count()).map(run_some, range(threads)))
+
+
+@functools.cache
+def _pool(threads: int) -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(threads)
 
 
 class Line(NamedTuple):
