@@ -2,7 +2,7 @@
 
 The class `Communicator` is for a single rank: its collectives return their argument or do nothing. Its subclass
 `distsms.parallel.mpi.MPICommunicator` implements them over MPI. Callers need not know which of the two they have.
-Arrays are C-contiguous. No module outside this package imports mpi4py.
+Arrays are C-contiguous. No module outside `distsms.parallel` imports mpi4py.
 """
 
 from __future__ import annotations
@@ -21,9 +21,24 @@ from distsms.base import common_files
 from distsms.base.errors import DistsmsError, InputError
 from distsms.base.typing import Floats
 from distsms.base.wording import marked
-from distsms.parallel.shared_memory import Replica, SharedSum
 
 T = TypeVar("T")
+
+
+class Replica:
+    """Buffers for k vectors that every rank can read whole: of a single rank, and in subclasses of several."""
+
+    def broadcast(self, rows: Sequence[Floats] | None) -> Floats:
+        """Return the root's k vectors, None elsewhere, on every rank, until the next call. **Collective.**"""
+        assert rows is not None
+        return rows[0][None, :] if len(rows) == 1 else np.array(rows)
+
+    def gather(self, slices: Sequence[Floats], counts: Sequence[int]) -> Floats:
+        """Return k vectors, of which each rank has a slice, on every rank, until the next call. **Collective.**"""
+        return self.broadcast(slices)
+
+    def close(self) -> None:
+        """Free the memory. **Collective.**"""
 
 
 class Communicator:
@@ -79,14 +94,15 @@ class Communicator:
         """Return buffers for k vectors that every rank reads, perhaps `shared` by a node's ranks. **Collective.**"""
         return Replica()
 
-    def shared_sum(self, length: int) -> SharedSum | None:
-        """Return what sums vectors (length,) in memory that all ranks share; None if none is. **Collective.**"""
+    def shared_sum(self, length: int) -> Any:
+        """Return what sums vectors (length,) in memory that all ranks share, see `distsms.parallel.shared_memory`; None
+        if none is. **Collective.**"""
         return None
 
     @property
     def mpi_comm(self) -> Any:
-        """mpi4py's communicator of all ranks, for libraries that need one; None without mpi4py."""
-        return self_communicator()
+        """mpi4py's communicator of all ranks, for libraries that need one; None of a single rank."""
+        return None
 
     def gather_rows(self, local: NDArray[Any]) -> NDArray[Any] | None:
         """Concatenate the ranks' (n_local,) arrays in rank order on the root; return None elsewhere. **Collective.**"""
@@ -209,26 +225,3 @@ class Communicator:
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(code)
-
-
-def self_communicator() -> Any:
-    """Return mpi4py's communicator of this process alone, for libraries that need one; None without mpi4py."""
-    # Without the first setting, Open MPI starts a daemon beside a process that no launcher started. Without the second,
-    # all such processes of a host use one folder, which each of them removes as it ends: another one that is just
-    # starting would fail. Without the third, it looks for networks, and a library for one of them waits 0.2 s for its
-    # device. The programs that this process starts must not inherit them.
-    settings = {
-        "OMPI_MCA_ess_singleton_isolated": "1",
-        "OMPI_MCA_orte_create_session_dirs": "0",
-        "OMPI_MCA_pml": "^cm,ucx",
-    }
-    new = [name for name in settings if name not in os.environ]
-    os.environ.update({name: settings[name] for name in new})
-    try:
-        from mpi4py import MPI
-    except (ImportError, RuntimeError):  # RuntimeError: mpi4py is there, but no MPI library
-        return None
-    finally:
-        for name in new:
-            del os.environ[name]
-    return MPI.COMM_SELF

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from distsms.base.errors import EXIT_OK
 
 if TYPE_CHECKING:
-    from distsms.parallel.communicator import Communicator
+    from distsms.base.communicator import Communicator
 
 USAGE = "MODEL --to onnx|liblinear|csv [--output FILE]"
 EPILOG = """\

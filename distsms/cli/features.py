@@ -11,8 +11,8 @@ from distsms.cli.terminal import Speaker
 from distsms.cli.types import add_compress, add_output_folder, count, memory, whole
 
 if TYPE_CHECKING:
+    from distsms.base.communicator import Communicator
     from distsms.features.growing import Note
-    from distsms.parallel.communicator import Communicator
     from distsms.workflow.features import Features, FeaturesObserver
 else:  # the workflow loads NumPy, which nothing may load before a command runs
     FeaturesObserver = object

@@ -28,7 +28,7 @@ from distsms.cli.terminal import fold, open_streams, output_was_lost
 if TYPE_CHECKING:
     import argparse
 
-    from distsms.parallel.communicator import Communicator
+    from distsms.base.communicator import Communicator
 
 # These act only before numpy is loaded: a BLAS with a thread per core on every rank slows all of them down.
 THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS")
@@ -59,8 +59,8 @@ def main(argv: Sequence[str] | None = None, parse: Callable[[Sequence[str]], arg
         args.signals.remember(program=args.program)
     if "numba" not in sys.modules:
         _load_libraries(quiet=getattr(args, "quiet", False))
+    from distsms.base.communicator import Communicator
     from distsms.parallel.arguments import require_same_command
-    from distsms.parallel.communicator import Communicator
     from distsms.parallel.mpi import launched_size, world
     from distsms.parallel.watchdog import Watchdog
 

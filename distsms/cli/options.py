@@ -13,7 +13,7 @@ from distsms.cli.types import add_threads, condition, count, duration, memory, n
 from distsms.parallel.signals import StopSignals
 
 if TYPE_CHECKING:
-    from distsms.parallel.communicator import Communicator
+    from distsms.base.communicator import Communicator
     from distsms.shards.dataset import DataBlock
 
 SOLVERS_HELP = (

@@ -20,8 +20,8 @@ from distsms.optim.solvers.base import SOLVERS, WIDE
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from distsms.base.communicator import Communicator
     from distsms.features.growing import Note
-    from distsms.parallel.communicator import Communicator
     from distsms.shards.dataset import DataBlock
     from distsms.training.plan import Plan
     from distsms.workflow.choice import Point

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from distsms.base.communicator import Communicator
 from distsms.base.formatting import format_bytes, format_rows
 from distsms.cli.columns import format_columns
 from distsms.cli.progress import TaskProgress, describe_files
 from distsms.cli.terminal import Speaker
 from distsms.ingest.formats.registry import print_warning
 from distsms.ingest.options import ConversionObserver
-from distsms.parallel.communicator import Communicator
 from distsms.shards.column_options import ColumnReport
 from distsms.shards.groupby import describe
 from distsms.shards.labels import class_names

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from distsms.base.communicator import Communicator
 from distsms.base.errors import EXIT_REQUEUE, InputError
 from distsms.base.files import check_writable
 from distsms.base.formatting import format_bytes, format_duration, format_objective, format_seconds
@@ -23,7 +24,6 @@ from distsms.cli import progress, shard_text
 from distsms.cli.options import rows_held
 from distsms.cli.terminal import Speaker, fold, is_watched
 from distsms.models.decision_text import describe
-from distsms.parallel.communicator import Communicator
 from distsms.shards.dataset import DataBlock
 from distsms.shards.groupby import doubles_warning
 from distsms.shards.labels import class_names

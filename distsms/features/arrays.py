@@ -10,6 +10,7 @@ from typing import Any, cast
 import numpy as np
 from scipy import sparse
 
+from distsms.base.communicator import Communicator
 from distsms.base.errors import InputError
 from distsms.base.typing import Floats, Labels
 from distsms.base.wording import format_value
@@ -17,7 +18,6 @@ from distsms.features.candidates import PRESETS, parse
 from distsms.features.feature_map import FeatureMap
 from distsms.features.fit import FeatureOptions, fit
 from distsms.features.rows import RowPart
-from distsms.parallel.communicator import Communicator
 from distsms.shards.manifest import Manifest
 
 OF_TREES = ("min_leaf", "tree_rows", "seed")

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
+from distsms.base.communicator import Communicator
 from distsms.base.errors import InputError
 from distsms.base.formatting import format_bytes
 from distsms.base.memory import resident
@@ -38,7 +39,6 @@ from distsms.features.growing import (
 from distsms.features.quantiles import BYTES, VALUE_BYTES, Numbers, edges_of
 from distsms.features.rows import PART_ENTRIES, Columns, RowPart, RowParts
 from distsms.features.screen import Pair
-from distsms.parallel.communicator import Communicator
 from distsms.shards.manifest import Manifest
 
 _ENTRY_BYTES = 40

@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
+from distsms.base.communicator import Communicator
 from distsms.base.errors import InputError
 from distsms.base.formatting import format_bytes, format_duration
 from distsms.base.memory import available
@@ -28,7 +29,6 @@ from distsms.features.forest import MOST_LEAVES, MOST_TREES, Forest
 from distsms.features.forest_kernels import preorder
 from distsms.features.rows import RowPart, as_single
 from distsms.matrix.blocks import thread_count
-from distsms.parallel.communicator import Communicator
 from distsms.shards.manifest import Manifest
 from distsms.shards.splits import Shares, in_sample
 

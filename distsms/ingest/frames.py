@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from distsms.base.communicator import Communicator
 from distsms.base.errors import InputError
 from distsms.base.files import temporary_folder
 from distsms.base.formatting import did_you_mean
@@ -19,7 +20,6 @@ from distsms.base.untrusted_text import without_credentials
 from distsms.base.wording import Message, format_value, in_python, marked, option
 from distsms.ingest.options import ReadOptions
 from distsms.matrix.arrays import as_numbers
-from distsms.parallel.communicator import Communicator
 from distsms.shards.column_options import ColumnOptions, ColumnReport
 from distsms.shards.manifest import Manifest
 from distsms.shards.sequence_rules import SequenceOptions

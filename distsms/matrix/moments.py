@@ -11,8 +11,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from distsms.base.communicator import Communicator
 from distsms.base.typing import Floats
-from distsms.parallel.communicator import Communicator
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from distsms.base.communicator import Communicator
 from distsms.base.errors import InputError
 from distsms.base.typing import Floats
 from distsms.base.wording import option
@@ -26,7 +27,6 @@ from distsms.features.forest import Forest
 from distsms.matrix.code_maps import Crosses
 from distsms.models.model import Model
 from distsms.models.scoring import Rows
-from distsms.parallel.communicator import Communicator
 from distsms.shards.table_schema import HASH, Table
 
 _ROUNDING = 1e-14

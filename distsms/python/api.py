@@ -42,6 +42,7 @@ from typing import TYPE_CHECKING, Any
 
 from numpy.typing import ArrayLike
 
+from distsms.base.communicator import Communicator
 from distsms.base.errors import InputError, speaking_python
 from distsms.base.formatting import did_you_mean
 from distsms.base.measures import Measure, display_name
@@ -49,7 +50,6 @@ from distsms.base.wording import in_python
 from distsms.ingest import frames
 from distsms.models import model
 from distsms.models.model import Model
-from distsms.parallel.communicator import Communicator
 from distsms.python.calls import logger, ranks_of, require_columns, warn, watching
 from distsms.python.judging import Data, contributions, evaluate, predict, reasons, report, verify
 from distsms.shards import in_memory

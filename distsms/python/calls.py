@@ -9,10 +9,10 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from distsms.base.communicator import Communicator
 from distsms.base.errors import ColumnWarning, InputError, ModelWarning
 from distsms.base.wording import format_value, in_python
 from distsms.parallel.arguments import require_same_arguments
-from distsms.parallel.communicator import Communicator
 from distsms.parallel.mpi import as_communicator
 
 T = TypeVar("T")

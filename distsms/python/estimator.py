@@ -32,6 +32,7 @@ from sklearn.utils.multiclass import check_classification_targets, type_of_targe
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
 from threadpoolctl import threadpool_limits
 
+from distsms.base.communicator import Communicator
 from distsms.base.errors import InputError, ModelWarning
 from distsms.base.measures import BALANCED, Measure
 from distsms.base.typing import Floats
@@ -42,7 +43,6 @@ from distsms.features.feature_map import FeatureMap
 from distsms.models import inputs, model, scoring
 from distsms.models.export import refuse_row_normalization
 from distsms.models.model import Model
-from distsms.parallel.communicator import Communicator
 from distsms.python.api import Progress
 from distsms.workflow import train as workflow
 from distsms.workflow.requests import FOLDS, Arrays, TrainRequest

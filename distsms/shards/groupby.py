@@ -12,10 +12,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from distsms.base import hashing
+from distsms.base.communicator import Communicator
 from distsms.base.errors import InputError
 from distsms.base.typing import Floats, Hashes
 from distsms.base.wording import Message, option
-from distsms.parallel.communicator import Communicator
 from distsms.parallel.groups import Groups
 from distsms.shards import duplicates
 from distsms.shards.labels import class_names

@@ -20,13 +20,13 @@ import numpy as np
 import scipy
 from numpy.typing import NDArray
 
+from distsms.base.communicator import Communicator
 from distsms.base.measures import Measure
 from distsms.base.typing import Floats
 from distsms.matrix.blocks import LocalRows
 from distsms.matrix.moments import Moments
 from distsms.optim.result import Result, Status
 from distsms.optim.settings import Settings
-from distsms.parallel.communicator import Communicator
 from distsms.shards.dataset import DataBlock
 
 EPS = float(np.finfo(float).eps)

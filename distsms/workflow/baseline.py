@@ -11,6 +11,7 @@ from functools import partial
 from typing import NamedTuple, TypeVar
 
 from distsms.base import files
+from distsms.base.communicator import Communicator
 from distsms.base.errors import InputError
 from distsms.base.measures import GROUPED, display_name
 from distsms.base.timing import Clock
@@ -18,7 +19,6 @@ from distsms.features import arrays
 from distsms.ingest import frames
 from distsms.ingest.options import ConversionObserver
 from distsms.models import inputs
-from distsms.parallel.communicator import Communicator
 from distsms.shards import dataset
 from distsms.shards.dataset import DataBlock
 from distsms.shards.groupby import doubles_warning

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from distsms.base.communicator import Communicator
 from distsms.base.errors import InputError
 from distsms.base.timing import Clock
 from distsms.base.usage import ReadCounter
@@ -19,7 +20,6 @@ from distsms.features.build import build
 from distsms.features.feature_map import FeatureMap
 from distsms.features.fit import room
 from distsms.features.growing import UNWATCHED, FeaturesObserver, Note
-from distsms.parallel.communicator import Communicator
 from distsms.shards.manifest import Manifest, read_manifest
 from distsms.workflow.requests import FeaturesRequest
 from distsms.workflow.usage import usage_of_ranks

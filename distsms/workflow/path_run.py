@@ -15,6 +15,7 @@ from typing import Any
 
 from distsms.base import files
 from distsms.base.choices import RULES, require_choice
+from distsms.base.communicator import Communicator
 from distsms.base.errors import InputError
 from distsms.base.measures import GROUPED, RIVALS, Measure, check_chooser, check_path_measures
 from distsms.base.typing import Floats
@@ -30,7 +31,6 @@ from distsms.metrics.row_weights import mean_and_deviation
 from distsms.models import inputs, model
 from distsms.optim.result import Result
 from distsms.optim.solvers.base import WIDE
-from distsms.parallel.communicator import Communicator
 from distsms.shards import dataset
 from distsms.shards.dataset import DataBlock
 from distsms.shards.groupby import doubles_warning

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from distsms.base.communicator import Communicator
 from distsms.base.errors import InputError
 from distsms.base.files import check_writable
 from distsms.base.typing import Floats
@@ -20,7 +21,6 @@ from distsms.models import inputs, model, output, scoring, shift
 from distsms.models.model import Model
 from distsms.models.output import ScoresPart
 from distsms.models.reasons import Reasons
-from distsms.parallel.communicator import Communicator
 from distsms.shards.manifest import read_manifest
 from distsms.workflow.evaluate import load_models, score_data
 from distsms.workflow.requests import PredictRequest

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 from scipy.special import expit
 
+from distsms.base.communicator import Communicator
 from distsms.base.errors import InputError
 from distsms.base.files import check_writable, read_toml, read_whole
 from distsms.base.measures import SHOWN, Condition, Measure
@@ -28,7 +29,6 @@ from distsms.models.contributions import ColumnSums, Contributions
 from distsms.models.evaluation import ModelEvaluation
 from distsms.models.model import Model
 from distsms.optim.result import Status
-from distsms.parallel.communicator import Communicator
 from distsms.training.trace import read_trace
 from distsms.workflow.baseline_fits import BaselineStore
 from distsms.workflow.evaluate import Evaluated, evaluate

@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
+from distsms.base.communicator import Communicator
 from distsms.base.errors import InputError, StoppedError
 from distsms.base.formatting import format_duration
 from distsms.base.jit import compiling
@@ -39,7 +40,6 @@ from distsms.ingest.file_names import expand
 from distsms.ingest.formats.registry import format_of
 from distsms.matrix import local
 from distsms.matrix.arrays import as_features
-from distsms.parallel.communicator import Communicator
 from distsms.shards.dataset import DataBlock, other_weights
 from distsms.shards.frame_columns import is_frame
 from distsms.shards.manifest import Manifest

@@ -6,12 +6,12 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from distsms.base.communicator import Communicator
 from distsms.base.wording import Message, option
 from distsms.ingest import frames
 from distsms.ingest.convert import convert
 from distsms.ingest.file_names import expand
 from distsms.ingest.options import ConversionObserver
-from distsms.parallel.communicator import Communicator
 from distsms.shards.frame_columns import is_frame
 from distsms.shards.groupby import doubles_warning, label_warnings
 from distsms.shards.manifest import Manifest, read_manifest

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from distsms.base.communicator import Communicator
 from distsms.base.formatting import finite
 from distsms.base.measures import GROUPED, Measure, display_name
 from distsms.base.typing import Floats, Hashes, Labels
@@ -25,7 +26,6 @@ from distsms.metrics.row_weights import effective_sizes, masses
 from distsms.metrics.within_groups import gauc_estimate, gauc_interval
 from distsms.optim.result import Result, Status, largest_gain
 from distsms.optim.settings import Settings
-from distsms.parallel.communicator import Communicator
 from distsms.shards.dataset import DataBlock
 from distsms.shards.table_schema import Table
 
