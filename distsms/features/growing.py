@@ -126,21 +126,14 @@ def whole(rows: GrowingRows, comm: Communicator) -> GrowingRows:
     return GrowingRows(by_row.tocsc(), y, weights)
 
 
-class Note(NamedTuple):
-    """What users should know of the features that are made."""
-
-    kind: str  # "note", "warning", or "cross" for a cross that was chosen
-    text: str
-
-
 class FeaturesObserver:
     """Receives what making features reports. Override its methods."""
 
     def progress(self, task: str, unit: str, done: float, of: float) -> None:
         """Called on every rank: what is done, what is counted, how much this rank has done, and how much it has."""
 
-    def noted(self, note: Note) -> None:
-        """Called on the root with what users should know of the features."""
+    def noted(self, kind: str, text: str) -> None:
+        """Called on the root with what users should know: a "note", a "warning", or a "cross" that was chosen."""
 
 
 UNWATCHED = FeaturesObserver()
@@ -210,7 +203,7 @@ def check_time(rows: GrowingRows, n_trees: int, min_leaf: int, comm: Communicato
     if seconds > HOPELESS:
         raise InputError(text, everywhere=True)
     if comm.is_root:
-        observer.noted(Note("note", Message(text)))
+        observer.noted("note", Message(text))
 
 
 def seconds_of_tree(rows: GrowingRows, min_leaf: int) -> float:

@@ -38,13 +38,13 @@ from distsms.base.measures import BALANCED, Measure
 from distsms.base.typing import Floats
 from distsms.base.wording import format_value, in_python
 from distsms.features import arrays
-from distsms.features.candidates import RAW
 from distsms.features.feature_map import FeatureMap
 from distsms.models import inputs, model, scoring
 from distsms.models.export import refuse_row_normalization
 from distsms.models.model import Model
 from distsms.python.api import Progress
 from distsms.workflow import train as workflow
+from distsms.workflow.candidates import RAW, named
 from distsms.workflow.requests import FOLDS, Arrays, TrainRequest
 
 PROVED = {"objective_": "J", "lower_bound_": "lower_bound", "gap_": "gap", "n_iter_": "evaluations"}
@@ -266,7 +266,7 @@ class SMSClassifier(ClassifierMixin, BaseEstimator):
             del self.map_
         features_of: Callable[[NDArray[np.bool_]], Any] | None = None
         if self.features is not None and self.features != RAW:
-            options = arrays.options(self.features)
+            options = arrays.options(named(self.features))
             feature_map = arrays.fit_arrays(X, rows.y, options, rows.weights, names)
             self.map_: FeatureMap = feature_map
             rows = rows._replace(X=feature_map.rows(X))

@@ -7,8 +7,8 @@ from typing import Any
 
 from distsms.base.errors import InputError, speaking_python
 from distsms.base.measures import Measure, check_path_measures
-from distsms.features.candidates import Candidate, parse
 from distsms.python.calls import numbers, ranks_of, warn, watching
+from distsms.workflow.candidates import Candidate, parse
 from distsms.workflow.choice import Point
 from distsms.workflow.path_result import PathResult
 from distsms.workflow.path_run import PathObserver, run_path

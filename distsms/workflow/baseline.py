@@ -38,6 +38,7 @@ from distsms.workflow.baseline_plan import (
     plan_methods,
     requested_methods,
 )
+from distsms.workflow.candidates import named
 from distsms.workflow.competitors import FEATURED, METHODS
 from distsms.workflow.fold_features import FOLDER, FoldFeatures, FoldsObserver
 from distsms.workflow.method_results import EARLY_FOLDS, WARNING, Baseline, FoldScores
@@ -277,7 +278,7 @@ class _BaselineRun:
         # 1) Make the features of all folds.
         fold_features = FoldFeatures(
             plan.manifest,
-            options=arrays.options(kind),
+            options=arrays.options(named(kind)),
             folder=self._store.path / FOLDER / kind,
             problem=plan.problem,
             comm=comm,

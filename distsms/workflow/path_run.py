@@ -22,7 +22,6 @@ from distsms.base.typing import Floats
 from distsms.base.wording import option
 from distsms.features import arrays
 from distsms.features.build import refuse_codes
-from distsms.features.candidates import COLUMNS, distinct
 from distsms.ingest.frames import folder_of_all
 from distsms.matrix.augmented import split_bias, with_bias
 from distsms.metrics import calibration
@@ -39,6 +38,7 @@ from distsms.training.plan import Plan, make_plan
 from distsms.training.solver_choice import choose_solver, settings_for
 from distsms.workflow import choice as choosing
 from distsms.workflow import decisions, folds
+from distsms.workflow.candidates import COLUMNS, distinct
 from distsms.workflow.choice import Mean, Point
 from distsms.workflow.decisions import held_out
 from distsms.workflow.fold_features import FOLDER, FoldFeatures, FoldsObserver, record

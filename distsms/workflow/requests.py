@@ -15,13 +15,13 @@ from distsms.base.errors import InputError
 from distsms.base.formatting import parse_bytes, parse_duration
 from distsms.base.measures import Condition, Measure
 from distsms.base.wording import option
-from distsms.features.candidates import COLUMNS, Candidate
 from distsms.ingest.options import ReadOptions, WriteOptions
 from distsms.models.inputs import AS_TRAINED, UNLABELLED, InputOptions
 from distsms.models.model import Model
 from distsms.optim.settings import Settings
 from distsms.shards.splits import Splitter, usual_split
 from distsms.training.task import AUTO, Distribution
+from distsms.workflow.candidates import COLUMNS, Candidate
 
 if TYPE_CHECKING:  # every command loads this module, and few need these
     from distsms.matrix.blocks import LocalRows
