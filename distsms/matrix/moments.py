@@ -42,6 +42,11 @@ class Moments:
         self.mean[group] += share * gap
         self.mass[group] = whole
 
+    def add(self, other: Moments) -> None:
+        """Add the rows of each group of `other` to the same group of these, in place."""
+        for group in range(len(self.count)):
+            self.include(group, other.union([group]))
+
     def union(self, groups: Sequence[int] | NDArray[np.intp]) -> Moments:
         """Return the moments, as one group, of the rows of some groups."""
         union = Moments.empty(1, self.mean.shape[1])
