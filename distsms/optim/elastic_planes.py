@@ -128,8 +128,8 @@ class ElasticPlanes(Planes):
             step = self._step(m, there, float(root(np.array([d @ (target - alpha)]))[0]), scale)
             if not step > 0:
                 break
-            alpha = target if step == 1 else (1 - step) * alpha + step * target
-            m = there if step == 1 else (1 - step) * m + step * there
+            alpha = (1 - step) * alpha + step * target
+            m = (1 - step) * m + step * there
         w = -excess / scale
         if lost > max(enough, self._tolerance):  # it is the distance of the model's value at w from the bound
             shifts = np.zeros(len(m)) + shift

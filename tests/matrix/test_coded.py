@@ -10,10 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from distsms.matrix import local
+from distsms.matrix import kmer_kernels, local
+from distsms.matrix.blocks import Part
 from distsms.matrix.code_maps import ALPHABETS, Categories, Crosses, Strings
-from distsms.matrix.coded import CodedRows, code_rows, to_csr
-from distsms.matrix.coded_kernels import STRIP, add_up_four
+from distsms.matrix.coded import CodedRows, ExplicitProducts, code_rows, to_csr
+from distsms.matrix.coded_kernels import STRIP, add_up_four, look_up_four
+from distsms.matrix.coded_products import _kmer_part
 from distsms.matrix.normalization import Normalization
 from distsms.matrix.side_by_side import SideBySide
 from tests.matrix.test_local import EPS, assert_most_terms, draw_rows, hold
@@ -199,8 +201,18 @@ def test_groups_side_by_side(case, kind, k, normalized):
 
 
 def test_groups_of_ones_side_by_side():
-    """Here the bounds of the groups are tight."""
-    assert_most_terms(SideBySide([hold("pattern", np.ones((3, 4)))] * 2), np.ones((3, 8)), np.ones(8))
+    """Here the bounds of the groups are tight, and that of all of them is not far above that of undivided rows."""
+    rows, whole = SideBySide([hold("pattern", np.ones((3, 4)))] * 2), np.ones((3, 8))
+    assert_most_terms(rows, whole, np.ones(8))
+    assert rows.largest_terms(np.ones(8)) < 1.5 * hold("pattern", whole).largest_terms(np.ones(8))
+
+
+@pytest.mark.parametrize(("n", "few"), [(6, True), (7, False)])
+def test_few_entries_are_left_to_scipy(n, few, monkeypatch):
+    """Their number decides, since they are made explicit."""
+    monkeypatch.setattr(local, "SMALL", 12)
+    rows = CodedRows(Categories((3, 4)), np.zeros(2 * n, np.uint8), [0, n])
+    assert isinstance(rows._products, ExplicitProducts) == few
 
 
 @pytest.mark.parametrize("given_map", MAPS, ids=str)
@@ -265,7 +277,9 @@ def test_more_rows_than_a_strip(given_map):
     w, c = rng.normal(size=X.shape[1]), rng.normal(size=n)
     np.testing.assert_allclose(rows.margins(w), X @ w, atol=1e-11)
     np.testing.assert_allclose(rows.transposed_times(c), X.T @ c, atol=1e-9)
-    np.testing.assert_allclose(rows.columns().squares, X.multiply(X).sum(axis=0).A1, rtol=1e-9)
+    largest, _, squares = rows.columns()
+    np.testing.assert_allclose(squares, X.multiply(X).sum(axis=0).A1, rtol=1e-9)
+    assert (largest >= abs(X).max(axis=0).toarray().ravel() * (1 - 1e-14)).all()
     sizes = np.sqrt(X.multiply(X).sum(axis=1).A1)
     np.testing.assert_allclose(rows.lengths(), sizes, atol=1e-14)
 
@@ -304,15 +318,49 @@ def test_neighbouring_rows_with_the_same_code():
         np.testing.assert_array_equal(tables, wanted)
 
 
-def test_codes_beyond_their_limits_count_as_missing():
+def test_four_tables_are_looked_up_at_a_time():
+    """In Python, which checks that each code is there; the compiled loop does not."""
+    rng, n = np.random.default_rng(0), 7
+    codes, tables, scores = rng.integers(0, 5, (4, n), np.uint8), rng.normal(size=(4, 5)), np.zeros(n)
+    look_up_four.py_func(codes.ravel(), n, tables, scores)
+    np.testing.assert_allclose(scores, np.take_along_axis(tables, codes.astype(int), axis=1).sum(axis=0))
+
+
+def test_four_crosses_that_are_small_one_by_one(monkeypatch):
+    """Each fills its own table only, in which the place of rows without the cross stays 0."""
+    monkeypatch.setattr(local, "SMALL", -1)
+    given_map = Crosses((100, 80, 70, 2, 3, 2), ((0, 1), (0, 2), (0, 3), (0, 4), (0, 5)))
+    rng, n = np.random.default_rng(4), 600
+    codes = draw_codes(given_map, n, rng, 0.2)
+    rows, X = CodedRows(given_map, code_rows(codes, given_map), [0, n]), to_csr(given_map, codes)
+    w, c = rng.normal(size=given_map.p), rng.normal(size=n)
+    np.testing.assert_allclose(rows.margins(w), X @ w, atol=1e-12)
+    np.testing.assert_allclose(rows.transposed_times(c), X.T @ c, atol=1e-12)
+
+
+def test_positions_that_share_their_columns():
+    """A position may have the columns of the one before: X'c is still the transposed of X w."""
+    rng, n = np.random.default_rng(0), 20
+    kmers = _kmer_part(kmer_kernels.Region(0, 4, 2, 4), np.array([0, 0, 20, 20]), np.array([0.5, 0.25]), 1.0)
+    part, codes, no_factors = Part(0, n, 0, 4 * n, n), rng.integers(0, 4, 4 * n, np.uint8), np.empty(0)
+    w, c, scores, gradient = rng.normal(size=40), rng.normal(size=n), np.zeros(n), np.zeros(40)
+    kmer_kernels.dot_kmers(codes, part, kmers, no_factors, False, w, scores)
+    kmer_kernels.add_kmers(codes, part, kmers, no_factors, c, gradient)
+    assert scores @ c == pytest.approx(w @ gradient, rel=1e-12)
+
+
+def test_codes_beyond_their_limits_count_as_missing(monkeypatch):
     """The loops stay within their tables whatever the codes are, since files can be damaged after they were checked."""
+    monkeypatch.setattr(local, "SMALL", -1)
     for given_map in MAPS:
         n, size = 40, given_map.dtype.itemsize
         codes = np.random.default_rng(0).integers(0, 256, n * given_map.n_codes * size, np.uint8).view(given_map.dtype)
         rows, table = CodedRows(given_map, codes, [0, n]), codes.reshape(-1, n).T
+        table[0] = given_map.limits()  # the first codes that are too large
         X, w = to_csr(given_map, table), np.random.default_rng(1).normal(size=given_map.p)
         np.testing.assert_allclose(rows.margins(w), X @ w, atol=1e-11)
         np.testing.assert_allclose(rows.transposed_times(w[:1].repeat(n)), X.T @ w[:1].repeat(n), atol=1e-11)
+        np.testing.assert_allclose(rows.lengths(), np.sqrt(X.multiply(X).sum(axis=1).A1), atol=1e-14)
 
 
 def test_a_long_row_of_one_letter():

@@ -1,6 +1,8 @@
 """Every way to store X gives the same products as a plain NumPy array, and needs as much memory as documented."""
 
+import ctypes
 import itertools
+import mmap
 import tracemalloc
 
 import numpy as np
@@ -171,6 +173,13 @@ def test_one_pass_quantities(case):
     np.testing.assert_array_equal(rows.columns().squares, squares)  # the weights are forgotten
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_rounding_bound_of_ones(kind):
+    """Rows of codes count one rounding more, as the entries of a block may have a value."""
+    roundings = 4 + (kind == "coded pattern")
+    assert hold(kind, np.ones((3, 4))).largest_terms(np.ones(4)) == (roundings + 2) * 4
+
+
 @given(cases, st.sampled_from([1e8, 1e-8]))
 def test_errors_stay_below_what_the_rounding_bound_assumes(case, size):
     """The error of a sum of m terms is at most m eps/2 times the sum of their sizes; compared with long doubles."""
@@ -240,6 +249,29 @@ def test_vectors_beyond_the_caches(ones, part, sort, monkeypatch):
     assert far.largest_terms(w) == near.largest_terms(w[wide])
     for found, expected in zip(far.columns(), near.columns(), strict=True):
         np.testing.assert_array_equal(found[wide], expected)
+
+
+def guarded(array):
+    """Return a copy at the end of readable memory: whoever reads beyond it ends the process."""
+    size = -(-array.nbytes // mmap.PAGESIZE) * mmap.PAGESIZE
+    memory = mmap.mmap(-1, size + mmap.PAGESIZE)
+    copy = np.frombuffer(memory, array.dtype, array.size, size - array.nbytes)
+    behind, no_access = ctypes.c_void_p(copy.ctypes.data + array.nbytes), 0
+    assert ctypes.CDLL(None).mprotect(behind, ctypes.c_size_t(mmap.PAGESIZE), no_access) == 0
+    copy[:] = array
+    return copy
+
+
+@pytest.mark.parametrize("length", [200, 201, 202, 203])
+def test_loops_read_no_entry_beyond_the_last(length, monkeypatch):
+    """Not even to prefetch what it names."""
+    monkeypatch.setattr(local, "SMALL", -1)
+    columns, values, p = guarded(np.arange(length, dtype=np.uint32)), guarded(np.ones(length)), kernels.FAR + 1
+    rows = SparseRows(values, columns, np.array([length]), p)
+    assert all(map(np.shares_memory, rows._entries, (columns, values)))
+    assert rows.margins(np.ones(p)).tolist() == [length]
+    assert rows.transposed_times(np.ones(1)).sum() == rows.columns().counts.sum() == length
+    assert rows.largest_terms(np.ones(p)) == length * (length + 2)
 
 
 def test_columns_beyond_32_bits():

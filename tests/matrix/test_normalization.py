@@ -85,6 +85,15 @@ def test_a_column_that_only_rounding_moves_stays_as_it_is(last):
 
 
 @pytest.mark.serial
+def test_weights_that_do_not_add_up_exactly_leave_no_zeros():
+    """Ten times 0.1 is less than 1 in floating point; the rest is not the weight of rows with 0, which is far away."""
+    values, weights = 1e9 + np.arange(10), np.full(10, 0.1)
+    entries = [(np.zeros(10, np.int64), values, weights)]
+    scale = normalization.fit("standard", lambda: entries, (10, 1), ALONE, weight=1.0).scale
+    assert 1 / scale[0] == pytest.approx(np.std(values), rel=1e-12)
+
+
+@pytest.mark.serial
 def test_normalizations_are_equal_if_their_kinds_and_factors_are():
     Normalization = normalization.Normalization
     factors = [None, np.array([1.0, 2.0]), np.array([1.0, 3.0])]

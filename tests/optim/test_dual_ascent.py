@@ -17,7 +17,7 @@ from distsms.matrix.normalization import Normalization
 from distsms.matrix.side_by_side import SideBySide
 from distsms.optim import dual_ascent, dual_variables
 from distsms.optim.dual_ascent import ascend, gathered_rows, suits
-from distsms.optim.dual_variables import Multipliers, pass_over_rows, share_of_pairs
+from distsms.optim.dual_variables import COUNTDOWN, Multipliers, Probabilities, pass_over_rows, share_of_pairs
 from distsms.optim.evaluation import Request
 from distsms.optim.objective import EPS, Objective
 from distsms.optim.penalty import SquaredNorm
@@ -174,11 +174,66 @@ def test_the_best_multiple_of_w(measure, comm):
     """J is nowhere smaller on a fine grid."""
     objective, lam = problem("sparse", comm, measure)[0], 1e-3
     ascent = dual_ascent._Ascent(objective, Settings(lam, 1e-9, 1e-3), lambda state, w: None, None, 0.0)
-    for length in (0.01, 1.0):
+    for length in (3e-3, 1e-2, 1.0):  # the multiple is some, 2 or 1, and 1
         s, omega = objective.features.margins(length * np.linspace(0, 1, 400)), 0.05 * length
         theta, J, R = ascent._best_multiple(omega, s)
         values = [omega * t**2 + objective.losses[0].evaluate(t * s, 0.0).R for t in np.geomspace(1, 1e3, 300)]
         assert theta >= 1 and J == pytest.approx(omega * theta**2 + R) and J <= min(values) * (1 + 1e-3)
+
+
+@pytest.mark.parametrize("best", [1.0, 1.5, 10.0])
+def test_the_best_multiple_is_that_of_a_formula(best, comm):
+    """With the scores 0.1 of all positive rows but one, which has -0.05, and 0 of all others, ROCArea falls in a
+    straight line until the multiple 10, and rises in another one after it; so the minimum is there, or before.
+    """
+    objective, _, y = problem("sparse", comm, "rocarea")
+    scores, one = np.where(y > 0, 0.1, 0.0), 1 / np.sum(y > 0)
+    scores[0] = -0.05
+    fall = 0.1 * (1 - one) - 0.05 * one
+    omega = 1e-6 if best == 10 else fall / (2 * best)
+    ascent = dual_ascent._Ascent(objective, Settings(1e-3, 1e-9, 1e-3), lambda state, w: None, None, 0.0)
+    found = ascent._best_multiple(omega, scores[share(comm, len(y))])
+    assert found == pytest.approx((best, omega * best**2 + 1 - fall * best, 1 - fall * best), rel=1e-9)
+
+
+@pytest.mark.parametrize(
+    "estimates, passes",
+    [((0.004,), 1), ((0.4, 0.04, 0.004), 3), ((0.4, 0.006, 9e-5), 3), ((0.01, 0.005, 0.0025, 0.00125, 0.000625), 5)],
+)
+def test_J_is_computed_once_the_gap_is_expected_below_half_of_the_target(estimates, passes, comm):
+    """The gap falls meanwhile as it did in the pass before, but at most to a tenth."""
+    objective = problem("sparse", comm)[0]
+    rows, following = gathered_rows(objective.features.row_entries(), comm)[1], iter([*estimates, 1e-9])
+    ascent = dual_ascent._Ascent(objective, Settings(1e-3, 1e-3), lambda state, w: None, rows, 0.0)
+    ascent._visit = lambda order: next(following)
+    assert ascent._pass_until_due() == objective.evaluations == passes
+
+
+@pytest.mark.serial
+def test_when_the_gap_falls_too_slowly():
+    """Probabilities: to more than 0.85 in a pass; multipliers: if the target is over 250 passes away at this rate."""
+    losses = [problem("sparse", Communicator(), measure)[0].losses[0] for measure in ("logistic", "prbep")]
+    probabilities, multipliers = Probabilities(losses[0], 1e-3), Multipliers(losses[1], 1e-3)
+    assert not probabilities.slow([(4, 1e-2)], 1e-6) and not multipliers.slow([(15, 1e-2), (20, 1e-2)], 1e-6)
+    for passes in (1, 3, 10):
+        for share_left in (0.84, 0.86):
+            gaps = [(2, 1.0), (4, 1e-2), (4 + passes, 1e-2 * share_left**passes)]
+            assert probabilities.slow(gaps, 1e-6) == (share_left > 0.85)
+    for halvings in (24, 26):  # each takes ten passes
+        gaps = [(1, 9.0), (10, 1.0), (15, 0.9), (20, 0.5)]
+        assert multipliers.slow(gaps, 0.5 * 2.0**-halvings) == (10 * halvings > 250)
+
+
+@pytest.mark.serial
+def test_rows_that_do_not_change_are_visited_ever_more_rarely():
+    """At a huge lambda all multipliers go to their caps at once, and stay there."""
+    objective = problem("bias", Communicator(), "prbep", n=12, p=8)[0]
+    dual, rows, due = Multipliers(objective.losses[0], 1e9), objective.features.row_entries(), []
+    for k in range(50):
+        due.append(dual._rests & COUNTDOWN == 0)
+        dual.visit(rows, np.arange(12), k == 0, np.zeros(9))
+    for of_row in np.transpose(due):
+        assert np.flatnonzero(of_row).tolist() == [0, 1, 3, 7, 15, 31, 47]
 
 
 @pytest.mark.parametrize("measure", MACHINES)

@@ -13,6 +13,7 @@ from scipy import optimize, sparse
 
 from distsms.base.choices import STEPS
 from distsms.base.errors import InputError
+from distsms.optim import elastic_planes
 from distsms.optim.elastic_planes import ElasticPlanes, interior_point_mixture
 from distsms.optim.evaluation import Request
 from distsms.optim.penalty import ElasticNet, soft_threshold
@@ -304,6 +305,20 @@ def test_columns_of_very_different_size_are_proved(measure, seed):
     settings = Settings(10.0 ** -(3 + seed % 5), l1=(0.01, 0.1, 1.0)[seed % 3], solver="lbfgs", max_evaluations=150)
     result = minimize(objective(X, y, Communicator(), measure), settings)
     assert result.status is Status.PROVED, result.detail
+
+
+@pytest.mark.serial
+def test_usual_columns_need_no_interior_points(monkeypatch):
+    """Newton steps, many of which end before the next mixture, lead to a w that attains the bound."""
+    monkeypatch.setattr(elastic_planes, "interior_point_mixture", None)
+    lam, l1 = 0.1, 0.3
+    for seed in range(6):
+        rng, bundle = np.random.default_rng(seed), bundle_of(6, lam, l1)
+        A, b = rng.normal(size=(12, 6)), rng.random(12)
+        for r, d in zip(A, b, strict=True):
+            bundle.add(r, d, tolerance=1e-6)
+        w, bound = bundle.minimum()
+        assert l1 * np.abs(w).sum() + lam / 2 * w @ w + max(0.0, (A @ w + b).max()) == pytest.approx(bound, abs=1e-7)
 
 
 @pytest.mark.serial

@@ -91,6 +91,18 @@ def test_steps_are_scipys(kind, seed, longest):
         assert at[0] <= low and (abs(at[1]) <= -CURVATURE * slope or steps[-1] == longest)
 
 
+def test_where_interpolation_goes_on_by_little_the_step_goes_further():
+    """The function falls ever more steeply until 1, and then as a parabola to its minimum at 6.7."""
+
+    def function(t):
+        return (-t - 4.5 * t * t, -1 - 9 * t) if t < 1 else (-5.5 + 0.875 * ((t - 6.7) ** 2 - 5.7**2), 1.75 * (t - 6.7))
+
+    found, steps = searched(function, LONGEST)
+    by_scipy, others = searched_by_scipy(function, LONGEST)
+    assert found and by_scipy and steps[:2] == [1.0, 5.0] and steps[2] > 6.8
+    np.testing.assert_allclose(steps, others, rtol=1e-9)
+
+
 @pytest.mark.parametrize(
     "after",
     [(1.0, -1.0), (math.inf, math.inf), (math.nan, math.nan), (0.0, -1.0), (0.0, 0.0), (1.0, 0.0), (1e300, 1e-300)],

@@ -142,6 +142,16 @@ def test_what_is_known_of_the_columns(step, comm):
         assert of_d == EPS * n
 
 
+@pytest.mark.parametrize("size", [1e-200, 1.0, 1e200])
+def test_mean_squares_have_the_weights_of_the_rows(size, comm):
+    """Also where the weights are so large or small that their squares are not numbers."""
+    X, y = data(seed=5)
+    problem, weights = objective(X, y, comm), np.arange(len(y)) % 4.0
+    problem._weights = size * weights[share(comm, len(y))]
+    means = problem.vectors.local_slice(np.average(X.toarray() ** 2, axis=0, weights=weights))
+    np.testing.assert_allclose(problem.second_moments(), means, rtol=1e-12)
+
+
 @pytest.mark.parametrize("solver", ["lmvm", "bmrm"])
 def test_one_pass_describes_the_columns(solver, comm, monkeypatch):
     """Whether the solver works on scaled columns or not: scales and bounds on rounding come from the same pass."""

@@ -10,9 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.optimize import minimize
 
+from distsms.optim.origins import Origins
 from distsms.optim.penalty import SquaredNorm
-from distsms.optim.planes import Planes
+from distsms.optim.planes import Mixture, Planes
 from distsms.optim.qp import simplex_least_squares, simplex_qp
+from distsms.optim.result import Origin
 from distsms.parallel.communicator import Communicator
 from distsms.parallel.vector_placement import make_vectors
 
@@ -129,6 +131,82 @@ def test_one_plane_gives_the_formula():
     assert Planes(whole(2), SquaredNorm(lam), True, 2).add(r, d) == pytest.approx(1 - 25 / 200)
     # with a small lam the best mixture a r, a d has a = lam d / ||r||^2, the bound a d / 2
     assert Planes(whole(2), SquaredNorm(1.0), True, 2).add(r, d) == pytest.approx(1 / 50)
+    for d_error in (0.1, 1e-9, 1e9):  # subtracted whole, to the last bit
+        assert Planes(whole(2), SquaredNorm(1.0), False, 2, d_error=d_error).add(np.zeros(2), 0.0) <= -d_error
+
+
+def test_weights_that_add_up_to_two_prove_what_their_halves_prove():
+    bundle, alpha, planes = Planes(whole(2), SquaredNorm(0.1), False, 5), np.array([0.3, 0.7]), np.eye(2)
+    for r in planes:
+        bundle.add(r, 0.5)
+    square = alpha @ alpha
+    halves = bundle.lower_bound_of(Mixture(alpha, square, noise=1e-3, first_order=1e-3, off=1e-3))
+    found = bundle.lower_bound_of(Mixture(2 * alpha, 4 * square, noise=4e-3, first_order=4e-3, off=2e-3))
+    assert tuple(found) == pytest.approx(tuple(halves), rel=1e-9)
+
+
+@pytest.mark.parametrize("length, steep", [(1.0, False), (1e4, True)])
+def test_only_steep_planes_are_factorized(length, steep, monkeypatch):
+    """Where the usual error of ||m||^2, 128 roundoffs of its terms, is above the tolerance in the bound, or in the
+    value of the program of a level point, whose lambda is larger.
+    """
+    vectors, lam, factorized = whole(3), 0.1, []
+    factor = vectors.qr_factor
+    monkeypatch.setattr(vectors, "qr_factor", lambda planes: factorized.append(0) or factor(planes))
+    bundle = Planes(vectors, SquaredNorm(lam), False, 5)
+    for r in length * np.eye(3):
+        bundle.add(r, 0.5, tolerance=1e-6)
+    assert bool(factorized) == steep
+    bundle.level_point(np.ones(3), length + 1, 0.3)
+    _, lost = bundle._level_point(np.ones(3), length + 1, 0.3)
+    error = 64 * np.finfo(float).eps * length**2
+    assert bool(factorized) == steep and lost == pytest.approx(SquaredNorm(lam + bundle._proximity).conjugate(error))
+
+
+def test_the_points_of_a_mixture_prove_the_bound():
+    """Also where planes were merged: with the shares of their points, the planes themselves prove it."""
+    rng, lam = np.random.default_rng(3), 0.1
+    A, b = rng.normal(size=(30, 5)), rng.random(30)
+    bundle = Planes(whole(5), SquaredNorm(lam), True, 4, origins=Origins(100))
+    for k in range(30):
+        bundle.add(A[k], b[k], point=Origin(np.array([k]), 0.0))
+        mixture = bundle.origins.mixture()
+        shares, points = np.array([each.share for each in mixture]), [int(each.w[0]) for each in mixture]
+        m = shares @ A[points]
+        assert shares.sum() <= 1 + 1e-12
+        assert shares @ b[points] - m @ m / (2 * lam) == pytest.approx(bundle.lower_bound, abs=1e-9)
+    assert len(mixture) > 4  # so some were merged
+
+
+def test_points_that_are_too_many_leave_their_shares_to_the_others():
+    """That of least weight goes, in the best mixture and in the planes; and a restored object goes on as the first."""
+
+    def shares(origins):
+        return {int(point.w[0]): point.share for point in origins.mixture()}
+
+    def point(number):
+        return Origin(np.array([float(number)]), nu=number / 8)
+
+    first, restored = Origins(most=4), Origins(most=4)
+    for slot in range(4):
+        first.put(slot, point(slot))
+    first.follow(np.array([0.1, 0.2, 0.3, 0.4]), best=True)
+    assert shares(first) == {0: 0.1, 1: 0.2, 2: 0.3, 3: 0.4}
+    first.merge(3, 0, 0.9, 0.1)
+    first.put(0, point(4))
+    # The weights of the points 0 to 4 are now 0.14, 0.4, 0.4, 0.76 and 0.3.
+    first.follow(np.array([0.3, 0.2, 0.1, 0.4]), best=False)
+    assert shares(first) == pytest.approx({1: 2 / 9, 2: 3 / 9, 3: 4 / 9})
+    assert len(first.snapshot().vectors["points"]) == 4
+    restored.restore(first.snapshot())
+    for origins in (first, restored):
+        assert shares(origins) == pytest.approx({1: 2 / 9, 2: 3 / 9, 3: 4 / 9})
+        origins.follow(np.array([0.2, 0.2, 0.2, 0.4]), best=True)
+        assert shares(origins) == pytest.approx({4: 0.2, 1: 0.2, 2: 0.2, 3: 0.4})
+        origins.put(2, point(5))
+        origins.follow(np.array([0.2, 0.0, 0.5, 0.3]), best=True)
+        assert shares(origins) == pytest.approx({4: 0.2, 5: 0.5, 3: 0.3})
+        assert all(each.nu == each.w[0] / 8 for each in origins.mixture())
 
 
 def test_merging_keeps_the_gram_matrix_true():

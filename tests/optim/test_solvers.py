@@ -12,7 +12,7 @@ from distsms.optim.evaluation import Request
 from distsms.optim.penalty import SquaredNorm
 from distsms.optim.result import Status
 from distsms.optim.run import minimize
-from distsms.optim.settings import Settings
+from distsms.optim.settings import RUN, Settings
 from distsms.optim.solvers import agm, tao
 from distsms.optim.solvers.base import SOLVERS, Outcome, Traits, solver_class
 from distsms.parallel.communicator import Communicator
@@ -108,6 +108,9 @@ def test_planes_by_solver():
     assert Settings(lam=1.0, solver="bmrm-linesearch").planes_within(1000) == 2
     assert Settings(lam=1.0, solver="bmrm", max_evaluations=99).planes_within(1000) == 100
     assert Settings(lam=1.0, solver="bmrm", vector_bytes=8e5).planes_within(10**7) == 2
+    for solver, planes in (("bmrm", 100), ("bmrm-linesearch", 2)):  # besides planes they hold the next w alone
+        held = Settings(lam=1.0, solver=solver, max_evaluations=99).vectors_held(1000)
+        assert held == 8 * 1000 * (1 + planes + RUN) + 8 * planes**2
 
 
 @pytest.mark.parametrize("solver", SOLVERS)
@@ -253,6 +256,37 @@ def test_a_new_solver_is_a_class_and_a_line(monkeypatch, comm):
     X, y = data()
     result = minimize(objective(X, y, comm), Settings(lam=1.0, epsilon=1e-3, solver="descent", max_evaluations=500))
     assert result.status is Status.PROVED
+
+
+class Failing(Descent):
+    """It gives up after each evaluation."""
+
+    def run(self):
+        self.problem.value_and_gradient(self.w)
+        return Outcome.FAILED, "no step"
+
+
+@pytest.mark.serial
+def test_a_solver_that_fails_is_not_tried_again_where_rounding_is_above_the_target(monkeypatch):
+    monkeypatch.setitem(SOLVERS, "failing", "tests.optim.test_solvers:Failing")
+    settings = Settings(lam=1e-2, epsilon=1e-18, solver="failing", bundle_steps=False, max_evaluations=50)
+    result = minimize(objective(*data(), Communicator()), settings)
+    assert (result.status, result.evaluations) == (Status.ROUNDING, 1)
+
+
+def test_lmvm_goes_on_from_its_memory():
+    """Its steps are about those of the solver that had to stop, whose matrix it has."""
+    pytest.importorskip("petsc4py")
+    problem, again = (Quadratic(np.geomspace(1, 100, 8), last=last) for last in (8, 6))
+    solver, other = (tao.Solver(each, np.zeros(8), 5, (), 5) for each in (problem, again))
+    assert solver.run() == (Outcome.PAUSED, "")
+    other.recall(solver.memory())
+    before = len(problem.values)
+    problem.last += 6
+    assert solver.run() == other.run() == (Outcome.PAUSED, "")
+    np.testing.assert_allclose(again.values, problem.values[before:], rtol=1e-6)
+    for each in (solver, other):
+        each.close()
 
 
 @pytest.mark.parametrize("solver", SOLVERS)

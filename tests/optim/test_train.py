@@ -14,9 +14,11 @@ from scipy.sparse import csr_matrix, diags, hstack, random
 
 from distsms.base.errors import InputError
 from distsms.optim import run
+from distsms.optim.course import SmoothingSchedule
 from distsms.optim.evaluation import Request
 from distsms.optim.penalty import SquaredNorm
-from distsms.optim.result import Status
+from distsms.optim.proof import NONE_YET, Proof
+from distsms.optim.result import Status, StopRun
 from distsms.optim.run import minimize, scale_of
 from distsms.optim.settings import Settings
 from distsms.optim.solvers.base import solver_class
@@ -212,6 +214,31 @@ def test_too_wide_a_fixed_width_is_the_floor(lam, comm):
     assert "smaller --c-mu" in result.detail
 
 
+@pytest.mark.serial
+def test_when_the_smoothing_is_narrowed():
+    """If it has a large part in a gap that optimization has made small, after some evaluations of the same width."""
+    (loss,) = objective(*data(), Communicator()).losses
+    schedule, target = SmoothingSchedule(loss, Settings(lam=1e-2, epsilon=1e-3)), 1e-3
+
+    def gaps(smoothing, optimization):
+        return NONE_YET._replace(smoothing_gap=smoothing * target, optimization_gap=optimization * target)
+
+    for now in (5, 105):
+        assert schedule.too_wide(gaps(1, 1), target, now) and schedule.too_wide(gaps(1, 0), target, now)
+        assert schedule.too_wide(gaps(100, 300), target, now) and not schedule.too_wide(gaps(100, 3000), target, now)
+        assert not (schedule.too_wide(gaps(0.1, 1), target, now) or schedule.too_wide(gaps(1, 100), target, now))
+        assert not schedule.too_wide(gaps(1, 1), target, now - 2)
+        before = schedule.nu
+        schedule.shrink(100)
+        assert 0 < schedule.nu < before
+    assert schedule.matters(gaps(1, 1), target) and not schedule.matters(gaps(0.1, 1), target)
+    fixed = SmoothingSchedule(loss, Settings(lam=1e-2, epsilon=1e-3, c_mu=10.0))
+    assert fixed.nu == loss.paper_width(10.0, target) and not fixed.matters(gaps(100, 1), target)
+    assert not (fixed.too_wide(gaps(100, 1), target, 99) or fixed.too_wide(gaps(0.1, 0), target, 99))
+    with pytest.raises(StopRun, match="smaller --c-mu"):
+        fixed.too_wide(gaps(1, 0), target, 99)
+
+
 def test_the_variables_scale_is_not_the_problems(comm):
     """Columns of very different size: the optimum is the same whatever the solver works on, the way there is not."""
     X, y = data(n=300, p=8, seed=3)
@@ -327,6 +354,20 @@ def test_what_helps_against_rounding(offset, factor, lam, goal, remedy, comm):
     if enough := re.search(r"(?:epsilon|a gap of) (\S+) or more", result.detail):
         again = Settings(lam, solver="bmrm", epsilon=float(enough[1]))
         assert minimize(objective(csr_matrix(rows), y, comm), again).status is Status.PROVED
+
+
+@pytest.mark.serial
+def test_rounding_in_one_mixture_ends_no_run_before_its_end():
+    """The next planes may prove more."""
+    X, y = data()
+    problem = objective(X, y, Communicator())
+    proof = Proof(problem, Settings(lam=1e-2, epsilon=1e-3))
+    proof.add(problem.evaluate([Request(np.zeros(X.shape[1]), 1.0, proof.regularizer)])[0])
+    proof.planes.bound = proof.planes.bound._replace(taken=1.0)
+    proof.check()
+    with pytest.raises(StopRun) as ended:
+        proof.check(at_end=True)
+    assert ended.value.status is Status.ROUNDING
 
 
 def test_contradictory_rows(comm):
