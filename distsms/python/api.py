@@ -47,11 +47,11 @@ from distsms.base.errors import InputError, speaking_python
 from distsms.base.formatting import did_you_mean
 from distsms.base.measures import Measure, display_name
 from distsms.base.wording import in_python
-from distsms.ingest import frames
 from distsms.models import model
 from distsms.models.model import Model
 from distsms.python.calls import logger, ranks_of, require_columns, warn, watching
 from distsms.python.judging import Data, contributions, evaluate, predict, reasons, report, verify
+from distsms.python.reading import conversion_options, describe_columns, shares
 from distsms.shards import in_memory
 from distsms.shards.frame_columns import is_frame
 from distsms.training.rows import Survived
@@ -215,7 +215,7 @@ def train(
         trained = workflow.train(request, ranks, observer, stop_wanted or (lambda: False))
     odd = ""
     if trained.columns:
-        trained.model.info["columns"], odd = frames.describe_columns(trained.columns)
+        trained.model.info["columns"], odd = describe_columns(trained.columns)
     warn(ranks, [*observer.warnings, *trained.warnings], [odd] if odd else [])
     return trained.model
 
@@ -248,11 +248,10 @@ def _request(
         name = min(unknown)
         raise InputError(f"there is no option {name!r} for these rows{did_you_mean(name, NAMES)}")
     within = settings.pop("within_groups", None)
-    shares = None if split is None else frames.shares(split)
-    of_split = Split(shares, settings.pop("split_by", None), settings.pop("seed", 0))
+    of_split = Split(shares(split), settings.pop("split_by", None), settings.pop("seed", 0))
     reading = {name: settings.pop(name) for name in settings.keys() - NAMES}
     reading |= {"label": columns["label"]} if arrays else columns
-    reading = frames.conversion_options(reading, NAMES)
+    reading = conversion_options(reading, NAMES)
     X, y = in_memory.pair(data) if arrays else (None, None)
     return TrainRequest.of_options(
         settings,

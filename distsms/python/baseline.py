@@ -7,8 +7,8 @@ from typing import Any
 
 from distsms.base.errors import speaking_python
 from distsms.base.measures import Measure, check_chooser
-from distsms.ingest import frames
 from distsms.python.calls import numbers, ranks_of, warn, watching
+from distsms.python.reading import conversion_options
 from distsms.workflow import tables
 from distsms.workflow.baseline import Baseline, BaselineObserver, FitProgress, compare_methods
 from distsms.workflow.requests import BaselineRequest, Path
@@ -115,9 +115,7 @@ def baseline(
         table = tables.are_tables(data, ranks)
         with ranks.fail_together():
             of_table = {name: settings.pop(name) for name in settings.keys() - NAMES if table}
-            reading = frames.conversion_options(
-                of_table | {"label": label} if label or table else {}, NAMES, "baseline"
-            )
+            reading = conversion_options(of_table | {"label": label} if label or table else {}, NAMES, "baseline")
             request = BaselineRequest.of_options(
                 settings,
                 data=data,

@@ -15,7 +15,7 @@ from distsms.base.errors import InputError
 from distsms.base.formatting import parse_bytes, parse_duration
 from distsms.base.measures import Condition, Measure
 from distsms.base.wording import option
-from distsms.ingest.options import ReadOptions, WriteOptions
+from distsms.ingest.options import ReadOptions, WriteOptions, sort_options
 from distsms.models.inputs import AS_TRAINED, UNLABELLED, InputOptions
 from distsms.models.model import Model
 from distsms.optim.settings import Settings
@@ -153,6 +153,11 @@ class DecisionRequest(Request):
     calibrate: str | None = None
 
 
+READING = {field.name for field in fields(ReadOptions) if field.compare}
+READING |= {"normalize", "n_shards", "dtype", "weight_file"}
+"""The options of how tables are read, and of the data sets that trainings make of them."""
+
+
 @dataclass(frozen=True)
 class ShardRequest(Request):
     """Data sets that are made of rows."""
@@ -164,6 +169,12 @@ class ShardRequest(Request):
     split: Split = field(default_factory=Split)
     like: Path | None = None  # a data set whose columns, categories, labels and normalization are taken over
     overwrite: bool = False  # whether to replace a data set that is there already
+
+    @classmethod
+    def of_options(cls, options: Mapping[str, Any], /, **others: Any) -> ShardRequest:
+        """Return the request of `others`, and of options of reading and writing by name."""
+        reading, writing = sort_options(options)
+        return cls(**others, reading=reading, writing=writing)
 
 
 @dataclass(frozen=True)

@@ -59,10 +59,14 @@ class ShardResult:
         return {"data_sets": sets, "columns": columns, "warnings": self.warnings}
 
 
+class ShardObserver(ConversionObserver):
+    """Receives what `shard` reports. Override its methods."""
+
+
 def shard(
     request: ShardRequest,
     comm: Communicator,
-    observer: ConversionObserver = ConversionObserver(),  # noqa: B008 - without state
+    observer: ConversionObserver = ShardObserver(),  # noqa: B008 - without state
 ) -> ShardResult:
     """Make data sets of files or of rows in memory. **Collective.**"""
     data, output, reading = request.data, Path(request.output), request.reading
