@@ -27,6 +27,16 @@ def importers(library):
     return {str(path.relative_to(PACKAGE)) for path in files if statement.search(path.read_text())}
 
 
+def test_few_parts_of_the_package_import_from_each_other():
+    """A part is a sub-package or a module at the top. Imports for types and in functions count, too."""
+    graph = pytest.importorskip("grimp").build_graph("distsms", cache_dir=None)
+    part = {module: module.split(".")[1] if "." in module else module for module in graph.modules}
+    pairs = {(part[one], part[other]) for one in part for other in graph.find_modules_directly_imported_by(one)}
+    pairs -= {(one, one) for one in part.values()}
+    assert {("training", "optim"), ("__main__", "cli"), ("distsms", "python")} < pairs
+    assert len(pairs) <= 80, sorted(pairs)
+
+
 @pytest.mark.parametrize(
     "library, modules",
     [

@@ -1,1 +1,1 @@
-"""What every part uses, without machine learning: errors, measures' names, files, compiled kernels, formatting."""
+"""What every part uses, without machine learning: errors, measures' names, files, kernels, formatting, collectives."""

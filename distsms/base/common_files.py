@@ -1,6 +1,6 @@
 """Which files this rank has read that must be the same for all ranks: a network file system may show some an old one.
 
-`distsms.parallel.communicator.Communicator.fail_together` compares what the ranks have noted since they last did so.
+`distsms.base.communicator.Communicator.fail_together` compares what the ranks have noted since they last did so.
 """
 
 from __future__ import annotations

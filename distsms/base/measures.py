@@ -66,6 +66,12 @@ class Family:
         """Whether 1 / (1 + exp(-s)) is the probability of a row with score s to be positive."""
         return self.log_loss and not self.balanced
 
+    @property
+    def why_no_probabilities(self) -> str:
+        """Why there are none although the measure is a log loss; "" for other measures."""
+        why = "gives both classes the same weight, so that its scores are not the log-odds of the rows. "
+        return f"{self.name} {why}" if self.log_loss and self.balanced else ""
+
     def __str__(self) -> str:
         return self.name
 

@@ -16,8 +16,8 @@ from distsms.optim.solvers.base import SOLVERS
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from distsms.base.communicator import Communicator
     from distsms.cli.progress import Progress
-    from distsms.parallel.communicator import Communicator
     from distsms.shards.column_options import ColumnReport
     from distsms.shards.dataset import DataBlock
     from distsms.workflow.baseline import Baseline, BaselineObserver, FitProgress

@@ -23,10 +23,10 @@ from distsms.cli.types import (
 )
 
 if TYPE_CHECKING:
+    from distsms.base.communicator import Communicator
     from distsms.base.measures import Condition
     from distsms.models.evaluation import EvaluationOptions, Interval, ModelEvaluation
     from distsms.models.inputs import InputOptions
-    from distsms.parallel.communicator import Communicator
     from distsms.workflow.evaluate import Evaluated
 
 USAGE = "MODEL DATA|FILE [options]\n       distsms evaluate MODEL MODEL ... --test DATA|FILE [options]"

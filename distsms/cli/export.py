@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from distsms.base.errors import EXIT_OK
 
 if TYPE_CHECKING:
-    from distsms.parallel.communicator import Communicator
+    from distsms.base.communicator import Communicator
 
 USAGE = "MODEL --to onnx|liblinear|csv [--output FILE]"
 EPILOG = """\
@@ -54,11 +54,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace, comm: Communicator) -> int:
     """Write the model in another format. One process."""
     from distsms.base.errors import InputError
+    from distsms.base.files import check_writable
     from distsms.models import export, inputs, model
 
     read = model.load(args.model)
     if args.output != "-":
-        model.check_writable(args.output)
+        check_writable(args.output)
         inputs.check_distinct(args.output, args.model)
         if model.is_model(args.output):
             raise InputError(f"{args.output}: is a model, which the export would replace; name another file")

@@ -11,8 +11,7 @@ from distsms.cli.terminal import Speaker
 from distsms.cli.types import add_compress, add_output_folder, count, memory, whole
 
 if TYPE_CHECKING:
-    from distsms.features.growing import Note
-    from distsms.parallel.communicator import Communicator
+    from distsms.base.communicator import Communicator
     from distsms.workflow.features import Features, FeaturesObserver
 else:  # the workflow loads NumPy, which nothing may load before a command runs
     FeaturesObserver = object
@@ -152,9 +151,9 @@ class FeaturesNarrator(FeaturesObserver):
     def progress(self, task: str, unit: str, done: float, of: float) -> None:
         self._progress(task, unit, done, of)
 
-    def noted(self, note: Note) -> None:
+    def noted(self, kind: str, text: str) -> None:
         self._progress.close()
-        self._say(f"  {note.kind:<9} {note.text}")
+        self._say(f"  {kind:<9} {text}")
 
     def conclude(self, result: Features) -> None:
         """Print what was made, and what it took."""

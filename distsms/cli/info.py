@@ -9,7 +9,7 @@ from distsms.base.errors import EXIT_ERROR, EXIT_OK
 from distsms.base.untrusted_text import printable
 
 if TYPE_CHECKING:
-    from distsms.parallel.communicator import Communicator
+    from distsms.base.communicator import Communicator
 
 SHOWN_CATEGORIES = 20
 USAGE = "[DATA|MODEL...] [options]"

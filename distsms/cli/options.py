@@ -13,7 +13,7 @@ from distsms.cli.types import add_threads, condition, count, duration, memory, n
 from distsms.parallel.signals import StopSignals
 
 if TYPE_CHECKING:
-    from distsms.parallel.communicator import Communicator
+    from distsms.base.communicator import Communicator
     from distsms.shards.dataset import DataBlock
 
 SOLVERS_HELP = (
@@ -224,8 +224,6 @@ def of_vectors(args: argparse.Namespace) -> dict[str, Any]:
 def rows_held(block: DataBlock, comm: Communicator, allowed: float | None = None, whole: bool = True) -> list[str]:
     """Return lines on rows that ranks hold (if `whole`), and read on each pass; `allowed` is --memory. Collective."""
     from distsms.base.formatting import format_bytes
-    from distsms.matrix.coded import CodedRows
-    from distsms.matrix.side_by_side import SideBySide
 
     def between(values: Sequence[int], show: Callable[[int], str] = str) -> str:
         least, most = min(values), max(values)
@@ -236,9 +234,8 @@ def rows_held(block: DataBlock, comm: Communicator, allowed: float | None = None
     of_ranks = comm.allgather(of_rank)
     amounts = {name: [amount[name] for amount in of_ranks] for name in of_rank}
     each, streams = ", each" if comm.size > 1 else "", any(amounts["streamed"])
-    noun = {CodedRows: "codes", SideBySide: "nonzeros and codes"}.get(type(rows), "nonzeros")
     memory_text = between(amounts["bytes"], format_bytes) + " with buffers" * streams
-    held_rows = f"{between(amounts['rows'])} rows, {between(amounts['nnz'])} {noun}, in {memory_text}"
+    held_rows = f"{between(amounts['rows'])} rows, {between(amounts['nnz'])} {rows.stored}, in {memory_text}"
     lines = [f"ranks     {comm.size}{each} with {held_rows}"] if whole else []
     if streams:
         streamed = between(amounts["streamed"], format_bytes)

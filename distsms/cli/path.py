@@ -14,14 +14,13 @@ from distsms.base.measures import CHOOSERS, RANKING, RIVALS, Measure
 from distsms.cli import options
 from distsms.cli.terminal import Speaker
 from distsms.cli.types import add_old_names, chooser, count, not_negative, path_measures, positive, whole
-from distsms.features.candidates import COLUMNS, Candidate, parse
 from distsms.optim.solvers.base import SOLVERS, WIDE
+from distsms.workflow.candidates import COLUMNS, Candidate, parse
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from distsms.features.growing import Note
-    from distsms.parallel.communicator import Communicator
+    from distsms.base.communicator import Communicator
     from distsms.shards.dataset import DataBlock
     from distsms.training.plan import Plan
     from distsms.workflow.choice import Point
@@ -300,7 +299,7 @@ class FoldsNarrator:
     def progress(self, task: str, unit: str, done: float, of: float) -> None:
         self._features(task, unit, done, of)
 
-    def noted(self, note: Note) -> None:
+    def noted(self, kind: str, text: str) -> None:
         """Print nothing: the line on the features of a fold is enough."""
 
     def made_features(self, text: str) -> None:

@@ -10,7 +10,7 @@ from distsms.base.errors import EXIT_OK
 from distsms.cli.types import add_new_columns, add_threads, count
 
 if TYPE_CHECKING:
-    from distsms.parallel.communicator import Communicator
+    from distsms.base.communicator import Communicator
 
 USAGE = "MODEL DATA|FILE [options]"
 EPILOG = """\

@@ -11,7 +11,7 @@ from distsms.cli.terminal import Speaker
 from distsms.cli.types import add_old_names, add_threads
 
 if TYPE_CHECKING:
-    from distsms.parallel.communicator import Communicator
+    from distsms.base.communicator import Communicator
 
 USAGE = "MODEL --test DATA|FILE [options]"
 EPILOG = """\

@@ -16,7 +16,7 @@ from distsms.cli.types import add_compress, add_missing_group, add_old_names, ad
 if TYPE_CHECKING:
     from typing import Any
 
-    from distsms.parallel.communicator import Communicator
+    from distsms.base.communicator import Communicator
     from distsms.workflow.requests import ShardRequest
 
 USAGE = "INPUT... OUTDIR [options]"

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from distsms.base.communicator import Communicator
 from distsms.base.formatting import format_bytes, format_rows
 from distsms.cli.columns import format_columns
 from distsms.cli.progress import TaskProgress, describe_files
 from distsms.cli.terminal import Speaker
 from distsms.ingest.formats.registry import print_warning
 from distsms.ingest.options import ConversionObserver
-from distsms.parallel.communicator import Communicator
 from distsms.shards.column_options import ColumnReport
 from distsms.shards.groupby import describe
-from distsms.shards.labels import format_labels, original_labels
+from distsms.shards.labels import class_names
 from distsms.shards.manifest import Manifest
 
 
@@ -84,7 +84,7 @@ def _describe_parts(train: Manifest, test: Manifest) -> str:
 
 
 def show_summary(manifest: Manifest, say: Speaker) -> None:
-    names = {sign: format_labels(original_labels(manifest.label_map, sign)) for sign in ("+1", "-1")}
+    names = class_names(manifest.label_map)
     labels = ", ".join(f"{sign} is {label}" for sign, label in names.items() if label)
     say(f"{manifest.directory}: {format_rows(manifest.n)}, {manifest.p} columns, {manifest.describe_entries()}")
     say(f"  classes   {manifest.n_pos} positive, {manifest.n_neg} negative ({labels})")

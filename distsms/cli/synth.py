@@ -9,8 +9,8 @@ from distsms.base.errors import EXIT_OK
 from distsms.cli.types import add_compress, add_output_folder, count
 
 if TYPE_CHECKING:
+    from distsms.base.communicator import Communicator
     from distsms.ingest.synthetic.lower_bounds import PrbepLowerBound, RocAreaLowerBound
-    from distsms.parallel.communicator import Communicator
     from distsms.shards.manifest import Manifest
 
 USAGE = "KIND [NAME] OUTDIR [options]"

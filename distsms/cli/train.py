@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from typing import Any
 
-    from distsms.parallel.communicator import Communicator
+    from distsms.base.communicator import Communicator
     from distsms.workflow.requests import TrainRequest
 
 USAGE = "DATA|FILE... [options] [-- PETSC OPTIONS]"

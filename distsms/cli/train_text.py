@@ -15,7 +15,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from distsms.base.communicator import Communicator
 from distsms.base.errors import EXIT_REQUEUE, InputError
+from distsms.base.files import check_writable
 from distsms.base.formatting import format_bytes, format_duration, format_objective, format_seconds
 from distsms.base.measures import display_name
 from distsms.base.typing import Floats
@@ -23,10 +25,9 @@ from distsms.cli import progress, shard_text
 from distsms.cli.options import rows_held
 from distsms.cli.terminal import Speaker, fold, is_watched
 from distsms.models.decision_text import describe
-from distsms.parallel.communicator import Communicator
 from distsms.shards.dataset import DataBlock
 from distsms.shards.groupby import doubles_warning
-from distsms.shards.labels import format_labels, original_labels
+from distsms.shards.labels import class_names
 from distsms.shards.manifest import Manifest
 from distsms.training.plan import Layout, Plan
 from distsms.training.rows import Survived
@@ -67,7 +68,7 @@ def describe_task(
     l1 = f", l1 {settings.l1:g}" if settings.l1 else ""
     constant = f", a constant feature of {bias:g}" if bias else ""
     kind = manifest.normalization.kind
-    names = {sign: format_labels(original_labels(manifest.label_map, sign)) for sign in ("+1", "-1")}
+    names = class_names(manifest.label_map)
     labels = {sign: f" ({name})" if brief and name else "" for sign, name in names.items()}
     shards = f", {manifest.describe_entries()}, {len(manifest.shards)} shard{'s' if len(manifest.shards) > 1 else ''}"
     lines = [
@@ -361,7 +362,7 @@ def write_report(
 
 def check_report(args: argparse.Namespace, names: Sequence[str]) -> str | None:
     """Return the report to write, or None. Raises InputError if it cannot be written. On the root."""
-    from distsms.models import inputs, model
+    from distsms.models import inputs
 
     saved = Path(args.output)  # the reports of several models in a folder differ
     path = args.report or str(saved.with_name("report.html" if saved.name == "model.h5" else f"{saved.stem}.html"))
@@ -371,7 +372,7 @@ def check_report(args: argparse.Namespace, names: Sequence[str]) -> str | None:
         if not args.quiet:
             print("report    none, since it needs matplotlib: pip install 'distsms[plot]'")
         return None
-    model.check_writable(path)
+    check_writable(path)
     inputs.check_distinct(path, args.output, args.test, args.trace, *names)
     if os.path.isfile(path) and b"distsms report" not in Path(path).read_bytes()[:1000]:
         raise InputError(f"{path}: exists and is not a report; name another file with --report, or remove it first")

@@ -9,7 +9,7 @@ from distsms.cli.evaluate import add_reading, reading
 from distsms.cli.types import add_threads
 
 if TYPE_CHECKING:
-    from distsms.parallel.communicator import Communicator
+    from distsms.base.communicator import Communicator
 
 USAGE = "MODEL DATA|FILE [--certificate FILE] [options]"
 EPILOG = """\

@@ -10,14 +10,13 @@ from typing import Any, cast
 import numpy as np
 from scipy import sparse
 
+from distsms.base.communicator import Communicator
 from distsms.base.errors import InputError
 from distsms.base.typing import Floats, Labels
 from distsms.base.wording import format_value
-from distsms.features.candidates import PRESETS, parse
 from distsms.features.feature_map import FeatureMap
 from distsms.features.fit import FeatureOptions, fit
 from distsms.features.rows import RowPart
-from distsms.parallel.communicator import Communicator
 from distsms.shards.manifest import Manifest
 
 OF_TREES = ("min_leaf", "tree_rows", "seed")
@@ -48,21 +47,10 @@ class ArrayRows:
         yield RowPart(0, self.X, self.labels, self.row_weights, cast(Any, None), cast(Any, None))
 
 
-def options(features: str | Mapping[str, Any]) -> FeatureOptions:
-    """Return the options that a text of `candidates.parse` or a mapping stands for; bins unless only trees are."""
-    if not isinstance(features, (str, Mapping)):
-        raise InputError(
-            f"features={format_value(features)}: needs one of {', '.join(map(repr, PRESETS))}, or a dict of options"
-        )
-    try:
-        named = parse(features).options if isinstance(features, str) else features
-    except ValueError as error:
-        text = str(error).replace("min-leaf", "min_leaf").replace("tree-rows", "tree_rows")
-        raise InputError(f"features={text}, or a dict of options") from error
-    if named is None:
-        raise InputError(f"features={format_value(features)} makes no features")
-    options = {str(name).replace("-", "_"): value for name, value in named.items()}
-    if len(options) < len(named):
+def options(features: Mapping[str, Any]) -> FeatureOptions:
+    """Return options by their names, as on the command line or in Python; bins are made unless only trees are named."""
+    options = {str(name).replace("-", "_"): value for name, value in features.items()}
+    if len(options) < len(features):
         raise InputError(f"features={format_value(features)}: an option is there twice")
     if unknown := set(options) - set(FeatureOptions._fields):
         there = ", ".join(FeatureOptions._fields)

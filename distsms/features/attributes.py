@@ -18,11 +18,11 @@ import scipy
 from numpy.typing import NDArray
 
 from distsms.base import common_files
+from distsms.base.communicator import Communicator
 from distsms.base.errors import InputError
 from distsms.base.files import read_whole
 from distsms.base.jit import njit
 from distsms.base.wording import option
-from distsms.parallel.communicator import Communicator
 from distsms.shards.table_schema import CATEGORY, DATE, DATE_PARTS, HASH, Column, Table
 
 COVERED = 0.9

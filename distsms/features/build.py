@@ -13,6 +13,7 @@ import numpy as np
 from scipy import sparse
 
 from distsms.base import hdf5
+from distsms.base.communicator import Communicator
 from distsms.base.errors import InputError
 from distsms.base.typing import Hashes, Labels
 from distsms.base.wording import option
@@ -22,7 +23,6 @@ from distsms.features.fit import FeatureOptions, fit
 from distsms.features.growing import UNWATCHED, FeaturesObserver
 from distsms.features.rows import RowPart, RowParts
 from distsms.matrix.normalization import BY_COLUMN, Normalization
-from distsms.parallel.communicator import Communicator
 from distsms.shards import dataset, duplicates
 from distsms.shards.groupby import group_statistics
 from distsms.shards.manifest import NOT_NORMALIZED, Manifest, read_manifest

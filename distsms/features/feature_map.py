@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import scipy
 from numpy.typing import NDArray
 
 from distsms.base import hdf5
@@ -24,7 +25,7 @@ from distsms.features.forest import Forest
 from distsms.features.rows import widened
 from distsms.matrix.arrays import as_features
 from distsms.matrix.blocks import LocalRows
-from distsms.matrix.coded import CodedRows, code_rows
+from distsms.matrix.coded import CodedRows, code_rows, to_csr
 from distsms.matrix.side_by_side import SideBySide
 from distsms.shards.coded_columns import CodedColumns, FeatureReference
 from distsms.shards.manifest import Manifest
@@ -97,6 +98,11 @@ class FeatureMap:
         for part, codes in zip(self.parts, self.codes(X), strict=True):
             groups.append(CodedRows(part.code_map, code_rows(codes, part.code_map), [0, len(codes)]))
         return groups[0] if len(groups) == 1 else SideBySide(groups)
+
+    def to_csr(self, X: Any) -> scipy.sparse.csr_matrix:
+        """Return the columns that the codes of rows stand for, given as for `codes`, as a matrix of float64."""
+        blocks = [to_csr(part.code_map, codes) for part, codes in zip(self.parts, self.codes(X), strict=True)]
+        return scipy.sparse.hstack(blocks, "csr")
 
     def column_name(self, j: int) -> str:
         """Return the name of coded column j, counted from 0 behind those that are kept."""

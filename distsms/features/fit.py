@@ -11,6 +11,7 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
+from distsms.base.communicator import Communicator
 from distsms.base.errors import InputError
 from distsms.base.formatting import format_bytes
 from distsms.base.memory import resident
@@ -27,7 +28,6 @@ from distsms.features.growing import (
     MIN_LEAF,
     UNWATCHED,
     FeaturesObserver,
-    Note,
     check_growing,
     check_memory,
     grow,
@@ -38,7 +38,6 @@ from distsms.features.growing import (
 from distsms.features.quantiles import BYTES, VALUE_BYTES, Numbers, edges_of
 from distsms.features.rows import PART_ENTRIES, Columns, RowPart, RowParts
 from distsms.features.screen import Pair
-from distsms.parallel.communicator import Communicator
 from distsms.shards.manifest import Manifest
 
 _ENTRY_BYTES = 40
@@ -114,7 +113,7 @@ class Fitting:
     def say(self, kind: str, text: str) -> None:
         """Tell users a note, on the root."""
         if self.comm.is_root:
-            self.observer.noted(Note(kind, text))
+            self.observer.noted(kind, text)
 
 
 def fit(
@@ -202,8 +201,7 @@ def _fit_bins(fitting: Fitting, n_bins: int) -> Bins:
         require(screen.row_bytes(len(attributes)) * n, "the rows by which pairs are screened", comm, fitting.room)
         bins = Bins(attributes, edges)
         strongest = screen.strongest(bins, fitting.watched("screening pairs"), fitting.manifest, pairs, comm)
-        for note in _describe_pairs(strongest, names):
-            fitting.say(note.kind, note.text)
+        _describe_pairs(strongest, names, fitting)
         pairs = [(pair.a, pair.b) for pair in strongest]
     with comm.fail_together():
         try:
@@ -212,14 +210,14 @@ def _fit_bins(fitting: Fitting, n_bins: int) -> Bins:
             raise InputError(f"{option('crosses', crosses)}: {error}") from error
 
 
-def _describe_pairs(pairs: Sequence[Pair], names: Sequence[str]) -> list[Note]:
-    notes = [Note("cross", f"{names[pair.a]} x {names[pair.b]}: gain {pair.gain:.5g}") for pair in pairs[:10]]
+def _describe_pairs(pairs: Sequence[Pair], names: Sequence[str], fitting: Fitting) -> None:
+    for pair in pairs[:10]:
+        fitting.say("cross", f"{names[pair.a]} x {names[pair.b]}: gain {pair.gain:.5g}")
     if len(pairs) > 10:
-        notes.append(Note("cross", f"and {len(pairs) - 10} more"))
+        fitting.say("cross", f"and {len(pairs) - 10} more")
     if useless := sum(pair.gain <= 0 for pair in pairs):
         text = f"the gain of {useless} of these pairs is not above 0: these rows show no interaction"
-        notes.append(Note("note", text))
-    return notes
+        fitting.say("note", text)
 
 
 def count_attributes(manifest: Manifest, comm: Communicator) -> int:

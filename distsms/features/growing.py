@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
+from distsms.base.communicator import Communicator
 from distsms.base.errors import InputError
 from distsms.base.formatting import format_bytes, format_duration
 from distsms.base.memory import available
@@ -28,7 +29,6 @@ from distsms.features.forest import MOST_LEAVES, MOST_TREES, Forest
 from distsms.features.forest_kernels import preorder
 from distsms.features.rows import RowPart, as_single
 from distsms.matrix.blocks import thread_count
-from distsms.parallel.communicator import Communicator
 from distsms.shards.manifest import Manifest
 from distsms.shards.splits import Shares, in_sample
 
@@ -126,21 +126,14 @@ def whole(rows: GrowingRows, comm: Communicator) -> GrowingRows:
     return GrowingRows(by_row.tocsc(), y, weights)
 
 
-class Note(NamedTuple):
-    """What users should know of the features that are made."""
-
-    kind: str  # "note", "warning", or "cross" for a cross that was chosen
-    text: str
-
-
 class FeaturesObserver:
     """Receives what making features reports. Override its methods."""
 
     def progress(self, task: str, unit: str, done: float, of: float) -> None:
         """Called on every rank: what is done, what is counted, how much this rank has done, and how much it has."""
 
-    def noted(self, note: Note) -> None:
-        """Called on the root with what users should know of the features."""
+    def noted(self, kind: str, text: str) -> None:
+        """Called on the root with what users should know: a "note", a "warning", or a "cross" that was chosen."""
 
 
 UNWATCHED = FeaturesObserver()
@@ -210,7 +203,7 @@ def check_time(rows: GrowingRows, n_trees: int, min_leaf: int, comm: Communicato
     if seconds > HOPELESS:
         raise InputError(text, everywhere=True)
     if comm.is_root:
-        observer.noted(Note("note", Message(text)))
+        observer.noted("note", Message(text))
 
 
 def seconds_of_tree(rows: GrowingRows, min_leaf: int) -> float:

@@ -18,9 +18,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from distsms.base.communicator import Communicator
 from distsms.base.typing import Floats
 from distsms.features.rows import Columns
-from distsms.parallel.communicator import Communicator
 
 Singles = NDArray[np.float32]
 Keys = NDArray[np.uint32]

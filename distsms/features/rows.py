@@ -9,8 +9,8 @@ import numpy as np
 import scipy
 from numpy.typing import NDArray
 
+from distsms.base.communicator import Communicator
 from distsms.base.typing import Floats
-from distsms.parallel.communicator import Communicator
 from distsms.shards import dataset
 from distsms.shards.manifest import Manifest
 from distsms.shards.reader import OpenShard, ShardRange

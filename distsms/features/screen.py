@@ -16,11 +16,11 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from distsms.base.communicator import Communicator
 from distsms.base.typing import Floats
 from distsms.features.bins import Bins
 from distsms.features.growing import sample_shares
 from distsms.features.rows import RowPart
-from distsms.parallel.communicator import Communicator
 from distsms.shards.manifest import Manifest
 from distsms.shards.splits import in_sample
 

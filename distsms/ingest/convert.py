@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from distsms.base import addresses, memory, text_files
+from distsms.base.communicator import Communicator
 from distsms.base.errors import InputError
 from distsms.base.files import FileState
 from distsms.base.formatting import format_bytes
@@ -23,7 +24,6 @@ from distsms.ingest.formats.base import Reader
 from distsms.ingest.formats.registry import open_reader, reader_warnings
 from distsms.ingest.options import ConversionObserver, Meter, ReadOptions, WriteOptions
 from distsms.matrix import normalization
-from distsms.parallel.communicator import Communicator
 from distsms.shards import dataset, entries_in_memory, publish
 from distsms.shards.coded_columns import NOT_CODED, CodedColumns
 from distsms.shards.column_options import ColumnOptions

@@ -10,10 +10,10 @@ import os
 from collections.abc import Sequence
 
 from distsms.base import addresses, common_files
+from distsms.base.communicator import Communicator
 from distsms.base.errors import InputError
 from distsms.base.files import FileState
 from distsms.ingest.formats.registry import format_of
-from distsms.parallel.communicator import Communicator
 from distsms.shards.manifest import MANIFEST
 
 

@@ -11,11 +11,11 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
+from distsms.base.communicator import Communicator
 from distsms.base.typing import Hashes
 from distsms.ingest.options import Meter
 from distsms.matrix.code_maps import UNKNOWN
 from distsms.matrix.normalization import Entries
-from distsms.parallel.communicator import Communicator
 from distsms.shards import duplicates, row_metadata
 from distsms.shards.entries_in_memory import EntriesInMemory, ShardEntries
 from distsms.shards.groupby import group_statistics

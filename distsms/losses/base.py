@@ -33,12 +33,12 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from distsms.base.communicator import Communicator
 from distsms.base.errors import InputError
 from distsms.base.measures import Family
 from distsms.base.memory import Memory
 from distsms.base.typing import Floats
 from distsms.base.wording import option
-from distsms.parallel.communicator import Communicator
 
 FROM_CELLS, DIVIDED, SORTED, WIDE = "from cells", "from divided cells", "by sorting", "from cells too wide"
 EXACT = "exactly at the end"

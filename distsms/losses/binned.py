@@ -27,6 +27,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from distsms.base.communicator import Communicator
 from distsms.base.typing import Floats
 from distsms.losses import binned_kernels as kernel
 from distsms.losses.base import (
@@ -43,7 +44,6 @@ from distsms.losses.base import (
 from distsms.losses.pairwise_kernels import TINY
 from distsms.losses.rocarea import RocAreaRisk, sums_in_order
 from distsms.losses.rocarea_exchange import EVERYWHERE, RocAreaExchange, all_finite
-from distsms.parallel.communicator import Communicator
 
 EPS = float(np.finfo(float).eps)
 PER_WIDTH = 4

@@ -21,12 +21,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from distsms.base import measures
+from distsms.base.communicator import Communicator
 from distsms.base.errors import InputError
 from distsms.base.jit import njit
 from distsms.base.typing import Floats
 from distsms.losses.base import Cost, Loss, LossValue, huber, ramp
 from distsms.losses.gather import GatheringLoss, Solution, weighted_sum
-from distsms.parallel.communicator import Communicator
 
 
 class FBeta(GatheringLoss):

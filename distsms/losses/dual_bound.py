@@ -20,9 +20,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from distsms.base.communicator import Communicator
 from distsms.base.errors import InputError
 from distsms.base.typing import Floats
-from distsms.parallel.communicator import Communicator
 
 EPS, EPS_LONG = float(np.finfo(float).eps), float(np.finfo(np.longdouble).eps)
 CERTIFIED = {"rocarea", "gauc", "pauc", "prbep", "error-rate", "logistic", "logistic-balanced", "normal-auc"}

@@ -13,10 +13,10 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from distsms.base.communicator import Communicator
 from distsms.base.jit import njit, weight_of
 from distsms.base.typing import Floats
 from distsms.losses.base import Cost, Loss, LossValue
-from distsms.parallel.communicator import Communicator
 
 
 class Solution(NamedTuple):

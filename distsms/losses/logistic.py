@@ -17,10 +17,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from distsms.base import measures
+from distsms.base.communicator import Communicator
 from distsms.base.jit import njit, weight_of
 from distsms.base.typing import Floats
 from distsms.losses.base import Cost, Loss, LossValue
-from distsms.parallel.communicator import Communicator
 
 BLOCK = 4096
 """The number of rows that are computed at a time, so that intermediate results stay in the processor's cache."""

@@ -15,9 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from distsms.base import measures
+from distsms.base.communicator import Communicator
 from distsms.base.typing import Floats
 from distsms.losses.base import Cost, Loss, LossValue
-from distsms.parallel.communicator import Communicator
 
 
 class NormalAuc(Loss):

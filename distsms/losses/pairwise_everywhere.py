@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from distsms.base.communicator import Communicator
 from distsms.base.typing import Floats
 from distsms.losses.pairwise import PairSums, SortedClass
 from distsms.losses.sorting import LEAST, radix_sort, sort_with_rows
-from distsms.parallel.communicator import Communicator
 
 
 class WholeClass:

@@ -26,12 +26,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from distsms.base import measures
+from distsms.base.communicator import Communicator
 from distsms.base.errors import InputError
 from distsms.base.typing import Floats
 from distsms.losses.base import ramp
 from distsms.losses.gather import GatheringLoss, Solution, in_order, root_of_ramps, weighted_sum
 from distsms.losses.rocarea import RocAreaRisk, sums_in_order, turned
-from distsms.parallel.communicator import Communicator
 
 
 class PaucRisk(RocAreaRisk):

@@ -22,6 +22,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from distsms.base.communicator import Communicator
 from distsms.base.jit import njit, weight_of
 from distsms.base.typing import Floats
 from distsms.losses.base import Cost, LossValue, ramp
@@ -29,7 +30,6 @@ from distsms.losses.binned import BinnedLoss, Cells, OfCells
 from distsms.losses.newton import Piece, rising_root
 from distsms.losses.pairwise_everywhere import WholeClass
 from distsms.losses.pauc import PaucRisk, head_in_order, position_of_cut, tie_share
-from distsms.parallel.communicator import Communicator
 from distsms.parallel.order_statistics import PositionSearch
 from distsms.parallel.order_statistics_kernels import BLOCK, LEFT_OUT, NEGATIVE
 

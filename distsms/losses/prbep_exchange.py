@@ -18,12 +18,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from distsms.base.communicator import Communicator
 from distsms.base.jit import njit
 from distsms.base.typing import Floats
 from distsms.losses.base import Cost, LossValue
 from distsms.losses.newton import Piece, rising_root
 from distsms.losses.prbep import Balance, ClassSums, PrbepRisk, balancing_corrections
-from distsms.parallel.communicator import Communicator
 from distsms.parallel.order_statistics import PositionSearch
 from distsms.parallel.order_statistics_kernels import LEFT_OUT, NEGATIVE, POSITIVE
 

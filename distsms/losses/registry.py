@@ -11,12 +11,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from distsms.base.communicator import Communicator
 from distsms.base.errors import InputError
 from distsms.base.measures import FAMILIES, Family, Measure
 from distsms.base.typing import Floats
 from distsms.base.wording import Message, option
 from distsms.losses.base import Loss
-from distsms.parallel.communicator import Communicator
 
 NO_GROUPS = Message(
     "ROCArea within groups needs the group of each row: make the data set with distsms shard "

@@ -11,11 +11,11 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
+from distsms.base.communicator import Communicator
 from distsms.base.typing import Floats
 from distsms.losses.base import ROW_BYTES_IN_PLACE, Cost, LossValue
 from distsms.losses.pairwise_everywhere import WholeClass
 from distsms.losses.rocarea import RocAreaRisk
-from distsms.parallel.communicator import Communicator
 
 EVERYWHERE = 2**20
 """The largest number of rows that every rank may sort. Their table takes 0.25 GB on each rank."""

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from distsms.base import measures
+from distsms.base.communicator import Communicator
 from distsms.base.errors import InputError
 from distsms.base.jit import njit, weight_of
 from distsms.base.typing import Floats
@@ -25,7 +26,6 @@ from distsms.losses.binned import RocAreaBins
 from distsms.losses.gather import pair_sums
 from distsms.losses.rocarea import RocAreaRisk
 from distsms.losses.rocarea_exchange import EVERYWHERE, RocAreaExchange
-from distsms.parallel.communicator import Communicator
 from distsms.parallel.groups import WholeGroups
 
 FEW = 8

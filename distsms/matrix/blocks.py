@@ -70,6 +70,8 @@ class EntrySource(Protocol):
 class LocalRows(ABC):
     """What sparse and dense local rows have in common: parts, threads, normalization, the products of `Features`."""
 
+    stored = "nonzeros"  # what `nnz` counts, for people
+
     def __init__(
         self, shape: tuple[int, int], parts: list[Part], threads: int, entries: Entries, source: EntrySource | None
     ) -> None:

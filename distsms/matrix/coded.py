@@ -29,6 +29,8 @@ class CodedRows(LocalRows):
     of `cuts`: `start` is the place of its first code, `run` the distance to a row's next, `stop - start` their number.
     """
 
+    stored = "codes"
+
     def __init__(
         self,
         code_map: CodeMap,

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from distsms.base.communicator import Communicator
 from distsms.base.typing import Floats
-from distsms.parallel.communicator import Communicator
 
 
 @dataclass(frozen=True)
@@ -41,6 +41,11 @@ class Moments:
         self.scatter[group] += (self.mass[group] * share) * np.outer(gap, gap)
         self.mean[group] += share * gap
         self.mass[group] = whole
+
+    def add(self, other: Moments) -> None:
+        """Add the rows of each group of `other` to the same group of these, in place."""
+        for group in range(len(self.count)):
+            self.include(group, other.union([group]))
 
     def union(self, groups: Sequence[int] | NDArray[np.intp]) -> Moments:
         """Return the moments, as one group, of the rows of some groups."""

@@ -19,12 +19,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from distsms.base import memory
+from distsms.base.communicator import Communicator
 from distsms.base.errors import InputError
 from distsms.base.formatting import format_bytes
 from distsms.base.jit import njit
 from distsms.base.typing import Floats
 from distsms.base.wording import option
-from distsms.parallel.communicator import Communicator
 
 BY_COLUMN = ("standard", "maxabs")
 KINDS = ("none", *BY_COLUMN, "l2")

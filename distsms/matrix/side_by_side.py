@@ -18,6 +18,8 @@ from distsms.matrix.normalization import Normalization, inverse
 class SideBySide:
     """The rows [x_i of the first group, x_i of the second, ...]; see `Features`. ValueError if their numbers differ."""
 
+    stored = "nonzeros and codes"
+
     def __init__(self, groups: Sequence[LocalRows]) -> None:
         self.groups = list(groups)
         if len({group.shape[0] for group in self.groups}) != 1:

@@ -15,8 +15,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from distsms.base.communicator import Communicator
 from distsms.base.typing import Floats, Labels
-from distsms.parallel.communicator import Communicator
 
 CELLS, WIDTH = 2**18, 1e-5
 DIVISIONS = 3  # so often cells are divided

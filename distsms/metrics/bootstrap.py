@@ -20,11 +20,11 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from distsms.base.communicator import Communicator
 from distsms.base.hashing import GOLDEN, _mix, row_keys
 from distsms.base.jit import is_compiled, njit
 from distsms.base.typing import Floats, Hashes, Labels
 from distsms.metrics.row_weights import masses, select_by_weight
-from distsms.parallel.communicator import Communicator
 from distsms.parallel.order_statistics import select
 
 BLOCK = 2**20

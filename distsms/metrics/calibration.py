@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import scipy  # loads scipy.special and scipy.optimize when they are used, which saves time in each start
 
+from distsms.base.communicator import Communicator
 from distsms.base.schema import Fields, is_number, is_text
 from distsms.base.typing import Floats, Labels
 from distsms.metrics.confidence import LEVEL, limits
@@ -21,13 +22,10 @@ from distsms.metrics.contingency import ratio
 from distsms.metrics.estimates import MeanEstimate
 from distsms.metrics.row_weights import effective, mass_of_classes, masses, weighted_mean
 from distsms.metrics.tied_scores import tied_scores
-from distsms.parallel.communicator import Communicator
 
 METHODS = ("sigmoid", "isotonic")
 LOGISTIC = {"method": "sigmoid", "slope": 1.0, "intercept": 0.0}
 """The curve of logistic regression, whose scores are the logarithms of the odds."""
-BALANCED = "logistic-balanced gives both classes the same weight, so that its scores are not the log-odds of the rows. "
-"""Why the measure logistic-balanced has no curve."""
 BINS = 10
 """The largest number of bins of a reliability diagram."""
 EQUAL = 1e-12

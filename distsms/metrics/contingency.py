@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from distsms.base.communicator import Communicator
 from distsms.base.typing import Floats, Labels
 from distsms.metrics.row_weights import masses
-from distsms.parallel.communicator import Communicator
 
 
 @dataclass(frozen=True)

@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from distsms.base.communicator import Communicator
 from distsms.base.typing import Floats, Labels
-from distsms.parallel.communicator import Communicator
 
 STEPS = 400
 """Approximate number of points of a curve for each class."""

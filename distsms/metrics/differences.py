@@ -14,6 +14,7 @@ import numpy as np
 import scipy  # loads scipy.special when it is used, which saves time in each start
 from numpy.typing import NDArray
 
+from distsms.base.communicator import Communicator
 from distsms.base.measures import PRBEP, PRECISION_AT_K, ROCAREA, HeadMeasure, Measure
 from distsms.base.typing import Floats, Labels
 from distsms.metrics import confidence, estimates
@@ -23,7 +24,6 @@ from distsms.metrics.head_intervals import head_replicates
 from distsms.metrics.ranking import measure_value, placements, top_k_shares
 from distsms.metrics.row_weights import effective, effective_sizes, mass_of_classes, masses
 from distsms.metrics.tied_scores import tied_scores
-from distsms.parallel.communicator import Communicator
 
 REPLICATES = 1000
 

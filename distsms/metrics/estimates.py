@@ -9,10 +9,10 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from distsms.base.communicator import Communicator
 from distsms.base.typing import Floats, Labels
 from distsms.metrics.ranking import exact_sum, placements, top_k_shares
 from distsms.metrics.row_weights import effective_sizes, mass_of_classes, weighted_mean
-from distsms.parallel.communicator import Communicator
 
 MODEL = "this model on new rows"
 TRAINED = "this model on rows that partly trained it"

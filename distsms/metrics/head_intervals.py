@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from distsms.base.communicator import Communicator
 from distsms.base.hashing import row_keys
 from distsms.base.measures import Condition, HeadMeasure
 from distsms.base.typing import Floats, Labels
@@ -27,7 +28,6 @@ from distsms.metrics.estimates import MeanEstimate
 from distsms.metrics.operating_points import POINTS, SLACK, OperatingPoint, operating_point
 from distsms.metrics.row_weights import masses, weighted_mean
 from distsms.metrics.tied_scores import TiedScores
-from distsms.parallel.communicator import Communicator
 
 COARSE, FINE, REACH = 0.5, 0.05, 8.0
 """The rows between two thresholds, in units of the square root of the rows above them: `COARSE` of these units, and

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from distsms.base.communicator import Communicator
 from distsms.base.measures import RANKING, HeadMeasure, Measure
 from distsms.base.typing import Floats, Hashes, Labels
 from distsms.metrics import ranking
@@ -14,7 +15,6 @@ from distsms.metrics.operating_points import head_value
 from distsms.metrics.row_weights import mass_of_classes
 from distsms.metrics.tied_scores import tied_scores
 from distsms.metrics.within_groups import gauc_estimate
-from distsms.parallel.communicator import Communicator
 
 
 def decision_threshold(

@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from distsms.base.communicator import Communicator
 from distsms.base.typing import Floats, Labels
 from distsms.metrics import confidence
 from distsms.metrics.confidence import Interval
@@ -20,7 +21,6 @@ from distsms.metrics.operating_points import ALPHA, bedroc
 from distsms.metrics.ranking import mean_precision
 from distsms.metrics.row_weights import effective_sizes
 from distsms.metrics.tied_scores import TiedScores
-from distsms.parallel.communicator import Communicator
 
 
 class Influences(NamedTuple):

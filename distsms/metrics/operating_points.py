@@ -12,10 +12,10 @@ from typing import NamedTuple
 
 import numpy as np
 
+from distsms.base.communicator import Communicator
 from distsms.base.measures import Condition, HeadMeasure
 from distsms.metrics.contingency import Contingency
 from distsms.metrics.tied_scores import TiedScores
-from distsms.parallel.communicator import Communicator
 
 ALPHA = 20.0
 """The parameter of BEDROC: with 20, the first 8 % of the rows have 80 % of the weight."""

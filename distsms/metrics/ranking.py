@@ -20,6 +20,7 @@ import numpy as np
 import scipy  # loads scipy.special when it is used, which saves time in each start
 from numpy.typing import NDArray
 
+from distsms.base.communicator import Communicator
 from distsms.base.measures import ERROR_RATE, F_BETA, PRECISION_AT_K, Measure
 from distsms.base.typing import Floats, Labels
 from distsms.metrics.area_from_cells import enclosed_area, enclosed_placements
@@ -27,7 +28,6 @@ from distsms.metrics.contingency import contingency, ratio
 from distsms.metrics.operating_points import partial_area
 from distsms.metrics.row_weights import mass_of_classes, masses, mean_and_deviation, require_equal, select_by_weight
 from distsms.metrics.tied_scores import TiedScores, tied_scores
-from distsms.parallel.communicator import Communicator
 from distsms.parallel.order_statistics import select
 
 

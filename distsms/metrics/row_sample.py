@@ -14,12 +14,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from distsms.base.communicator import Communicator
 from distsms.base.hashing import row_keys
 from distsms.base.schema import Fields, is_number, is_text
 from distsms.base.typing import Floats, Labels
 from distsms.base.wording import Message, option
 from distsms.metrics.row_weights import mean_and_deviation
-from distsms.parallel.communicator import Communicator
 
 SIZE = 2**12
 """About so many training rows are sampled; all of them if they are fewer."""

@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from distsms.base.communicator import Communicator
 from distsms.base.errors import InputError
 from distsms.base.typing import Floats, Labels
-from distsms.parallel.communicator import Communicator
 from distsms.parallel.order_statistics import FEW, PositionSearch
 from distsms.parallel.order_statistics_kernels import POSITIVE
 

@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from distsms.base.communicator import Communicator
 from distsms.base.typing import Floats, Labels
-from distsms.parallel.communicator import Communicator
 
 SAMPLE = 512
 """The average number of scores that each rank contributes to the sample from which the ranges are chosen. Tests lower

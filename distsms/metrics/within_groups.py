@@ -13,12 +13,12 @@ from typing import NamedTuple
 
 import numpy as np
 
+from distsms.base.communicator import Communicator
 from distsms.base.typing import Floats, Hashes, Labels
 from distsms.metrics.confidence import FEWEST, Interval, mean_interval, rocarea_difference_interval, too_few
 from distsms.metrics.estimates import MeanEstimate
 from distsms.metrics.ranking import rocarea
 from distsms.metrics.row_weights import weighted_mean
-from distsms.parallel.communicator import Communicator
 from distsms.parallel.groups import WholeGroups
 
 

@@ -15,7 +15,9 @@ from itertools import pairwise
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
+from distsms.base.communicator import Communicator
 from distsms.base.errors import InputError
 from distsms.base.typing import Floats
 from distsms.base.wording import option
@@ -25,7 +27,7 @@ from distsms.features.forest import Forest
 from distsms.matrix.code_maps import Crosses
 from distsms.models.model import Model
 from distsms.models.scoring import Rows
-from distsms.parallel.communicator import Communicator
+from distsms.shards.table_schema import HASH, Table
 
 _ROUNDING = 1e-14
 """A variance below this share of the mean square is one of rounding errors."""
@@ -324,6 +326,38 @@ def columns_of(model: Model) -> tuple[list[str], Any]:
     used, group = np.unique(group, return_inverse=True)
     first = np.unique(group, return_index=True)[1].argsort()  # the names in the order of the columns
     return [names[k] for k in used[first]], np.argsort(first)[group]
+
+
+@dataclass(frozen=True)
+class Values:
+    """The columns of 0 and 1 that say the value of one column of a table."""
+
+    name: str
+    columns: NDArray[np.intp]
+    names: Sequence[str]  # of the values
+    none: bool  # whether there are rows in which no column is set
+
+    def span(self, w: Floats) -> float:
+        """Return by how much the scores of two rows that differ in nothing else can differ."""
+        return float(np.ptp(np.append(w[self.columns], 0.0) if self.none else w[self.columns]))
+
+
+def values_of(table: Table, flags: NDArray[np.bool_]) -> list[Values]:
+    """Return the columns of 0 and 1 (`flags`, (p,)) of each column of a table; of dates, those of each part."""
+    groups, names = list[Values](), table.feature_names
+    for attribute in table_attributes(table)[0]:
+        if attribute.categories is not None:
+            columns = np.array(attribute.columns)
+            groups.append(Values(attribute.name, columns, attribute.categories, attribute.none))
+        else:
+            single = [j for j in (*attribute.columns, attribute.missing) if j is not None and flags[j]]
+            groups += [Values(names[j], np.array([j]), ["1"], none=True) for j in single]
+    for column, start in zip(table.columns, table.feature_starts, strict=False):
+        if column.kind == HASH:
+            stop = start + column.n_features
+            values = [name.removeprefix(f"{column.name} ") for name in names[start:stop]]
+            groups.append(Values(column.name, np.arange(start, stop), values, none=True))
+    return groups
 
 
 def leaf_rule(model: Model, column: int) -> str:

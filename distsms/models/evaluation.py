@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from distsms.base.communicator import Communicator
 from distsms.base.errors import InputError
 from distsms.base.measures import GROUPED, HEAD, Condition, HeadMeasure, Measure
 from distsms.base.typing import Floats, Hashes
@@ -32,7 +33,6 @@ from distsms.metrics.contingency import Contingency
 from distsms.metrics.tied_scores import TiedScores, tied_scores
 from distsms.metrics.within_groups import GroupAreas, gauc_difference_interval, gauc_interval, group_areas
 from distsms.models.model import Model
-from distsms.parallel.communicator import Communicator
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ import numpy as np
 import scipy
 from numpy.typing import NDArray
 
+from distsms.base.communicator import Communicator
 from distsms.base.errors import InputError
 from distsms.base.wording import option
 from distsms.ingest import frames
@@ -24,7 +25,6 @@ from distsms.matrix.blocks import LocalRows
 from distsms.matrix.coded import CodedRows, code_rows
 from distsms.matrix.side_by_side import SideBySide
 from distsms.models.model import Model, from_training, is_model
-from distsms.parallel.communicator import Communicator
 from distsms.shards import dataset, labels, table_schema
 from distsms.shards.frame_columns import is_frame, names_of, ordered
 from distsms.shards.manifest import Manifest, read_manifest

@@ -27,14 +27,14 @@ from numpy.typing import NDArray
 
 from distsms.base import common_files, hdf5, schema
 from distsms.base.errors import InputError
-from distsms.base.files import atomic_write, require_regular, require_space
+from distsms.base.files import atomic_write, check_writable, require_space
 from distsms.base.measures import Measure
-from distsms.base.output_file import real_path
 from distsms.base.schema import Fields, is_number, is_number_or_null, is_positive, is_share, is_text
 from distsms.base.wording import option
 from distsms.matrix.normalization import BY_COLUMN, KINDS, Normalization
 from distsms.metrics import calibration, row_sample
 from distsms.shards.coded_columns import NOT_CODED, CodedColumns, ColumnNames
+from distsms.shards.labels import class_names
 from distsms.shards.manifest import Manifest
 from distsms.shards.table_schema import Table
 
@@ -172,7 +172,7 @@ class Model:
     def probabilities(self, scores: NDArray[np.float64]) -> NDArray[np.float64]:
         """Return the probability that each row is positive, (n,), from its score; InputError if the model has none."""
         if self.curve is None:
-            why = calibration.BALANCED if self.info.get("measure") == "logistic-balanced" else ""
+            why = Measure.parse(self.info.get("measure", "rocarea")).family.why_no_probabilities
             raise InputError(
                 f"the model has no probabilities, only scores. {why}Train with distsms path "
                 f"{option('calibrate', 'sigmoid')} (or isotonic) or distsms train {option('calibrate', 'sigmoid')}, "
@@ -180,6 +180,11 @@ class Model:
                 "probabilities already"
             )
         return calibration.probabilities(self.curve, scores)
+
+    @property
+    def class_names(self) -> dict[str, str]:
+        """The labels of "+1" and of "-1" in the training data, for a message."""
+        return class_names(self.info["label_map"])
 
     @property
     def classes(self) -> tuple[Any, Any]:
@@ -266,17 +271,6 @@ def _save_into_new_folder(directory: str | None, name: str, model: Model) -> Pat
         folder.rmdir()
         raise
     return folder / name
-
-
-def check_writable(path: str | os.PathLike[str]) -> None:
-    """Raise InputError if no file can be written at `path`: before a run rather than at its end."""
-    folder = Path(path).absolute().parent
-    if not folder.is_dir():
-        raise InputError(f"{path}: the folder {folder} does not exist; create it first")
-    if not os.access(folder, os.W_OK):
-        raise InputError(f"{path}: no permission to write in {folder}")
-    real_path(path)
-    require_regular(Path(path))
 
 
 def check_replaceable(path: str | os.PathLike[str]) -> None:

@@ -13,13 +13,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from distsms.base.communicator import Communicator
 from distsms.base.errors import InputError
 from distsms.base.typing import Floats
 from distsms.matrix.code_maps import Crosses
 from distsms.models import contributions
 from distsms.models.model import MEAN_CONTRIBUTIONS, Model
 from distsms.models.scoring import Rows
-from distsms.parallel.communicator import Communicator
 from distsms.shards.dataset import DataBlock
 
 MOST_TERMS = 2**12

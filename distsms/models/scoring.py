@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from distsms.base import text_files
+from distsms.base.communicator import Communicator
 from distsms.base.errors import InputError
 from distsms.base.typing import Floats, Hashes
 from distsms.features.rows import RowParts
@@ -22,7 +23,6 @@ from distsms.models import inputs
 from distsms.models.inputs import AS_TRAINED, InputOptions
 from distsms.models.model import Model
 from distsms.models.output import ScoresPart
-from distsms.parallel.communicator import Communicator
 from distsms.shards import dataset, row_metadata
 from distsms.shards.manifest import Manifest, read_manifest
 

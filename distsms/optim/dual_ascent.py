@@ -25,6 +25,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from distsms.base.communicator import Communicator
 from distsms.base.typing import Floats
 from distsms.matrix.base import RowEntries
 from distsms.optim.dual_variables import TINY, DualPlane, Multipliers, Probabilities
@@ -33,7 +34,6 @@ from distsms.optim.penalty import SquaredNorm
 from distsms.optim.proof import TOLERATED
 from distsms.optim.result import State
 from distsms.optim.settings import GATHERED, Settings, ascends
-from distsms.parallel.communicator import Communicator
 
 MULTIPLES, NEAR = 10, 0.05
 """The limits of the search for the best multiple of w: evaluations of the loss, and the share of the target."""

@@ -12,13 +12,13 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from distsms.base.communicator import Communicator
 from distsms.base.jit import njit
 from distsms.base.typing import Floats
 from distsms.losses.base import Loss
 from distsms.losses.dual_bound import share_of_pairs
 from distsms.matrix.base import RowEntries
 from distsms.optim.rows import RowSizes, add, row_sizes, score, square
-from distsms.parallel.communicator import Communicator
 
 STEPS, ACCURACY = 20, 0.1
 """Newton's method for a row ends after so many steps, or where the derivative has fallen to this share, or below it."""

@@ -15,6 +15,7 @@ from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 
+from distsms.base.communicator import Communicator
 from distsms.base.timing import Clock
 from distsms.base.typing import Floats
 from distsms.losses.base import Loss
@@ -22,7 +23,6 @@ from distsms.matrix.base import Features
 from distsms.optim.curvature import local_sums
 from distsms.optim.evaluation import Evaluation, Request
 from distsms.optim.rows import EPS, RowSizes
-from distsms.parallel.communicator import Communicator
 from distsms.parallel.vector_placement import RootVectors
 from distsms.parallel.vectors import Vectors
 

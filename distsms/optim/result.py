@@ -99,6 +99,11 @@ class Result:
     opening: Floats | None = None  # (n_local,): the coefficients of the plane that an opening has left, if one did
 
     @property
+    def proved(self) -> bool:
+        """Whether the run ended with a gap below the target."""
+        return self.status is Status.PROVED
+
+    @property
     def vacuous(self) -> bool:
         """Whether it is proved that no w is much better than w = 0, so that the model is useless."""
         return self.idle and bool(self.gap <= 1e-2 * self.J_at_zero)

@@ -9,11 +9,9 @@ from __future__ import annotations
 from distsms.base.formatting import format_number
 from distsms.base.measures import Condition, Measure, display_name
 from distsms.metrics import row_sample
-from distsms.optim.result import Status
 from distsms.page import html
 from distsms.page.html import Html, element
 from distsms.page.plots import Drawing
-from distsms.shards.labels import format_labels, original_labels
 from distsms.workflow.report import OWNER, ReportData
 
 
@@ -26,7 +24,7 @@ def owner(data: ReportData, heading: str) -> Html:
 
 def labels(data: ReportData) -> str:
     """Return which label is positive, and which column has it."""
-    positive, negative = (format_labels(original_labels(data.info["label_map"], sign)) for sign in ("+1", "-1"))
+    positive, negative = data.evaluation.model.class_names.values()
     table = data.evaluation.model.table
     column = f"column {table.label}; " if table is not None and table.label else ""
     return f"{column}positive: {positive or '1'}; negative: {negative or '-1'}"
@@ -38,7 +36,7 @@ def intended_use(data: ReportData, drawings: list[Drawing]) -> Html:
     measure = Measure.parse(data.info.get("measure", "rocarea"))
     sentences = [
         f"The model gives each row a score. It was trained for {display_name(measure.name)}: rows of the label"
-        f" {format_labels(original_labels(data.info['label_map'], '+1')) or '1'} are to have the higher scores."
+        f" {model.class_names['+1'] or '1'} are to have the higher scores."
     ]
     if model.curve is not None:
         sentences.append("`distsms predict --probability` makes a probability of it.")
@@ -152,7 +150,7 @@ def caveats(data: ReportData, drawings: list[Drawing]) -> Html:
     """Return the limits of the model and of what was measured, and what to do about them."""
     info, measured, model = data.info, data.evaluation.measures, data.evaluation.model
     items = list(dict.fromkeys(map(str, [*(info.get("warnings") or []), *data.warnings])))
-    if info.get("status") not in (None, Status.PROVED.name.lower()):
+    if not data.proved:
         items.append(f"The optimum was not reached as asked: {data.ending}. A longer training may give a better model.")
     if not measured["training_rows"]:
         items.append(

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from distsms.base.communicator import Communicator
 from distsms.base.errors import InputError
 from distsms.base.files import atomic_write, require_space
 from distsms.base.output_file import naming_failures
-from distsms.parallel.communicator import Communicator
 from distsms.workflow.report import report_data
 from distsms.workflow.requests import ReportRequest
 

@@ -4,47 +4,20 @@ and 1 by themselves, those of one column of a table together, since their sizes 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import NamedTuple
-
 import numpy as np
 from numpy.typing import NDArray
 
 from distsms.base.typing import Floats
-from distsms.features.attributes import table_attributes
-from distsms.models.contributions import leaf_rule
+from distsms.models.contributions import Values, leaf_rule, values_of
 from distsms.models.model import Model
 from distsms.page import html
 from distsms.page.html import Html, element
-from distsms.shards.table_schema import HASH, Table
 from distsms.workflow.report import ReportData
 
 LARGEST, SHOWN = 20, 8
 """How many of the largest weights, or columns of a table, are listed; and how many values of each of these columns."""
 STEPS = {"standard": "by one standard deviation", "maxabs": "from 0 to its largest absolute value"}
 """The step of a column by which its normalized weight says what the score gains."""
-
-
-class Values(NamedTuple):
-    """The columns of 0 and 1 that say the value of one column of a table."""
-
-    name: str
-    columns: NDArray[np.intp]
-    names: Sequence[str]  # of the values
-    none: bool  # whether there are rows in which no column is set
-
-    def span(self, w: Floats) -> float:
-        """Return by how much the scores of two rows that differ in nothing else can differ."""
-        return float(np.ptp(np.append(w[self.columns], 0.0) if self.none else w[self.columns]))
-
-    def largest(self, w: Floats) -> str:
-        """Return the values with their weights, from the largest on; of many, those at both ends."""
-        weights, half = w[self.columns], SHOWN // 2
-        order = np.argsort(-weights, kind="stable").tolist()
-        middle = [f"({len(order) - SHOWN:,} more)"] if len(order) > SHOWN else []
-        ends = (order[:half], order[-half:]) if middle else (order, [])
-        first, last = ([f"{self.names[k]} {weights[k]:+.3g}" for k in end] for end in ends)
-        return ", ".join([*first, *middle, *last])
 
 
 def section(data: ReportData) -> Html:
@@ -106,8 +79,8 @@ def _values(model: Model, flags: NDArray[np.bool_]) -> list[Html]:
     """Return what is said of columns of 0 and 1, those of one column of the table together; nothing without any."""
     if model.table is None or not flags.any():
         return []
-    groups = sorted(_groups(model.table, flags), key=lambda group: -group.span(model.w))
-    rows = [[each.name, f"{each.span(model.w):.4g}", each.largest(model.w)] for each in groups[:LARGEST]]
+    groups = sorted(values_of(model.table, flags), key=lambda values: -values.span(model.w))
+    rows = [[each.name, f"{each.span(model.w):.4g}", _weights_of(each, model.w)] for each in groups[:LARGEST]]
     meaning = (
         "The values of a column that has no numbers, and missing values, are columns of 0 and 1. A row gets the weights"
         " of those that it has, per value and not per standard deviation, so these weights do not compare with those of"
@@ -120,19 +93,11 @@ def _values(model: Model, flags: NDArray[np.bool_]) -> list[Html]:
     ]
 
 
-def _groups(table: Table, flags: NDArray[np.bool_]) -> list[Values]:
-    """Return the columns of 0 and 1 of each column of a table; of dates, those of each part."""
-    groups, names = list[Values](), table.feature_names
-    for attribute in table_attributes(table)[0]:
-        if attribute.categories is not None:
-            columns = np.array(attribute.columns)
-            groups.append(Values(attribute.name, columns, attribute.categories, attribute.none))
-        else:
-            single = [j for j in (*attribute.columns, attribute.missing) if j is not None and flags[j]]
-            groups += [Values(names[j], np.array([j]), ["1"], none=True) for j in single]
-    for column, start in zip(table.columns, table.feature_starts, strict=False):
-        if column.kind == HASH:
-            stop = start + column.n_features
-            values = [name.removeprefix(f"{column.name} ") for name in names[start:stop]]
-            groups.append(Values(column.name, np.arange(start, stop), values, none=True))
-    return groups
+def _weights_of(values: Values, w: Floats) -> str:
+    """Return the values with their weights, from the largest on; of many, those at both ends."""
+    weights, half = w[values.columns], SHOWN // 2
+    order = np.argsort(-weights, kind="stable").tolist()
+    middle = [f"({len(order) - SHOWN:,} more)"] if len(order) > SHOWN else []
+    ends = (order[:half], order[-half:]) if middle else (order, [])
+    first, last = ([f"{values.names[k]} {weights[k]:+.3g}" for k in end] for end in ends)
+    return ", ".join([*first, *middle, *last])

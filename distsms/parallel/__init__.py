@@ -1,1 +1,1 @@
-"""Everything that uses several ranks: collectives, distributed vectors, order statistics, signals, the watchdog."""
+"""What several ranks need: collectives over MPI, distributed vectors, order statistics, signals, the watchdog."""

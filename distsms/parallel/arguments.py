@@ -12,7 +12,7 @@ import numpy as np
 import xxhash
 
 from distsms.base._version import __version__
-from distsms.parallel.communicator import Communicator
+from distsms.base.communicator import Communicator
 
 OF_ROWS = "data", "weight", "group"
 """The arguments that may hold the rows of a rank."""

@@ -18,8 +18,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from distsms.base import hashing
+from distsms.base.communicator import Communicator
 from distsms.base.typing import Floats
-from distsms.parallel.communicator import Communicator
 
 _BITS = np.uint64(32)
 

@@ -15,10 +15,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from distsms.base.communicator import Communicator
 from distsms.base.errors import InputError, LaunchError
 from distsms.base.typing import Floats
 from distsms.parallel import buffers, shared_memory
-from distsms.parallel.communicator import Communicator
 from distsms.parallel.shared_memory import Replica, SharedSum
 
 LAUNCHER = re.compile(

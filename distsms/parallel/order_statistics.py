@@ -21,10 +21,10 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from distsms.base.communicator import Communicator
 from distsms.base.errors import InputError
 from distsms.base.typing import Floats
 from distsms.parallel import order_statistics_kernels as kernel
-from distsms.parallel.communicator import Communicator
 from distsms.parallel.order_statistics_kernels import BLOCK, LEFT_OUT, MOST, NEGATIVE, POSITIVE, SLOTS_LOG2
 
 FEW = 2**17  # up to so many rows of all ranks are sorted by each of them

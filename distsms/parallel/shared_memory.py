@@ -8,6 +8,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from distsms.base.communicator import Replica
 from distsms.base.typing import Floats
 from distsms.parallel import buffers
 
@@ -15,22 +16,6 @@ MPICommunicator: TypeAlias = Any
 """The class in `distsms.parallel.mpi`, which imports this module and so cannot be imported here."""
 
 SHARED_MEMORY = "/dev/shm"  # noqa: S108 - where Linux, and so MPI, keeps shared memory; we create no files there
-
-
-class Replica:
-    """Buffers for k vectors that every rank can read whole: of a single rank, and in subclasses of several."""
-
-    def broadcast(self, rows: Sequence[Floats] | None) -> Floats:
-        """Return the root's k vectors, None elsewhere, on every rank, until the next call. **Collective.**"""
-        assert rows is not None
-        return rows[0][None, :] if len(rows) == 1 else np.array(rows)
-
-    def gather(self, slices: Sequence[Floats], counts: Sequence[int]) -> Floats:
-        """Return k vectors, of which each rank has a slice, on every rank, until the next call. **Collective.**"""
-        return self.broadcast(slices)
-
-    def close(self) -> None:
-        """Free the memory. **Collective.**"""
 
 
 def over_ranks(comm: MPICommunicator, k: int, length: int, shared: bool) -> Replica:

@@ -16,9 +16,9 @@ import time
 from collections.abc import Callable
 from typing import Any, NamedTuple, TypeVar
 
+from distsms.base.communicator import Communicator
 from distsms.base.errors import EXIT_KILLED, DistsmsError, LaunchError
 from distsms.parallel import processes, shared_memory
-from distsms.parallel.communicator import Communicator
 from distsms.parallel.mpi import MPICommunicator, library_versions
 from distsms.parallel.shared_memory import Replica, SharedSum
 

@@ -11,8 +11,9 @@ from typing import Any
 
 import numpy as np
 
+from distsms.base.communicator import Communicator
 from distsms.base.typing import Floats
-from distsms.parallel.communicator import Communicator, self_communicator
+from distsms.parallel.communicator import self_communicator
 from distsms.parallel.vectors import IN_MEMORY, Vectors, triangular
 
 SPREAD_FROM = 2**20

@@ -11,8 +11,8 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from distsms.base.communicator import Communicator, Replica
 from distsms.base.typing import Floats
-from distsms.parallel.communicator import Communicator, Replica
 from distsms.parallel.shared_memory import SharedSum
 
 MEASURED_FROM = 2**13

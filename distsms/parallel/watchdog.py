@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from distsms.parallel import watcher
 
 if TYPE_CHECKING:
-    from distsms.parallel.communicator import Communicator
+    from distsms.base.communicator import Communicator
 
 LOOPBACK = "127.0.0.1"
 FOLDER = str(Path(watcher.__file__).parents[2])

@@ -37,22 +37,21 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import fields, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from numpy.typing import ArrayLike
 
+from distsms.base.communicator import Communicator
 from distsms.base.errors import InputError, speaking_python
 from distsms.base.formatting import did_you_mean
 from distsms.base.measures import Measure, display_name
 from distsms.base.wording import in_python
-from distsms.ingest import frames
 from distsms.models import model
 from distsms.models.model import Model
-from distsms.optim.settings import Settings
-from distsms.parallel.communicator import Communicator
-from distsms.python.calls import fit_request, logger, ranks_of, require_columns, warn, watching
+from distsms.python.calls import logger, ranks_of, require_columns, warn, watching
 from distsms.python.judging import Data, contributions, evaluate, predict, reasons, report, verify
+from distsms.python.reading import conversion_options, describe_columns, shares
 from distsms.shards import in_memory
 from distsms.shards.frame_columns import is_frame
 from distsms.training.rows import Survived
@@ -216,7 +215,7 @@ def train(
         trained = workflow.train(request, ranks, observer, stop_wanted or (lambda: False))
     odd = ""
     if trained.columns:
-        trained.model.info["columns"], odd = frames.describe_columns(trained.columns)
+        trained.model.info["columns"], odd = describe_columns(trained.columns)
     warn(ranks, [*observer.warnings, *trained.warnings], [odd] if odd else [])
     return trained.model
 
@@ -225,11 +224,10 @@ NAMED = {"data", "measure", "lam", "memory", "at", "calibrate", "split", "readin
 """Fields of `TrainRequest` that the arguments of `train` become."""
 OF_RUN = {"settings", "distribution", "output", "test", "ignore_new", "folds", "features_of"}
 """Fields that `train` leaves as they are, or makes of several settings."""
-OF_PARTS = {"within_groups", "ordering", "step", "split_by", "seed", "watch", "stop_wanted"}
+OF_PARTS = {"within_groups", "split_by", "seed", "watch", "stop_wanted"}
 """Settings of `train` that are parts of a field, or of none."""
-NAMES = {each.name for each in fields(TrainRequest)} - NAMED - OF_RUN | OF_PARTS
-NAMES |= {each.name for each in fields(Settings)} | {"relative"}
-"""The settings of `train`: all other fields of `TrainRequest`, and those of the solver."""
+NAMES = TrainRequest.option_names() - NAMED - OF_RUN | OF_PARTS | {"lam"}
+"""The settings of `train`: all other fields of `TrainRequest`, and those of the solver, one of which is lambda."""
 
 
 def _request(
@@ -250,14 +248,12 @@ def _request(
         name = min(unknown)
         raise InputError(f"there is no option {name!r} for these rows{did_you_mean(name, NAMES)}")
     within = settings.pop("within_groups", None)
-    shares = None if split is None else frames.shares(split)
-    of_split = Split(shares, settings.pop("split_by", None), settings.pop("seed", 0))
+    of_split = Split(shares(split), settings.pop("split_by", None), settings.pop("seed", 0))
     reading = {name: settings.pop(name) for name in settings.keys() - NAMES}
     reading |= {"label": columns["label"]} if arrays else columns
-    reading = frames.conversion_options(reading, NAMES)
+    reading = conversion_options(reading, NAMES)
     X, y = in_memory.pair(data) if arrays else (None, None)
-    return fit_request(
-        TrainRequest,
+    return TrainRequest.of_options(
         settings,
         data=Arrays(X, y, columns["weight"], columns["group"]) if arrays else data,
         measure=Measure.parse(measure).within(within),

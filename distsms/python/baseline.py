@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import fields
 from typing import Any
 
 from distsms.base.errors import speaking_python
 from distsms.base.measures import Measure, check_chooser
-from distsms.ingest import frames
-from distsms.optim.settings import Settings
-from distsms.python.calls import fit_request, numbers, ranks_of, warn, watching
-from distsms.training.task import Distribution
+from distsms.python.calls import numbers, ranks_of, warn, watching
+from distsms.python.reading import conversion_options
 from distsms.workflow import tables
 from distsms.workflow.baseline import Baseline, BaselineObserver, FitProgress, compare_methods
 from distsms.workflow.requests import BaselineRequest, Path
 
-NAMES = {each.name for kind in (BaselineRequest, Settings) for each in fields(kind)}
-NAMES |= {*Distribution._fields, "relative"}
+NAMES = BaselineRequest.option_names()
 """The settings of `baseline` that are not about reading tables."""
 
 
@@ -119,11 +115,8 @@ def baseline(
         table = tables.are_tables(data, ranks)
         with ranks.fail_together():
             of_table = {name: settings.pop(name) for name in settings.keys() - NAMES if table}
-            reading = frames.conversion_options(
-                of_table | {"label": label} if label or table else {}, NAMES, "baseline"
-            )
-            request = fit_request(
-                BaselineRequest,
+            reading = conversion_options(of_table | {"label": label} if label or table else {}, NAMES, "baseline")
+            request = BaselineRequest.of_options(
                 settings,
                 data=data,
                 reading=reading,

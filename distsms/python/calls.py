@@ -5,20 +5,16 @@ from __future__ import annotations
 import logging
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import fields
 from typing import Any, TypeVar
 
 import numpy as np
 
+from distsms.base.communicator import Communicator
 from distsms.base.errors import ColumnWarning, InputError, ModelWarning
 from distsms.base.wording import format_value, in_python
 from distsms.parallel.arguments import require_same_arguments
-from distsms.parallel.communicator import Communicator
 from distsms.parallel.mpi import as_communicator
-from distsms.training.task import Distribution
-from distsms.workflow.requests import FitRequest
 
-R = TypeVar("R", bound=FitRequest)
 T = TypeVar("T")
 
 
@@ -30,14 +26,6 @@ def ranks_of(comm: Any, arguments: Mapping[str, Any]) -> Communicator:
     ranks, others = as_communicator(comm), {"comm", "settings", "reading", "watch"}
     require_same_arguments(ranks, **{name: value for name, value in arguments.items() if name not in others})
     return ranks
-
-
-def fit_request(kind: type[R], settings: Mapping[str, Any], **others: Any) -> R:
-    """Return a request of `others` and of settings by name: its fields, ordering and step, and those of the solver."""
-    names = {field.name for field in fields(kind)} - {"settings", "distribution"}
-    distribution = Distribution(**{name: settings[name] for name in Distribution._fields if name in settings})
-    of_solver = {name: settings[name] for name in settings.keys() - names - {*Distribution._fields}}
-    return kind.of(settings, **others, distribution=distribution, settings=of_solver)
 
 
 def numbers(values: float | Sequence[float], name: str) -> list[float]:

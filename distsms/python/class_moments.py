@@ -6,6 +6,7 @@ import json
 import math
 import os
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,14 +19,12 @@ from distsms.base import hdf5, memory
 from distsms.base.errors import InputError
 from distsms.base.files import atomic_write
 from distsms.base.measures import SMALLEST_LAMBDA
-from distsms.matrix.blocks import LocalRows
-from distsms.matrix.moments import Moments
 from distsms.models.model import Model
 from distsms.parallel.mpi import as_communicator
 from distsms.shards import frame_columns, in_memory
 from distsms.shards.labels import format_labels, original_labels
 from distsms.shards.row_metadata import LARGEST
-from distsms.training.normal_auc_closed import Solution, solve
+from distsms.training.normal_auc_closed import Solution, moments_of, no_moments, solve
 
 FORMAT, VERSION = "distsms-class-moments", 1
 ARRAYS = ("count", "mass", "mean", "scatter")
@@ -83,7 +82,7 @@ class ClassMoments:
                 f"the moments of {p:,} columns take {need / 2**30:,.1f} GiB, more than this machine has available. "
                 "Give fewer columns, or keep the rows and train by distsms.train(measure='normal-auc'), which iterates"
             )
-        self.moments = Moments.empty(2, p)
+        self.moments = no_moments(p)
         self.label_map: Mapping[str, Any] | None = None
         self.names: list[str] | None = None
 
@@ -130,13 +129,12 @@ class ClassMoments:
                 raise InputError(
                     f"the largest weight is above {LARGEST:.1g} or below {1 / LARGEST:.1g}; multiply all by a number"
                 )
-        assert isinstance(rows.features, LocalRows)
-        group = np.where(rows.counted, rows.labels < 0, -1).astype(np.int16)
-        moments = rows.features.moments(group, 2, rows.weights).over_ranks(comm)
+        moments = moments_of(rows, comm)
         if not all(np.isfinite(part).all() for part in vars(moments).values()):
             raise InputError("X has entries that are not finite, or so large that their squares overflow", True)
         self.label_map, self.names = rows.label_map, names
-        return self._include(moments)
+        self.moments.add(moments)
+        return self
 
     def _check_labels(self, label_map: Mapping[str, Any]) -> None:
         """Raise InputError unless the labels of new rows are those of the first rows, which had both classes."""
@@ -161,11 +159,7 @@ class ClassMoments:
             )
         self.names = self.names or other.names
         self.label_map = self.label_map or other.label_map
-        return self._include(other.moments)
-
-    def _include(self, moments: Moments) -> ClassMoments:
-        for group in range(2):
-            self.moments.include(group, moments.union([group]))
+        self.moments.add(other.moments)
         return self
 
     def solve(self, lam: float) -> Solution:
@@ -254,7 +248,7 @@ class ClassMoments:
             label_map = json.loads(text)
             names = json.loads(contents["names"].tobytes()) if "names" in contents else None
         p = arrays["mean"].shape[-1] if arrays["mean"].ndim == 2 else -1
-        empty = vars(Moments.empty(2, p)) if p > 0 and arrays["scatter"].shape == (2, p, p) else {}
+        empty = vars(no_moments(p)) if p > 0 and arrays["scatter"].shape == (2, p, p) else {}
         if any(
             name not in empty or array.shape != empty[name].shape or array.dtype != empty[name].dtype
             for name, array in arrays.items()
@@ -270,7 +264,8 @@ class ClassMoments:
         ):
             raise InputError(f"{path}: damaged: its moments are not those of rows of two classes")
         loaded = cls(p)
-        loaded.moments, loaded.label_map, loaded.names = Moments(**arrays), label_map, names
+        loaded.moments = replace(loaded.moments, **arrays)
+        loaded.label_map, loaded.names = label_map, names
         return loaded
 
 

@@ -32,21 +32,19 @@ from sklearn.utils.multiclass import check_classification_targets, type_of_targe
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
 from threadpoolctl import threadpool_limits
 
+from distsms.base.communicator import Communicator
 from distsms.base.errors import InputError, ModelWarning
-from distsms.base.measures import Measure
+from distsms.base.measures import BALANCED, Measure
 from distsms.base.typing import Floats
 from distsms.base.wording import format_value, in_python
 from distsms.features import arrays
-from distsms.features.candidates import RAW
 from distsms.features.feature_map import FeatureMap
-from distsms.metrics import calibration
 from distsms.models import inputs, model, scoring
 from distsms.models.export import refuse_row_normalization
 from distsms.models.model import Model
-from distsms.optim.result import Status
-from distsms.parallel.communicator import Communicator
 from distsms.python.api import Progress
 from distsms.workflow import train as workflow
+from distsms.workflow.candidates import RAW, named
 from distsms.workflow.requests import FOLDS, Arrays, TrainRequest
 
 PROVED = {"objective_": "J", "lower_bound_": "lower_bound", "gap_": "gap", "n_iter_": "evaluations"}
@@ -240,13 +238,13 @@ class SMSClassifier(ClassifierMixin, BaseEstimator):
             raise ValueError(in_python(error.message)) from error
         result, run = trained.result, trained.run
         self.solver_, self.lam_ = run.task.settings.solver, run.task.settings.lam
-        self._take_decisions(run.decided or {}, self.measure)
-        self._take(Model(run.fit.w, {"bias": run.fit.bias, "threshold": run.threshold}))
+        info = (run.decided or {}) | {"measure": self.measure, "bias": run.fit.bias, "threshold": run.threshold}
+        self._take(Model(run.fit.w, info))
         if self.certificate is not None:
             self.model_ = trained.model
         for attribute, name in PROVED.items():
             setattr(self, attribute, getattr(result, name))
-        if result.status is not Status.PROVED:
+        if not result.proved:
             warnings.warn(f"{result.status.sentence}; gap {result.gap:.3g}", ConvergenceWarning, stacklevel=2)
         else:
             for warning in trained.warnings:
@@ -268,7 +266,7 @@ class SMSClassifier(ClassifierMixin, BaseEstimator):
             del self.map_
         features_of: Callable[[NDArray[np.bool_]], Any] | None = None
         if self.features is not None and self.features != RAW:
-            options = arrays.options(self.features)
+            options = arrays.options(named(self.features))
             feature_map = arrays.fit_arrays(X, rows.y, options, rows.weights, names)
             self.map_: FeatureMap = feature_map
             rows = rows._replace(X=feature_map.rows(X))
@@ -296,12 +294,10 @@ class SMSClassifier(ClassifierMixin, BaseEstimator):
         self.coef_, self.threshold_ = trained.w.reshape(1, -1), trained.threshold
         self._bias, self._table = trained.bias, trained.table
         self.intercept_ = np.array([model.intercept(trained.raw_bias, trained.threshold)])
-
-    def _take_decisions(self, info: dict[str, Any], measure: Any) -> None:
-        self._curve = info.get("calibration", calibration.LOGISTIC if measure == "logistic" else None)
+        self._curve = trained.curve
         for name in ("decision", "calibration"):
-            if name in info:
-                setattr(self, f"{name}_", info[name])
+            if name in trained.info:
+                setattr(self, f"{name}_", trained.info[name])
             elif hasattr(self, f"{name}_"):
                 delattr(self, f"{name}_")
 
@@ -337,7 +333,6 @@ class SMSClassifier(ClassifierMixin, BaseEstimator):
         classifier.lam_ = float(classifier.lam)
         classifier.at = (info.get("decision") or {}).get("condition")
         classifier.calibrate = info.get("calibration", {}).get("method")
-        classifier._take_decisions(info, classifier.measure)
         classifier.classes_ = np.array(read.classes)
         classifier.solver_ = info.get("settings", {}).get("solver")
         classifier._take(read)
@@ -366,11 +361,14 @@ class SMSClassifier(ClassifierMixin, BaseEstimator):
         """
         return self._scores(X) - self.threshold_ + SMALLEST
 
+    def _model(self, info: dict[str, Any]) -> Model:
+        return Model(self.coef_[0], info, self._table, features=getattr(self, "map_", None))
+
     def _scores(self, X: Any) -> Floats:
         """Return the scores of `distsms predict`."""
         check_is_fitted(self)
         X = validate_data(self, X, accept_sparse="csr", dtype=(np.float64, np.float32), reset=False)
-        fitted = Model(self.coef_[0], {"bias": self._bias}, self._table, features=getattr(self, "map_", None))
+        fitted = self._model({"bias": self._bias})
         return scoring.score_rows([fitted], inputs.as_scored(X, fitted, "X"))[0]
 
     def predict(self, X: Any) -> NDArray[Any]:
@@ -403,7 +401,7 @@ class SMSClassifier(ClassifierMixin, BaseEstimator):
             If there are no probabilities: they need the parameter `calibrate`, or the measure logistic.
         """
         if self.calibrate is None and self.measure != "logistic":
-            why = calibration.BALANCED if self.measure == "logistic-balanced" else ""
+            why = BALANCED.why_no_probabilities if self.measure == BALANCED.name else ""
             raise AttributeError(
                 f"{why}predict_proba needs the parameter calibrate='sigmoid' or calibrate='isotonic', or"
                 " measure='logistic'; fit again with one of these"
@@ -414,7 +412,7 @@ class SMSClassifier(ClassifierMixin, BaseEstimator):
         scores = self._scores(X)
         if self._curve is None:
             raise NotFittedError("the parameter calibrate or measure was changed after the fit; fit again")
-        positive = calibration.probabilities(self._curve, scores)
+        positive = self._model({"calibration": self._curve}).probabilities(scores)
         return np.column_stack([1 - positive, positive])
 
 

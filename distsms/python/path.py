@@ -7,8 +7,8 @@ from typing import Any
 
 from distsms.base.errors import InputError, speaking_python
 from distsms.base.measures import Measure, check_path_measures
-from distsms.features.candidates import Candidate, parse
-from distsms.python.calls import fit_request, numbers, ranks_of, warn, watching
+from distsms.python.calls import numbers, ranks_of, warn, watching
+from distsms.workflow.candidates import Candidate, parse
 from distsms.workflow.choice import Point
 from distsms.workflow.path_result import PathResult
 from distsms.workflow.path_run import PathObserver, run_path
@@ -96,8 +96,7 @@ def path(
         if "lam" in settings:
             raise InputError("a path takes several lambdas: give lambdas in place of lam")
         name = check_path_measures(measure) if isinstance(measure, str) else Measure.parse(measure).name
-        request = fit_request(
-            PathRequest,
+        request = PathRequest.of_options(
             settings,
             data=data,
             output=output,

@@ -10,13 +10,12 @@ from numpy.typing import ArrayLike
 
 from distsms.base.errors import speaking_python
 from distsms.base.wording import in_python
-from distsms.ingest import frames
-from distsms.ingest.options import ConversionObserver, sort_options
 from distsms.python.calls import ranks_of, require_columns, warn, watching
+from distsms.python.reading import conversion_options, describe_columns, shares
 from distsms.shards import in_memory
 from distsms.shards.frame_columns import is_frame
 from distsms.workflow.requests import Arrays, Path, ShardRequest, Split
-from distsms.workflow.shard import ShardResult
+from distsms.workflow.shard import ShardObserver, ShardResult
 from distsms.workflow.shard import shard as make_data_sets
 from distsms.workflow.tables import of_paths
 
@@ -97,24 +96,22 @@ def shard(
             of_arrays = not (is_frame(data) or of_paths(data))
             require_columns(weight, group, of_arrays)
             columns = {"label": label} | ({} if of_arrays else {"weight": weight, "group": group})
-            options = frames.conversion_options({**reading, **columns}, function="shard")
+            options = conversion_options({**reading, **columns}, function="shard")
             options = {name: value for name, value in options.items() if value is not None}
-            read_options, write_options = sort_options(options)
-            request = ShardRequest(
+            request = ShardRequest.of_options(
+                options,
                 data=Arrays(*in_memory.pair(data), weight, group) if of_arrays else data,
                 output=output,
-                reading=read_options,
-                writing=write_options,
-                split=Split(None if split is None else frames.shares(split), split_by, seed),
+                split=Split(shares(split), split_by, seed),
                 like=like,
                 overwrite=overwrite,
             )
-        result = make_data_sets(request, ranks, watching(ConversionObserver(), "cautioned", on_files.append))
+        result = make_data_sets(request, ranks, watching(ShardObserver(), "cautioned", on_files.append))
     reports = [replace(report, notes=[*map(in_python, report.notes)]) for report in result.data_sets[0].columns or ()]
     if reports:
         first = replace(result.data_sets[0], columns=tuple(reports))
         result = replace(result, data_sets=[first, *result.data_sets[1:]])
     result = replace(result, warnings=[*map(in_python, result.warnings)])
-    _, odd = frames.describe_columns(reports, "the result's `columns` describe")
+    _, odd = describe_columns(reports, "the result's `columns` describe")
     warn(ranks, [*on_files, *result.warnings], [odd] if odd else [])
     return result

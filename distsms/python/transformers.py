@@ -28,7 +28,6 @@ from distsms.base.errors import InputError
 from distsms.base.wording import in_python
 from distsms.features import arrays
 from distsms.features.growing import LIMIT, MIN_LEAF, N_TREES
-from distsms.matrix.coded import to_csr
 
 
 class _Codes(TransformerMixin, BaseEstimator):
@@ -101,8 +100,7 @@ class _Codes(TransformerMixin, BaseEstimator):
         """
         check_is_fitted(self)
         X = validate_data(self, X, accept_sparse="csr", dtype=(np.float64, np.float32), reset=False)
-        (part,), (codes,) = self.map_.parts, self.map_.codes(X)
-        return to_csr(part.code_map, codes)
+        return self.map_.to_csr(X)
 
     def get_feature_names_out(self, input_features: Any = None) -> NDArray[Any]:
         """Return the names of the columns, such as "tree 0, leaf 7", or "age in [30, 35)".

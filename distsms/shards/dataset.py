@@ -18,6 +18,7 @@ import scipy
 from numpy.typing import NDArray
 
 from distsms.base import memory
+from distsms.base.communicator import Communicator
 from distsms.base.errors import InputError
 from distsms.base.formatting import format_bytes
 from distsms.base.typing import Floats, Hashes, Labels
@@ -26,7 +27,6 @@ from distsms.matrix.arrays import normalize_matrix
 from distsms.matrix.blocks import LocalRows
 from distsms.matrix.normalization import Normalization
 from distsms.matrix.side_by_side import SideBySide
-from distsms.parallel.communicator import Communicator
 from distsms.shards import row_metadata, storage
 from distsms.shards.manifest import Manifest, read_manifest
 from distsms.shards.reader import OpenShard, ShardRange, open_shard

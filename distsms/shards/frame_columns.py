@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
+from distsms.base.communicator import Communicator
 from distsms.base.errors import InputError
 from distsms.base.wording import format_value
-from distsms.parallel.communicator import Communicator
 from distsms.shards.table_schema import Column, Table, check_columns, format_names
 
 

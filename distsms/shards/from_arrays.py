@@ -11,10 +11,10 @@ import numpy as np
 import scipy
 from numpy.typing import ArrayLike
 
+from distsms.base.communicator import Communicator
 from distsms.base.errors import InputError
 from distsms.base.files import exclusive
 from distsms.matrix.code_maps import CodeMap
-from distsms.parallel.communicator import Communicator
 from distsms.shards import duplicates, frame_columns, row_metadata
 from distsms.shards.coded_columns import CodedColumns
 from distsms.shards.codes import Codes

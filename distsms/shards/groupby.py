@@ -12,13 +12,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from distsms.base import hashing
+from distsms.base.communicator import Communicator
 from distsms.base.errors import InputError
 from distsms.base.typing import Floats, Hashes
 from distsms.base.wording import Message, option
-from distsms.parallel.communicator import Communicator
 from distsms.parallel.groups import Groups
 from distsms.shards import duplicates
-from distsms.shards.labels import format_labels, original_labels
+from distsms.shards.labels import class_names
 from distsms.shards.manifest import Manifest
 from distsms.shards.row_metadata import MetadataColumns, RowMetadata, format_time
 
@@ -152,7 +152,7 @@ def describe(manifest: Manifest) -> dict[str, str]:
 
 def label_warnings(manifest: Manifest, positive_named: bool) -> list[str]:
     """Return what is odd about the labels and the split; `positive_named`: the user named the positive label. Local."""
-    positive, negative = (format_labels(original_labels(manifest.label_map, sign)) for sign in ("+1", "-1"))
+    positive, negative = class_names(manifest.label_map).values()
     warnings = []
     if not (manifest.n_pos and manifest.n_neg):
         warnings.append("there is only one class: such data can be scored, but not be used to train or to evaluate")

@@ -12,13 +12,13 @@ from numpy.typing import ArrayLike, NDArray
 from scipy import sparse
 
 from distsms.base import hashing
+from distsms.base.communicator import Communicator
 from distsms.base.errors import InputError
 from distsms.base.typing import Floats, Hashes, Labels
 from distsms.base.wording import format_value
 from distsms.matrix.arrays import as_features, as_numbers, require_finite
 from distsms.matrix.blocks import LocalRows
 from distsms.matrix.side_by_side import SideBySide
-from distsms.parallel.communicator import Communicator
 from distsms.shards import row_metadata
 from distsms.shards.dataset import DataBlock, other_weights
 from distsms.shards.labels import format_labels, interpret, original_labels, plain_form, to_signs

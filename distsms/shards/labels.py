@@ -98,6 +98,11 @@ def original_labels(label_map: Mapping[str, Any], sign: str) -> list[Label]:
     return [] if labels is None else list(labels) if isinstance(labels, list | tuple) else [labels]
 
 
+def class_names(label_map: Mapping[str, Any]) -> dict[str, str]:
+    """Return the original labels of "+1" and of "-1", in this order, for a message; "" for a class without any."""
+    return {sign: format_labels(original_labels(label_map, sign)) for sign in ("+1", "-1")}
+
+
 def to_signs(labels: NDArray[Any], label_map: Mapping[str, Any], where: str) -> NDArray[np.int8]:
     """Return +1 and -1, (n,) int8, for labels (n,), by a label map that may come from other rows. If its negative class
     has several labels, every unknown label is negative; otherwise InputError begins with `where`."""

@@ -17,12 +17,12 @@ from pathlib import Path
 from typing import Any
 
 from distsms.base._version import __version__
+from distsms.base.communicator import Communicator
 from distsms.base.errors import InputError
 from distsms.base.files import LOCK, exclusive, look_at, sync
 from distsms.base.output_file import OutputFile, naming_failures
 from distsms.base.wording import option
 from distsms.matrix.normalization import Normalization
-from distsms.parallel.communicator import Communicator
 from distsms.shards.coded_columns import NOT_CODED, CodedColumns
 from distsms.shards.column_options import ColumnReport
 from distsms.shards.entries_in_memory import RowsInMemory

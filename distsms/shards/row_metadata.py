@@ -21,9 +21,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from distsms.base import hashing, text_files
+from distsms.base.communicator import Communicator
 from distsms.base.errors import InputError
 from distsms.base.typing import Floats, Hashes
-from distsms.parallel.communicator import Communicator
 
 Times = NDArray[np.float64]
 RaiseForRow = Callable[[int, str], NoReturn]

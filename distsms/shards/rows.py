@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from distsms.base.communicator import Communicator
 from distsms.matrix.local import index_dtype
-from distsms.parallel.communicator import Communicator
 from distsms.shards import row_metadata
 from distsms.shards.labels import in_one_type
 from distsms.shards.row_metadata import RowMetadata

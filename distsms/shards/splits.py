@@ -14,10 +14,10 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from distsms.base.communicator import Communicator
 from distsms.base.errors import InputError
 from distsms.base.hashing import row_keys
 from distsms.base.wording import option
-from distsms.parallel.communicator import Communicator
 from distsms.parallel.order_statistics import select
 
 _STREAM, _SAMPLE_STREAM = 2**63, 3 * 2**61

@@ -23,11 +23,11 @@ from distsms.losses.rocarea_exchange import EVERYWHERE
 from distsms.matrix.augmented import split_bias
 from distsms.matrix.base import ColumnStatistics
 from distsms.matrix.normalization import Normalization
-from distsms.models import certificate
 from distsms.optim.origins import OPENING
 from distsms.optim.penalty import penalty
 from distsms.optim.result import Result
 from distsms.parallel.vectors import Vectors
+from distsms.training import certificate
 from distsms.training.rows import TrainingRows
 from distsms.training.task import TrainingTask
 

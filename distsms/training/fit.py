@@ -11,12 +11,12 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
+from distsms.base.communicator import Communicator
 from distsms.base.errors import EXIT_NONFINITE, EXIT_REQUEUE, InputError
 from distsms.base.timing import Clock
 from distsms.base.typing import Floats
 from distsms.matrix.augmented import split_bias
 from distsms.optim.result import Result
-from distsms.parallel.communicator import Communicator
 from distsms.parallel.vector_placement import choose_step, make_vectors
 from distsms.parallel.vectors import Vectors
 from distsms.training.normal_auc_closed import ClosedForm, pays

@@ -20,13 +20,13 @@ import numpy as np
 import scipy
 from numpy.typing import NDArray
 
+from distsms.base.communicator import Communicator
 from distsms.base.measures import Measure
 from distsms.base.typing import Floats
 from distsms.matrix.blocks import LocalRows
 from distsms.matrix.moments import Moments
 from distsms.optim.result import Result, Status
 from distsms.optim.settings import Settings
-from distsms.parallel.communicator import Communicator
 from distsms.shards.dataset import DataBlock
 
 EPS = float(np.finfo(float).eps)
@@ -113,6 +113,22 @@ def pays(block: DataBlock, measure: str | Measure, comm: Communicator, l1: float
     return bytes_of_moments(measure, sizes[0], block.p, sizes[1], coded, losses, l1) > 0
 
 
+def no_moments(p: int) -> Moments:
+    """Return the moments of both classes, the positive one first, without rows of p columns. Local."""
+    return Moments.empty(2, p)
+
+
+def moments_of(
+    block: DataBlock, comm: Communicator, number: NDArray[np.int16] | None = None, numbers: int = 1
+) -> Moments:
+    """Return the moments of both classes, the positive one first, of all ranks' rows of each `number` (n_local,).
+    **Collective.** Rows of weight 0 are left out; without numbers all rows have 0."""
+    assert isinstance(block.features, LocalRows)
+    of_rows = np.zeros(len(block.labels), np.int16) if number is None else number
+    group = np.where(block.counted, 2 * of_rows + (block.labels < 0), -1).astype(np.int16)
+    return block.features.moments(group, 2 * numbers, block.weights).over_ranks(comm)
+
+
 class ClosedForm:
     """The minima of normal-auc on all rows, and on the training rows of each fold. Creating it is **collective.**"""
 
@@ -124,10 +140,7 @@ class ClosedForm:
         folds: int = 0,
         forward: bool = False,
     ) -> None:
-        assert isinstance(block.features, LocalRows)
-        of_rows = np.zeros(len(block.labels), np.int16) if number is None else number
-        group = np.where(block.counted, 2 * of_rows + (block.labels < 0), -1).astype(np.int16)
-        self._moments = block.features.moments(group, 2 * folds + 2, block.weights).over_ranks(comm)
+        self._moments = moments_of(block, comm, number, folds + 1)
         self._folds, self._forward = folds, forward
         self._trained: tuple[int, Moments | None] = (-1, None)
         self._passes = 1

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
+from distsms.base.communicator import Communicator
 from distsms.base.errors import InputError
 from distsms.base.formatting import format_bytes
 from distsms.base.measures import Measure
@@ -20,7 +21,6 @@ from distsms.matrix.blocks import thread_count
 from distsms.matrix.normalization import BY_COLUMN
 from distsms.optim.settings import Settings
 from distsms.optim.solvers.base import WIDE
-from distsms.parallel.communicator import Communicator
 from distsms.parallel.vector_placement import SHARED_FROM, choose_step
 from distsms.shards import dataset
 from distsms.shards.manifest import Manifest

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from distsms.base.communicator import Communicator
 from distsms.base.errors import InputError
 from distsms.base.typing import Floats
 from distsms.base.wording import option
@@ -17,7 +18,6 @@ from distsms.optim.objective import Objective
 from distsms.optim.result import Result, State
 from distsms.optim.run import minimize
 from distsms.optim.settings import Settings, describe
-from distsms.parallel.communicator import Communicator
 from distsms.training.checkpoint import Checkpoint, CheckpointWriter, opened, restored
 from distsms.training.trace import Trace, check_trace
 

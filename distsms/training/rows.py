@@ -13,6 +13,7 @@ from typing import NamedTuple, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from distsms.base.communicator import Communicator
 from distsms.base.errors import InputError
 from distsms.base.measures import Measure
 from distsms.base.timing import Clock
@@ -24,7 +25,6 @@ from distsms.losses.registry import choose_ordering
 from distsms.matrix.base import Features
 from distsms.optim.objective import Objective
 from distsms.optim.result import State
-from distsms.parallel.communicator import Communicator
 from distsms.parallel.vectors import Vectors
 from distsms.shards import dataset
 from distsms.shards.dataset import DataBlock

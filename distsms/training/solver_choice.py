@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import fields
 from typing import Any
 
+from distsms.base.communicator import Communicator
 from distsms.base.errors import InputError
 from distsms.base.formatting import did_you_mean
 from distsms.base.measures import Measure
 from distsms.optim.settings import Settings
-from distsms.parallel.communicator import Communicator
 
 
 def choose_solver(

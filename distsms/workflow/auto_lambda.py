@@ -13,6 +13,7 @@ import numpy as np
 import scipy  # loads scipy.sparse when it is used, which saves time in each start
 from numpy.typing import NDArray
 
+from distsms.base.communicator import Communicator
 from distsms.base.errors import InputError
 from distsms.base.measures import Measure, display_name
 from distsms.base.typing import Floats
@@ -23,7 +24,6 @@ from distsms.matrix.local import DenseRows, SparseRows
 from distsms.matrix.side_by_side import SideBySide
 from distsms.optim.result import Result
 from distsms.optim.settings import Settings
-from distsms.parallel.communicator import Communicator
 from distsms.shards import dataset
 from distsms.shards.dataset import DataBlock
 from distsms.shards.manifest import Manifest

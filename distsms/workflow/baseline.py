@@ -11,6 +11,7 @@ from functools import partial
 from typing import NamedTuple, TypeVar
 
 from distsms.base import files
+from distsms.base.communicator import Communicator
 from distsms.base.errors import InputError
 from distsms.base.measures import GROUPED, display_name
 from distsms.base.timing import Clock
@@ -18,7 +19,6 @@ from distsms.features import arrays
 from distsms.ingest import frames
 from distsms.ingest.options import ConversionObserver
 from distsms.models import inputs
-from distsms.parallel.communicator import Communicator
 from distsms.shards import dataset
 from distsms.shards.dataset import DataBlock
 from distsms.shards.groupby import doubles_warning
@@ -38,6 +38,7 @@ from distsms.workflow.baseline_plan import (
     plan_methods,
     requested_methods,
 )
+from distsms.workflow.candidates import named
 from distsms.workflow.competitors import FEATURED, METHODS
 from distsms.workflow.fold_features import FOLDER, FoldFeatures, FoldsObserver
 from distsms.workflow.method_results import EARLY_FOLDS, WARNING, Baseline, FoldScores
@@ -277,7 +278,7 @@ class _BaselineRun:
         # 1) Make the features of all folds.
         fold_features = FoldFeatures(
             plan.manifest,
-            options=arrays.options(kind),
+            options=arrays.options(named(kind)),
             folder=self._store.path / FOLDER / kind,
             problem=plan.problem,
             comm=comm,

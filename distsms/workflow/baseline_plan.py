@@ -9,6 +9,7 @@ from dataclasses import dataclass, fields, replace
 from typing import Any, NamedTuple
 
 from distsms.base import memory
+from distsms.base.communicator import Communicator
 from distsms.base.errors import InputError
 from distsms.base.formatting import format_bytes
 from distsms.base.measures import GROUPED, RANKING, Measure, check_chooser
@@ -17,7 +18,6 @@ from distsms.features.build import refuse_codes
 from distsms.features.fit import count_attributes
 from distsms.losses.base import ROW_BYTES
 from distsms.optim.solvers.base import WIDE
-from distsms.parallel.communicator import Communicator
 from distsms.shards.manifest import Manifest
 from distsms.training.plan import INTERPRETER, Plan, make_plan
 from distsms.training.solver_choice import settings_for

@@ -28,6 +28,7 @@ from distsms.optim.settings import Settings
 from distsms.training.fit import Fit, fit
 from distsms.training.task import TrainingTask
 from distsms.workflow import trees
+from distsms.workflow.candidates import named
 from distsms.workflow.path import ALONE
 
 HELD_OUT_PARTS = 5
@@ -107,7 +108,7 @@ def _distsms(trains: str, features: str = "") -> Callable[[Task, float], Fitted]
     def fit_distsms(task: Task, lam: float) -> Fitted:
         rows_of: Callable[[Any], Any] = as_features
         if features:
-            rows_of = arrays.fit_arrays(task.X, task.y, arrays.options(features), task.weights).rows
+            rows_of = arrays.fit_arrays(task.X, task.y, arrays.options(named(features)), task.weights).rows
         model = _train(task._replace(X=rows_of(task.X)), Measure.parse(trains or task.measure), lam)
         w, bias = model.w, model.bias  # not the rows
         return Fitted(lambda X: rows_of(X).margins(w) + bias, describe_end(model.result.status, model.result.vacuous))

@@ -17,6 +17,7 @@ import numpy as np
 import scipy  # loads scipy.special when it is used, which saves time in each start
 from numpy.typing import NDArray
 
+from distsms.base.communicator import Communicator
 from distsms.base.errors import InputError
 from distsms.base.formatting import finite
 from distsms.base.measures import CONDITIONS_OF_MODELS, Condition, Measure
@@ -30,7 +31,6 @@ from distsms.metrics.estimates import MeanEstimate
 from distsms.metrics.operating_points import operating_point
 from distsms.metrics.row_weights import effective, effective_sizes, masses
 from distsms.metrics.tied_scores import tied_scores
-from distsms.parallel.communicator import Communicator
 from distsms.shards.dataset import DataBlock
 from distsms.training.plan import folds_at_once
 from distsms.training.task import TrainingTask

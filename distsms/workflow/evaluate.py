@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from distsms.base.communicator import Communicator
 from distsms.base.errors import InputError
 from distsms.base.typing import Floats
 from distsms.base.untrusted_text import without_credentials
@@ -26,7 +27,6 @@ from distsms.models.evaluation import EvaluatedRows, ModelComparison, ModelEvalu
 from distsms.models.inputs import InputOptions
 from distsms.models.model import Model
 from distsms.models.scoring import ScoredRows, Watch
-from distsms.parallel.communicator import Communicator
 from distsms.shards.frame_columns import is_frame
 from distsms.shards.manifest import read_manifest
 from distsms.workflow.requests import Arrays, EvaluateRequest, Path, PredictRequest

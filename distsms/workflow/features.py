@@ -8,8 +8,9 @@ import shlex
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
+from distsms.base.communicator import Communicator
 from distsms.base.errors import InputError
 from distsms.base.timing import Clock
 from distsms.base.usage import ReadCounter
@@ -18,11 +19,17 @@ from distsms.features import arrays, feature_map
 from distsms.features.build import build
 from distsms.features.feature_map import FeatureMap
 from distsms.features.fit import room
-from distsms.features.growing import UNWATCHED, FeaturesObserver, Note
-from distsms.parallel.communicator import Communicator
+from distsms.features.growing import UNWATCHED, FeaturesObserver
 from distsms.shards.manifest import Manifest, read_manifest
 from distsms.workflow.requests import FeaturesRequest
 from distsms.workflow.usage import usage_of_ranks
+
+
+class Note(NamedTuple):
+    """What users should know of the features that are made."""
+
+    kind: str  # "note", "warning", or "cross" for a cross that was chosen
+    text: str
 
 
 @dataclass(frozen=True)
@@ -159,9 +166,9 @@ class _Watched(FeaturesObserver):
         self._task = task
         self._observer.progress(task, unit, done, of)
 
-    def noted(self, note: Note) -> None:
-        self.notes.append(note)
-        self._observer.noted(note)
+    def noted(self, kind: str, text: str) -> None:
+        self.notes.append(Note(kind, text))
+        self._observer.noted(kind, text)
 
     def end_task(self) -> None:
         """Count the seconds since the last report for its task."""

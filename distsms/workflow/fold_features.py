@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from distsms.base.communicator import Communicator
 from distsms.base.errors import InputError
 from distsms.base.files import atomic_write, read_whole
 from distsms.base.typing import Labels
@@ -25,7 +26,6 @@ from distsms.features.build import build
 from distsms.features.fit import FeatureOptions, fit, room
 from distsms.features.growing import FeaturesObserver
 from distsms.features.rows import CountedRows, RowParts
-from distsms.parallel.communicator import Communicator
 from distsms.shards import dataset
 from distsms.shards.dataset import DataBlock
 from distsms.shards.manifest import Manifest, read_manifest

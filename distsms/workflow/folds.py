@@ -15,12 +15,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from distsms.base.choices import TOGETHER, require_choice
+from distsms.base.communicator import Communicator
 from distsms.base.errors import InputError
 from distsms.base.hashing import row_keys
 from distsms.base.typing import Hashes
 from distsms.base.wording import Message, option
 from distsms.matrix.local import PART_ENTRIES
-from distsms.parallel.communicator import Communicator
 from distsms.parallel.groups import Groups
 from distsms.shards.dataset import open_shards
 from distsms.shards.manifest import Manifest

@@ -14,7 +14,7 @@ from distsms.base.errors import InputError
 from distsms.features import feature_map
 from distsms.models import model
 from distsms.shards.groupby import describe
-from distsms.shards.labels import format_labels, original_labels
+from distsms.shards.labels import class_names
 from distsms.shards.manifest import read_manifest
 from distsms.shards.table_schema import Column, Table
 from distsms.training import checkpoint
@@ -101,7 +101,7 @@ def describe_columns(path: str) -> tuple[list[Column], list[str]]:
 def brief(contents: Mapping[str, Any]) -> dict[str, Any]:
     """Return what matters first of what `describe_model` returned."""
     first = {name: contents[name] for name in FIRST if name in contents}
-    positive, negative = (format_labels(original_labels(contents["label_map"], sign)) for sign in ("+1", "-1"))
+    positive, negative = class_names(contents["label_map"]).values()
     column = f"{first['label']}; " if first.get("label") else ""
     data = {name: value for name, value in (contents.get("data") or {}).items() if name not in ("fingerprint", "nnz")}
     return first | {"data": data, "label": f"{column}positive: {positive or '1'}; negative: {negative or '-1'}"}

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from distsms.base.communicator import Communicator
 from distsms.base.measures import GROUPED, RANKING, Measure
 from distsms.base.timing import Clock
 from distsms.base.typing import Floats, Hashes, Labels
@@ -28,7 +29,6 @@ from distsms.optim.objective import Objective
 from distsms.optim.result import Result, Status
 from distsms.optim.run import TrainingRun, scale_of
 from distsms.optim.settings import Settings
-from distsms.parallel.communicator import Communicator
 from distsms.parallel.vector_placement import make_vectors
 from distsms.shards.dataset import DataBlock
 from distsms.shards.row_metadata import some

@@ -15,13 +15,13 @@ from typing import Any
 
 from distsms.base import files
 from distsms.base.choices import RULES, require_choice
+from distsms.base.communicator import Communicator
 from distsms.base.errors import InputError
 from distsms.base.measures import GROUPED, RIVALS, Measure, check_chooser, check_path_measures
 from distsms.base.typing import Floats
 from distsms.base.wording import option
 from distsms.features import arrays
 from distsms.features.build import refuse_codes
-from distsms.features.candidates import COLUMNS, distinct
 from distsms.ingest.frames import folder_of_all
 from distsms.matrix.augmented import split_bias, with_bias
 from distsms.metrics import calibration
@@ -30,7 +30,6 @@ from distsms.metrics.row_weights import mean_and_deviation
 from distsms.models import inputs, model
 from distsms.optim.result import Result
 from distsms.optim.solvers.base import WIDE
-from distsms.parallel.communicator import Communicator
 from distsms.shards import dataset
 from distsms.shards.dataset import DataBlock
 from distsms.shards.groupby import doubles_warning
@@ -39,6 +38,7 @@ from distsms.training.plan import Plan, make_plan
 from distsms.training.solver_choice import choose_solver, settings_for
 from distsms.workflow import choice as choosing
 from distsms.workflow import decisions, folds
+from distsms.workflow.candidates import COLUMNS, distinct
 from distsms.workflow.choice import Mean, Point
 from distsms.workflow.decisions import held_out
 from distsms.workflow.fold_features import FOLDER, FoldFeatures, FoldsObserver, record

@@ -10,7 +10,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from distsms.base.communicator import Communicator
 from distsms.base.errors import InputError
+from distsms.base.files import check_writable
 from distsms.base.typing import Floats
 from distsms.base.wording import Message, option
 from distsms.ingest.file_names import files_of, is_data_set
@@ -19,7 +21,6 @@ from distsms.models import inputs, model, output, scoring, shift
 from distsms.models.model import Model
 from distsms.models.output import ScoresPart
 from distsms.models.reasons import Reasons
-from distsms.parallel.communicator import Communicator
 from distsms.shards.manifest import read_manifest
 from distsms.workflow.evaluate import load_models, score_data
 from distsms.workflow.requests import PredictRequest
@@ -90,7 +91,7 @@ def predict(
         columns += names
         if request.output not in (None, "-"):
             output.check_ending(request.output, columns)
-            model.check_writable(request.output)
+            check_writable(request.output)
             inputs.check_distinct(request.output, data, None if isinstance(request.model, Model) else request.model)
             if model.is_model(request.output):
                 raise InputError(f"{request.output}: is a model, which the scores would replace; name another file")

@@ -11,8 +11,9 @@ from typing import Any, NamedTuple
 
 from scipy.special import expit
 
+from distsms.base.communicator import Communicator
 from distsms.base.errors import InputError
-from distsms.base.files import read_toml, read_whole
+from distsms.base.files import check_writable, read_toml, read_whole
 from distsms.base.measures import SHOWN, Condition, Measure
 from distsms.base.typing import Floats
 from distsms.base.untrusted_text import without_credentials
@@ -28,7 +29,6 @@ from distsms.models.contributions import ColumnSums, Contributions
 from distsms.models.evaluation import ModelEvaluation
 from distsms.models.model import Model
 from distsms.optim.result import Status
-from distsms.parallel.communicator import Communicator
 from distsms.training.trace import read_trace
 from distsms.workflow.baseline_fits import BaselineStore
 from distsms.workflow.evaluate import Evaluated, evaluate
@@ -102,6 +102,11 @@ class ReportData:
         return self.evaluation.model.info
 
     @property
+    def proved(self) -> bool:
+        """Whether the training ended with its proof, as far as the model says."""
+        return self.info.get("status") in (None, Status.PROVED.name.lower())
+
+    @property
     def ending(self) -> str:
         """How the training ended, in words."""
         sentences = {status.name.lower(): status.sentence for status in Status}
@@ -154,7 +159,7 @@ def _check_output(request: ReportRequest, is_root: bool) -> None:
     inputs.check_distinct(request.output, *(each for each in used if isinstance(each, str | os.PathLike)))
     if not is_root:
         return
-    model.check_writable(request.output)
+    check_writable(request.output)
     output = Path(request.output)
     if output.is_file() and b"distsms report" not in output.read_bytes()[:1000]:
         raise InputError(f"{output}: exists and is not a report; name another file, or remove it first")

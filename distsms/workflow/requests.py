@@ -15,12 +15,13 @@ from distsms.base.errors import InputError
 from distsms.base.formatting import parse_bytes, parse_duration
 from distsms.base.measures import Condition, Measure
 from distsms.base.wording import option
-from distsms.features.candidates import COLUMNS, Candidate
-from distsms.ingest.options import ReadOptions, WriteOptions
+from distsms.ingest.options import ReadOptions, WriteOptions, sort_options
 from distsms.models.inputs import AS_TRAINED, UNLABELLED, InputOptions
 from distsms.models.model import Model
+from distsms.optim.settings import Settings
 from distsms.shards.splits import Splitter, usual_split
 from distsms.training.task import AUTO, Distribution
+from distsms.workflow.candidates import COLUMNS, Candidate
 
 if TYPE_CHECKING:  # every command loads this module, and few need these
     from distsms.matrix.blocks import LocalRows
@@ -29,6 +30,7 @@ if TYPE_CHECKING:  # every command loads this module, and few need these
 
 Path: TypeAlias = str | os.PathLike[str]
 R = TypeVar("R", bound="Request")
+F = TypeVar("F", bound="FitRequest")
 FOLDS = 5
 """How many folds there are if nobody says otherwise."""
 
@@ -111,6 +113,19 @@ class FitRequest(Request):
         super().__post_init__()
         self.distribution.check()
 
+    @classmethod
+    def option_names(cls) -> set[str]:
+        """Return the names of fields, and of the options that `of_options` makes parts of fields of."""
+        return {each.name for kind in (cls, Settings) for each in fields(kind)} | {*Distribution._fields, "relative"}
+
+    @classmethod
+    def of_options(cls: type[F], options: Mapping[str, Any], /, **others: Any) -> F:
+        """Return the request of `others` and of options by name: fields, ordering, step, and those of the solver."""
+        names = {field.name for field in fields(cls)} - {"settings", "distribution"}
+        distribution = Distribution(**{name: options[name] for name in Distribution._fields if name in options})
+        of_solver = {name: options[name] for name in options.keys() - names - {*Distribution._fields}}
+        return cls.of(options, **others, distribution=distribution, settings=of_solver)
+
 
 @dataclass(frozen=True)
 class FoldsRequest(FitRequest):
@@ -138,6 +153,11 @@ class DecisionRequest(Request):
     calibrate: str | None = None
 
 
+READING = {field.name for field in fields(ReadOptions) if field.compare}
+READING |= {"normalize", "n_shards", "dtype", "weight_file"}
+"""The options of how tables are read, and of the data sets that trainings make of them."""
+
+
 @dataclass(frozen=True)
 class ShardRequest(Request):
     """Data sets that are made of rows."""
@@ -149,6 +169,12 @@ class ShardRequest(Request):
     split: Split = field(default_factory=Split)
     like: Path | None = None  # a data set whose columns, categories, labels and normalization are taken over
     overwrite: bool = False  # whether to replace a data set that is there already
+
+    @classmethod
+    def of_options(cls, options: Mapping[str, Any], /, **others: Any) -> ShardRequest:
+        """Return the request of `others`, and of options of reading and writing by name."""
+        reading, writing = sort_options(options)
+        return cls(**others, reading=reading, writing=writing)
 
 
 @dataclass(frozen=True)

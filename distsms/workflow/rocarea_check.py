@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from distsms.base.communicator import Communicator
 from distsms.base.errors import InputError
 from distsms.base.formatting import finite
 from distsms.base.hashing import row_keys
@@ -30,7 +31,6 @@ from distsms.optim.objective import Objective
 from distsms.optim.result import Result, Status
 from distsms.optim.run import minimize
 from distsms.optim.settings import Settings
-from distsms.parallel.communicator import Communicator
 from distsms.parallel.vector_placement import choose_step, make_vectors
 from distsms.shards.dataset import DataBlock
 from distsms.shards.row_metadata import some
@@ -293,7 +293,7 @@ class Checker:
             result = self._solve(self._measure.on_part(n / self._n), self._settings, training)
         except (_OutOfTime, InputError):
             return None
-        return result.w if result.status is Status.PROVED else None
+        return result.w if result.proved else None
 
     def _solve(self, measure: Measure, settings: Settings, training: NDArray[np.bool_]) -> Result:
         """Train on some rows of the sample. **Collective.** Raises `_OutOfTime`."""

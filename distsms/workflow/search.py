@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
+from distsms.base.communicator import Communicator
 from distsms.base.errors import InputError, StoppedError
 from distsms.base.formatting import format_duration
 from distsms.base.jit import compiling
@@ -30,7 +31,6 @@ from distsms.features import arrays
 from distsms.features.arrays import ArrayRows
 from distsms.features.attributes import table_attributes
 from distsms.features.build import build
-from distsms.features.candidates import RAW
 from distsms.features.feature_map import FeatureMap
 from distsms.features.fit import FeatureOptions, fit
 from distsms.features.growing import FeaturesObserver, drawn, parts_of, stacked, whole
@@ -39,7 +39,6 @@ from distsms.ingest.file_names import expand
 from distsms.ingest.formats.registry import format_of
 from distsms.matrix import local
 from distsms.matrix.arrays import as_features
-from distsms.parallel.communicator import Communicator
 from distsms.shards.dataset import DataBlock, other_weights
 from distsms.shards.frame_columns import is_frame
 from distsms.shards.manifest import Manifest
@@ -48,6 +47,7 @@ from distsms.shards.row_metadata import in_range
 from distsms.training.solver_choice import choose_solver, settings_for
 from distsms.workflow import auto_lambda, choice
 from distsms.workflow.auto_lambda import LambdaChoice
+from distsms.workflow.candidates import RAW, named
 from distsms.workflow.choice import Point, leads
 from distsms.workflow.folds import Folds, choose_folds_by, make_folds, read_fold_keys
 from distsms.workflow.path import ALONE, FoldRows, PathRows, Problem
@@ -129,7 +129,7 @@ class SampleRows:
             rows: Any = as_features(self.X)
             rows.normalize(self.manifest.normalization)
         else:
-            options = arrays.options(features)
+            options = arrays.options(named(features))
             binned, forest = None, None
             if options.bins:  # which look at no labels, so that those of all rows do for each fold
                 binned = self._fit(FeatureOptions(options.bins, options.crosses), 0, observer).bins
@@ -368,6 +368,6 @@ def request_of(
     )
     if winner.features != RAW:
         folder = Path(manifest.directory) / FEATURES_FOLDER
-        featured = build(manifest.directory, folder, comm, arrays.options(winner.features), overwrite=True)
+        featured = build(manifest.directory, folder, comm, arrays.options(named(winner.features)), overwrite=True)
         sets = sets._replace(training=featured)
     return replace(request, measure=measure, distribution=distribution, lam=lam), sets, picked

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 class Tried(NamedTuple):
     """A candidate that was tried on the folds."""
 
-    features: str  # as `distsms.features.candidates.parse` takes them
+    features: str  # as `distsms.workflow.candidates.parse` takes them
     measure: str  # what was trained for
     lam: float  # the best lambda
     seconds: float

@@ -6,12 +6,12 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from distsms.base.communicator import Communicator
 from distsms.base.wording import Message, option
 from distsms.ingest import frames
 from distsms.ingest.convert import convert
 from distsms.ingest.file_names import expand
 from distsms.ingest.options import ConversionObserver
-from distsms.parallel.communicator import Communicator
 from distsms.shards.frame_columns import is_frame
 from distsms.shards.groupby import doubles_warning, label_warnings
 from distsms.shards.manifest import Manifest, read_manifest
@@ -59,10 +59,14 @@ class ShardResult:
         return {"data_sets": sets, "columns": columns, "warnings": self.warnings}
 
 
+class ShardObserver(ConversionObserver):
+    """Receives what `shard` reports. Override its methods."""
+
+
 def shard(
     request: ShardRequest,
     comm: Communicator,
-    observer: ConversionObserver = ConversionObserver(),  # noqa: B008 - without state
+    observer: ConversionObserver = ShardObserver(),  # noqa: B008 - without state
 ) -> ShardResult:
     """Make data sets of files or of rows in memory. **Collective.**"""
     data, output, reading = request.data, Path(request.output), request.reading

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from distsms.base import addresses
+from distsms.base.communicator import Communicator
 from distsms.base.errors import InputError
 from distsms.base.files import atomic_write, naming_failures, read_whole
 from distsms.base.formatting import format_bytes
@@ -20,7 +21,6 @@ from distsms.ingest import frames
 from distsms.ingest.file_names import are_files, expand, files_of, is_data_set
 from distsms.ingest.options import ConversionObserver, ReadOptions, Workspace, sort_options
 from distsms.models import inputs, model
-from distsms.parallel.communicator import Communicator
 from distsms.shards.frame_columns import is_frame
 from distsms.shards.groupby import label_warnings
 from distsms.shards.manifest import MANIFEST, Manifest, read_manifest

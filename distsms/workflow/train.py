@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from distsms.base.communicator import Communicator
 from distsms.base.errors import InputError
 from distsms.base.timing import Clock
 from distsms.base.typing import Floats
@@ -32,7 +33,6 @@ from distsms.metrics.within_groups import gauc_estimate
 from distsms.models import inputs, model, scoring
 from distsms.models.model import Model
 from distsms.optim.result import Result, Status
-from distsms.parallel.communicator import Communicator
 from distsms.shards import frame_columns
 from distsms.shards.coded_columns import NOT_CODED
 from distsms.shards.column_options import ColumnReport
@@ -544,7 +544,7 @@ def _check_outputs(request: TrainRequest, manifest: Manifest | None, test: str |
     if request.trace is not None:
         inputs.check_distinct(request.trace, *used)
     if request.certificate is not None:
-        from distsms.models import certificate
+        from distsms.training import certificate
 
         certificate.check_replaceable(request.certificate)
         inputs.check_distinct(request.certificate, *used, request.output, request.trace)

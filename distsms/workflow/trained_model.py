@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from distsms.base.communicator import Communicator
 from distsms.base.errors import EXIT_OK, EXIT_REQUEUE, EXIT_VACUOUS
 from distsms.base.timing import Clock
 from distsms.base.typing import Floats, Hashes, Labels
@@ -19,7 +20,6 @@ from distsms.models import model
 from distsms.models.model import Model
 from distsms.models.scoring import ScoredRows
 from distsms.optim.result import Result
-from distsms.parallel.communicator import Communicator
 from distsms.shards.dataset import DataBlock
 from distsms.training.fit import Fit
 from distsms.training.task import TrainingTask

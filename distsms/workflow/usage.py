@@ -10,10 +10,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from distsms.base import program
+from distsms.base.communicator import Communicator
 from distsms.base.timing import Clock
 from distsms.base.usage import peak_memory
 from distsms.parallel import processes
-from distsms.parallel.communicator import Communicator
 
 START, REST = "start-up", "rest"
 """The phases before the clock began (launcher, interpreter, imports, MPI), and between the other ones."""

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from distsms.base.communicator import Communicator
 from distsms.base.formatting import finite
 from distsms.base.measures import GROUPED, Measure, display_name
 from distsms.base.typing import Floats, Hashes, Labels
@@ -25,7 +26,6 @@ from distsms.metrics.row_weights import effective_sizes, masses
 from distsms.metrics.within_groups import gauc_estimate, gauc_interval
 from distsms.optim.result import Result, Status, largest_gain
 from distsms.optim.settings import Settings
-from distsms.parallel.communicator import Communicator
 from distsms.shards.dataset import DataBlock
 from distsms.shards.table_schema import Table
 
@@ -320,7 +320,7 @@ def describe_chance(
     """Return sentences on a model that ranks no better than chance for this reason, and what to do. Local."""
     said = [f"This model ranks no better than chance: {why}."]
     below = largest_lambda(settings, result)
-    if result.status is not Status.PROVED:
+    if not result.proved:
         more = "allow it more evaluations or time, or take a larger lambda"
         rounding = result.status is Status.ROUNDING
         said.append(f"The run ended without a proof: {f'rounding errors, {result.detail}' if rounding else more}.")
@@ -405,7 +405,7 @@ def describe_unseen(why: str, training: Mapping[str, float] | None, automatic: b
 
 def describe_idleness(result: Result) -> str:
     """Return a sentence if a run ended without proof and with a model that is no better than w = 0; else "". Local."""
-    if result.status is Status.PROVED or not result.idle:
+    if result.proved or not result.idle:
         return ""
     return (
         "This model is not yet better than w = 0: allow more evaluations, or take a larger lambda, which needs fewer."

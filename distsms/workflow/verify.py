@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from distsms.base.communicator import Communicator
 from distsms.base.errors import EXIT_ERROR, EXIT_OK, InputError
 from distsms.base.measures import RANKING, Measure
 from distsms.base.schema import is_number
@@ -24,13 +25,12 @@ from distsms.losses.dual_bound import Further, dual_bound
 from distsms.losses.registry import choose_ordering, make_loss
 from distsms.matrix.base import ColumnStatistics
 from distsms.metrics.headline import headline_measures
-from distsms.models import certificate
-from distsms.models.certificate import Certificate
 from distsms.models.model import Model
 from distsms.models.scoring import ScoredRows
 from distsms.optim.penalty import ElasticNet, penalty
-from distsms.parallel.communicator import Communicator
 from distsms.shards.publish import verify as verify_files
+from distsms.training import certificate
+from distsms.training.certificate import Certificate
 from distsms.workflow.evaluate import load_models, name_of, score_data
 from distsms.workflow.requests import VerifyRequest
 

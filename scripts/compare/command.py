@@ -9,9 +9,9 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
 from distsms import cli
-from distsms.__main__ import main as run_program
 from distsms.base.errors import EXIT_OK, EXIT_REQUEUE
 from distsms.base.measures import RANKING
+from distsms.cli.main import main as run_program
 from distsms.cli.options import SOLVERS_HELP, add_memory, add_stopping, add_vectors
 from distsms.cli.types import add_old_names, positive
 from distsms.optim.solvers.base import SOLVERS

@@ -16,7 +16,7 @@ from pathlib import Path
 import mlflow
 
 import distsms
-from distsms.__main__ import main as distsms_command
+from distsms.cli.main import main as distsms_command
 
 COURSE = ("best_J", "lower_bound", "gap", "nu")
 """What is logged of each evaluation. Of the trace, `J` jumps, and the first gaps may be missing."""

@@ -17,8 +17,7 @@ from hypothesis import strategies as st
 
 from distsms.base import hdf5, output_file
 from distsms.base.errors import InputError
-from distsms.base.files import atomic_write, exclusive
-from distsms.models import model
+from distsms.base.files import atomic_write, check_writable, exclusive
 from distsms.models.output import ParquetWriter
 from distsms.training.trace import Trace
 
@@ -199,7 +198,7 @@ def test_links_that_others_plant_in_a_sticky_folder_are_not_followed(tmp_path, d
     folder = path.parent if deep else path
     for deed in (
         write,
-        model.check_writable,
+        check_writable,
         lambda path: Trace(str(path), "lbfgs"),
         lambda _: exclusive(folder).__enter__(),
     ):

@@ -10,10 +10,10 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from distsms import __main__, cli
+from distsms import cli
 from distsms.base import formatting, jit, program
 from distsms.base.measures import HEAD, WHOLE
-from distsms.cli import evaluate, info, progress, terminal
+from distsms.cli import evaluate, info, main, progress, terminal
 from distsms.metrics.confidence import Interval
 from distsms.models import evaluation as evaluate_module
 from distsms.models.model import Model
@@ -312,6 +312,6 @@ def test_a_width_is_never_tiny(monkeypatch):
 def test_only_the_root_says_that_it_compiles_unless_quiet(quiet, rank, monkeypatch):
     monkeypatch.setattr(program, "runs", False)
     monkeypatch.setattr(jit.compiling, "silent", False)
-    __main__._load_libraries(quiet)
+    main._load_libraries(quiet)
     MPICommunicator(SimpleNamespace(Get_rank=lambda: rank, Get_size=lambda: 2))
     assert program.runs and jit.compiling.silent == (quiet or rank == 1)

@@ -29,7 +29,7 @@ def rows_of(n, p=12, density=1.0):
 
 def test_long_growing_is_said_and_days_are_refused(comm, monkeypatch):
     rows, said, observer = rows_of(300), [], FeaturesObserver()
-    observer.noted = said.append
+    observer.noted = lambda kind, text: said.append((kind, text))
     monkeypatch.setattr(growing, "_QUICK", 0)
     monkeypatch.setattr(growing, "seconds_of_tree", lambda rows, min_leaf: 90.0)
     check_time(rows, 6 * comm.size, 3, comm, observer)

@@ -25,6 +25,7 @@ from distsms.features.fit import FeatureOptions
 from distsms.python import api, transformers
 from distsms.shards.from_arrays import write_data
 from distsms.shards.manifest import read_manifest
+from distsms.workflow.candidates import named
 from tests.support.files import ALONE
 
 pytestmark = [pytest.mark.serial, pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")]
@@ -154,7 +155,7 @@ def test_what_cannot_be_is_refused_in_words():
     assert calibrated.predict_proba(X).shape == (600, 2)
     assert SMSClassifier(lam=1e-3, features="bins", at="fpr<=0.5").fit(X, y).decision_["condition"] == "fpr<=0.5"
     assert (
-        options("trees,min_leaf=4")
+        options(named("trees,min_leaf=4"))
         == options({"trees": 100, "min-leaf": 4})
         == FeatureOptions(None, trees=100, min_leaf=4)
     )
@@ -162,7 +163,7 @@ def test_what_cannot_be_is_refused_in_words():
     with pytest.raises(ValueError, match=r"take the strongest with crosses='top:K'") as told:
         BinCodes(2, "all").fit(np.random.default_rng(0).normal(size=(20, 300)))
     assert "--" not in str(told.value)
-    assert options("trees") == FeatureOptions(None, trees=100) and options({"trees": 3, "bins": 4}).bins == 4
+    assert options(named("trees")) == FeatureOptions(None, trees=100) and options({"trees": 3, "bins": 4}).bins == 4
 
 
 def test_held_out_folds_have_trees_that_do_not_know_their_labels():

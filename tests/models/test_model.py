@@ -214,17 +214,17 @@ def test_a_checksum_is_right_or_missing(tmp_path, capsys):
 
 
 def test_a_place_that_cannot_be_written_is_found_before(tmp_path):
-    model.check_writable(tmp_path / "new.h5")
+    files.check_writable(tmp_path / "new.h5")
     for path in (tmp_path / "no" / "m.h5", tmp_path):
         with pytest.raises(InputError):
-            model.check_writable(path)
+            files.check_writable(path)
 
 
 def test_devices_and_links(tmp_path):
     """A path that is not a regular file is left alone; a link is followed."""
     os.mkfifo(tmp_path / "pipe")
     with pytest.raises(InputError, match="regular"):
-        model.check_writable(tmp_path / "pipe")
+        files.check_writable(tmp_path / "pipe")
     with pytest.raises(InputError, match="regular"):
         model.save(tmp_path / "pipe", Model(np.ones(2), INFO))
     (tmp_path / "link.h5").symlink_to("real.h5")

@@ -9,11 +9,11 @@ from distsms.base.errors import DistsmsError
 from distsms.base.measures import Measure
 from distsms.losses import binned
 from distsms.losses.dual_bound import dual_bound
-from distsms.models import certificate
 from distsms.optim.settings import Settings
 from distsms.parallel.survival import SurvivingCommunicator
 from distsms.shards import dataset
 from distsms.shards.from_arrays import write_data
+from distsms.training import certificate
 from distsms.training.rows import TrainingRows
 from distsms.training.task import Distribution, RunOptions, TrainingTask
 from distsms.workflow.train import train_task

@@ -35,7 +35,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-import distsms.__main__ as program
+import distsms.cli.main as program
 from distsms import cli
 from distsms.base.measures import Measure
 from distsms.losses.registry import make_loss

@@ -12,7 +12,7 @@ import sys
 import numpy as np
 import pytest
 
-import distsms.__main__ as program
+import distsms.cli.main as program
 from distsms.base.errors import InputError
 from tests.robustness import schedules
 from tests.support import disturbed

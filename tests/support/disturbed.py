@@ -30,7 +30,7 @@ from typing import Any, ClassVar, NamedTuple
 import h5py
 from h5py._objects import phil
 
-import distsms.__main__ as program
+import distsms.cli.main as program
 from distsms.base import memory
 from distsms.parallel import mpi, processes, signals, survival
 from tests.support.simulated import communicator

@@ -168,7 +168,7 @@ def _answer_ended(clients: dict[int, socket.socket]) -> None:
 
 def _command(words: list[str], folder: str, environment: dict[str, str], files: Any) -> None:
     """Run the command in the forked process, and end it."""
-    from distsms.__main__ import THREADS, main
+    from distsms.cli.main import THREADS, main
 
     for number, file in enumerate(files):
         os.dup2(file, number)

@@ -10,13 +10,13 @@ import pytest
 from distsms.features import feature_map
 from distsms.features.arrays import options
 from distsms.features.build import build
-from distsms.features.candidates import distinct, parse
 from distsms.features.fit import FeatureOptions
 from distsms.metrics import ranking
 from distsms.optim.settings import Settings
 from distsms.python import api
 from distsms.shards.dataset import read_manifest
 from distsms.shards.from_arrays import write_data
+from distsms.workflow.candidates import distinct, named, parse
 from distsms.workflow.fold_features import FoldFeatures
 from distsms.workflow.folds import labels_warning, make_folds
 from distsms.workflow.path import PathRows, Problem, run
@@ -178,7 +178,7 @@ def test_options_as_text_are_those_options_again():
         FeatureOptions(None, trees=100, min_leaf=20, tree_rows=500, seed=3),
         FeatureOptions(32, "a:b,c:d", trees=7, attributes="names.json"),
     ):
-        assert options(made.text) == made
+        assert options(named(made.text)) == made
     assert FeatureOptions(None, trees=100, min_leaf=20).text == "trees=100,min-leaf=20"
 
 

@@ -17,12 +17,12 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from distsms.base import hdf5
+from distsms.base.communicator import Communicator
 from distsms.base.errors import InputError
 from distsms.base.wording import option
 from distsms.ingest.formats.row_ranges import MatrixSize, RowRangeReader, as_float, checked_csr, pieces, require_narrow
 from distsms.ingest.options import ReadOptions
 from distsms.matrix.arrays import subtract
-from distsms.parallel.communicator import Communicator
 from distsms.shards.rows import RowRange
 from distsms.shards.table_schema import NUMBER, Column, Table, check_columns, format_names
 

@@ -24,6 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from distsms.base import text_files
+from distsms.base.communicator import Communicator
 from distsms.base.errors import InputError
 from distsms.base.wording import option
 from distsms.ingest.formats import columns
@@ -31,7 +32,6 @@ from distsms.ingest.formats.arrow import Batch, BatchPosition, Selection, distin
 from distsms.ingest.formats.csv_kernels import NUMBER, TEXT, UNUSED, read_plain
 from distsms.ingest.formats.csv_text import CsvText, follow_quotes, rows_of, with_quotes_first
 from distsms.ingest.formats.kept_batches import KeptBatches
-from distsms.parallel.communicator import Communicator
 from distsms.shards.table_schema import USUAL, Cells, Writing, format_names
 
 import pyarrow as pa  # isort: skip

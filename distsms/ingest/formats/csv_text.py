@@ -20,11 +20,11 @@ from typing import BinaryIO, NamedTuple
 import numpy as np
 
 from distsms.base import text_files
+from distsms.base.communicator import Communicator
 from distsms.base.errors import InputError
 from distsms.base.jit import UNCOUNTED, njit
 from distsms.base.text_files import ByteRange, TextPosition
 from distsms.ingest.formats.svmlight_kernels import byte_at
-from distsms.parallel.communicator import Communicator
 from distsms.shards.rows import of_rank
 
 CELL = 2**24

@@ -18,12 +18,12 @@ from numpy.typing import NDArray
 
 from distsms.base import text_files
 from distsms.base.array_archive import DAMAGED, open_zip
+from distsms.base.communicator import Communicator
 from distsms.base.errors import InputError
 from distsms.base.files import look_at
 from distsms.base.wording import option
 from distsms.ingest.formats.row_ranges import MatrixSize, RowRangeReader, as_float, checked_csr, pieces, require_narrow
 from distsms.ingest.options import ReadOptions
-from distsms.parallel.communicator import Communicator
 from distsms.shards.rows import RowRange
 
 MAX_EXPANSION = 1100

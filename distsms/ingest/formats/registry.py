@@ -23,6 +23,7 @@ from functools import partial
 from typing import Any
 
 from distsms.base import addresses, text_files
+from distsms.base.communicator import Communicator
 from distsms.base.errors import InputError
 from distsms.base.formatting import format_rows, terminal_width, wrap
 from distsms.base.untrusted_text import printable, without_credentials
@@ -31,7 +32,6 @@ from distsms.ingest.formats import svmlight
 from distsms.ingest.formats.base import Reader
 from distsms.ingest.formats.svmlight import SvmlightReader
 from distsms.ingest.options import ReadOptions
-from distsms.parallel.communicator import Communicator
 from distsms.shards.column_options import ColumnOptions
 from distsms.shards.table_schema import USUAL
 

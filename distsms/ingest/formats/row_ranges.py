@@ -10,13 +10,13 @@ import numpy as np
 import scipy
 from numpy.typing import NDArray
 
+from distsms.base.communicator import Communicator
 from distsms.base.errors import InputError
 from distsms.base.wording import marked, option
 from distsms.ingest.formats.base import Reader
 from distsms.ingest.options import ReadOptions
 from distsms.matrix.arrays import require_finite
 from distsms.matrix.local import index_dtype
-from distsms.parallel.communicator import Communicator
 from distsms.shards import labels, row_metadata, rows
 from distsms.shards.column_options import ColumnOptions
 from distsms.shards.rows import RowBlock, RowRange

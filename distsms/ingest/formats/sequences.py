@@ -26,6 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from distsms.base import text_files
+from distsms.base.communicator import Communicator
 from distsms.base.errors import InputError
 from distsms.base.text_files import BYTE_ORDER_MARK, ByteRange, TextPosition, line_number
 from distsms.base.untrusted_text import printable
@@ -33,7 +34,6 @@ from distsms.base.wording import option
 from distsms.ingest.formats import sequence_kernels as kernel
 from distsms.ingest.formats.base import Reader
 from distsms.ingest.options import ReadOptions
-from distsms.parallel.communicator import Communicator
 from distsms.shards import row_metadata
 from distsms.shards.column_options import ColumnOptions
 from distsms.shards.labels import Label, in_one_type

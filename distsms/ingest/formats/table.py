@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from distsms.base import addresses
+from distsms.base.communicator import Communicator
 from distsms.base.errors import InputError
 from distsms.base.memory import available
 from distsms.base.wording import Message, marked, option
@@ -29,7 +30,6 @@ from distsms.ingest.formats.column_kinds import decide, spelled
 from distsms.ingest.formats.column_survey import TableSurvey, TextSurvey
 from distsms.ingest.formats.encoding import encode
 from distsms.ingest.options import ReadOptions
-from distsms.parallel.communicator import Communicator
 from distsms.shards import labels, row_metadata
 from distsms.shards.column_options import ColumnReport
 from distsms.shards.labels import Label

@@ -14,8 +14,8 @@ from typing import Any, Protocol
 import numpy as np
 from scipy import sparse
 
+from distsms.base.communicator import Communicator
 from distsms.ingest.synthetic.planted import LabelledRows
-from distsms.parallel.communicator import Communicator
 from distsms.shards import dataset
 from distsms.shards.coded_columns import CodedColumns
 from distsms.shards.manifest import Manifest, read_manifest

@@ -7,6 +7,9 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
+from distsms.base.errors import InputError
+from distsms.base.wording import format_value
+
 PRESETS: dict[str, dict[str, Any]] = {
     "bins": {"bins": 32},
     "crosses": {"bins": 32, "crosses": "all"},
@@ -51,6 +54,22 @@ def distinct(candidates: Iterable[Candidate]) -> list[Candidate]:
         if all(candidate.options != other.options for other in kept):
             kept.append(candidate)
     return kept
+
+
+def named(features: str | Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the options that a text of `parse` or a mapping of options stand for. InputError if they are none."""
+    if not isinstance(features, (str, Mapping)):
+        raise InputError(
+            f"features={format_value(features)}: needs one of {', '.join(map(repr, PRESETS))}, or a dict of options"
+        )
+    try:
+        options = parse(features).options if isinstance(features, str) else features
+    except ValueError as error:
+        text = str(error).replace("min-leaf", "min_leaf").replace("tree-rows", "tree_rows")
+        raise InputError(f"features={text}, or a dict of options") from error
+    if options is None:
+        raise InputError(f"features={format_value(features)} makes no features")
+    return options
 
 
 def parse(text: str) -> Candidate:

@@ -25,15 +25,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from distsms.base import hdf5
+from distsms.base.communicator import Communicator
 from distsms.base.errors import InputError
-from distsms.base.files import atomic_write, require_space
+from distsms.base.files import atomic_write, check_writable, require_space
 from distsms.base.schema import Fields, find_fault, is_number, is_text
 from distsms.base.typing import Floats, Labels
 from distsms.losses.dual_bound import ADDITIONS, EPS, Proved
 from distsms.matrix.base import ColumnStatistics
-from distsms.models.model import check_writable
 from distsms.optim.penalty import ElasticNet, SquaredNorm, soft_threshold
-from distsms.parallel.communicator import Communicator
 
 FORMAT, VERSION = "distsms-certificate", 1
 BLOCK = 2**22

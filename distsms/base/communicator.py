@@ -1,0 +1,227 @@
+"""The collective operations of the program, and their implementation for a single rank.
+
+The class `Communicator` is for a single rank: its collectives return their argument or do nothing. Its subclass
+`distsms.parallel.mpi.MPICommunicator` implements them over MPI. Callers need not know which of the two they have.
+Arrays are C-contiguous. No module outside `distsms.parallel` imports mpi4py.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from distsms.base import common_files
+from distsms.base.errors import DistsmsError, InputError
+from distsms.base.typing import Floats
+from distsms.base.wording import marked
+
+T = TypeVar("T")
+
+
+class Replica:
+    """Buffers for k vectors that every rank can read whole: of a single rank, and in subclasses of several."""
+
+    def broadcast(self, rows: Sequence[Floats] | None) -> Floats:
+        """Return the root's k vectors, None elsewhere, on every rank, until the next call. **Collective.**"""
+        assert rows is not None
+        return rows[0][None, :] if len(rows) == 1 else np.array(rows)
+
+    def gather(self, slices: Sequence[Floats], counts: Sequence[int]) -> Floats:
+        """Return k vectors, of which each rank has a slice, on every rank, until the next call. **Collective.**"""
+        return self.broadcast(slices)
+
+    def close(self) -> None:
+        """Free the memory. **Collective.**"""
+
+
+class Communicator:
+    """The communicator of a job with a single rank, and the base class of the others.
+
+    `sent` and `received` count the bytes of arrays that this rank gives to MPI and gets from it, by the collective: a
+    buffer that is reduced once in each direction, one that is broadcast once at the root and at each other rank.
+    """
+
+    rank, size = 0, 1
+    # what a collective raises if a rank has died and the others may go on; see `distsms.parallel.survival`
+    failures: tuple[type[BaseException], ...] = ()
+
+    def __init__(self) -> None:
+        self.sent: Counter[str] = Counter()
+        self.received: Counter[str] = Counter()
+        self.dead: list[Any] = []  # the `DeadRank`s, while the others went on
+        # called on every living rank with the numbers that newly dead ranks had at the beginning of the job
+        self.on_death: Callable[[list[int]], None] = lambda ranks: None
+
+    @property
+    def is_root(self) -> bool:
+        return self.rank == 0
+
+    def bytes_moved(self) -> tuple[int, int]:
+        return sum(self.sent.values()), sum(self.received.values())
+
+    def broadcast(self, array: NDArray[Any]) -> NDArray[Any]:
+        """Copy the root's `array` to every rank's, of the same shape and dtype. **Collective**, in place."""
+        return array
+
+    def sum(self, array: NDArray[Any]) -> NDArray[Any]:
+        """Replace every rank's `array`, of one shape and dtype, by the sum over ranks. **Collective**, in place."""
+        return array
+
+    def maximum(self, array: NDArray[Any]) -> NDArray[Any]:
+        """Replace every rank's `array` by the elementwise maximum over ranks. **Collective**, in place."""
+        return array
+
+    def reduce(self, array: NDArray[Any], piece: int | None = None) -> NDArray[Any]:
+        """Replace the root's `array` by the sum over ranks, `piece` elements at a time. **Collective**, in place."""
+        return array
+
+    def reduce_scatter(self, array: NDArray[Any], counts: Sequence[int], in_turn: bool = False) -> NDArray[Any]:
+        """Sum (n,) arrays over ranks; return this rank's share (counts[rank],), in rank order. **Collective.**
+
+        in_turn : reduce to one rank after the other rather than by MPI's Reduce_scatter. A single rank gets its own
+        array back.
+        """
+        return array
+
+    def replica(self, k: int, length: int, shared: bool) -> Replica:
+        """Return buffers for k vectors that every rank reads, perhaps `shared` by a node's ranks. **Collective.**"""
+        return Replica()
+
+    def shared_sum(self, length: int) -> Any:
+        """Return what sums vectors (length,) in memory that all ranks share, see `distsms.parallel.shared_memory`; None
+        if none is. **Collective.**"""
+        return None
+
+    @property
+    def mpi_comm(self) -> Any:
+        """mpi4py's communicator of all ranks, for libraries that need one; None of a single rank."""
+        return None
+
+    def gather_rows(self, local: NDArray[Any]) -> NDArray[Any] | None:
+        """Concatenate the ranks' (n_local,) arrays in rank order on the root; return None elsewhere. **Collective.**"""
+        return local
+
+    def scatter_rows(self, whole: Floats | None, n_local: int) -> Floats:
+        """Split the root's (n,) array, n_local to each rank in order: reverse `gather_rows`. **Collective.**"""
+        assert whole is not None
+        return whole
+
+    def allgather_rows(self, local: NDArray[Any], counts: Sequence[int]) -> NDArray[Any]:
+        """Concatenate the ranks' (counts[rank],) arrays in order, on every rank; one rank: no copy. **Collective.**"""
+        return local
+
+    def alltoall_rows(self, rows: NDArray[Any], counts: NDArray[np.int64]) -> tuple[NDArray[Any], NDArray[np.int64]]:
+        """Send the first counts[0] rows of an array to rank 0, the next counts[1] to rank 1, and so on. **Collective.**
+
+        Returns the received rows in rank order, and how many came from each rank, (P,): a second call with these counts
+        sends answers back the same way. A single rank gets its own array back, not a copy.
+        """
+        return rows, counts
+
+    def allgather(self, item: Any) -> list[Any]:
+        """Return every rank's Python object, in rank order. **Collective**, for small objects in the set-up."""
+        return [item]
+
+    def bcast(self, item: Any) -> Any:
+        """Return the root's Python object on every rank. **Collective**, for small objects in the set-up."""
+        return item
+
+    def node_ranks(self) -> list[int]:
+        """Return the ranks on this rank's node, which can share memory. **Collective**, in the set-up."""
+        return [self.rank]
+
+    def barrier(self) -> None:
+        """Wait for all ranks. **Collective.**"""
+
+    def root_first(self, make: Callable[[], T]) -> T:
+        """Call `make` on the root, which compiles kernels, then on the others; return its result. **Collective.**"""
+        result = make() if self.is_root else None
+        self.barrier()
+        return make() if result is None else result
+
+    def surviving(self, work: Callable[[], T], renew: Callable[[], object] = lambda: None) -> T:
+        """Return `work()`. If a rank dies meanwhile, call `renew()` on the other ranks, and repeat the work.
+        **Collective.**
+
+        So are `work`, with the same effect if it is repeated, and `renew`, for the rows of the dead. Here it only
+        works.
+        """
+        return work()
+
+    def require_all(self, n: int, *counts: int) -> None:
+        """Raise DistsmsError on all ranks unless these numbers of local rows each add up to n. **Collective.**"""
+        totals = self.sum(np.array(counts))
+        if np.any(totals != n):
+            raise DistsmsError(
+                f"after a death, {self.size} ranks hold {totals.min()} of {n} rows. This is a mistake in distsms, which"
+                " ends the run, since the result would be wrong. Without --survive, a run with --checkpoint continues"
+                " with --resume",
+                everywhere=True,
+            )
+
+    def require_same(self, values: Mapping[str, str], kind: str, remedy: str) -> None:
+        """Raise InputError on all ranks unless all have the same texts, each a `kind`, by name. **Collective.**"""
+        for rank, other in enumerate(of_ranks := self.allgather(dict(values))):
+            root = of_ranks[0]
+            for name in {**root, **other}:
+                if root.get(name) != other.get(name):
+                    ranks = other, root
+                    texts = [f"{name} {of[name]}".strip() if name in of else f"no {name}" for of in ranks]
+                    raise InputError(
+                        f"rank {rank} of {self.size} was given another {kind} than rank 0: {texts[0]} instead of "
+                        f"{texts[1]}. {remedy}",
+                        everywhere=True,
+                    )
+
+    @contextlib.contextmanager
+    def fail_together(self) -> Iterator[None]:
+        """Run local work that may fail, such as reading files, so that all ranks fail if one does. **Collective** at
+        the end.
+
+        If the body, which must not communicate, raises a `DistsmsError` on any rank, every rank raises that of the
+        lowest. Any other exception goes on where it is raised, and is a `DistsmsError` on the other ranks. Files that
+        the body has read (`distsms.base.common_files`) must be the same on all ranks.
+        """
+        error: DistsmsError | None = None
+        bug: Exception | None = None
+        try:
+            yield
+        except DistsmsError as caught:
+            error = caught
+        except self.failures:
+            raise
+        except Exception as caught:
+            bug, error = caught, DistsmsError(f"{type(caught).__name__}: {caught}")
+        of_ranks = self.allgather((error, common_files.take()))
+        if bug is not None:
+            raise bug
+        for rank, (failure, _) in enumerate(of_ranks):
+            if failure is not None:
+                note = f" [rank {rank} of {self.size}]" if self.size > 1 else ""
+                raise type(failure)(f"{marked(failure.message)}{note}", everywhere=True) from error
+        first = dict[str, tuple[int, str]]()
+        for rank, (_, files) in enumerate(of_ranks):
+            for path, digest in files.items():
+                other, first_digest = first.setdefault(path, (rank, digest))
+                if digest != first_digest:
+                    raise InputError(
+                        f"{path}: rank {rank} of {self.size} reads another content than rank {other}. The hosts have "
+                        "different copies, or it was replaced just now: make them equal, and run the command again",
+                        everywhere=True,
+                    )
+
+    def leave(self, code: int) -> None:
+        """End this process where MPI could not be ended in order, since ranks have died; otherwise do nothing."""
+
+    def abort(self, code: int) -> None:
+        """End the whole job immediately with this exit code, whatever the other ranks are doing."""
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
