@@ -12,6 +12,7 @@ import numpy as np
 from numba import cuda
 from numpy.typing import NDArray
 
+from distsms.base.communicator import Communicator
 from distsms.base.typing import Floats
 from distsms.device import loss_kernels as kernel
 from distsms.device.runtime import DeviceVector, folded, tiles_of, zeros
@@ -20,7 +21,6 @@ from distsms.losses.binned import BinnedLoss, Grid, RocAreaBins
 from distsms.losses.logistic import Logistic, LogisticBalanced, LogisticLoss
 from distsms.losses.pauc_exchange import PaucBins
 from distsms.losses.prbep_exchange import LEAST, PrbepExchange
-from distsms.parallel.communicator import Communicator
 
 
 class Classes(NamedTuple):

@@ -8,6 +8,7 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from distsms.base.choices import DEVICES, require_choice
+from distsms.base.communicator import Communicator
 from distsms.base.errors import InputError
 from distsms.base.measures import Measure
 from distsms.base.typing import Floats, Labels
@@ -18,7 +19,6 @@ from distsms.matrix.augmented import with_bias
 from distsms.matrix.base import Features
 from distsms.matrix.blocks import LocalRows
 from distsms.matrix.side_by_side import SideBySide
-from distsms.parallel.communicator import Communicator
 
 if TYPE_CHECKING:
     from distsms.device.rows import DeviceFeatures

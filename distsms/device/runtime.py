@@ -17,11 +17,11 @@ import numpy as np
 from numba import cuda, float64
 from numpy.typing import NDArray
 
+from distsms.base.communicator import Communicator
 from distsms.base.errors import InputError
 from distsms.base.formatting import format_bytes
 from distsms.base.typing import Floats
 from distsms.base.wording import option
-from distsms.parallel.communicator import Communicator
 
 config: Any = cuda.config
 config.CUDA_LOW_OCCUPANCY_WARNINGS = 0  # the last blocks of rows are small, and so are tests

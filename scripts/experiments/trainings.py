@@ -80,9 +80,9 @@ def table(found: list[Record]) -> str:
         rows: dict[tuple[str, str], dict[str, str]] = {}
         for record in found:
             cell = f"{record['evaluations']}{_ending(record)}"
-            rows.setdefault((record["set"], SHOWN.get(record["measure"], record["measure"])), {})[record["value"]] = (
-                cell
-            )
+            rows.setdefault((record["set"], str(SHOWN.get(record["measure"], record["measure"]))), {})[
+                record["value"]
+            ] = cell
         header = ["set", "measure", *(f"{found[0]['option']} {value}" for value in values)]
         return markdown(header, [[*key, *(cells[value] for value in values)] for key, cells in rows.items()])
     tested = list(found[0]["test"])
@@ -99,7 +99,7 @@ def table(found: list[Record]) -> str:
     lines = [
         [
             record["set"],
-            SHOWN.get(record["measure"], record["measure"]),
+            str(SHOWN.get(record["measure"], record["measure"])),
             f"{record['lambda']:g}",
             f"{record['J']:.6f}",
             f"{record['gap']:.1e}{_ending(record)}",
