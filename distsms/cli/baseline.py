@@ -198,7 +198,8 @@ class BaselineNarrator(FoldsNarrator, BaselineObserver):
         from distsms.workflow.competitors import METHODS
 
         self._features.close()
-        say, manifest, problem, fits = self._say, plan.manifest, plan.problem, plan.all_fits
+        say, manifest = self._say, plan.manifest
+        problem, fits = plan.problem, plan.all_fits
         names = ", ".join(self._args.data)
         say(f"data      {names}: {manifest.n} rows, {manifest.p} columns, {manifest.n_pos} positive")
         lambdas = ", ".join(f"{lam:g}" for lam in problem.lambdas)

@@ -89,7 +89,8 @@ class DeviceBins(OnDevice, BinnedLoss):
     ) -> tuple[float, float]:
         scores, rows = _vector(scores), self.rows
         words, parts = zeros(2 if self.weights is None else 4, totals.shape[1]), _tiles(scores, 2)
-        low, high, scale, cells = grid.low, grid.high, grid.scale, cuda.to_device(fine)
+        low, high = grid.low, grid.high
+        scale, cells = grid.scale, cuda.to_device(fine)
         kinds, weights, unit = rows
         scores.start(kernel.count, kinds, weights, low, high, scale, grid.bits, grid.top, cells, unit, words, parts)
         counted = words.copy_to_host()
@@ -192,7 +193,8 @@ class DevicePrbep(OnDevice, PrbepExchange):
         return folded(parts)
 
     def _write(self, scores: Any, tau0: float, delta: float, nu: float, corrections: Floats, out: Any) -> None:
-        rows, added, width, both = self.rows, self.shift, nu or LEAST, cuda.to_device(corrections)
+        rows, added = self.rows, self.shift
+        width, both = nu or LEAST, cuda.to_device(corrections)
         scores.start(kernel.balanced, rows.kinds, rows.weights, added, tau0, delta, nu, width, both, out.array)
 
 

@@ -245,7 +245,8 @@ class SparseGroup(Group):
         block.start(kernel.dot_sparse, self._begins, self._lengths, self._w, self._factors, out)
 
     def add(self, block: Block, c: Any, scale: Scale) -> None:
-        begins, lengths, slots, hot = self._begins, self._lengths, self._slots, self._hot
+        begins, lengths = self._begins, self._lengths
+        slots, hot = self._slots, self._hot
         factors, units, totals = self._factors, self._units(scale), self._totals
         block.start(kernel.add_sparse, begins, lengths, slots, hot, c, factors, units, scale.bits, totals, scale=scale)
 
@@ -288,7 +289,8 @@ class CodedGroup(Group):
             yield self._piece(begun)
 
     def _piece(self, cuts: list[tuple[int, int]]) -> Block:
-        n_codes, (codes,), first, last = self.rows.code_map.n_codes, self.rows.arrays, cuts[0][0], cuts[-1][1]
+        n_codes, (codes,) = self.rows.code_map.n_codes, self.rows.arrays
+        first, last = cuts[0][0], cuts[-1][1]
         of_cuts = [np.empty((0, 4), np.int64)]
         for start, stop in cuts:
             tiles = _tiles(start, stop)
@@ -301,7 +303,8 @@ class CodedGroup(Group):
         block.start(kernel.dot_codes, self._offsets, self._values, self._w, self._factors, out)
 
     def add(self, block: Block, c: Any, scale: Scale) -> None:
-        offsets, slots, hot, factors, totals = self._offsets, self._slots, self._hot, self._factors, self._totals
+        offsets, slots, hot = self._offsets, self._slots, self._hot
+        factors, totals = self._factors, self._totals
         unit, bits, across = math.ldexp(1.0, scale.limbs - self._exponent), scale.bits, len(offsets) - 1
         block.start(kernel.add_codes, offsets, slots, hot, c, factors, unit, bits, totals, scale=scale, across=across)
 

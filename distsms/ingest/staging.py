@@ -61,7 +61,8 @@ def stage(
 ) -> Staged:
     """Write the rows of consecutive blocks to a shard with this number, with their names if they are `named`. Local.
     Entries are gathered in the store as far as it has room, and stay there if they are to be `in_memory`."""
-    parts, hashes, entries, pieces = list[RowBlock](), [np.empty(0, np.uint64)], list[ShardEntries](), list[Any]()
+    parts, hashes = list[RowBlock](), [np.empty(0, np.uint64)]
+    entries, pieces = list[ShardEntries](), list[Any]()
     n_entries = 0
     for block in blocks:
         parts.append(without_entries(block))
@@ -151,7 +152,7 @@ def number_groups(staged: Sequence[Staged], first: int) -> list[Staged]:
     blocks = list[Staged]()
     for block in staged:
         groups, metadata = block.metadata.groups, block.metadata
-        if groups is not None and (groups == row_metadata.ALONE).any():
+        if groups is not None and (groups == row_metadata.OWN_GROUP).any():
             groups = row_metadata.own_groups(groups, first)
             replace_groups(block.shard, groups)
             metadata = metadata._replace(groups=groups)

@@ -137,7 +137,8 @@ def summarize(counts, sums, bits, unit, ends, fine, weight, mean, cell, widths):
                 coarse += 1
             units = 2.0 ** fine[1, coarse]
             edge = (coarse - 1.0) * 2.0**bits + (k - fine[0, coarse]) * units
-        B, A, width, beta, alpha = counts[2 * k], counts[2 * k + 1], 0.0, 0.0, 0.0
+        B, A, width = counts[2 * k], counts[2 * k + 1], 0.0
+        beta, alpha = 0.0, 0.0
         if B > 0:
             beta = sums[2 * k] / B
             place = ends[0, 0] if k == 0 else (ends[0, 1] if k == last else (edge + beta) * unit)

@@ -246,7 +246,8 @@ def _few_rows(amounts: Floats, caps: Floats, comm: Communicator) -> tuple[Floats
     caps, amounts = comm.sum(sums.ravel()).reshape(2, CELLS)
     ends = comm.maximum(ends.ravel()).reshape(2, CELLS)
     used = np.flatnonzero(caps)
-    caps, amounts, high, low = caps[used], amounts[used], ends[0, used], -ends[1, used]
+    caps, amounts = caps[used], amounts[used]
+    high, low = ends[0, used], -ends[1, used]
     width = high - low
     at_high = np.where(width > 0, np.clip((amounts - low * caps) / np.where(width > 0, width, 1.0), 0.0, caps), caps)
     of_high = np.minimum(high * at_high, amounts)

@@ -78,7 +78,8 @@ class Buffers(NamedTuple):
 @njit(error_model="numpy", **UNCOUNTED)  # nothing is divided by zero, so Numba need not test for it
 def tabulate(q: Floats, weights: Floats | None, nu: float, table: Table) -> tuple[int, int]:
     """Fill the table for sorted q and no points so far; return d and the number of edges."""
-    value, end, weight, smooth = table.value, table.end, table.gamma, nu > 0.0
+    value, end = table.value, table.end
+    weight, smooth = table.gamma, nu > 0.0
     width = nu if smooth else 1.0
     value[0] = -np.inf
     d = 0
@@ -97,7 +98,8 @@ def tabulate(q: Floats, weights: Floats | None, nu: float, table: Table) -> tupl
     m = 2 * d if nu > 0.0 else d
     _set_grid(value, nu, d, m, table.grid)
     base, below, above = table.grid[0], table.grid[1], table.grid[2]
-    edges, first, is_value, buckets = table.edges, table.first, table.is_value, BUCKETS * m
+    edges, first = table.edges, table.first
+    is_value, buckets = table.is_value, BUCKETS * m
     first[: buckets + 1] = 0
     # i values and j ends are at or below the edge. `both` is the weight of the j values: all of their t are above nu.
     i = j = 0

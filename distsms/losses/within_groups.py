@@ -98,7 +98,8 @@ class RocAreaWithinGroups(RocAreaRisk):
         """See `Loss.evaluate`. **Collective.**"""
         if self.only is not None:
             return self.only.evaluate(scores, nu)
-        groups, sums, large, width = self.groups, np.full(3, np.nan), np.zeros(3), 0.0
+        groups, sums = self.groups, np.full(3, np.nan)
+        large, width = np.zeros(3), 0.0
         finite = bool(np.isfinite(scores).all())
         extended = np.zeros(groups.extended)
         of_groups = groups.extend(scores)

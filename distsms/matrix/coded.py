@@ -268,7 +268,8 @@ def _assemble(entries: list[tuple[Any, Any, Any]], shape: tuple[int, int]) -> sc
 
 def _kmers(letters: NDArray[Any], size: int) -> list[tuple[Any, Any, int]]:
     """Return for k = 1, 2, ... the rows whose first k letters are known, and the column of this k-mer in its block."""
-    codes, complete, number, before = [], np.ones(len(letters), bool), np.zeros(len(letters), np.int64), 0
+    codes, complete = [], np.ones(len(letters), bool)
+    number, before = np.zeros(len(letters), np.int64), 0
     for k in range(1, letters.shape[1] + 1):
         complete &= letters[:, k - 1] < size
         number = size * number + letters[:, k - 1]

@@ -113,7 +113,8 @@ def arrange_rows(
     stored: Array, stored_values: Values, runs: Runs, part: Part, begin: Array, columns: Array, values: Values
 ) -> None:
     """Copy a part's entries from the original order of rows to where they are stored. begin : (block,), memory."""
-    lengths, counts, order, block = runs.lengths, runs.counts, runs.order, runs.block
+    lengths, counts = runs.lengths, runs.counts
+    order, block = runs.order, runs.block
     source = target = np.uint64(0)
     run = part.run
     for here in range(part.first, part.last, block):

@@ -78,7 +78,8 @@ class Extent:
     """The smallest and largest entry of each column, their number and, with weights, its sum; of rows as read."""
 
     def __init__(self) -> None:
-        self.low, self.high, self.count, self.mass = np.empty(0), np.empty(0), np.empty(0, np.int64), np.empty(0)
+        self.low, self.high = np.empty(0), np.empty(0)
+        self.count, self.mass = np.empty(0, np.int64), np.empty(0)
 
     def add(self, indices: NDArray[Any], values: NDArray[Any], weights: Floats | None = None) -> None:
         """Include the entries of some rows, see `Entries`. Entries of weight 0 are left out."""

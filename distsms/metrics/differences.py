@@ -79,9 +79,10 @@ def difference(measure: Measure, judged: JudgedRows, comm: Communicator) -> Inte
     return _interval("bootstrap, paired", value, float(np.std(replicates)), low, high, counts=counts)
 
 
-def _interval(method: str, *numbers: float, counts: tuple[float, float]) -> Interval:
-    """Return an interval of value, error, low and high; with too few rows, the reason instead of limits."""
-    value, error, low, high = numbers
+def _interval(
+    method: str, value: float, error: float, low: float, high: float, *, counts: tuple[float, float]
+) -> Interval:
+    """Return an interval; with too few rows, the reason instead of limits."""
     if why := confidence.too_few(counts):
         low = high = math.nan
     return Interval(value, error, low, high, method, why)

@@ -127,7 +127,8 @@ class _Curves:
 
     def value(self, measure: HeadMeasure) -> Floats:
         """Return the measure in each replicate, (B,)."""
-        tp, fp, level, each = self.tp, self.fp, measure.level, np.arange(len(self.tp))
+        tp, fp = self.tp, self.fp
+        level, each = measure.level, np.arange(len(self.tp))
         if measure.family == "pauc":
             limit = (level * self.n_neg)[:, None]
             passed, gained = np.diff(fp), np.diff(tp)

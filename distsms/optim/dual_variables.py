@@ -271,7 +271,8 @@ class Multipliers(DualVariables):
         return caps if loss.weights is None else caps * loss.weights
 
     def visit(self, rows: RowEntries, order: NDArray[np.intp], first: bool, w: Floats) -> float:
-        signed, u, squares, rests = self._of_all, self._u, self._squares, self._rests
+        signed, u = self._of_all, self._u
+        squares, rests = self._squares, self._rests
         scale, offset, state = self._scale, self._offset, self._state
         return float(pass_over_margins(rows, order, signed, offset, u, squares, rests, scale, first, state, w))
 

@@ -33,7 +33,7 @@ NUMBERS, DATES = "numbers", "dates"
 LARGEST = 2.0**332  # about 1e100; see `in_range`
 HEAVIEST = 1e250  # so that float64 can hold the sum of any number of weights
 EARLIEST, LATEST = -62135596800.0, 253402300799.0  # the first second of the year 1 and the last one of the year 9999
-ALONE = np.uint64(0)
+OWN_GROUP = np.uint64(0)
 """Stands for the group of a row that has none, until `own_groups` gives it one of its own."""
 NO_GROUP = "the group is missing; a row that belongs to no other row needs a group name of its own"
 NO_WEIGHT = "expected a weight: a number from 0 to 1e250, where 0 leaves the row out"
@@ -100,7 +100,7 @@ def read(
 
 
 def groups(strings: Sequence[str], fail: RaiseForRow, alone: bool = False) -> Hashes:
-    """Return a hash of each string, (n,). Fails for "", or returns ALONE. The hashes of 17 and 17.0 are the same."""
+    """Return a hash of each string, (n,). Fails for "", or returns OWN_GROUP. Hashes of 17 and 17.0 are the same."""
     numbers: dict[str, int] = {}
     codes = [numbers.setdefault(text, len(numbers)) for text in strings]
     if "" in numbers and not alone:
@@ -108,14 +108,14 @@ def groups(strings: Sequence[str], fail: RaiseForRow, alone: bool = False) -> Ha
     digests = (hashlib.blake2b(_plain(text).encode(), digest_size=8).digest() for text in numbers)
     hashes = np.frombuffer(b"".join(digests), "<u8").astype(np.uint64)
     if "" in numbers:
-        hashes[numbers[""]] = ALONE
+        hashes[numbers[""]] = OWN_GROUP
     return hashes[codes]
 
 
 def own_groups(groups: Hashes, first: int) -> Hashes:
     """Return hashes with a group of its own for each row that has none, by its number, which for the first one is
     `first`."""
-    rows = np.flatnonzero(groups == ALONE)
+    rows = np.flatnonzero(groups == OWN_GROUP)
     hashes = groups.copy()
     hashes[rows] = hashing.row_keys(rows + first, _OWN)
     return hashes

@@ -108,14 +108,14 @@ class Layout(NamedTuple):
         return p if self.step == "root" else -(-p // self.size)
 
 
-ALONE = Layout("root", 1)
+ONE_RANK = Layout("root", 1)
 
 
 def needs(
     manifest: Manifest,
     settings: Settings,
     cost: Cost,
-    layout: Layout = ALONE,
+    layout: Layout = ONE_RANK,
     bias: bool = False,
     losses: int = 1,
     solves: int = 1,

@@ -54,7 +54,7 @@ held-out rows hardly changes after so many.
 """
 
 
-def search(rows: PathRows, problem: Problem, stop_wanted: Callable[[], bool] = lambda: False) -> Run:
+def cross_validate(rows: PathRows, problem: Problem, stop_wanted: Callable[[], bool] = lambda: False) -> Run:
     """Cross-validate the lambdas of `GRID`, and more beyond; no points if some folds lack one. **Collective.**"""
     starts, by = Starts(), choice.chooser(problem.measure, problem.select)
     settings, at_once = loosened(problem.settings), 1
@@ -272,7 +272,7 @@ def choose_lambda(
         distribution = distribution._replace(step="root")
     problem = Problem(measure.name, GRID, n_folds, 0, settings, distribution, folds_by=by, bias=bias)
     try:
-        trained = search(PathRows(sample.block, comm, fold_keys, share_folds), problem, stop_wanted)
+        trained = cross_validate(PathRows(sample.block, comm, fold_keys, share_folds), problem, stop_wanted)
     except InputError as error:
         if not error.everywhere:
             raise

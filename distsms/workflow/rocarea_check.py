@@ -36,7 +36,7 @@ from distsms.shards.dataset import DataBlock
 from distsms.shards.row_metadata import some
 from distsms.training.rows import make_losses
 from distsms.training.task import Distribution, Reserve
-from distsms.workflow.auto_lambda import GRID, moderate_choice, number_of_folds, search
+from distsms.workflow.auto_lambda import GRID, cross_validate, moderate_choice, number_of_folds
 from distsms.workflow.choice import Point, means, values_of_folds
 from distsms.workflow.path import PathRows, Problem
 from distsms.workflow.requests import DEFAULT_LAMBDA
@@ -277,7 +277,7 @@ class Checker:
         rows = PathRows(replace(self._block, weights=training_weights), self._comm)
         distribution = Distribution(step=self._step(self._block.features))
         problem = Problem("rocarea", GRID, n_folds, 0, self._quick(DEFAULT_LAMBDA), distribution)
-        points = search(rows, problem, self._late).points
+        points = cross_validate(rows, problem, self._late).points
         if not means(points, "rocarea"):
             raise _OutOfTime
         moderate = moderate_choice(points, "rocarea")
@@ -387,7 +387,7 @@ def compare_on_folds(
 ) -> FoldComparison | None:
     """Compare quick ROCArea models on the folds of a path with its `points`, on the root. **Collective.**"""
     by = problem.select or problem.measure
-    outcome = search(rows, replace(problem, measure="rocarea", select=by, bias=None), stop_wanted)
+    outcome = cross_validate(rows, replace(problem, measure="rocarea", select=by, bias=None), stop_wanted)
     if outcome.stopped or not rows.comm.is_root:
         return None
     ours, theirs = values_of_folds(points, by, rule), values_of_folds(outcome.points, by)

@@ -75,7 +75,7 @@ def seconds() -> float:
     return time.monotonic() - compiling.seconds
 
 
-def why_plain(request: TrainRequest, comm: Communicator) -> str | None:
+def why_not_searched(request: TrainRequest, comm: Communicator) -> str | None:
     """Return why the rows of a request are trained on as they are: "" if the user says so, or they are no table; None
     if there is a search. Raises InputError if the user asks for one that cannot be. **Collective.**
     """
@@ -101,7 +101,7 @@ def why_plain(request: TrainRequest, comm: Communicator) -> str | None:
     return "" if request.search == 0 or not is_table else why and Message(why)
 
 
-def why_few(request: TrainRequest, manifest: Manifest) -> str | None:
+def why_too_few(request: TrainRequest, manifest: Manifest) -> str | None:
     """Return why the rows are too few for a search, unless the user asks for one; None if they are not. Local."""
     if request.search or (manifest.n >= FEWEST_ROWS and min(manifest.n_pos, manifest.n_neg) >= FEWEST_OF_CLASS):
         return None
@@ -191,7 +191,8 @@ class Trials(FeaturesObserver):
 
     def of_features(self, features: str) -> tuple[list[Tried], str]:
         """Return what the models on some features are worth, and why some are missing."""
-        rows, tried, begun, of_request = self._rows, list[Tried](), seconds(), self._request.measure
+        rows, tried = self._rows, list[Tried]()
+        begun, of_request = seconds(), self._request.measure
         try:
             # Only trees look at labels; without them all folds have the same features, and share their passes.
             folds = range(1, rows.n_folds + 1) if "trees" in features else range(1)
@@ -225,7 +226,7 @@ class Trials(FeaturesObserver):
             select=self.by,
             bias=measure.bias(request.bias),
         )
-        outcome = auto_lambda.search(PathRows(block, ALONE, rows.keys), problem, self._end)
+        outcome = auto_lambda.cross_validate(PathRows(block, ALONE, rows.keys), problem, self._end)
         if outcome.stopped or not outcome.points:
             raise InputError("there was no time to try it")
         return outcome.points

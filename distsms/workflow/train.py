@@ -169,12 +169,12 @@ def _train_on_table(
     """Make data sets, search among features of their columns, train what is chosen, and judge it. **Collective.**"""
     from distsms.workflow import search  # which loads what makes features
 
-    why_left_out, choice, outcome = search.why_plain(request, comm), None, None
+    why_left_out, choice, outcome = search.why_not_searched(request, comm), None, None
     searched = why_left_out is None
     with tables.as_data_sets(request, comm, observer, clock, in_files=searched) as sets:  # features are made from files
         observer.converted(sets)
         observer.began()
-        why_left_out = search.why_few(request, sets.training) if searched else why_left_out
+        why_left_out = search.why_too_few(request, sets.training) if searched else why_left_out
         if why_left_out:
             observer.left_out_search(why_left_out)
         elif why_left_out is None:

@@ -92,7 +92,8 @@ def verify(request: VerifyRequest, comm: Communicator) -> Verified:
     all ranks if files cannot be read, or the certificate is of another problem, model or rows.
     """
     (named,) = load_models([request.model], comm)
-    loaded, name, proof, info = named.model, name_of(request.data), None, named.model.info
+    loaded, name = named.model, name_of(request.data)
+    proof, info = None, named.model.info
     with comm.fail_together():
         measure = Measure.parse(info.get("measure", "rocarea"))
         if not isinstance(info.get("lambda"), float):

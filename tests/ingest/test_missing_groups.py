@@ -56,8 +56,8 @@ def test_each_is_a_group_of_its_own(comm, shared_dir, monkeypatch, capsys, kind,
     made = convert([path], shared_dir / "d", comm, label="y", group="u", n_shards=4, **options)
     groups = groups_of(made)
     np.testing.assert_array_equal(groups[HAVE], row_metadata.groups([USERS[k] for k in np.flatnonzero(HAVE)], None))
-    np.testing.assert_array_equal(groups, row_metadata.own_groups(np.where(HAVE, groups, row_metadata.ALONE), 0))
-    assert len(set(groups.tolist())) == 5 + np.count_nonzero(~HAVE) and row_metadata.ALONE not in groups
+    np.testing.assert_array_equal(groups, row_metadata.own_groups(np.where(HAVE, groups, row_metadata.OWN_GROUP), 0))
+    assert len(set(groups.tolist())) == 5 + np.count_nonzero(~HAVE) and row_metadata.OWN_GROUP not in groups
     assert made.group["largest"] == np.unique(groups, return_counts=True)[1].max()
     what = "each is a group of its own (--missing-group drop leaves them out)"
     told = f"column 'u': rows without a group; {what}: {(~HAVE).sum()} rows"

@@ -24,11 +24,11 @@ from distsms.workflow.auto_lambda import (
     Shares,
     _describe_choice,
     choose_lambda,
+    cross_validate,
     in_sample,
     load_sample,
     moderate_choice,
     sample_shares,
-    search,
 )
 from distsms.workflow.choice import Choice, Mean, Point
 from distsms.workflow.folds import deal_rows
@@ -162,7 +162,7 @@ def test_little_memory_for_vectors_trains_the_folds_one_by_one(comm):
     rows, n_folds = path.PathRows(block(comm, *data(400, seed=2)), comm), 3
     settings = settings_for("rocarea", "lbfgs", lam=DEFAULT_LAMBDA)
     found = [
-        search(rows, path.Problem("rocarea", GRID, n_folds, 0, replace(settings, vector_bytes=room)))
+        cross_validate(rows, path.Problem("rocarea", GRID, n_folds, 0, replace(settings, vector_bytes=room)))
         for room in (2**31, 1)
     ]
     assert found[1].passes > 2 * found[0].passes
@@ -181,7 +181,7 @@ def test_a_search_that_is_stopped_in_its_first_fold_knows_nothing(comm):
         return len(asked) > 30
 
     rows = path.PathRows(block(comm, *data(400, seed=2)), comm)
-    found = search(rows, path.Problem("rocarea", GRID, 3, 0, settings), stop_wanted)
+    found = cross_validate(rows, path.Problem("rocarea", GRID, 3, 0, settings), stop_wanted)
     assert found.stopped and found.evaluations > 0 and found.points == []
 
 

@@ -23,7 +23,7 @@ from distsms.training.task import Distribution
 from distsms.workflow import auto_lambda, search
 from distsms.workflow.choice import Mean
 from distsms.workflow.requests import Arrays, TrainRequest
-from distsms.workflow.search import candidates, choose, load_sample, request_of, why_plain
+from distsms.workflow.search import candidates, choose, load_sample, request_of, why_not_searched
 from distsms.workflow.search_result import Search, Tried
 from distsms.workflow.train import TrainObserver, train
 from tests.support.conversion import convert
@@ -168,12 +168,12 @@ def test_options_of_a_model_of_the_columns(case):
 
     options, why = REFUSED[case]
     request = TrainRequest(straight(100), **{"reading": {"label": "label"}} | options)
-    assert why in words(why_plain(request, ALONE))
+    assert why in words(why_not_searched(request, ALONE))
     with pytest.raises(InputError) as refused:
-        why_plain(TrainRequest(straight(100), search=5.0, **options), ALONE)
+        why_not_searched(TrainRequest(straight(100), search=5.0, **options), ALONE)
     assert why in words(refused.value.message) and refused.value.message.startswith("--search 5s: ")
     assert ("leave one of the two out" in refused.value.message) == (case not in ("groups", "K"))
-    assert why_plain(TrainRequest(straight(100), search=0, **options), ALONE) == ""
+    assert why_not_searched(TrainRequest(straight(100), search=0, **options), ALONE) == ""
 
 
 @pytest.mark.parametrize("seconds", [-1.0, float("nan"), float("inf")])
@@ -183,7 +183,7 @@ def test_a_time_that_is_none(seconds):
 
 
 def test_the_option_to_begin_from_a_model_has_its_name_on_the_command_line():
-    assert "--init is for a model" in str(why_plain(TrainRequest(straight(100), start="m.h5"), ALONE))
+    assert "--init is for a model" in str(why_not_searched(TrainRequest(straight(100), start="m.h5"), ALONE))
 
 
 def test_too_few_groups_for_folds(caplog):
@@ -202,11 +202,11 @@ def test_a_sample_that_lacks_a_class(tmp_path):
 
 def test_other_data_than_tables(tmp_path):
     (tmp_path / "a.svm").write_text("1 1:1\n-1 2:1\n")
-    assert why_plain(TrainRequest(tmp_path / "a.svm"), ALONE) == ""
+    assert why_not_searched(TrainRequest(tmp_path / "a.svm"), ALONE) == ""
     for data in (tmp_path / "a.svm", Arrays(np.eye(2), [1, -1])):
         with pytest.raises(InputError, match="for tables"):
             train(TrainRequest(data, search=5.0), ALONE)
-    assert why_plain(TrainRequest(straight(100)), ALONE) is None
+    assert why_not_searched(TrainRequest(straight(100)), ALONE) is None
 
 
 def test_ranks_share_the_candidates_and_choose_alike(tmp_path):

@@ -65,7 +65,8 @@ class PlainColumns(Mapping[str, Any]):
     def __init__(
         self, names: Sequence[str], array: NDArray[np.float64], gaps: NDArray[np.int64], others: Mapping[str, Any]
     ) -> None:
-        self.names, self.array, self.gaps, self.others = list(names), array, gaps, dict(others)
+        self.names, self.array = list(names), array
+        self.gaps, self.others = gaps, dict(others)
         self.places = {name: k for k, name in enumerate(names)}
 
     def __getitem__(self, name: str) -> Any:

@@ -357,6 +357,16 @@ class PlainLines(NamedTuple):
     words: frozenset[str]  # those that should be numbers, and hold something else
 
 
+class _Fields(NamedTuple):
+    """What a pass over plain lines has read; see `distsms.ingest.formats.csv_kernels`."""
+
+    values: NDArray[np.float64]
+    gaps: NDArray[np.int64]
+    padded: NDArray[np.bool_]
+    odd: NDArray[np.int64]
+    texts: dict[str, Any]
+
+
 def read_plain_lines(
     text: bytes,
     mark: int,
@@ -376,7 +386,7 @@ def read_plain_lines(
     marks = [encoded.ljust(8, b"\0") for one in missing if len(encoded := one.encode()) <= 7]
     missing_words = np.frombuffer(b"".join(marks), "<u8")
 
-    def read(numbers: list[str], strings: list[str]) -> tuple[Any, ...] | None:
+    def read(numbers: list[str], strings: list[str]) -> _Fields | None:
         kinds, places = np.full(len(header), UNUSED), np.zeros(len(header), np.int64)
         for kind, group in ((NUMBER, numbers), (TEXT, strings)):
             for k, name in enumerate(group):
@@ -396,24 +406,24 @@ def read_plain_lines(
             name: columns.numbered(of_rows, _strings(text, where[:size]))
             for name, of_rows, where, size in zip(strings, codes, spans, sizes.tolist(), strict=True)
         }
-        return values, gaps, padded, odd[:n_odd], texts
+        return _Fields(values, gaps, padded, odd[:n_odd], texts)
 
     numbers = [name for name in names if name in numeric]
-    if (first := read(numbers, [name for name in names if name not in numeric])) is None:
+    if (fields := read(numbers, [name for name in names if name not in numeric])) is None:
         return None
-    values, gaps, padded, odd, texts = first
+    odd, values, texts = fields.odd, fields.values, fields.texts
     wrong = [place for place in np.unique(odd[:, 0]).tolist() if not _add_odd(text, odd[odd[:, 0] == place], values)]
     if wrong:  # these columns alone are read again, as texts
         again = read([], [numbers[place] for place in wrong])
         if again is None:
             return None
-        texts |= again[-1]
+        texts |= again.texts
     numeric_places = np.setdiff1d(np.arange(len(numbers)), wrong)
     return PlainLines(
         [numbers[place] for place in numeric_places],
         values[numeric_places] if wrong else values,
-        gaps[numeric_places],
-        frozenset(numbers[place] for place in numeric_places if padded[place]),
+        fields.gaps[numeric_places],
+        frozenset(numbers[place] for place in numeric_places if fields.padded[place]),
         texts,
         frozenset(numbers[place] for place in wrong),
     )

@@ -33,14 +33,16 @@ def read_plain(text, mark, missing, kinds, places, values, gaps, padded, odd, co
     spans : (c, n, 2) int32, receives where in `text` each different text begins and ends, without quotes around it.
     sizes : (c,) int64, zeros, receives how many different texts there are.
     """
-    row, i, last, n_odd = 0, 0, len(kinds) - 1, 0
+    row, i = 0, 0
+    last, n_odd = len(kinds) - 1, 0
     while i < text.size:
         if row == values.shape[1] or _ends_line(byte_at(text, i)):
             return -1
         for column in range(len(kinds)):
             kind, place = kinds[column], places[column]
             # 1) A number: mostly a short one, without quotes.
-            start, quoted, plain, end, h = i, False, False, i, np.uint64(0)
+            start, quoted, plain = i, False, False
+            end, h = i, np.uint64(0)
             if kind == NUMBER:
                 plain, value, end = short_decimal(text, start, mark)
             if not plain:

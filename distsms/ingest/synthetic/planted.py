@@ -90,7 +90,8 @@ class DenseSource:
 
     def __init__(self, recipe: Recipe, correlation: float = 0.0, scale: float = 1.0) -> None:
         """Draw w. Memory: 8 p bytes (or 100 p), and a block of 2 MiB or two rows."""
-        self.recipe, self.n, self.p, self.scale = recipe, recipe.n, recipe.p, scale
+        self.recipe, self.n = recipe, recipe.n
+        self.p, self.scale = recipe.p, scale
         self.block_rows = block_rows(self.p)
         self.row_bytes = self.p * np.dtype(recipe.dtype).itemsize + 1.0
         planted = recipe.stream(PLANTED)

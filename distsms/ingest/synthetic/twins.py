@@ -104,7 +104,8 @@ class SpreadColumns:
     """Rows of a sparse source with its columns in another order, in which frequent ones are no neighbours."""
 
     def __init__(self, source: SparseSource) -> None:
-        self._source, self.n, self.p, self.coded = source, source.n, source.p, source.coded
+        self._source, self.n = source, source.n
+        self.p, self.coded = source.p, source.coded
         self.block_rows, self.row_bytes = source.block_rows, source.row_bytes
         self._step = next(step for step in range(int(0.618 * self.p) + 1, 2 * self.p) if math.gcd(step, self.p) == 1)
 
@@ -122,7 +123,8 @@ class LetterSource:
 
     def __init__(self, recipe: Recipe, letters: int, degree: int) -> None:
         """Draw the weights of the letters, and compute the threshold from a pilot sample."""
-        self.recipe, self.n, self.letters, self.row_bytes = recipe, recipe.n, letters, letters + 1.0
+        self.recipe, self.n = recipe, recipe.n
+        self.letters, self.row_bytes = letters, letters + 1.0
         if degree:
             options = SequenceOptions(degree=degree, spectra=_SPECTRA)
             sequences = encoding(options, letters, "distsms synth")
