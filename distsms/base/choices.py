@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
@@ -40,7 +41,9 @@ KINDS: dict[str, tuple[Any, str]] = {
 
 
 def check_fields(record: Any, least: Mapping[str, int]) -> None:
-    """Raise InputError unless the fields of a dataclass have the types of their annotations, and no smaller numbers."""
+    """Raise InputError unless the fields of a dataclass have the types of their annotations, and no smaller numbers.
+    Numbers of NumPy become those of Python, which files of JSON can hold.
+    """
     for each in fields(record):
         value, annotation = getattr(record, each.name), str(each.type).removesuffix(" | None")
         of_list = annotation.startswith("Sequence[")
@@ -56,5 +59,8 @@ def check_fields(record: Any, least: Mapping[str, int]) -> None:
                 f" {f'list of {noun}s' if of_list else noun}",
                 True,
             )
+        plain = [one.item() if hasattr(one, "item") else one for one in values]
+        if any(map(operator.is_not, plain, values)):
+            object.__setattr__(record, each.name, plain if of_list else plain[0])
         if kind is Integral and value < least.get(each.name, value):
             raise InputError(f"{option(each.name)} is {value}; it must be at least {least[each.name]}", everywhere=True)

@@ -169,6 +169,13 @@ def test_a_single_positive(measure, comm):
 
 
 @pytest.mark.serial
+def test_numbers_of_numpy_become_those_of_python():
+    settings = Settings(lam=np.float64(0.5), history=np.int64(5), epsilon=np.float32(0.25))
+    assert json.loads(json.dumps(vars(settings))) == {**vars(settings), "solver_options": []}
+    assert (settings.lam, settings.history, settings.epsilon) == (0.5, 5, 0.25)
+
+
+@pytest.mark.serial
 def test_memory_is_kept_within_bounds():
     settings = Settings(lam=1.0, vector_bytes=2**30)
     assert settings.history_within(1000) == 50
