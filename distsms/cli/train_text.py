@@ -9,7 +9,6 @@ import os
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,6 +24,7 @@ from distsms.cli import progress, shard_text
 from distsms.cli.options import rows_held
 from distsms.cli.terminal import Speaker, fold, is_watched
 from distsms.models.decision_text import describe
+from distsms.optim.settings import usual_pairs
 from distsms.shards.dataset import DataBlock
 from distsms.shards.groupby import doubles_warning
 from distsms.shards.labels import class_names
@@ -54,10 +54,9 @@ def describe_task(
     """Return lines that describe the data, which users know by `name`, the problem and, unless `brief`, the method."""
     settings, bias = task.settings, task.bias
     longest = Layout(step, ranks).longest(manifest.p + bool(bias))
-    wide, planes = manifest.p + bool(bias) > manifest.n, settings.planes_within(longest)
-    pairs = task.measure.family.history
-    history = settings.history_within(longest, wide, pairs)
-    usual = replace(settings, vector_bytes=2**60).history_within(longest, wide, pairs)
+    planes = settings.planes_within(longest)
+    pairs = usual_pairs(manifest.p + bool(bias), manifest.n, task.measure.family.history)
+    history, usual = settings.history_within(longest, pairs), settings.history_within(1, pairs)
     smoothing = f"smoothing fixed, c_mu = {settings.c_mu:g}" if settings.c_mu else "smoothing adaptive"
     smoothing = "no smoothing, since the loss is smooth" if task.measure.family.smooth_by_itself else smoothing
     smoothing = smoothing if settings.traits.smooth else "the exact risk"

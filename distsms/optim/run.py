@@ -22,7 +22,7 @@ from distsms.optim.objective import Objective
 from distsms.optim.origins import OPENING
 from distsms.optim.problem import SmoothedProblem
 from distsms.optim.result import Origin, Result, Snapshot, Status, StopRun
-from distsms.optim.settings import Settings, curves
+from distsms.optim.settings import Settings, curves, usual_pairs
 from distsms.optim.solvers.base import Outcome, Problem, Scaled, solver_class
 from distsms.parallel.vector_placement import RootVectors
 
@@ -103,8 +103,7 @@ class TrainingRun:
         self._keep, self._scale = keep, scale
         self._course = Course(objective, settings, watch, self._keep_if_due)
         loss, vectors = objective.losses[0], objective.vectors
-        self._wide = vectors.p > loss.n
-        eager = self._wide and not loss.family.smooth_by_itself
+        eager = vectors.p > loss.n and not loss.family.smooth_by_itself
         self._problem = SmoothedProblem(self._course, vectors, settings, curvature_at, eager)
         self._of_solver: Problem = self._problem
         if scale is not None:
@@ -146,14 +145,14 @@ class TrainingRun:
             vars(self).clear()  # run and solver refer to each other; so their vectors are freed now, and not by chance
 
     def _make_solver(self, w: Floats) -> None:
-        settings, longest, wide = self._settings, self._objective.vectors.longest, self._wide
-        pairs = self._objective.losses[0].family.history
+        settings, loss, vectors = self._settings, self._objective.losses[0], self._objective.vectors
+        usual = usual_pairs(vectors.p, loss.n, loss.family.history)
         self._solver = solver_class(settings.solver)(
             self._of_solver,
             self._of_solver.variables(w),
-            settings.history_within(longest, wide, pairs),
+            settings.history_within(vectors.longest, usual),
             settings.solver_options,
-            settings.remembered_within(longest, wide, pairs),
+            settings.remembered_within(vectors.longest, usual),
         )
 
     def _solve(self) -> NoReturn:

@@ -24,6 +24,13 @@ PAIRS, PAIRS_OF_MANY, PAIRS_OF_WIDE, MOST_PAIRS = 50, 10, 5, 100
 more columns than rows, where work on vectors takes longer than passes over rows; and the longest of any measure.
 """
 MANY = 2**14
+
+
+def usual_pairs(p: int, n: int, of_few: int = PAIRS) -> int:
+    """Return the usual history for p columns and n rows; `of_few` is that of the measure for few columns."""
+    return PAIRS_OF_WIDE if p > n else PAIRS_OF_MANY if p > MANY else of_few
+
+
 SCALING, FEW, SCALING_OF_MORE = 0.125, 512, 0.2
 """The usual exponent of the change of variables with at most `FEW` columns, and that with more."""
 
@@ -80,7 +87,7 @@ class Settings:
     solver : str
         The solver: "lmvm", "lbfgs", "agm", "bmrm" or "bmrm-linesearch".
     history : int, optional
-        The largest number of pairs of vectors that the solver remembers; see `history_within` for the default.
+        The largest number of pairs of vectors that the solver remembers; see `usual_pairs` for the default.
     planes : int
         The largest number of planes in the proof, at least 2. "bmrm" keeps all of its planes, as far as memory allows.
     scaling : float, optional
@@ -174,23 +181,21 @@ class Settings:
         usual = SCALING if p <= FEW else SCALING_OF_MORE
         return usual if self.scaling is None else self.scaling
 
-    def history_within(self, p: int, wide: bool = False, pairs: int = PAIRS) -> int:
-        """Return the pairs in the solver's history, at least 5 (TAO's default), for p entries of each vector.
-
-        `pairs` is the default for few columns.
+    def history_within(self, p: int, usual: int) -> int:
+        """Return the pairs in the solver's history, at least 5 (TAO's default), if a rank holds p entries of each
+        vector. usual: their number if the user asks for none, see `usual_pairs`.
         """
         if not self.traits.history:
             return 0
         room = max(5, self.vector_bytes / 2 // (8 * self.traits.history * max(p, 1)))
-        default = PAIRS_OF_WIDE if wide else PAIRS_OF_MANY if p > MANY else pairs
-        return int(min(self.history or default, room, max(5, self.max_evaluations)))
+        return int(min(self.history or usual, room, max(5, self.max_evaluations)))
 
-    def remembered_within(self, p: int, wide: bool = False, pairs: int = PAIRS) -> int:
+    def remembered_within(self, p: int, usual: int) -> int:
         """Return how many pairs are kept twice for snapshots, in a quarter of `vector_bytes`, but at least 5."""
         if self.checkpoint_every is None or not self.traits.copies:
             return 0
         room = max(5, self.vector_bytes / 4 // (8 * self.traits.copies * max(p, 1)))
-        return int(min(self.history_within(p, wide, pairs), room))
+        return int(min(self.history_within(p, usual), room))
 
     def planes_within(self, p: int) -> int:
         """Return how many planes are kept for p entries of each, at least 2; as many as a model's memory allows."""
@@ -229,8 +234,8 @@ class Settings:
     def vectors_held(self, p: int) -> int:
         """Return the bytes of all vectors of a run (solver, planes and `RUN`) if a rank holds p entries of each."""
         planes, traits = self.planes_within(p), self.traits
-        pairs = traits.history * self.history_within(p, pairs=MOST_PAIRS)
-        pairs += traits.copies * self.remembered_within(p, pairs=MOST_PAIRS)
+        usual = PAIRS_OF_MANY if p > MANY else MOST_PAIRS
+        pairs = traits.history * self.history_within(p, usual) + traits.copies * self.remembered_within(p, usual)
         held = pairs + traits.vectors + planes + self.points_within(p) + RUN + OF_L1 * bool(self.l1)
         return 8 * p * held + 8 * planes**2
 

@@ -104,7 +104,7 @@ def test_bmrm_with_little_memory_merges_planes(measure, comm):
 @pytest.mark.serial
 def test_planes_by_solver():
     assert Settings(lam=1.0, solver="agm").planes_within(1000) == 100
-    assert Settings(lam=1.0, solver="agm").history_within(1000) == 0
+    assert Settings(lam=1.0, solver="agm").history_within(1000, 50) == 0
     assert Settings(lam=1.0, solver="bmrm-linesearch").planes_within(1000) == 2
     assert Settings(lam=1.0, solver="bmrm", max_evaluations=99).planes_within(1000) == 100
     assert Settings(lam=1.0, solver="bmrm", vector_bytes=8e5).planes_within(10**7) == 2

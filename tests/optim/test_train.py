@@ -20,7 +20,7 @@ from distsms.optim.penalty import SquaredNorm
 from distsms.optim.proof import NONE_YET, Proof
 from distsms.optim.result import Status, StopRun
 from distsms.optim.run import minimize, scale_of
-from distsms.optim.settings import Settings
+from distsms.optim.settings import Settings, usual_pairs
 from distsms.optim.solvers.base import solver_class
 from distsms.parallel.communicator import Communicator
 from tests.support import oracles
@@ -178,20 +178,20 @@ def test_numbers_of_numpy_become_those_of_python():
 @pytest.mark.serial
 def test_memory_is_kept_within_bounds():
     settings = Settings(lam=1.0, vector_bytes=2**30)
-    assert settings.history_within(1000) == 50
-    assert [settings.history_within(p, pairs=100) for p in (2**14, 2**14 + 1)] == [100, 10]
-    assert settings.history_within(10**5, wide=True) == settings.history_within(1000, wide=True) == 5
-    assert Settings(lam=1.0, history=30).history_within(1000, wide=True) == 30  # what was asked for
+    assert [usual_pairs(p, 10**6, 100) for p in (2**14, 2**14 + 1)] == [100, 10]
+    assert usual_pairs(1000, 999) == usual_pairs(10**6, 10**5) == 5
+    assert settings.history_within(1000, 50) == 50
+    assert Settings(lam=1.0, history=30).history_within(1000, 5) == 30  # what was asked for
     assert settings.planes_within(1000) == 100
-    assert settings.history_within(10**7) == 5  # never below TAO's own default
+    assert settings.history_within(10**7, 50) == 5  # never below TAO's own default
     assert settings.planes_within(10**7) == 6
     assert settings.planes_within(10**9) == 2
-    assert settings.remembered_within(1000) == 0  # nobody asks for snapshots
-    kept = Settings(lam=1.0, vector_bytes=2**30, checkpoint_every=60.0, history=50)
-    assert [kept.remembered_within(p) for p in (1000, 800_000, 10**7)] == [50, 20, 5]
-    own = Settings(lam=1.0, vector_bytes=2**30, checkpoint_every=60.0, solver="lbfgs", history=50)
-    assert [own.history_within(p) for p in (1000, 10**6, 10**7)] == [50, 33, 5]  # two vectors for a pair, not three
-    assert own.remembered_within(1000) == 0  # its snapshots are of the pairs themselves
+    assert settings.remembered_within(1000, 50) == 0  # nobody asks for snapshots
+    kept = Settings(lam=1.0, vector_bytes=2**30, checkpoint_every=60.0)
+    assert [kept.remembered_within(p, 50) for p in (1000, 800_000, 10**7)] == [50, 20, 5]
+    own = Settings(lam=1.0, vector_bytes=2**30, checkpoint_every=60.0, solver="lbfgs")
+    assert [own.history_within(p, 50) for p in (1000, 10**6, 10**7)] == [50, 33, 5]  # two vectors for a pair, not three
+    assert own.remembered_within(1000, 50) == 0  # its snapshots are of the pairs themselves
 
 
 @pytest.mark.serial

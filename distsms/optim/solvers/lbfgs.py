@@ -9,6 +9,7 @@ free variables alone, and straight towards the projection of its end onto the or
 from __future__ import annotations
 
 import functools
+import os
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -123,11 +124,11 @@ def in_slices(run: Callable[[slice], None], length: int) -> None:
     if threads == 1:
         run_some(0)
     else:
-        list(_pool(thread_count()).map(run_some, range(threads)))
+        list(_pool(thread_count(), os.getpid()).map(run_some, range(threads)))
 
 
 @functools.cache
-def _pool(threads: int) -> ThreadPoolExecutor:
+def _pool(threads: int, process: int) -> ThreadPoolExecutor:  # threads do not go on in a process that forks
     return ThreadPoolExecutor(threads)
 
 
