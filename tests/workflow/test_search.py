@@ -295,13 +295,13 @@ def test_the_values_of_a_candidate_are_in_the_order_of_the_folds(tmp_path, monke
     rows = load_sample(dataset.read_manifest(tmp_path / "d"), measure, ALONE)
     trials = search.Trials(TrainRequest(data=[], measure=measure), rows, lambda: False)
     one, _ = trials.of_features("raw")
-    in_order = auto_lambda.search
+    in_order = auto_lambda.cross_validate
 
     def reversed_points(*args):
         outcome = in_order(*args)
         return outcome._replace(points=outcome.points[::-1])
 
-    monkeypatch.setattr(auto_lambda, "search", reversed_points)
+    monkeypatch.setattr(auto_lambda, "cross_validate", reversed_points)
     other, _ = trials.of_features("raw")
     assert [each.values for each in one] == [each.values for each in other]
     assert len(set(one[0].values)) == rows.n_folds
