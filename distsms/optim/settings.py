@@ -9,7 +9,7 @@ import numpy as np
 
 from distsms.base.choices import check_fields
 from distsms.base.errors import InputError
-from distsms.base.measures import Family
+from distsms.base.measures import FAMILIES, Family
 from distsms.base.memory import Memory
 from distsms.optim.penalty import penalty
 from distsms.optim.solvers.base import SOLVERS, PlaneUse, Traits, solver_class
@@ -19,15 +19,15 @@ RUN = 6
 OF_L1 = 8
 """How many more they and the solver hold with the elastic net."""
 
-PAIRS, PAIRS_OF_MANY, PAIRS_OF_WIDE, MOST_PAIRS = 50, 10, 5, 100
-"""The usual history; that with more than `MANY` columns, where more pairs take time and save no evaluations; that with
-more columns than rows, where work on vectors takes longer than passes over rows; and the longest of any measure.
+PAIRS_OF_MANY, PAIRS_OF_WIDE = 10, 5
+"""The usual history with more than `MANY` columns, where more pairs take time and save no evaluations, and that with
+more columns than rows, where work on vectors takes longer than passes over rows.
 """
 MANY = 2**14
 
 
-def usual_pairs(p: int, n: int, of_few: int = PAIRS) -> int:
-    """Return the usual history for p columns and n rows; `of_few` is that of the measure for few columns."""
+def usual_pairs(p: int, n: int, of_few: int) -> int:
+    """Return the usual history for p columns and n rows; `of_few` is that of the measure's family, for few columns."""
     return PAIRS_OF_WIDE if p > n else PAIRS_OF_MANY if p > MANY else of_few
 
 
@@ -234,7 +234,7 @@ class Settings:
     def vectors_held(self, p: int) -> int:
         """Return the bytes of all vectors of a run (solver, planes and `RUN`) if a rank holds p entries of each."""
         planes, traits = self.planes_within(p), self.traits
-        usual = PAIRS_OF_MANY if p > MANY else MOST_PAIRS
+        usual = PAIRS_OF_MANY if p > MANY else max(family.history for family in FAMILIES.values())
         pairs = traits.history * self.history_within(p, usual) + traits.copies * self.remembered_within(p, usual)
         held = pairs + traits.vectors + planes + self.points_within(p) + RUN + OF_L1 * bool(self.l1)
         return 8 * p * held + 8 * planes**2

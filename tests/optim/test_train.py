@@ -179,7 +179,7 @@ def test_numbers_of_numpy_become_those_of_python():
 def test_memory_is_kept_within_bounds():
     settings = Settings(lam=1.0, vector_bytes=2**30)
     assert [usual_pairs(p, 10**6, 100) for p in (2**14, 2**14 + 1)] == [100, 10]
-    assert usual_pairs(1000, 999) == usual_pairs(10**6, 10**5) == 5
+    assert usual_pairs(1000, 999, 50) == usual_pairs(10**6, 10**5, 50) == 5
     assert settings.history_within(1000, 50) == 50
     assert Settings(lam=1.0, history=30).history_within(1000, 5) == 30  # what was asked for
     assert settings.planes_within(1000) == 100

@@ -83,7 +83,8 @@ class InverseHessian:
         if not sy > EPS * np.sqrt(dot(s, s) * dot(y, y)):
             return
         self.pairs.append(Pair(s, y, sy))
-        diagonal, Ds, D, terms = self.diagonal, *np.empty((3, len(s)))
+        diagonal = self.diagonal
+        Ds, D, terms = np.empty(len(s)), np.empty(len(s)), np.empty(len(s))  # the last one stays alone
 
         def divide(here: slice) -> None:
             np.divide(s[here], diagonal[here], out=Ds[here])
@@ -128,7 +129,8 @@ def in_slices(run: Callable[[slice], None], length: int) -> None:
 
 
 @functools.cache
-def _pool(threads: int, process: int) -> ThreadPoolExecutor:  # threads do not go on in a process that forks
+def _pool(threads: int, process: int) -> ThreadPoolExecutor:
+    """Return the threads of this process: one that was forked from it does not have them."""
     return ThreadPoolExecutor(threads)
 
 
