@@ -7,6 +7,7 @@ is one of Python: tiles and blocks are small then, so that a few hundred rows pa
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
 import sys
@@ -31,14 +32,25 @@ if not hasattr(np, "row_stack"):
 
 SIMULATED = bool(config.ENABLE_CUDASIM)
 if SIMULATED:
-    from numba.cuda.simulator import kernelapi
+    from numba.cuda.simulator import kernel, kernelapi
 
     sys.setswitchinterval(1e-4)  # its threads wait for each other all the time
-    _LOCK = threading.Lock()
+    _CUDA, _LOCK = cuda, threading.Lock()
+
+    class _Both:
+        """What is simulated, and the rest of `cuda`, for good: Numba takes it away while other threads still use it."""
+
+        def __init__(self, simulated: Any) -> None:
+            self._simulated = simulated
+
+        def __getattr__(self, name: str) -> Any:
+            try:
+                return getattr(self._simulated, name)
+            except AttributeError:
+                return getattr(_CUDA, name)
 
     def _shared_array(self: Any, shape: Any, dtype: Any) -> Any:
-        """Return the array that the threads of a block share: one for each line that asks for it. Of Numba's own
-        function, two threads that ask at the same time can get two, and sums then lack some rows."""
+        """Return the array that a block's threads share, one for each line that asks. Numba can make two."""
         asking = sys._getframe(1)
         with _LOCK:
             place = asking.f_code.co_filename, asking.f_lineno
@@ -47,6 +59,8 @@ if SIMULATED:
             return self._allocations[place]
 
     kernelapi.FakeCUDAShared.array = _shared_array  # type: ignore[method-assign]
+    _SIMULATOR: Any = kernel
+    _SIMULATOR.swapped_cuda_module = lambda of, both: contextlib.nullcontext(of.__globals__.update(cuda=_Both(both)))
 THREADS = 2 if SIMULATED else 256
 BLOCKS = 2 if SIMULATED else 132 * 8
 """The threads of a block, and the largest number of blocks: eight for each multiprocessor of an H100."""
@@ -55,7 +69,6 @@ TILE = 128 if SIMULATED else 4096
 """Rows of a tile, and the running sums in it. Results depend on them in the last digits; both are powers of two."""
 ABREAST = 4
 """Rows that a thread computes at a time in kernels that wait for the memory, whose answers then arrive together."""
-MOST_SUMS = 9  # of a tile
 OLDEST = (6, 0)
 """The compute capability of the oldest devices that are driven: those before have few units for float64."""
 SPARE = 0.05
@@ -107,9 +120,7 @@ def launch(kernel: Any, blocks: int | tuple[int, int], *arguments: Any, stream: 
 
 def zeros(*shape: int) -> Any:
     """Return whole numbers on the device, all 0."""
-    numbers = cuda.device_array(shape, np.int64)
-    launch(fill, blocks_for(numbers.size), numbers.reshape(numbers.size), 0)
-    return numbers
+    return cuda.to_device(np.zeros(shape, np.int64))
 
 
 def tiles_of(n: int) -> int:
@@ -154,7 +165,7 @@ def keep(lanes, count, parts, tile):  # type: ignore[no-untyped-def]
 @cuda.jit
 def fold_tiles(parts, maxima, out):  # type: ignore[no-untyped-def]
     """Reduce parts (tiles, k) to out (k,), the first `maxima` columns by max, the others by a sum. For one block."""
-    lanes = cuda.shared.array((MOST_SUMS, LANES), float64)
+    lanes = cuda.shared.array((9, LANES), float64)  # no kernel has more sums of a tile
     for lane in range(cuda.threadIdx.x, LANES, cuda.blockDim.x):
         for k in range(parts.shape[1]):
             value = -math.inf if k < maxima else 0.0
@@ -201,8 +212,9 @@ def open_device(comm: Communicator) -> str:
     neighbours = comm.node_ranks()
     with comm.fail_together():
         if not cuda.is_available():
+            why = " ".join(str(getattr(cuda, "cuda_error", lambda: None)() or "no device answers").split())[:200]
             raise InputError(
-                f"{option('device', 'cuda')}: there is no device, or its driver cannot be loaded ({_why_not()}). "
+                f"{option('device', 'cuda')}: there is no device, or its driver cannot be loaded ({why}). "
                 f"`nvidia-smi` shows devices and driver; in a container, devices have to be passed in (docker run "
                 f"--gpus all, apptainer --nv). Without {option('device')} the processor computes the same"
             )
@@ -237,8 +249,3 @@ def free_bytes() -> float:
 def _name(device: Any) -> str:
     name = getattr(device, "name", "a device")
     return name.decode() if isinstance(name, bytes) else str(name)
-
-
-def _why_not() -> str:
-    error = getattr(cuda, "cuda_error", lambda: None)()
-    return " ".join(str(error or "no device answers").split())[:200]
