@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections import Counter
-from contextlib import ExitStack
+from contextlib import closing
 from typing import TYPE_CHECKING
 
 from distsms.base.choices import RULES, TOGETHER
@@ -13,9 +13,9 @@ from distsms.base.errors import EXIT_VACUOUS, InputError
 from distsms.base.measures import CHOOSERS, RANKING, RIVALS, Measure
 from distsms.cli import options
 from distsms.cli.terminal import Speaker
-from distsms.cli.types import add_old_names, chooser, count, not_negative, path_measures, positive, whole
+from distsms.cli.types import add_old_names, checked, chooser, count, not_negative, path_measures, positive, whole
 from distsms.optim.solvers.base import SOLVERS, WIDE
-from distsms.workflow.candidates import COLUMNS, Candidate, parse
+from distsms.workflow.candidates import COLUMNS, parse
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from distsms.workflow.choice import Point
     from distsms.workflow.path_result import PathResult, PathTask, Setting
     from distsms.workflow.path_run import PathObserver
-    from distsms.workflow.requests import PathRequest
 else:  # the workflow loads NumPy, which nothing may load before a command runs
     PathObserver = object
 
@@ -70,9 +69,6 @@ def folds(text: str) -> int:
     return number
 
 
-_CHOOSERS = CHOOSERS.replace("%", "%%")  # as argparse wants it
-
-
 def add_grid(parser: argparse.ArgumentParser, type: Callable[[str], str], names: Sequence[str]) -> None:
     """Add the options on measure (of these `names`), lambdas and folds, which `path` and `baseline` share."""
     parser.add_argument(
@@ -94,8 +90,8 @@ def add_grid(parser: argparse.ArgumentParser, type: Callable[[str], str], names:
         "--select",
         type=chooser,
         metavar="MEASURE",
-        help=f"Choose lambda by another measure of the held-out rows: {_CHOOSERS}. K counts the rows of a fold"
-        " (default: the measure that is optimized).",
+        help=f"Choose lambda by another measure of the held-out rows: {CHOOSERS.replace('%', '%%')}. K counts the rows"
+        " of a fold (default: the measure that is optimized).",
     )
     parser.add_argument(
         "--folds",
@@ -178,7 +174,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--features",
         nargs="+",
         action="extend",
-        type=candidate,
+        type=checked(parse),
         metavar="FEATURES",
         help="Make features from the columns, for each fold from the rows outside of it: bins, crosses (of all pairs of"
         " bins), leaves or trees (of 100 trees), or options of `distsms features` such as bins=16,crosses=top:20 or"
@@ -250,28 +246,13 @@ def check_measure(args: argparse.Namespace) -> str | None:
     return None
 
 
-def candidate(text: str) -> Candidate:
-    """Parse `raw`, `leaves`, or options such as bins=16,crosses=all."""
-    try:
-        return parse(text)
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(str(error)) from error
-
-
 def run(args: argparse.Namespace, comm: Communicator) -> int:
     """Solve the missing points, then choose a lambda. **Collective.**"""
-    from distsms.workflow.path_run import run_path
-
-    with args.signals as signals, ExitStack() as closing:
-        return run_path(_request(args), comm, PathNarrator(args, comm, closing), signals.wanted).exit_code
-
-
-def _request(args: argparse.Namespace) -> PathRequest:
-    """Return what the command line asks for."""
     from distsms.training.task import Distribution
+    from distsms.workflow.path_run import run_path
     from distsms.workflow.requests import PathRequest
 
-    return PathRequest.of(
+    request = PathRequest.of(
         vars(args),
         measure=measure_of(args),
         lambdas=args.lambdas and flat(args.lambdas),
@@ -281,6 +262,8 @@ def _request(args: argparse.Namespace) -> PathRequest:
         distribution=Distribution(args.ordering, args.step),
         check=not args.no_check,
     )
+    with args.signals as signals, closing(PathNarrator(args, comm)) as narrator:
+        return run_path(request, comm, narrator, signals.wanted).exit_code
 
 
 class FoldsNarrator:
@@ -314,30 +297,35 @@ class PathNarrator(FoldsNarrator, PathObserver):
     _setting: Setting | None = None  # with several paths, what differs
     _number = 1  # of the path
 
-    def __init__(self, args: argparse.Namespace, comm: Communicator, closing: ExitStack) -> None:
+    def __init__(self, args: argparse.Namespace, comm: Communicator) -> None:
         from distsms.cli.progress import Progress
 
         super().__init__(args, comm)
         self._progress = Progress("", "", None)
-        closing.callback(self._close)
 
-    def _close(self) -> None:
+    def close(self) -> None:
+        """End what is shown of the progress."""
         self._progress.close()
         self._say.close()
 
     def comparing(self, setting: Setting, name: str, number: int, of: int) -> None:
-        from distsms.workflow.path_result import BETA
-
         self._setting, self._number = setting, number
-        value = name if setting == BETA else f"{setting.name} {name}"
-        self._say(f"{'' if number == 1 else chr(10)}--- {number} of {of}: {value}\n")
+        self._say(f"{'' if number == 1 else chr(10)}--- {number} of {of}: {setting.describe(name)}\n")
 
     def began(self, task: PathTask) -> None:
         from distsms.workflow.path_result import L1
 
         self._task = task
-        for line in _heading(task):
-            self._say(line)
+        request, manifest, problem = task.request, task.manifest, task.problem
+        sizes = f"{manifest.n} rows, {manifest.p} columns, {manifest.describe_entries()}, {manifest.n_pos} positive"
+        self._say(f"data      {request.data}: {sizes}")
+        features, l1 = request.features[0], problem.settings.l1
+        lambdas = ", ".join(f"{lam:g}" for lam in problem.lambdas)
+        more = f"; l1 {l1:g}" * bool(l1) + f"; features {features.text}" * bool(features.options)
+        gap = problem.settings.describe_target()
+        self._say(f"problem   {problem.measure}; gap to prove: {gap}; lambda {lambdas}{more}")
+        by = f" and {problem.folds} folds by {problem.folds_by}, {problem.at_once} at once" * bool(problem.folds)
+        self._say(f"models    all rows{by}")
         if not (self._setting == L1 and self._number > 1):  # else the path before has said it
             for warning in task.warnings:
                 self._say.warn(warning)
@@ -357,9 +345,8 @@ class PathNarrator(FoldsNarrator, PathObserver):
     def training(self, done: int, of: int, models_of_rank: bool) -> None:
         from distsms.cli.progress import Progress
 
-        self._progress = Progress.on_root(
-            "training", "models of this rank" if models_of_rank else "models", self._speaks, done
-        )
+        unit = "models of this rank" if models_of_rank else "models"
+        self._progress = Progress.on_root("training", unit, self._speaks, done)
 
     def extended(self, lam: float) -> None:
         self._progress.close()
@@ -414,21 +401,6 @@ class PathNarrator(FoldsNarrator, PathObserver):
         """Print a warning on the model with --quiet, too."""
         if self._args.quiet and self._comm.is_root:
             print(f"distsms path: warning: {warning}", file=sys.stderr)
-
-
-def _heading(task: PathTask) -> list[str]:
-    """Return lines on what is about to be solved."""
-    request, manifest, problem = task.request, task.manifest, task.problem
-    features, l1 = request.features[0], problem.settings.l1
-    lambdas = ", ".join(f"{lam:g}" for lam in problem.lambdas)
-    more = f"; l1 {l1:g}" * bool(l1) + f"; features {features.text}" * bool(features.options)
-    by = f" and {problem.folds} folds by {problem.folds_by}, {problem.at_once} at once" * bool(problem.folds)
-    sizes = f"{manifest.n} rows, {manifest.p} columns, {manifest.describe_entries()}, {manifest.n_pos} positive"
-    return [
-        f"data      {request.data}: {sizes}",
-        f"problem   {problem.measure}; gap to prove: {problem.settings.describe_target()}; lambda {lambdas}{more}",
-        f"models    all rows{by}",
-    ]
 
 
 def _outcome(result: PathResult, task: PathTask) -> list[str]:

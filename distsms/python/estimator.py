@@ -28,7 +28,6 @@ from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.exceptions import ConvergenceWarning, NotFittedError
 from sklearn.utils.class_weight import compute_sample_weight
-from sklearn.utils.multiclass import check_classification_targets, type_of_target
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
 from threadpoolctl import threadpool_limits
 
@@ -43,6 +42,7 @@ from distsms.models import inputs, model, scoring
 from distsms.models.export import refuse_row_normalization
 from distsms.models.model import Model
 from distsms.python.api import Progress
+from distsms.python.transformers import in_two_classes
 from distsms.workflow import train as workflow
 from distsms.workflow.candidates import RAW, named
 from distsms.workflow.requests import FOLDS, Arrays, TrainRequest
@@ -218,13 +218,7 @@ class SMSClassifier(ClassifierMixin, BaseEstimator):
             other, or if a class has no rows.
         """
         X, y = validate_data(self, X, y, accept_sparse="csr", dtype=(np.float64, np.float32), order="C")
-        check_classification_targets(y)
-        if (kind := type_of_target(y, input_name="y", raise_unknown=True)) != "binary":
-            raise ValueError(f"Only binary classification is supported. The type of the target is {kind}.")
-        self.classes_, codes = np.unique(y, return_inverse=True)
-        if len(self.classes_) < 2:
-            raise ValueError(f"two classes are needed, and y has one class: {format_value(self.classes_[0])}")
-        labels = np.where(codes == 1, 1, -1).astype(np.int8)
+        self.classes_, labels = in_two_classes(y)
         weights = None
         if sample_weight is not None:
             weights = _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)

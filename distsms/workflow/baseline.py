@@ -296,7 +296,7 @@ class _BaselineRun:
             method_plans = plan_methods(
                 request, plan.problem, featured, methods, comm.size, self._neighbours, one_by_one=True
             )
-        fold_features.budget, fold_features.with_groups = self._budget(method_plans), plan.problem.needs_groups
+        fold_features.budget = self._budget(method_plans)
         return self._train(PathRows(fold_features.rows, comm), method_plans, fold_features.seconds)
 
     def _fit_alone(self) -> bool:

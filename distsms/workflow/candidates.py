@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 from distsms.base.errors import InputError
@@ -18,9 +19,7 @@ PRESETS: dict[str, dict[str, Any]] = {
 }
 """The options of features that are asked for by one word."""
 
-RAW = "raw"
-"""The word for the original columns."""
-
+RAW = "raw"  # the original columns
 _NUMBERS = {"bins": 2, "trees": 1, "min-leaf": 1, "tree-rows": 1, "seed": 0}
 _TEXTS = ("crosses", "attributes")
 _HELP = (
@@ -44,7 +43,6 @@ class Candidate(NamedTuple):
 
 
 COLUMNS = Candidate(RAW, None)
-"""The original columns."""
 
 
 def distinct(candidates: Iterable[Candidate]) -> list[Candidate]:
@@ -64,8 +62,8 @@ def named(features: str | Mapping[str, Any]) -> Mapping[str, Any]:
         )
     try:
         options = parse(features).options if isinstance(features, str) else features
-    except ValueError as error:
-        text = str(error).replace("min-leaf", "min_leaf").replace("tree-rows", "tree_rows")
+    except InputError as error:
+        text = error.message.replace("min-leaf", "min_leaf").replace("tree-rows", "tree_rows")
         raise InputError(f"features={text}, or a dict of options") from error
     if options is None:
         raise InputError(f"features={format_value(features)} makes no features")
@@ -74,7 +72,7 @@ def named(features: str | Mapping[str, Any]) -> Mapping[str, Any]:
 
 def parse(text: str) -> Candidate:
     """Return the candidate that a word, or options separated by commas, stand for, with names as on the command line or
-    in Python. Raises ValueError if they are none.
+    in Python. Raises InputError if they are none.
 
     >>> parse("raw")
     Candidate(text='raw', options=None)
@@ -97,19 +95,18 @@ def parse(text: str) -> Candidate:
         elif name == "crosses" and not equals:  # the pairs themselves are separated by commas
             options["crosses"] += f",{part}"
         else:
-            raise ValueError(f"{text!r}: {part!r} is not one of the features. Give {_HELP}")
+            raise InputError(f"{text!r}: {part!r} is not one of the features. Give {_HELP}")
     if not options.keys() & {"bins", "crosses", "attributes", "trees"}:
-        raise ValueError(f"{text!r} makes no features. Give {_HELP}")
+        raise InputError(f"{text!r} makes no features. Give {_HELP}")
     if "trees" not in options and (of_trees := options.keys() & {"min_leaf", "tree_rows", "seed"}):
-        raise ValueError(f"{text!r}: {min(of_trees).replace('_', '-')} is about trees; say how many, such as trees=100")
+        raise InputError(f"{text!r}: {min(of_trees).replace('_', '-')} is about trees; say how many, such as trees=100")
     return Candidate(text, options)
 
 
 def _number(text: str, name: str, value: str) -> int:
-    try:
+    least = _NUMBERS[name]
+    with suppress(ValueError, OverflowError):
         number = float(value)
-        if number == int(number) and number >= _NUMBERS[name]:
+        if number == int(number) and number >= least:
             return int(number)
-    except (ValueError, OverflowError):
-        pass
-    raise ValueError(f"{text!r}: {name} is {value!r}, and not a whole number of at least {_NUMBERS[name]}")
+    raise InputError(f"{text!r}: {name} is {value!r}, and not a whole number of at least {least}")

@@ -153,7 +153,7 @@ def load_sample(manifest: Manifest, measure: Measure, comm: Communicator) -> Sam
     """Return a sample of the rows on all ranks; None if there are too few for folds. **Collective.**"""
     most = min(MOST_ROWS, MOST_ENTRIES * manifest.n // max(manifest.nnz, 1))
     shares = auto_lambda.sample_shares(manifest.n_pos, manifest.n_neg, manifest.nnz, measure, most)
-    parts, by = RowParts.of_rank(manifest, comm), choose_folds_by(None, manifest)
+    parts, by = RowParts.of_rank(manifest, comm), choose_folds_by(None, manifest)  # groups or rows
     with comm.fail_together():
         numbers, pieces = zip(*drawn(parts_of(manifest, parts), shares), strict=True)
         keys = None
@@ -200,7 +200,7 @@ class Trials(FeaturesObserver):
             making = seconds() - begun
             for measure in [of_request] if of_request.family.log_loss else [of_request, LOGISTIC]:
                 begun = seconds() - making
-                points = self._points(measure, blocks[0] if 0 in blocks else lambda fold: (blocks[fold], rows.keys))
+                points = self._points(measure, blocks.get(0, lambda fold: PathRows(blocks[fold], ALONE, rows.keys)))
                 means = choice.means(points, self.by)
                 best = max(means, key=lambda mean: mean.mean)
                 of_folds = {point.fold: point.held_out for point in points if point.lam == best.lam}

@@ -7,6 +7,7 @@ import json
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -31,8 +32,7 @@ from distsms.training.plan import INTERPRETER
 from distsms.training.trace import check_trace
 from distsms.workflow.requests import Arrays, TrainRequest
 
-RECORD = "made-from.json"
-"""The file, in the folder of `TrainRequest.shards`, that says what the shards were made from."""
+RECORD = "made-from.json"  # the file, in the folder of `TrainRequest.shards`, that says what these were made from
 RECORDED = ["label", "positive", "id", "drop", "group", "time", "weight", "keep", "decimal", "thousands", "separator"]
 RECORDED += ["missing", "not_missing", "zero_based", "no_header", "names", "missing_group"]
 """The fields of `ReadOptions` that are recorded."""
@@ -70,27 +70,25 @@ def are_tables(data: Any, comm: Communicator) -> bool:
 
 @contextlib.contextmanager
 def as_data_sets(
-    request: TrainRequest,
-    comm: Communicator,
-    observer: ConversionObserver,
-    clock: Clock,
-    in_files: bool = False,
+    request: TrainRequest, comm: Communicator, observer: ConversionObserver, clock: Clock, in_files: bool = False
 ) -> Iterator[DataSets]:
     """Make data sets of a request's files or table, which messages call by the names of users; `in_files`, where they
     would otherwise stay in memory. **Collective.**"""
     several, in_memory, kept = frames.on_several_hosts(comm), is_frame(request.data), request.shards is not None
     base, names, same_rows = Path(request.shards or ""), list[str](), False
-    apart = request.split.shares is not None or request.test is not None
+    test, split = request.test, request.split.shares is not None
+    part = "train" if split or test is not None else "."  # the folder of the training rows
     with comm.fail_together():
         _check(request, several)
         if not in_memory:
             names = expand(of_paths(request.data))
-        test = request.test
         test_files = [] if test is None else files_of(test)
-        same_rows = any(_is_same(name, file) for name in names for file in test_files)
+        for name, file in product(names, test_files):
+            remote = addresses.is_address(name) or addresses.is_address(file)
+            same_rows |= name == file if remote else os.path.samefile(name, file)
         if comm.is_root:
             if kept and not request.resume and os.path.lexists(base):
-                _check_free(base, base / "train" if apart else base, request.overwrite)
+                _check_free(base, base / part, request.overwrite)
             if request.checkpoint is not None and not request.resume:
                 checkpoint.require_none(Path(request.checkpoint))
             if request.output is not None:
@@ -107,16 +105,15 @@ def as_data_sets(
         if not kept:
             temporary = open_folders.enter_context(frames.folder_of_all(comm))
             base = temporary / ("table" if in_memory else addresses.name_of(names[0]))
-            called = {f"{base / 'train'}": whole, f"{base / 'test'}": f"test rows of {whole}", f"{base}": whole}
-            called = {f"{(base / 'train' if apart else base) / FEATURES_FOLDER}": whole, **called}
+            called = {f"{base / part / FEATURES_FOLDER}": whole, f"{base / 'train'}": whole}
+            called |= {f"{base / 'test'}": f"test rows of {whole}", f"{base}": whole}
         open_folders.enter_context(frames.renaming(called))
-        directory = base / "train" if apart else base
+        directory = base / part
         with clock.phase("shards"):
             data_sets = _make(request, names, base, directory, comm, observer, in_files)
         with comm.fail_together():
-            made, split = bool(data_sets), request.split.shares is not None
-            if not made:
-                data_sets = [read_manifest(directory), *([read_manifest(base / "test")] if split else [])]
+            if not (made := bool(data_sets)):
+                data_sets = [read_manifest(folder) for folder in (directory, *[base / "test"] * split)]
             training, held_out = data_sets[0], data_sets[1] if split else None
             if not (training.n_pos and training.n_neg):
                 label = "positive" if training.n_pos else "negative"
@@ -202,11 +199,8 @@ def _make(
     with comm.fail_together():
         if comm.is_root and kept and request.resume and (directory / MANIFEST).exists():
             earlier = [file["name"] for file in read_manifest(directory).source]
-            if (
-                (earlier[:1] != ["rows-00000.parquet"])
-                if in_memory
-                else (earlier != list(map(addresses.name_of, files)))
-            ):
+            now = ["rows-00000.parquet"] if in_memory else [*map(addresses.name_of, files)]
+            if (earlier[:1] if in_memory else earlier) != now:
                 raise InputError(f"{directory}: was made from other files than these; name another folder")
             _check_record(base, _record(request, files))
             there = True
@@ -264,11 +258,6 @@ def as_files(data: Any, files: Sequence[str], folder: Path, comm: Communicator) 
             Path(my_path).unlink(missing_ok=True)
             with contextlib.suppress(OSError):  # it is not empty unless the conversion has failed
                 folder.rmdir()
-
-
-def _is_same(path: str, other: str) -> bool:
-    remote = addresses.is_address(path) or addresses.is_address(other)
-    return path == other if remote else os.path.samefile(path, other)
 
 
 def _record(request: TrainRequest, files: Sequence[str]) -> dict[str, Any]:

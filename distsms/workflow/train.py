@@ -218,16 +218,8 @@ def _train(
         from distsms.workflow import auto_lambda
 
         with clock.phase("lambda"):
-            choice = auto_lambda.choose_lambda(
-                task.data,
-                task.measure,
-                comm,
-                task.settings,
-                task.bias,
-                task.distribution,
-                stop_wanted=stop_wanted,
-                budget=None if request.memory is None else MemoryBudget(int(request.memory / 2)),
-            )
+            budget = None if request.memory is None else MemoryBudget(int(request.memory / 2))
+            choice = auto_lambda.choose_lambda(task, comm, stop_wanted, budget=budget)
         task = replace(task, settings=replace(task.settings, lam=choice.lam))
     if request.lam in (None, "auto"):
         observer.chose_lambda(task.settings.lam, choice, decided.resumed)

@@ -7,6 +7,7 @@ training rows: the best measure on the other fifth is its value, and says for ho
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -17,6 +18,7 @@ from distsms.base.typing import Floats, Hashes
 from distsms.matrix.blocks import thread_count
 from distsms.metrics import ranking
 from distsms.metrics.within_groups import gauc_estimate
+from distsms.shards.row_metadata import some
 from distsms.workflow.path import ALONE
 
 XGBOOST, LIGHTGBM = "xgboost", "lightgbm"
@@ -91,17 +93,10 @@ def attempt(
     """Try a setting on training rows, and evaluate it on those `held_out`; NaN if there are none. Local."""
     if held_out is None:
         return TrialResult(np.nan, MOST_ROUNDS // 20)
-    training, validation = (
-        _Rows(X[rows], y[rows], None if weights is None else weights[rows]) for rows in (~held_out, held_out)
-    )
-    within = Measure.parse(measure).within_groups
-    metric = None
+    training, validation = (_Rows(X[rows], y[rows], some(weights, rows)) for rows in (~held_out, held_out))
+    within, metric = Measure.parse(measure).within_groups, None
     if measure == "prbep" or within:
-        groups = None if groups is None else groups[held_out]
-
-        def metric(scores: NDArray[Any], rows: Any) -> tuple[str, float]:
-            return _metric(scores, rows, within, groups)
-
+        metric = partial(_metric, within=within, groups=some(groups, held_out))
     attempt_of_library = _try_xgboost if library == XGBOOST else _try_lightgbm
     return attempt_of_library(number, training, validation, metric)
 

@@ -82,7 +82,7 @@ def test_a_fold_is_the_problem_of_its_rows_alone(measure, ordering, step, comm):
     requests = [
         Request(models.vectors.local_slice(w), nu, SquaredNorm(0.1), f) for nu in (0.3, 0.0) for f in models.numbers
     ]
-    found = asked(models.objective, requests)
+    found = asked(models, requests)
     folds = np.concatenate(comm.allgather(models.folds.number))
     near = 1e-4 if ordering == "bins" else 1e-9  # bins take the mean of the scores in a cell for each of them
     for k, (_, nu, _, fold) in enumerate(requests):
@@ -248,7 +248,7 @@ def test_what_one_solve_raises_ends_all():
 
     models = CrossValidation(PathRows(block(Communicator(), X, y), Communicator()), replace(PROBLEM, folds=2))
     with pytest.raises(InputError, match="the disk is full"):
-        solve_batched(models.objective, [waits, fails, waits], 3)
+        solve_batched(models, [waits, fails, waits], 3)
     assert ended == ["waiting", "waiting"]
 
 
@@ -270,10 +270,10 @@ def test_rows_of_weight_0_are_in_no_fold(comm):
     models = CrossValidation(PathRows(replace(given, weights=weights[mine]), comm), PROBLEM)
     folds = np.concatenate(comm.allgather(models.folds.number))
     assert np.array_equal(folds == 0, weights == 0)
-    assert models.objective.losses[0].n == np.sum(weights)
-    assert [loss.n for loss in models.objective.losses[1:]] == [np.sum((folds != f) & (folds != 0)) for f in (1, 2, 3)]
+    assert models.losses[0].n == np.sum(weights)
+    assert [loss.n for loss in models.losses[1:]] == [np.sum((folds != f) & (folds != 0)) for f in (1, 2, 3)]
     doubled = CrossValidation(PathRows(replace(given, weights=2 * weights[mine]), comm), PROBLEM)
-    assert [loss.n for loss in doubled.objective.losses] == [loss.n for loss in models.objective.losses]
+    assert [loss.n for loss in doubled.losses] == [loss.n for loss in models.losses]
 
 
 def test_a_run_that_a_limit_ended_is_made_again_under_a_larger_one():

@@ -218,7 +218,9 @@ def test_the_lambda_is_the_one_that_auto_takes():
     rows = block(ALONE, as_csr(X), y)
     settings = settings_for("prbep", "lbfgs", lam=1e-4)
     found = Checker(rows, Measure.parse("prbep"), settings, None, 0.1, 10, np.zeros(43), ALONE).run(hold_out=False)
-    automatic = choose_lambda(rows, "rocarea", ALONE, settings_for("rocarea", "lbfgs", lam=1.0))
+    automatic = choose_lambda(
+        TrainingTask(rows, Measure.parse("rocarea"), settings_for("rocarea", "lbfgs", lam=1.0)), ALONE
+    )
     assert found.rows == len(y) and found.lam == automatic.lam
 
 
