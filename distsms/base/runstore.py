@@ -6,7 +6,7 @@ import json
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 from distsms.base.errors import InputError
 from distsms.base.files import atomic_write
@@ -19,8 +19,8 @@ VERSION = 1
 class ResumableStore:
     """A folder with finished parts in `parts`, and with KIND.json on the problem; for the root, which holds it."""
 
-    kind: ClassVar[str]
-    parts: ClassVar[str]
+    kind: str
+    parts: str
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(path)

@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from distsms.optim.result import Result, State
     from distsms.parallel.vectors import Vectors
     from distsms.workflow.auto_lambda import LambdaChoice
-    from distsms.workflow.search_result import Search
+    from distsms.workflow.candidates import Search
 
 
 def describe_task(

@@ -61,7 +61,7 @@ from distsms.workflow.requests import Arrays, Split, TrainRequest
 
 if TYPE_CHECKING:
     from distsms.workflow.auto_lambda import LambdaChoice
-    from distsms.workflow.search_result import Search
+    from distsms.workflow.candidates import Search
 
 __all__ = ["contributions", "evaluate", "load_model", "predict", "reasons", "report", "save_model", "train", "verify"]
 

@@ -232,8 +232,7 @@ class SMSClassifier(ClassifierMixin, BaseEstimator):
             raise ValueError(in_python(error.message)) from error
         result, run = trained.result, trained.run
         self.solver_, self.lam_ = run.task.settings.solver, run.task.settings.lam
-        info = (run.decided or {}) | {"measure": self.measure, "bias": run.fit.bias, "threshold": run.threshold}
-        self._take(Model(run.fit.w, info))
+        self._take(trained.model)
         if self.certificate is not None:
             self.model_ = trained.model
         for attribute, name in PROVED.items():
@@ -252,9 +251,7 @@ class SMSClassifier(ClassifierMixin, BaseEstimator):
         for name, kind in (("lam", "positive number or 'auto'"), ("l1", "non-negative number")):
             value = getattr(self, name)
             if isinstance(value, bool) or not (isinstance(value, Real) or (name, value) == ("lam", "auto")):
-                raise InputError(
-                    f"{name} is {format_value(value)}; a {kind} is wanted. GridSearchCV chooses among several"
-                )
+                raise InputError(f"{name} is {format_value(value)}; a {kind} is wanted. GridSearchCV compares several")
         measure, names = Measure.parse(self.measure), getattr(self, "feature_names_in_", None)
         if hasattr(self, "map_"):
             del self.map_
@@ -319,9 +316,8 @@ class SMSClassifier(ClassifierMixin, BaseEstimator):
         read = model.load(path)
         refuse_row_normalization(read)
         if read.coded and read.features is None:
-            raise InputError(
-                f"{path}: the model takes {read.coded.describe()}, and no arrays; score them by distsms.predict"
-            )
+            rows = read.coded.describe()
+            raise InputError(f"{path}: the model takes {rows}, and no arrays; score them by distsms.predict")
         info = read.info
         classifier = cls(measure=info.get("measure", "rocarea"), lam=info.get("lambda", 1e-4), l1=info.get("l1", 0.0))
         classifier.lam_ = float(classifier.lam)

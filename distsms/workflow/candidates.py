@@ -1,4 +1,6 @@
-"""Candidates for features, as the options `--features` name them: `raw`, `leaves`, or `bins=16,crosses=all`."""
+"""Candidates for features, as the option `--features` names them: `raw`, `leaves`, or `bins=16,crosses=all`. A search
+among them has tried some of them, has chosen one, and tells a `SearchObserver` so.
+"""
 
 from __future__ import annotations
 
@@ -6,10 +8,14 @@ import hashlib
 import re
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from distsms.base.errors import InputError
 from distsms.base.wording import format_value
+
+if TYPE_CHECKING:
+    from distsms.workflow.choice import Mean
 
 PRESETS: dict[str, dict[str, Any]] = {
     "bins": {"bins": 32},
@@ -57,9 +63,8 @@ def distinct(candidates: Iterable[Candidate]) -> list[Candidate]:
 def named(features: str | Mapping[str, Any]) -> Mapping[str, Any]:
     """Return the options that a text of `parse` or a mapping of options stand for. InputError if they are none."""
     if not isinstance(features, (str, Mapping)):
-        raise InputError(
-            f"features={format_value(features)}: needs one of {', '.join(map(repr, PRESETS))}, or a dict of options"
-        )
+        words = ", ".join(map(repr, PRESETS))
+        raise InputError(f"features={format_value(features)}: needs one of {words}, or a dict of options")
     try:
         options = parse(features).options if isinstance(features, str) else features
     except InputError as error:
@@ -110,3 +115,58 @@ def _number(text: str, name: str, value: str) -> int:
         if number == int(number) and number >= least:
             return int(number)
     raise InputError(f"{text!r}: {name} is {value!r}, and not a whole number of at least {least}")
+
+
+class Tried(NamedTuple):
+    """A candidate that was tried on the folds."""
+
+    features: str  # as `parse` takes them
+    measure: str  # what was trained for
+    lam: float  # the best lambda
+    seconds: float
+    means: list[Mean]  # of the measure that chooses, for all lambdas
+    values: list[float]  # of the folds, at the best lambda
+
+    @property
+    def mean(self) -> float:
+        """The mean over the folds at the best lambda."""
+        import numpy as np  # which nothing may load before a command runs
+
+        return float(np.mean(self.values))
+
+
+@dataclass(frozen=True)
+class Search:
+    """What a search tried, and what it chose. All ranks have the same."""
+
+    by: str  # the measure that chose
+    rows: int  # those of the sample
+    folds: int
+    share: float  # of the training rows of the rarer class, those on which the models of a fold are trained
+    budget: float  # seconds
+    seconds: float
+    tried: list[Tried]  # the columns, trained for the measure of the request, come first
+    left_out: dict[str, str]  # what was not tried to the end, or would take too long on all rows, and why
+    winner: Tried
+    reason: str  # one sentence
+
+    def as_json(self) -> dict[str, Any]:
+        """Return what a model file gets."""
+        tried = [each._asdict() | {"mean": each.mean} for each in self.tried]
+        for each in tried:
+            each["means"] = [mean._asdict() for mean in each["means"]]
+        winner = {"features": self.winner.features, "measure": self.winner.measure}
+        return vars(self) | {"tried": tried, "winner": winner}
+
+
+class SearchObserver:
+    """Receives what a search reports. Override its methods, which are called on every rank."""
+
+    def left_out_search(self, why: str) -> None:
+        """Called with why a table is trained on without a search among features."""
+
+    def searching(self, rows: int, folds: int, limit: str) -> None:
+        """Called before a search, on so many rows in folds, with the most time that it takes in words."""
+
+    def searched(self, outcome: Search) -> None:
+        """Called with what a search has tried and chosen."""

@@ -95,14 +95,10 @@ def check(at: str | Condition | None, calibrate: str | None, folds: int) -> Cond
         raise InputError(f"calibrate is {format_value(calibrate)}; there are {' and '.join(calibration.METHODS)}")
     condition = Condition.parse(at, CONDITIONS_OF_MODELS) if isinstance(at, str) else at
     if condition is not None and condition.quantity == "top" and not condition.share:
-        raise InputError(
-            f"{condition}: a model's threshold is for any number of rows, so give a share of the rows: for 100 alerts "
-            "among the 20,000 rows of a day, top=0.5%"
-        )
+        alerts = "for 100 alerts among the 20,000 rows of a day, top=0.5%"
+        raise InputError(f"{condition}: a threshold is for any number of rows, so give a share of them: {alerts}")
     if (condition is not None or calibrate) and folds < 2:
-        raise InputError(
-            "a threshold for a condition and probabilities come from held-out folds; give at least 2 folds"
-        )
+        raise InputError("a threshold for a condition, and probabilities, need held-out folds; give at least 2 folds")
     return condition
 
 
@@ -125,8 +121,7 @@ class Decisions:
         except InputError as error:
             raise InputError(
                 f"the threshold and the probabilities come from held-out folds: {marked(error.message)} (of distsms "
-                f"path, or folds of"
-                " SMSClassifier)",
+                "path, or folds of SMSClassifier)",
                 everywhere=True,
             ) from error
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -105,24 +106,6 @@ def finished(point: Point, settings: Settings, select: str | None = None) -> boo
 ROCAREA = "rocarea"
 
 
-class BetaStore(ResumableStore):
-    """The folder of a comparison: betas.json, a path for each measure in paths/, and the best model, model.h5."""
-
-    kind, parts, name = "betas", "paths", "path of several BETA"
-
-
-class L1Store(ResumableStore):
-    """The same for several l1: l1.json, a path for each l1 in paths/, and the best model, model.h5."""
-
-    kind, parts, name = "l1", "paths", "path of several l1"
-
-
-class FeaturesStore(ResumableStore):
-    """The same for several features: features.json, a path for each in paths/, and the best model, model.h5."""
-
-    kind, parts, name = "features", "paths", "path of several features"
-
-
 class Setting(NamedTuple):
     """A second setting, beside lambda, of which several values are compared."""
 
@@ -130,7 +113,7 @@ class Setting(NamedTuple):
     header: str  # what tables call it
     usual: str  # the value with which the best one is compared
     usual_name: str  # what sentences call that
-    store: type[ResumableStore]  # the folder
+    kind: str  # the file that the folder of the paths is known by: KIND.json
     key: str  # what the information on the best model calls the comparison
     each: str  # what of it each path has
 
@@ -139,9 +122,23 @@ class Setting(NamedTuple):
         return value if self == BETA else f"{self.name} {value}"
 
 
-BETA = Setting("BETA", "trained for", ROCAREA, "ROCArea", BetaStore, "betas", "measure")
-L1 = Setting("l1", "l1", "0", "l1 = 0", L1Store, "l1_path", "l1")
-FEATURES = Setting("features", "features", "raw", "the original columns", FeaturesStore, "features_path", "candidate")
+BETA = Setting("BETA", "trained for", ROCAREA, "ROCArea", "betas", "betas", "measure")
+L1 = Setting("l1", "l1", "0", "l1 = 0", "l1", "l1_path", "l1")
+FEATURES = Setting("features", "features", "raw", "the original columns", "features", "features_path", "candidate")
+
+
+class SeveralStore(ResumableStore):
+    """The folder of several paths: KIND.json on the comparison, the paths in paths/, and the best model, model.h5."""
+
+    parts = "paths"
+
+    def __init__(self, path: str | os.PathLike[str], setting: Setting) -> None:
+        super().__init__(path)
+        self.setting, self.kind = setting, setting.kind
+
+    @property
+    def name(self) -> str:
+        return f"path of several {self.setting.name}"
 
 
 def measures_of_betas(names: str) -> list[str]:

@@ -17,7 +17,6 @@ from distsms.base.choices import RULES, require_choice
 from distsms.base.communicator import Communicator
 from distsms.base.errors import InputError
 from distsms.base.measures import GROUPED, RIVALS, Measure, check_chooser, check_path_measures
-from distsms.base.runstore import ResumableStore
 from distsms.base.typing import Floats
 from distsms.base.wording import option
 from distsms.features import arrays
@@ -52,6 +51,7 @@ from distsms.workflow.path_result import (
     PathStore,
     PathTask,
     Setting,
+    SeveralStore,
     compare,
     finished,
     measures_of_betas,
@@ -132,9 +132,8 @@ def _checked(request: PathRequest) -> PathRequest:
     numbers |= {"l1": [l1 for l1 in request.l1 if not 0 <= l1 < math.inf]}
     for name, wrong in numbers.items():
         if wrong:
-            raise InputError(
-                f"{option(name)} {wrong[0]}: is not a {'positive number' if name == 'lambdas' else 'weight'}"
-            )
+            kind = "positive number" if name == "lambdas" else "weight"
+            raise InputError(f"{option(name)} {wrong[0]}: is not a {kind}")
     require_choice("rule", request.rule, RULES)
     if request.folds == 1:
         raise InputError(f"{option('folds')} {request.folds}: give at least 2, or 0 for no folds")
@@ -443,10 +442,7 @@ def _several(request: PathRequest) -> tuple[Setting, dict[str, PathRequest]] | N
     if len(request.features) > 1:
         several[FEATURES] = {candidate.folder: replace(request, features=[candidate]) for candidate in request.features}
     if len(several) > 1:
-        raise InputError(
-            "several BETA, several l1 and several features make too many paths: give several of one of them only",
-            everywhere=True,
-        )
+        raise InputError("several BETA, l1 and features make too many paths: give several of one of them only", True)
     return next(iter(several.items()), None)
 
 
@@ -460,7 +456,7 @@ def _run_several(
 ) -> PathResult:
     """Make a path for each value of a setting, and compare them. **Collective.**"""
     assert request.output is not None
-    store, end = setting.store(request.output), time.monotonic() + request.time_limit
+    store, end = SeveralStore(request.output, setting), time.monotonic() + request.time_limit
     identity, paths, start_from = dict[str, Any](), dict[str, PathResult](), None
     with ExitStack() as closing:
         with comm.fail_together():
@@ -481,7 +477,7 @@ def _run_several(
         result = None
         with comm.fail_together():
             if comm.is_root:
-                result = _compare_paths(setting, store, identity, paths)
+                result = _compare_paths(store, identity, paths)
         result = comm.bcast(result)
         observer.compared(result)
         comm.barrier()
@@ -505,11 +501,9 @@ def _identity_of_several(request: PathRequest, setting: Setting, manifest: Manif
     return identity | ({"l1": request.l1[0]} if setting == FEATURES else {})
 
 
-def _compare_paths(
-    setting: Setting, store: ResumableStore, identity: dict[str, Any], paths: dict[str, PathResult]
-) -> PathResult:
+def _compare_paths(store: SeveralStore, identity: dict[str, Any], paths: dict[str, PathResult]) -> PathResult:
     """Compare finished paths, and write the best model and the comparison. The root calls this."""
-    first = next(iter(paths.values()))
+    first, setting = next(iter(paths.values())), store.setting
     comparison = compare({name: path.points for name, path in paths.items()}, first.select, first.rule, setting)
     if comparison is None:
         return replace(first, problem=identity, folder=store.path, paths=paths)

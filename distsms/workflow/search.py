@@ -43,16 +43,15 @@ from distsms.shards.dataset import DataBlock, other_weights
 from distsms.shards.frame_columns import is_frame
 from distsms.shards.manifest import Manifest
 from distsms.shards.publish import FEATURES_FOLDER
-from distsms.shards.row_metadata import in_range
+from distsms.shards.row_metadata import in_range, some
 from distsms.training.solver_choice import choose_solver, settings_for
 from distsms.workflow import auto_lambda, choice
 from distsms.workflow.auto_lambda import LambdaChoice
-from distsms.workflow.candidates import RAW, named
+from distsms.workflow.candidates import RAW, Search, SearchObserver, Tried, named
 from distsms.workflow.choice import Point, leads
 from distsms.workflow.folds import Folds, choose_folds_by, make_folds, read_fold_keys
 from distsms.workflow.path import ALONE, FoldRows, PathRows, Problem
 from distsms.workflow.requests import DEFAULT_LAMBDA, TrainRequest
-from distsms.workflow.search_result import Search, SearchObserver, Tried
 from distsms.workflow.tables import DataSets, of_paths
 
 LEAST_SECONDS, TIMES = 30.0, 10.0
@@ -129,8 +128,7 @@ class SampleRows:
             rows: Any = as_features(self.X)
             rows.normalize(self.manifest.normalization)
         else:
-            options = arrays.options(named(features))
-            binned, forest = None, None
+            options, binned, forest = arrays.options(named(features)), None, None
             if options.bins:  # which look at no labels, so that those of all rows do for each fold
                 binned = self._fit(FeatureOptions(options.bins, options.crosses), 0, observer).bins
             if options.trees:
@@ -143,7 +141,7 @@ class SampleRows:
     def _fit(self, options: FeatureOptions, fold: int, observer: FeaturesObserver) -> FeatureMap:
         if (options, fold) not in self.maps:
             taken = self.folds.training(fold)
-            rows = ArrayRows(self.X[taken], self.y[taken], None if self.weights is None else self.weights[taken])
+            rows = ArrayRows(self.X[taken], self.y[taken], some(self.weights, taken))
             rows.table = self.manifest.table
             self.maps[options, fold] = fit(cast(Manifest, rows), ALONE, options, observer, rows)
         return self.maps[options, fold]
@@ -213,18 +211,10 @@ class Trials(FeaturesObserver):
         return tried, ""
 
     def _points(self, measure: Measure, block: DataBlock | FoldRows) -> list[Point]:
-        request, rows = self._request, self._rows
-        solver, _ = choose_solver(request.solver, measure, ALONE)
-        settings = settings_for(measure, solver, lam=DEFAULT_LAMBDA)
+        rows, bias = self._rows, measure.bias(self._request.bias)
+        settings = settings_for(measure, choose_solver(self._request.solver, measure, ALONE)[0], lam=DEFAULT_LAMBDA)
         problem = Problem(
-            measure.name,
-            auto_lambda.GRID,
-            rows.n_folds,
-            seed=0,
-            settings=settings,
-            folds_by=rows.by,
-            select=self.by,
-            bias=measure.bias(request.bias),
+            measure.name, auto_lambda.GRID, rows.n_folds, 0, settings, folds_by=rows.by, select=self.by, bias=bias
         )
         outcome = auto_lambda.cross_validate(PathRows(block, ALONE, rows.keys), problem, self._end)
         if outcome.stopped or not outcome.points:

@@ -121,9 +121,8 @@ def as_data_sets(
             test_set = read_manifest(test) if test is not None and is_data_set(test) else held_out
             if test_set is not None and not (test_set.n_pos and test_set.n_neg):
                 raise InputError(
-                    f"the {test_set.n} test rows have {test_set.n_pos} positive and {test_set.n_neg} negative ones, so "
-                    f"no model can be judged by them; hold out more rows by {option('split')}, or others by "
-                    f"{option('split_by')} or {option('seed')}"
+                    f"{test_set.n_pos} of {test_set.n} test rows are positive, so no model can be judged by them; hold "
+                    f"out more by {option('split')}, or others by {option('split_by')} or {option('seed')}"
                 )
         named = request.reading.get("positive") is not None
         yield DataSets(
@@ -144,10 +143,8 @@ def _check(request: TrainRequest, several: bool) -> None:
     if request.shards is None and several:
         raise InputError(frames.NO_FOLDER % f"{option('shards', text='FOLDER')}")
     if request.shards is None and request.checkpoint is not None:
-        raise InputError(
-            f"a run with {option('checkpoint')} needs its shards again when it is resumed; give "
-            f"{option('shards', text='FOLDER')} to keep them there"
-        )
+        shards = option("shards", text="FOLDER")
+        raise InputError(f"a run with {option('checkpoint')} is resumed with its shards; give {shards} to keep them")
     if request.overwrite and (request.shards is None or request.resume):
         raise InputError(
             f"{option('overwrite')} replaces the shards in the folder of {option('shards')}, which {option('resume')} "
@@ -163,9 +160,7 @@ def _check(request: TrainRequest, several: bool) -> None:
         raise InputError(f"{option('split')} holds out test rows, and {option('test')} names others: give one of them")
     if shares is not None and len(shares) != 2:
         first = shares[0] if len(shares) == 1 else 0.8
-        raise InputError(
-            f"{option('split')} takes two shares, for training and test rows, such as {first:g},{1 - first:g}"
-        )
+        raise InputError(f"{option('split')} takes shares for training and test rows, such as {first:g},{1 - first:g}")
     request.split.splitter(None, None)
     test = request.test
     if test is not None and not all(addresses.is_address(file) or os.path.exists(file) for file in files_of(test)):

@@ -45,10 +45,10 @@ from distsms.training.rows import TrainingObserver
 from distsms.training.solver_choice import choose_solver, settings_for
 from distsms.training.task import RunOptions, TrainingTask
 from distsms.workflow import tables
+from distsms.workflow.candidates import Search, SearchObserver
 from distsms.workflow.folds import labels_warning
 from distsms.workflow.provenance import describe_data_set, describe_rows
 from distsms.workflow.requests import DEFAULT_LAMBDA, Arrays, TrainRequest
-from distsms.workflow.search_result import Search, SearchObserver
 from distsms.workflow.tables import DataSets
 from distsms.workflow.trained_model import TrainedModel, TrainingScores
 from distsms.workflow.verdict import SUSPICIOUS, AreaOnTest, LeakingColumn, leaking_columns, why_chance

@@ -25,7 +25,7 @@ from distsms.training.task import Distribution
 from distsms.workflow.choice import Point, describe_left_out
 from distsms.workflow.folds import make_folds
 from distsms.workflow.path import CrossValidation, PathRows, Problem, run
-from distsms.workflow.path_result import L1Store, PathStore, finished
+from distsms.workflow.path_result import L1, PathStore, SeveralStore, finished
 from tests.support.problems import asked, block, data, objective, share
 
 EPSILON = 1e-4
@@ -321,6 +321,6 @@ def test_a_folder_that_is_not_this_paths_is_refused(tmp_path):
     with pytest.raises(InputError, match="something that is not a path;"):
         folder.check()
     with pytest.raises(InputError, match="something that is not a path of several l1;"):
-        L1Store(folder.path).check()
+        SeveralStore(folder.path, L1).check()
     with pytest.raises(InputError, match="is not a folder"):
         PathStore(tmp_path / "one" / "points" / "0.1_all.json").check()
