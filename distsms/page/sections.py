@@ -126,8 +126,8 @@ def _path(data: ReportData, drawings: list[Drawing]) -> str:
     if choice:
         drawing = plots.path(result.means, result.points, choice, measure)
         drawings.append(drawing)
-        lines = path_result.describe_choice(measure, choice, result.means, result.points).strip().splitlines()
-        paragraphs = [element("p", line.strip()) for line in lines]
+        text = path_result.describe_choice(measure, choice, result.means, result.points, result.rule)
+        paragraphs = [element("p", line.strip()) for line in text.strip().splitlines()]
         note = "The standard error is that of the mean over the folds; it shows how uncertain the choice is."
         paragraphs.append(element("p", note, class_="soft"))
         parts.insert(0, html.side_by_side(drawing.to_html(), element("div", *paragraphs)))

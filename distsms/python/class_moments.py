@@ -28,8 +28,7 @@ from distsms.training.normal_auc_closed import Solution, moments_of, no_moments,
 
 FORMAT, VERSION = "distsms-class-moments", 1
 ARRAYS = ("count", "mass", "mean", "scatter")
-EPSILON = 1e-3
-"""The largest gap of a model that is called proved, as in `distsms train`."""
+EPSILON = 1e-3  # the largest gap of a model that is called proved, as in `distsms train`
 
 
 class ClassMoments:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from distsms.base.errors import InputError, speaking_python
-from distsms.base.measures import Measure, check_path_measures
+from distsms.base.measures import Measure
 from distsms.python.calls import numbers, ranks_of, warn, watching
 from distsms.workflow.candidates import parse
 from distsms.workflow.choice import Point
@@ -95,12 +95,13 @@ def path(
     with speaking_python(), ranks.fail_together():
         if "lam" in settings:
             raise InputError("a path takes several lambdas: give lambdas in place of lam")
-        name = check_path_measures(measure) if isinstance(measure, str) else Measure.parse(measure).name
+        if within_groups is not None:
+            measure = Measure.parse(measure).within(within_groups)
         request = PathRequest.of_options(
             settings,
             data=data,
             output=output,
-            measure=name if within_groups is None else Measure.parse(name).within(within_groups).name,
+            measure=str(measure),
             lambdas=None if lambdas is None else numbers(lambdas, "lambdas"),
             l1=numbers(l1, "l1"),
             features=[parse(text) for text in ([features] if isinstance(features, str) else features)],

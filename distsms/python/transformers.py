@@ -55,7 +55,8 @@ class _Codes(TransformerMixin, BaseEstimator):
         return tags
 
     def _needs_labels(self) -> bool:
-        raise NotImplementedError
+        """Trees, and the choice of the strongest crosses, look at labels."""
+        return hasattr(self, "trees") or str(getattr(self, "crosses", None)).startswith("top")
 
     def fit(self, X: Any, y: ArrayLike | None = None, sample_weight: ArrayLike | None = None) -> Any:
         """Learn which codes the columns have.
@@ -165,9 +166,6 @@ class LeafCodes(_Codes):
         self.tree_rows = tree_rows
         self.seed = seed
 
-    def _needs_labels(self) -> bool:
-        return True
-
 
 class BinCodes(_Codes):
     """The bins of numbers, the categories of columns of 0 and 1 that exclude each other, and crosses of two of them.
@@ -193,6 +191,3 @@ class BinCodes(_Codes):
     def __init__(self, bins: int = 32, crosses: str | None = None) -> None:
         self.bins = bins
         self.crosses = crosses
-
-    def _needs_labels(self) -> bool:
-        return str(self.crosses).startswith("top")

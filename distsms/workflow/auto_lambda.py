@@ -44,10 +44,8 @@ MODERATE = 1e-2
 """If the folds show no clear difference between the best lambda and others, the one nearest to this is taken."""
 FOLDS, FOLDS_OF_FEW = 3, 5
 """The usual number of folds, and the number for samples of at most FEWEST_ROWS rows."""
-FEWEST_ROWS = 20_000
-"""Samples have at least this many rows, if the data have."""
-EPSILON, RELATIVE = 2e-3, 0.02
-"""A training here ends at this gap, or at this gap as a share of J."""
+FEWEST_ROWS = 20_000  # of a sample, if the data have so many
+EPSILON, RELATIVE = 2e-3, 0.02  # a training here ends at this gap, or at this gap as a share of J
 EVALUATIONS, EVALUATIONS_OF_PLANES = 12, 30
 """The most evaluations of a training here: with a solver for smoothed risks, and with cutting planes. The ROCArea of
 held-out rows hardly changes after so many.
@@ -192,15 +190,13 @@ def _features(
 
 MOST_ROWS, PART_OF_ROWS = 10**6, 12
 """A sample has one in PART_OF_ROWS of the rows, but at least FEWEST_ROWS and at most MOST_ROWS."""
-MOST_ENTRIES = 50_000_000
-"""The most stored entries of a sample, over all ranks."""
+MOST_ENTRIES = 50_000_000  # stored entries of a sample, over all ranks
 FEW, LEAST = 0.5, 0.01
 """If the folds have at most the share FEW of the rows of the rarer class, and smaller lambdas are worse on them, the
 lambda is multiplied by this share, but not by less than LEAST. With more rows, less regularization is needed: lambda n
 is constant if the regularizer stands for a prior distribution of the coefficients.
 """
-LEAST_OF_CLASS = 300
-"""The sample is enlarged if it would have fewer rows of a class than this."""
+LEAST_OF_CLASS = 300  # the sample is enlarged if it would have fewer rows of a class
 
 
 class LambdaChoice(NamedTuple):

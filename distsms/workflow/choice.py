@@ -25,10 +25,8 @@ if TYPE_CHECKING:
     from distsms.optim.settings import Settings
     from distsms.workflow.path import Problem
 
-DECADES = 4
-"""At each end, a grid is extended by at most this many powers of ten."""
-FLAT = 0.1
-"""A step of the grid makes a difference if it changes the mean by more than this many standard errors."""
+DECADES = 4  # at each end, a grid is extended by at most this many powers of ten
+FLAT = 0.1  # a step of the grid makes a difference if it changes the mean by more than this many standard errors
 THE_MEAN = "The mean in the line above is of the folds that made the choice, so it tends to look better"
 """Said beside an interval, whose value is another one."""
 _FURTHEST = 10**DECADES * (1 + 1e-6)

@@ -31,8 +31,7 @@ CAVEATS = {
     "time": "the intervals are those of folds by rows; they are a rough guide where models see earlier rows only",
 }
 """For each way of making folds, what the intervals do not take into account."""
-_STREAM = 2**62
-"""Added to the seed, so that the hashes of groups differ from those of rows."""
+_STREAM = 2**62  # added to the seed, so that the hashes of groups differ from those of rows
 
 
 class Folds(NamedTuple):

@@ -53,10 +53,8 @@ held-out rows of all ranks, in the order of the rows; None if `Problem.scores` d
 """
 ALONE = Communicator()
 ON_ROOT = Distribution(step="root")
-SMALL = 2**21
-"""If rows and entries together are at most this many, messages between ranks cost more than evaluations."""
-SCORE_BYTES = 2**28
-"""The memory for the scores of the models that are scored in the same pass, if no plan says another number."""
+SMALL = 2**21  # of at most so many rows and entries together, messages between ranks cost more than evaluations
+SCORE_BYTES = 2**28  # for the scores of the models that are scored in the same pass, if no plan says another number
 
 
 def start_at_zero(fold: int, lam: float) -> Floats | None:

@@ -68,11 +68,10 @@ class PathStore(ResumableStore):
         newest = self._file(point.lam, point.fold, "h5")
         model.save(newest, trained)
         self.write(self._file(point.lam, point.fold, "json"), point.as_json())
-        models = self._models(point.fold)
-        if point.fold:
-            for lam, old in models.items():
-                if lam != max(models) and old != newest:
-                    old.unlink()
+        models = self._models(point.fold) if point.fold else {}
+        for lam, old in models.items():
+            if lam != max(models) and old != newest:
+                old.unlink()
 
     def start(self, fold: int, lam: float, bias: float | None = None) -> Floats | None:
         """Return the coefficients, for normalized rows, of the fold's model of the nearest lambda; None without one."""

@@ -128,12 +128,10 @@ def run_path(
 
 def _checked(request: PathRequest) -> PathRequest:
     """Return a request whose values are in order, each once. Raises InputError if one is none that a path knows."""
-    numbers = {"lambdas": [lam for lam in request.lambdas or LAMBDAS if not 0 < lam < math.inf]}
-    numbers |= {"l1": [l1 for l1 in request.l1 if not 0 <= l1 < math.inf]}
-    for name, wrong in numbers.items():
-        if wrong:
-            kind = "positive number" if name == "lambdas" else "weight"
-            raise InputError(f"{option(name)} {wrong[0]}: is not a {kind}")
+    if wrong := [lam for lam in request.lambdas or () if not 0 < lam < math.inf]:
+        raise InputError(f"{option('lambdas')} {wrong[0]}: is not a positive number")
+    if wrong := [l1 for l1 in request.l1 if not 0 <= l1 < math.inf]:
+        raise InputError(f"{option('l1')} {wrong[0]}: is not a weight")
     require_choice("rule", request.rule, RULES)
     if request.folds == 1:
         raise InputError(f"{option('folds')} {request.folds}: give at least 2, or 0 for no folds")

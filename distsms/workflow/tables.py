@@ -25,7 +25,7 @@ from distsms.models import inputs, model
 from distsms.shards.frame_columns import is_frame
 from distsms.shards.groupby import label_warnings
 from distsms.shards.manifest import MANIFEST, Manifest, read_manifest
-from distsms.shards.publish import FEATURES_FOLDER, remove_features_of
+from distsms.shards.publish import FEATURES_FOLDER, check_free, remove_features_of
 from distsms.shards.sequence_rules import SequenceOptions
 from distsms.training import checkpoint
 from distsms.training.plan import INTERPRETER
@@ -88,7 +88,9 @@ def as_data_sets(
             same_rows |= name == file if remote else os.path.samefile(name, file)
         if comm.is_root:
             if kept and not request.resume and os.path.lexists(base):
-                _check_free(base, base / part, request.overwrite)
+                if not base.is_dir():
+                    raise InputError(f"{option('shards', base)}: is not a folder")
+                check_free(base / part, request.overwrite)
             if request.checkpoint is not None and not request.resume:
                 checkpoint.require_none(Path(request.checkpoint))
             if request.output is not None:
@@ -165,17 +167,6 @@ def _check(request: TrainRequest, several: bool) -> None:
     test = request.test
     if test is not None and not all(addresses.is_address(file) or os.path.exists(file) for file in files_of(test)):
         raise InputError(f"{option('test', request.test)}: there is no such file or data set")
-
-
-def _check_free(folder: Path, directory: Path, overwrite: bool) -> None:
-    """Raise InputError if the folder for the shards cannot be used. Local."""
-    if not folder.is_dir():
-        raise InputError(f"{option('shards', folder)}: is not a folder")
-    if (directory / MANIFEST).exists() and not overwrite:
-        raise InputError(
-            f"{directory}: holds a data set already. Train on it (distsms train {directory}), name another folder with "
-            f"{option('shards')}, or replace it ({option('overwrite')})"
-        )
 
 
 def _make(

@@ -21,9 +21,7 @@ from distsms.metrics.within_groups import gauc_estimate
 from distsms.shards.row_metadata import some
 from distsms.workflow.path import ALONE
 
-XGBOOST, LIGHTGBM = "xgboost", "lightgbm"
-"""The libraries, by the names of their packages."""
-
+XGBOOST, LIGHTGBM = "xgboost", "lightgbm"  # the names of the packages
 MOST_ROUNDS, PATIENCE = 2000, 50
 """The most rounds of boosting. They end earlier if the measure on the held-out rows has not risen for `PATIENCE`
 rounds.
