@@ -297,7 +297,7 @@ def _read_rows(
         if temporary and not streamed and rows.rows == rows.shard.rows:
             manifest.checked_path(rows.shard).unlink()
     if store is not None and manifest.in_memory is not None:
-        manifest.in_memory.release()
+        manifest.in_memory.shards.clear()
     return _LoadedRows([*of_X, *coded], labels, weights, bytes_read)
 
 
