@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from scipy import sparse
 
-from distsms.base import hdf5
+from distsms.base import hashing, hdf5
 from distsms.base.communicator import Communicator
 from distsms.base.errors import InputError
 from distsms.base.typing import Hashes, Labels
@@ -23,7 +23,7 @@ from distsms.features.fit import FeatureOptions, fit
 from distsms.features.growing import UNWATCHED, FeaturesObserver
 from distsms.features.rows import RowPart, RowParts
 from distsms.matrix.normalization import BY_COLUMN, Normalization
-from distsms.shards import dataset, row_statistics, storage
+from distsms.shards import dataset, storage
 from distsms.shards.manifest import FEATURES_PARTIAL, NOT_NORMALIZED, Manifest, publish, publishing, read_manifest
 from distsms.shards.row_metadata import MetadataColumns, RowMetadata, concatenate
 from distsms.shards.row_statistics import group_statistics
@@ -156,7 +156,7 @@ class _ShardWriter:
     def compile(self) -> None:
         row = np.zeros((1, self.features.columns), self.manifest.dtype)
         X = sparse.csr_matrix(row) if self.manifest.layout == "csr" else row
-        row_statistics.hash_codes(self.features.codes(X))
+        hashing.hash_codes(self.features.codes(X))
 
     def advance(self, n: int) -> None:
         self.done += n
@@ -190,8 +190,8 @@ class _ShardWriter:
         staged = stage_shard(self.directory, number, X, form, names, of_shard, codes)
         self.entries.append(finish_shard(staged, y, features.p, of_shard.weights))
         self.labels.append(y)
-        of_columns = None if X is None else row_statistics.hash_rows(X, manifest.dtype)
-        self.hashes.append(row_statistics.hash_codes(codes, of_columns))
+        of_columns = None if X is None else hashing.hash_rows(X, manifest.dtype)
+        self.hashes.append(hashing.hash_codes(codes, of_columns))
         self.metadata.append(of_shard)
 
     def _metadata(self, part: RowPart) -> RowMetadata:

@@ -237,7 +237,7 @@ def write_data(
             of_rows = metadata.take(rows)
             staged = stage_shard(directory, number, part, form, metadata=of_rows, codes=part_codes)
             entries.append(finish_shard(staged, y[rows], p + coded.p, of_rows.weights))
-        hashes = row_statistics.hash_codes(code_arrays, None if X is None else row_statistics.hash_rows(X, dtype))
+        hashes = hashing.hash_codes(code_arrays, None if X is None else hashing.hash_rows(X, dtype))
         return publish(
             directory,
             entries,

@@ -37,11 +37,11 @@ import numpy as np
 import scipy
 from numpy.typing import NDArray
 
-from distsms.base import hdf5
+from distsms.base import hashing, hdf5
 from distsms.base.errors import InputError
 from distsms.base.typing import Floats, Hashes, Labels
 from distsms.base.wording import option
-from distsms.shards import row_statistics, storage
+from distsms.shards import storage
 from distsms.shards.coded_columns import Codes, StoredPart, part_rows, read_part, stored_parts, wrong_codes
 from distsms.shards.manifest import FORMAT, SHARD_VERSION, Manifest, Shard
 from distsms.shards.row_metadata import HEAVIEST
@@ -284,9 +284,9 @@ class OpenShard:
         return groups
 
     def hash_rows(self, part: ShardRange) -> Hashes:
-        """Return a hash of each row of a part, (rows,), which is equal for equal rows; see `row_statistics`."""
-        hashes = None if self._manifest.layout == "coded" else row_statistics.hash_rows(self.read_rows(part))
-        return row_statistics.hash_codes(self.read_code_rows(part), hashes)
+        """Return a hash of each row of a part, (rows,), which is equal for equal rows; see `distsms.base.hashing`."""
+        hashes = None if self._manifest.layout == "coded" else hashing.hash_rows(self.read_rows(part))
+        return hashing.hash_codes(self.read_code_rows(part), hashes)
 
     def check_finite(self, part: ShardRange, indptr: NDArray[np.int64] | None, values: NDArray[Any]) -> None:
         """Raise InputError unless all values of a part, (rows, p) or (entries,) with an indptr from 0, are finite."""

@@ -98,7 +98,7 @@ def test_folds_are_of_rows_and_their_measures_of_weights(comm, shared_dir):
 def test_weights_are_refused_where_they_say_nothing(comm):
     X, y, weights = _rows()
     own = share(comm, len(y))
-    for wrong, told in ((weights[own][:-1], "a number for each row"), (weights[own] - 1, "expected a weight")):
+    for wrong, told in ((weights[own][:-1], "give one for each row"), (weights[own] - 1, "expected a weight")):
         with pytest.raises(InputError, match=told):
             distsms.train((X[own], y[own]), comm.mpi_comm, weight=wrong)
     with pytest.raises(InputError, match="counts rows"):
