@@ -30,8 +30,7 @@ from distsms.losses.binned import BinnedLoss, Cells, OfCells
 from distsms.losses.newton import Piece, rising_root
 from distsms.losses.pairwise_everywhere import WholeClass
 from distsms.losses.pauc import PaucRisk, head_in_order, position_of_cut, tie_share
-from distsms.parallel.order_statistics import PositionSearch
-from distsms.parallel.order_statistics_kernels import BLOCK, LEFT_OUT, NEGATIVE
+from distsms.parallel.order_statistics import BLOCK, LEFT_OUT, NEGATIVE, PositionSearch
 
 
 class Head(NamedTuple):

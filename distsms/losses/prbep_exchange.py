@@ -24,8 +24,7 @@ from distsms.base.typing import Floats
 from distsms.losses.base import Cost, LossValue
 from distsms.losses.newton import Piece, rising_root
 from distsms.losses.prbep import Balance, ClassSums, PrbepRisk, balancing_corrections
-from distsms.parallel.order_statistics import PositionSearch
-from distsms.parallel.order_statistics_kernels import LEFT_OUT, NEGATIVE, POSITIVE
+from distsms.parallel.order_statistics import LEFT_OUT, NEGATIVE, POSITIVE, PositionSearch
 
 LEAST = math.ulp(0.0)  # used in place of nu = 0: then t / LEAST is either at least 1 or at most 0
 

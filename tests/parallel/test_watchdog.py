@@ -22,7 +22,7 @@ SOON = 20.0  # seconds after which a job that ends must be gone
 PROGRAM = """
 import sys, time, numpy as np
 from distsms.parallel.mpi import world
-from distsms.parallel.watchdog import Watchdog
+from distsms.parallel.watcher import Watchdog
 
 def busy(seconds):
     end = time.monotonic() + seconds

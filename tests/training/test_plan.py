@@ -22,7 +22,7 @@ from distsms.matrix import local
 from distsms.matrix.normalization import Normalization
 from distsms.optim.settings import Settings
 from distsms.parallel.communicator import Communicator
-from distsms.parallel.vector_placement import make_vectors
+from distsms.parallel.vectors import make_vectors
 from distsms.shards import dataset, row_shares
 from distsms.shards.dataset import load
 from distsms.shards.from_arrays import write_data
