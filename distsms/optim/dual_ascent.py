@@ -133,7 +133,7 @@ class _Ascent:
         self._random = np.random.default_rng(0)
         self._evaluations, self._passes = 0, 0
         self._estimate, self._ratio = math.inf, 1.0  # of the gap, and what the gap was as a share of it
-        self._J, self._bound, self._best = self._loss.at_zero(), -math.inf, np.zeros(objective.vectors.length)
+        self._J, self._bound, self._best = self._loss.R_at_zero, -math.inf, np.zeros(objective.vectors.length)
         self._gaps: list[tuple[int, float]] = []  # with the passes before
         self._highest: tuple[Floats, DualPlane] | None = None  # r of the best plane, and the plane
         self._begun, loading = begun, time.perf_counter()
@@ -169,7 +169,7 @@ class _Ascent:
     def _bound_rounding(self) -> None:
         """Let the sizes of the rows bound rounding errors if that weakens the proof by no more than `TOLERATED`."""
         sizes = self._dual.row_sizes(self._rows)
-        lost, target = sizes.loss_of_proof(self._loss.at_zero(), self._settings.lam), self._settings.target(self._J)
+        lost, target = sizes.loss_of_proof(self._loss.R_at_zero, self._settings.lam), self._settings.target(self._J)
         if lost <= TOLERATED * target:
             self._objective.row_sizes = sizes
 
