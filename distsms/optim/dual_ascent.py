@@ -127,7 +127,7 @@ class _Ascent:
         self._random = np.random.default_rng(0)
         self._evaluations, self._passes = 0, 0
         self._estimate, self._ratio = math.inf, 1.0  # of the gap, and what the gap was as a share of it
-        self._J, self._bound, self._best = self._loss.at_zero(), -math.inf, np.zeros(objective.vectors.length)
+        self._J, self._bound, self._best = self._loss.R_at_zero, -math.inf, np.zeros(objective.vectors.length)
         self._gaps: list[tuple[int, float]] = []  # with the passes before
         self._highest: tuple[Floats, DualPlane] | None = None  # r of the best plane, and the plane
         self._begun, loading = begun, time.perf_counter()

@@ -46,7 +46,7 @@ def test_what_is_counted_is_held(tmp_path, layout):
     dtype = "float32" if layout == "float32" else "float64"
     manifest = write_data(tmp_path, X.toarray() if layout == "dense" else X, y, dtype=dtype)
     features = load(manifest, Communicator()).features
-    entries = features._entries
+    entries = features.arrays
     held = sum(one.nbytes for one in entries if one is not None)
     assert plan.needs(manifest, Settings(1.0), Cost(0, 0)).data == held + 40 * 300
 
