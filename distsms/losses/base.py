@@ -220,8 +220,8 @@ class Loss(ABC):
             return
         if self.family.counts_rows:
             raise InputError(
-                f"{self.measure or self.family} counts rows, so it has no meaning for rows of different weights: leave the "
-                "weights out, or choose rocarea, prbep, error-rate, logistic or pauc@BETA",
+                f"{self.measure or self.family} counts rows, so it has no meaning for rows of different weights: leave "
+                "the weights out, or choose rocarea, prbep, error-rate, logistic or pauc@BETA",
                 everywhere=True,
             )
         mean = float(self.comm.sum(np.array([np.sum(of_rows / high)]))[0]) / self.n  # in (0, 1]

@@ -159,7 +159,7 @@ class _Ascent:
             if stop or final or self._dual.exhausted or self._dual.slow(self._gaps, target):
                 # The sizes of the rows bound rounding errors if that weakens the proof by no more than `TOLERATED`.
                 sizes = self._dual.row_sizes(self._rows)
-                if sizes.loss_of_proof(self._loss.at_zero(), settings.lam) <= TOLERATED * target:
+                if sizes.loss_of_proof(self._loss.R_at_zero, settings.lam) <= TOLERATED * target:
                     self._objective.row_sizes = sizes
                 r, best = self._highest
                 return Opened(self._best, r, best.d, best.c, self._evaluations, self._seconds(), final or stop)

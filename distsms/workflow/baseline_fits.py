@@ -22,8 +22,7 @@ from numpy.typing import NDArray
 from distsms.base.errors import InputError
 from distsms.base.files import atomic_write, require_space
 from distsms.base.measures import RANKING, Measure
-from distsms.base.runstore import ResumableStore
-from distsms.base.schema import Fields, is_number, is_number_or_null, read_objects
+from distsms.base.schema import Fields, ResumableStore, is_number, is_number_or_null, read_objects
 from distsms.base.typing import Floats, Hashes
 from distsms.base.wording import option
 from distsms.ingest.formats.npy import NpyArray

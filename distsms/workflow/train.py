@@ -37,9 +37,8 @@ from distsms.optim.result import Result, Status
 from distsms.shards import frame_columns
 from distsms.shards.coded_columns import NOT_CODED
 from distsms.shards.column_options import ColumnReport
-from distsms.shards.dataset import DataBlock
+from distsms.shards.dataset import DataBlock, MemoryBudget
 from distsms.shards.manifest import Manifest, read_manifest
-from distsms.shards.row_shares import MemoryBudget
 from distsms.training import checkpoint
 from distsms.training.fit import Fit, loaded_run
 from distsms.training.rows import TrainingObserver
@@ -465,15 +464,15 @@ def _decide(
 
 def _rows(request: TrainRequest, comm: Communicator) -> tuple[DataBlock, str | None]:
     """Return this rank's rows in memory, and what identifies those of all ranks in a checkpoint. **Collective.**"""
-    from distsms.shards import in_memory  # which loads parts of SciPy
+    from distsms.shards import from_arrays  # which loads parts of SciPy
 
     rows = request.data
     X, names = frame_columns.numbers(rows.X, comm)
-    block = in_memory.block(X, rows.y, comm, weights=rows.weights, groups=rows.groups)
+    block = from_arrays.block(X, rows.y, comm, weights=rows.weights, groups=rows.groups)
     block = replace(block, table=frame_columns.table_of(names))
     if request.checkpoint is None:
         return block, None
-    return block, in_memory.fingerprint(X, block.labels, block.first_row, comm, block.weights, block.groups)
+    return block, from_arrays.fingerprint(X, block.labels, block.first_row, comm, block.weights, block.groups)
 
 
 def lambda_of_checkpoint(folder: Path) -> float | None:

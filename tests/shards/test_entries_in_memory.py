@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from distsms.base.errors import InputError
 from distsms.ingest import convert as conversion
 from distsms.shards import dataset, entries_in_memory
-from distsms.shards.publish import verify
-from distsms.shards.row_shares import MemoryBudget, rows_in_memory
+from distsms.shards.dataset import MemoryBudget, rows_in_memory
+from distsms.shards.manifest import verify
 from distsms.shards.splits import Splitter
 from distsms.workflow.auto_lambda import Shares, load_sample
 from tests.support.conversion import convert

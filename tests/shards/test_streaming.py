@@ -19,11 +19,10 @@ from distsms.matrix import local
 from distsms.matrix.coded import CodedRows
 from distsms.matrix.normalization import Normalization
 from distsms.optim.rows import score
-from distsms.shards import dataset, row_shares, storage, streaming
-from distsms.shards.dataset import load, read_manifest
+from distsms.shards import dataset, local_rows, storage
+from distsms.shards.dataset import MemoryBudget, load, read_manifest
 from distsms.shards.from_arrays import write_data
-from distsms.shards.publish import prepare, publish
-from distsms.shards.row_shares import MemoryBudget
+from distsms.shards.manifest import prepare, publish
 from distsms.shards.writer import finish_shard, stage_shard
 from distsms.training.fit import fit
 from distsms.training.solver_choice import settings_for
@@ -144,7 +143,7 @@ def streamed(folder, kind="float64", room=None, old=False):
 
 
 def half(manifest):
-    return row_shares.entry_bytes(manifest)[0] * manifest.nnz // 2
+    return dataset.entry_bytes(manifest)[0] * manifest.nnz // 2
 
 
 @pytest.mark.serial
@@ -291,8 +290,8 @@ def test_more_than_32_bits_in_one_shard_of_several(folder, small_parts):
         staged = stage_shard(folder, k, X)
         entries.append(finish_shard(staged, np.tile([1, -1], 100), p))
     manifest = publish(folder, entries, label_map={"+1": 1, "-1": -1}, zero_based=False)
-    stream = streaming.SparseStream(list(row_shares.shard_ranges(manifest, 0, 400)), 400, p, "float64")
-    for piece in row_shares.shard_ranges(manifest, 0, 400):
+    stream = local_rows.SparseStream(list(dataset.shard_ranges(manifest, 0, 400)), 400, p, "float64")
+    for piece in dataset.shard_ranges(manifest, 0, 400):
         with dataset.open_shard(manifest, piece.shard, piece.offset) as shard:
             stream.add(shard, piece, slice(piece.offset, piece.offset + 200))
     rows = stream.features(1, False)
