@@ -95,7 +95,7 @@ class Communicator:
         return Replica()
 
     def shared_sum(self, length: int) -> Any:
-        """Return what sums vectors (length,) in memory that all ranks share, see `distsms.parallel.shared_memory`; None
+        """Return what sums vectors (length,) in memory that all ranks share, see `distsms.parallel.mpi`; None
         if none is. **Collective.**"""
         return None
 

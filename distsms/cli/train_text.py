@@ -310,7 +310,7 @@ def describe_certificate(path: str | None, run: TrainedModel) -> list[str]:
 
 
 def describe_measures(measures: dict[str, float]) -> str:
-    """Return what `headline_measures` computed, in one line."""
+    """Return what `summary_measures` computed, in one line."""
     return "   ".join(f"{display_name(name)} {value:.6f}" for name, value in measures.items())
 
 

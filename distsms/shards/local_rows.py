@@ -27,7 +27,7 @@ from distsms.matrix import kernels as kernel
 from distsms.matrix.blocks import Entries, LocalRows, Part
 from distsms.matrix.code_maps import CodeMap
 from distsms.matrix.coded import CodedRows, to_csr
-from distsms.matrix.local import PART_ENTRIES, DenseRows, PatternRows, SparseRows, index_dtype, length_dtype, unsigned
+from distsms.matrix.local import PART_ENTRIES, DenseRows, SparseRows, index_dtype, length_dtype, unsigned
 from distsms.shards.coded_columns import StoredPart, read_part
 from distsms.shards.entries_in_memory import EntriesInMemory
 from distsms.shards.reader import OpenShard, ShardRange
@@ -100,9 +100,8 @@ class SparseLoader:
     def features(self, longest: int, differ: bool) -> SparseRows:
         """Return the rows; `longest` is the longest of all ranks, and some have fewer entries if they `differ`."""
         indices, lengths = self.indices[: self.filled], self.lengths.astype(length_dtype(longest), copy=False)
-        if self.values is None:
-            return PatternRows(indices, lengths, self.width, sort=differ)
-        return SparseRows(self.values[: self.filled], indices, lengths, self.width, sort=differ)
+        values = None if self.values is None else self.values[: self.filled]
+        return SparseRows(values, indices, lengths, self.width, sort=differ)
 
     def matrix(self) -> scipy.sparse.csr_matrix:
         kind, nnz = index_dtype(self.filled, self.width), self.filled

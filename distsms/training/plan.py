@@ -21,7 +21,7 @@ from distsms.matrix.blocks import thread_count
 from distsms.matrix.normalization import BY_COLUMN
 from distsms.optim.settings import Settings
 from distsms.optim.solvers.base import WIDE
-from distsms.parallel.vector_placement import SHARED_FROM, choose_step
+from distsms.parallel.vectors import SHARED_FROM, choose_step
 from distsms.shards import storage
 from distsms.shards.dataset import MemoryBudget, buffer_bytes, held_bytes, work_bytes
 from distsms.shards.manifest import Manifest

@@ -27,7 +27,7 @@ from distsms.base.typing import Floats, Hashes
 from distsms.base.wording import option
 from distsms.ingest.formats.npy import NpyArray
 from distsms.metrics import ranking
-from distsms.metrics.headline import chooser_value
+from distsms.metrics.summary import chooser_value
 from distsms.optim.result import Result
 from distsms.optim.settings import Settings
 from distsms.shards.dataset import DataBlock, load_matrix, read_groups, read_weights

@@ -26,9 +26,10 @@ from distsms.ingest.formats.registry import format_of
 from distsms.ingest.options import ConversionObserver
 from distsms.matrix.normalization import Normalization
 from distsms.metrics import calibration
-from distsms.metrics.headline import decision_threshold, headline_measures
+from distsms.metrics.ranking import decision_threshold
 from distsms.metrics.row_sample import sample_rows
 from distsms.metrics.row_weights import describe_weights, mean_and_deviation
+from distsms.metrics.summary import summary_measures
 from distsms.metrics.within_groups import gauc_estimate
 from distsms.models import inputs, model, scoring
 from distsms.models.model import Model
@@ -333,7 +334,7 @@ def _measure_training_rows(fit: Fit, comm: Communicator) -> TrainingScores:
         scores, labels, weights = block.counted_scores(fit.rows.features.margins(fit.result.w))
         spread = mean_and_deviation(scores, weights, comm)
         threshold = decision_threshold(fit.calls_positive, scores, labels, comm, weights)
-        measures = headline_measures(task.measure, scores, labels, threshold, comm, weights)
+        measures = summary_measures(task.measure, scores, labels, threshold, comm, weights)
         means = within = None
         if task.measure.family.has_probabilities:
             means = calibration.means_of_logistic(scores, labels, comm, weights)
@@ -582,7 +583,7 @@ def _judge(
         observer.cautioned(note)
     scores, labels, weights = scored.counted_scores(scored.scores[0])
     groups = scored.counted_groups
-    measures = headline_measures(run.task.measure, scores, labels, run.threshold, comm, weights, groups)
+    measures = summary_measures(run.task.measure, scores, labels, run.threshold, comm, weights, groups)
     area = run.judge_test(scores, labels, comm, weights, groups, decided.same_rows)
     if quick and not area.training_rows:
         run.compare(scored, trained.sets.called.get(test, test) if trained.sets else test, comm)

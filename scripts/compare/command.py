@@ -163,7 +163,7 @@ def _run(args: argparse.Namespace, comm: Communicator, signals: StopSignals, fol
     from distsms.cli.options import of_vectors, rows_held
     from distsms.cli.terminal import Speaker
     from distsms.models import inputs
-    from distsms.parallel.vector_placement import choose_step
+    from distsms.parallel.vectors import choose_step
     from distsms.shards import dataset
     from distsms.training.plan import make_plan
     from distsms.training.solver_choice import settings_for

@@ -35,7 +35,7 @@ from distsms.optim.result import Result, State, Status
 from distsms.optim.run import minimize
 from distsms.optim.settings import Settings
 from distsms.parallel.communicator import Communicator
-from distsms.parallel.vector_placement import make_vectors
+from distsms.parallel.vectors import make_vectors
 from distsms.shards.dataset import DataBlock
 from distsms.shards.manifest import Manifest
 from distsms.training.recorder import recording

@@ -10,7 +10,7 @@ import pytest
 from scipy import sparse
 
 from distsms.base.measures import Measure
-from distsms.matrix.category_maps import Categories
+from distsms.matrix.code_maps import Categories
 from distsms.matrix.local import SparseRows
 from distsms.optim.settings import Settings
 from distsms.shards import from_arrays

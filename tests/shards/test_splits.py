@@ -181,7 +181,7 @@ def test_rows_beyond_a_shards_memory_become_more_shards(comm, shared_dir, monkey
             (shared_dir / name).write_bytes(gzip.compress((shared_dir / "a.svm").read_bytes()))
     comm.barrier()
     monkeypatch.setattr("distsms.ingest.convert.SHARD_BYTES", 4000)
-    monkeypatch.setattr("distsms.ingest.formats.svmlight.BLOCK_BYTES", 512)
+    monkeypatch.setattr("distsms.ingest.formats.svmlight.SvmlightReader.block_bytes", 512)
     monkeypatch.setattr("distsms.shards.rows.BLOCK_ENTRIES", 20)
     manifest = convert([shared_dir / name], shared_dir / "d", comm, 2, **how)
     assert len(manifest.shards) > 3 and max(one.rows for one in manifest.shards) < N // 3

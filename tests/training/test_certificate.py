@@ -12,7 +12,7 @@ import pytest
 from distsms.base.errors import EXIT_ERROR, InputError
 from distsms.base.measures import Measure
 from distsms.models import model
-from distsms.optim.origins import Origins
+from distsms.optim.planes import Origins
 from distsms.optim.result import Origin, Status
 from distsms.shards.dataset import MemoryBudget
 from distsms.shards.from_arrays import write_data

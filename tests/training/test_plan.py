@@ -22,7 +22,7 @@ from distsms.matrix import local
 from distsms.matrix.normalization import Normalization
 from distsms.optim.settings import Settings
 from distsms.parallel.communicator import Communicator
-from distsms.parallel.vector_placement import make_vectors
+from distsms.parallel.vectors import make_vectors
 from distsms.shards import dataset
 from distsms.shards.dataset import MemoryBudget, load
 from distsms.shards.from_arrays import write_data
@@ -45,7 +45,7 @@ def test_what_is_counted_is_held(tmp_path, layout):
     dtype = "float32" if layout == "float32" else "float64"
     manifest = write_data(tmp_path, X.toarray() if layout == "dense" else X, y, dtype=dtype)
     features = load(manifest, Communicator()).features
-    entries = features._entries
+    entries = features.arrays
     held = sum(one.nbytes for one in entries if one is not None)
     assert plan.needs(manifest, Settings(1.0), Cost(0, 0)).data == held + 40 * 300
 

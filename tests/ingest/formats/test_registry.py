@@ -103,7 +103,7 @@ def claim(path, honest, lie):
         ({100: 156}, "it claims 300 rows, but its row groups have 356"),
         ({100: 64}, "it claims 300 rows, but its row groups have 264"),
         ({100: -2, 300: 198}, "it claims 198 rows, but its row groups have 198"),
-        ({100: 156, 300: 356}, "56 rows are missing in group 1"),
+        ({100: 156, 300: 356}, "group 1 lacks 56 rows"),
     ],
 )
 def test_parquet_that_lies_about_its_rows(comm, shared_dir, lies, message):
