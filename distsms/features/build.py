@@ -123,7 +123,7 @@ def check_columns(manifest: Manifest, of_training: FeatureMap, table: Any, ignor
         which = ("a table", "data without names") if table is None else ("data without names", "a table")
         raise InputError(f"{manifest.directory}: was made from {which[0]}, but the features from {which[1]}")
     if not ignore_new:
-        dataset.check_columns(manifest, of_training.columns)
+        dataset.check_width(manifest, of_training.columns)
 
 
 def _normalization(manifest: Manifest, fitted: FeatureMap) -> Normalization:

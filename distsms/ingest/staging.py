@@ -28,11 +28,11 @@ from distsms.shards.writer import (
     ShardForm,
     StagedRows,
     StagedShard,
-    finite,
     replace_groups,
     stage_shard,
     staged_entries,
     staged_rows,
+    stored_values,
 )
 
 
@@ -72,7 +72,7 @@ def stage(
         X = _matrix(block)
         hashes.append(hashing.hash_rows(X, form.dtype, n_entries))
         n_entries += X.nnz
-        values = finite(X.data, form.dtype, directory)
+        values = stored_values(X.data, form.dtype, directory)
         added = None if store is None or pieces else store.add(X, values)
         if added is not None:
             entries.append(added)

@@ -23,7 +23,7 @@ from distsms.models import inputs
 from distsms.models.inputs import AS_TRAINED, InputOptions
 from distsms.models.model import Model
 from distsms.models.output import ScoresPart
-from distsms.shards import dataset, row_metadata
+from distsms.shards import dataset, from_arrays, row_metadata
 from distsms.shards.manifest import Manifest, read_manifest
 
 PART_BYTES = 2**25
@@ -86,8 +86,6 @@ def score_arrays(
     groups: ArrayLike | None = None,
 ) -> ScoredRows:
     """Score this rank's rows, which a program has in memory; without y the labels come back as 0. **Collective.**"""
-    from distsms.shards import from_arrays  # which loads parts of SciPy
-
     model = models[0]
     local_notes = list[str]()
     with comm.fail_together():

@@ -53,7 +53,7 @@ from distsms.python.calls import logger, ranks_of, require_columns, warn, watchi
 from distsms.python.judging import Data, contributions, evaluate, predict, reasons, report, verify
 from distsms.python.reading import conversion_options, describe_columns, shares
 from distsms.shards import from_arrays
-from distsms.shards.frame_columns import is_frame
+from distsms.shards.from_arrays import is_frame
 from distsms.training.rows import Survived
 from distsms.training.task import TrainingTask
 from distsms.workflow import train as workflow

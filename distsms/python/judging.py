@@ -22,7 +22,7 @@ from distsms.models.inputs import InputOptions
 from distsms.models.model import Model
 from distsms.python.calls import ranks_of, warn
 from distsms.shards import from_arrays
-from distsms.shards.frame_columns import is_frame
+from distsms.shards.from_arrays import is_frame
 from distsms.workflow import evaluate as judging
 from distsms.workflow import predict as scoring
 from distsms.workflow import verify as verifying

@@ -13,7 +13,7 @@ from distsms.base.wording import in_python
 from distsms.python.calls import ranks_of, require_columns, warn, watching
 from distsms.python.reading import conversion_options, describe_columns, shares
 from distsms.shards import from_arrays
-from distsms.shards.frame_columns import is_frame
+from distsms.shards.from_arrays import is_frame
 from distsms.workflow.requests import Arrays, Path, ShardRequest, Split
 from distsms.workflow.shard import ShardObserver, ShardResult
 from distsms.workflow.shard import shard as make_data_sets

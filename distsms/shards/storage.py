@@ -56,13 +56,12 @@ class StoredArray(ABC):
         out[:] = entries
         return out
 
-    @abstractmethod
-    def prefetch(self, start: int, stop: int) -> None:
+    def prefetch(self, start: int, stop: int) -> None:  # noqa: B027 - there is nothing to do in memory
         """Ask the operating system to load the entries start..stop - 1, which will be read soon."""
 
-    @abstractmethod
     def n_bytes(self, start: int, stop: int) -> int:
         """Return the number of bytes of the file that have to be read for the entries start..stop - 1."""
+        return 0
 
     @property
     def checked(self) -> bool:
@@ -78,12 +77,6 @@ class MemoryArray(StoredArray):
     """An array in memory, which may have another type than a file would have, `dtype`."""
 
     array: NDArray[Any]
-
-    def prefetch(self, start: int, stop: int) -> None:
-        """Do nothing."""
-
-    def n_bytes(self, start: int, stop: int) -> int:
-        return 0
 
     def _read(self, start: int, stop: int, out: NDArray[Any]) -> None:
         out[:] = self.array[start:stop]

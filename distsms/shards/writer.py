@@ -20,14 +20,14 @@ from numpy.typing import ArrayLike, NDArray
 
 from distsms.base import hdf5
 from distsms.base.errors import InputError
-from distsms.base.files import require_space
+from distsms.base.files import PARTIAL, require_space
 from distsms.base.typing import Floats, Hashes
 from distsms.matrix.local import PART_ENTRIES, index_dtype
 from distsms.matrix.normalization import Entries
 from distsms.shards import storage
 from distsms.shards.coded_columns import NOT_CODED, CodedColumns, Codes, read_all_codes, write_codes
 from distsms.shards.entries_in_memory import ShardEntries
-from distsms.shards.manifest import PARTIAL, SHARD_VERSION, file_sha256, shard_name
+from distsms.shards.manifest import SHARD_VERSION, file_sha256, shard_name
 from distsms.shards.reader import MARK
 from distsms.shards.row_metadata import RowMetadata
 
@@ -76,7 +76,7 @@ def stage_shard(
     each group, to a `.partial` file of this number. Local. Entries that are to be `in_memory` stay there."""
     path, compression = Path(directory) / (shard_name(number) + PARTIAL), form.compression
     entries = _entries(X, form, path)
-    dense = None if X is None or entries else finite(np.ascontiguousarray(X), form.dtype, path)
+    dense = None if X is None or entries else stored_values(np.ascontiguousarray(X), form.dtype, path)
     n = len(codes[0]) if X is None else len(entries.indptr) - 1 if entries else len(X)  # type: ignore[arg-type]
     size = entries.size if entries else 0 if dense is None else dense.size
     columns, valued = (entries.columns, entries.valued) if entries else (0, dense is not None)
@@ -233,7 +233,7 @@ def _entries(X: Any, form: ShardForm, path: Path) -> _CsrEntries | None:
     pieces = [_canonical(piece) for piece in (X if isinstance(X, list) else [X])]
     if any(piece.indices.min(initial=0) < 0 for piece in pieces):
         raise InputError(f"{path}: a column index is negative.")
-    values = [finite(piece.data, form.dtype, path) for piece in pieces]
+    values = [stored_values(piece.data, form.dtype, path) for piece in pieces]
     starts = accumulate((piece.nnz for piece in pieces), initial=0)
     ends = [piece.indptr[1:].astype(np.int64) + start for piece, start in zip(pieces, starts, strict=False)]
     return _CsrEntries(
@@ -272,7 +272,7 @@ def _canonical(X: scipy.sparse.spmatrix) -> scipy.sparse.csr_matrix:
     return rows
 
 
-def finite(values: NDArray[Any], dtype: str, path: Path) -> NDArray[Any]:
+def stored_values(values: NDArray[Any], dtype: str, path: Path) -> NDArray[Any]:
     """Return values in the type of the file. Raises InputError unless all are finite."""
     if dtype not in ("float32", "float64"):
         raise InputError(f"{path}: dtype '{dtype}' is neither float32 nor float64.")

@@ -34,7 +34,7 @@ from distsms.metrics.within_groups import gauc_estimate
 from distsms.models import inputs, model, scoring
 from distsms.models.model import Model
 from distsms.optim.result import Result, Status
-from distsms.shards import frame_columns
+from distsms.shards import from_arrays
 from distsms.shards.coded_columns import NOT_CODED
 from distsms.shards.column_options import ColumnReport
 from distsms.shards.dataset import DataBlock, MemoryBudget
@@ -464,12 +464,10 @@ def _decide(
 
 def _rows(request: TrainRequest, comm: Communicator) -> tuple[DataBlock, str | None]:
     """Return this rank's rows in memory, and what identifies those of all ranks in a checkpoint. **Collective.**"""
-    from distsms.shards import from_arrays  # which loads parts of SciPy
-
     rows = request.data
-    X, names = frame_columns.numbers(rows.X, comm)
+    X, names = from_arrays.numbers(rows.X, comm)
     block = from_arrays.block(X, rows.y, comm, weights=rows.weights, groups=rows.groups)
-    block = replace(block, table=frame_columns.table_of(names))
+    block = replace(block, table=from_arrays.table_of(names))
     if request.checkpoint is None:
         return block, None
     return block, from_arrays.fingerprint(X, block.labels, block.first_row, comm, block.weights, block.groups)
