@@ -18,9 +18,9 @@ from distsms.base.wording import Message, option
 from distsms.ingest.file_names import files_of, is_data_set
 from distsms.ingest.formats.registry import format_of
 from distsms.models import inputs, model, output, scoring, shift
+from distsms.models.contributions import Reasons
 from distsms.models.model import Model
 from distsms.models.output import ScoresPart
-from distsms.models.reasons import Reasons
 from distsms.shards.manifest import read_manifest
 from distsms.workflow.evaluate import load_models, score_data
 from distsms.workflow.requests import PredictRequest

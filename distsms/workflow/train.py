@@ -355,7 +355,7 @@ def _measure_training_rows(fit: Fit, comm: Communicator) -> TrainingScores:
         sample = sample_rows(scores, labels, comm, "float64" if manifest is None else manifest.dtype)
         contributions = None
         if (manifest or block).table is not None:
-            from distsms.models.reasons import mean_contributions  # which loads what knows of features
+            from distsms.models.contributions import mean_contributions  # which loads what knows of features
 
             as_model = model.from_training(fit.w, {"zero_based": data["zero_based"]}, manifest, block.table)
             contributions = mean_contributions(as_model, fit.w, block, comm)
@@ -439,7 +439,7 @@ def _decide(
             if manifest is not None and manifest.coded.features:
                 from distsms.features import feature_map
 
-                feature_map.check(manifest)  # the model will need it
+                feature_map.load(manifest, keep=False)  # the model will need it
             _check_outputs(request, manifest, test)
         warnings, same_rows = list(sets.warnings) if sets else [], sets is not None and sets.same_rows
         if manifest is not None and (decisions is not None or lam == "auto"):
