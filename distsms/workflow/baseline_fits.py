@@ -336,7 +336,7 @@ def fit_distributed(
             seconds=now - started + of_rows,
             rocarea=point.held_out["rocarea"],
             prbep=point.held_out["prbep"],
-            note=describe_end(result.status, result.vacuous),
+            note=describe_end(result),
         )
         keep(fit, scores)
         started = now  # the fits of all folds share their seconds, which add up to those of the method
