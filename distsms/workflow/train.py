@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import math
 import os
 import time
 from collections.abc import Callable, Sequence
@@ -366,21 +365,8 @@ def _compare_with_rocarea(fit: Fit, comm: Communicator, hold_out: bool) -> Quick
     """Train a quick ROCArea model and, with `hold_out`, compare it with the run's own. **Collective.**"""
     from distsms.workflow.rocarea_check import Checker
 
-    task, result, reserved = fit.task, fit.result, fit.rows.reserved
     with fit.rows.clock.phase("check"):
-        checker = Checker(
-            block=fit.rows.block,
-            measure=task.measure,
-            settings=task.settings,
-            bias=task.bias,
-            seconds=result.seconds,
-            evaluations=result.evaluations,
-            w=result.w,
-            comm=comm,
-            memory=None if math.isinf(reserved) else reserved,
-            stop_wanted=fit.options.stop_wanted,
-        )
-        return checker.run(hold_out)
+        return Checker(fit, comm).run(hold_out)
 
 
 def _decide_on_folds(
