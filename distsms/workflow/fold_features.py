@@ -26,9 +26,8 @@ from distsms.features.fit import FeatureOptions, fit, room
 from distsms.features.growing import FeaturesObserver
 from distsms.features.rows import CountedRows, RowParts
 from distsms.shards import dataset
-from distsms.shards.manifest import Manifest, read_manifest
-from distsms.shards.publish import file_sha256
-from distsms.shards.row_shares import MemoryBudget
+from distsms.shards.dataset import MemoryBudget
+from distsms.shards.manifest import Manifest, file_sha256, read_manifest
 from distsms.workflow.folds import Folds, fold_name, make_folds, read_fold_keys
 from distsms.workflow.path import PathRows, Problem, load_rows
 
@@ -98,7 +97,7 @@ class FoldFeatures:
         about = _read(self._about(fold))
         try:
             manifest = read_manifest(directory)
-            feature_map.check(manifest)
+            feature_map.load(manifest, keep=False)
         except InputError:
             return False
         return isinstance(about, dict) and about.get("fingerprint") == manifest.fingerprint
@@ -117,18 +116,15 @@ class FoldFeatures:
     @cached_property
     def _folds(self) -> tuple[Labels, Folds]:
         """The labels and the folds of the rows that this rank reads to make a map. Collective."""
-        manifest, comm, problem = self._data, self._comm, self._problem
-        parts = RowParts.of_rank(manifest, comm)
-        labels, weights = np.empty(parts.last - parts.first, np.int8), np.ones(parts.last - parts.first)
-        with comm.fail_together():
-            for shard, piece in dataset.open_shards(manifest, parts.first, parts.last):
-                first = piece.offset + piece.start - parts.first
-                of_piece = slice(first, first + piece.stop - piece.start)
-                shard.read_labels(piece, labels[of_piece])
-                if manifest.weights:
-                    shard.read_weights(piece, weights[of_piece])
-            keys = read_fold_keys(manifest, problem.folds_by, parts.first, parts.last)
-        return labels, make_folds(problem.folds_by, keys, labels, weights != 0, problem.folds, problem.seed, comm)
+        parts, problem = RowParts.of_rank(self._data, self._comm), self._problem
+        labels, counted = np.empty(parts.last - parts.first, np.int8), np.ones(parts.last - parts.first, bool)
+        with self._comm.fail_together():
+            for shard, piece in dataset.open_shards(self._data, parts.first, parts.last):
+                labels[piece.after(parts.first)] = shard.read_labels(piece)
+                if (weights := shard.read_weights(piece)) is not None:
+                    counted[piece.after(parts.first)] = weights != 0
+            keys = read_fold_keys(self._data, problem.folds_by, parts.first, parts.last)
+        return labels, make_folds(problem.folds_by, keys, labels, counted, problem.folds, problem.seed, self._comm)
 
     def rows(self, fold: int) -> PathRows:
         """Return the rows with the features of a fold. **Collective.**"""
