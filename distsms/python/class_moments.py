@@ -138,10 +138,8 @@ class ClassMoments:
         """Raise InputError unless the labels of new rows are those of the first rows, which had both classes."""
         labels = [label for sign in ("-1", "+1") for label in original_labels(self.label_map or label_map, sign)]
         if self.label_map is None and len(labels) < 2:
-            raise InputError(
-                f"y: the first rows have {f'only the label {format_labels(labels)}' if labels else 'no labels'}; they "
-                "decide which two labels there are, so begin with rows of both classes"
-            )
+            of_one = f"only the label {format_labels(labels)}" if labels else "no labels"
+            raise InputError(f"y: the first rows have {of_one}, and decide the labels; begin with rows of both classes")
         if self.label_map is not None and label_map != self.label_map:
             raise InputError(f"y: found other labels than those of the first rows, which are {format_labels(labels)}")
 

@@ -43,6 +43,7 @@ from distsms.models.export import refuse_row_normalization
 from distsms.models.model import Model
 from distsms.python.api import Progress
 from distsms.python.transformers import in_two_classes
+from distsms.shards.row_metadata import some
 from distsms.workflow import train as workflow
 from distsms.workflow.candidates import RAW, named
 from distsms.workflow.requests import FOLDS, Arrays, TrainRequest
@@ -258,13 +259,12 @@ class SMSClassifier(ClassifierMixin, BaseEstimator):
         features_of: Callable[[NDArray[np.bool_]], Any] | None = None
         if self.features is not None and self.features != RAW:
             options = arrays.options(named(self.features))
-            feature_map = arrays.fit_arrays(X, rows.y, options, rows.weights, names)
-            self.map_: FeatureMap = feature_map
-            rows = rows._replace(X=feature_map.rows(X))
+            self.map_: FeatureMap = arrays.fit_arrays(X, rows.y, options, rows.weights, names)
+            rows = rows._replace(X=self.map_.rows(X))
 
-            def of_fold(some: NDArray[np.bool_]) -> Any:
-                weights = None if rows.weights is None else rows.weights[some]
-                return arrays.fit_arrays(X[some], rows.y[some], options, weights, names).rows(X)
+            def of_fold(taken: NDArray[np.bool_]) -> Any:
+                weights = some(rows.weights, taken)
+                return arrays.fit_arrays(X[taken], rows.y[taken], options, weights, names).rows(X)
 
             features_of = of_fold
 

@@ -25,10 +25,9 @@ from distsms.matrix.local import DenseRows, SparseRows
 from distsms.matrix.side_by_side import SideBySide
 from distsms.optim.result import Result
 from distsms.optim.settings import Settings
-from distsms.shards import dataset
+from distsms.shards import dataset, from_arrays
 from distsms.shards.dataset import DataBlock, MemoryBudget, rows_in_memory
 from distsms.shards.manifest import Manifest
-from distsms.shards.row_metadata import in_range
 from distsms.shards.splits import Shares, in_sample
 from distsms.training.task import TrainingTask
 from distsms.workflow import choice
@@ -157,19 +156,8 @@ def load_sample(
     features = comm.root_first(lambda: _features(manifest, X, codes))
     with comm.fail_together():
         features.normalize(manifest.normalization)
-    y, a = np.concatenate(labels), in_range(np.concatenate(weights), comm) if manifest.weights else None
-    counts = comm.allgather(len(y))
-    return DataBlock(
-        features,
-        y,
-        a,
-        first_row=sum(counts[: comm.rank]),
-        n=sum(counts),
-        p=manifest.p,
-        bytes_read=0,
-        weighted=any(comm.allgather(dataset.other_weights(a))),
-        groups=np.concatenate(groups) if with_groups else None,
-    )
+    block = from_arrays.block(features, None, comm, weights=np.concatenate(weights) if manifest.weights else None)
+    return replace(block, labels=np.concatenate(labels), groups=np.concatenate(groups) if with_groups else None)
 
 
 def _features(

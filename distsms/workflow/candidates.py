@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -51,13 +51,10 @@ class Candidate(NamedTuple):
 COLUMNS = Candidate(RAW, None)
 
 
-def distinct(candidates: Iterable[Candidate]) -> list[Candidate]:
+def distinct(candidates: Sequence[Candidate]) -> list[Candidate]:
     """Return the candidates without those that make the same features as one before."""
-    kept = list[Candidate]()
-    for candidate in candidates:
-        if all(candidate.options != other.options for other in kept):
-            kept.append(candidate)
-    return kept
+    options = [candidate.options for candidate in candidates]
+    return [candidate for k, candidate in enumerate(candidates) if candidate.options not in options[:k]]
 
 
 def named(features: str | Mapping[str, Any]) -> Mapping[str, Any]:

@@ -32,6 +32,7 @@ from distsms.metrics.operating_points import operating_point
 from distsms.metrics.row_weights import effective, effective_sizes, masses
 from distsms.metrics.tied_scores import tied_scores
 from distsms.shards.dataset import DataBlock
+from distsms.shards.row_metadata import some
 from distsms.training.plan import folds_at_once
 from distsms.training.task import TrainingTask
 from distsms.workflow.folds import Folds, make_folds
@@ -233,8 +234,7 @@ def calibrated(method: str, rows: HeldOut, comm: Communicator) -> dict[str, Any]
     after = np.empty(len(scores))
     for fold in range(1, rows.record["folds"] + 1):
         others, in_fold = rows.folds != fold, rows.folds == fold
-        weights_of_others = None if weights is None else weights[others]
-        curve_of_others = calibration.fit(method, scores[others], labels[others], comm, weights_of_others)
+        curve_of_others = calibration.fit(method, scores[others], labels[others], comm, some(weights, others))
         after[in_fold] = calibration.probabilities(curve_of_others, scores[in_fold])
     n, n_pos = map(int, masses((labels != 0, labels > 0), None, comm).tolist())
     mass, mass_pos = masses((labels != 0, labels > 0), weights, comm).tolist()

@@ -62,10 +62,8 @@ def choose_folds_by(by: str | None, manifest: Manifest) -> str:
     if by is not None:
         require_choice("folds_by", by, TOGETHER)
     if by == "groups" and manifest.group is None:
-        raise InputError(
-            f"{manifest.directory}: its rows have no groups; make it with distsms shard "
-            f"{option('group', text='COLUMN')}"
-        )
+        remedy = f"make it with distsms shard {option('group', text='COLUMN')}"
+        raise InputError(f"{manifest.directory}: its rows have no groups; {remedy}")
     return by or ("groups" if manifest.group else "rows")
 
 

@@ -143,10 +143,6 @@ class PathRows:
         folds = problem.trained_folds
         return folds[self.comm.rank :: self.comm.size] if self.share_folds else folds
 
-    def of_all_ranks(self, run: Run) -> Run:
-        """Return the outcome of the trainings of all ranks. **Collective.**"""
-        return joined(self.comm.allgather(run)) if self.share_folds else run
-
     def make_folds(self, problem: Problem) -> Folds:
         """Assign the rows of `block` to the folds of a problem. **Collective** among `trainers`."""
         counted, labels = self.data.counted, self.data.labels
@@ -209,7 +205,8 @@ def run(
         # Of these, each fold solves those for which it has no point.
         done = {(point.lam, point.fold) for point in [*earlier, *outcome.points]}
         missing = [[lam for lam in lambdas if (lam, fold) not in done] for fold in models.numbers]
-        outcome = joined([outcome, rows.of_all_ranks(models.run(keep, missing, start))])
+        trained = models.run(keep, missing, start)
+        outcome = joined([outcome, *(comm.allgather(trained) if rows.share_folds else [trained])])
     models.close()
     return outcome
 

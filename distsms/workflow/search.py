@@ -285,7 +285,7 @@ def search(
             for features in shared[first : first + 1]:
                 results[features] = trials.of_features(features)
         end_if_stopped(stop_wanted, comm)
-    results = {features: found for of_rank in comm.allgather(results) for features, found in of_rank.items()}
+    results = {features: result for of_rank in comm.allgather(results) for features, result in of_rank.items()}
     # 3) The choice, among those whose training on all rows fits into the budget, too.
     left_out |= {features: results[features][1] for features in shared if results[features][1]}
     for each in chain.from_iterable(results[features][0] for features in shared):
