@@ -25,8 +25,7 @@ from distsms.features.build import build
 from distsms.features.fit import FeatureOptions, fit, room
 from distsms.features.growing import FeaturesObserver
 from distsms.features.rows import CountedRows, RowParts
-from distsms.shards import dataset
-from distsms.shards.dataset import MemoryBudget
+from distsms.shards.dataset import MemoryBudget, open_shards
 from distsms.shards.manifest import Manifest, file_sha256, read_manifest
 from distsms.workflow.folds import Folds, fold_name, make_folds, read_fold_keys
 from distsms.workflow.path import PathRows, Problem, load_rows
@@ -119,7 +118,7 @@ class FoldFeatures:
         parts, problem = RowParts.of_rank(self._data, self._comm), self._problem
         labels, counted = np.empty(parts.last - parts.first, np.int8), np.ones(parts.last - parts.first, bool)
         with self._comm.fail_together():
-            for shard, piece in dataset.open_shards(self._data, parts.first, parts.last):
+            for shard, piece in open_shards(self._data, parts.first, parts.last):
                 labels[piece.after(parts.first)] = shard.read_labels(piece)
                 if (weights := shard.read_weights(piece)) is not None:
                     counted[piece.after(parts.first)] = weights != 0

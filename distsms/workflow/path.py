@@ -30,8 +30,7 @@ from distsms.optim.result import Result, Status
 from distsms.optim.run import TrainingRun, scale_of
 from distsms.optim.settings import Settings
 from distsms.parallel.vectors import make_vectors
-from distsms.shards import dataset
-from distsms.shards.dataset import DataBlock, MemoryBudget
+from distsms.shards.dataset import DataBlock, MemoryBudget, load
 from distsms.shards.manifest import Manifest
 from distsms.shards.row_metadata import some
 from distsms.training.normal_auc_closed import ClosedForm, pays
@@ -164,7 +163,7 @@ def load_rows(
     those of the data set that it was `made_from`. **Collective.**
     """
     share = (0, 1) if share_folds else None
-    block, keys = dataset.load(manifest, comm, share=share, budget=budget, with_groups=problem.needs_groups), None
+    block, keys = load(manifest, comm, share=share, budget=budget, with_groups=problem.needs_groups), None
     with comm.fail_together():
         if problem.folds:
             last = block.first_row + len(block.labels)

@@ -39,7 +39,6 @@ from distsms.workflow import choice as choosing
 from distsms.workflow import decisions, folds
 from distsms.workflow.candidates import COLUMNS, distinct
 from distsms.workflow.choice import Mean, Point
-from distsms.workflow.decisions import held_out
 from distsms.workflow.fold_features import FOLDER, FoldFeatures, FoldsObserver, record
 from distsms.workflow.path import PathRows, Problem, load_rows, run, shares_folds
 from distsms.workflow.path_result import (
@@ -390,7 +389,7 @@ class _PathRun:
         self._observer.deciding(lam)
         again = replace(self._problem, lambdas=[lam], at_once=min(self._problem.at_once, request.folds))
         spread = mean_and_deviation(scores, weights, trainers)
-        scored = held_out(self._rows, again, spread, self._start, self._stop_wanted)
+        scored = decisions.held_out(self._rows, again, spread, self._start, self._stop_wanted)
         return None if scored is None else decisions.findings(self._condition, request.calibrate, scored, comm) | info
 
     def _conclude(self, result: PathResult, decided: dict[str, Any]) -> PathResult:

@@ -28,7 +28,6 @@ from distsms.base.measures import Measure, display_name
 from distsms.base.typing import Floats, Labels
 from distsms.base.wording import Message, marked, option
 from distsms.features import arrays
-from distsms.features.arrays import ArrayRows
 from distsms.features.attributes import table_attributes
 from distsms.features.build import build
 from distsms.features.feature_map import FeatureMap
@@ -45,9 +44,7 @@ from distsms.shards.manifest import FEATURES_FOLDER, Manifest
 from distsms.shards.row_metadata import in_range, some
 from distsms.training.solver_choice import choose_solver, settings_for
 from distsms.workflow import auto_lambda, choice
-from distsms.workflow.auto_lambda import LambdaChoice
 from distsms.workflow.candidates import RAW, Search, SearchObserver, Tried, named
-from distsms.workflow.choice import Point, leads
 from distsms.workflow.folds import Folds, choose_folds_by, make_folds, read_fold_keys
 from distsms.workflow.path import ALONE, FoldRows, PathRows, Problem
 from distsms.workflow.requests import DEFAULT_LAMBDA, TrainRequest
@@ -140,7 +137,7 @@ class SampleRows:
     def _fit(self, options: FeatureOptions, fold: int, observer: FeaturesObserver) -> FeatureMap:
         if (options, fold) not in self.maps:
             taken = self.folds.training(fold)
-            rows = ArrayRows(self.X[taken], self.y[taken], some(self.weights, taken))
+            rows = arrays.ArrayRows(self.X[taken], self.y[taken], some(self.weights, taken))
             rows.table = self.manifest.table
             self.maps[options, fold] = fit(cast(Manifest, rows), ALONE, options, observer, rows)
         return self.maps[options, fold]
@@ -209,7 +206,7 @@ class Trials(FeaturesObserver):
             return tried, "there was not enough memory to try it"
         return tried, ""
 
-    def _points(self, measure: Measure, block: DataBlock | FoldRows) -> list[Point]:
+    def _points(self, measure: Measure, block: DataBlock | FoldRows) -> list[choice.Point]:
         rows, bias = self._rows, measure.bias(self._request.bias)
         settings = settings_for(measure, choose_solver(self._request.solver, measure, ALONE)[0], lam=DEFAULT_LAMBDA)
         problem = Problem(
@@ -325,8 +322,8 @@ def choose(tried: Sequence[Tried], by: str) -> tuple[Tried, str]:
     """
     plain, best, name = tried[0], max(tried, key=lambda each: each.mean), display_name(by)
     twin = next(each for each in tried if (each.features, each.measure) in ((best.features, plain.measure), best[:2]))
-    as_good = not leads(best.values, twin.values) and leads(twin.values, plain.values)
-    winner = plain if not leads(best.values, plain.values) else twin if as_good else best
+    as_good = not choice.leads(best.values, twin.values) and choice.leads(twin.values, plain.values)
+    winner = plain if not choice.leads(best.values, plain.values) else twin if as_good else best
     rank = "the best" if winner is best else f"not clearly behind the best, {best.mean:.4f},"
     features = "the columns" if winner.features == RAW else winner.features
     mean = f"{features} for {winner.measure}: mean {name} {winner.mean:.4f} on the folds"
@@ -336,7 +333,7 @@ def choose(tried: Sequence[Tried], by: str) -> tuple[Tried, str]:
 
 def request_of(
     request: TrainRequest, sets: DataSets, outcome: Search, comm: Communicator
-) -> tuple[TrainRequest, DataSets, LambdaChoice | None]:
+) -> tuple[TrainRequest, DataSets, auto_lambda.LambdaChoice | None]:
     """Return the request for what a search chose, and the data sets with its features, in a folder of theirs.
     The columns for the measure of the request are trained as without a search. **Collective.**
     """
@@ -347,7 +344,7 @@ def request_of(
     if winner.measure != measure.name:
         measure, distribution = LOGISTIC, distribution._replace(ordering="auto")  # an ordering is for the other measure
     lam = auto_lambda.for_more_rows(winner.lam, winner.lam, winner.means, outcome.share)
-    picked = LambdaChoice(
+    picked = auto_lambda.LambdaChoice(
         lam=lam,
         means=winner.means,
         rows=outcome.rows,
