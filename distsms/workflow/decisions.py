@@ -36,7 +36,7 @@ from distsms.shards.row_metadata import some
 from distsms.training.plan import folds_at_once
 from distsms.training.task import TrainingTask
 from distsms.workflow.folds import Folds, make_folds
-from distsms.workflow.path import KeptScores, PathRows, Problem, Start, run, start_at_zero
+from distsms.workflow.path import PathRows, Problem, RowScores, Start, run, start_at_zero
 from distsms.workflow.requests import FOLDS
 
 
@@ -63,13 +63,13 @@ def held_out(
     """
     begun, comm = time.perf_counter(), rows.comm
     problem = replace(problem, lambdas=[problem.lambdas[0]], all_rows=False)
-    kept, numbers = dict[int, KeptScores](), rows.folds_of_rank(problem)
+    kept, numbers = dict[int, RowScores](), rows.folds_of_rank(problem)
     trained = run(rows, problem, lambda point, result, scores: None, start=start, stop_wanted=stop_wanted, kept=kept)
     if trained.stopped:
         return None
-    folds, scores = [kept[fold].rows for fold in numbers], list[Floats]()
-    for fold in numbers:
-        of_fold, (mean, deviation) = kept[fold].rows.scores, kept[fold].training
+    folds, scores = [kept[fold] for fold in numbers], list[Floats]()
+    for fold in folds:
+        of_fold, (mean, deviation) = fold.scores, fold.spread
         if Measure.parse(problem.measure).family.ignores_shift:
             unit = spread[1] / deviation if min(spread[1], deviation) > 0 else 1.0
             of_fold = spread[0] + unit * (of_fold - mean)

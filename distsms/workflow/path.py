@@ -179,7 +179,7 @@ def run(
     start: Start = start_at_zero,
     stop_wanted: Callable[[], bool] = lambda: False,
     extend: Callable[[Sequence[Point]], float | None] = lambda points: None,
-    kept: dict[int, KeptScores] | None = None,
+    kept: dict[int, RowScores] | None = None,
 ) -> Run:
     """Solve the points that are not done yet, and pass each one to `keep` when it is finished. **Collective.** `keep`
     and `start` are called on the root or, if the ranks share the folds, where the fold is trained; `extend` gets the
@@ -222,13 +222,7 @@ class RowScores(NamedTuple):
     labels: Labels  # (m,), +1 or -1
     weights: Floats | None  # (m,); None on every rank if no rank has others than 0 and 1
     groups: Hashes | None  # (m,), for measures within groups
-
-
-class KeptScores(NamedTuple):
-    """This rank's held-out rows of a fold, and the mean and deviation of the model's scores of all training rows."""
-
-    rows: RowScores
-    training: tuple[float, float]
+    spread: tuple[float, float] = (0.0, 1.0)  # of a fold's: mean and deviation of its model's scores of training rows
 
 
 class Assessment(NamedTuple):
@@ -251,7 +245,7 @@ class CrossValidation(Objective):
         rows: PathRows,
         problem: Problem,
         stop_wanted: Callable[[], bool] = lambda: False,
-        kept: dict[int, KeptScores] | None = None,
+        kept: dict[int, RowScores] | None = None,
         numbers: Sequence[int] | None = None,
     ) -> None:
         block, comm = rows.data, rows.trainers
@@ -366,7 +360,8 @@ class CrossValidation(Objective):
         scores_of_all = comm.gather_rows(scores[in_fold]) if problem.scores and fold else None
         training, held_out = self._scored(scores, self.folds.training(fold)), self._scored(scores, in_fold)
         if self._kept is not None and fold:
-            self._kept[fold] = KeptScores(held_out, mean_and_deviation(training.scores, training.weights, comm))
+            spread_of_training = mean_and_deviation(training.scores, training.weights, comm)
+            self._kept[fold] = held_out._replace(spread=spread_of_training)
         threshold = decision_threshold(
             self.losses[loss].calls_positive, training.scores, training.labels, comm, training.weights
         )
@@ -424,7 +419,7 @@ class FoldByFold:
     """The trainings of folds that have rows of their own, which `rows.block` returns, one fold after the other."""
 
     def __init__(
-        self, rows: PathRows, problem: Problem, stop_wanted: Callable[[], bool], kept: dict[int, KeptScores] | None
+        self, rows: PathRows, problem: Problem, stop_wanted: Callable[[], bool], kept: dict[int, RowScores] | None
     ) -> None:
         self._rows, self._problem, self._stop_wanted, self._kept = rows, problem, stop_wanted, kept
         self.numbers = problem.trained_folds
@@ -460,7 +455,7 @@ def trainings(
     rows: PathRows,
     problem: Problem,
     stop_wanted: Callable[[], bool] = lambda: False,
-    kept: dict[int, KeptScores] | None = None,
+    kept: dict[int, RowScores] | None = None,
 ) -> CrossValidation | FoldByFold:
     """Return the trainings of this rank's folds, on one block of rows, or on rows of each fold. **Collective.**"""
     kind = CrossValidation if isinstance(rows.block, DataBlock) else FoldByFold
