@@ -22,7 +22,7 @@ from distsms.base.typing import Hashes
 from distsms.base.wording import Message, option
 from distsms.matrix.local import PART_ENTRIES
 from distsms.parallel.groups import Groups
-from distsms.shards.dataset import open_shards
+from distsms.shards.dataset import open_shards, read_groups
 from distsms.shards.manifest import Manifest
 from distsms.shards.splits import periods
 
@@ -61,9 +61,8 @@ def choose_folds_by(by: str | None, manifest: Manifest) -> str:
     """Return how folds are made: as `by` says, or else by groups if the data set has them, or by rows. Local."""
     if by is not None:
         require_choice("folds_by", by, TOGETHER)
-    if by == "groups" and manifest.group is None:
-        remedy = f"make it with distsms shard {option('group', text='COLUMN')}"
-        raise InputError(f"{manifest.directory}: its rows have no groups; {remedy}")
+    if by == "groups":
+        read_groups(manifest, 0, 0)  # raises InputError if the rows have no groups
     return by or ("groups" if manifest.group else "rows")
 
 
