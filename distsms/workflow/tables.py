@@ -28,7 +28,7 @@ from distsms.shards.publish import FEATURES_FOLDER, remove_features_of
 from distsms.shards.sequence_rules import SequenceOptions
 from distsms.training import checkpoint
 from distsms.training.plan import INTERPRETER
-from distsms.training.trace import check_trace
+from distsms.training.recorder import check_trace
 from distsms.workflow.requests import Arrays, TrainRequest
 
 RECORD = "made-from.json"
