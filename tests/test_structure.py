@@ -46,7 +46,7 @@ def test_few_parts_of_the_package_import_from_each_other():
             "h5py",
             {
                 "ingest/formats/anndata.py",
-                "shards/codes.py",
+                "shards/coded_columns.py",
                 "shards/reader.py",
                 "shards/storage.py",
                 "shards/writer.py",

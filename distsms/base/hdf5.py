@@ -19,8 +19,7 @@ import numpy as np
 
 from distsms.base.array_archive import DAMAGED
 from distsms.base.errors import InputError
-from distsms.base.files import look_at
-from distsms.base.output_file import OutputFile, naming_failures
+from distsms.base.files import OutputFile, look_at, naming_failures
 
 _SIGNATURE = b"\x89HDF\r\n\x1a\n"
 _HEAP = b"GCOL\x01"  # the first bytes of a heap of strings; the heap and every object in it has a header of 16 bytes

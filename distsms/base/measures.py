@@ -78,7 +78,7 @@ class Family:
 
 ROCAREA = Family(
     "rocarea",
-    {"gather": "rocarea.RocArea", "exchange": "rocarea_exchange.RocAreaExchange", "bins": "binned.RocAreaBins"},
+    {"gather": "rocarea.RocArea", "exchange": "rocarea.RocAreaExchange", "bins": "binned.RocAreaBins"},
     shown="ROCArea",
     of_paper=True,
     on_paths=True,
@@ -100,7 +100,7 @@ GAUC = Family(
 )
 PAUC = Family(
     "pauc",
-    {"gather": "pauc.Pauc", "exchange": "pauc_exchange.PaucExchange", "bins": "pauc_exchange.PaucBins"},
+    {"gather": "pauc.Pauc", "exchange": "pauc.PaucExchange", "bins": "pauc.PaucBins"},
     on_paths=True,
     ignores_shift=True,
     can_be_vacuous=True,
@@ -110,7 +110,7 @@ PAUC = Family(
 )
 PRBEP = Family(
     "prbep",
-    {"gather": "prbep.Prbep", "exchange": "prbep_exchange.PrbepExchange"},
+    {"gather": "prbep.Prbep", "exchange": "prbep.PrbepExchange"},
     shown="PRBEP",
     of_paper=True,
     on_paths=True,

@@ -62,7 +62,7 @@ def main(argv: Sequence[str] | None = None, parse: Callable[[Sequence[str]], arg
     from distsms.base.communicator import Communicator
     from distsms.parallel.arguments import require_same_command
     from distsms.parallel.mpi import launched_size, world
-    from distsms.parallel.watchdog import Watchdog
+    from distsms.parallel.watcher import Watchdog
 
     comm = Communicator()
     try:

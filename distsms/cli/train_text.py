@@ -26,9 +26,9 @@ from distsms.cli.terminal import Speaker, fold, is_watched
 from distsms.models.decision_text import describe
 from distsms.optim.settings import usual_pairs
 from distsms.shards.dataset import DataBlock
-from distsms.shards.groupby import doubles_warning
 from distsms.shards.labels import class_names
 from distsms.shards.manifest import Manifest
+from distsms.shards.row_statistics import doubles_warning
 from distsms.training.plan import Layout, Plan
 from distsms.training.task import TrainingTask
 from distsms.workflow.tables import DataSets
@@ -116,12 +116,18 @@ class TrainingNarrator(shard_text.ShardNarrator, TrainObserver):
     def opening(self, files: Sequence[str]) -> None:
         self._report = None if self._args.no_report else check_report(self._args, files)
 
-    def converted(self, sets: DataSets) -> None:
+    def began(self, sets: DataSets | None) -> None:
         self._converting.close()
         self.close()
         self._sets = sets
-        if not (sets.made and self._comm.is_root):
-            return
+        if sets is not None and sets.made and self._comm.is_root:
+            self._show(sets)
+        self._closing.enter_context(self._args.signals)
+        self._closing.callback(self._say.close)
+        if self._args.survive and self._comm.size == 1:
+            self.noted("survive", "a single process has no others that could go on; mpirun --with-ft ulfm starts them")
+
+    def _show(self, sets: DataSets) -> None:
         parts = [part for part in (sets.training, sets.held_out) if part is not None]
         for part in parts if not self._brief else ():
             shard_text.show_summary(part, self._say)
@@ -129,18 +135,8 @@ class TrainingNarrator(shard_text.ShardNarrator, TrainObserver):
         if not self._brief:
             shard_text.show_rate(sets.training, time.perf_counter() - self._begun, self._comm, self._say)
 
-    def began(self) -> None:
-        self._closing.enter_context(self._args.signals)
-        self._closing.callback(self._say.close)
-        if self._args.survive and self._comm.size == 1:
-            self.noted("survive", "a single process has no others that could go on; mpirun --with-ft ulfm starts them")
-
     def noted(self, kind: str, text: str) -> None:
         self._say(f"{kind:<9} {text}")
-
-    def warned(self, warnings: Sequence[str]) -> None:
-        for warning in warnings:
-            self._say.warn(warning)
 
     def ready(self, task: TrainingTask) -> None:
         self._task = task
@@ -264,7 +260,7 @@ def describe_certificate(path: str | None, run: TrainedModel) -> list[str]:
 
 
 def describe_measures(measures: dict[str, float]) -> str:
-    """Return what `headline_measures` computed, in one line."""
+    """Return what `summary_measures` computed, in one line."""
     return "   ".join(f"{display_name(name)} {value:.6f}" for name, value in measures.items())
 
 

@@ -23,11 +23,10 @@ from distsms.features.fit import FeatureOptions, fit
 from distsms.features.growing import UNWATCHED, FeaturesObserver
 from distsms.features.rows import RowPart, RowParts
 from distsms.matrix.normalization import BY_COLUMN, Normalization
-from distsms.shards import dataset, duplicates
-from distsms.shards.groupby import group_statistics
-from distsms.shards.manifest import NOT_NORMALIZED, Manifest, read_manifest
-from distsms.shards.publish import FEATURES_PARTIAL, publish, writing
+from distsms.shards import dataset, row_statistics, storage
+from distsms.shards.manifest import FEATURES_PARTIAL, NOT_NORMALIZED, Manifest, publish, publishing, read_manifest
 from distsms.shards.row_metadata import MetadataColumns, RowMetadata, concatenate
+from distsms.shards.row_statistics import group_statistics
 from distsms.shards.rows import of_rank
 from distsms.shards.table_schema import check_same_features
 from distsms.shards.writer import ShardForm, finish_shard, stage_shard
@@ -61,14 +60,14 @@ def build(
     `data` has, at least one for each rank, or `n_shards`, and more if one takes more than SHARD_BYTES. A rank has
     `room` bytes left for the rows of a shard, twice, a part of `data`, and what `fit` needs."""
     with comm.fail_together():
-        dataset.check_writable(compression)
+        storage.check_codec(compression)
         manifest = read_manifest(data)
-        dataset.check_readable(manifest)
+        storage.check_codec(manifest.compression, manifest.directory)
         refuse_codes(manifest)
         if Path(os.path.realpath(directory)) == Path(os.path.realpath(data)):
             raise InputError(f"{directory}: is the data set that the features are made from; name another directory")
         coding = None if like is None else _like(like, manifest)
-    with writing(directory, comm, overwrite):
+    with publishing(directory, comm, overwrite):
         if coding is None:
             if fitted is None:
                 fitted = fit(manifest, comm, options or FeatureOptions(), observer, room=room)
@@ -157,16 +156,16 @@ class _ShardWriter:
     def compile(self) -> None:
         row = np.zeros((1, self.features.columns), self.manifest.dtype)
         X = sparse.csr_matrix(row) if self.manifest.layout == "csr" else row
-        duplicates.hash_codes(self.features.codes(X))
+        row_statistics.hash_codes(self.features.codes(X))
 
     def advance(self, n: int) -> None:
         self.done += n
-        self.observer.progress("writing the shards", "rows", self.done, self.n_local)
+        self.observer.progress("publishing the shards", "rows", self.done, self.n_local)
 
     def write(self, number: int, first: int, last: int) -> None:
         manifest, features = self.manifest, self.features
         parts = RowParts(manifest, first, last, features.columns)
-        # Each code of all rows lies together, as in the file, so that writing need not turn them around.
+        # Each code of all rows lies together, as in the file, so that publishing need not turn them around.
         codes = [np.empty((part.code_map.n_codes, last - first), part.code_map.dtype).T for part in features.parts]
         X_parts, ids = list[Any](), list[str]()
         labels, metadata = list[Labels](), list[RowMetadata]()
@@ -191,8 +190,8 @@ class _ShardWriter:
         staged = stage_shard(self.directory, number, X, form, names, of_shard, codes)
         self.entries.append(finish_shard(staged, y, features.p, of_shard.weights))
         self.labels.append(y)
-        of_columns = None if X is None else duplicates.hash_rows(X, manifest.dtype)
-        self.hashes.append(duplicates.hash_codes(codes, of_columns))
+        of_columns = None if X is None else row_statistics.hash_rows(X, manifest.dtype)
+        self.hashes.append(row_statistics.hash_codes(codes, of_columns))
         self.metadata.append(of_shard)
 
     def _metadata(self, part: RowPart) -> RowMetadata:

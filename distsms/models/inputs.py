@@ -25,7 +25,7 @@ from distsms.matrix.blocks import LocalRows
 from distsms.matrix.coded import CodedRows, code_rows
 from distsms.matrix.side_by_side import SideBySide
 from distsms.models.model import Model, from_training, is_model
-from distsms.shards import dataset, labels, table_schema
+from distsms.shards import dataset, labels, storage, table_schema
 from distsms.shards.frame_columns import is_frame, names_of, ordered
 from distsms.shards.manifest import Manifest, read_manifest
 from distsms.shards.rows import RowBlock, concatenate
@@ -218,7 +218,7 @@ def _too_wide(path: str | os.PathLike[str], width: int, model: Model, options: I
 
 def check_data_set(manifest: Manifest, model: Model, options: InputOptions) -> None:
     """Raise InputError if the manifest of a data set shows that it does not fit a model. Local."""
-    dataset.check_readable(manifest)
+    storage.check_codec(manifest.compression, manifest.directory)
     if options.label or options.id or options.weight or options.group or options.missing_group != "own":
         raise InputError(
             f"{manifest.directory}: is a data set, whose labels, ids, weights and groups were chosen when it was made; "

@@ -86,14 +86,14 @@ def score_arrays(
     groups: ArrayLike | None = None,
 ) -> ScoredRows:
     """Score this rank's rows, which a program has in memory; without y the labels come back as 0. **Collective.**"""
-    from distsms.shards import in_memory  # which loads parts of SciPy
+    from distsms.shards import from_arrays  # which loads parts of SciPy
 
     model = models[0]
     local_notes = list[str]()
     with comm.fail_together():
         rows = inputs.rows_in_memory(X, model, options, local_notes)
     notes = dict.fromkeys(note for of_rank in comm.allgather(local_notes) for note in of_rank)
-    block = in_memory.block(rows, y, comm, model.p, model.info["label_map"], weights, groups)
+    block = from_arrays.block(rows, y, comm, model.p, model.info["label_map"], weights, groups)
     scores = score_rows(models, block.features, block.weights, watch)
     scored = ScoredRows(scores, block.labels, block.weights, groups=block.groups, notes=tuple(notes))
     return checked(scored, ROWS_IN_MEMORY, comm)

@@ -64,17 +64,7 @@ def _maximizer(margin: float, steepness: float, q: float, t: float) -> tuple[flo
 
 
 @njit(error_model="numpy", fastmath={"reassoc", "nsz", "contract"})
-def pass_over_rows(
-    rows: RowEntries,
-    order: NDArray[np.intp],
-    signed: Floats,
-    t: Floats,
-    q: Floats,
-    squares: Floats,
-    scale: float,
-    first: bool,
-    w: Floats,
-) -> float:
+def pass_over_rows(rows, order, signed, t, q, squares, scale, first, w):  # type: ignore[no-untyped-def]
     """Improve q_i, t_i = log((1 - q_i) / q_i) row by row, with w and, in the first pass, the squares of the x_i; return
     an estimate of the duality gap. signed (n,) is a_i y_i, 0 for rows left out; scale is 1 / lambda.
     """
@@ -99,19 +89,9 @@ def pass_over_rows(
 
 
 @njit(error_model="numpy", fastmath={"reassoc", "nsz", "contract"})
-def pass_over_margins(
-    rows: RowEntries,
-    order: NDArray[np.intp],
-    signed: Floats,
-    offset: float,
-    u: Floats,
-    squares: Floats,
-    rests: NDArray[np.uint8],
-    scale: float,
-    first: bool,
-    state: Floats,
-    w: Floats,
-) -> float:
+def pass_over_margins(  # type: ignore[no-untyped-def]
+    rows, order, signed, offset, u, squares, rests, scale, first, state, w
+):
     """Improve u_i for one row after the other, with w and `state`: tau, the sum of the squares of the rows seen, their
     number. Return an estimate of the duality gap. signed (n,) is y_i times the largest u_i; `rests` counts how often a
     row is passed over; `offset` is that of `Multipliers`.

@@ -16,11 +16,10 @@ import time
 from collections.abc import Callable
 from typing import Any, NamedTuple, TypeVar
 
-from distsms.base.communicator import Communicator
+from distsms.base.communicator import Communicator, Replica
 from distsms.base.errors import EXIT_KILLED, DistsmsError, LaunchError
-from distsms.parallel import processes, shared_memory
+from distsms.parallel import processes
 from distsms.parallel.mpi import MPICommunicator, library_versions
-from distsms.parallel.shared_memory import Replica, SharedSum
 
 T = TypeVar("T")
 
@@ -65,9 +64,9 @@ class SurvivingCommunicator(MPICommunicator):
         return [rank for rank, (_, other) in enumerate(self._living) if other == host]
 
     def replica(self, k: int, length: int, shared: bool) -> Replica:
-        return shared_memory.over_ranks(self, k, length, shared=False)  # a window does not outlive its ranks
+        return super().replica(k, length, shared=False)  # a window does not outlive its ranks
 
-    def shared_sum(self, length: int) -> SharedSum | None:
+    def shared_sum(self, length: int) -> None:
         return None
 
     def surviving(self, work: Callable[[], T], renew: Callable[[], object] = lambda: None) -> T:

@@ -59,7 +59,7 @@ from distsms.python.calls import (
     watching,
 )
 from distsms.python.judging import Data, contributions, evaluate, predict, reasons, report, verify
-from distsms.shards import in_memory
+from distsms.shards import from_arrays
 from distsms.shards.frame_columns import is_frame
 from distsms.training.task import TrainingTask
 from distsms.workflow import train as workflow
@@ -210,7 +210,7 @@ def train(
             raise InputError(f"there is no option {min(others)!r} for these rows{did_you_mean(min(others), NAMES)}")
         columns = {"label": label} if arrays else {"label": label, "weight": weight, "group": group}
         reading = conversion_options({name: settings.pop(name) for name in others} | columns, NAMES)
-        X, y = in_memory.pair(data) if arrays else (None, None)
+        X, y = from_arrays.pair(data) if arrays else (None, None)
         request = TrainRequest.of_options(
             settings,
             data=Arrays(X, y, weight, group) if arrays else data,

@@ -21,7 +21,7 @@ from distsms.base.files import atomic_write
 from distsms.base.measures import SMALLEST_LAMBDA
 from distsms.models.model import Model
 from distsms.parallel.mpi import as_communicator
-from distsms.shards import frame_columns, in_memory
+from distsms.shards import frame_columns, from_arrays
 from distsms.shards.labels import format_labels, original_labels
 from distsms.shards.row_metadata import LARGEST
 from distsms.training.normal_auc_closed import Solution, moments_of, no_moments, solve
@@ -122,7 +122,7 @@ class ClassMoments:
             if self.n and self.names is None and frame_columns.names_of(X) is not None:
                 raise InputError("X has names of columns, and the rows so far had none; give arrays, or tables always")
         X, names = frame_columns.numbers(X, comm, self.names)
-        rows = in_memory.block(X, y, comm, self.p, self.label_map, weights)
+        rows = from_arrays.block(X, y, comm, self.p, self.label_map, weights)
         with comm.fail_together():
             self._check_labels(rows.label_map or {})
             if rows.weights is not None and not np.array_equal(rows.weights, np.asarray(weights, float)):

@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike
 from distsms.base.errors import speaking_python
 from distsms.base.wording import in_python
 from distsms.python.calls import conversion_options, describe_columns, ranks_of, require_columns, shares, warn, watching
-from distsms.shards import in_memory
+from distsms.shards import from_arrays
 from distsms.shards.frame_columns import is_frame
 from distsms.workflow.requests import Arrays, Path, ShardRequest, Split
 from distsms.workflow.shard import ShardObserver, ShardResult
@@ -99,7 +99,7 @@ def shard(
             options = {name: value for name, value in options.items() if value is not None}
             request = ShardRequest.of_options(
                 options,
-                data=Arrays(*in_memory.pair(data), weight, group) if of_arrays else data,
+                data=Arrays(*from_arrays.pair(data), weight, group) if of_arrays else data,
                 output=output,
                 split=Split(shares(split), split_by, seed),
                 like=like,

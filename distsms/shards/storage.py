@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 
 from distsms.base import hdf5
 from distsms.base.errors import InputError
+from distsms.base.wording import option
 
 CHECKSUMS, BLOCK = "checksums", 2**16
 Checksums = NDArray[np.uint64]
@@ -337,10 +338,11 @@ def open_array(
     return CompressedArray(dataset.dtype, shape, file, checksums, length, places)
 
 
-def require(where: object) -> None:
-    """Raise InputError that names `where` if compressed arrays can be neither read nor written here."""
+def check_codec(compression: str, where: object = option("compression")) -> None:
+    """Raise InputError that names `where` if arrays with this compression can be neither read nor written here."""
     try:
-        _blosc()
+        if compression != "none":
+            _blosc()
     except InputError as error:
         raise InputError(f"{where}: {error}") from error
 

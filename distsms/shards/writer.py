@@ -24,12 +24,10 @@ from distsms.base.files import require_space
 from distsms.base.typing import Floats, Hashes
 from distsms.matrix.local import PART_ENTRIES, index_dtype
 from distsms.matrix.normalization import Entries
-from distsms.shards import codes as coded_rows
 from distsms.shards import entries_in_memory, storage
-from distsms.shards.coded_columns import NOT_CODED, CodedColumns
+from distsms.shards.coded_columns import NOT_CODED, CodedColumns, Codes, read_all_codes, write_codes
 from distsms.shards.entries_in_memory import ShardEntries
-from distsms.shards.manifest import SHARD_VERSION
-from distsms.shards.publish import PARTIAL, file_sha256, shard_name
+from distsms.shards.manifest import PARTIAL, SHARD_VERSION, file_sha256, shard_name
 from distsms.shards.reader import MARK
 from distsms.shards.row_metadata import RowMetadata
 
@@ -71,7 +69,7 @@ def stage_shard(
     form: ShardForm = ShardForm(),
     ids: Sequence[str] | None = None,
     metadata: RowMetadata = RowMetadata(),  # noqa: B008 - it is immutable
-    codes: Sequence[coded_rows.Codes] = (),
+    codes: Sequence[Codes] = (),
     in_memory: bool = False,
 ) -> StagedShard:
     """Write X (sparse, an array, entries in memory, or sparse matrices; None if there are codes only), and codes of
@@ -94,7 +92,7 @@ def stage_shard(
             if array is not None:
                 storage.write(target, name, array, compression)
         if form.coded:
-            coded_rows.write(target, codes, form.coded, compression)
+            write_codes(target, codes, form.coded, compression)
         if dense is not None:
             storage.write(target, "X", dense, compression)
             used = np.flatnonzero(dense.any(axis=0))
@@ -146,7 +144,7 @@ class StagedRows(NamedTuple):
 
     X: scipy.sparse.csr_matrix | None  # None if there are codes only
     ids: list[str] | None
-    codes: list[coded_rows.Codes]  # of each group, (rows, codes of a row)
+    codes: list[Codes]  # of each group, (rows, codes of a row)
 
     def take(self, rows: NDArray[np.intp]) -> StagedRows:
         ids = None if self.ids is None else [self.ids[row] for row in rows]
@@ -162,7 +160,7 @@ def staged_rows(staged: StagedShard) -> StagedRows:
             indices, indptr = array("X/indices").take(0, nnz), array("X/indptr").take(0, n + 1)
             X = scipy.sparse.csr_matrix((data, indices, indptr), (n, max(1, staged.columns)))
         ids = [name.decode() for name in array("ids").take(0, n).tolist()] if staged.ids else None
-        codes = [coded_rows.read_rows(array(f"codes/{k}"), group) for k, group in enumerate(staged.form.coded.maps)]
+        codes = [read_all_codes(array(f"codes/{k}"), group) for k, group in enumerate(staged.form.coded.maps)]
         return StagedRows(X, ids, codes)
 
 

@@ -98,7 +98,7 @@ def _write(member: IO[bytes], array: Rows) -> None:
 
 def newest(folder: Path) -> tuple[Checkpoint | None, list[str]]:
     """Return the newest undamaged checkpoint, or None, and messages on damaged files. Local."""
-    words = []
+    words = list[str]()
     for name in (NEWEST, OLDER):
         try:
             return read(folder / name), words

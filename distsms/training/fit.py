@@ -17,8 +17,7 @@ from distsms.base.timing import Clock
 from distsms.base.typing import Floats
 from distsms.matrix.augmented import split_bias
 from distsms.optim.result import Result
-from distsms.parallel.vector_placement import choose_step, make_vectors
-from distsms.parallel.vectors import Vectors
+from distsms.parallel.vectors import Vectors, choose_step, make_vectors
 from distsms.training.normal_auc_closed import ClosedForm, pays
 from distsms.training.plan import memory_to_stream, plan_run
 from distsms.training.recorder import recording
@@ -30,8 +29,6 @@ from distsms.training.task import Distribution, RunOptions, TrainingTask
 class Fit:
     """A minimum, and what the steps after it need. All ranks have the same, except for the rows."""
 
-    task: TrainingTask
-    options: RunOptions
     rows: TrainingRows
     result: Result  # how the run ended, and what it proved
     step: str  # where the solver's vectors were kept
@@ -44,11 +41,11 @@ class Fit:
     @cached_property
     def w(self) -> Floats:
         """The coefficients, without that of the constant feature."""
-        return split_bias(self.result.w, self.task.bias)[0]
+        return split_bias(self.result.w, self.rows.task.bias)[0]
 
     @cached_property
     def bias(self) -> float:
-        return split_bias(self.result.w, self.task.bias)[1]
+        return split_bias(self.result.w, self.rows.task.bias)[1]
 
     @property
     def distribution(self) -> Distribution:
@@ -117,8 +114,6 @@ class LoadedRun(TrainingRows):
                     certified = self.certify(path, result, vectors, objective.evaluations)
         self.observer.minimized()
         return Fit(
-            task,
-            self.options,
             self,
             replace(result, mixture=None, opening=None, seconds=seconds + result.seconds),
             step,

@@ -8,6 +8,7 @@ import contextlib
 import math
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from typing import NamedTuple, TypeVar
 
 import numpy as np
@@ -16,9 +17,9 @@ from numpy.typing import NDArray
 from distsms.base.communicator import Communicator
 from distsms.base.errors import InputError
 from distsms.base.measures import Measure
+from distsms.base.memory import ReadCounter
 from distsms.base.timing import Clock
 from distsms.base.typing import Floats
-from distsms.base.usage import ReadCounter
 from distsms.device.place import PROCESSOR, Place
 from distsms.losses.base import Loss
 from distsms.losses.registry import choose_ordering
@@ -69,31 +70,28 @@ class TrainingObserver:
         """Called when the last evaluation is made."""
 
 
+@dataclass(eq=False, repr=False)
 class TrainingRows:
     """This rank's rows, their loss and features, after `load`; `reserved` bytes are left free (inf: no limit)."""
 
-    block: DataBlock
-    loss: Loss
-    features: Features
-    ordering: str
+    task: TrainingTask
+    comm: Communicator
+    options: RunOptions
+    plan: Plan | None
+    recorder: RunRecorder
+    clock: Clock
+    observer: TrainingObserver
+    block: DataBlock = field(init=False)
+    loss: Loss = field(init=False)
+    features: Features = field(init=False)
+    ordering: str = field(init=False)
 
-    def __init__(
-        self,
-        task: TrainingTask,
-        comm: Communicator,
-        options: RunOptions,
-        plan: Plan | None,
-        recorder: RunRecorder,
-        clock: Clock,
-        observer: TrainingObserver,
-    ) -> None:
-        self.task, self.comm, self.options, self.plan = task, comm, options, plan
-        self.recorder, self.observer, self.clock, self.reading = recorder, observer, clock, ReadCounter()
+    def __post_init__(self) -> None:
+        self.reading, self.reserved = ReadCounter(), math.inf
         self._deaths = 0  # so many have been recorded
-        self.reserved = math.inf
-        if plan is not None and options.memory is not None:
-            least = plan.needs.least(comm.size, root=True)
-            self.reserved = 0.0 if options.reserve is None else options.reserve.of(options.memory, least)
+        if self.plan is not None and self.options.memory is not None:
+            least, reserve = self.plan.needs.least(self.comm.size, root=True), self.options.reserve
+            self.reserved = 0.0 if reserve is None else reserve.of(self.options.memory, least)
 
     @property
     def survived(self) -> list[Survived]:
@@ -179,14 +177,13 @@ def make_losses(
     place: Place = PROCESSOR,
 ) -> tuple[str, list[Loss]]:
     """Return the ordering, and a loss for each mask of `subsets` (None: all rows). **Collective.** Raises as `Loss`."""
-    counted, labels, weights = block.counted, block.labels, block.weights
-    counts = np.array([np.count_nonzero(counted & (labels == sign)) for sign in (1, -1)])
+    measure, labels, weights = Measure.parse(measure), block.labels, block.weights
+    counts = np.array([np.count_nonzero(block.counted & (labels == sign)) for sign in (1, -1)])
     n_pos, n_neg = (max(int(count), 1) for count in comm.sum(counts))
-    groups = block.groups
     ordering, _ = choose_ordering(ordering, measure, n_pos, n_neg, comm.size)
 
     def weighting(rows: NDArray[np.bool_] | None) -> NDArray[np.float64] | None:
         return weights if rows is None else np.where(rows, 1.0 if weights is None else weights, 0.0)
 
-    measure = Measure.parse(measure)
-    return ordering, [place.loss(measure, ordering, labels, weighting(rows), comm, groups) for rows in subsets]
+    losses = [place.loss(measure, ordering, labels, weighting(rows), comm, block.groups) for rows in subsets]
+    return ordering, losses

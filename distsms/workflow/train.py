@@ -27,9 +27,10 @@ from distsms.ingest.formats.registry import format_of
 from distsms.ingest.options import ConversionObserver
 from distsms.matrix.normalization import Normalization
 from distsms.metrics import calibration
-from distsms.metrics.headline import decision_threshold, headline_measures
+from distsms.metrics.ranking import decision_threshold
 from distsms.metrics.row_sample import sample_rows
 from distsms.metrics.row_weights import describe_weights, mean_and_deviation
+from distsms.metrics.summary import summary_measures
 from distsms.metrics.within_groups import gauc_estimate
 from distsms.models import inputs, model, scoring
 from distsms.models.model import Model
@@ -37,9 +38,8 @@ from distsms.optim.result import Result, Status
 from distsms.shards import frame_columns
 from distsms.shards.coded_columns import NOT_CODED
 from distsms.shards.column_options import ColumnReport
-from distsms.shards.dataset import DataBlock
+from distsms.shards.dataset import DataBlock, MemoryBudget
 from distsms.shards.manifest import Manifest, read_manifest
-from distsms.shards.row_shares import MemoryBudget
 from distsms.training import checkpoint
 from distsms.training.fit import Fit, loaded_run
 from distsms.training.rows import TrainingObserver
@@ -98,14 +98,8 @@ class Trained:
 class TrainObserver(ConversionObserver, TrainingObserver):
     """Receives what `train` reports. Override its methods, which are called on every rank unless they say otherwise."""
 
-    def converted(self, sets: DataSets) -> None:
-        """Called when data sets have been made of files or of a table."""
-
-    def began(self) -> None:
-        """Called when the data are there, before anything is decided."""
-
-    def warned(self, warnings: Sequence[str]) -> None:
-        """Called with what is odd about the training rows."""
+    def began(self, sets: DataSets | None) -> None:
+        """Called when the data are there, those that were made of files or of a table, before anything is decided."""
 
     def ready(self, task: TrainingTask) -> None:
         """Called before the training, with all that was decided."""
@@ -143,7 +137,7 @@ def train(
             everywhere=True,
         )
     else:
-        observer.began()
+        observer.began(None)
         trained = run.train()
     trained.usage = comm.surviving(lambda: trained.run.usage(comm))
     observer.took(trained)
@@ -185,8 +179,7 @@ class _Run:
         why_left_out = search.why_not_searched(request, comm)
         searched = why_left_out is None  # features are made from files
         with tables.as_data_sets(request, comm, observer, self.clock, in_files=searched) as self.sets:
-            observer.converted(self.sets)
-            observer.began()
+            observer.began(self.sets)
             why_left_out = search.why_too_few(request, self.sets.training) if searched else why_left_out
             if why_left_out:
                 observer.noted("search", Message(f"left out: {marked(why_left_out)}"))
@@ -302,7 +295,8 @@ class _Run:
                 reading = _reading_of_test(request, manifest, test)
                 inputs.check(test, inputs.untrained_model(manifest), reading)
                 same_rows |= is_data_set(test) and read_manifest(test).fingerprint == manifest.fingerprint
-        observer.warned(warnings)
+        for warning in warnings:
+            observer.noted("warning", warning)
         return _Decided(
             task,
             automatic=lam == "auto",
@@ -404,9 +398,9 @@ def train_task(
                     rows.block,
                     replace(task, distribution=fit.distribution),
                     comm,
-                    memory=fit.options.memory,
+                    memory=fit.rows.options.memory,
                     spread=scores.spread,
-                    stop_wanted=lambda: fit.options.stop_wanted() or time.monotonic() > end,
+                    stop_wanted=lambda: fit.rows.options.stop_wanted() or time.monotonic() > end,
                 )
         return TrainedModel(fit, scores, quick, decided, lambda_choice)
 
@@ -417,12 +411,12 @@ def train_task(
 
 def _measure_training_rows(fit: Fit, comm: Communicator) -> TrainingScores:
     """Score the training rows, and find the threshold, the measures and what is odd about them. **Collective.**"""
-    task, block, manifest = fit.task, fit.rows.block, fit.task.manifest
+    task, block, manifest = fit.rows.task, fit.rows.block, fit.rows.task.manifest
     with fit.rows.clock.phase("threshold"):
         scores, labels, weights = block.counted_scores(fit.rows.features.margins(fit.result.w))
         spread = mean_and_deviation(scores, weights, comm)
         threshold = decision_threshold(fit.calls_positive, scores, labels, comm, weights)
-        measures = headline_measures(task.measure, scores, labels, threshold, comm, weights)
+        measures = summary_measures(task.measure, scores, labels, threshold, comm, weights)
         means = within = None
         if task.measure.family.has_probabilities:
             means = calibration.means_of_logistic(scores, labels, comm, weights)
@@ -454,7 +448,7 @@ def _compare_with_rocarea(fit: Fit, comm: Communicator, hold_out: bool) -> Quick
     """Train a quick ROCArea model and, with `hold_out`, compare it with the run's own. **Collective.**"""
     from distsms.workflow.rocarea_check import Checker
 
-    task, result, reserved = fit.task, fit.result, fit.rows.reserved
+    task, result, reserved = fit.rows.task, fit.result, fit.rows.reserved
     with fit.rows.clock.phase("check"):
         checker = Checker(
             block=fit.rows.block,
@@ -466,22 +460,22 @@ def _compare_with_rocarea(fit: Fit, comm: Communicator, hold_out: bool) -> Quick
             w=result.w,
             comm=comm,
             memory=None if math.isinf(reserved) else reserved,
-            stop_wanted=fit.options.stop_wanted,
+            stop_wanted=fit.rows.options.stop_wanted,
         )
         return checker.run(hold_out)
 
 
 def _rows(request: TrainRequest, comm: Communicator) -> tuple[DataBlock, str | None]:
     """Return this rank's rows in memory, and what identifies those of all ranks in a checkpoint. **Collective.**"""
-    from distsms.shards import in_memory  # which loads parts of SciPy
+    from distsms.shards import from_arrays  # which loads parts of SciPy
 
     rows = request.data
     X, names = frame_columns.numbers(rows.X, comm)
-    block = in_memory.block(X, rows.y, comm, weights=rows.weights, groups=rows.groups)
+    block = from_arrays.block(X, rows.y, comm, weights=rows.weights, groups=rows.groups)
     block = replace(block, table=frame_columns.table_of(names))
     if request.checkpoint is None:
         return block, None
-    return block, in_memory.fingerprint(X, block.labels, block.first_row, comm, block.weights, block.groups)
+    return block, from_arrays.fingerprint(X, block.labels, block.first_row, comm, block.weights, block.groups)
 
 
 def _task(

@@ -13,8 +13,8 @@ from distsms.base.communicator import Communicator
 from distsms.base.errors import EXIT_OK, EXIT_REQUEUE, EXIT_VACUOUS
 from distsms.base.wording import Message, marked, option
 from distsms.losses.base import WIDE
-from distsms.metrics.headline import headline_measures
 from distsms.metrics.row_sample import describe_share, share_of_training_rows
+from distsms.metrics.summary import summary_measures
 from distsms.models import model
 from distsms.models.model import Model
 from distsms.models.scoring import ScoredRows
@@ -93,7 +93,7 @@ class TrainedModel:
     @property
     def task(self) -> TrainingTask:
         """What was trained."""
-        return self.fit.task
+        return self.fit.rows.task
 
     @property
     def result(self) -> Result:
@@ -121,7 +121,7 @@ class TrainedModel:
     @property
     def undecided(self) -> bool:
         """Whether a threshold or probabilities were asked for, and the run ended before the folds were trained."""
-        return self.fit.options.folds > 0 and self.decided is None
+        return self.fit.rows.options.folds > 0 and self.decided is None
 
     def warnings(self) -> list[str]:
         """Return the warnings that users must read before they use the model; usually there are none."""
@@ -227,7 +227,7 @@ class TrainedModel:
         """
         scores, labels, weights = scored.counted_scores(scored.scores[0])
         measure, groups, on_training = self.task.measure, scored.counted_groups, self.scores
-        measures = headline_measures(measure, scores, labels, self.threshold, comm, weights, groups)
+        measures = summary_measures(measure, scores, labels, self.threshold, comm, weights, groups)
         area = area_on_test(scores, labels, comm, weights, measure, groups)
         share = 1.0 if same_rows else share_of_training_rows(on_training.sample, scores, labels, comm)
         on_folds = self.lambda_choice.on_folds if self.lambda_choice else None
@@ -254,7 +254,7 @@ class TrainedModel:
 
     def to_model(self, comm: Communicator) -> Model:
         """Return the model with all information that its file gets. Every rank gets the same. **Collective.**"""
-        task, fit, scores, trace = self.task, self.fit, self.scores, self.fit.options.trace
+        task, fit, scores, trace = self.task, self.fit, self.scores, self.fit.rows.options.trace
         usage = self.usage_info(self.usage(comm))
         info = model_info(
             task.measure,
@@ -274,7 +274,7 @@ class TrainedModel:
             "trace": None if trace is None else os.path.abspath(trace),
             "usage": usage,
             "constant": task.bias,
-            "device": fit.options.place.describe(),
+            "device": fit.rows.options.place.describe(),
             "certificate": fit.certified,
             "survived": comm.bcast([survived._asdict() for survived in fit.rows.survived]),
             "auto_lambda": self.lambda_choice and self.lambda_choice.as_json(),

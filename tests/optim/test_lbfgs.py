@@ -17,7 +17,7 @@ from distsms.optim.solvers import lbfgs, tao
 from distsms.optim.solvers.base import Outcome
 from distsms.optim.solvers.lbfgs import ALPHA, THETA, InverseHessian, Solver
 from distsms.parallel.communicator import Communicator
-from distsms.parallel.vector_placement import make_vectors
+from distsms.parallel.vectors import make_vectors
 from tests.support.problems import data, noting, objective
 
 

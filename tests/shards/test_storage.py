@@ -19,10 +19,9 @@ from distsms.base.errors import InputError
 from distsms.models import inputs
 from distsms.parallel.communicator import Communicator
 from distsms.shards import storage
-from distsms.shards.dataset import check_readable, load, read_manifest
+from distsms.shards.dataset import load, read_manifest
 from distsms.shards.from_arrays import write_data
-from distsms.shards.manifest import COMPRESSIONS
-from distsms.shards.publish import verify
+from distsms.shards.manifest import COMPRESSIONS, verify
 from tests.support.conversion import convert
 
 pytestmark = pytest.mark.serial
@@ -95,6 +94,10 @@ def test_without_the_library(tmp_path, monkeypatch):
         write_data(tmp_path / compression, np.eye(2), [1, -1], compression=compression)
     monkeypatch.setitem(sys.modules, "numcodecs", None)
     plain, packed = (read_manifest(tmp_path / compression) for compression in COMPRESSIONS)
+
+    def check_readable(manifest):
+        storage.check_codec(manifest.compression, manifest.directory)
+
     check_readable(plain)
     assert load(plain, Communicator()).n == 2 and verify(tmp_path / PACKED) == []
     for use in (check_readable, lambda manifest: inputs.check(manifest.directory, inputs.untrained_model(manifest))):

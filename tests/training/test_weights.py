@@ -8,7 +8,7 @@ import pytest
 
 import distsms
 from distsms.base.errors import InputError
-from distsms.shards import in_memory
+from distsms.shards import from_arrays
 from distsms.shards.dataset import load, read_manifest
 from distsms.shards.from_arrays import write_data
 from distsms.training.solver_choice import settings_for
@@ -117,7 +117,7 @@ def test_the_fingerprint_of_rows_knows_their_weights(comm):
     own = share(comm, len(y))
     first = sum(comm.allgather(len(y[own]))[: comm.rank])
     prints = {
-        in_memory.fingerprint(X[own], y[own], first, comm, given)
+        from_arrays.fingerprint(X[own], y[own], first, comm, given)
         for given in (None, weights[own], weights[own] + 1, weights[own] * (np.arange(len(y))[own] > 3))
     }
     assert len(prints) == 4

@@ -6,7 +6,7 @@ The result does not depend on which rank has which rows. `distsms.ingest.formats
 from __future__ import annotations
 
 import math
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 from distsms.base.hashing import GOLDEN, _mix
 from distsms.base.typing import Floats, Hashes
 from distsms.ingest.formats import arrow, columns, dates, survey_kernels
-from distsms.ingest.formats.amounts import READINGS, Amounts
-from distsms.shards.table_schema import Writing
+from distsms.ingest.formats.amounts import Amounts, readings_of
+from distsms.shards.table_schema import Cells
 
 MAX_CATEGORIES = 100_000
 """The largest number of different strings that are kept."""
@@ -29,6 +29,8 @@ SAMPLE, SAMPLES = 1024, 2**21
 """The most values in the sample of a column, and in those of all columns together."""
 OFFSET = 10.0
 """The mean is subtracted from columns whose mean is more standard deviations away from 0 than this."""
+WIDE = 1000
+"""With so many columns, what takes time for each of them is left out."""
 FEW = 2**17
 """Up to so many numbers of a batch are added by NumPy."""
 YEAR = 365.25 * 86400e6
@@ -92,20 +94,20 @@ class NumberSurvey:
         self.sample = Sample(n_columns)
 
     def add(self, values: NDArray[np.float64], where: NDArray[np.intp], weights: Floats | None = None) -> None:
-        """Include rows (n, m) of the columns `where` (m,), with NaN for missing numbers, and their weights (n,)."""
+        """Include n rows of the columns `where` (m,), as `values` (m, n), NaN if missing, with their weights (n,)."""
         if weights is not None and len(where):
             missing = np.isnan(values)
-            self.weighted[where, 0] += weights @ ~missing
-            self.weighted[where, 1] += weights @ np.where(missing, 0.0, values * survey_kernels.SCALE)
-        rows = np.ascontiguousarray(values.T)
+            self.weighted[where, 0] += weights @ ~missing.T
+            self.weighted[where, 1] += weights @ np.where(missing, 0.0, values * survey_kernels.SCALE).T
+        values = np.ascontiguousarray(values)
         if values.size <= FEW:
-            self._add_few(rows, where)
+            self._add_few(values, where)
             return
         recent, seen = np.empty(survey_kernels.RECENT, np.uint64), np.zeros(survey_kernels.RECENT, np.int64)
         hashes, times, sizes = self.sample.hashes, self.sample.times, self.sample.sizes
-        bits = rows.view(np.uint64)
+        bits = values.view(np.uint64)
         survey_kernels.add_numbers(
-            rows, bits, where, recent, seen, self.counts, self.sums, self.extremes, self.whole, hashes, times, sizes
+            values, bits, where, recent, seen, self.counts, self.sums, self.extremes, self.whole, hashes, times, sizes
         )
 
     def _add_few(self, values: NDArray[np.float64], where: NDArray[np.intp]) -> None:
@@ -162,18 +164,11 @@ class NumberSurvey:
 class TextSurvey:
     """What a column holds that has strings or dates, or whose numbers are asked for as names of something."""
 
-    def __init__(
-        self,
-        among: Sequence[str] = (),
-        form: str | None = None,
-        wants_dates: bool = False,
-        readings: frozenset[tuple[str, str]] = frozenset(READINGS),
-    ) -> None:
-        """Take marks of missing values, the form of dates, whether the column is known to hold dates, and the marks
-        that numbers may have."""
-        self.form, self.wants_dates, self.among = form, wants_dates, among
-        self.amounts = Amounts(readings)
-        self.marks = Counter[str]()  # rows of each of these marks
+    def __init__(self, cells: Cells, form: str | None = None, wants_dates: bool = False) -> None:
+        """Take how cells are read, the form of dates, and whether the column is known to hold dates."""
+        self.form, self.wants_dates, self.among = form, wants_dates, cells.among_numbers
+        self.amounts = Amounts(readings_of(cells))
+        self.marks = Counter[str]()  # rows of each mark of missing values among numbers
         self.rows_with_strings = self.rows_with_numbers = self.missing = self.words = 0
         self.strings: Counter[str] | None = Counter()  # rows of each string that is no number; None: too many
         self.numbers: Counter[str] | None = Counter()  # the same of numbers, as they are written
@@ -188,11 +183,9 @@ class TextSurvey:
         self._met = dict[str, float]()  # strings of which all but their rows is known -> the date, or NaN
         self._pending = Counter[str]()  # rows of such strings, which are still to be counted
 
-    def add(
-        self, column: Any, position: arrow.BatchPosition, weights: Floats | None = None, written: Any = None
-    ) -> None:
-        """Include a column of a batch, with the weights of its rows if they have some, and as it was written, if its
-        numbers are changed."""
+    def add(self, batch: arrow.Batch, name: str, weights: Floats | None = None) -> None:
+        """Include a column of a batch, with the weights of its rows if they have some."""
+        column, position = batch.columns[name], batch.position
         is_date = columns.is_date(column)
         text = column if columns.is_text(column) else columns.as_text(column) if is_date else columns.as_codes(column)
         self.typed_dates |= is_date
@@ -205,9 +198,8 @@ class TextSurvey:
         if not len(different):
             return
         if self.amounts.readings and not is_date:
-            self.amounts.add(
-                columns.without(different if written is None else columns.strings_of(written), self.among)[0]
-            )
+            written = columns.strings_of(batch.written[name]) if name in batch.written else different
+            self.amounts.add(columns.without(written, self.among)[0])
         # Mostly there is nothing new: then only the rows of each string are counted, and the dates of each row.
         strings = different.to_pylist() if len(different) <= MOST_MET and not is_date else []
         if met := bool(strings) and self._met.keys() >= set(strings):
@@ -228,7 +220,7 @@ class TextSurvey:
                 amounts = np.array([self._met[string] for string in strings])
             else:
                 amounts = self._years(plain, codes, position, text)
-            self.dates.add(np.append(amounts, np.nan)[codes][:, None], np.zeros(1, np.intp), weights)
+            self.dates.add(np.append(amounts, np.nan)[codes][None], np.zeros(1, np.intp), weights)
         if strings and not met and len(self._met) < MOST_MET:
             self._met.update(zip(strings, amounts.tolist(), strict=True))
 
@@ -252,6 +244,13 @@ class TextSurvey:
             self._count(strings, rows, columns.is_not_number(strings))
         self._pending.clear()
         self._met.clear()
+
+    @property
+    def categories(self) -> Counter[str] | None:
+        """The rows of each string and number, as they are written; None if there are too many."""
+        if self.strings is None or self.numbers is None:
+            return None
+        return _added(Counter(self.strings), self.numbers)
 
     @property
     def example(self) -> str:
@@ -293,27 +292,27 @@ class TextSurvey:
 
 
 class TableSurvey:
-    """What all columns of a table hold in the rows that were added. `as_text` are columns whose numbers are names or
-    that hold dates, `date_forms` the forms of these, and `among` the marks of missing values among numbers."""
+    """What the columns of a table hold in the rows that were added. `as_text` are those whose numbers are names or that
+    hold dates, `date_forms` the forms of these; the column `label`, if any, is surveyed apart from them."""
 
     def __init__(
         self,
         names: Sequence[str],
-        as_text: Collection[str],
-        date_forms: Mapping[str, str | None],
-        among: Sequence[str] = (),
-        readings: frozenset[tuple[str, str]] = frozenset(READINGS),
+        cells: Cells,
+        as_text: Collection[str] = (),
+        date_forms: Mapping[str, str | None] | None = None,
+        label: str | None = None,
     ) -> None:
-        self.names, self.among, self._readings = list(names), among, readings
-        self.wide = len(self.names) >= arrow.WIDE  # then what takes time for each column is left out
+        self.names, self.cells, forms = list(names), cells, date_forms or {}
+        self.wide = len(self.names) >= WIDE
         self.place = {name: k for k, name in enumerate(self.names)}
         self.numbers = NumberSurvey(len(self.names))
-        self.texts = {name: TextSurvey(among, date_forms.get(name), name in date_forms, readings) for name in as_text}
-        self.marks = dict[str, dict[str, set[bool]]]()  # of the columns of numbers; see `columns.marked`
-        self.missing = dict[str, Counter[str]]()  # of the columns of numbers: the rows of each of the marks `among`
+        self.texts = {name: TextSurvey(cells, forms.get(name), name in forms) for name in as_text}
+        self.label_name, self.label = label, TextSurvey(cells)
+        self.marks = defaultdict[str, set[tuple[str, bool]]](set)  # of the columns of numbers; see `columns.marked`
+        self.missing = defaultdict[str, Counter[str]](Counter)  # of the same: the rows of marks of missing values
         self.padded = set[str]()  # columns that have a number with a leading zero, such as 0910
         self.infinite = dict[str, Cell]()  # the first infinite number of columns
-        self.written = dict[str, tuple[Writing, str]]()  # how the numbers of columns are written, with an example
 
     def may_be_numbers(self, name: str) -> bool:
         """Whether a column, as far as is known, holds numbers, of which no text is needed."""
@@ -321,56 +320,49 @@ class TableSurvey:
 
     def add(self, batch: arrow.Batch, weights: Floats | None = None) -> None:
         """Include a batch, with the weights of its rows if they have some."""
-        names = [name for name in self.names if name not in self.texts]
-        numbers = columns.numbers(batch.columns, names, self.among)
-        for k, rows in numbers.marks.items():
-            self.missing.setdefault(names[k], Counter()).update(rows)
-        values, numeric_names = numbers.values, [names[k] for k in numbers.positions]
-        if not numbers.finite:
-            values = self._without_infinite(values, numeric_names, batch)
-        places = np.array([self.place[name] for name in numeric_names], np.intp)
-        self.numbers.add(values, places, weights)
-        numeric = set(numeric_names)
+        numbers = batch.columns.numbers(
+            [name for name in self.names if name not in self.texts], self.cells.among_numbers
+        )
+        for name, rows in numbers.marks.items():
+            self.missing[name].update(rows)
+        values = numbers.values
+        if not numbers.finite:  # infinite numbers are refused only if later rows show no words
+            infinite = np.isinf(values)
+            for k in infinite.any(axis=1).nonzero()[0].tolist():
+                name, row = numbers.names[k], int(infinite[k].argmax())
+                self.infinite.setdefault(name, Cell(batch.position, row, batch.columns[name][row].as_py()))
+            values = np.where(infinite, np.nan, values)
+        self.numbers.add(values, np.array([self.place[name] for name in numbers.names], np.intp), weights)
+        numeric = set(numbers.names)
         for name in self.names if len(numeric) < len(self.names) else ():
             if name not in numeric:
                 if name not in self.texts:
-                    self.texts[name] = TextSurvey(self.among, readings=self._readings)
-                self.texts[name].add(batch.columns[name], batch.position, weights, batch.written.get(name))
+                    self.texts[name] = TextSurvey(self.cells)
+                self.texts[name].add(batch, name, weights)
+        if self.label_name is not None:
+            self.label.add(batch, self.label_name)
         for name in numeric & batch.written.keys():
-            self._add_marks(name, columns.marked(batch.written[name]))
+            self.marks[name] |= columns.marked(batch.written[name])
         if not self.wide:
             self.padded |= batch.padded
             self.padded |= {name for name in numeric - self.padded if columns.is_padded(batch.columns[name])}
 
-    def _add_marks(self, name: str, marks: Mapping[str, set[bool]]) -> None:
-        for mark, answers in marks.items():
-            self.marks.setdefault(name, {}).setdefault(mark, set()).update(answers)
-
-    def _without_infinite(
-        self, values: NDArray[np.float64], names: Sequence[str], batch: arrow.Batch
-    ) -> NDArray[np.float64]:
-        """Return values (n, m) with NaN for infinite numbers, which are refused only if later rows show no words."""
-        infinite = np.isinf(values)
-        for k in infinite.any(axis=0).nonzero()[0].tolist():
-            row = int(infinite[:, k].argmax())
-            self.infinite.setdefault(names[k], Cell(batch.position, row, batch.columns[names[k]][row].as_py()))
-        return np.where(infinite, np.nan, values)
-
     def finish(self) -> None:
         """Count what is still to be counted."""
-        for text in self.texts.values():
+        for text in (*self.texts.values(), self.label):
             text.finish()
 
     def merge(self, other: TableSurvey) -> None:
         """Include what another survey has counted; both are finished."""
         self.numbers.merge(other.numbers)
+        self.label.merge(other.label)
         self.infinite = other.infinite | self.infinite
-        for name, survey in other.texts.items():
-            self.texts.setdefault(name, TextSurvey()).merge(survey)
+        for name, text in other.texts.items():
+            self.texts.setdefault(name, TextSurvey(self.cells)).merge(text)
         for name, marks in other.marks.items():
-            self._add_marks(name, marks)
+            self.marks[name] |= marks
         for name, rows in other.missing.items():
-            self.missing.setdefault(name, Counter()).update(rows)
+            self.missing[name].update(rows)
         self.padded |= other.padded
 
     def recount(self, other: TableSurvey) -> None:

@@ -17,6 +17,7 @@ from distsms.base.errors import InputError
 from distsms.base.surroundings import NO_WORKING_FOLDER, has_working_folder
 from distsms.base.typing import Floats
 from distsms.optim.result import Snapshot
+from distsms.optim.solvers import base
 from distsms.optim.solvers.base import Outcome, Problem, Scaled, Traits
 from distsms.parallel.communicator import self_communicator
 
@@ -90,7 +91,7 @@ def _called_back(function: Callable[..., Any]) -> Callable[..., Any]:
     return guarded
 
 
-class Solver:
+class Solver(base.Solver):
     """TAO's LMVM on a `Problem`. Building and closing it is **collective** among the holders of the vectors. Pairs take
     24 history p bytes, `remembers` points 16 p each. Options such as "-tao_ls_type" apply to this process from now on.
     """

@@ -21,7 +21,7 @@ from distsms.ingest.options import ReadOptions
 from distsms.matrix import normalization
 from distsms.shards.column_options import ColumnOptions
 from distsms.shards.dataset import load_matrix, read_ids, read_manifest
-from distsms.shards.publish import verify
+from distsms.shards.manifest import verify
 from tests.support.conversion import convert
 from tests.support.files import (
     ALONE,
@@ -103,7 +103,7 @@ def claim(path, honest, lie):
         ({100: 156}, "it claims 300 rows, but its row groups have 356"),
         ({100: 64}, "it claims 300 rows, but its row groups have 264"),
         ({100: -2, 300: 198}, "it claims 198 rows, but its row groups have 198"),
-        ({100: 156, 300: 356}, "56 rows are missing in group 1"),
+        ({100: 156, 300: 356}, "group 1 lacks 56 rows"),
     ],
 )
 def test_parquet_that_lies_about_its_rows(comm, shared_dir, lies, message):

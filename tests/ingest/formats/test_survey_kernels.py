@@ -27,7 +27,7 @@ def test_numpy_finds_the_same_to_the_bit(rows, cut, size):
             for name in ("hashes", "times"):
                 setattr(survey.sample, name, getattr(survey.sample, name)[:, :size].copy())
             for batch in (values[:cut], values[cut:]):
-                survey.add(batch, np.array([2, 0, 3]))
+                survey.add(batch.T, np.array([2, 0, 3]))
             sample = [survey.sample.hashes[c, :used].tolist() for c, used in enumerate(survey.sample.sizes)]
             times = [survey.sample.times[c, :used].tolist() for c, used in enumerate(survey.sample.sizes)]
             arrays = survey.counts, survey.sums, survey.extremes, survey.whole, survey.sample.sizes
