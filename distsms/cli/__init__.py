@@ -51,6 +51,7 @@ PETSC = "petsc"
 """The name of the words after -- in the file of --config."""
 OF_DATA_SETS = ("features", "path")
 """The commands whose rows must be a data set."""
+GLUE = "\N{NO-BREAK SPACE}"
 LIKENESS = 0.7
 """An option is proposed for an unknown one if the two are at least so much alike, by `difflib`."""
 
@@ -83,16 +84,12 @@ class HelpFormatter(argparse.HelpFormatter):
             return textwrap.fill(text, width)
         if not heading.startswith("example"):
             return "\n".join([heading, *(textwrap.fill(line, width, subsequent_indent="    ") for line in lines)])
-        wrapped = [heading]
-        for command in lines:
-            first, *options = command.split(" --")
-            wrapped.append(first)
-            for option in options:
-                if len(wrapped[-1]) + len(option) + 3 > width - 2:  # leave room for " \\"
-                    wrapped[-1] += " \\"
-                    wrapped.append("   ")
-                wrapped[-1] += f" --{option}"
-        return "\n".join(wrapped)
+        # Lines of commands may break before an option, and nowhere else.
+        glued = (re.sub(" (?!--)", GLUE, command) for command in lines)
+        wrapper = textwrap.TextWrapper(
+            width - 2, subsequent_indent="    ", break_long_words=False, break_on_hyphens=False
+        )
+        return "\n".join([heading, *(" \\\n".join(wrapper.wrap(command)) for command in glued)]).replace(GLUE, " ")
 
 
 class Parser(argparse.ArgumentParser):

@@ -52,9 +52,8 @@ rows are then shown with the head of the ranking
 An interval says how this model would do on new rows from the same source. Several models are compared in pairs on the
 same rows, with the interval of their difference; with fewer than 10 rows of a class there is no verdict.
 
-With --within-groups, only rows of the same group (query, user, day) are compared: GAUC is the mean ROCArea of the
-groups that have rows of both classes. pairs weights each group by its number of pairs, each counts each group alike.
-Groups are then what is drawn, so the interval says how the model would do on new groups.
+With --within-groups, only rows of the same group (query, user, day) are compared: GAUC is the mean ROCArea of groups
+with both classes, weighted by their pairs, or each alike. The interval says how the model would do on new groups.
 
 A row of weight 3 counts as three rows in every measure, but intervals are those of drawing rows. The measures at K
 count rows, and are refused for different weights.

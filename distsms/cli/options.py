@@ -35,13 +35,13 @@ def add_solver(group: argparse._ActionsContainer, of: str = "", but: str = "") -
 def add_stopping(parser: argparse.ArgumentParser, time_limit: float = float("inf"), limit: str = "no limit") -> None:
     """Add the options that say when a training ends; `limit` is the usual one in words."""
     stop = parser.add_argument_group("stopping")
-    text = "The gap to prove, in J (default: 1e-3, or none with --relative)."
+    text = "The gap to prove, as a difference in J (default: 1e-3, or none with --relative)."
     stop.add_argument("--epsilon", metavar="GAP", type=positive, help=text)
     text = "The gap to prove, as a share of J: 0.01 is 1 %%. With --epsilon, the larger of the two gaps is enough."
     stop.add_argument("--relative", type=positive, metavar="SHARE", help=text)
     text = "Stop without a proof after N evaluations of J and its gradient (default: %(default)s)."
     stop.add_argument("--max-evaluations", type=count, default=10_000, metavar="N", help=text)
-    text = f"Stop cleanly, with what there is, after this time of training: 90s, 55m or 1.5h (default: {limit})."
+    text = f"Stop cleanly after this time of training, such as 90s, 55m or 1.5h, with what there is (default: {limit})."
     stop.add_argument("--time-limit", type=duration, default=time_limit, metavar="TIME", help=text)
     parser.set_defaults(signals=StopSignals())
 
@@ -107,7 +107,7 @@ def add_vectors(group: argparse._ActionsContainer) -> None:
         " costs less (default: %(default)s)."
     )
     group.add_argument("--ordering", choices=("auto", *ORDERINGS), default="auto", help=text)
-    text = "root keeps the solver's vectors on the root, spread a slice on every rank; auto: from 2^20 columns on."
+    text = "Where vectors are: root keeps them on the root, spread a slice on every rank, as auto from 2^20 columns on."
     group.add_argument("--step", choices=("auto", *STEPS), default="auto", help=text)
     text = (
         "How many pairs of vectors the solver remembers (default: 50, and 100 for pauc@BETA; 10 with more than"

@@ -37,14 +37,12 @@ The best model so far is written with its proved gap, unless the exit code is 1,
 
 Words after -- go to PETSc (solver lmvm only), for example: -- -tao_ls_type armijo -tao_monitor
 
-With --checkpoint FOLDER --resume, the same command line first starts the run, and later resumes it from its last
-checkpoint. Data, measure, lambda and method must stay the same; ordering, limits, outputs and the number of ranks may
-change.
+With --checkpoint FOLDER --resume, the same command line first starts the run, and later resumes it. Data, measure,
+lambda and method must stay the same; ordering, limits, outputs and the number of ranks may change.
 
 With files instead of a data set, such as a CSV file and --label, the command does all that a first model needs: it
-makes shards in a temporary folder, holds out a fifth of the rows (the latest with --time, whole groups with --group),
-searches among features of the columns (--search, --plain), trains, evaluates the model on the held-out rows, and writes
-model.h5 and report.html.
+makes shards, holds out a fifth of the rows (the latest with --time, whole groups with --group), searches among features
+of the columns (--search, --plain), trains, evaluates the model on the held-out rows, and writes model.h5, report.html.
 
 examples:
   distsms train payments.csv --label isFraud --time day
@@ -85,12 +83,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--output", default="model.h5", metavar="FILE", help=text)
     text = "Write a JSON line after each evaluation: J, lower_bound, gap, seconds and more."
     parser.add_argument("--trace", metavar="FILE", help=text)
-    text = "Write a number for each training row, from which `distsms verify` and others derive the bound again."
+    text = "Write a certificate, a number for each row, from which `distsms verify` and others derive the bound again."
     parser.add_argument("--certificate", metavar="FILE", help=text)
     text = "Start from this model, for example that of a larger lambda."
     parser.add_argument("--init", dest="start", metavar="MODEL", help=text)
     method = parser.add_argument_group("method")
-    text = "Keep the smoothing fixed at mu = C epsilon/D; the paper takes C = 10 (default: it falls during the run)."
+    text = (
+        "Keep the smoothing fixed at mu = C epsilon/D; the paper takes C = 10 (default: it is reduced during the run)."
+    )
     method.add_argument("--c-mu", type=positive, metavar="C", help=text)
     options.add_solver(method, but="; for F-beta and the measures at K, which have no smoothed risk, it is bmrm")
     options.add_vectors(method)
@@ -120,9 +120,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--ignore-new-features", dest="ignore_new", action="store_true", help=text)
     _add_file_options(parser)
     text = (
-        "Do not train a quick ROCArea model on a sample of the rows after a training for another measure, in at"
-        " most a tenth of the run's time or two seconds (and some more when its loops are first compiled), to warn if"
-        " it is clearly better on rows that trained neither: those of --test, or a part of the sample."
+        "Do not compare the model with a quick ROCArea model. After a training for another measure, one is trained on a"
+        " sample of the rows, in at most a tenth of the run's time or two seconds (and some more when its loops are"
+        " first compiled), and a warning says if it is clearly better on rows that trained neither."
     )
     parser.add_argument("--no-check", action="store_true", help=text)
     text = "Show the reasons of the plan, and what the run took on each rank: seconds by phase, bytes, memory."

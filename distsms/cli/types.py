@@ -100,7 +100,7 @@ def add_missing_group(parser: argparse._ActionsContainer) -> None:
 
 def add_threads(parser: argparse._ActionsContainer) -> None:
     """Add --threads, for the commands that compute scores. The program sets the number before it loads numpy."""
-    text = "Threads of each rank, which share its memory; more ranks are as fast (default: OMP_NUM_THREADS, or 1)."
+    text = "How many threads each rank computes with; they share its memory (default: OMP_NUM_THREADS, or else 1)."
     parser.add_argument("--threads", type=count, metavar="N", help=text)
 
 

@@ -225,9 +225,9 @@ def train(
     with speaking_python():
         observer = watching(Progress(ranks), "evaluated", watch)
         trained = workflow.train(request, ranks, observer, stop_wanted or (lambda: False))
-    odd = ""
-    if trained.columns:
-        trained.model.info["columns"], odd = describe_columns(trained.columns)
+    odd, columns = "", trained.sets and trained.sets.training.columns
+    if columns:
+        trained.model.info["columns"], odd = describe_columns(columns)
     warn(ranks, [*observer.warnings, *trained.warnings], [odd] if odd else [])
     return trained.model
 

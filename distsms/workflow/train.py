@@ -37,7 +37,6 @@ from distsms.models.model import Model
 from distsms.optim.result import Result, Status
 from distsms.shards import frame_columns
 from distsms.shards.coded_columns import NOT_CODED
-from distsms.shards.column_options import ColumnReport
 from distsms.shards.dataset import DataBlock, MemoryBudget
 from distsms.shards.manifest import Manifest, read_manifest
 from distsms.training import checkpoint
@@ -83,11 +82,6 @@ class Trained:
     def result(self) -> Result:
         """How the run ended, and what it proved."""
         return self.run.result
-
-    @property
-    def columns(self) -> Sequence[ColumnReport]:
-        """How the columns of files and tables became features."""
-        return () if self.sets is None else self.sets.training.columns or ()
 
     @property
     def warnings(self) -> list[str]:
