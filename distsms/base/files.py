@@ -19,6 +19,9 @@ import subprocess
 import sys
 import tempfile
 import time
+import tokenize
+import zipfile
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any, cast
@@ -186,17 +189,17 @@ def create_partial(path: Path) -> tuple[Path, OutputFile]:
     return temporary, file
 
 
-def _remove_left_over(path: Path, host: str, own: Path) -> None:
+def _remove_left_over(path: Path, host: str, new: Path) -> None:
     """Remove what nobody writes for `path`: of this host, if unlocked; of others, whose locks may not show, if old."""
     name = re.compile(
         rf"\.{re.escape(path.name)}\.(?:([0-9a-f]{{8}})-[0-9a-f]{{16}}|[0-9a-f]{{32}}){re.escape(PARTIAL)}"
     )
     with contextlib.suppress(OSError):
-        now = own.stat().st_mtime  # by the clock of the file server
-        for found in path.parent.iterdir():
-            if found != own and (match := name.fullmatch(found.name)):
+        now = new.stat().st_mtime  # by the clock of the file server
+        for beside in path.parent.iterdir():
+            if beside != new and (match := name.fullmatch(beside.name)):
                 with contextlib.suppress(OSError):  # it is locked, or gone
-                    _remove_if_free(found, match[1] == host or now - found.stat().st_mtime > ABANDONED)
+                    _remove_if_free(beside, match[1] == host or now - beside.stat().st_mtime > ABANDONED)
 
 
 def _remove_if_free(path: Path, left_over: bool) -> None:
@@ -285,12 +288,12 @@ MOST_TEXT = 2**30
 
 def look_at(path: str | os.PathLike[str]) -> os.stat_result:
     """Return the state of a file before it is read; InputError for what is no regular file, and may block. Local."""
-    found = addresses.status(path)
-    if stat.S_ISDIR(found.st_mode):
+    status = addresses.status(path)
+    if stat.S_ISDIR(status.st_mode):
         raise InputError(f"{path}: is a directory; name the files in it")
-    if not stat.S_ISREG(found.st_mode):
+    if not stat.S_ISREG(status.st_mode):
         raise InputError(f"{path}: is no regular file; every rank must be able to read it at any byte")
-    return found
+    return status
 
 
 def digest_of(path: str | os.PathLike[str], digest: Any) -> Any:
@@ -381,10 +384,10 @@ class FileState:
     @staticmethod
     def _now(path: str | os.PathLike[str]) -> tuple[int, ...]:
         try:
-            found = addresses.status(path)
+            status = addresses.status(path)
         except OSError as error:
             raise InputError(f"{path}: cannot be read: {error.strerror}") from error
-        return found.st_size, found.st_mtime_ns, found.st_ino, found.st_dev
+        return status.st_size, status.st_mtime_ns, status.st_ino, status.st_dev
 
 
 def require_space(directory: Path, n_bytes: int) -> None:
@@ -459,8 +462,8 @@ def _locked(path: Path) -> IO[bytes]:
             if _went_before(holder, me):
                 path.unlink(missing_ok=True)
                 continue
-            known = " (process {pid} on {host}, since {since})".format(**holder) if holder else ""
-            raise BlockingIOError(error.errno, known) from error
+            by_whom = " (process {pid} on {host}, since {since})".format(**holder) if holder else ""
+            raise BlockingIOError(error.errno, by_whom) from error
         except OSError:  # a file system without locks
             return lock
         if _is_at(lock.fileno(), path):
@@ -491,8 +494,8 @@ def _boot() -> str:
 def _read_owner(lock: IO[bytes]) -> dict[str, str] | None:
     try:
         lock.seek(0)
-        found = json.loads(lock.read())
-        return found if set(_owner()) <= set(found) else None
+        record = json.loads(lock.read())
+        return record if set(_owner()) <= set(record) else None
     except (OSError, ValueError, TypeError):
         return None
 
@@ -514,3 +517,29 @@ def sync(path: Path) -> None:
             os.fsync(handle)
     finally:
         os.close(handle)
+
+
+DAMAGED = (
+    ArithmeticError,
+    AttributeError,
+    EOFError,
+    LookupError,
+    RuntimeError,
+    SyntaxError,
+    TypeError,
+    ValueError,
+    tokenize.TokenError,
+    zipfile.BadZipFile,
+    zlib.error,
+)
+"""What NumPy, zipfile and h5py raise if an archive, or the header of an array, is damaged."""
+
+
+def open_zip(file: Any) -> zipfile.ZipFile:
+    """Return an archive of arrays, given its path or stream. Raises ValueError unless NumPy may have written it."""
+    archive = zipfile.ZipFile(file)
+    # Of other kinds of compression than deflate, zipfile expands whole blocks, however large they become.
+    if any(member.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED) for member in archive.infolist()):
+        archive.close()
+        raise ValueError("it is compressed, but not by deflate")
+    return archive

@@ -183,7 +183,7 @@ def format_objective(value: float) -> str:
     return f"{value:.8f}" if value == 0 or 1e-4 <= abs(value) < 1e5 else f"{value:.7e}"
 
 
-def did_you_mean(name: str, known: Iterable[str]) -> str:
+def did_you_mean(name: str, names: Iterable[str]) -> str:
     """Return a question with the known name that is most like a name, with a semicolon before it; "" if none is."""
-    close = difflib.get_close_matches(name, sorted(known), 1, 0.7)
+    close = difflib.get_close_matches(name, sorted(names), 1, 0.7)
     return f"; did you mean {close[0]}?" if close else ""

@@ -31,8 +31,8 @@ class Memory:
 def available(root: Path = Path("/"), held: int = 0) -> int:
     """Return the bytes of memory that are available here, with those `held`, or a control group's limit. Local."""
     fields = (line.split() for line in _lines(root / "proc/meminfo"))
-    found = [1024 * int(field[1]) + held for field in fields if field[0] == "MemAvailable:"]
-    found = found or [os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")]
+    amounts = [1024 * int(field[1]) + held for field in fields if field[0] == "MemAvailable:"]
+    amounts = amounts or [os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")]
     for line in _lines(root / "proc/self/cgroup"):
         _, controller, group = line.split(":", 2)
         at = root / "sys/fs/cgroup" / controller
@@ -40,8 +40,8 @@ def available(root: Path = Path("/"), held: int = 0) -> int:
         for place in (inner, *inner.parents):
             if place.is_relative_to(at):
                 limits = [text for name in _LIMITS for text in _lines(place / name)]
-                found += [int(text) for text in limits if text.isdecimal()]  # "max" means that there is no limit
-    return min(found)
+                amounts += [int(text) for text in limits if text.isdecimal()]  # "max" means that there is no limit
+    return min(amounts)
 
 
 def give_back() -> None:

@@ -26,19 +26,19 @@ LIMITS = ("time_limit", "max_evaluations")
 
 def differences(there: Mapping[str, Any], here: Mapping[str, Any], prefix: str = "") -> list[str]:
     """Return how a folder's problem differs from this one, `LIMITS` aside; of files, the fingerprints count."""
-    found = []
+    texts = []
     for name in dict.fromkeys([*there, *here]):
         old, new = there.get(name), here.get(name)
         if isinstance(old, dict) and isinstance(new, dict):
             if "fingerprint" not in new:
-                found += differences(old, new, f"{prefix}{name}.")
+                texts += differences(old, new, f"{prefix}{name}.")
             elif old["fingerprint"] != new["fingerprint"]:
                 changed = ", with other content" if old["path"] == new["path"] else ""
                 label = "test data" if name == "test" else name
-                found.append(f"{label}: there {_plain(old['path'])}, now {_plain(new['path'])}{changed}")
+                texts.append(f"{label}: there {_plain(old['path'])}, now {_plain(new['path'])}{changed}")
         elif old != new and name not in LIMITS:
-            found.append(f"{prefix}{name}: there {_plain(old)}, now {_plain(new)}")
-    return found
+            texts.append(f"{prefix}{name}: there {_plain(old)}, now {_plain(new)}")
+    return texts
 
 
 def _plain(value: Any) -> str:
@@ -87,22 +87,22 @@ def sealed(value: Mapping[str, Any]) -> dict[str, Any]:
 
 def read_objects(path: Path, fields: Fields, remedy: str, lines: bool = False) -> list[dict[str, Any]]:
     """Read JSON objects, one or with `lines` one in each, whose values fulfil `fields`; else InputError with remedy."""
-    found, number = [], 0
+    objects, number = [], 0
     try:
         text = read_whole(path).decode("utf-8")
         for number, part in enumerate(text.splitlines() if lines else [text], 1):  # noqa: B007 - used in the message
-            found.append(json.loads(part))
-            if isinstance(found[-1], dict) and "sha256" in found[-1]:
-                written = found[-1]
-                found[-1] = {name: own for name, own in written.items() if name != "sha256"}
-                if written != sealed(found[-1]):
+            objects.append(json.loads(part))
+            if isinstance(objects[-1], dict) and "sha256" in objects[-1]:
+                written = objects[-1]
+                objects[-1] = {key: value for key, value in written.items() if key != "sha256"}
+                if written != sealed(objects[-1]):
                     raise ValueError("it is not what was written (SHA-256 differs)")
-            if why := find_fault(found[-1], fields):
+            if why := find_fault(objects[-1], fields):
                 raise ValueError(why)
     except (OSError, ValueError, RecursionError, InputError) as error:
         where = f" at line {number}" if lines and number else ""
         raise InputError(f"{path}: cannot be read{where}: {error}. {remedy}") from error
-    return found
+    return objects
 
 
 def to_columns(lines: Sequence[Mapping[str, Any]], names: Iterable[str]) -> dict[str, Floats]:

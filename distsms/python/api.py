@@ -60,7 +60,7 @@ from distsms.python.calls import (
 )
 from distsms.python.judging import Data, contributions, evaluate, predict, reasons, report, verify
 from distsms.shards import from_arrays
-from distsms.shards.frame_columns import is_frame
+from distsms.shards.from_arrays import is_frame
 from distsms.training.task import TrainingTask
 from distsms.workflow import train as workflow
 from distsms.workflow.requests import Arrays, Split, TrainRequest
@@ -225,9 +225,9 @@ def train(
     with speaking_python():
         observer = watching(Progress(ranks), "evaluated", watch)
         trained = workflow.train(request, ranks, observer, stop_wanted or (lambda: False))
-    odd, columns = "", trained.sets and trained.sets.training.columns
-    if columns:
-        trained.model.info["columns"], odd = describe_columns(columns)
+    odd, reports = "", trained.sets and trained.sets.training.columns
+    if reports:
+        trained.model.info["columns"], odd = describe_columns(reports)
     warn(ranks, [*observer.warnings, *trained.warnings], [odd] if odd else [])
     return trained.model
 

@@ -12,7 +12,7 @@ from distsms.base.errors import speaking_python
 from distsms.base.wording import in_python
 from distsms.python.calls import conversion_options, describe_columns, ranks_of, require_columns, shares, warn, watching
 from distsms.shards import from_arrays
-from distsms.shards.frame_columns import is_frame
+from distsms.shards.from_arrays import is_frame
 from distsms.workflow.requests import Arrays, Path, ShardRequest, Split
 from distsms.workflow.shard import ShardObserver, ShardResult
 from distsms.workflow.shard import shard as make_data_sets

@@ -210,7 +210,7 @@ def read_all_codes(array: StoredArray, code_map: CodeMap) -> Codes:
     rows = array.shape[0] // n_codes
     codes = np.empty((rows, n_codes), code_map.dtype)
     for part in stored_parts(0, rows, rows, rows_of_part(code_map), n_codes):
-        codes[part.first : part.last] = array.take(part.at, part.at + part.distance * n_codes).reshape(n_codes, -1).T
+        codes[part.first : part.last] = array.read(part.at, part.at + part.distance * n_codes).reshape(n_codes, -1).T
     return codes
 
 

@@ -118,7 +118,7 @@ def load(
         manifest = data if isinstance(data, Manifest) else read_manifest(data)
         width = manifest.p if n_columns is None else n_columns
         if manifest.coded or not ignore_new_features:
-            check_columns(manifest, width)
+            check_width(manifest, width)
         k, m = share or (comm.rank, comm.size)
         in_memory = rows_in_memory(manifest, comm.rank) if share is None else None
         first, last = in_memory or (boundary(manifest, k, m), boundary(manifest, min(k + 1, m), m))
@@ -229,7 +229,7 @@ def open_shards(manifest: Manifest, first: int, last: int) -> Iterator[tuple[Ope
             yield shard, part
 
 
-def check_columns(manifest: Manifest, width: int) -> None:
+def check_width(manifest: Manifest, width: int) -> None:
     """Raise InputError if the data use more than `width` columns; it names the shard and its last column. Local."""
     if manifest.coded and width != manifest.p:
         raise InputError(f"{manifest.directory}: has coded columns, {manifest.p}, and cannot be read with {width}")
@@ -297,7 +297,7 @@ def _read_rows(
         if temporary and not streamed and rows.rows == rows.shard.rows:
             manifest.checked_path(rows.shard).unlink()
     if store is not None and manifest.in_memory is not None:
-        manifest.in_memory.release()
+        manifest.in_memory.shards.clear()
     return _LoadedRows([*of_X, *coded], labels, weights, bytes_read)
 
 

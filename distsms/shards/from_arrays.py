@@ -1,4 +1,4 @@
-"""Rows that a program has in memory, as arrays, on one rank or all: a block to train on, or written as a data set."""
+"""Rows that a program has in memory, as arrays or tables, on one rank or all: to train on, or to write as data sets."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 import numpy as np
+import scipy
 from numpy.typing import ArrayLike, NDArray
-from scipy import sparse
 
 from distsms.base import hashing
 from distsms.base.communicator import Communicator
@@ -23,13 +23,88 @@ from distsms.matrix.arrays import as_features, as_numbers, require_finite
 from distsms.matrix.blocks import LocalRows
 from distsms.matrix.code_maps import CodeMap
 from distsms.matrix.side_by_side import SideBySide
-from distsms.shards import frame_columns, row_metadata, row_statistics
+from distsms.shards import row_metadata, row_statistics
 from distsms.shards.coded_columns import CodedColumns, Codes
 from distsms.shards.dataset import DataBlock, other_weights
 from distsms.shards.labels import format_labels, interpret, original_labels, plain_form, to_signs
 from distsms.shards.manifest import Manifest, prepare, publish
 from distsms.shards.row_metadata import HEAVIEST, NO_WEIGHT, MetadataColumns, RowMetadata, in_range
+from distsms.shards.table_schema import Column, Table, check_columns, format_names
 from distsms.shards.writer import ShardForm, finish_shard, stage_shard
+
+
+def is_frame(data: Any) -> bool:
+    """Return whether data are a table in memory, of pandas, polars or pyarrow. Local; may load pyarrow."""
+    if hasattr(data, "to_arrow") or (hasattr(data, "columns") and hasattr(data, "iloc")):
+        return True
+    if not hasattr(data, "columns"):
+        return False
+    import pyarrow as pa
+
+    return isinstance(data, pa.Table | pa.RecordBatch)
+
+
+def names_of(X: Any) -> list[str] | None:
+    """Return the names of the columns of a table in memory; None for other data, and for columns 0, 1, 2, ... Local."""
+    if not is_frame(X) or (hasattr(X, "iloc") and list(X.columns) == list(range(X.shape[1]))):
+        return None
+    return _names(X)
+
+
+def ordered(X: Any, table: Table, ignore_new: bool) -> Any:
+    """Return the numbers of a table in memory, (n, p), with the columns of an encoding of numbers. Local."""
+    features, names = [column.name for column in table.columns], _names(X)
+    optional = [*table.dropped, *(name for name in (table.label, table.id) if name)]
+    check_columns(features, names, optional, "X", ignore_new)
+    return _array(X, names, features)
+
+
+def numbers(X: Any, comm: Communicator, earlier: Sequence[str] | None = None) -> tuple[Any, list[str] | None]:
+    """Return the rows of all ranks with their columns in one order, that of `earlier` rows or of the first rank whose
+    columns have names, and these names. **Collective.**"""
+    with comm.fail_together():
+        local_names = names_of(X)
+    names = next((candidate for candidate in [earlier, *comm.allgather(local_names)] if candidate is not None), None)
+    with comm.fail_together():
+        if local_names is None and names is not None and earlier is None and np.shape(X)[:1] != (0,):
+            raise InputError("the columns of X have names on some ranks and none on others; give tables on all ranks")
+        if local_names is not None and names is not None and set(local_names) != set(names):
+            raise InputError(
+                f"X has the columns {format_names(local_names)}, and other rows have {format_names(names)}; give "
+                "the same columns, in any order"
+            )
+        if is_frame(X):
+            X = _array(X, local_names, names if local_names else None)
+    return X, None if names is None else list(names)
+
+
+def table_of(names: Sequence[str] | None) -> Table | None:
+    """Return the encoding of a table whose columns are numbers and features as they are; None without names."""
+    return None if names is None else Table(tuple(map(Column, names)))
+
+
+def _names(X: Any) -> list[str]:
+    names = list(map(str, X.columns if hasattr(X, "iloc") or hasattr(X, "to_arrow") else X.schema.names))
+    if len(set(names)) < len(names):
+        twice = next(name for name in names if names.count(name) > 1)
+        raise InputError(f"X has two columns that are named {format_value(twice)}; give each column a name of its own")
+    return names
+
+
+def _array(X: Any, names: Sequence[str] | None, order: Sequence[str] | None) -> Any:
+    """Return columns of a table in memory, which has these names, in this order, as an array of numbers."""
+    if names is not None and order is not None and list(names) != list(order):
+        X = X.iloc[:, [names.index(name) for name in order]] if hasattr(X, "iloc") else X.select(list(order))
+    values = np.asarray(X)
+    if values.dtype.kind in "biuf":
+        return values
+    try:
+        return values.astype(np.float64)
+    except (TypeError, ValueError) as error:
+        raise InputError(
+            f"X has a column that is not numbers, or in which values are missing ({error}). Give the table with its "
+            "column of labels, which reads such columns: train(frame, label='y')"
+        ) from error
 
 
 def pair(data: Any) -> tuple[Any, Any]:
@@ -166,7 +241,7 @@ def fingerprint(
     groups: Hashes | None = None,
 ) -> str:
     """Return a hash of the rows of all ranks, whichever has them; takes 40 bytes an entry. **Collective.**"""
-    X = sparse.coo_array(X if sparse.issparse(X) else np.asarray(X, float))
+    X = scipy.sparse.coo_array(X if scipy.sparse.issparse(X) else np.asarray(X, float))
     values = X.data.astype(float)
     positive = first_row + np.flatnonzero(labels > 0)
     row_keys = hashing.row_keys(first_row + X.row, 0)
@@ -204,8 +279,8 @@ def write_data(
     if X is None and coded:
         (n, p), names = (len(code_arrays[0]), 0), None
     else:
-        X, names = frame_columns.numbers(X, Communicator())
-        X = X.tocsr() if sparse.issparse(X) else np.asarray(X)
+        X, names = numbers(X, Communicator())
+        X = X.tocsr() if scipy.sparse.issparse(X) else np.asarray(X)
         if X.ndim != 2 or min(X.shape) < 1:
             raise InputError(f"X has shape {X.shape}; a data set needs rows and columns")
         n, p = X.shape
@@ -237,7 +312,7 @@ def write_data(
             of_rows = metadata.take(rows)
             staged = stage_shard(directory, number, part, form, metadata=of_rows, codes=part_codes)
             entries.append(finish_shard(staged, y[rows], p + coded.p, of_rows.weights))
-        hashes = row_statistics.hash_codes(code_arrays, None if X is None else row_statistics.hash_rows(X, dtype))
+        hashes = hashing.hash_codes(code_arrays, None if X is None else hashing.hash_rows(X, dtype))
         return publish(
             directory,
             entries,
@@ -246,7 +321,7 @@ def write_data(
             source=source,
             statistics=row_statistics.group_statistics(hashes, y, metadata, columns, Communicator()),
             coded=coded,
-            table=frame_columns.table_of(names),
+            table=table_of(names),
         )
 
 

@@ -34,6 +34,13 @@ from distsms.shards.reader import OpenShard, ShardRange
 from distsms.shards.storage import StoredArray
 
 
+def _count_entries(lengths: NDArray[Any], local: slice, new: NDArray[np.int64]) -> NDArray[Any]:
+    """Return the numbers of entries of all local rows, with those of some rows, in a type that holds them."""
+    lengths = lengths.astype(np.promote_types(lengths.dtype, length_dtype(int(new.max(initial=0)))), copy=False)
+    lengths[local] = new
+    return lengths
+
+
 class SparseLoader:
     """The local rows of CSR shards, read into arrays of the final size and type, or taken over from a `store`."""
 
@@ -59,7 +66,7 @@ class SparseLoader:
 
     def add(self, shard: OpenShard, part: ShardRange, local: slice) -> None:
         indptr = shard.read_indptr(part)
-        self._count(np.diff(indptr), local)
+        self.lengths = _count_entries(self.lengths, local, np.diff(indptr))
         if self._taken_over:
             return
         cut = 0
@@ -69,29 +76,21 @@ class SparseLoader:
             self._add_entries(shard, piece, indptr[cut : end + 1], slice(local.start + cut, local.start + end))
             cut = end
 
-    def _count(self, lengths: NDArray[np.int64], local: slice) -> None:
-        """Store the number of entries of each row. If they need a wider type, all lengths are converted to it."""
-        dtype = length_dtype(int(lengths.max(initial=0)))
-        self.lengths = self.lengths.astype(np.promote_types(self.lengths.dtype, dtype), copy=False)
-        self.lengths[local] = lengths
-
-    def _add_entries(
-        self, shard: OpenShard, rows_of_shard: ShardRange, indptr: NDArray[np.int64], local: slice
-    ) -> None:
+    def _add_entries(self, shard: OpenShard, rows: ShardRange, indptr: NDArray[np.int64], local: slice) -> None:
         start, stop = int(indptr[0]), int(indptr[-1])
         indptr = indptr - start
-        indices = shard.read_indices(rows_of_shard, indptr, start)
+        indices = shard.read_indices(rows, indptr, start)
         new = indices >= self.width  # columns to leave out; without ignore_new_features, `load` has refused them
         entries = slice(self.filled, self.filled + stop - start)
-        if self.values is not None and rows_of_shard.shard.values:
+        if self.values is not None and rows.shard.values:
             shard.read("X/data", start, stop, self.values[entries])
-            shard.check_finite(rows_of_shard, indptr, self.values[entries])
+            shard.check_finite(rows, indptr, self.values[entries])
         elif self.values is not None:
             self.values[entries] = 1
         if new.any():
             old = ~new
             indptr = np.concatenate(([0], np.cumsum(old)))[indptr]
-            self._count(np.diff(indptr), local)
+            self.lengths[local] = np.diff(indptr)
             indices = indices[old]
             if self.values is not None:
                 self.values[self.filled : self.filled + len(indices)] = self.values[entries][old]
@@ -122,9 +121,9 @@ class DenseLoader:
         self.array = np.zeros((n_local, width), dtype)
 
     def add(self, shard: OpenShard, part: ShardRange, local: slice) -> None:
-        for piece in part.parts(max(1, PART_ENTRIES // self.array.shape[1])):
+        for piece in part.parts(max(1, PART_ENTRIES // max(shard.file["X"].shape[1], self.array.shape[1]))):
             rows = self.array[local.start + piece.start - part.start : local.start + piece.stop - part.start]
-            shard.read_dense(piece.start, piece.stop, rows)
+            shard.read_dense(piece, rows)
             shard.check_finite(piece, None, rows)
 
     def features(self, longest: int, differ: bool) -> DenseRows:
@@ -272,7 +271,7 @@ class Stream(ABC):
 
     @abstractmethod
     def features(self, longest: int, differ: bool) -> LocalRows:
-        """Return the rows, which use this object as source; see `resident.SparseLoader.features`."""
+        """Return the rows, which use this object as source; see `SparseLoader.features`."""
 
     @property
     def nbytes(self) -> int:
@@ -440,16 +439,13 @@ class SparseStream(Stream):
 
     def add(self, shard: OpenShard, part: ShardRange, local: slice) -> None:
         indptr = shard.read_indptr(part)
-        lengths = np.diff(indptr)
-        dtype = length_dtype(int(lengths.max(initial=0)))
-        self.lengths = self.lengths.astype(np.promote_types(self.lengths.dtype, dtype), copy=False)
-        self.lengths[local] = lengths
+        self.lengths = _count_entries(self.lengths, local, np.diff(indptr))
         if not self._segments or self._segments[-1].shard is not shard:
             stored = shard.stored("X/indices", "X/data" if shard.shard.values else None)
             assert stored[0] is not None
             self._column = np.promote_types(self._column, stored[0].dtype)
             self._segments.append(ShardSegment(shard, part.start, local.start, self._filled, int(indptr[0]), stored))
-        self._segments[-1].rows += len(lengths)
+        self._segments[-1].rows += part.rows
         self._segments[-1].entries += int(indptr[-1] - indptr[0])
         self._filled += int(indptr[-1] - indptr[0])
 
@@ -490,7 +486,7 @@ class DenseStream(Stream):
             self._segments.append(
                 ShardSegment(shard, part.start, local.start, local.start, part.start, shard.stored("X"))
             )
-        self._segments[-1].rows += part.stop - part.start
+        self._segments[-1].rows += part.rows
         self._segments[-1].entries += part.stop - part.start
 
     def features(self, longest: int, differ: bool) -> DenseRows:

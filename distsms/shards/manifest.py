@@ -27,7 +27,7 @@ import xxhash
 from distsms.base._version import __version__
 from distsms.base.communicator import Communicator
 from distsms.base.errors import InputError
-from distsms.base.files import LOCK, OutputFile, digest_of, exclusive, naming_failures, note, read_whole, sync
+from distsms.base.files import LOCK, PARTIAL, OutputFile, digest_of, exclusive, naming_failures, note, read_whole, sync
 from distsms.base.wording import option
 from distsms.matrix.normalization import BY_COLUMN, KINDS, Normalization
 from distsms.shards.coded_columns import NOT_CODED, CodedColumns, FeatureReference
@@ -45,7 +45,7 @@ SHARD_VERSION = 1
 MANIFEST = "manifest.json"
 FEATURES = "features.h5"
 COMPRESSIONS = ("none", "blosc-lz4")
-EXPANSION = 256
+MOST_EXPANDED = 256
 """An upper bound on the number of bytes that LZ4 can expand one byte to."""
 NOT_NORMALIZED = Normalization()
 
@@ -56,7 +56,7 @@ _ROW_STATISTICS: dict[str, dict[str, Any]] = {  # optional statistics of the row
     "doubles": dict.fromkeys(("different", "rows", "largest", "contradicting"), int),
     "unknown": {"letters": int, "rows": int},
 }
-_TYPE_NAMES = {
+_NOUNS = {
     int: "a count",
     str: "a string",
     bool: "true or false",
@@ -317,7 +317,7 @@ def _checked(record: Any, kinds: Mapping[str, Any], where: str) -> dict[str, Any
     for name, kind in kinds.items():
         value = record.get(name)
         if type(value) is not kind or (isinstance(value, int) and not 0 <= value < 2**63):
-            raise InputError(f"{where}: field '{name}' must be {_TYPE_NAMES[kind]}, not {value!r:.60}.")
+            raise InputError(f"{where}: field '{name}' must be {_NOUNS[kind]}, not {value!r:.60}.")
     return {name: record[name] for name in kinds}
 
 
@@ -358,7 +358,7 @@ def _check_shard(manifest: Manifest, shard: Shard) -> None:
     else:
         possible = 0 <= entries <= shard.rows * min(shard.columns, manifest.p_entries)
     # A count that is too large for the file is refused here. Otherwise memory would be allocated for it.
-    most = shard.bytes * (1 if manifest.compression == "none" else EXPANSION)
+    most = shard.bytes * (1 if manifest.compression == "none" else MOST_EXPANDED)
     if manifest.in_memory is not None:
         most += 4 * entries
     if not possible or most < shard.rows * (1 + manifest.coded.row_bytes) + 4 * entries:
@@ -367,7 +367,6 @@ def _check_shard(manifest: Manifest, shard: Shard) -> None:
         raise InputError(f"{where}: sha256 must be 64 hex digits.")
 
 
-PARTIAL = ".partial"
 WIDE = 1000
 _SHARD_NAME = re.compile(r"shard-\d{5,}(-[0-9a-f]{8})?\.h5")
 _FEATURES_NAME = re.compile(r"features(-[0-9a-f]{8})?\.h5")

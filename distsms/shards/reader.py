@@ -26,6 +26,7 @@ from __future__ import annotations
 import contextlib
 import io
 import os
+from bisect import bisect_left
 from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
@@ -36,12 +37,11 @@ import numpy as np
 import scipy
 from numpy.typing import NDArray
 
-from distsms.base import hdf5
+from distsms.base import hashing, hdf5
 from distsms.base.errors import InputError
 from distsms.base.typing import Floats, Hashes, Labels
 from distsms.base.wording import option
-from distsms.matrix.local import PART_ENTRIES
-from distsms.shards import entries_in_memory, row_statistics, storage
+from distsms.shards import storage
 from distsms.shards.coded_columns import Codes, StoredPart, part_rows, read_part, stored_parts, wrong_codes
 from distsms.shards.manifest import FORMAT, SHARD_VERSION, Manifest, Shard
 from distsms.shards.row_metadata import HEAVIEST
@@ -127,12 +127,13 @@ class OpenShard:
                 f"require {' or '.join(dtypes)} of shape {shape}. Copy the data set again, or convert again."
             )
 
-    def read(self, name: str, start: int, stop: int, out: NDArray[Any]) -> None:
-        """Read the entries start..stop - 1 of a dataset into `out` (stop - start, ...), C-contiguous, of any dtype."""
+    def read(self, name: str, start: int, stop: int, out: NDArray[Any] | None = None) -> NDArray[Any]:
+        """Return the entries start..stop - 1 of a dataset, in `out` if there is one; see `StoredArray.read`."""
         array = self._array(name)
         with self._naming_failures():
-            array.read(start, stop, out)
+            out = array.read(start, stop, out)
         self.bytes_read += array.n_bytes(start, stop)
+        return out
 
     @contextlib.contextmanager
     def _naming_failures(self) -> Iterator[None]:
@@ -143,17 +144,13 @@ class OpenShard:
             why = getattr(error, "strerror", None) or error
             raise InputError(f"{self.path}: {why}. Copy the data set again, or convert again.") from error
 
-    def read_dense(self, start: int, stop: int, out: NDArray[Any]) -> None:
-        """Read rows of a dense X into `out` (stop - start, columns): those that both have; others are not changed."""
-        p, columns = self.file["X"].shape[1], min(self.file["X"].shape[1], out.shape[1])
-        if p == out.shape[1]:
-            self.read("X", start, stop, out)
-            return
-        step = max(1, PART_ENTRIES // p)
-        for first in range(start, stop, step):
-            rows = np.empty((min(step, stop - first), p), out.dtype)
-            self.read("X", first, first + len(rows), rows)
-            out[first - start : first - start + len(rows), :columns] = rows[:, :columns]
+    def read_dense(self, part: ShardRange, out: NDArray[Any]) -> None:
+        """Read a part of a dense X into `out` (rows, columns): the columns that both have; others are not changed."""
+        p, width = self.file["X"].shape[1], out.shape[1]
+        if p == width:
+            self.read("X", part.start, part.stop, out)
+        else:
+            out[:, :p] = self.read("X", part.start, part.stop)[:, :width]
 
     def _array(self, name: str) -> storage.StoredArray:
         if name not in self._arrays:
@@ -161,8 +158,10 @@ class OpenShard:
         return self._arrays[name]
 
     def _open(self, name: str, raw: io.FileIO) -> storage.StoredArray:
+        if self._in_memory is not None and name.startswith("X/"):
+            return self._in_memory.array(name)
         digest = None if self.shard.digests is None else self.shard.digests.get(name, "")
-        return entries_in_memory.open_array(self._in_memory, name, self.file, raw, self._compression, digest)
+        return storage.open_array(self.file[name], raw, self._compression, digest)
 
     def stored(self, *names: str | None) -> tuple[storage.StoredArray | None, ...]:
         """Return arrays that can be read after this shard is closed; None stays None."""
@@ -179,25 +178,23 @@ class OpenShard:
 
     def search(self, missing: int) -> tuple[int, int]:
         """Return the first row with `missing` or more rows, codes and entries before it, and these entries."""
-        low, high, entries = 0, self.shard.rows, self.n_entries
-        of_row = 1 + self._manifest.coded.n_codes
-        while high - low > 1:
-            middle = (low + high) // 2
-            entries_before = int(self.take("X/indptr", middle, middle + 1)[0])
-            if middle * of_row + entries_before >= missing:
-                high, entries = middle, entries_before
-            else:
-                low = middle
-        if not 0 <= entries <= self.n_entries:
+        entries_before = {self.shard.rows: self.n_entries}
+
+        def size_before(row: int) -> int:
+            entries_before[row] = int(self.read("X/indptr", row, row + 1)[0])
+            return row * (1 + self._manifest.coded.n_codes) + entries_before[row]
+
+        row = 1 + bisect_left(range(1, self.shard.rows), missing, key=size_before)
+        if not 0 <= entries_before[row] <= self.n_entries:
             raise InputError(
-                f"{self.path}: indptr is not between 0 and {self.n_entries} at {self.row_name(high)}. Copy the "
-                "data set again, or convert again."
+                f"{self.path}: indptr is not between 0 and {self.n_entries} at {self.row_name(row)}. Copy the data set "
+                "again, or convert again."
             )
-        return high, entries
+        return row, entries_before[row]
 
     def read_indptr(self, part: ShardRange) -> NDArray[np.int64]:
         """Return the (rows + 1,) row pointers of a part, counted from the start of the shard."""
-        indptr = self.take("X/indptr", part.start, part.stop + 1)
+        indptr = self.read("X/indptr", part.start, part.stop + 1)
         wrong = np.concatenate(([indptr[0] < 0], indptr[1:] < indptr[:-1], [indptr[-1] > self.n_entries]))
         wrong[0] |= part.start == 0 and indptr[0] != 0
         wrong[-1] |= part.stop == self.shard.rows and indptr[-1] != self.n_entries
@@ -206,16 +203,9 @@ class OpenShard:
             raise InputError(f"{self.path}: indptr descends or leads out of the file near {self.row_name(row)}.")
         return indptr
 
-    def take(self, name: str, start: int, stop: int) -> NDArray[Any]:
-        """Return the entries start..stop - 1 of a dataset, of its own dtype."""
-        array = self._array(name)
-        out = np.empty((stop - start, *array.shape[1:]), array.dtype)
-        self.read(name, start, stop, out)
-        return out
-
     def read_labels(self, part: ShardRange) -> Labels:
         """Return the labels of a part, (rows,). Raises InputError unless each is +1 or -1."""
-        labels = self.take("y", part.start, part.stop)
+        labels = self.read("y", part.start, part.stop)
         self._refuse(np.abs(labels) != 1, labels, part, "label", "must be +1 or -1")
         return labels
 
@@ -223,19 +213,19 @@ class OpenShard:
         """Return the weights of a part, (rows,), each a number from 0 to 1e250, else InputError; None without any."""
         if not self._manifest.weights:
             return None
-        weights = self.take("weights", part.start, part.stop)
+        weights = self.read("weights", part.start, part.stop)
         wrong = ~((weights >= 0) & (weights <= HEAVIEST))
         self._refuse(wrong, weights, part, "weight", "must be a number from 0 to 1e250")
         return weights
 
     def read_ids(self, part: ShardRange) -> list[str]:
-        return [name.decode("utf-8", "replace") for name in self.take("ids", part.start, part.stop).tolist()]
+        return [name.decode("utf-8", "replace") for name in self.read("ids", part.start, part.stop).tolist()]
 
     def read_groups(self, part: ShardRange) -> Hashes:
-        return self.take("groups", part.start, part.stop)
+        return self.read("groups", part.start, part.stop)
 
     def read_times(self, part: ShardRange) -> Floats:
-        times = self.take("times", part.start, part.stop)
+        times = self.read("times", part.start, part.stop)
         self._refuse(~np.isfinite(times), times, part, "time", "must be finite")
         return times
 
@@ -244,14 +234,14 @@ class OpenShard:
         if self._manifest.layout == "coded":
             return scipy.sparse.csr_matrix((part.rows, 0))
         if self._manifest.layout == "dense":
-            rows = self.take("X", part.start, part.stop)
+            rows = self.read("X", part.start, part.stop)
             self.check_finite(part, None, rows)
             return rows
         indptr = self.read_indptr(part)
         start, stop = int(indptr[0]), int(indptr[-1])
         indptr -= start
         indices = self.read_indices(part, indptr, start)
-        data = self.take("X/data", start, stop) if part.shard.values else np.ones(stop - start, self._manifest.dtype)
+        data = self.read("X/data", start, stop) if part.shard.values else np.ones(stop - start, self._manifest.dtype)
         self.check_finite(part, indptr, data)
         return scipy.sparse.csr_matrix((data, indices, indptr), (part.rows, self._manifest.p_entries))
 
@@ -294,9 +284,9 @@ class OpenShard:
         return groups
 
     def hash_rows(self, part: ShardRange) -> Hashes:
-        """Return a hash of each row of a part, (rows,), which is equal for equal rows; see `row_statistics`."""
-        hashes = None if self._manifest.layout == "coded" else row_statistics.hash_rows(self.read_rows(part))
-        return row_statistics.hash_codes(self.read_code_rows(part), hashes)
+        """Return a hash of each row of a part, (rows,), which is equal for equal rows; see `distsms.base.hashing`."""
+        hashes = None if self._manifest.layout == "coded" else hashing.hash_rows(self.read_rows(part))
+        return hashing.hash_codes(self.read_code_rows(part), hashes)
 
     def check_finite(self, part: ShardRange, indptr: NDArray[np.int64] | None, values: NDArray[Any]) -> None:
         """Raise InputError unless all values of a part, (rows, p) or (entries,) with an indptr from 0, are finite."""
@@ -305,7 +295,7 @@ class OpenShard:
 
     def read_indices(self, part: ShardRange, indptr: NDArray[np.int64], start: int) -> NDArray[Any]:
         """Return the checked columns of a part, whose `indptr` begins with 0, from entry `start` on."""
-        indices = self.take("X/indices", start, start + int(indptr[-1]))
+        indices = self.read("X/indices", start, start + int(indptr[-1]))
         self.check_indices(part, indptr, indices)
         return indices
 

@@ -1,25 +1,20 @@
 """What is known of the rows of a data set besides their columns: equal rows, groups, times and weights, all ranks'.
 
-Equal rows are found by a hash of each row, of 64 bits, over columns and values without zeros, so it is the same from
-sparse and dense shards of any type. Among n different rows, about n^2 / 2^65 pairs are treated as equal: for 1e8 rows,
-3e-4 pairs. Rows with the same key are counted wherever they are (`distsms.parallel.groups`), and no rank needs memory
-for all of them.
+Equal rows are found by a hash of each row (`distsms.base.hashing`). Rows with the same key are counted wherever they
+are (`distsms.parallel.groups`), and no rank needs memory for all of them.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-import scipy
 from numpy.typing import NDArray
 
+from distsms.base import hashing
 from distsms.base.communicator import Communicator
 from distsms.base.errors import InputError
-from distsms.base.hashing import GOLDEN, _mix, row_keys
-from distsms.base.jit import njit
 from distsms.base.typing import Floats, Hashes
 from distsms.base.wording import Message, option
 from distsms.parallel.groups import Groups
@@ -27,10 +22,6 @@ from distsms.shards.labels import class_names
 from distsms.shards.manifest import Manifest
 from distsms.shards.row_metadata import MetadataColumns, RowMetadata, format_time
 
-_STRIP = 2**12
-"""Rows whose hashes stay in a cache."""
-FEW = 2**19
-"""NumPy does for up to so many entries or keys what is compiled for more."""
 AT_ONCE = 2**21
 """The number of rows of a rank that are counted in one round. Each takes some 100 bytes during the round."""
 MANY, ONE_ROW = 0.05, 0.01
@@ -40,74 +31,6 @@ ONE_ROW: then many rows occur a few times each, and a model remembers them. Othe
 MOSTLY = 0.8
 """From this share of positive rows on, the wrong label may have been used as the positive one."""
 _BITS = np.uint64(32)
-
-
-def hash_rows(X: Any, dtype: str = "float64", before: int = 0) -> Hashes:
-    """Return a hash of each row of X (n, p), (n,) uint64, as it would be in a file of the given dtype, after so many
-    entries of other rows. Local."""
-    if not scipy.sparse.issparse(X):
-        X = scipy.sparse.csr_matrix(X)
-    elif not X.has_canonical_format:
-        X = X.copy()
-        X.sum_duplicates()
-    hashes = np.zeros(X.shape[0], np.uint64)
-    bits = np.ascontiguousarray(X.data.astype(dtype, copy=False), np.float64).view(np.uint64)
-    if before + len(bits) <= FEW:  # what `_hash` does
-        there, mix = bits << np.uint64(1) != 0, _mix.py_func
-        of_entries = mix(mix(X.indices[there].astype(np.uint64) * GOLDEN + GOLDEN) ^ bits[there])
-        np.add.at(hashes, np.repeat(np.arange(len(hashes)), np.diff(X.indptr))[there], of_entries)
-        return mix(hashes)  # type: ignore[no-any-return]
-    _hash(X.indptr.astype(np.int64, copy=False), X.indices, bits, hashes)
-    return hashes
-
-
-def hash_codes(codes: Sequence[NDArray[Any]], rows: Hashes | None = None) -> Hashes:
-    """Return a hash of the codes (n, codes of a row) of each group, continuing `rows`, the hashes of other columns."""
-    hashes = np.zeros(len(codes[0]), np.uint64) if rows is None else rows.copy()
-    for group in codes:
-        _hash_codes(np.ascontiguousarray(group.T), hashes)
-    return hashes
-
-
-@njit()
-def _hash(indptr, columns, bits, hashes):  # type: ignore[no-untyped-def]
-    """Hash each row. Each entry is mixed and the results are added, so the order of the entries does not matter."""
-    for row in range(len(hashes)):
-        total = np.uint64(0)
-        for k in range(indptr[row], indptr[row + 1]):
-            if bits[k] << np.uint64(1):  # neither 0 nor -0
-                total += _mix(_mix(np.uint64(columns[k]) * GOLDEN + GOLDEN) ^ bits[k])
-        hashes[row] = _mix(total)
-
-
-@njit()
-def _hash_codes(codes, hashes):  # type: ignore[no-untyped-def]
-    """Continue the hash of each row with its codes (codes of a row, n), of which the order matters."""
-    for first in range(0, len(hashes), _STRIP):
-        totals = hashes[first : first + _STRIP]
-        for block in codes:
-            strip = block[first : first + _STRIP]
-            for k in range(len(totals)):
-                totals[k] = _mix((totals[k] ^ np.uint64(strip[k])) * GOLDEN + GOLDEN)
-
-
-def share_places(keys: Hashes) -> NDArray[np.bool_]:
-    """Return which keys (n,) may be equal to others: all that are, and few that share their place in a table. Local."""
-    if len(keys) <= FEW:
-        _, place, count = np.unique(keys, return_inverse=True, return_counts=True)
-        return count[place] > 1
-    shared = np.empty(len(keys), bool)
-    _count_in_table(keys, np.zeros(8 << len(keys).bit_length(), np.uint8), shared)
-    return shared
-
-
-@njit()
-def _count_in_table(keys, table, shared):  # type: ignore[no-untyped-def]
-    last = np.uint64(len(table) - 1)
-    for key in keys:
-        table[key & last] = min(table[key & last] + 1, 2)
-    for k in range(len(keys)):
-        shared[k] = table[keys[k] & last] > 1
 
 
 class Doubles(NamedTuple):
@@ -124,7 +47,7 @@ def count_groups(keys: Hashes, labels: NDArray[np.int8], comm: Communicator) -> 
     round, AT_ONCE rows of each rank are counted; those with a key of their own, which are most, are not sorted."""
     rounds = max(1, int(comm.maximum(np.array([-(-len(keys) // AT_ONCE)]))[0]))
     sums, largest = np.zeros(3, np.int64), np.zeros(1, np.int64)
-    round_of = row_keys(keys, 1) % np.uint64(rounds) if rounds > 1 else np.zeros(len(keys), np.uint64)
+    round_of = hashing.row_keys(keys, 1) % np.uint64(rounds) if rounds > 1 else np.zeros(len(keys), np.uint64)
     for k in range(rounds):
         # Only keys that may occur again are compared; all others are groups of one row.
         rows = np.flatnonzero(round_of == k)
@@ -142,7 +65,7 @@ def count_groups(keys: Hashes, labels: NDArray[np.int8], comm: Communicator) -> 
 def _may_be_shared(keys: Hashes, comm: Communicator) -> NDArray[np.bool_]:
     """Return which rows (n_local,) may have a key that another row of any rank has. **Collective.** Takes O(n_local)
     time if few do. A rank sends each of its different keys once, and gets a byte back."""
-    shared = share_places(keys)
+    shared = hashing.share_places(keys)
     if comm.size > 1:
         alone = np.flatnonzero(~shared)
         queries = np.concatenate((keys[alone], np.unique(keys[shared])))
@@ -150,7 +73,7 @@ def _may_be_shared(keys: Hashes, comm: Communicator) -> NDArray[np.bool_]:
         order = np.argsort(owner, kind="stable")
         received, origin = comm.alltoall_rows(queries[order], np.bincount(owner.astype(np.intp), minlength=comm.size))
         answers = np.empty(len(queries), np.int8)
-        answers[order] = comm.alltoall_rows(share_places(received).astype(np.int8), origin)[0]
+        answers[order] = comm.alltoall_rows(hashing.share_places(received).astype(np.int8), origin)[0]
         shared[alone] = answers[: len(alone)] > 0
     return shared
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import math
 import os
 import time
 from collections.abc import Callable, Sequence
@@ -35,7 +34,7 @@ from distsms.metrics.within_groups import gauc_estimate
 from distsms.models import inputs, model, scoring
 from distsms.models.model import Model
 from distsms.optim.result import Result, Status
-from distsms.shards import frame_columns
+from distsms.shards import from_arrays
 from distsms.shards.coded_columns import NOT_CODED
 from distsms.shards.dataset import DataBlock, MemoryBudget
 from distsms.shards.manifest import Manifest, read_manifest
@@ -56,7 +55,6 @@ from distsms.workflow.verdict import SUSPICIOUS, AreaOnTest, LeakingColumn, leak
 if TYPE_CHECKING:  # what many trainings do not need is loaded where it is used, since each start would take longer
     from distsms.workflow.auto_lambda import LambdaChoice
     from distsms.workflow.decisions import Decisions
-    from distsms.workflow.rocarea_check import QuickCheck
 
 CHECKPOINT_EVERY = 300.0
 """Seconds between two checkpoints, unless the user says otherwise."""
@@ -279,7 +277,7 @@ class _Run:
                 if manifest is not None and manifest.coded.features:
                     from distsms.features import feature_map
 
-                    feature_map.check(manifest)  # the model will need it
+                    feature_map.load(manifest, keep=False)  # the model will need it
                 _check_outputs(request, manifest, test)
             warnings, same_rows = list(sets.warnings) if sets else [], sets is not None and sets.same_rows
             if manifest is not None and (decisions is not None or lam == "auto"):
@@ -380,8 +378,12 @@ def train_task(
     def conclude() -> TrainedModel:
         rows.free("loss")
         scores = _measure_training_rows(fit, comm)
-        quick = _compare_with_rocarea(fit, comm, hold_out) if check and rows.reserved and finished else None
-        decided = None
+        quick = decided = None
+        if check and rows.reserved and finished:
+            from distsms.workflow.rocarea_check import Checker
+
+            with rows.clock.phase("check"):
+                quick = Checker(fit, comm).run(hold_out)
         if decisions and finished:
             limit = format_duration(max((folds - 1) * fit.result.seconds, 1.0))
             each = f"{folds} more models, each trained on {100 * (1 - 1 / folds):.0f} % of the rows"
@@ -431,42 +433,19 @@ def _measure_training_rows(fit: Fit, comm: Communicator) -> TrainingScores:
         sample = sample_rows(scores, labels, comm, "float64" if manifest is None else manifest.dtype)
         contributions = None
         if (manifest or block).table is not None:
-            from distsms.models.reasons import mean_contributions  # which loads what knows of features
+            from distsms.models.contributions import mean_contributions  # which loads what knows of features
 
             as_model = model.from_training(fit.w, {"zero_based": data["zero_based"]}, manifest, block.table)
             contributions = mean_contributions(as_model, fit.w, block, comm)
     return TrainingScores(threshold, measures, data, chance, spread, sample, means, leaks, contributions)
 
 
-def _compare_with_rocarea(fit: Fit, comm: Communicator, hold_out: bool) -> QuickCheck:
-    """Train a quick ROCArea model and, with `hold_out`, compare it with the run's own. **Collective.**"""
-    from distsms.workflow.rocarea_check import Checker
-
-    task, result, reserved = fit.rows.task, fit.result, fit.rows.reserved
-    with fit.rows.clock.phase("check"):
-        checker = Checker(
-            block=fit.rows.block,
-            measure=task.measure,
-            settings=task.settings,
-            bias=task.bias,
-            seconds=result.seconds,
-            evaluations=result.evaluations,
-            w=result.w,
-            comm=comm,
-            memory=None if math.isinf(reserved) else reserved,
-            stop_wanted=fit.rows.options.stop_wanted,
-        )
-        return checker.run(hold_out)
-
-
 def _rows(request: TrainRequest, comm: Communicator) -> tuple[DataBlock, str | None]:
     """Return this rank's rows in memory, and what identifies those of all ranks in a checkpoint. **Collective.**"""
-    from distsms.shards import from_arrays  # which loads parts of SciPy
-
     rows = request.data
-    X, names = frame_columns.numbers(rows.X, comm)
+    X, names = from_arrays.numbers(rows.X, comm)
     block = from_arrays.block(X, rows.y, comm, weights=rows.weights, groups=rows.groups)
-    block = replace(block, table=frame_columns.table_of(names))
+    block = replace(block, table=from_arrays.table_of(names))
     if request.checkpoint is None:
         return block, None
     return block, from_arrays.fingerprint(X, block.labels, block.first_row, comm, block.weights, block.groups)

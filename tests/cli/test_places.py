@@ -19,7 +19,7 @@ from distsms import cli
 from distsms.__main__ import main
 from distsms.base import files, jit, program
 from distsms.base.errors import InputError
-from distsms.base.surroundings import StandardStream
+from distsms.base.program import StandardStream
 from distsms.cli import terminal
 from distsms.optim.solvers import tao
 

@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import sparse
 
+from distsms.base import hashing
 from distsms.shards import row_statistics
 from distsms.shards.coded_columns import NOT_CODED
 from distsms.shards.from_arrays import write_data
@@ -32,10 +33,10 @@ def test_hashes_are_equal_where_rows_are(rows):
     stored = sparse.csr_matrix(np.ones_like(dense))  # zeros are stored there, too
     stored.data[:] = dense.ravel()
     rounded = dense.astype(np.float32).astype(float)
-    found = row_statistics.hash_rows(dense)
-    np.testing.assert_array_equal(row_statistics.hash_rows(sparse.csr_matrix(dense)), found)
-    np.testing.assert_array_equal(row_statistics.hash_rows(stored), found)
-    np.testing.assert_array_equal(row_statistics.hash_rows(dense, "float32"), row_statistics.hash_rows(rounded))
+    found = hashing.hash_rows(dense)
+    np.testing.assert_array_equal(hashing.hash_rows(sparse.csr_matrix(dense)), found)
+    np.testing.assert_array_equal(hashing.hash_rows(stored), found)
+    np.testing.assert_array_equal(hashing.hash_rows(dense, "float32"), hashing.hash_rows(rounded))
     equal = (dense[:, None] == dense[None]).all(axis=2)
     np.testing.assert_array_equal(found[:, None] == found[None], equal)
 
@@ -46,10 +47,10 @@ def test_few_rows_have_the_same_hashes_as_many(rows):
     hashes = []
     for few in (-1, 2**20):
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(row_statistics, "FEW", few)
-            hashes.append(row_statistics.hash_rows(np.array(rows)))
+            patch.setattr(hashing, "FEW", few)
+            hashes.append(hashing.hash_rows(np.array(rows)))
             times = Counter(hashes[-1].tolist())
-            shared = row_statistics.share_places(hashes[-1])
+            shared = hashing.share_places(hashes[-1])
         assert shared[[times[key] > 1 for key in hashes[-1].tolist()]].all()
     assert hashes[0].tolist() == hashes[1].tolist()
 
@@ -58,11 +59,11 @@ def test_few_rows_have_the_same_hashes_as_many(rows):
 def test_columns_and_values_in_any_order_and_type():
     a = sparse.csr_matrix((np.ones(3), np.array([5, 2, 2**30], np.int32), [0, 3]), (1, 2**31 - 1))
     b = sparse.csr_matrix((np.ones(3), np.array([2, 5, 2**30], np.int64), [0, 3]), (1, 2**40))
-    assert row_statistics.hash_rows(a) == row_statistics.hash_rows(b) != row_statistics.hash_rows(2 * b)
-    assert row_statistics.hash_rows(sparse.csr_matrix((2, 5)))[0] == row_statistics.hash_rows(np.zeros((1, 3)))[0]
+    assert hashing.hash_rows(a) == hashing.hash_rows(b) != hashing.hash_rows(2 * b)
+    assert hashing.hash_rows(sparse.csr_matrix((2, 5)))[0] == hashing.hash_rows(np.zeros((1, 3)))[0]
     rng = np.random.default_rng(0)
     many = (rng.random((100_000, 3)) * 50).astype(int)
-    assert len(np.unique(row_statistics.hash_rows(many))) == len(np.unique(many, axis=0))
+    assert len(np.unique(hashing.hash_rows(many))) == len(np.unique(many, axis=0))
 
 
 @given(
@@ -108,7 +109,7 @@ def test_shard_counts_them(comm, shared_dir, dtype, n_shards):
     wanted = {"different": len(counts), "rows": counts[counts > 1].sum(), "largest": counts.max()}
     assert manifest.doubles == {**wanted, "contradicting": counts[both].sum()}
     hashes = folds.read_fold_keys(manifest, "doubles", 0, 60)
-    np.testing.assert_array_equal(hashes, row_statistics.hash_rows(X, dtype))
+    np.testing.assert_array_equal(hashes, hashing.hash_rows(X, dtype))
     if comm.is_root:
         dense = write_data(shared_dir / "dense", X, 2 * y - 1, 3, dtype=dtype)
         np.testing.assert_array_equal(folds.read_fold_keys(dense, "doubles", 7, 50), hashes[7:50])
