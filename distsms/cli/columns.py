@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import argparse
 import re
+import textwrap
+from collections import Counter
 from typing import TYPE_CHECKING
 
+from distsms.base.errors import InputError
 from distsms.base.untrusted_text import printable
 from distsms.base.wording import Message
 from distsms.cli.types import count, from_arguments, whole
@@ -72,7 +75,6 @@ def add_column_options(parser: argparse._ActionsContainer) -> None:
 
 def column_options(args: argparse.Namespace) -> ColumnOptions:
     """Return the values of the options of `add_column_options`."""
-    from distsms.base.errors import InputError
     from distsms.shards.column_options import ColumnOptions
 
     hashed = [pair for pairs in args.hash for pair in pairs]
@@ -149,9 +151,6 @@ def span(text: str) -> tuple[int, int]:
 
 def format_columns(reports: Sequence[ColumnReport]) -> str:
     """Return a list of how columns are used, those with notes (?) first, and last the numbers if they are very many."""
-    import textwrap
-    from collections import Counter
-
     first = sorted(reports, key=lambda report: (not report.notes, report.taken_for == "number"))[:MOST_SHOWN]
     listed = {report.name for report in first}
     shown = [report for report in reports if report.name in listed]

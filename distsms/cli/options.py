@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from distsms.base.choices import ORDERINGS, STEPS
+from distsms.base.formatting import format_bytes
 from distsms.base.measures import CONDITIONS_OF_MODELS, WEIGHTINGS
 from distsms.cli.types import add_threads, condition_of_models, count, duration, memory, not_negative, positive
 from distsms.optim.solvers.base import SOLVERS
@@ -146,7 +147,6 @@ def request_of(kind: type[R], args: argparse.Namespace, **others: Any) -> R:
 
 def rows_held(block: DataBlock, comm: Communicator, allowed: float | None = None, whole: bool = True) -> list[str]:
     """Return lines on rows that ranks hold (if `whole`), and read on each pass; `allowed` is --memory. Collective."""
-    from distsms.base.formatting import format_bytes
 
     def between(values: Sequence[int], show: Callable[[int], str] = str) -> str:
         least, most = min(values), max(values)

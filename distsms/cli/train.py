@@ -51,10 +51,9 @@ examples:
   mpirun -n 32 distsms train data/train --measure prbep --lambda 1e-6 --output model.h5 --trace trace.jsonl
 """
 
-COLUMNS = ["label", "positive", "id", "drop", "group", "time", "weight", "weight_file", "keep"]
-COLUMNS += ["categorical", "numeric", "date", "hash", "min_count", "decimal", "thousands", "separator", "missing"]
-COLUMNS += ["not_missing", "no_header", "names", "missing_group"]
-READING = [*COLUMNS, *SEQUENCES, "normalize", "zero_based"]
+READING = ["label", "positive", "id", "drop", "group", "time", "weight", "weight_file", "keep", "normalize"]
+READING += ["categorical", "numeric", "date", "hash", "min_count", "decimal", "thousands", "separator", "missing"]
+READING += ["not_missing", "no_header", "names", "missing_group", "zero_based", *SEQUENCES]
 """The options of `distsms shard` on reading files, which `distsms baseline` has, too, by their names in argparse's
 namespace."""
 OF_SHARD = [*READING, "split", "split_by", "seed"]
