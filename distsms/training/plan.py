@@ -98,14 +98,11 @@ class Layout(NamedTuple):
         return p if self.step == "root" else -(-p // self.size)
 
 
-ONE_RANK = Layout("root", 1)
-
-
 def needs(
     manifest: Manifest,
     settings: Settings,
     cost: Cost,
-    layout: Layout = ONE_RANK,
+    layout: Layout = Layout("root", 1),  # noqa: B008 - immutable
     bias: bool = False,
     losses: int = 1,
     solves: int = 1,
