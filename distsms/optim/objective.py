@@ -110,8 +110,9 @@ class Objective:
         # One sum over ranks serves two purposes. The products are summed over slices. The numbers of the loss are known
         # on every rank; only the root adds them, so that all ranks get the root's, identical to the last bit.
         numbers = np.array(value if self.comm.is_root else [0.0] * len(value))
-        R, R_mu, d, width, rw, *sums = self.vectors.sum_values(np.concatenate((numbers, products))).tolist()
-        omega, optimization_gap = regularizer.value_and_gap(sums, rw)
+        totals = self.vectors.sum_values(np.concatenate((numbers, products))).tolist()
+        (R, R_mu, d), (width, rw) = totals[:3], totals[3:5]
+        omega, optimization_gap = regularizer.value_and_gap(totals[5:], rw)
         return Evaluation(
             w=w,
             nu=request.nu,

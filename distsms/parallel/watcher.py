@@ -298,7 +298,7 @@ def _connected(address: str, port: int) -> socket.socket:
 
 def say(text: str) -> None:
     with contextlib.suppress(OSError):
-        os.write(2, f"distsms watchdog: {text}\n".encode())
+        os.write(2, f"distsms watchdog: {text}\n".encode(errors="replace"))
 
 
 def lost_text(ranks: int) -> str:

@@ -205,7 +205,7 @@ def test_J_is_computed_once_the_gap_is_expected_below_half_of_the_target(estimat
     objective = problem("sparse", comm)[0]
     rows, following = gathered_rows(objective.features.row_entries(), comm)[1], iter([*estimates, 1e-9])
     ascent = dual_ascent._Ascent(objective, Settings(1e-3, 1e-3), lambda state, w: None, rows, 0.0)
-    ascent._visit = lambda order: next(following)
+    ascent._dual.visit = lambda rows, order, first, w: next(following)
     assert ascent._pass_until_due() == objective.evaluations == passes
 
 

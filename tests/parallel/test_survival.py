@@ -220,7 +220,7 @@ class Dying(Communicator):
                 return work()
             except Failure:
                 self.size, self.recovered = 1, self.recovered + 1
-                self.dead.append(survival.DeadRank(len(self.dead) + 1, "a host"))
+                self.dead.append(survival.Rank(len(self.dead) + 1, "a host"))
                 renew()
 
 
@@ -297,7 +297,7 @@ def test_rows_are_read_again_for_fewer_ranks(stored):
     rows.load()
     assert 0 < len(rows.block.labels) < len(y)
     assert not told
-    Two.size, comm.dead = 1, [survival.DeadRank(1, "a host")]
+    Two.size, comm.dead = 1, [survival.Rank(1, "a host")]
     features, _, weights = rows.reload(17)
     assert np.array_equal(rows.block.labels, y)
     assert weights is None
