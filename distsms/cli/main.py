@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from distsms import cli
 from distsms.base import program
 from distsms.base.errors import EXIT_ERROR, EXIT_INTERRUPTED, EXIT_KILLED, EXIT_OK, DistsmsError
-from distsms.base.surroundings import (
+from distsms.base.program import (
     LEAST_MEMORY,
     NO_WORKING_FOLDER,
     failure_of_standard_output,

@@ -39,7 +39,7 @@ class SmoothingSchedule:
         if self._fixed and settings.c_mu is not None:
             self.nu = loss.paper_width(settings.c_mu, settings.target(1.0))
         elif smooth:
-            self.nu = START_COST / loss.smoothing_cost()
+            self.nu = START_COST / loss.kappa
 
     def too_wide(self, last: Evaluation, target: float, count: int) -> bool:
         """Return whether the width has to be reduced. Raises StopRun if a fixed width makes the target unreachable."""

@@ -127,7 +127,7 @@ class _Ascent:
         self._random = np.random.default_rng(0)
         self._evaluations = 0
         self._estimate, self._ratio = math.inf, 1.0  # of the gap, and what the gap was as a share of it
-        self._J, self._bound, self._best = self._loss.at_zero(), -math.inf, np.zeros(objective.vectors.length)
+        self._J, self._bound, self._best = self._loss.R_at_zero, -math.inf, np.zeros(objective.vectors.length)
         self._gaps: list[tuple[int, float]] = []  # with the passes before
         self._highest: tuple[Floats, DualPlane] | None = None  # r of the best plane, and the plane
         self._begun, loading = begun, time.perf_counter()
@@ -160,7 +160,7 @@ class _Ascent:
             if stop or final or self._dual.exhausted or self._dual.slow(self._gaps, target):
                 # The sizes of the rows bound rounding errors if that weakens the proof by no more than `TOLERATED`.
                 sizes = self._dual.row_sizes(self._rows)
-                if sizes.loss_of_proof(self._loss.at_zero(), settings.lam) <= TOLERATED * target:
+                if sizes.loss_of_proof(self._loss.R_at_zero, settings.lam) <= TOLERATED * target:
                     self._objective.row_sizes = sizes
                 r, best = self._highest
                 return Opened(self._best, r, best.d, best.c, self._evaluations, self._seconds(), final or stop)

@@ -232,7 +232,7 @@ class TrainingRun:
         return dict(+ways)
 
     def _result(self, end: StopRun, w: Floats) -> Result:
-        course, at_zero = self._course, self._objective.losses[0].at_zero()
+        course, at_zero = self._course, self._objective.losses[0].R_at_zero
         best, bound, gap = course.proof.best, course.proof.planes.lower_bound, np.inf
         if course.count:
             bound, gap, _ = course.proof.proved()

@@ -75,7 +75,7 @@ def start(objective: Objective, settings: Settings) -> tuple[Floats | None, floa
             return None, time.perf_counter() - begun
         mean = totals[:p] / totals[p + 1]
         J = totals[p] / totals[p + 1] + lam / 2 * float(mean @ mean)
-    better = BETTER * loss.at_zero() >= J  # NaN is not
+    better = BETTER * loss.R_at_zero >= J  # NaN is not
     return mean if better else None, time.perf_counter() - begun
 
 

@@ -20,9 +20,9 @@ import numpy as np
 from distsms.base.files import require_space
 from distsms.base.formatting import to_json
 from distsms.base.measures import COMPARED, HeadMeasure
+from distsms.base.memory import peak_memory
 from distsms.base.schema import sealed
 from distsms.base.typing import Floats
-from distsms.base.usage import peak_memory
 from distsms.ingest.formats.registry import print_warning
 from distsms.losses.base import Loss
 from distsms.metrics.operating_points import head_value

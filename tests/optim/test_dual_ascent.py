@@ -127,7 +127,7 @@ def test_planes_of_multipliers_are_below_the_risk(measure, lam, comm):
             v = size * rng.normal(size=len(w)) + w * (size < 1)
             assert r @ v + found.d <= alone.evaluate([Request(v, 0.0, SquaredNorm(lam))])[0].R + 1e-12
     J = alone.evaluate([Request(w, 0.0, SquaredNorm(lam))])[0].J
-    assert found.d - r @ r / (2 * lam) <= J <= alone.losses[0].at_zero()
+    assert found.d - r @ r / (2 * lam) <= J <= alone.losses[0].R_at_zero
     if found.final:
         assert J - (found.d - r @ r / (2 * lam)) <= 1e-2 * J
 

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from distsms.base.errors import InputError
-from distsms.base.surroundings import NO_WORKING_FOLDER, has_working_folder
+from distsms.base.program import NO_WORKING_FOLDER, has_working_folder
 from distsms.base.typing import Floats
 from distsms.optim.result import Snapshot
 from distsms.optim.solvers import base
