@@ -14,7 +14,7 @@ import numpy as np
 from distsms.base.typing import Floats
 from distsms.losses.base import Loss
 from distsms.optim.curvature import pays
-from distsms.optim.evaluation import Evaluation, Evaluator, Request
+from distsms.optim.objective import Evaluation, Evaluator, Request
 from distsms.optim.proof import NONE_YET, Proof
 from distsms.optim.result import Snapshot, State, Status, StopRun
 from distsms.optim.settings import Settings

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from enum import IntEnum
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 
@@ -21,7 +21,7 @@ from distsms.base.typing import Floats
 from distsms.losses.base import Loss
 from distsms.matrix.base import Features
 from distsms.optim.curvature import local_sums
-from distsms.optim.evaluation import Evaluation, Request
+from distsms.optim.penalty import SquaredNorm
 from distsms.optim.rows import EPS, RowSizes
 from distsms.parallel.vectors import Vectors
 
@@ -29,7 +29,54 @@ T = TypeVar("T")
 
 BLOCK = 2**16
 """Number of entries of vectors that are worked on at a time."""
-_NO_NUMBERS = np.empty((0, 2))
+_NOTHING, _NO_NUMBERS = np.empty(0), np.empty((0, 2))
+
+
+class Request(NamedTuple):
+    """A request for one evaluation: a slice of w, the width nu, the regularizer, and the index of the loss."""
+
+    w: Floats
+    nu: float
+    regularizer: SquaredNorm
+    loss: int = 0
+
+
+class Evaluation(NamedTuple):
+    """The result of one evaluation on the ranks that run the solver: global numbers, and slices of vectors."""
+
+    w: Floats  # the array of the request
+    nu: float  # the width of the smoothing
+    J: float  # the objective and the risk, exact and smoothed
+    J_mu: float
+    gradient: Floats  # of J_mu; with an elastic net, of J_mu - l1 ||w||_1
+    R: float
+    R_mu: float
+    r: Floats  # the gradient of R_mu, and the constant of its plane: <r, v> + d <= R(v) for every v
+    d: float
+    smoothing_gap: float  # R(w) - (<r, w> + d) >= 0, caused by the smoothing alone
+    # Omega(w) + Omega*(-r) + <r, w> >= J_mu(w) - min J_mu, with Omega* the conjugate of Omega. The sum of the two gaps
+    # is J(w) minus the lower bound that this one plane proves.
+    optimization_gap: float
+    width: float = 0.0  # J and R are the upper ends of intervals of this width; see `distsms.losses.base.LossValue`
+
+    def without_slopes(self) -> Evaluation:
+        return self._replace(gradient=_NOTHING, r=_NOTHING)
+
+
+class Evaluator(Protocol):
+    """The part of an objective that a run uses. `Objective` and `distsms.optim.batching.BatchedSolve` provide it."""
+
+    vectors: Vectors
+    clock: Clock
+    losses: Sequence[Loss]
+
+    @property
+    def stop_requested(self) -> bool: ...
+    def evaluate(self, requests: Sequence[Request]) -> list[Evaluation]: ...
+    def plane_errors(self) -> tuple[Floats | float, float]: ...
+    def rounding(self, evaluation: Evaluation, enough: float) -> float: ...
+    def exact_risk(self, w: Floats, evaluations: float) -> float: ...
+    def curvature(self, w: Floats, nu: float) -> Floats: ...
 
 
 class Query(IntEnum):

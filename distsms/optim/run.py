@@ -17,8 +17,7 @@ from distsms.base.typing import Floats
 from distsms.optim import curvature, stochastic
 from distsms.optim.course import Course, Watcher
 from distsms.optim.dual_ascent import Opened, ascend, suits
-from distsms.optim.evaluation import Evaluator
-from distsms.optim.objective import Objective
+from distsms.optim.objective import Evaluator, Objective
 from distsms.optim.planes import OPENING
 from distsms.optim.result import Origin, Result, Snapshot, Status, StopRun
 from distsms.optim.settings import Settings, curves, usual_pairs

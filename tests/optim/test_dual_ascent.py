@@ -18,8 +18,7 @@ from distsms.matrix.side_by_side import SideBySide
 from distsms.optim import dual_ascent, dual_variables
 from distsms.optim.dual_ascent import ascend, gathered_rows, suits
 from distsms.optim.dual_variables import COUNTDOWN, Multipliers, Probabilities, pass_over_rows, share_of_pairs
-from distsms.optim.evaluation import Request
-from distsms.optim.objective import EPS, Objective
+from distsms.optim.objective import EPS, Objective, Request
 from distsms.optim.penalty import SquaredNorm
 from distsms.optim.result import Status
 from distsms.optim.run import minimize

@@ -14,8 +14,7 @@ from distsms.losses.registry import make_loss
 from distsms.matrix import local
 from distsms.matrix.local import DenseRows
 from distsms.optim import run, stochastic
-from distsms.optim.evaluation import Request
-from distsms.optim.objective import Objective
+from distsms.optim.objective import Objective, Request
 from distsms.optim.penalty import SquaredNorm
 from distsms.optim.result import Status
 from distsms.optim.run import minimize

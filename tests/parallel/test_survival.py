@@ -12,8 +12,7 @@ from distsms.base.measures import Measure
 from distsms.base.timing import Clock
 from distsms.losses.registry import make_loss
 from distsms.matrix.local import SparseRows
-from distsms.optim.evaluation import Request
-from distsms.optim.objective import Objective
+from distsms.optim.objective import Objective, Request
 from distsms.optim.penalty import SquaredNorm
 from distsms.optim.run import minimize
 from distsms.optim.settings import Settings
