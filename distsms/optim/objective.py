@@ -10,7 +10,6 @@ gradient lam w + r. Ranks with the solver (`distsms.parallel.vectors`) call `eva
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from enum import IntEnum
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 import numpy as np
@@ -29,6 +28,10 @@ T = TypeVar("T")
 
 BLOCK = 2**16
 """Number of entries of vectors that are worked on at a time."""
+QUERIES = ("plane_rounding", "margin_rounding", "assess", "curvature", "exact_risk")
+"""What the ranks in `serve` are asked, each answered by the method of this name: they get -1, -2, and so on; k > 0 asks
+for k evaluations, and 0 lets them leave.
+"""
 _NOTHING, _NO_NUMBERS = np.empty(0), np.empty((0, 2))
 
 
@@ -77,19 +80,6 @@ class Evaluator(Protocol):
     def rounding(self, evaluation: Evaluation, enough: float) -> float: ...
     def exact_risk(self, w: Floats, evaluations: float) -> float: ...
     def curvature(self, w: Floats, nu: float) -> Floats: ...
-
-
-class Query(IntEnum):
-    """The requests to the ranks in `serve`: one of these, answered by the method of its name, or a number k > 0, which
-    asks for k evaluations.
-    """
-
-    RELEASE = 0  # the others may leave `serve`
-    MARGIN_ROUNDING = -1
-    ASSESS = -2
-    PLANE_ROUNDING = -3
-    CURVATURE = -4
-    EXACT_RISK = -5
 
 
 class Objective:
@@ -187,7 +177,7 @@ class Objective:
         if self._column_errors is None and self.row_sizes is not None:
             return self.row_sizes.plane_error(self._coefficient_additions), of_d
         if self._column_errors is None:
-            self._column_errors = self._ask(Query.PLANE_ROUNDING)
+            self._column_errors = self._ask("plane_rounding")
         return self._column_errors, of_d
 
     def rounding(self, evaluation: Evaluation, enough: float = 0.0, loss: int = 0) -> float:
@@ -205,7 +195,7 @@ class Objective:
         norm = max(self.vectors.dot(w, w), 1e-300) ** 0.5  # where squares vanish, the length is not known better
         terms = 2 * (self._most_terms * norm if sizes is None else sizes.margin_terms(norm))
         if not EPS * (growth * terms + of_sum) <= enough:
-            terms = self._ask(Query.MARGIN_ROUNDING, [w])
+            terms = self._ask("margin_rounding", [w])
         square = 0.5 * EPS * terms * terms if growth > 1 else 0.0
         return float(EPS * (growth * terms + square + of_sum))
 
@@ -215,24 +205,24 @@ class Objective:
 
     def assessment(self, w: Floats, loss: int = 0) -> Any:
         """Return the result of `assess` for the margins at a slice of w. One pass over the data."""
-        return self._ask(Query.ASSESS, [w], np.array([[0.0, loss]]))
+        return self._ask("assess", [w], np.array([[0.0, loss]]))
 
     def exact_risk(self, w: Floats, evaluations: float, loss: int = 0) -> float:
         """Return R at a slice of w for a loss that encloses it; NaN if that is not cheap (`Loss.exact_is_cheap`)."""
-        return float(self._ask(Query.EXACT_RISK, [w], np.array([[evaluations, loss]], float)))
+        return float(self._ask("exact_risk", [w], np.array([[evaluations, loss]], float)))
 
     def curvature(self, w: Floats, nu: float) -> Floats:
         """Return the sums that `distsms.optim.curvature.factor` needs, at a slice of w. One pass over the data."""
-        return self._ask(Query.CURVATURE, [w], np.array([[nu, 0.0]]))
+        return self._ask("curvature", [w], np.array([[nu, 0.0]]))
 
     def release(self) -> None:
         """Let the other ranks leave `serve`."""
-        self.surviving(lambda: self.vectors.send_request(Query.RELEASE, _NO_NUMBERS))
+        self.surviving(lambda: self.vectors.send_request(0, _NO_NUMBERS))
 
-    def _ask(self, query: Query, slices: list[Floats] | None = None, numbers: Floats = _NO_NUMBERS) -> Any:
+    def _ask(self, query: str, slices: list[Floats] | None = None, numbers: Floats = _NO_NUMBERS) -> Any:
         def answer() -> Any:
-            self.vectors.send_request(query, numbers)
-            return self._answer_to(query)(slices, numbers)
+            self.vectors.send_request(-1 - QUERIES.index(query), numbers)
+            return getattr(self, f"_{query}")(slices, numbers)
 
         return self.surviving(answer)
 
@@ -315,12 +305,9 @@ class Objective:
             query, numbers = self.vectors.receive_request()
         if query > 0:
             self._answer(None, numbers)
-        elif query != Query.RELEASE:
-            self._answer_to(Query(query))(None, numbers)
-        return query != Query.RELEASE
-
-    def _answer_to(self, query: Query) -> Callable[[list[Floats] | None, Floats], Any]:
-        return getattr(self, f"_{query.name.lower()}")  # type: ignore[no-any-return]
+        elif query < 0:
+            getattr(self, f"_{QUERIES[-1 - query]}")(None, numbers)
+        return query != 0
 
     # The answers to the requests. All are collective. slices : this rank's slices of the vectors in the request; None
     # on ranks that do not run the solver.
