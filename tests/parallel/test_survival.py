@@ -12,8 +12,7 @@ from distsms.base.measures import Measure
 from distsms.base.timing import Clock
 from distsms.losses.registry import make_loss
 from distsms.matrix.local import SparseRows
-from distsms.optim.evaluation import Request
-from distsms.optim.objective import Objective
+from distsms.optim.objective import Objective, Request
 from distsms.optim.penalty import SquaredNorm
 from distsms.optim.run import minimize
 from distsms.optim.settings import Settings
@@ -219,7 +218,7 @@ class Dying(Communicator):
                 return work()
             except Failure:
                 self.size, self.recovered = 1, self.recovered + 1
-                self.dead.append(survival.DeadRank(len(self.dead) + 1, "a host"))
+                self.dead.append(survival.Rank(len(self.dead) + 1, "a host"))
                 renew()
 
 
@@ -296,7 +295,7 @@ def test_rows_are_read_again_for_fewer_ranks(stored):
     rows.load()
     assert 0 < len(rows.block.labels) < len(y)
     assert not told
-    Two.size, comm.dead = 1, [survival.DeadRank(1, "a host")]
+    Two.size, comm.dead = 1, [survival.Rank(1, "a host")]
     features, _, weights = rows.reload(17)
     assert np.array_equal(rows.block.labels, y)
     assert weights is None
