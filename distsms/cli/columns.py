@@ -6,8 +6,7 @@ import argparse
 import re
 from typing import TYPE_CHECKING
 
-from distsms.base.untrusted_text import printable
-from distsms.base.wording import Message
+from distsms.base.wording import Message, printable
 from distsms.cli.types import count
 from distsms.shards.column_options import BITS
 

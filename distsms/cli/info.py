@@ -6,7 +6,7 @@ import argparse
 from typing import TYPE_CHECKING, Any
 
 from distsms.base.errors import EXIT_ERROR, EXIT_OK
-from distsms.base.untrusted_text import printable
+from distsms.base.wording import printable
 
 if TYPE_CHECKING:
     from distsms.base.communicator import Communicator
