@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from itertools import groupby
 from typing import Any
@@ -124,15 +124,10 @@ def attributes_of(survey: Survey, name: Callable[[int], str]) -> list[Attribute]
         attributes += [Attribute(name(j), (j,)) for j in range(at, columns.start)]
         if columns:
             none = bool(survey.set_rows[columns.start : columns.stop].sum() < survey.n)
-            attributes.append(of_columns(f"{name(columns[0])}..{name(columns[-1])}", columns, name, none))
+            names = tuple(map(name, columns))
+            attributes.append(Attribute(f"{names[0]}..{names[-1]}", tuple(columns), names, none=none))
         at = columns.stop
     return attributes
-
-
-def of_columns(label: str, columns: Iterable[int], name: Callable[[int], str], none: bool) -> Attribute:
-    """Return the categorical attribute that columns of 0 and 1 make up."""
-    places = tuple(columns)
-    return Attribute(label, places, tuple(map(name, places)), none=none)
 
 
 def table_attributes(table: Table) -> tuple[list[Attribute], list[str]]:

@@ -46,19 +46,17 @@ def expand(words: Sequence[str]) -> list[str]:
             continue
         matches = sorted(glob.glob(word)) if _is_pattern(word) else [word]
         files = [file for match in matches for file in (_tables_in(match) if os.path.isdir(match) else [match])]
-        if not files and _is_pattern(word):
-            raise InputError(f"{word}: there is no such file")
         if not files:
-            raise InputError(f"{word}: is a folder without CSV or Parquet files; give one data set, or files")
+            folder = "is a folder without CSV or Parquet files; give one data set, or files"
+            raise InputError(f"{word}: {'there is no such file' if _is_pattern(word) else folder}")
         paths += files
     return paths
 
 
 def states(inputs: Sequence[str | os.PathLike[str]], *others: str | os.PathLike[str] | None) -> list[FileState]:
     """Return the states of the inputs, and of those others that are files. Local."""
-    return [
-        FileState(path) for path in (*inputs, *(path for path in others if path is not None and os.path.isfile(path)))
-    ]
+    files = [path for path in others if path is not None and os.path.isfile(path)]
+    return [FileState(path) for path in (*inputs, *files)]
 
 
 def require_common(files: Sequence[FileState], comm: Communicator) -> None:

@@ -163,6 +163,8 @@ LEVEL = 0.3
 """The level at which a level step aims: the lower bound plus this share of the gap."""
 PATIENCE, LITTLE = 500, 1e-3
 """A run ends if `PATIENCE` evaluations have not reduced the gap by the share `LITTLE` (0.1 %)."""
+OF_EVALUATION = tuple(name for name in State._fields if name in Evaluation._fields)
+"""What a state takes from its evaluation."""
 KEPT = ("count", "count_then", "gap_then", "seconds")
 """The attributes of `Course` that a snapshot contains."""
 
@@ -266,16 +268,10 @@ class Course:
         state = State(
             evaluation=self.count,
             seconds=self.seconds,
-            J=e.J,
             lower_bound=self.proof.planes.lower_bound,
             gap=self.proof.gap,
             best_J=self.proof.best.J,
-            J_mu=e.J_mu,
-            R=e.R,
-            nu=e.nu,
-            smoothing_gap=e.smoothing_gap,
-            optimization_gap=e.optimization_gap,
-            width=e.width,
+            **{name: getattr(e, name) for name in OF_EVALUATION},
         )
         with self.not_counted():
             self._watch(state, self.proof.best.w)

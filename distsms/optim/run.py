@@ -22,7 +22,7 @@ from distsms.optim.objective import Objective
 from distsms.optim.planes import OPENING
 from distsms.optim.result import Origin, Result, Snapshot, Status, StopRun
 from distsms.optim.settings import Settings, curves, usual_pairs
-from distsms.optim.solvers.base import Outcome, Problem, Scaled, solver_class
+from distsms.optim.solvers.base import Problem, Scaled, solver_class
 from distsms.parallel.vectors import DistributedVectors
 
 Keeper = Callable[[Snapshot], None]
@@ -223,8 +223,8 @@ class TrainingRun:
         while True:
             # 1) The solver, until it pauses or fails; then perhaps level steps in its place.
             before = proof.gap
-            outcome, why = self._solver.run()
-            paused = outcome is Outcome.PAUSED
+            why = self._solver.run()
+            paused = not why
             if problem.can_rescue and (problem.stuck or not paused):
                 problem.rescue()
             # 2) A narrower smoothing, or the end if nothing helps.

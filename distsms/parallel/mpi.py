@@ -113,8 +113,7 @@ class MPICommunicator(Communicator):
     def _has_shared_memory(self, node: list[int], size: int) -> bool:
         """Return whether the shared memory of every node has at least `size` free bytes. **Collective.**"""
         try:
-            status = os.statvfs(SHARED_MEMORY)
-            free = status.f_bavail * status.f_frsize
+            free = shutil.disk_usage(SHARED_MEMORY).free
         except OSError:
             free = 0
         return bool(self.maximum(np.array([self.rank == node[0] and free < size + 2**24], np.int64))[0] == 0)

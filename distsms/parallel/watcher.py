@@ -110,23 +110,22 @@ class Watcher:
             for sock in self.sockets:
                 if sock.fileno() in ready:
                     self.receive(sock)
-            if 0 in ready:
-                if (news := os.read(0, 2**16)) == BYE:
-                    self.send("done")
-                    self.wait_for_end()
-                    return
-                if news == BEGIN:
-                    self.begun = True
-                    continue
-                if news:
-                    self.forget(json.loads(news))
-                    continue
+            news = os.read(0, 2**16) if 0 in ready else None
+            if news == BYE:
+                self.send("done")
+                self.wait_for_end()
+                return
+            if news == b"":
                 self.send("died")
                 if self.rank == 0:
                     time.sleep(processes.DEATH_GRACE)
                     self.end("rank 0 has died")
                 return
-            if time.monotonic() >= self.last + self.interval:
+            if news == BEGIN:
+                self.begun = True
+            elif news:
+                self.forget(json.loads(news))
+            elif time.monotonic() >= self.last + self.interval:
                 self.observe()
                 self.send("beat")
                 self.check()

@@ -107,7 +107,7 @@ class FoldFeatures:
         about = _read(self._about(fold))
         try:
             manifest = read_manifest(directory)
-            feature_map.check(manifest)
+            feature_map.load(manifest, keep=False)
         except InputError:
             return False
         return isinstance(about, dict) and about.get("fingerprint") == manifest.fingerprint

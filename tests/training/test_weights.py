@@ -166,17 +166,15 @@ def test_a_baseline_measures_with_the_weights(tmp_path):
     X, y, weights = _rows()
     weights += 0.5
     folds = make_folds("rows", np.arange(len(y)), y, np.ones(len(y), bool), 3, 0, ALONE)
-    settings = settings_for("rocarea", "lbfgs", lam=1.0, epsilon=1e-3)
+    problem = path.Problem("rocarea", [1e-2], 3, 0, settings_for("rocarea", "lbfgs", lam=1.0, epsilon=1e-3))
     results = []
     for given in (weights, 11 * weights, None):
         rows = baseline_fits.FoldedRows(X, y, folds, weights=given)
         store = baseline_fits.BaselineStore(tmp_path / str(len(results)))
         store.path.mkdir()
         store.open({})
-        baseline_fits.fit_alone(
-            rows, baseline_fits.first_round(["distsms"], [1e-2], 3, 0), "rocarea", settings, store.keep
-        )
-        (found,) = method_results.evaluate_methods(store, store.fits(), rows, "rocarea")
+        baseline_fits.fit_alone(rows, baseline_fits.first_round(["distsms"], [1e-2], 3, 0), problem, store.keep)
+        (found,) = method_results.Evaluator(store, store.fits(), rows).methods("rocarea")
         results.append(found.intervals)
     for name in ("rocarea", "prbep"):
         one, factor, without = (interval[name] for interval in results)

@@ -5,20 +5,13 @@ from __future__ import annotations
 import re
 from collections import Counter
 from dataclasses import replace
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 from distsms.base.errors import InputError
 from distsms.base.formatting import format_rows
 from distsms.base.wording import option
 from distsms.ingest.formats import amounts, columns, dates
-from distsms.ingest.formats.column_survey import (
-    MAX_CATEGORIES,
-    MAX_NUMBERS,
-    Cell,
-    NumberSurvey,
-    TableSurvey,
-    TextSurvey,
-)
+from distsms.ingest.formats.column_survey import MAX_CATEGORIES, MAX_NUMBERS, Cell, TableSurvey, TextSurvey
 from distsms.shards.column_options import BITS, ColumnOptions, ColumnReport
 from distsms.shards.row_metadata import plain_number
 from distsms.shards.table_schema import CATEGORY, DATE, HASH, NUMBER, Column
@@ -57,19 +50,24 @@ _HUMP = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 """Where a word begins in a name such as customerId."""
 
 
-def decide(
-    name: str, survey: TableSurvey, options: ColumnOptions, files: Any, keep: bool = False, example: str = ""
-) -> tuple[Column | None, ColumnReport]:
+class Decision(NamedTuple):
+    """How a column is used."""
+
+    column: Column | None  # None: it is left out
+    report: ColumnReport
+
+
+def decide(name: str, survey: TableSurvey, options: ColumnOptions, files: Any, keep: bool, example: str) -> Decision:
     """Return the encoding of a column (None if it is left out), and the report on it; InputError says what to do. An
     `example` shows how numbers with units or marks are written, which `files` reads as plain numbers."""
-    decision = _Decision(name, survey, options, files, keep)
-    column = decision.column(example)
-    decision.report.features = 0 if column is None else column.n_features
-    return column, decision.report
+    choice = _Choice(name, survey, options, files, keep)
+    column = choice.column(example)
+    choice.report.features = 0 if column is None else column.n_features
+    return Decision(column, choice.report)
 
 
-class _Decision:
-    """How one column is used, and the report on it."""
+class _Choice:
+    """What says how one column is used, and the report on it."""
 
     def __init__(self, name: str, survey: TableSurvey, options: ColumnOptions, files: Any, keep: bool) -> None:
         self.name, self.options, self.files = name, options, files
@@ -153,7 +151,7 @@ class _Decision:
         """Note whole numbers that may be codes."""
         name, numbers, place = self.name, self.survey.numbers, self.place
         count, values, exact = self.count, self.report.values, self.report.exact
-        low, high = numbers.extremes[place]
+        low, high = numbers.extremes[place].tolist()
         if max(-low, high) > 2**53:
             self._note(
                 "whole numbers above 2^53, whose last digits float64 cannot hold; if they are codes: "
@@ -168,7 +166,7 @@ class _Decision:
             name in self.survey.padded
             or _CODE_NAME.search(_HUMP.sub("_", name))
             or (few and same_length and 20 * values <= count)
-            or _is_even(numbers, place, values)
+            or self._is_even(low, high)
         )
         recur = exact and values <= FEW_VALUES and 10 * values <= count >= FEW_ROWS
         if codes or (recur and not self.survey.wide):
@@ -176,6 +174,17 @@ class _Decision:
             kind = "whole numbers that look like codes" if codes else "few whole numbers"
             remedy = f"{codes_option} or {option('drop', [name])}"
             self._note(f"{kind}, treated as amounts; if they are codes: {remedy}")
+
+    def _is_even(self, low: float, high: float) -> bool:
+        """Return whether whole numbers recur and are spread evenly, as those that were given one after the other.
+        Amounts and counts are rarely even, years and ages too few, and numbers up to 255 may be brightness."""
+        numbers, place, values = self.survey.numbers, self.place, self.report.values
+        repeated, spread = numbers.sample.repeated(place), high - low
+        often = repeated > 0.5 and self.count >= 2 * values
+        if values < EVEN_VALUES or high == 255 or not (often or (high >= 1e6 and repeated >= 0.1)):
+            return False
+        off_middle = abs(numbers.mean(place) - low - spread / 2)
+        return bool(off_middle < 0.1 * spread and 0.24 * spread < numbers.deviation(place) < 0.34 * spread)
 
     def _check_marks(self) -> None:
         marks, thousands = self.survey.marks.get(self.name, set()), self.files.cells.thousands
@@ -297,10 +306,11 @@ class _Decision:
         taking = f"{option('not_missing', text='MARK')} takes one as a value"
         self._note(f"{listed}: taken as missing, since the others are {others}; {taking}")
 
-    def _left_out(self, taken_for: str, problem: str) -> None:
-        """Note why the column is left out."""
+    def _left_out(self, taken_for: str, problem: str) -> Column | None:
+        """Note why the column is left out; return no column."""
         self.report.taken_for = taken_for
         self._note(f"left out: {problem}")
+        return None
 
     def _refuse(self, problem: str) -> NoReturn:
         raise InputError(f"{self.files.paths[0]}: column {self.name!r}: {problem}")
@@ -317,19 +327,6 @@ def _centred(mean: float, noun: str = "its mean") -> str:
 
 def _are_years(low: float, high: float) -> bool:
     return low >= 1500 and high <= 2100
-
-
-def _is_even(numbers: NumberSurvey, place: int, values: int) -> bool:
-    """Return whether whole numbers recur and are spread evenly, as those that were given one after the other. Amounts
-    and counts are rarely even, years and ages are too few, and numbers up to 255 may be brightness."""
-    low, high = numbers.extremes[place].tolist()
-    count, repeated = int(numbers.counts[place, 0]), numbers.sample.repeated(place)
-    often = repeated > 0.5 and count >= 2 * values
-    if values < EVEN_VALUES or high == 255 or _are_years(low, high) or not (often or (high >= 1e6 and repeated >= 0.1)):
-        return False
-    spread, mean = high - low, numbers.mean(place)
-    deviation = numbers.deviation(place)
-    return bool(abs(mean - low - spread / 2) < 0.1 * spread and 0.24 * spread < deviation < 0.34 * spread)
 
 
 def _marks_advice(value: str) -> str:

@@ -14,8 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from distsms.base.hashing import GOLDEN, _mix
+from distsms.base.jit import UNCOUNTED, njit
 from distsms.base.typing import Floats, Hashes
-from distsms.ingest.formats import arrow, columns, dates, survey_kernels
+from distsms.ingest.formats import arrow, columns, dates
 from distsms.ingest.formats.amounts import Amounts, readings_of
 from distsms.shards.table_schema import Cells
 
@@ -37,6 +38,11 @@ YEAR = 365.25 * 86400e6
 """Microseconds in a year."""
 Y2K = 946684800 * 10**6
 """The beginning of the year 2000, in microseconds since 1970."""
+SCALE = 2.0**-64
+"""Numbers are multiplied by this before they are added, so that sums do not overflow."""
+RECENT = np.uint64(1024)
+"""So many values are counted before they are added to the sample."""
+_ZERO, _ONE = np.uint64(0), np.uint64(1)
 
 
 class Cell(NamedTuple):
@@ -48,7 +54,8 @@ class Cell(NamedTuple):
 
 
 class Sample:
-    """Samples of the different values of some columns; see `survey_kernels`."""
+    """Samples of the different values of some columns: those k of each with the smallest hashes, and how many rows have
+    them. So a sample does not depend on the order of the rows, and those of two sets of rows can be merged."""
 
     def __init__(self, n_columns: int) -> None:
         k = max(8, min(SAMPLE, SAMPLES // max(n_columns, 1)))
@@ -82,6 +89,80 @@ class Sample:
         return float(np.mean(self.times[column, :size] > 1)) if size else 0.0
 
 
+@njit(**UNCOUNTED)
+def add_to_sample(hashes, times, size, h, rows):  # type: ignore[no-untyped-def]
+    """Add a value, by its hash, to a sample: hashes (k,) ascending, times (k,); return the sample's new size."""
+    if size == len(hashes) and h > hashes[size - 1]:
+        return size
+    low, high = 0, size
+    while low < high:
+        middle = (low + high) // 2
+        if hashes[middle] < h:
+            low = middle + 1
+        else:
+            high = middle
+    if low < size and hashes[low] == h:
+        times[low] += rows
+        return size
+    last = min(size, len(hashes) - 1)
+    for k in range(last, low, -1):
+        hashes[k], times[k] = hashes[k - 1], times[k - 1]
+    hashes[low], times[low] = h, rows
+    return last + 1
+
+
+@njit(**UNCOUNTED)
+def add_numbers(values, bits, where, recent, seen, counts, sums, extremes, whole, hashes, times, sizes):  # type: ignore[no-untyped-def]
+    """Add rows of numbers to the statistics of their columns.
+
+    values : (m, n), column by column, NaN where they are missing.  bits : (m, n), the same as uint64, since Numba needs
+    far more modules to look at an array in another way.  where : (m,), the places of these columns in the statistics
+    of shape (c, ...): counts and missing values (c, 2), sums (c, 3) as sum, rounding error and sum of squares, extremes
+    (c, 2), whole (c,), and samples: hashes, times (c, k), sizes (c,).
+    recent, seen : (RECENT,) uint64, and int64 zeros, which are zeros again afterwards.
+    """
+    n = values.shape[1]
+    for j in range(values.shape[0]):
+        c = where[j]
+        low, high = extremes[c, 0], extremes[c, 1]
+        total, error, squares = sums[c, 0], sums[c, 1], sums[c, 2]
+        all_whole, gaps, size = whole[c], 0, sizes[c]
+        # 1) Sums and extremes; the sum with its rounding error (Knuth's two-sum).
+        for i in range(n):
+            x = values[j, i] + 0.0  # no negative zero
+            if x != x:
+                gaps += 1
+                continue
+            low, high = min(low, x), max(high, x)
+            all_whole &= x == np.floor(x)
+            add = x * SCALE
+            before, total = total, total + add
+            part = total - before
+            error += (before - (total - part)) + (add - part)
+            squares += add * add
+            # 2) The sample of different values.
+            h = _mix((bits[j, i] if x else _ZERO) * GOLDEN + _ONE)
+            if size == hashes.shape[1] and h > hashes[c, size - 1]:
+                continue
+            # Values that were met before are counted here first, since a search in the sample takes longer.
+            slot = h % RECENT
+            if seen[slot] and recent[slot] != h:
+                size = add_to_sample(hashes[c], times[c], size, recent[slot], seen[slot])
+                seen[slot] = 0
+            recent[slot] = h
+            seen[slot] += 1
+        # 3) Values that were only counted go into the sample.
+        for slot in range(RECENT):
+            if seen[slot]:
+                size = add_to_sample(hashes[c], times[c], size, recent[slot], seen[slot])
+                seen[slot] = 0
+        counts[c, 0] += n - gaps
+        counts[c, 1] += gaps
+        extremes[c, 0], extremes[c, 1] = low, high
+        sums[c, 0], sums[c, 1], sums[c, 2] = total, error, squares
+        whole[c], sizes[c] = all_whole, size
+
+
 class NumberSurvey:
     """Counts, means, extremes and samples of columns of numbers."""
 
@@ -98,26 +179,26 @@ class NumberSurvey:
         if weights is not None and len(where):
             missing = np.isnan(values)
             self.weighted[where, 0] += weights @ ~missing.T
-            self.weighted[where, 1] += weights @ np.where(missing, 0.0, values * survey_kernels.SCALE).T
+            self.weighted[where, 1] += weights @ np.where(missing, 0.0, values * SCALE).T
         values = np.ascontiguousarray(values)
         if values.size <= FEW:
             self._add_few(values, where)
             return
-        recent, seen = np.empty(survey_kernels.RECENT, np.uint64), np.zeros(survey_kernels.RECENT, np.int64)
+        recent, seen = np.empty(RECENT, np.uint64), np.zeros(RECENT, np.int64)
         hashes, times, sizes = self.sample.hashes, self.sample.times, self.sample.sizes
         bits = values.view(np.uint64)
-        survey_kernels.add_numbers(
+        add_numbers(
             values, bits, where, recent, seen, self.counts, self.sums, self.extremes, self.whole, hashes, times, sizes
         )
 
     def _add_few(self, values: NDArray[np.float64], where: NDArray[np.intp]) -> None:
-        """Do what `survey_kernels.add_numbers` does, to the bit, by NumPy: it sorts values, but is not compiled."""
+        """Do what `add_numbers` does, to the bit, by NumPy: it sorts values, but is not compiled."""
         for c, column in zip(where.tolist(), values, strict=True):
             x = column[~np.isnan(column)] + 0.0
             self.counts[c] += len(x), len(column) - len(x)
             self.extremes[c] = x.min(initial=self.extremes[c, 0]), x.max(initial=self.extremes[c, 1])
             self.whole[c] &= bool((x == np.floor(x)).all())
-            terms, sums = x * survey_kernels.SCALE, self.sums[c]
+            terms, sums = x * SCALE, self.sums[c]
             with np.errstate(over="ignore", invalid="ignore"):
                 totals = np.cumsum(np.append(sums[0], terms))  # one after the other
                 part = totals[1:] - totals[:-1]
@@ -143,17 +224,17 @@ class NumberSurvey:
     def mean(self, column: int) -> float:
         """Return the mean of a column, 0 if it has no number."""
         count = int(self.counts[column, 0])
-        return float(self.sums[column, :2].sum() / count / survey_kernels.SCALE) if count else 0.0
+        return float(self.sums[column, :2].sum() / count / SCALE) if count else 0.0
 
     def fill(self, column: int) -> float:
         """Return the number for missing ones: the mean; with weights rounded, so that ranks hardly ever matter."""
         total, product = self.weighted[column].tolist()
-        return float(f"{product / total / survey_kernels.SCALE:.14g}") if total else self.mean(column)
+        return float(f"{product / total / SCALE:.14g}") if total else self.mean(column)
 
     def deviation(self, column: int) -> float:
         """Return the standard deviation of a column, 0 if it has no number."""
-        count, mean = max(int(self.counts[column, 0]), 1), self.mean(column) * survey_kernels.SCALE
-        return math.sqrt(max(0.0, self.sums[column, 2] / count - mean * mean)) / survey_kernels.SCALE
+        count, mean = max(int(self.counts[column, 0]), 1), self.mean(column) * SCALE
+        return math.sqrt(max(0.0, self.sums[column, 2] / count - mean * mean)) / SCALE
 
     def is_offset(self, column: int) -> bool:
         """Return whether the mean of different values is more than `OFFSET` standard deviations away from 0."""
@@ -277,9 +358,7 @@ class TextSurvey:
         self.offsets |= other.offsets
         self.sample.merge(other.sample)
 
-    def _years(
-        self, different: Any, codes: NDArray[Any], position: arrow.BatchPosition, text: Any
-    ) -> NDArray[np.float64]:
+    def _years(self, different: Any, codes: NDArray[Any], position: arrow.BatchPosition, text: Any) -> Floats:
         """Return different dates as years since 2000, NaN for what is no date; `codes` are those of the rows."""
         times, valid = dates.as_microseconds(different, self.form)
         self.offsets |= set(dates.has_offset(different, self.form)[valid].tolist())
@@ -374,15 +453,13 @@ class TableSurvey:
 
     def uncounted(self) -> list[str]:
         """Return the columns with strings of which rows were not kept, as they came before any string or mark."""
-        counts, place = self.numbers.counts, self.place
-        before = {
-            name for name in self.texts if counts[place[name], 0] or name in self.infinite or name in self.missing
-        }
-        with_strings = [name for name, survey in self.texts.items() if name in before and survey.rows_with_strings]
-        return with_strings + [name for name in self.missing if name not in self.texts and not counts[place[name], 0]]
+        counted = {name for name, k in self.place.items() if self.numbers.counts[k, 0]}
+        before = counted | self.infinite.keys() | self.missing.keys()
+        with_strings = [name for name, text in self.texts.items() if name in before and text.rows_with_strings]
+        return with_strings + [name for name in self.missing if name not in self.texts and name not in counted]
 
 
-def years(microseconds: NDArray[np.int64]) -> NDArray[np.float64]:
+def years(microseconds: NDArray[np.int64]) -> Floats:
     """Return times, in microseconds since 1970, as years since 2000."""
     return (microseconds - Y2K) / YEAR
 

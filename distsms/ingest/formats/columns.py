@@ -16,7 +16,6 @@ from numpy.typing import NDArray
 from distsms.base.errors import InputError
 from distsms.base.program import leave_out_pandas
 from distsms.base.wording import option
-from distsms.ingest.formats import survey_kernels
 from distsms.shards import row_metadata
 from distsms.shards.row_metadata import plain_number
 from distsms.shards.table_schema import VERSION, Cells, Writing
@@ -297,13 +296,41 @@ def dictionary_encode(column: Any) -> tuple[Any, Any]:
 
 
 def hash_strings(column: Any, seed: int = 0) -> NDArray[np.uint32]:
-    """Return MurmurHash3 of each string, in UTF-8, (n,); that of "" where it is missing."""
+    """Return MurmurHash3 (32 bits, for x86; Appleby 2011) of each string in UTF-8, (n,); of "" where it is missing."""
     filled = pc.fill_null(pc.cast(column, pa.large_string()), "")
     if not len(filled):
         return np.empty(0, np.uint32)
     offsets = np.frombuffer(filled.buffers()[1], np.int64)[filled.offset : filled.offset + len(filled) + 1]
-    text = filled.buffers()[2]
-    return survey_kernels.hash_strings(np.frombuffer(text or b"\0", np.uint8), offsets, seed)
+    text = np.append(np.frombuffer(filled.buffers()[2] or b"", np.uint8), np.zeros(4, np.uint8))
+    begins, lengths = offsets[:-1], np.diff(offsets)
+    hashes = np.full(len(lengths), seed, np.uint32)
+    # 1) Four bytes after the other of all strings that have so many.
+    for at in range(0, int(lengths.max(initial=0)) - 3, 4):
+        strings = np.flatnonzero(lengths >= at + 4)
+        mixed = hashes[strings] ^ _scrambled(_word(text, begins[strings] + at, 4))
+        hashes[strings] = _rotated(mixed, 13) * np.uint32(5) + np.uint32(0xE6546B64)
+    # 2) Up to three bytes at the end.
+    rest = lengths % 4
+    hashes ^= _scrambled(_word(text, begins + lengths - rest, rest)) ^ lengths.astype(np.uint32)
+    for shift, factor in ((16, 0x85EBCA6B), (13, 0xC2B2AE35)):
+        hashes = (hashes ^ (hashes >> np.uint32(shift))) * np.uint32(factor)
+    return hashes ^ (hashes >> np.uint32(16))
+
+
+def _word(text: NDArray[np.uint8], at: NDArray[np.int64], size: Any) -> NDArray[np.uint32]:
+    """Return the first `size` bytes at each place as a number, the lowest byte first."""
+    word = np.zeros(len(at), np.uint32)
+    for k in range(4):
+        word |= np.where(k < size, text[at + k], 0).astype(np.uint32) << np.uint32(8 * k)
+    return word
+
+
+def _scrambled(word: NDArray[np.uint32]) -> NDArray[np.uint32]:
+    return _rotated(word * np.uint32(0xCC9E2D51), 15) * np.uint32(0x1B873593)
+
+
+def _rotated(word: NDArray[np.uint32], by: int) -> NDArray[np.uint32]:
+    return (word << np.uint32(by)) | (word >> np.uint32(32 - by))
 
 
 def as_float(column: Any) -> Any:

@@ -25,17 +25,16 @@ from distsms.base.wording import Message, marked, option
 from distsms.ingest.formats import arrow, columns, csv_files, dates
 from distsms.ingest.formats.arrow import Batch, Selection
 from distsms.ingest.formats.base import Reader
-from distsms.ingest.formats.column_kinds import decide, spelled
+from distsms.ingest.formats.column_kinds import Decision, decide, spelled
 from distsms.ingest.formats.column_survey import TableSurvey, TextSurvey
 from distsms.ingest.formats.columns import Columns
 from distsms.ingest.formats.encoding import encode
 from distsms.ingest.options import ReadOptions
 from distsms.shards import labels, row_metadata
-from distsms.shards.column_options import ColumnReport
 from distsms.shards.labels import Label
 from distsms.shards.row_metadata import MetadataColumns, RowMetadata
 from distsms.shards.rows import RowBlock, of_rank
-from distsms.shards.table_schema import MAX_BITS, NUMBER, Column, Table, check_columns, format_names
+from distsms.shards.table_schema import MAX_BITS, NUMBER, Table, check_columns, format_names
 
 KEPT_BYTES, KEPT_SHARE, KEPT_WITH_ROWS = 2**30, 8, 2
 """What the survey has parsed is kept for the reading of the rows: at most these bytes in the memory of each rank, and
@@ -119,6 +118,7 @@ class TableReader(Reader):
         of_folders = files if isinstance(files, PartitionedFiles) else None
         indices = {name for path in files.paths for name in files.headers[path] if arrow.INDEX.fullmatch(name)}
         special = [name for name in (options.label, options.id, *options.metadata_columns) if name is not None]
+        choice = f"{option('label', text='COLUMN')}; columns: {format_names(files.names)}"
         if table is None:
             # 1) Leave out what tells rows nothing, unless it is named, and check the names of the options.
             named = {*special, *options.columns.named, *options.drop}
@@ -133,26 +133,19 @@ class TableReader(Reader):
                 if name not in files.names:
                     raise InputError(f"{path}: has no column {name!r}; it has {format_names(files.names)}{hint}")
             if options.label is None:
-                raise InputError(
-                    f"{path}: which column is the label? {option('label', text='COLUMN')}; columns: "
-                    f"{format_names(files.names)}{hint}"
-                )
+                raise InputError(f"{path}: which column is the label? {choice}{hint}")
             left_out = options.non_features
             feature_columns = [name for name in files.names if name not in left_out]
             if "" in feature_columns and files.names[0]:
-                raise InputError(
-                    f"{path}: column {files.names.index('') + 1} has no name; name it in the first line, or leave it "
-                    f"out with {option('drop', [''])}"
-                )
+                problem = f"has no name; name it in the first line, or leave it out with {option('drop', [''])}"
+                raise InputError(f"{path}: column {files.names.index('') + 1} {problem}")
             required, optional = [*feature_columns, *special], [*options.drop, *indices]
         else:
             # 2) Take the columns of the training table; ids may be absent.
             label, id_ = options.label or table.label, options.id or table.id
             if options.labelled and label is None:
-                raise InputError(
-                    f"{path}: which column is the label? The training data had none among its columns. "
-                    f"{option('label', text='COLUMN')}; columns: {format_names(files.names)}"
-                )
+                training = "The training data had none among its columns"
+                raise InputError(f"{path}: which column is the label? {training}. {choice}")
             if options.id is None and any(id_ not in files.headers[path] for path in files.paths):
                 id_ = None
             names = [*(column.name for column in table.columns), label if options.labelled else None, id_]
@@ -201,9 +194,7 @@ class TableReader(Reader):
         dropped += [report.name for column, report in decisions if column is None]
         return Table(encoded, options.label, options.id, tuple(dict.fromkeys(dropped)), files.cells)
 
-    def _decided(
-        self, names: Sequence[str], survey: TableSurvey, of_amounts: TableSurvey
-    ) -> list[tuple[Column | None, ColumnReport]]:
+    def _decided(self, names: Sequence[str], survey: TableSurvey, of_amounts: TableSurvey) -> list[Decision]:
         """Return what becomes of each column, by the survey, or that of the columns of numbers with units and marks."""
         decisions, refused = [], []
         for name in names:
@@ -270,11 +261,8 @@ class TableReader(Reader):
             seen.add(name)
         for name, form in column_options.dates.items():
             if form is not None and "%" not in form:
-                raise InputError(
-                    f"{option('dates', {name: form}, text=f'{name}:{form}')}: a form is written as in "
-                    f"{option('dates', {name: '%d.%m.%Y'}, text=f'{name}:%d.%m.%Y')}",
-                    everywhere=True,
-                )
+                shown = [option("dates", {name: each}, text=f"{name}:{each}") for each in (form, "%d.%m.%Y")]
+                raise InputError(f"{shown[0]}: a form is written as in {shown[1]}", everywhere=True)
         for name, bits in column_options.hashed.items():
             if not 1 <= bits <= MAX_BITS:
                 raise InputError(f"{option('hashed', {name: bits})}: the number of bits is from 1 to {MAX_BITS}", True)
@@ -284,26 +272,25 @@ class TableReader(Reader):
         path, name = self.files.paths[0], self.options.label
         if (place := survey.first_missing) is not None:
             labelled = survey.rows_with_numbers + survey.rows_with_strings
-            raise InputError(
-                f"{self.files.where(place.position, place.row)}: column {name!r}: the label is missing here, and in "
-                f"{survey.missing:,} of {survey.missing + labelled:,} rows in all. Training needs labels: remove "
-                f"these rows from the file, for example with pandas: frame.dropna(subset=[{name!r}])"
+            problem = (
+                f"the label is missing here, and in {survey.missing:,} of {survey.missing + labelled:,} rows in all"
             )
+            remedy = f"remove these rows from the file, for example with pandas: frame.dropna(subset=[{name!r}])"
+            where = self.files.where(place.position, place.row)
+            raise InputError(f"{where}: column {name!r}: {problem}: {remedy}")
         example = f"frame['large'] = frame[{name!r}] > LIMIT in pandas"
         two = f"A label tells two classes apart: name another column, or make one, such as {example}"
-        if survey.strings is None or survey.numbers is None or survey.sample.sizes[0] > labels.MAX_LABELS:
-            raise InputError(
-                f"{path}: column {name!r} has more than {labels.MAX_LABELS} values: is it the label? {two}"
-            )
-        if len(survey.numbers) > MOST_NUMBERS and not survey.strings and self.options.positive is None:
-            different = f"{len(survey.numbers)} different numbers"
-            positive = f"or name the positive ones by {option('positive')}"
-            raise InputError(f"{path}: column {name!r} has {different}: is it the label? {two}, {positive}")
-        if not survey.sample.sizes[0]:
+        question = f"values: is it the label? {two}"
+        if (values := survey.categories) is None or survey.sample.sizes[0] > labels.MAX_LABELS:
+            raise InputError(f"{path}: column {name!r} has more than {labels.MAX_LABELS} {question}")
+        if len(values) > MOST_NUMBERS and not survey.strings and self.options.positive is None:
+            question = f"different numbers: is it the label? {two}, or name the positive ones by {option('positive')}"
+            raise InputError(f"{path}: column {name!r} has {len(values)} {question}")
+        if not values:
             group = self.options.group
             which = f" with a group in the column {group!r}" if self.options.missing_group == "drop" else ""
             raise InputError(f"{path}: there is no row{which} below the names of the columns")
-        rows = spelled(survey.strings + survey.numbers, not survey.strings)
+        rows = spelled(values, not survey.strings)
         counts: Counter[Label] = Counter(rows) if survey.strings else Counter({float(k): v for k, v in rows.items()})
         try:
             label_map = labels.interpret(counts, self.options.positive)
@@ -319,10 +306,8 @@ class TableReader(Reader):
             return np.zeros(batch.n)
         column = batch.columns[name]
         if (missing := columns.is_missing(column)).any():
-            raise InputError(
-                f"{self.files.where(batch.position, int(missing.argmax()))}: column {name!r}: the label is missing; "
-                "remove the rows without a label from the file"
-            )
+            problem = "the label is missing; remove the rows without a label from the file"
+            self._refuse(batch, name, int(missing.argmax()), problem)
         assert self.label_map is not None
         different, codes = columns.dictionary_encode(column)
         model_labels = [*labels.original_labels(self.label_map, "+1"), *labels.original_labels(self.label_map, "-1")]
@@ -395,15 +380,11 @@ class PartitionedFiles:
 
     def __init__(self, files: Any, values: Mapping[str, Mapping[str, str]]) -> None:
         self._files, self._values = files, values
-        self.headers = {
-            path: [*names, *(name for name in values[path] if name not in names)]
-            for path, names in files.headers.items()
-        }
+        self.headers = {path: list(dict.fromkeys([*names, *values[path]])) for path, names in files.headers.items()}
         self.names = self.headers[files.paths[0]]
         self.from_folders = {name for path in files.paths for name in values[path] if name not in files.headers[path]}
-        self.constant = {
-            name for name in self.from_folders if len({values[path].get(name) for path in files.paths}) == 1
-        }
+        values_of_name = {name: {values[path].get(name) for path in files.paths} for name in self.from_folders}
+        self.constant = {name for name, different in values_of_name.items() if len(different) == 1}
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._files, name)

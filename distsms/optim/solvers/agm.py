@@ -16,7 +16,7 @@ from distsms.base.typing import Floats
 from distsms.optim.penalty import soft_threshold
 from distsms.optim.result import Snapshot
 from distsms.optim.solvers import base
-from distsms.optim.solvers.base import Outcome, Traits
+from distsms.optim.solvers.base import Traits
 
 RAISE = 2.0  # the paper's gamma_u: L is multiplied by this when it was too small
 LOWER = 1.2  # the paper's gamma_d: L is divided by this after a step. With 2, the usual value, every other step fails
@@ -35,19 +35,18 @@ class Solver(base.Solver):
         self._L: float | None = None
         self._x, self._A, self._total = w, 0.0, w.copy()  # A: the sum of all a_i; total: x_0 - sum a_i f'(x_i)
 
-    def run(self) -> tuple[Outcome, str]:
+    def run(self) -> str:
         if self._L is None and not self._first_estimate():
-            return Outcome.FAILED, "the gradient is zero where it starts"
+            return "the gradient is zero where it starts"
         assert self._L is not None
         while True:
             step = self._step(self._A, self._shrunk(self._total, self._A) / (1.0 + self._sigma * self._A))
             if step is None:
-                why = f"no step decreases the function beyond rounding (Lipschitz estimate {self._L:.3g})"
-                return Outcome.FAILED, why
+                return f"no step decreases the function beyond rounding (Lipschitz estimate {self._L:.3g})"
             self._x, a, slope = step
             if self._problem.iterated():
                 self._A, self._total = 0.0, self._x.copy()
-                return Outcome.PAUSED, ""
+                return ""
             self._A += a
             self._total -= a * slope
             if self._sigma * self._A > HUGE:  # 1 + sigma A = sigma A within rounding, so both can be scaled down

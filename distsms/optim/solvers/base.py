@@ -117,13 +117,6 @@ class Scaled(OtherVariables):
         return w / self._scale
 
 
-class Outcome(Enum):
-    """The reason why `Solver.run` returned."""
-
-    PAUSED = "the problem asked for a pause"
-    FAILED = "no further progress is possible"
-
-
 class PlaneUse(Enum):
     """What the planes of the evaluations are used for."""
 
@@ -173,8 +166,8 @@ class Solver(ABC):
         self.restart(w)
 
     @abstractmethod
-    def run(self) -> tuple[Outcome, str]:
-        """Minimize until the problem asks for a pause, and return "", or why there is no further progress."""
+    def run(self) -> str:
+        """Minimize until the problem asks for a pause, and return "", or why no further progress is possible."""
 
     @abstractmethod
     def restart(self, w: Floats) -> None:

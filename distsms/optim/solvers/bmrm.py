@@ -13,7 +13,7 @@ import numpy as np
 from distsms.base.typing import Floats
 from distsms.optim.result import Snapshot
 from distsms.optim.solvers import base
-from distsms.optim.solvers.base import Outcome, PlaneUse, Traits
+from distsms.optim.solvers.base import PlaneUse, Traits
 
 REPEATS, HAIR = 20, 4 * float(np.finfo(float).eps)
 """The solver ends if this many planes in a row did not raise the minimum of the model by a share of it that exceeds
@@ -29,18 +29,17 @@ class Solver(base.Solver):
     def restart(self, w: Floats) -> None:
         self._w = w
 
-    def run(self) -> tuple[Outcome, str]:
+    def run(self) -> str:
         highest, repeats = -np.inf, 0
         while True:
             self._problem.value_and_gradient(self._w)
             if self._problem.iterated():
-                return Outcome.PAUSED, ""
+                return ""
             self._w, least = self._problem.model_minimum()
             repeats = 0 if least - HAIR * abs(least) > highest else repeats + 1
             highest = max(highest, least)
             if repeats == REPEATS:
-                why = f"{REPEATS} new planes have not raised the lower bound; rounding errors limit it"
-                return Outcome.FAILED, why
+                return f"{REPEATS} new planes have not raised the lower bound; rounding errors limit it"
 
     def memory(self) -> Snapshot:
         return Snapshot()  # the problem stores the planes

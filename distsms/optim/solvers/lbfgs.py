@@ -23,7 +23,7 @@ from distsms.matrix.blocks import thread_count
 from distsms.optim.penalty import soft_threshold
 from distsms.optim.result import Snapshot
 from distsms.optim.solvers import base
-from distsms.optim.solvers.base import Outcome, Traits
+from distsms.optim.solvers.base import Traits
 from distsms.optim.solvers.line_search import LONGEST, search
 
 ALPHA, THETA = 0.8, 0.4  # of the diagonal: see `InverseHessian.update`. The values are those that `lmvm` has
@@ -170,14 +170,14 @@ class Solver(base.Solver):
         self._w = w
         self._here: tuple[float, Floats] | None = None  # the function and its gradient at w, if they are known
 
-    def run(self) -> tuple[Outcome, str]:
+    def run(self) -> str:
         if self._here is None:
             self._here = self._problem.value_and_gradient(self._w)
         while self._step(self._here[0], self._here[1]):
             if self._problem.iterated():
                 self._here = None
-                return Outcome.PAUSED, ""
-        return Outcome.FAILED, "no step decreases the function beyond rounding"
+                return ""
+        return "no step decreases the function beyond rounding"
 
     def _step(self, value: float, gradient: Floats) -> bool:
         """Go to the end of a line search. Return False if there is none, not even along the gradient."""

@@ -242,6 +242,7 @@ def test_arrays_of_other_kinds(tmp_path):
     refused("cannot be read", "t.npz")
     write_anndata(tmp_path / "a.h5ad", X, list("abcdefa"), {"y": y})
     refused("'a' occurs twice", "a.h5ad", label="y")
+    write_anndata(tmp_path / "a.h5ad", X, list("abcdefg"), {"y": y})
     refused("has no column 'z'; it has 'y'", "a.h5ad", label="z")
     refused("--label COLUMN", "a.h5ad")
     (tmp_path / "no.h5ad").write_bytes(b"x")
