@@ -71,7 +71,7 @@ def shard_ranges(manifest: Manifest, first: int, last: int) -> Iterator[ShardRan
         offset += shard.rows
 
 
-def rows_in_memory(manifest: Manifest, rank: int) -> tuple[Boundary, Boundary] | None:
+def ends_in_memory(manifest: Manifest, rank: int) -> tuple[Boundary, Boundary] | None:
     """Return where the consecutive rows begin and end whose entries this rank has in memory; None for files. Local."""
     if manifest.in_memory is None:
         return None
@@ -221,7 +221,7 @@ def load(
         if manifest.coded or not ignore_new_features:
             check_width(manifest, width)
         k, m = share or (comm.rank, comm.size)
-        in_memory = rows_in_memory(manifest, comm.rank) if share is None else None
+        in_memory = ends_in_memory(manifest, comm.rank) if share is None else None
         first, last = in_memory or (boundary(manifest, k, m), boundary(manifest, min(k + 1, m), m))
         groups = read_groups(manifest, first.row, last.row) if with_groups else None
     # 2) Read them.
