@@ -9,8 +9,7 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from distsms.base.errors import InputError
-from distsms.base.untrusted_text import printable
-from distsms.base.wording import Message
+from distsms.base.wording import Message, printable
 from distsms.cli.types import count, from_arguments, whole
 from distsms.shards.column_options import BITS
 

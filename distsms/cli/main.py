@@ -22,7 +22,7 @@ from distsms.base.program import (
     has_working_folder,
     memory_limit,
 )
-from distsms.base.untrusted_text import printable
+from distsms.base.wording import printable
 from distsms.cli.terminal import fold, open_streams, output_was_lost
 
 if TYPE_CHECKING:

@@ -17,8 +17,7 @@ import numpy as np
 from distsms.base.communicator import Communicator
 from distsms.base.errors import InputError
 from distsms.base.typing import Floats
-from distsms.base.untrusted_text import without_credentials
-from distsms.base.wording import Message, option
+from distsms.base.wording import Message, option, without_credentials
 from distsms.ingest.file_names import is_data_set
 from distsms.metrics import row_sample
 from distsms.models import contributions, evaluation, inputs, model, scoring, shift
