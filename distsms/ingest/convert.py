@@ -269,10 +269,8 @@ class _Conversion:
         for rows in self.reader.read(share):
             highest.add(rows, share)
             if n_features is not None and rows.n_columns > n_features:
-                raise InputError(
-                    f"{', '.join(sorted({part.path for part in share}))}: uses column {rows.n_columns} "
-                    f"(counted from 1), but {option('n_features')} is {n_features}"
-                )
+                allowed = f"{option('n_features')} is {n_features}"
+                raise InputError(f"{_names(share)}: uses column {rows.n_columns} (counted from 1), but {allowed}")
             yield rows
 
     def _sizes(self, parts: Sequence[staging.Part], places: Sequence[Path | str]) -> list[int]:
@@ -361,11 +359,11 @@ class HighestColumn:
         if not far:
             observer.told(f"{place}: has the highest index, {index}")
             return
+        have = f"{rows} of {n} rows {'has' if rows == 1 else 'have'} one of {2 ** (near - 1) - 1 + base} or more"
+        vectors = f"vectors with a number for each of the {columns} columns ({format_bytes(8 * columns)} each)"
         observer.cautioned(
-            f"{place}: has the index {index}, which is far above the others: only {rows} of {n} rows "
-            f"{'has' if rows == 1 else 'have'} one of {2 ** (near - 1) - 1 + base} or more. A training holds many "
-            f"vectors with a number for each of the {columns} columns ({format_bytes(8 * columns)} each). If this is a "
-            "mistake, correct the line and convert again"
+            f"{place}: has the index {index}, which is far above the others: only {have}. A training holds many "
+            f"{vectors}. If this is a mistake, correct the line and convert again"
         )
 
 
@@ -380,4 +378,8 @@ def _find(index: int, share: Sequence[ByteRange]) -> str:
                 if b"#" not in line and not line.rstrip(b"0")[-1:].isdigit():
                     return f"{byte_range.path}:{line_number(TextPosition(byte_range.path, offset), text, at)}"
                 at = text.find(prefix, at + 1)
-    return ", ".join(sorted({byte_range.path for byte_range in share}))  # the file has changed meanwhile
+    return _names(share)  # the file has changed meanwhile
+
+
+def _names(share: Sequence[Any]) -> str:
+    return ", ".join(sorted({part.path for part in share}))

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, NoReturn
 
 from distsms.base.errors import InputError
 from distsms.base.formatting import format_rows
-from distsms.base.wording import option
+from distsms.base.wording import Message, option
 from distsms.ingest.formats import amounts, columns, dates
 from distsms.ingest.formats.column_survey import MAX_CATEGORIES, MAX_NUMBERS, Cell, TableSurvey, TextSurvey
 from distsms.shards.column_options import BITS, ColumnOptions, ColumnReport
@@ -92,9 +92,10 @@ class _Choice:
             self._note("no value at all")
             return Column(name, None, missing > 0)
         if self.report.values == 1:
-            self._note("constant: every value is the same")
-            if self.text is None and not (missing or self.keep or is_number) and count >= FEW_ROWS:
-                self.report.notes[-1] += f"; left out: {option('numeric', [name])} keeps it"
+            left_out = self.text is None and not (missing or self.keep or is_number) and count >= FEW_ROWS
+            keeps = f"; left out: {option('numeric', [name])} keeps it" if left_out else ""
+            self._note(f"constant: every value is the same{keeps}")
+            if left_out:
                 return None
         if missing >= (count + missing) / 2:
             self._note(f"missing in {missing / (count + missing):.0%} of the rows")
@@ -237,7 +238,8 @@ class _Choice:
             return self._left_out(TEXT, f"text; {keeps}")
         if not self.keep and like_ids:
             self._left_out(ID_LIKE, f"most values occur only once; {keeps}")
-            report.notes += filter(None, [_unit(text)])
+            if unit := _unit(text):
+                self._note(unit)
             return None
         if text.categories is None:
             return self._left_out(CATEGORY, f"more than {MAX_CATEGORIES} categories; {keeps}")
@@ -299,7 +301,7 @@ class _Choice:
         return text.words >= TEXT_WORDS * count and self.report.values >= max(TEXT_VALUES, TEXT_SHARE * count)
 
     def _note(self, note: str) -> None:
-        self.report.notes.append(note)
+        self.report.notes.append(Message(note))
 
     def _note_missing(self, marks: Counter[str], others: str) -> None:
         listed = ", ".join(f"'{mark}' ({format_rows(rows, ',')})" for mark, rows in sorted(marks.items()))

@@ -289,7 +289,7 @@ class TextSurvey:
             is_string, plain = columns.is_not_number(different), columns.without(different, self.among)[0]
             self._count(different, rows, is_string)
             plain_strings = plain.filter(is_string)
-            self.shapes = {shape for shape in self.shapes if columns.looks_like(plain_strings, shape)}
+            self.shapes = {shape for shape in self.shapes if columns.all_match(plain_strings, columns.PATTERNS[shape])}
             if self.first is None and (is_plain := is_string & ~columns.is_missing(plain)).any():
                 row = int(((codes >= 0) & is_plain[codes]).argmax())
                 self.first = Cell(position, row, text[row].as_py())

@@ -23,8 +23,7 @@ NUMBER_RECORD = np.dtype([("start", np.int64), ("fill", np.float64), ("centre", 
 Number = tuple[int, float, float, int]
 """How a column of numbers is read: see `NUMBER_RECORD`."""
 Features = NDArray[np.int64]
-"""A feature for each different value of a column, (m,), which is 1. No feature is NO_FEATURE; -2 - f is feature f with
-the value -1."""
+"""A feature, which is 1, for each different value of a column, (m,); or NO_FEATURE, or -2 - f: feature f is -1."""
 DAY, HOUR = 86400 * 10**6, 3600 * 10**6
 THURSDAY = 3
 """The weekday of 1970-01-01, counted from Monday."""
@@ -170,19 +169,18 @@ def _numbers(table: Table, cells: Columns, fail: Any, warnings: Any) -> tuple[ND
         fail(names[k], row, "the value is not finite; expected a decimal number")
     for k in numbers.gaps.nonzero()[0].tolist():
         _check_gaps(numeric.columns[k], int(numbers.gaps[k]), warnings)
-    marks = [
-        start + 1 if column.missing else NO_FEATURE
-        for column, start in zip(numeric.columns, numeric.starts, strict=True)
-    ]
+    has_marks = np.array([column.missing for column in numeric.columns], bool)
+    marks = np.where(has_marks, numeric.starts + 1, NO_FEATURE)
     records = list(zip(numeric.starts, numeric.fills, numeric.centres, marks, strict=True))
     return np.ascontiguousarray(numbers.values), records
 
 
 def _check_gaps(column: Column, n_missing: int, warnings: Any) -> None:
     if n_missing and not column.missing:
-        effect = "they count as the mean" if column.fill else "they count as 0"
-        problem = f"column {column.name!r}: missing values, of which the training data had none; {effect}"
-        warnings[problem] += n_missing
+        problem = (
+            f"missing values, of which the training data had none; they count as {'the mean' if column.fill else 0}"
+        )
+        warnings[f"column {column.name!r}: {problem}"] += n_missing
 
 
 def _category(column: Column, start: int, different: Any, rows: NDArray[np.int64], warnings: Any) -> Features:
@@ -192,10 +190,8 @@ def _category(column: Column, start: int, different: Any, rows: NDArray[np.int64
     if column.other:
         category = np.where(unknown, len(column.categories), category)
     elif n_unknown := int(rows[:-1][unknown].sum()):
-        problem = (
-            f"column {column.name!r}: categories that the training data did not have; they add nothing to the score"
-        )
-        warnings[problem] += n_unknown
+        problem = "categories that the training data did not have; they add nothing to the score"
+        warnings[f"column {column.name!r}: {problem}"] += n_unknown
     return np.where(category < 0, NO_FEATURE, start + category)
 
 

@@ -32,7 +32,7 @@ from distsms.base.jit import njit
 from distsms.base.text_files import BYTE_ORDER_MARK, ByteRange, TextPosition
 from distsms.base.untrusted_text import printable
 from distsms.base.wording import option
-from distsms.ingest.formats.base import TextReader, place_in, whole_lines
+from distsms.ingest.formats.base import TO_UTF8, TextReader, place_in, whole_lines
 from distsms.ingest.options import ReadOptions
 from distsms.shards import row_metadata
 from distsms.shards.column_options import ColumnOptions
@@ -80,10 +80,9 @@ class SequenceReader(TextReader):
     def _refuse_options(self, sequence_options: SequenceOptions) -> None:
         options, name = self.options, self.paths[0]
         if options.label or options.id:
-            raise InputError(
-                f"{name}: {option('label' if options.label else 'id')} names a column, and sequences have none: labels "
-                f"are in the text (or for FASTA in {option('labels', text='FILE')}), and ids are the names in FASTA"
-            )
+            problem = f"{option('label' if options.label else 'id')} names a column, and sequences have none"
+            labels = f"labels are in the text (or for FASTA in {option('labels', text='FILE')})"
+            raise InputError(f"{name}: {problem}: {labels}, and ids are the names in FASTA")
         of_columns = ("drop", "keep", "zero_based", "thousands", "separator", "missing", "not_missing")
         wrong = [option(each) for each in of_columns if getattr(options, each)]
         wrong += [f"{option('categorical')} and the like"] * (options.columns != ColumnOptions())
@@ -91,15 +90,11 @@ class SequenceReader(TextReader):
             raise InputError(f"{name}: {wrong[0]}: this option is for columns, and sequences have none")
         for word in options.metadata_columns:
             if "=" in word or word.split() != [word] or word == "label":
-                raise InputError(
-                    f"{name}: {option('group')}, {option('time')} or {option('weight', text=repr(word))}: for "
-                    "sequences, give the NAME of words NAME=VALUE, and not that of the label"
-                )
-        if sequence_options.labels is not None and not self.fasta:
-            raise InputError(
-                f"{option('labels', sequence_options.labels)}: is for FASTA; in other text, each line begins with its "
-                "label"
-            )
+                wrong_name = f"{option('group')}, {option('time')} or {option('weight', text=repr(word))}"
+                remedy = "for sequences, give the NAME of words NAME=VALUE, and not that of the label"
+                raise InputError(f"{name}: {wrong_name}: {remedy}")
+        if (file := sequence_options.labels) is not None and not self.fasta:
+            raise InputError(f"{option('labels', file)}: is for FASTA; in other text, a line begins with its label")
 
     def blocks(self, byte_range: ByteRange, block_bytes: int) -> Iterator[tuple[int, bytes]]:
         return (read_records if self.fasta else text_files.read_blocks)(byte_range, block_bytes)
@@ -178,10 +173,9 @@ class SequenceReader(TextReader):
             row = texts.index(None)
             if names is not None and self._label_of is not None:
                 raise InputError(f"{place(row)}: {printable(names[row])!r} has no label in {self._labels_file}")
-            raise InputError(
-                f"{place(row)}: the header has no label; expected >NAME LABEL, or label=LABEL after the name. Labels "
-                f"in a file of their own are read by `distsms shard {option('labels', text='FILE')}`"
-            )
+            problem = "the header has no label; expected >NAME LABEL, or label=LABEL after the name"
+            of_file = f"Labels in a file of their own are read by `distsms shard {option('labels', text='FILE')}`"
+            raise InputError(f"{place(row)}: {problem}. {of_file}")
         return labels_of(texts, place)  # type: ignore[arg-type]
 
     def _refuse(self, scan: Scan, text: bytes, origin: TextPosition) -> NoReturn:
@@ -219,10 +213,8 @@ def _rest_of_record(path: str, offset: int, text: bytes, stream: Any) -> bytes:
         lines.append(text_files.read_line(stream, path, text_files.LONGEST_LINE))
         n_bytes += len(lines[-1])
         if n_bytes > LONGEST_RECORD:
-            raise InputError(
-                f"{path}: a sequence takes more than {LONGEST_RECORD} bytes; up to {LONGEST} letters are read. Cut "
-                "windows out of longer sequences, one for each row"
-            )
+            problem = f"a sequence takes more than {LONGEST_RECORD} bytes; up to {LONGEST} letters are read"
+            raise InputError(f"{path}: {problem}. Cut windows out of longer sequences, one for each row")
     return b"".join(lines)
 
 
@@ -231,10 +223,7 @@ def text_of(word: bytes, place: Callable[[], str]) -> str:
     try:
         return word.decode()
     except UnicodeDecodeError as error:
-        raise InputError(
-            f"{place()}: {printable(word.decode('latin-1'))!r} is not UTF-8; convert the file first, from Latin-1 for "
-            "instance by: iconv -f LATIN1 -t UTF-8 OLD > NEW"
-        ) from error
+        raise InputError(f"{place()}: {printable(word.decode('latin-1'))!r} is not UTF-8; {TO_UTF8}") from error
 
 
 def label_in(header: bytes) -> bytes | None:
@@ -271,13 +260,12 @@ def read_labels(path: str) -> dict[str, bytes]:
     for offset, text in text_files.read_blocks(ByteRange(path, 0, None if compression else size)):
         at = 0
         for line in text.split(b"\n"):
-            words = line.removeprefix(BYTE_ORDER_MARK).partition(b"#")[0].split()
-            where = partial(place_in, text, at, TextPosition(path, offset))
-            name = text_of(words[0], where) if words else ""
-            if words and (len(words) != 2 or name in labels):
-                problem = "expected NAME LABEL" if len(words) != 2 else f"{printable(name)!r} has a label already"
-                raise InputError(f"{where()}: {problem}")
-            if words:
+            if words := line.removeprefix(BYTE_ORDER_MARK).partition(b"#")[0].split():
+                where = partial(place_in, text, at, TextPosition(path, offset))
+                name = text_of(words[0], where)
+                if len(words) != 2 or name in labels:
+                    problem = "expected NAME LABEL" if len(words) != 2 else f"{printable(name)!r} has a label already"
+                    raise InputError(f"{where()}: {problem}")
                 labels[name] = words[1]
             at += len(line) + 1
     return labels
