@@ -16,10 +16,10 @@ from distsms.base.communicator import Communicator
 from distsms.base.errors import InputError
 from distsms.base.files import FileState
 from distsms.base.formatting import format_bytes
-from distsms.base.text_files import ByteRange, TextPosition, line_number, read_blocks
+from distsms.base.text_files import ByteRange, TextPosition, read_blocks
 from distsms.base.wording import option
 from distsms.ingest import file_names, staging
-from distsms.ingest.formats.base import Reader
+from distsms.ingest.formats.base import Reader, place_in
 from distsms.ingest.formats.registry import open_reader, reader_warnings
 from distsms.ingest.options import ConversionObserver, Meter, ReadOptions, WriteOptions
 from distsms.matrix import normalization
@@ -231,7 +231,8 @@ class _Conversion:
 
     def _stage_all(self, highest: HighestColumn) -> tuple[staging.Part, EntriesInMemory | None]:
         """Write this rank's rows to staged shards; return these, and their entries if all ranks have them in memory."""
-        comm, reader, writing, coded = self.comm, self.reader, self.writing, self.coded
+        comm, reader, writing = self.comm, self.reader, self.writing
+        coded = self.coded
         n_bytes = sum(file["bytes"] for file in self.source)
         expanded = n_bytes * (text_files.EXPANSION if reader.compressed else 1)
         # All ranks cut alike. A compressed file is in one share as a whole, and may leave other shares empty.
@@ -275,8 +276,7 @@ class _Conversion:
 
     def _sizes(self, parts: Sequence[staging.Part], places: Sequence[Path | str]) -> list[int]:
         """Return the number of rows of each part. Raises InputError, naming the part's place, if it has no row."""
-        split, sizes_of_ranks = self.writing.split, self.comm.allgather([part.n for part in parts])
-        sizes = [sum(counts) for counts in zip(*sizes_of_ranks, strict=True)]
+        split, sizes = self.writing.split, self.comm.sum(np.array([part.n for part in parts])).tolist()
         for place, size in zip(places, sizes, strict=False):
             if not size:
                 needs = "a data set needs at least one"
@@ -376,7 +376,7 @@ def _find(index: int, share: Sequence[ByteRange]) -> str:
             while at >= 0:
                 line = text[text.rfind(b"\n", 0, at) + 1 : at]
                 if b"#" not in line and not line.rstrip(b"0")[-1:].isdigit():
-                    return f"{byte_range.path}:{line_number(TextPosition(byte_range.path, offset), text, at)}"
+                    return place_in(text, at, TextPosition(byte_range.path, offset))
                 at = text.find(prefix, at + 1)
     return _names(share)  # the file has changed meanwhile
 

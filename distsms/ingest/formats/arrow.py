@@ -67,6 +67,10 @@ class Batch(NamedTuple):
         """Return a column as strings (n,) with all digits, which needs one that was not read as numbers."""
         return columns.as_strings(self.columns[name])
 
+    def beside(self, other: Batch) -> Batch:
+        """Return these columns, and those of another batch of the same rows that have other names."""
+        return self._replace(columns=self.columns.beside(other.columns), padded=self.padded | other.padded)
+
     def take(self, rows: Any) -> Batch:
         """Return these rows, (m,)."""
         written = {name: columns.take(column, rows) for name, column in self.written.items()}

@@ -7,7 +7,7 @@ row, so that whatever is to be found out about strings is done once for each dif
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import IO, Any, NamedTuple
 
 import numpy as np
@@ -56,7 +56,7 @@ class Numbers(NamedTuple):
     marks: Mapping[str, Mapping[str, int]]  # of the columns with marks among the numbers: the rows of each mark
 
 
-class Columns(Mapping[str, Any]):
+class Columns:
     """The columns of a batch of n rows: m columns of finite numbers, an array (m, n) with `gaps` (m,), and `others`."""
 
     def __init__(
@@ -74,12 +74,6 @@ class Columns(Mapping[str, Any]):
     def __getitem__(self, name: str) -> Any:
         return self.others[name] if name in self.others else pa.array(self.array[self.places[name]])
 
-    def __iter__(self) -> Iterator[str]:
-        return iter((*self.names, *self.others))
-
-    def __len__(self) -> int:
-        return len(self.names) + len(self.others)
-
     @property
     def n(self) -> int:
         return self.array.shape[1]
@@ -95,7 +89,8 @@ class Columns(Mapping[str, Any]):
 
     def beside(self, others: Columns) -> Columns:
         """Return these columns, and of others of the same rows those that have other names."""
-        places = [place for name, place in others.places.items() if name not in self]
+        there = self.places.keys() | self.others.keys()
+        places = [place for name, place in others.places.items() if name not in there]
         return Columns(
             [*self.names, *(others.names[place] for place in places)],
             np.concatenate((self.array, others.array[places])) if places else self.array,

@@ -53,8 +53,6 @@ ROOM = 4
 """Batches are written to the file only where the disk has room for so many times their bytes, since shards follow."""
 GIVE_BACK = 2**28
 """The bytes of batches that are taken before their memory is given back to the system."""
-Place = tuple[str, int]
-"""A file, and the offset of a block in its text."""
 _ENCODED = pa.dictionary(pa.int32(), pa.string())
 
 
@@ -104,32 +102,30 @@ class CsvFiles:
         def numeric() -> set[str]:
             return set(filter(selection.as_numbers, may_be_numeric))
 
-        def absent(place: Place) -> list[str]:
-            if (kept := self._kept.find(place)) is None:
+        def absent(position: BatchPosition) -> list[str]:
+            if (kept := self._kept.find(position)) is None:
                 return list(selection.names)
             there = kept.texts | (numeric() & set(kept.numbers))
             return [name for name in selection.names if name not in there]
 
         def skip(path: str, offset: int) -> int:
-            kept = self._kept.find((path, offset))
-            return 0 if kept is None or absent((path, offset)) else kept.batch.n_bytes or 0
+            position = BatchPosition(path, offset)
+            kept = self._kept.find(position)
+            return 0 if kept is None or absent(position) else kept.batch.n_bytes or 0
 
         for byte_range in share:
             path = byte_range.path
             for offset, text in self.text.blocks(byte_range, partial(skip, path)):
                 if text and text.isspace() and len(self.headers[path]) > 1:
                     continue
-                place = path, offset
-                to_parse, batch = absent(place), self._kept.take(place)
+                position = BatchPosition(path, offset)
+                to_parse, batch = absent(position), self._kept.take(position)
                 if to_parse:
-                    parsed = self._parse(text, BatchPosition(path, offset), to_parse, numeric())
-                    if batch is not None:
-                        beside, padded = parsed.columns.beside(batch.columns), parsed.padded | batch.padded
-                        parsed = parsed._replace(columns=beside, padded=padded)
-                    batch = parsed
+                    parsed = self._parse(text, position, to_parse, numeric())
+                    batch = parsed if batch is None else parsed.beside(batch)
                 assert batch is not None
                 if selection.keep_bytes:
-                    self._kept.add(place, batch, selection.keep_bytes)
+                    self._kept.add(batch, selection.keep_bytes)
                 n_bytes = (batch.n_bytes or 0) + (offset if offset == self.text.start(path) else 0)  # with the names
                 yield batch._replace(n_bytes=n_bytes)
 
@@ -358,33 +354,34 @@ class KeptBatches:
         self.folder, self._end, self._taken = folder, 0, 0
         self.nbytes = 0  # of batches in memory
         self._file: IO[bytes] | None = None
-        self._batches = dict[Place, KeptBatch]()
+        self._batches = dict[BatchPosition, KeptBatch]()
 
-    def find(self, place: Place) -> KeptBatch | None:
-        return self._batches.get(place)
+    def find(self, position: BatchPosition) -> KeptBatch | None:
+        return self._batches.get(position)
 
-    def add(self, place: Place, batch: Batch, most_bytes: float) -> None:
+    def add(self, batch: Batch, most_bytes: float) -> None:
         """Keep a batch, in memory if all batches there then take at most so many bytes."""
         others = {name: narrow(column) for name, column in batch.columns.others.items()}
         columns = Columns(batch.columns.names, batch.columns.array, batch.columns.gaps, others)
         kept = KeptBatch(batch._replace(columns=columns, written={}), frozenset(others), columns.names)
         if self.nbytes + columns.nbytes <= most_bytes:
-            self._batches[place] = kept
+            self._batches[batch.position] = kept
             self.nbytes += columns.nbytes
         elif self.folder is not None and shutil.disk_usage(self.folder).free >= ROOM * (self._end + columns.nbytes):
             with contextlib.suppress(OSError):  # then the text is read again
                 start, self._end = self._end, self._write(columns)
                 empty = Columns([], np.empty((0, columns.n)), columns.gaps, {})
                 in_file = kept.batch._replace(columns=empty)
-                self._batches[place] = kept._replace(batch=in_file, start=start, stop=self._end)
+                self._batches[batch.position] = kept._replace(batch=in_file, start=start, stop=self._end)
 
     def forget(self, names: Collection[str]) -> None:
         """Take texts of columns for missing from now on."""
-        self._batches = {place: kept._replace(texts=kept.texts - set(names)) for place, kept in self._batches.items()}
+        for position, kept in self._batches.items():
+            self._batches[position] = kept._replace(texts=kept.texts - set(names))
 
-    def take(self, place: Place) -> Batch | None:
+    def take(self, position: BatchPosition) -> Batch | None:
         """Return what was kept of a block, and keep it no more."""
-        if (kept := self._batches.pop(place, None)) is None:
+        if (kept := self._batches.pop(position, None)) is None:
             return None
         columns = kept.batch.columns
         if kept.start == kept.stop:

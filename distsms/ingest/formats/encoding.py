@@ -36,6 +36,7 @@ def encode(
 ) -> sparse.csr_matrix:
     """Return the features of n rows, (n, p) float64, without explicit zeros and with ascending columns. `fail` raises
     InputError for a column, a row and a problem; `warnings` counts rows with what the training rows did not have."""
+    # 1) Numbers, and what each column of other kinds adds to the rows.
     numbers, records = _numbers(table, cells, fail, warnings)
     m, place, order = len(numbers), 0, list[int]()
     amounts, codes, words = list[NDArray[np.float64]](), list[tuple[NDArray[Any], Features]](), []
@@ -65,8 +66,21 @@ def encode(
         if column.missing:
             no_features = np.full(len(different), NO_FEATURE)
             codes.append((slots, np.append(no_features, start + column.n_values)))
-    shape = cells.n, table.p
-    X = _rows(shape, order, numbers, np.array(amounts).reshape(-1, cells.n), records, codes)
+    # 2) Fill the rows.
+    n, p = cells.n, table.p
+    max_entries = n * (len(order) + sum(gap != NO_FEATURE for *_, gap in records))
+    indptr, data = np.zeros(n + 1, np.int64), np.empty(max_entries)
+    indices: NDArray[Any] = np.empty(max_entries, index_dtype(0, p))
+    of_rows = np.array([slots for slots, _ in codes], np.int32).reshape(len(codes), n)
+    starts = np.cumsum([0, *(len(features) for _, features in codes)])
+    of_codes = np.concatenate([np.empty(0, np.int64), *(features for _, features in codes)])
+    dates_of_rows, number_records = np.array(amounts).reshape(-1, n), np.array(records, NUMBER_RECORD)
+    order_of_row = np.array(order, np.int64)
+    nnz = _fill_rows(
+        order_of_row, numbers, dates_of_rows, number_records, of_rows, starts, of_codes, indptr, indices, data
+    )
+    X = sparse.csr_matrix((data[:nnz], indices[:nnz], indptr), (n, p))
+    X.has_canonical_format = True
     for entries in words:
         X = X + sparse.csr_matrix(entries, X.shape)
     return X
@@ -82,29 +96,6 @@ def _different(table: Table, column: Column, cell: Any) -> tuple[Any, NDArray[An
         cell = columns.as_codes(cell, table.cells.version)
     different, slots = columns.dictionary_encode(cell)
     return different, np.where(slots < 0, len(different), slots) if slots.min(initial=0) < 0 else slots
-
-
-def _rows(
-    shape: tuple[int, int],
-    order: list[int],
-    numbers: NDArray[np.float64],
-    amounts: NDArray[np.float64],
-    records: list[Number],
-    codes: list[tuple[NDArray[Any], Features]],
-) -> sparse.csr_matrix:
-    n, p = shape
-    max_entries = n * (len(order) + sum(gap != NO_FEATURE for *_, gap in records))
-    indptr, data = np.zeros(n + 1, np.int64), np.empty(max_entries)
-    indices: NDArray[Any] = np.empty(max_entries, index_dtype(0, p))
-    slots = np.array([slots for slots, _ in codes], np.int32).reshape(len(codes), n)
-    starts = np.cumsum([0, *(len(features) for _, features in codes)])
-    features = np.concatenate([np.empty(0, np.int64), *(features for _, features in codes)])
-    number_records = np.array(records, NUMBER_RECORD)
-    order_of_row = np.array(order, np.int64)
-    nnz = _fill_rows(order_of_row, numbers, amounts, number_records, slots, starts, features, indptr, indices, data)
-    X = sparse.csr_matrix((data[:nnz], indices[:nnz], indptr), shape)
-    X.has_canonical_format = True
-    return X
 
 
 @njit()

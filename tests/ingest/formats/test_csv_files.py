@@ -235,15 +235,16 @@ def test_batches_that_are_in_the_file_take_no_memory(tmp_path):
     array = np.arange(2000.0).reshape(2, 1000)
     texts = {"w": columns.numbered(np.zeros(1000, np.int32), ["a"])}
     plain = columns.Columns(["x", "z"], array, np.zeros(2, np.int64), texts)
-    batch = csv_files.Batch(csv_files.BatchPosition("a", 7), plain, n_bytes=5)
+    position = csv_files.BatchPosition("a", 7)
+    batch = csv_files.Batch(position, plain, n_bytes=5)
     kept, of_array = csv_files.KeptBatches(tmp_path), weakref.ref(array)
-    kept.add(("a", 7), batch, 1)
+    kept.add(batch, 1)
     del array, plain, batch
     assert of_array() is None and kept.nbytes == 0 and not list(tmp_path.iterdir())
-    assert kept.find(("a", 7)).batch.n_bytes == 5
-    found = kept.take(("a", 7))
+    assert kept.find(position).batch.n_bytes == 5
+    found = kept.take(position)
     assert found.columns.array.tolist() == np.arange(2000.0).reshape(2, 1000).tolist()
-    assert found.columns["w"].to_pylist() == ["a"] * 1000 and kept.take(("a", 7)) is None
+    assert found.columns["w"].to_pylist() == ["a"] * 1000 and kept.take(position) is None
 
 
 LATE = ["word", "?", "2024-05-01", "+5", "1e400", '"a ""b"""', "NA", "", "007", "1e-300", "12345678901234567890"]
