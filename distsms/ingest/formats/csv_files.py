@@ -77,12 +77,12 @@ class CsvFiles:
         self._label = label
         self.text = CsvText(alone)
         self._separators = dict[str, str]()
-        self._hints = dict[str, str]()  # that the names may be missing, or that something else separates them
+        self._hints = dict[str, str]()  # "; ..." if the names may be missing, or something else may separate them
         self.writings = dict[str, Writing]()  # how the numbers of columns are written
         self._kept = KeptBatches(folder)
         self._words: frozenset[str] | None = None  # columns that do not only hold numbers, as far as text was read
         self.headers = {path: self._header(path) for path in paths}
-        self.names = self.headers[self.paths[0]]
+        self.names, self.header_hint = self.headers[self.paths[0]], self._hints.get(self.paths[0], "")
         if cells.names is not None:
             self.cells = replace(cells, names=tuple(self.names))
 
@@ -196,12 +196,11 @@ class CsvFiles:
         """Return the first rows, cut by what separates the fields; note a hint if that may be another mark."""
         separator = beginning.separator
         samples = {mark: _sample(beginning, mark) for mark in [*SEPARATORS, *OTHER_SEPARATORS, *separator]}
-        fits = {mark: sample.fit() for mark, sample in samples.items()}
         fits_user = bool(separator) and len(samples[separator].names) > 1
-        by = separator if fits_user else self._separator(path, samples, fits)
+        by = separator if fits_user else self._separator(path, samples)
         n = len(samples[by].names)
-        best = max(fits, key=lambda mark: fits[mark] if mark != by else (-1,))
-        if fits[best][0] and (n == 1 or best in SEPARATORS):
+        best = max(samples, key=lambda mark: samples[mark].fit if mark != by else (-1,))
+        if samples[best].fit[0] and (n == 1 or best in SEPARATORS):
             assumption = f"the fields are taken to be separated by {by!r}; " if n > 1 else ""
             other = f"if {best!r} separates them: {option('separator', best, text=repr(best))}"
             self._hints[path] = f"; {assumption}{other}"
@@ -222,19 +221,14 @@ class CsvFiles:
             raise InputError(f"{path}:1: {problem} ({format_names(names)}): {remedy}")
         return distinct(names, option("names"))
 
-    def _separator(self, path: str, samples: Mapping[str, Sample], fits: Mapping[str, tuple[int, ...]]) -> str:
+    def _separator(self, path: str, samples: Mapping[str, Sample]) -> str:
         """Return what separates the fields of the first line and of those below, so that the known names are there."""
         usual = "\t" if text_files.ending(path) == ".tsv" else SEPARATORS
         for marks in (usual, SEPARATORS, OTHER_SEPARATORS) if self._known_names else ():
-            matching = [mark for mark in marks if fits[mark][0] and self._known_names <= {*samples[mark].names}]
+            matching = [mark for mark in marks if samples[mark].fit[0] and self._known_names <= {*samples[mark].names}]
             if matching:
-                return max(matching, key=fits.__getitem__)
-        return max(usual, key=fits.__getitem__)
-
-    @property
-    def header_hint(self) -> str:
-        """Return a hint, with a semicolon before it, if the first line may not be names, or not be cut rightly."""
-        return self._hints.get(self.paths[0], "")
+                return max(matching, key=lambda mark: samples[mark].fit)
+        return max(usual, key=lambda mark: samples[mark].fit)
 
     def _parse(self, text: bytes, position: BatchPosition, names: Sequence[str], numeric: Collection[str]) -> Batch:
         if not text.isascii():
@@ -539,8 +533,9 @@ class Sample:
         """The rows below that have as many fields as the first."""
         return [row for row in self.rows if len(row) == len(self.names)]
 
-    def fit(self) -> tuple[int, int, int]:
-        """Return how many rows have as many fields as the first, how many these are, and how many are numbers."""
+    @cached_property
+    def fit(self) -> tuple[int, ...]:
+        """How many rows have as many fields as the first, how many these are, and how many are numbers."""
         if len(self.names) < 2:
             return 0, 0, 0
         n_numbers = sum(not _is_word(field) for row in self.complete for field in row)
