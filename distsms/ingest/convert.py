@@ -23,12 +23,21 @@ from distsms.ingest.formats.base import Reader, place_in
 from distsms.ingest.formats.registry import open_reader, reader_warnings
 from distsms.ingest.options import ConversionObserver, Meter, ReadOptions, WriteOptions
 from distsms.matrix import normalization
-from distsms.shards import dataset, entries_in_memory, publish
+from distsms.shards import entries_in_memory, storage
 from distsms.shards.coded_columns import NOT_CODED, CodedColumns
 from distsms.shards.column_options import ColumnOptions
 from distsms.shards.entries_in_memory import EntriesInMemory, RowsInMemory
 from distsms.shards.labels import MAX_LABELS, in_one_type, interpret
-from distsms.shards.manifest import MANIFEST, Manifest, read_manifest
+from distsms.shards.manifest import (
+    MANIFEST,
+    Manifest,
+    check_free,
+    complete,
+    exchange,
+    publishing,
+    read_manifest,
+    shard_names,
+)
 from distsms.shards.rows import RowBlock, batches, of_rank
 from distsms.shards.sequence_rules import SequenceOptions
 from distsms.shards.table_schema import USUAL
@@ -68,11 +77,11 @@ def convert(
             FileState(writing.weight_file)  # refuses a missing file before the rows are read
         sequence_labels = reading.sequences.labels if reading.sequences else None
         files = file_names.states(inputs, writing.weight_file, sequence_labels, reading.label, reading.id)
-        dataset.check_writable(writing.compression)
+        storage.check_codec(writing.compression)
         if writing.split is not None and (directory / MANIFEST).exists():
             raise InputError(f"{directory}: is a data set itself; name another directory for {option('split')}")
-        for folder in writing.folders(directory):  # before the text is read; `publish.writing` checks it again
-            publish.check_free(folder, overwrite)
+        for folder in writing.folders(directory):  # before the text is read; `publishing` checks it again
+            check_free(folder, overwrite)
         if like is not None:
             model_data = read_manifest(like)
             reading = _options_like(model_data, reading, writing.normalize)
@@ -95,7 +104,7 @@ def convert(
     conversion = _Conversion(reader, source, directory, comm, reading, writing, factors, observer)
     with contextlib.ExitStack() as locks:
         for folder in dict.fromkeys((directory, *writing.folders(directory))):
-            locks.enter_context(publish.writing(folder, comm, overwrite))
+            locks.enter_context(publishing(folder, comm, overwrite))
         manifests = conversion.run(files)
     memory.give_back()  # a training may follow
     return manifests
@@ -207,7 +216,7 @@ class _Conversion:
         with comm.fail_together():
             if comm.is_root:
                 manifests = [
-                    publish.complete(
+                    complete(
                         folder,
                         [entry for of_rank in entries_of_ranks for entry in of_rank[k]],
                         label_map=label_map,
@@ -223,7 +232,7 @@ class _Conversion:
                     )
                     for k, folder in enumerate(folders)
                 ]
-                publish.exchange(manifests)
+                exchange(manifests)
         with comm.fail_together():
             written = [read_manifest(folder, in_memory if k == 0 else None) for k, folder in enumerate(folders)]
         columns = None if reader.reports is None else tuple(reader.reports)  # whose notes know their options
@@ -301,7 +310,7 @@ class _Conversion:
         ranks = [rank for rank, entries in enumerate(entries_of_ranks) for _ in entries]
         entries = [entry for entries in entries_of_ranks for entry in entries]
         folder = self.writing.folders(self.directory)[0]
-        names = self.comm.bcast(publish.shard_names(folder, entries) if self.comm.is_root else [])
+        names = self.comm.bcast(shard_names(folder, entries) if self.comm.is_root else [])
         my_names = [name for name, rank in zip(names, ranks, strict=True) if rank == self.comm.rank]
         shards = {name: block.shard.in_memory for name, block in zip(my_names, part.blocks, strict=True)}
         return RowsInMemory(dict(zip(names, ranks, strict=True)), {k: v for k, v in shards.items() if v is not None})

@@ -9,10 +9,10 @@ import glob
 import os
 from collections.abc import Sequence
 
-from distsms.base import addresses, common_files
+from distsms.base import addresses
 from distsms.base.communicator import Communicator
 from distsms.base.errors import InputError
-from distsms.base.files import FileState
+from distsms.base.files import FileState, note_content
 from distsms.ingest.formats.registry import format_of
 from distsms.shards.manifest import MANIFEST
 
@@ -67,7 +67,7 @@ def require_common(files: Sequence[FileState], comm: Communicator) -> None:
             if len({size for size, _, _ in seen}) > 1:  # then the ranks would divide the file differently
                 raise InputError(f"{file.path}: is being written: its size is not the same on all ranks. Try again")
             if len(set(seen)) > 1:
-                common_files.note_content(file.path)
+                note_content(file.path)
 
 
 def _is_pattern(word: str) -> bool:

@@ -11,16 +11,17 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
+from distsms.base import hashing
 from distsms.base.communicator import Communicator
 from distsms.base.typing import Hashes
 from distsms.ingest.options import Meter
 from distsms.matrix.code_maps import UNKNOWN
 from distsms.matrix.normalization import Entries
-from distsms.shards import duplicates, row_metadata, writer
+from distsms.shards import row_metadata, writer
 from distsms.shards.entries_in_memory import EntriesInMemory, ShardEntries
-from distsms.shards.groupby import group_statistics
 from distsms.shards.labels import to_signs
 from distsms.shards.row_metadata import MetadataColumns, RowMetadata
+from distsms.shards.row_statistics import group_statistics
 from distsms.shards.rows import RowBlock, RowRange, concatenate, without_entries
 from distsms.shards.splits import Splitter
 from distsms.shards.writer import ShardForm, StagedRows, StagedShard, stage_shard
@@ -32,7 +33,7 @@ class Staged(NamedTuple):
     shard: StagedShard
     values: NDArray[Any]  # the different labels, as the reader gave them: numbers or strings
     codes: NDArray[Any]  # (rows,): the index in `values` of each row's label; of a small type, to save memory
-    hashes: Hashes  # (rows,): see `duplicates.hash_rows`
+    hashes: Hashes  # (rows,): see `hashing.hash_rows`
     metadata: RowMetadata
     unknown: NDArray[np.int64]  # (2,): how many letters of sequences are unknown, and how many rows have such letters
 
@@ -62,9 +63,9 @@ def stage(
         shape = len(block.labels), block.n_columns
         X = sparse.csr_matrix((block.data, block.indices, block.indptr), shape, copy=False)
         X.has_canonical_format = True
-        hashes.append(duplicates.hash_rows(X, form.dtype, n_entries))
+        hashes.append(hashing.hash_rows(X, form.dtype, n_entries))
         n_entries += X.nnz
-        values = writer.finite(X.data, form.dtype, directory)
+        values = writer.stored_values(X.data, form.dtype, directory)
         added = None if store is None or pieces else store.add(X, values)
         if added is not None:
             entries.append(added)
@@ -78,7 +79,7 @@ def stage(
     if form.coded:
         codes = [np.empty((0, form.coded.n_codes), np.uint8) if rows.codes is None else rows.codes]
         shard = stage_shard(directory, number, None, form, ids, rows.metadata, codes)
-        return Staged(shard, values, label_codes, duplicates.hash_codes(codes), rows.metadata, _unknown(codes[0]))
+        return Staged(shard, values, label_codes, hashing.hash_codes(codes), rows.metadata, _unknown(codes[0]))
     X = ShardEntries.joined(entries) if entries else pieces
     shard = stage_shard(directory, number, X, form, ids, rows.metadata, in_memory=in_memory and bool(entries))
     return Staged(shard, values, label_codes, np.concatenate(hashes), rows.metadata, np.zeros(2, np.int64))

@@ -13,12 +13,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from distsms import cli
+from distsms.base import hashing
 from distsms.base.errors import InputError
 from distsms.parallel.communicator import Communicator
-from distsms.shards import duplicates, row_metadata, rows
+from distsms.shards import row_metadata, rows
 from distsms.shards.column_options import ColumnOptions
 from distsms.shards.dataset import load, read_ids, read_manifest
-from distsms.shards.publish import verify
+from distsms.shards.manifest import verify
 from distsms.shards.splits import Splitter, periods
 from distsms.workflow import folds
 from tests.support.conversion import convert
@@ -237,7 +238,7 @@ def test_what_belongs_together_is_not_parted(comm, shared_dir, by, n_shards):
     how = {"split": Splitter((0.5, 0.3, 0.1), 2, by), "group": "user", "time": "day", "normalize": "standard"}
     convert([shared_dir / "a.npz"], shared_dir / "d", comm, n_shards, **how)
     parts = [read_manifest(shared_dir / "d" / f"part-{k}") for k in (1, 2, 3)]
-    marks = {"groups": user, "doubles": duplicates.hash_rows(X), "time": day}[by]
+    marks = {"groups": user, "doubles": hashing.hash_rows(X), "time": day}[by]
     given = row_metadata.groups([str(one) for one in user], None) if by == "groups" else marks
     wanted = Splitter((0.5, 0.3, 0.1), 2).by_hash(given)
     if by == "time":

@@ -17,10 +17,9 @@ from numpy.lib import format as npy
 from numpy.typing import NDArray
 
 from distsms.base import text_files
-from distsms.base.array_archive import DAMAGED, open_zip
 from distsms.base.communicator import Communicator
 from distsms.base.errors import InputError
-from distsms.base.files import look_at
+from distsms.base.files import DAMAGED, look_at, open_zip
 from distsms.base.wording import option
 from distsms.ingest.formats.base import MatrixSize, RowRangeReader, blocks_of
 from distsms.ingest.options import ReadOptions

@@ -21,7 +21,7 @@ from distsms.ingest.options import ReadOptions
 from distsms.matrix import normalization
 from distsms.shards.column_options import ColumnOptions
 from distsms.shards.dataset import load_matrix, read_ids, read_manifest
-from distsms.shards.publish import verify
+from distsms.shards.manifest import verify
 from tests.support.conversion import convert
 from tests.support.files import (
     ALONE,

@@ -18,7 +18,7 @@ from distsms.ingest.options import ReadOptions
 from distsms.parallel.communicator import Communicator
 from distsms.shards import row_metadata
 from distsms.shards.dataset import load, load_matrix, read_ids, read_manifest
-from distsms.shards.groupby import describe
+from distsms.shards.row_statistics import describe
 from distsms.shards.rows import concatenate
 from distsms.shards.sequence_rules import SequenceOptions, encoding
 from distsms.shards.splits import Splitter
