@@ -46,22 +46,13 @@ EXACT = "exactly at the end"
 
 
 class LossValue(NamedTuple):
-    """The result of one evaluation.
+    """The result of one evaluation. All numbers are global, the same on all ranks."""
 
-    Attributes
-    ----------
-    R, R_mu, d : float
-        The risk, the smoothed risk, and the constant of the plane that lies below R. Global, the same on all ranks.
-    coefficients : (n_local,) float64
-        c, the derivative of R_mu with respect to the score of each local row.
-    width : float
-        R is at least `R - width`: a loss that does not compute it exactly returns the upper end of an interval.
-    """
-
-    R: float
-    R_mu: float
-    d: float
-    coefficients: Floats
+    R: float  # the risk
+    R_mu: float  # the smoothed risk
+    d: float  # the constant of the plane that lies below R
+    coefficients: Floats  # (n_local,): c, the derivative of R_mu with respect to the score of each local row
+    # R is at least `R - width`: a loss that does not compute it exactly returns the upper end of an interval
     width: float = 0.0
 
     @classmethod
@@ -78,22 +69,11 @@ ROW_BYTES_IN_PLACE = 24
 
 
 class Cost(NamedTuple):
-    """The cost of one evaluation on the busiest rank.
+    """The cost of one evaluation on the busiest rank."""
 
-    Attributes
-    ----------
-    bytes : float
-        Bytes sent and received.
-    steps : float
-        Elementary steps: looking up, comparing or adding one number.
-    held_by_root, held_by_each : float
-        Bytes of memory needed on the root only, and on every rank.
-    of_row : int
-        Bytes of memory for each row of a rank besides its entries.
-    """
-
-    bytes: float
-    steps: float
+    bytes: float  # sent and received
+    steps: float  # elementary ones: looking up, comparing or adding one number
+    # bytes of memory on the root only, on every rank, and for each row of a rank besides its entries
     held_by_root: float = 0.0
     held_by_each: float = 0.0
     of_row: int = ROW_BYTES
@@ -220,8 +200,8 @@ class Loss(ABC):
             return
         if self.family.counts_rows:
             raise InputError(
-                f"{self.measure or self.family} counts rows, so it has no meaning for rows of different weights: leave the "
-                "weights out, or choose rocarea, prbep, error-rate, logistic or pauc@BETA",
+                f"{self.measure or self.family} counts rows, so it has no meaning for rows of different weights: leave "
+                "the weights out, or choose rocarea, prbep, error-rate, logistic or pauc@BETA",
                 everywhere=True,
             )
         mean = float(self.comm.sum(np.array([np.sum(of_rows / high)]))[0]) / self.n  # in (0, 1]

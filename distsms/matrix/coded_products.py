@@ -160,6 +160,5 @@ def products_of(code_map: CodeMap) -> Products:
         return CategoryProducts(code_map)
     if isinstance(code_map, Crosses):
         return CrossProducts(code_map)
-    if isinstance(code_map, Strings):
-        return KmerProducts(code_map)
-    raise TypeError(f"{type(code_map).__name__} has no products")
+    assert isinstance(code_map, Strings)
+    return KmerProducts(code_map)

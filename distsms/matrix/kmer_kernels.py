@@ -198,12 +198,6 @@ def _index(numbers: Array, unknown: Array, count: int, size: int, before: Array,
 
 
 @njit()
-def _unknown(n: int, complete: bool) -> Array:
-    """Return the bits of unknown letters of n rows (see `_mark` and `_index`), or an empty array if all are known."""
-    return np.zeros(0 if complete else -(-n // 8) * 8, np.uint8)
-
-
-@njit()
 def _advance(codes: Array, at: int, run: int, region: Region, i: int, numbers: Array, unknown: Array) -> int:
     """Go on to position i of a strip from `at`, by `_roll` and `_mark`; return how many letters its k-mers have."""
     size, count = region.size, min(region.degree, region.last - i)
@@ -244,7 +238,8 @@ def dot_kmers(codes: Array, part: Part, kmers: Kmers, factors: Array, absolute: 
             target = sums[:n]
             target[:] = 0.0
         complete = _all_known(codes, at, part.run, n, region)
-        number, unknown = np.empty(n, kmers.numbers.dtype), _unknown(n, complete)
+        # For each row the bits of unknown letters (see `_mark` and `_index`), unless all are known.
+        number, unknown = np.empty(n, kmers.numbers.dtype), np.zeros(0 if complete else -(-n // 8) * 8, np.uint8)
         index = np.empty(0 if complete else n, np.uint32)
         most = _tabulated(region, n, complete)
         for i in range(region.first, region.last):
@@ -283,7 +278,8 @@ def add_kmers(codes: Array, part: Part, kmers: Kmers, factors: Array, coefficien
                 weighted[r] = factors[first + r] * c[r]
             c = weighted[:n]
         complete = _all_known(codes, at, part.run, n, region)
-        number, unknown = np.empty(n, kmers.numbers.dtype), _unknown(n, complete)
+        # For each row the bits of unknown letters (see `_mark` and `_index`), unless all are known.
+        number, unknown = np.empty(n, kmers.numbers.dtype), np.zeros(0 if complete else -(-n // 8) * 8, np.uint8)
         index = np.empty(0 if complete else n, np.uint32)
         most = _tabulated(region, n, complete)
         begun = 0  # the letters of the k-mers for which `levels` was begun
