@@ -26,9 +26,9 @@ from distsms.cli.terminal import Speaker, fold, is_watched
 from distsms.models.decision_text import describe
 from distsms.optim.settings import usual_pairs
 from distsms.shards.dataset import DataBlock
-from distsms.shards.groupby import doubles_warning
 from distsms.shards.labels import class_names
 from distsms.shards.manifest import Manifest
+from distsms.shards.row_statistics import doubles_warning
 from distsms.training.plan import Layout, Plan
 from distsms.training.rows import Survived
 from distsms.training.task import TrainingTask

@@ -37,8 +37,7 @@ from distsms.losses.gather import GatheringLoss, Solution, in_order, root_of_ram
 from distsms.losses.pairwise import WholeClass
 from distsms.losses.prbep import Piece, rising_root
 from distsms.losses.rocarea import RocAreaRisk, SumsInOrder, sums_in_order, turned
-from distsms.parallel.order_statistics import PositionSearch
-from distsms.parallel.order_statistics_kernels import BLOCK, LEFT_OUT, NEGATIVE
+from distsms.parallel.order_statistics import BLOCK, LEFT_OUT, NEGATIVE, PositionSearch
 
 
 class PaucRisk(RocAreaRisk):

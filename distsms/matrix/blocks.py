@@ -47,7 +47,7 @@ class Part(NamedTuple):
 
 
 class EntrySource(Protocol):
-    """Loads entries that do not all fit into memory; see `distsms.shards.streaming`."""
+    """Loads entries that do not all fit into memory; see `distsms.shards.local_rows`."""
 
     @property
     def bytes_per_pass(self) -> int:

@@ -23,8 +23,8 @@ from distsms.losses.rocarea import EVERYWHERE
 from distsms.matrix.augmented import split_bias
 from distsms.matrix.base import ColumnStatistics
 from distsms.matrix.normalization import Normalization
-from distsms.optim.origins import OPENING
 from distsms.optim.penalty import penalty
+from distsms.optim.planes import OPENING
 from distsms.optim.result import Result
 from distsms.parallel.vectors import Vectors
 from distsms.training import certificate

@@ -30,7 +30,7 @@ from distsms.optim.objective import Objective
 from distsms.optim.result import Result, Status
 from distsms.optim.run import TrainingRun, scale_of
 from distsms.optim.settings import Settings
-from distsms.parallel.vector_placement import make_vectors
+from distsms.parallel.vectors import make_vectors
 from distsms.shards.dataset import DataBlock
 from distsms.shards.row_metadata import some
 from distsms.training.normal_auc_closed import ClosedForm, pays

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import math
 import os
 import time
 from collections.abc import Callable, Sequence
@@ -34,12 +33,11 @@ from distsms.metrics.within_groups import gauc_estimate
 from distsms.models import inputs, model, scoring
 from distsms.models.model import Model
 from distsms.optim.result import Result, Status
-from distsms.shards import frame_columns
+from distsms.shards import from_arrays
 from distsms.shards.coded_columns import NOT_CODED
 from distsms.shards.column_options import ColumnReport
-from distsms.shards.dataset import DataBlock
+from distsms.shards.dataset import DataBlock, MemoryBudget
 from distsms.shards.manifest import Manifest, read_manifest
-from distsms.shards.row_shares import MemoryBudget
 from distsms.training import checkpoint
 from distsms.training.fit import Fit, loaded_run
 from distsms.training.rows import TrainingObserver
@@ -356,7 +354,7 @@ def _measure_training_rows(fit: Fit, comm: Communicator) -> TrainingScores:
         sample = sample_rows(scores, labels, comm, "float64" if manifest is None else manifest.dtype)
         contributions = None
         if (manifest or block).table is not None:
-            from distsms.models.reasons import mean_contributions  # which loads what knows of features
+            from distsms.models.contributions import mean_contributions  # which loads what knows of features
 
             as_model = model.from_training(fit.w, {"zero_based": data["zero_based"]}, manifest, block.table)
             contributions = mean_contributions(as_model, fit.w, block, comm)
@@ -367,21 +365,8 @@ def _compare_with_rocarea(fit: Fit, comm: Communicator, hold_out: bool) -> Quick
     """Train a quick ROCArea model and, with `hold_out`, compare it with the run's own. **Collective.**"""
     from distsms.workflow.rocarea_check import Checker
 
-    task, result, reserved = fit.task, fit.result, fit.rows.reserved
     with fit.rows.clock.phase("check"):
-        checker = Checker(
-            block=fit.rows.block,
-            measure=task.measure,
-            settings=task.settings,
-            bias=task.bias,
-            seconds=result.seconds,
-            evaluations=result.evaluations,
-            w=result.w,
-            comm=comm,
-            memory=None if math.isinf(reserved) else reserved,
-            stop_wanted=fit.options.stop_wanted,
-        )
-        return checker.run(hold_out)
+        return Checker(fit, comm).run(hold_out)
 
 
 def _decide_on_folds(
@@ -440,7 +425,7 @@ def _decide(
             if manifest is not None and manifest.coded.features:
                 from distsms.features import feature_map
 
-                feature_map.check(manifest)  # the model will need it
+                feature_map.load(manifest, keep=False)  # the model will need it
             _check_outputs(request, manifest, test)
         warnings, same_rows = list(sets.warnings) if sets else [], sets is not None and sets.same_rows
         if manifest is not None and (decisions is not None or lam == "auto"):
@@ -465,15 +450,13 @@ def _decide(
 
 def _rows(request: TrainRequest, comm: Communicator) -> tuple[DataBlock, str | None]:
     """Return this rank's rows in memory, and what identifies those of all ranks in a checkpoint. **Collective.**"""
-    from distsms.shards import in_memory  # which loads parts of SciPy
-
     rows = request.data
-    X, names = frame_columns.numbers(rows.X, comm)
-    block = in_memory.block(X, rows.y, comm, weights=rows.weights, groups=rows.groups)
-    block = replace(block, table=frame_columns.table_of(names))
+    X, names = from_arrays.numbers(rows.X, comm)
+    block = from_arrays.block(X, rows.y, comm, weights=rows.weights, groups=rows.groups)
+    block = replace(block, table=from_arrays.table_of(names))
     if request.checkpoint is None:
         return block, None
-    return block, in_memory.fingerprint(X, block.labels, block.first_row, comm, block.weights, block.groups)
+    return block, from_arrays.fingerprint(X, block.labels, block.first_row, comm, block.weights, block.groups)
 
 
 def lambda_of_checkpoint(folder: Path) -> float | None:

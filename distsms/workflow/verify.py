@@ -28,7 +28,7 @@ from distsms.metrics.summary import summary_measures
 from distsms.models.model import Model
 from distsms.models.scoring import ScoredRows
 from distsms.optim.penalty import ElasticNet, penalty
-from distsms.shards.publish import verify as verify_files
+from distsms.shards.manifest import verify as verify_files
 from distsms.training import certificate
 from distsms.training.certificate import Certificate
 from distsms.workflow.evaluate import load_models, name_of, score_data

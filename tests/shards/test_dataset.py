@@ -17,11 +17,9 @@ from scipy import sparse
 from distsms.base.errors import InputError
 from distsms.matrix.local import DenseRows, SparseRows
 from distsms.shards import dataset
-from distsms.shards.dataset import load, read_manifest
+from distsms.shards.dataset import MemoryBudget, load, read_manifest
 from distsms.shards.from_arrays import write_data
-from distsms.shards.manifest import COMPRESSIONS
-from distsms.shards.publish import prepare, publish, verify
-from distsms.shards.row_shares import MemoryBudget
+from distsms.shards.manifest import COMPRESSIONS, prepare, publish, verify
 from distsms.shards.writer import ShardForm, finish_shard, stage_shard
 from tests.support.sharded import ALONE, as_array, draw, load_all
 
@@ -353,8 +351,8 @@ def test_nothing_to_write(own_dir):
     [
         ({"y": [1, 0, -1]}, r"labels must be \+1 and -1"),
         ({"y": [1, -1]}, "3 rows"),
-        ({"weights": [1, -1, 0]}, "weights"),
-        ({"weights": [1, np.nan, 0]}, "weights"),
+        ({"weights": [1, -1, 0]}, "weight, row 1"),
+        ({"weights": [1, np.nan, 0]}, "weight, row 1"),
         ({"X": np.array([[1.0], [np.nan], [0.0]])}, "NaN"),
         ({"X": sparse.csr_matrix([[1.0], [np.inf], [0.0]])}, "NaN, infinite"),
         ({"X": np.full((3, 1), 1e300), "dtype": "float32"}, "too large for float32"),
