@@ -65,6 +65,9 @@ class CodedRows(LocalRows):
     def rows_in_memory(self) -> NDArray[np.bool_]:
         return np.zeros(self.shape[0], bool)  # they are codes, and not entries
 
+    def row_entries(self, rows: NDArray[Any] | None = None) -> None:
+        return None
+
     def take(self, rows: NDArray[np.bool_]) -> CodedRows:
         taken, cuts = [np.empty(0, self.code_map.dtype)], [0]
         for part, (codes,) in self._all_parts():

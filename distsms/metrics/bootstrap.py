@@ -25,8 +25,8 @@ from distsms.base.communicator import Communicator
 from distsms.base.hashing import GOLDEN, _mix, row_keys
 from distsms.base.jit import is_compiled, njit
 from distsms.base.typing import Floats, Hashes, Labels
-from distsms.metrics.row_weights import masses, select_by_weight
-from distsms.parallel.order_statistics import select
+from distsms.metrics.ranking import score_at
+from distsms.metrics.row_weights import masses
 
 BLOCK = 2**20
 """Number of entries in the table of a block of replicates; tests lower it."""
@@ -91,7 +91,7 @@ def _replicates(
 
 def _margin(scores: Floats, labels: Labels, weights: Floats, place: float, comm: Communicator) -> float:
     """Return how far a window around a place extends to both sides, if rows have weights. Collective."""
-    above = scores >= select_by_weight(scores, weights, place, comm)
+    above = scores >= score_at(scores, place, comm, weights)
     squares = masses((above, labels > 0), weights * weights, comm).sum()
     largest = float(comm.maximum(np.array([weights.max(initial=0.0)]))[0])
     return MARGIN * largest + SPREAD / math.sqrt(2) * math.sqrt(squares)
@@ -131,10 +131,7 @@ def _window(
     positives. The table has columns for negatives and positives above the window, two for each score in it from the
     highest, and one for positives below. **Collective.**
     """
-    if weights is None:
-        high, low = (select(scores, int(k), comm) for k in places)
-    else:
-        high, low = (select_by_weight(scores, weights, mass, comm) for mass in places)
+    high, low = (score_at(scores, place, comm, weights) for place in places)
     different = np.unique(scores[(scores >= low) & (scores <= high)])
     values = np.unique(comm.allgather_rows(different, comm.allgather(len(different))))
     positive = labels > 0

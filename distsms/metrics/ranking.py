@@ -69,7 +69,7 @@ class TopK(NamedTuple):
 
 def top_k(scores: Floats, labels: Labels, k: float, comm: Communicator, weights: Floats | None = None) -> TopK:
     """Compute precision@k and recall@k, k by number or weight; both are PRBEP for k = n+. **Collective.**"""
-    kth_score = _score_at(scores, k, comm, weights)
+    kth_score = score_at(scores, k, comm, weights)
     if np.isnan(kth_score):
         return TopK(np.nan, np.nan, np.nan)
 
@@ -102,8 +102,10 @@ def decision_threshold(
     return top_k(scores, labels, k, comm, weights).threshold
 
 
-def _score_at(scores: Floats, k: float, comm: Communicator, weights: Floats | None) -> float:
-    """Return the k-th highest score; NaN if there are fewer rows, or a score is not finite. Collective."""
+def score_at(scores: Floats, k: float, comm: Communicator, weights: Floats | None) -> float:
+    """Return the k-th highest score, k by number or weight; NaN if there are fewer rows, or a score is not finite.
+    **Collective.**
+    """
     if weights is not None:
         return select_by_weight(scores, weights, k, comm)
     n = int(comm.sum(np.array([len(scores)]))[0])
@@ -112,7 +114,7 @@ def _score_at(scores: Floats, k: float, comm: Communicator, weights: Floats | No
 
 def top_k_shares(scores: Floats, k: float, comm: Communicator, weights: Floats | None = None) -> Floats:
     """Return each row's share among the k highest scores, by number or weight, equal in ties. **Collective.**"""
-    at = _score_at(scores, k, comm, weights)
+    at = score_at(scores, k, comm, weights)
     above, tied = scores > at, scores == at
     above_all, tied_all = masses((above, tied), weights, comm).tolist()
     return above + tied * (min(k - above_all, tied_all) / (tied_all or 1))
