@@ -153,14 +153,12 @@ class Loss(ABC):
         self.A_pos, self.A_neg, self.A = float(self.n_pos), float(self.n_neg), float(self.n)
         if not (self.n_pos and self.n_neg):
             which = "positive " if self.n_neg else "negative " if self.n_pos else ""
-            there = comm.sum(np.array([np.count_nonzero(labels > 0), np.count_nonzero(labels < 0)]))
-            if there.all():
+            labeled = comm.sum(np.array([np.count_nonzero(labels > 0), np.count_nonzero(labels < 0)]))
+            if labeled.all():
                 raise InputError(f"all {which}rows have weight 0; rows of both classes must count", everywhere=True)
-            present = "none" if not self.n else "positive" if self.n_pos else "negative"
             raise InputError(
                 f"the measure needs rows of both classes, but these data have {self.n_pos} positive and {self.n_neg} "
-                f"negative rows (only class present: {present}). Was the right value declared positive "
-                f"({option('positive')})?",
+                f"negative rows. Was the right value declared positive ({option('positive')})?",
                 everywhere=True,
             )
         self._set_weights(weights)

@@ -42,7 +42,6 @@ class FBeta(GatheringLoss):
 
     def solve(self, positive: Floats, negative: Floats, nu: float) -> Solution:
         """Find the worst contingency table with `worst_table`. O(n log n)."""
-        assert nu == 0, "there is no smoothing"
         scale = 2.0 / self.n
         low, high = np.argsort(positive), np.argsort(-negative)
         R, d, b, c = worst_table(scale * positive[low], scale * negative[high], self.beta2)
@@ -111,7 +110,6 @@ class AtK(GatheringLoss):
 
     def solve(self, positive: Floats, negative: Floats, nu: float) -> Solution:
         """Find tau by a partial sort, and add up the terms of the class's docstring. O(n)."""
-        assert nu == 0, "there is no smoothing"
         k, scale = self._k, 2.0 / self.n
         q = np.concatenate([positive - self.n / (2.0 * self.denominator), negative])
         tau = np.partition(q, self.n - k)[self.n - k]
