@@ -84,8 +84,10 @@ def worst_table(low: Floats, high: Floats, beta2: float) -> tuple[float, float, 
     return best, best_delta, best_b, best_c
 
 
-class AtK(GatheringLoss):
-    """The risk of a measure of the k rows that z calls positive: Delta = 1 - tp / denominator, b = n+ - tp, c = k - tp.
+class PrecisionAtK(GatheringLoss):
+    """1 - precision among the k rows called positive; if k > n+ it cannot become 0.
+
+    Delta = 1 - tp / denominator, which is k, or n+ for recall@k, b = n+ - tp, c = k - tp.
 
     Delta is linear in z, so the best z calls the k rows of largest q positive, with q_i = s_i - a on P, q_j = s_j on N
     and a = n / (2 denominator). With tau the k-th largest q,
@@ -96,6 +98,7 @@ class AtK(GatheringLoss):
     where only the last term can lose digits. Rows with q = tau share the rest of k alike, whatever their order.
     """
 
+    family = measures.PRECISION_AT_K
     nonnegative = True
 
     def __init__(self, labels: Labels, weights: Floats | None, comm: Communicator, k: int) -> None:
@@ -127,13 +130,7 @@ class AtK(GatheringLoss):
         return Solution(R, R, d, scale * (of_positive - 1.0), scale * of_negative)
 
 
-class PrecisionAtK(AtK):
-    """1 - precision among the k rows called positive; if k > n+ it cannot become 0."""
-
-    family = measures.PRECISION_AT_K
-
-
-class RecallAtK(AtK):
+class RecallAtK(PrecisionAtK):
     """1 - recall of the k rows called positive; if k < n+ it cannot become 0."""
 
     family = measures.RECALL_AT_K
