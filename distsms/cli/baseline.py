@@ -75,44 +75,32 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     options.add_data(parser)
     add_grid(parser, ranking_measure, (*RANKING, "pauc@BETA"))
     options.add_within_groups(parser)
-    parser.add_argument(
-        "--path",
-        metavar="FOLDER",
-        help="Take measure, lambdas, folds, seed and target from this folder of `distsms path`, which has no l1. The"
-        " lambdas of --lambdas are tried, too.",
+    text = (
+        "Take measure, lambdas, folds, seed and target from this folder of `distsms path`, which has no l1. The lambdas"
+        " of --lambdas are tried, too."
     )
-    parser.add_argument(
-        "--methods",
-        nargs="+",
-        choices=METHODS,
-        metavar="METHOD",
-        help=f"The methods to compare, of {', '.join(METHODS)} (default: the linear ones on the columns and one library"
-        " of trees; with --thorough all).",
+    parser.add_argument("--path", metavar="FOLDER", help=text)
+    text = (
+        f"The methods to compare, of {', '.join(METHODS)} (default: the linear ones on the columns and one library of"
+        " trees; with --thorough all)."
     )
-    parser.add_argument(
-        "--thorough",
-        action="store_true",
-        help="Fit all lambdas to the end on all folds, and try all methods and 20 settings of trees, which may take a"
-        " hundred times as long. What is in the folder is kept.",
+    parser.add_argument("--methods", nargs="+", choices=METHODS, metavar="METHOD", help=text)
+    text = (
+        "Fit all lambdas to the end on all folds, and try all methods and 20 settings of trees, which may take a"
+        " hundred times as long. What is in the folder is kept."
     )
-    parser.add_argument(
-        "--no-trees",
-        action="store_true",
-        help="Leave out the trees, which take most of the time of a comparison, and the models on features, too, unless"
-        " --methods names them.",
+    parser.add_argument("--thorough", action="store_true", help=text)
+    text = (
+        "Leave out the trees, which take most of the time of a comparison, and the models on features, too, unless"
+        " --methods names them."
     )
-    parser.add_argument(
-        "--no-features", action="store_true", help="Leave out the models on features, those on crosses and on leaves."
-    )
-    parser.add_argument(
-        "--tree-fits",
-        type=count,
-        metavar="N",
-        help="How many settings of trees are tried for each fold (default: 1, or 20 with --thorough).",
-    )
-    parser.add_argument(
-        "--output", default="baseline", metavar="FOLDER", help="The folder for fits and table (default: %(default)s)."
-    )
+    parser.add_argument("--no-trees", action="store_true", help=text)
+    text = "Leave out the models on features, those on crosses and on leaves."
+    parser.add_argument("--no-features", action="store_true", help=text)
+    text = "How many settings of trees are tried for each fold (default: 1, or 20 with --thorough)."
+    parser.add_argument("--tree-fits", type=count, metavar="N", help=text)
+    text = "The folder for fits and table (default: %(default)s)."
+    parser.add_argument("--output", default="baseline", metavar="FOLDER", help=text)
     solvers = f"The solver of the fits of distsms. {options.SOLVERS_HELP}. {options.USUAL_SOLVER}."
     parser.add_argument("--solver", choices=tuple(SOLVERS), help=solvers)
     of_distsms = parser.add_argument_group("method of distsms")

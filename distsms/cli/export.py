@@ -39,15 +39,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `distsms export`."""
     parser.add_argument("model", metavar="MODEL", help="A model written by `distsms train`.")
     parser.add_argument("--to", choices=FORMATS, required=True, help="The format.")
-    parser.add_argument(
-        "--output", default="-", metavar="FILE", help="The file to write; - is standard output (default: -)."
+    text = "The file to write; - is standard output (default: -)."
+    parser.add_argument("--output", default="-", metavar="FILE", help=text)
+    text = (
+        "Write the names of columns to CSV as they are (default: with a leading ' where a spreadsheet would take them"
+        " for formulas, and with escapes such as \\x1b for what a terminal would act on)."
     )
-    parser.add_argument(
-        "--verbatim",
-        action="store_true",
-        help="Write the names of columns to CSV as they are (default: with a leading ' where a spreadsheet would take"
-        " them for formulas, and with escapes such as \\x1b for what a terminal would act on).",
-    )
+    parser.add_argument("--verbatim", action="store_true", help=text)
     parser.set_defaults(mpi=False)
 
 

@@ -46,62 +46,46 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("data", metavar="DATA", help="A data set that distsms shard has made, but not of sequences.")
     add_output_folder(parser)
     parser.add_argument("--bins", type=count, metavar="B", help="The most bins of a column of numbers (default: 32).")
-    parser.add_argument(
-        "--crosses",
-        metavar="all|top:K|A:B,...",
-        help="Also cross pairs of attributes: all pairs, the K pairs with the strongest interaction on a sample of the"
-        " rows, or the pairs that are named.",
+    text = (
+        "Also cross pairs of attributes: all pairs, the K pairs with the strongest interaction on a sample of the rows,"
+        " or the pairs that are named."
     )
-    parser.add_argument(
-        "--trees",
-        type=count,
-        metavar="N",
-        help="Grow N extremely randomized trees; the leaves that a row reaches are its features. There are also bins if"
-        " an option for them is given. Growing needs scikit-learn (pip install 'distsms[sklearn]').",
+    parser.add_argument("--crosses", metavar="all|top:K|A:B,...", help=text)
+    text = (
+        "Grow N extremely randomized trees; the leaves that a row reaches are its features. There are also bins if an"
+        " option for them is given. Growing needs scikit-learn (pip install 'distsms[sklearn]')."
     )
+    parser.add_argument("--trees", type=count, metavar="N", help=text)
     parser.add_argument("--min-leaf", type=count, metavar="N", help="The least number of rows in a leaf (default: 3).")
-    parser.add_argument(
-        "--tree-rows",
-        type=count,
-        metavar="N",
-        help="If there are more rows, trees grow on a sample of at most N of them (default: 1e6).",
-    )
-    parser.add_argument(
-        "--seed", type=whole, metavar="N", help="Another seed grows other trees, on another sample (default: 0)."
-    )
-    parser.add_argument(
-        "--keep", action="store_true", dest="keep_columns", help="Keep the original columns as features, too."
-    )
-    parser.add_argument(
-        "--attributes",
-        metavar="FILE",
-        help="Use these columns. FILE is a JSON object that has a column, or a list of columns of 0 and 1 that are one"
+    text = "If there are more rows, trees grow on a sample of at most N of them (default: 1e6)."
+    parser.add_argument("--tree-rows", type=count, metavar="N", help=text)
+    text = "Another seed grows other trees, on another sample (default: 0)."
+    parser.add_argument("--seed", type=whole, metavar="N", help=text)
+    text = "Keep the original columns as features, too."
+    parser.add_argument("--keep", action="store_true", dest="keep_columns", help=text)
+    text = (
+        "Use these columns. FILE is a JSON object that has a column, or a list of columns of 0 and 1 that are one"
         ' categorical attribute, for each name: {"age": "age", "job": ["job=clerk", "job=cook"]}. Columns of data'
-        " without names are numbers, counted as in their source.",
+        " without names are numbers, counted as in their source."
     )
-    parser.add_argument(
-        "--like", metavar="FEATURES", help="Make the features that this data set has, as for test rows."
+    parser.add_argument("--attributes", metavar="FILE", help=text)
+    text = "Make the features that this data set has, as for test rows."
+    parser.add_argument("--like", metavar="FEATURES", help=text)
+    text = (
+        "The number of shards. There are more if their rows take too much memory (default: as many as DATA has, and at"
+        " least one for each rank)."
     )
-    parser.add_argument(
-        "--shards",
-        type=count,
-        metavar="N",
-        help="The number of shards. There are more if their rows take too much memory (default: as many as DATA has,"
-        " and at least one for each rank).",
+    parser.add_argument("--shards", type=count, metavar="N", help=text)
+    text = (
+        "The most memory that each rank may take, for everything. Fewer columns are then divided at a time, and shards"
+        " are smaller, with the same features. The rows on which trees grow cannot be divided: if they or the trees do"
+        " not fit, the command is refused, and says with how many --tree-rows they would."
     )
-    parser.add_argument(
-        "--memory",
-        type=memory,
-        metavar="SIZE",
-        help="The most memory that each rank may take, for everything. Fewer columns are then divided at a time, and"
-        " shards are smaller, with the same features. The rows on which trees grow cannot be divided: if they or the"
-        " trees do not fit, the command is refused, and says with how many --tree-rows they would.",
-    )
+    parser.add_argument("--memory", type=memory, metavar="SIZE", help=text)
     add_compress(parser)
     parser.add_argument("--overwrite", action="store_true", help="Replace the data set in OUTDIR, if there is one.")
-    parser.add_argument(
-        "--usage", action="store_true", help="Show what each step took on each rank: seconds, bytes, memory."
-    )
+    text = "Show what each step took on each rank: seconds, bytes, memory."
+    parser.add_argument("--usage", action="store_true", help=text)
     parser.add_argument("--quiet", action="store_true", help="Print neither progress nor a summary.")
     parser.set_defaults(check=_check)
 

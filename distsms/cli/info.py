@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import os
 from typing import TYPE_CHECKING, Any
 
-from distsms.base.errors import EXIT_ERROR, EXIT_OK
+from distsms.base.errors import EXIT_ERROR, EXIT_OK, InputError
+from distsms.base.formatting import format_bytes, format_number, format_table, to_json
+from distsms.base.measures import SHOWN
 from distsms.base.untrusted_text import printable
+from distsms.cli.terminal import Speaker
 
 if TYPE_CHECKING:
     from distsms.base.communicator import Communicator
@@ -28,49 +32,33 @@ examples:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `distsms info`."""
-    parser.add_argument(
-        "paths",
-        nargs="*",
-        metavar="DATA|MODEL",
-        help="A data set, a model, or several models; without any, the versions of all libraries.",
-    )
+    text = "A data set, a model, or several models; without any, the versions of all libraries."
+    parser.add_argument("paths", nargs="*", metavar="DATA|MODEL", help=text)
     parser.add_argument("--all", action="store_true", help="Show everything that a model says of itself.")
-    parser.add_argument(
-        "--columns",
-        action="store_true",
-        help="List all columns of the table that a data set or a model was made from, with kinds, features, what"
-        f" missing values count as, and {SHOWN_CATEGORIES} categories; --all shows all of them.",
+    text = (
+        "List all columns of the table that a data set or a model was made from, with kinds, features, what missing"
+        f" values count as, and {SHOWN_CATEGORIES} categories; --all shows all of them."
     )
+    parser.add_argument("--columns", action="store_true", help=text)
     parser.add_argument("--verify", action="store_true", help="Recompute the checksums of a data set or a model.")
-    parser.add_argument(
-        "--usage",
-        action="store_true",
-        help="Show what training the models took on the busiest rank: seconds by phase, bytes, memory.",
-    )
-    parser.add_argument(
-        "--json", action="store_true", help="Print one JSON object, or for several models a list of them."
-    )
-    parser.add_argument(
-        "--config",
-        action="store_true",
-        help="Print the options of the command that made a model as a TOML file, which --config of that command takes.",
-    )
+    text = "Show what training the models took on the busiest rank: seconds by phase, bytes, memory."
+    parser.add_argument("--usage", action="store_true", help=text)
+    text = "Print one JSON object, or for several models a list of them."
+    parser.add_argument("--json", action="store_true", help=text)
+    text = "Print the options of the command that made a model as a TOML file, which --config of that command takes."
+    parser.add_argument("--config", action="store_true", help=text)
     parser.set_defaults(mpi=False)
 
 
 def run(args: argparse.Namespace, comm: Communicator) -> int:
     """Print what the data sets or models contain. Runs in one process, without MPI."""
-    import os
-
-    from distsms.base import formatting
-    from distsms.base.errors import InputError
     from distsms.cli.config import as_toml
     from distsms.models import decision_text
     from distsms.parallel.mpi import describe_launcher
     from distsms.workflow.info import brief, describe_data, describe_model, refuse_other_folder
     from distsms.workflow.provenance import versions
 
-    paths = args.paths
+    paths, say = args.paths, Speaker(True)
     if missing := [path for path in paths if not os.path.exists(path)]:
         raise InputError(f"{missing[0]}: no such file or folder")
     if args.verify and (len(paths) != 1 or args.usage):
@@ -88,7 +76,11 @@ def run(args: argparse.Namespace, comm: Communicator) -> int:
         if other := [path for path in paths if os.path.isdir(path)]:
             raise InputError(f"{other[0]}: is a folder; several arguments, and those of --usage, must all be models")
         models = [describe_model(path) for path in paths]
-        print(formatting.to_json(models, indent=1) if args.json else (_usages if args.usage else _results)(models))
+        print(to_json(models, indent=1) if args.json else (_usages if args.usage else _results)(models))
+        for described in models if not (args.json or args.usage) else ():
+            for warning in described.get("warnings", []):
+                say.warn(f"{described['model']}: {warning}", "red")
+        say.close()
         return EXIT_OK
     contents: dict[str, Any] = (
         versions(load_mpi=True) | {"mpirun": describe_launcher()}
@@ -103,7 +95,7 @@ def run(args: argparse.Namespace, comm: Communicator) -> int:
             raise InputError("--config takes one model that a command has made; of others, no file repeats the run")
         print(f"# {printable(contents['command'])}\n{as_toml(contents['config'])}")
     elif args.json:
-        print(formatting.to_json(contents if verified is None else contents | {"verified": verified}, indent=1))
+        print(to_json(contents if verified is None else contents | {"verified": verified}, indent=1))
     else:
         of_model = bool(paths) and not os.path.isdir(paths[0])
         if of_model and not args.all:
@@ -115,16 +107,15 @@ def run(args: argparse.Namespace, comm: Communicator) -> int:
                 contents[name] = "; ".join(in_words(contents[name]))
         if "search" in contents:
             contents["search"] = contents["search"]["reason"]
-        contents = {name: value for name, value in contents.items() if value not in ("", None)}
-        width = max(len(name) for name in contents)
-        for name, value in contents.items():
-            text = ("\n" + " " * (width + 2)).join(_lines(name, value))
-            print(formatting.wrap(printable(f"{name:<{width}}  {text}", "\n"), formatting.terminal_width()))
         if of_model and not args.all:
-            more = "--all shows everything, --columns each column, --usage what the training took"
-            print(formatting.wrap(f"{'more':<{width}}  {more}", formatting.terminal_width()))
+            contents["more"] = "--all shows everything, --columns each column, --usage what the training took"
+        contents = {name: value for name, value in contents.items() if value not in ("", None)}
+        width = max(map(len, contents))
+        for name, value in contents.items():
+            say(f"{name:<{width}}  " + ("\n" + " " * (width + 2)).join(_lines(name, value)))
         for warning in warnings:
-            print("\n" + _red(f"warning   {warning}"))
+            say.warn(warning, "red")
+        say.close()
     if verified is not None and not args.json:
         print("\n".join(map(printable, verified["problems"] or [verified["checksum"]])))
     return EXIT_ERROR if verified is not None and verified["problems"] else EXIT_OK
@@ -132,14 +123,12 @@ def run(args: argparse.Namespace, comm: Communicator) -> int:
 
 def _verified(path: str) -> dict[str, Any]:
     """Return what became of the comparison with the checksums, in words, and each problem."""
-    import os
-
     if not os.path.isdir(path):  # it was compared with the checksum when it was read
         from distsms.models.model import has_checksum
 
         without = "an earlier version wrote this model, without a checksum"
         return {"checksum": "the checksum is right" if has_checksum(path) else without, "problems": []}
-    from distsms.shards.publish import verify
+    from distsms.shards.manifest import verify
 
     problems = verify(path)
     return {"checksum": "not every checksum is right" if problems else "every checksum is right", "problems": problems}
@@ -152,13 +141,12 @@ def _quoted(category: str) -> str:
 
 def _columns(path: str, as_json: bool, most: int | None) -> str:
     """Return a list of all columns of a data set or a model, each in a line, with at most so many categories."""
-    from distsms.base import formatting
     from distsms.workflow.info import describe_columns
 
     columns, attributes = describe_columns(path)
     if as_json:
         records = [column.as_json() | {"features": column.n_features} for column in columns]
-        return formatting.to_json({"columns": records, "attributes": attributes}, indent=1)
+        return to_json({"columns": records, "attributes": attributes}, indent=1)
     rows = [("column", "kind", "features", "missing values", "categories")]
     for column in columns:
         every = list(column.categories or ())
@@ -177,12 +165,8 @@ def _columns(path: str, as_json: bool, most: int | None) -> str:
 
 def _results(models: list[dict[str, Any]]) -> str:
     """Return a table of what each model was trained for, and how its training ended."""
-    from distsms.base.formatting import format_number, format_table
-    from distsms.base.measures import SHOWN
-
     header = ["model", "measure", "lambda", "status", "J", "gap", "evaluations", "seconds"]
-    sparse = ["l1", "nonzeros"] if any(model.get("l1") for model in models) else []
-    header[3:3] = sparse
+    header[3:3] = sparse = ["l1", "nonzeros"] if any(model.get("l1") for model in models) else []
     numbers = {"J": 6, "gap": 3, "evaluations": 6, "seconds": 3}  # how many digits are shown
     sets = [name for name in ("training", "test") if any(model.get(name) for model in models)]
     columns = [(name, measure) for name in sets for measure in ("rocarea", "prbep")]
@@ -200,15 +184,11 @@ def _results(models: list[dict[str, Any]]) -> str:
             + [format_number(model.get(name), f".{digits}g") for name, digits in numbers.items()]
             + [format_number(value, ".5g") for value in measured]
         )
-    table = format_table([*header, *[f"{name} {SHOWN[measure]}" for name, measure in columns]], rows)
-    warnings = [_red(f"warning   {model['model']}: {text}") for model in models for text in model.get("warnings", [])]
-    return "\n\n".join([table, *warnings])
+    return format_table([*header, *[f"{name} {SHOWN[measure]}" for name, measure in columns]], rows)
 
 
 def _usages(models: list[dict[str, Any]]) -> str:
     """Return a table of the resources that the trainings took, in each phase on the rank that took longest."""
-    from distsms.base.formatting import format_bytes, format_number, format_table
-
     usages = [model.get("usage") or {} for model in models]
     phases = list(dict.fromkeys(phase for usage in usages for phase in usage.get("seconds", {})))
     rows = []
@@ -237,16 +217,6 @@ def _status(model: dict[str, Any]) -> str:
     return f"{model.get('status', '-')}{remark}"
 
 
-def _red(text: str) -> str:
-    """Return a warning, wrapped at the width of the terminal, and in red if the output is a terminal."""
-    import sys
-
-    from distsms.base import formatting
-    from distsms.cli.terminal import paint
-
-    return paint(formatting.wrap(printable(text, "\n"), formatting.terminal_width()), "red", sys.stdout)
-
-
 def _lines(name: str, value: Any, prefix: str = "") -> list[str]:
     """Return a value as lines of text: what is nested has a line for each of its parts, and what is empty has none."""
     parts = dict(enumerate(value)) if isinstance(value, (list, tuple)) else value
@@ -263,8 +233,6 @@ def _lines(name: str, value: Any, prefix: str = "") -> list[str]:
 
 def _shown(name: str, value: Any) -> str:
     """Return a value as text."""
-    from distsms.base.formatting import format_bytes
-
     if isinstance(value, dict):
         return ", ".join(f"{key} {_shown(key, item)}" for key, item in value.items())
     if isinstance(value, (list, tuple)):

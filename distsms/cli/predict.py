@@ -46,47 +46,30 @@ examples:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `distsms predict`."""
     parser.add_argument("model", metavar="MODEL", help="A model written by `distsms train`.")
-    parser.add_argument(
-        "data", metavar="DATA|FILE", help="A data set made by `distsms shard`, or a file of a format that it reads."
+    text = "A data set made by `distsms shard`, or a file of a format that it reads."
+    parser.add_argument("data", metavar="DATA|FILE", help=text)
+    text = "The file to write, such as scores.csv; - is standard output (default: -)."
+    parser.add_argument("--output", default="-", metavar="FILE", help=text)
+    text = (
+        "Also write the class of each row, as in the training data: positive where the score is at least the threshold"
+        " that `distsms path --at` or `distsms train --at` found."
     )
-    parser.add_argument(
-        "--output",
-        default="-",
-        metavar="FILE",
-        help="The file to write, such as scores.csv; - is standard output (default: -).",
+    parser.add_argument("--labels", action="store_true", help=text)
+    text = "Also write the probability that a row is positive, for models of `--calibrate` or `--measure logistic`."
+    parser.add_argument("--probability", action="store_true", help=text)
+    text = (
+        "Also write the K columns of the table that move the score of the row most, with what each adds to the score or"
+        " takes from it, compared with the mean training row: reason_1, reason_2, ..."
     )
-    parser.add_argument(
-        "--labels",
-        action="store_true",
-        help="Also write the class of each row, as in the training data: positive where the score is at least the"
-        " threshold that `distsms path --at` or `distsms train --at` found.",
-    )
-    parser.add_argument(
-        "--probability",
-        action="store_true",
-        help="Also write the probability that the row is positive, for models of `--calibrate` or `--measure"
-        " logistic`.",
-    )
-    parser.add_argument(
-        "--reasons",
-        type=count,
-        default=0,
-        metavar="K",
-        help="Also write the K columns of the table that move the score of the row most, with what each adds to the"
-        " score or takes from it, compared with the mean training row: reason_1, reason_2, ...",
-    )
-    parser.add_argument(
-        "--id",
-        metavar="COLUMN",
-        help="The column that names the rows (default: the one of the training data, if the file has it).",
-    )
+    parser.add_argument("--reasons", type=count, default=0, metavar="K", help=text)
+    text = "The column that names the rows (default: the one of the training data, if the file has it)."
+    parser.add_argument("--id", metavar="COLUMN", help=text)
     add_new_columns(parser)
-    parser.add_argument(
-        "--verbatim",
-        action="store_true",
-        help="Write ids as they are (default: in .csv and .tsv with a leading ' where a spreadsheet would take them for"
-        " formulas, and in all text with escapes such as \\x1b for what a terminal would act on).",
+    text = (
+        "Write ids as they are (default: in .csv and .tsv with a leading ' where a spreadsheet would take them for"
+        " formulas, and in all text with escapes such as \\x1b for what a terminal would act on)."
     )
+    parser.add_argument("--verbatim", action="store_true", help=text)
     parser.add_argument("--quiet", action="store_true", help="Print neither progress nor a closing line.")
     add_threads(parser)
 

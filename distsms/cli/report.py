@@ -33,36 +33,23 @@ examples:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `distsms report`."""
     parser.add_argument("model", metavar="MODEL", help="A model written by `distsms train`.")
-    parser.add_argument(
-        "--test",
-        required=True,
-        metavar="DATA",
-        help="A data set made by `distsms shard`, or a file of a format that it reads.",
-    )
-    parser.add_argument(
-        "--output", default="report.html", metavar="FILE", help="The HTML file to write (default: %(default)s)."
-    )
+    text = "A data set made by `distsms shard`, or a file of a format that it reads."
+    parser.add_argument("--test", required=True, metavar="DATA", help=text)
+    text = "The HTML file to write (default: %(default)s)."
+    parser.add_argument("--output", default="report.html", metavar="FILE", help=text)
     parser.add_argument("--figures", metavar="FOLDER", help="Also write each figure as PNG and SVG into this folder.")
-    parser.add_argument(
-        "--feature-names",
-        metavar="FILE",
-        help="A text file with the names of the columns, one in each line (default: the names of the table).",
-    )
-    parser.add_argument(
-        "--trace",
-        metavar="FILE",
-        help="The trace of the training (default: where the model says that it was written, or beside the model).",
-    )
-    parser.add_argument(
-        "--path", metavar="FOLDER", help="A folder of `distsms path` (default: the folder of the model, if it is one)."
-    )
+    text = "A text file with the names of the columns, one in each line (default: the names of the table)."
+    parser.add_argument("--feature-names", metavar="FILE", help=text)
+    text = "The trace of the training (default: where the model says that it was written, or beside the model)."
+    parser.add_argument("--trace", metavar="FILE", help=text)
+    text = "A folder of `distsms path` (default: the folder of the model, if it is one)."
+    parser.add_argument("--path", metavar="FOLDER", help=text)
     parser.add_argument("--baseline", metavar="FOLDER", help="A folder of `distsms baseline`.")
-    parser.add_argument(
-        "--card",
-        metavar="FILE",
-        help='A TOML file with what only the owner of the model knows, as in intended_use = "..."; the page names the'
-        " headings that lack it.",
+    text = (
+        'A TOML file with what only the owner of the model knows, as in intended_use = "..."; the page names the'
+        " headings that lack it."
     )
+    parser.add_argument("--card", metavar="FILE", help=text)
     add_conditions(parser, " on these rows, and mark it on the curves")
     add_intervals(parser)
     add_reading(parser)

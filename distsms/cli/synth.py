@@ -53,59 +53,35 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_output_folder(parser)
     random = parser.add_argument_group("sparse and dense")
     random.add_argument("--rows", type=count, metavar="N", help="The number of rows (default: 100000).")
-    random.add_argument(
-        "--columns", type=count, metavar="P", help="The number of columns (default: sparse 10000, dense 100)."
-    )
+    text = "The number of columns (default: sparse 10000, dense 100)."
+    random.add_argument("--columns", type=count, metavar="P", help=text)
     random.add_argument("--positive", type=float, metavar="SHARE", help="The share of positive rows (default: 0.1).")
-    random.add_argument(
-        "--noise",
-        type=float,
-        metavar="RATIO",
-        help="The standard deviation of the noise, as a multiple of that of the score (default: 0.5).",
-    )
+    text = "The standard deviation of the noise, as a multiple of that of the score (default: 0.5)."
+    random.add_argument("--noise", type=float, metavar="RATIO", help=text)
     random.add_argument("--seed", metavar="N", type=int, help="The seed, from 0 to 2^64 - 1 (default: 0).")
-    random.add_argument(
-        "--dtype", choices=("float64", "float32"), help="The type of the values in the files (default: float64)."
-    )
+    text = "The type of the values in the files (default: float64)."
+    random.add_argument("--dtype", choices=("float64", "float32"), help=text)
     thin = parser.add_argument_group("sparse")
-    thin.add_argument(
-        "--density",
-        type=float,
-        metavar="SHARE",
-        help="The mean share of the columns in which a row has an entry, at most 0.95 (default: 20 columns, or half"
-        " of them).",
+    text = "The mean share of columns in which a row has an entry, at most 0.95 (default: 20 columns, or half of them)."
+    thin.add_argument("--density", type=float, metavar="SHARE", help=text)
+    text = (
+        "Column j has entries in a share of the rows that falls as 1/j^S, from at most 95 %%; with 0 all columns have"
+        " the same density (default: 1)."
     )
-    thin.add_argument(
-        "--skew",
-        type=float,
-        metavar="S",
-        help="Column j has entries in a share of the rows that falls as 1/j^S, from at most 95 %%; with 0 all"
-        " columns have the same density (default: 1).",
-    )
-    thin.add_argument(
-        "--pattern", action="store_true", default=None, help="Make all values 1; then no values are stored."
-    )
+    thin.add_argument("--skew", type=float, metavar="S", help=text)
+    text = "Make all values 1; then no values are stored."
+    thin.add_argument("--pattern", action="store_true", default=None, help=text)
     of_twin = parser.add_argument_group("twin")
-    of_twin.add_argument(
-        "--scale", type=float, metavar="S", help="The share of the rows, and of the columns if sparse (default: 1)."
-    )
+    text = "The share of the rows, and of the columns if sparse (default: 1)."
+    of_twin.add_argument("--scale", type=float, metavar="S", help=text)
     of_twin.add_argument("--test", action="store_true", default=None, help="Write the rows for tests.")
     bound = parser.add_argument_group("prbep-lower-bound and rocarea-lower-bound").add_mutually_exclusive_group()
-    bound.add_argument(
-        "--epsilon",
-        metavar="E",
-        type=float,
-        help="The gap that takes a cutting-plane method many steps to reach (default: 0.001).",
-    )
-    bound.add_argument(
-        "--n",
-        metavar="N",
-        type=count,
-        help="The paper's n: the number of rows for PRBEP, of negative rows for ROCArea.",
-    )
-    parser.add_argument(
-        "--shards", type=count, metavar="N", help="The number of shards (default: one for each 64 MiB)."
-    )
+    text = "The gap that takes a cutting-plane method many steps to reach (default: 0.001)."
+    bound.add_argument("--epsilon", metavar="E", type=float, help=text)
+    text = "The paper's n: the number of rows for PRBEP, of negative rows for ROCArea."
+    bound.add_argument("--n", metavar="N", type=count, help=text)
+    text = "The number of shards (default: one for each 64 MiB)."
+    parser.add_argument("--shards", type=count, metavar="N", help=text)
     add_compress(parser)
     parser.add_argument("--overwrite", action="store_true", help="Replace the data set in OUTDIR, if there is one.")
     parser.add_argument("--quiet", action="store_true", help="Print neither progress nor a summary.")

@@ -32,12 +32,10 @@ examples:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `distsms verify`."""
     parser.add_argument("model", metavar="MODEL", help="A model written by `distsms train`.")
-    parser.add_argument(
-        "data", metavar="DATA|FILE", help="The rows that it was trained on, in the same order: a data set, or a file."
-    )
-    parser.add_argument(
-        "--certificate", metavar="FILE", help="What `distsms train --certificate` has written (default: none)."
-    )
+    text = "The rows that it was trained on, in the same order: a data set, or a file."
+    parser.add_argument("data", metavar="DATA|FILE", help=text)
+    text = "What `distsms train --certificate` has written (default: none)."
+    parser.add_argument("--certificate", metavar="FILE", help=text)
     add_reading(parser)
     parser.add_argument("--json", action="store_true", help="Print one JSON object.")
     add_threads(parser)

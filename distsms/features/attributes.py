@@ -17,10 +17,9 @@ import numpy as np
 import scipy
 from numpy.typing import NDArray
 
-from distsms.base import common_files
 from distsms.base.communicator import Communicator
 from distsms.base.errors import InputError
-from distsms.base.files import read_whole
+from distsms.base.files import note_content, read_whole
 from distsms.base.jit import njit
 from distsms.base.wording import option
 from distsms.shards.table_schema import CATEGORY, DATE, DATE_PARTS, HASH, Column, Table
@@ -168,7 +167,7 @@ def read_attributes(
     out whether rows set none). `number` returns the number of a column by its name."""
     by_name = {each.name: each for each in of_table}
     try:
-        common_files.note_content(path)
+        note_content(path)
         content = json.loads(read_whole(path), object_pairs_hook=lambda pairs: _unique(pairs, path))
     except (OSError, ValueError, RecursionError) as error:
         raise InputError(f"{path}: cannot be read as JSON: {error}") from error

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from scipy import sparse
 
-from distsms.base import hdf5
+from distsms.base import hashing, hdf5
 from distsms.base.communicator import Communicator
 from distsms.base.errors import InputError
 from distsms.base.typing import Hashes, Labels
@@ -23,11 +23,10 @@ from distsms.features.fit import FeatureOptions, fit
 from distsms.features.growing import UNWATCHED, FeaturesObserver
 from distsms.features.rows import RowParts
 from distsms.matrix.normalization import BY_COLUMN, Normalization
-from distsms.shards import dataset, duplicates
-from distsms.shards.groupby import group_statistics
-from distsms.shards.manifest import NOT_NORMALIZED, Manifest, read_manifest
-from distsms.shards.publish import FEATURES_PARTIAL, publish, writing
+from distsms.shards import dataset, storage
+from distsms.shards.manifest import FEATURES_PARTIAL, NOT_NORMALIZED, Manifest, publish, publishing, read_manifest
 from distsms.shards.row_metadata import MetadataColumns, RowMetadata, concatenate
+from distsms.shards.row_statistics import group_statistics
 from distsms.shards.rows import of_rank
 from distsms.shards.table_schema import check_same_features
 from distsms.shards.writer import ShardForm, finish_shard, stage_shard
@@ -54,16 +53,16 @@ def build(
     `data` has, at least one for each rank, or `n_shards`, and more if one takes more than SHARD_BYTES. A rank has
     `room` bytes left for the rows of a shard, twice, a part of `data`, and what `fit` needs."""
     with comm.fail_together():
-        dataset.check_writable(compression)
+        storage.check_codec(compression)
         manifest = read_manifest(data)
-        dataset.check_readable(manifest)
+        storage.check_codec(manifest.compression, manifest.directory)
         refuse_codes(manifest)
         if Path(os.path.realpath(directory)) == Path(os.path.realpath(data)):
             raise InputError(f"{directory}: is the data set that the features are made from; name another directory")
         normalization = None
         if like is not None:
             fitted, normalization = _like(like, manifest)
-    with writing(directory, comm, overwrite):
+    with publishing(directory, comm, overwrite):
         fitted = fitted or fit(manifest, comm, options or FeatureOptions(), observer, room=room)
         # 1) How many shards there are, and which of them this rank writes.
         bytes_kept = 12 * manifest.nnz if manifest.layout == "csr" else 8 * manifest.n * fitted.columns
@@ -116,7 +115,7 @@ def check_columns(manifest: Manifest, of_training: FeatureMap, table: Any, ignor
         which = ("a table", "data without names") if table is None else ("data without names", "a table")
         raise InputError(f"{manifest.directory}: was made from {which[0]}, but the features from {which[1]}")
     if not ignore_new:
-        dataset.check_columns(manifest, of_training.columns)
+        dataset.check_width(manifest, of_training.columns)
 
 
 def _normalization(manifest: Manifest, fitted: FeatureMap) -> Normalization:
@@ -149,16 +148,16 @@ class _ShardWriter:
     def compile(self) -> None:
         row = np.zeros((1, self.features.columns), self.manifest.dtype)
         X = sparse.csr_matrix(row) if self.manifest.layout == "csr" else row
-        duplicates.hash_codes(self.features.codes(X))
+        hashing.hash_codes(self.features.codes(X))
 
     def advance(self, n: int) -> None:
         self.done += n
-        self.observer.progress("writing the shards", "rows", self.done, self.n_local)
+        self.observer.progress("publishing the shards", "rows", self.done, self.n_local)
 
     def write(self, number: int, first: int, last: int) -> None:
         manifest, features = self.manifest, self.features
         parts = RowParts(manifest, first, last, features.columns)
-        # Each code of all rows lies together, as in the file, so that writing need not turn them around.
+        # Each code of all rows lies together, as in the file, so that publishing need not turn them around.
         codes = [np.empty((part.code_map.n_codes, last - first), part.code_map.dtype).T for part in features.parts]
         X_parts, ids = list[Any](), list[str]()
         labels, metadata = list[Labels](), list[RowMetadata]()
@@ -186,8 +185,8 @@ class _ShardWriter:
         staged = stage_shard(self.directory, number, X, form, names, of_shard, codes)
         self.entries.append(finish_shard(staged, y, features.p, of_shard.weights))
         self.labels.append(y)
-        of_columns = None if X is None else duplicates.hash_rows(X, manifest.dtype)
-        self.hashes.append(duplicates.hash_codes(codes, of_columns))
+        of_columns = None if X is None else hashing.hash_rows(X, manifest.dtype)
+        self.hashes.append(hashing.hash_codes(codes, of_columns))
         self.metadata.append(of_shard)
 
 

@@ -29,7 +29,7 @@ from distsms.metrics import (
 )
 from distsms.metrics.calibration import losses
 from distsms.metrics.confidence import LEVEL, Interval
-from distsms.metrics.contingency import Contingency
+from distsms.metrics.operating_points import Contingency
 from distsms.metrics.tied_scores import TiedScores, tied_scores
 from distsms.metrics.within_groups import GroupAreas, gauc_difference_interval, gauc_interval, group_areas
 from distsms.models.model import Model

@@ -25,8 +25,8 @@ from distsms.matrix.blocks import LocalRows
 from distsms.matrix.coded import CodedRows, code_rows
 from distsms.matrix.side_by_side import SideBySide
 from distsms.models.model import Model, from_training, is_model
-from distsms.shards import dataset, labels, table_schema
-from distsms.shards.frame_columns import is_frame, names_of, ordered
+from distsms.shards import dataset, labels, storage, table_schema
+from distsms.shards.from_arrays import is_frame, names_of, ordered
 from distsms.shards.manifest import Manifest, read_manifest
 from distsms.shards.rows import RowBlock, concatenate
 from distsms.shards.sequence_rules import encode
@@ -204,13 +204,13 @@ def _too_wide(path: str | os.PathLike[str], width: int, model: Model, options: I
 
 def check_data_set(manifest: Manifest, model: Model, options: InputOptions) -> None:
     """Raise InputError if the manifest of a data set shows that it does not fit a model. Local."""
-    dataset.check_readable(manifest)
+    storage.check_codec(manifest.compression, manifest.directory)
     if why := _why_other_rows(manifest, model, options):
         raise InputError(f"{manifest.directory}: {why}")
     if manifest.table is not None and model.table is not None:
         table_schema.check_same_features(model.table, manifest.table, manifest.directory, options.ignore_new)
     if not options.ignore_new:
-        dataset.check_columns(manifest, model.p if manifest.coded else model.p_original)
+        dataset.check_width(manifest, model.p if manifest.coded else model.p_original)
 
 
 def _why_other_rows(manifest: Manifest, model: Model, options: InputOptions) -> str:

@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from distsms.base import common_files, hdf5, schema
+from distsms.base import hdf5, schema
 from distsms.base.errors import InputError
-from distsms.base.files import atomic_write, check_writable, require_space
+from distsms.base.files import atomic_write, check_writable, note_content, require_space
 from distsms.base.measures import Measure
 from distsms.base.schema import Fields, is_number, is_number_or_null, is_positive, is_share, is_text
 from distsms.base.wording import option
@@ -272,7 +272,7 @@ def load(path: str | os.PathLike[str]) -> Model:
     if not Path(path).is_file():
         raise InputError(f"{path}: there is no such model file")
     hdf5.check_heaps(path, "is not a model, or is damaged; are the arguments swapped? MODEL comes first")
-    common_files.note_content(path)
+    note_content(path)
     try:
         with hdf5.open_file(path, "a model") as file:
             complete = hdf5.attribute(file, "complete")

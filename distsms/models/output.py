@@ -23,9 +23,8 @@ from numpy.typing import NDArray
 from distsms.base import hdf5
 from distsms.base.communicator import Communicator
 from distsms.base.errors import InputError
-from distsms.base.files import atomic_write
-from distsms.base.output_file import OutputFile, naming_failures
-from distsms.base.surroundings import failure_of_standard_output
+from distsms.base.files import OutputFile, atomic_write, naming_failures
+from distsms.base.program import failure_of_standard_output
 from distsms.base.text_files import COMPRESSED
 from distsms.base.untrusted_text import harmless_cell, printable
 

@@ -23,7 +23,7 @@ from distsms.models import inputs
 from distsms.models.inputs import AS_TRAINED, InputOptions
 from distsms.models.model import Model
 from distsms.models.output import ScoresPart
-from distsms.shards import dataset, row_metadata
+from distsms.shards import dataset, from_arrays, row_metadata
 from distsms.shards.manifest import Manifest, read_manifest
 
 PART_BYTES = 2**25
@@ -86,14 +86,12 @@ def score_arrays(
     groups: ArrayLike | None = None,
 ) -> ScoredRows:
     """Score this rank's rows, which a program has in memory; without y the labels come back as 0. **Collective.**"""
-    from distsms.shards import in_memory  # which loads parts of SciPy
-
     model = models[0]
     local_notes = list[str]()
     with comm.fail_together():
         rows = inputs.rows_in_memory(X, model, options, local_notes)
     notes = dict.fromkeys(note for of_rank in comm.allgather(local_notes) for note in of_rank)
-    block = in_memory.block(rows, y, comm, model.p, model.info["label_map"], weights, groups)
+    block = from_arrays.block(rows, y, comm, model.p, model.info["label_map"], weights, groups)
     scores = score_rows(models, block.features, block.weights, watch)
     scored = ScoredRows(scores, block.labels, block.weights, groups=block.groups, notes=tuple(notes))
     return checked(scored, ROWS_IN_MEMORY, comm)
@@ -138,8 +136,8 @@ def checked(scored: ScoredRows, path: str | os.PathLike[str], comm: Communicator
         for scores in scored.scores:
             for place in np.flatnonzero(~np.isfinite(scores))[:1]:
                 raise InputError(
-                    f"{path}: row {first + place} (counted from 0) has the score {scores[place]}: its values are too large "
-                    "for this model, or missing"
+                    f"{path}: row {first + place} (counted from 0) has the score {scores[place]}: its values are too "
+                    "large for this model, or missing"
                 )
     weighted = any(comm.allgather(dataset.other_weights(weights)))
     if any(comm.allgather(weights is not None)) and weights is None:  # a rank without rows

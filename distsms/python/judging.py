@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from numpy.typing import ArrayLike, NDArray
@@ -21,8 +20,8 @@ from distsms.models.evaluation import LEVEL, EvaluationOptions
 from distsms.models.inputs import InputOptions
 from distsms.models.model import Model
 from distsms.python.calls import ranks_of, warn
-from distsms.shards import in_memory
-from distsms.shards.frame_columns import is_frame
+from distsms.shards import from_arrays
+from distsms.shards.from_arrays import is_frame
 from distsms.workflow import evaluate as judging
 from distsms.workflow import predict as scoring
 from distsms.workflow import verify as verifying
@@ -163,23 +162,20 @@ def evaluate(
     ranks, several = ranks_of(comm, locals() | settings), not isinstance(model, Model | str | os.PathLike)
     with speaking_python():
         with ranks.fail_together():
-            further = _Settings.of("evaluate", settings)
-            measures = EvaluationOptions(
+            reading = _reading("evaluate", settings, weight, group)
+            measures = _measuring(
+                settings,
+                at,
                 intervals=several or level is not None,
                 level=LEVEL if level is None else level,
-                replicates=further.bootstrap,
-                seed=further.seed,
                 threshold=threshold,
                 k=k,
-                at=_conditions(at),
                 within_groups=within_groups,
             )
             models: Any = list(model) if several else [model]  # type: ignore[arg-type]
             if not models:
                 raise InputError("there is no model to evaluate", everywhere=True)
-            request = EvaluateRequest(
-                models, _rows(data, True, weight, group), measures, further.reading(weight=weight, group=group)
-            )
+            request = EvaluateRequest(models, _rows(data, True, weight, group), measures, reading)
         evaluated = judging.evaluate(request, ranks)
     warn(ranks, evaluated.warnings, evaluated.notes)
     return evaluated if several else Evaluation(evaluated)
@@ -311,7 +307,7 @@ def verify(
     ranks = ranks_of(comm, locals() | settings)
     with speaking_python():
         with ranks.fail_together():
-            reading = _Settings.of("verify", settings).reading(weight=weight, group=group)
+            reading = _reading("verify", settings, weight, group)
             request = VerifyRequest(model, _rows(data, True, weight, group), certificate, reading)
         verified = verifying.verify(request, ranks)
     warn(ranks, verified.problems)
@@ -374,14 +370,14 @@ def report(
     with speaking_python():
         with ranks.fail_together():
             places: Any = {name: settings.pop(name, None) for name in ("trace", "path", "card")}
-            further = _Settings.of("report", settings)
+            reading = _reading("report", settings, weight, group)
             request = ReportRequest(
                 model,
                 _rows(data, True, weight, group),
-                EvaluationOptions(level=level, replicates=further.bootstrap, seed=further.seed, at=_conditions(at)),
+                _measuring(settings, at, level=level),
                 output,
                 figures=figures,
-                reading=further.reading(weight=weight, group=group),
+                reading=reading,
                 feature_names=feature_names,
                 baseline=baseline,
                 **places,
@@ -391,35 +387,27 @@ def report(
     return written
 
 
-@dataclass(frozen=True)
-class _Settings:
-    """The further arguments of `evaluate` and `report`."""
+READING = ("ignore_new_features", "zero_based", "label", "missing_group")
+"""The options of how rows are read."""
+BOOTSTRAP = {"bootstrap": "replicates", "seed": "seed"}
+"""The options of the bootstrap, with the fields of `EvaluationOptions` that they are."""
 
-    ignore_new_features: bool = False
-    zero_based: bool | None = None
-    label: str | None = None
-    missing_group: str = "own"
-    bootstrap: int = 1000
-    seed: int = 0
 
-    @classmethod
-    def of(cls, function: str, settings: Mapping[str, Any]) -> _Settings:
-        """Return the settings; raises InputError for an argument that does not exist."""
-        names = {each.name for each in fields(cls)}
-        if other := set(settings) - names:
-            raise InputError(f"{function}: there is no option {min(other)!r}{did_you_mean(min(other), names)}")
-        return cls(**settings)
+def _reading(function: str, settings: Mapping[str, Any], weight: Any, group: Any) -> InputOptions:
+    """Return how files and tables are read; names of columns count, and arrays do not. InputError for other options."""
+    names = {*READING, *BOOTSTRAP}
+    if other := set(settings) - names:
+        raise InputError(f"{function}: there is no option {min(other)!r}{did_you_mean(min(other), names)}")
+    options = {name: settings[name] for name in READING if name in settings}
+    options |= {name: column for name, column in (("weight", weight), ("group", group)) if isinstance(column, str)}
+    return InputOptions(**options)
 
-    def reading(self, weight: Any, group: Any) -> InputOptions:
-        """Return how files and tables are read; names of columns count, and arrays do not."""
-        return InputOptions(
-            self.ignore_new_features,
-            zero_based=self.zero_based,
-            label=self.label,
-            weight=weight if isinstance(weight, str) else None,
-            group=group if isinstance(group, str) else None,
-            missing_group=self.missing_group,
-        )
+
+def _measuring(settings: Mapping[str, Any], at: str | Sequence[str], **more: Any) -> EvaluationOptions:
+    """Return what is computed, and how the bootstrap draws."""
+    conditions = tuple(Condition.parse(text) for text in ([at] if isinstance(at, str) else at))
+    draws = {field: settings[name] for name, field in BOOTSTRAP.items() if name in settings}
+    return EvaluationOptions(at=conditions, **draws, **more)
 
 
 def _rows(data: Any, labelled: bool, weight: Any = None, group: Any = None) -> Any:
@@ -430,9 +418,5 @@ def _rows(data: Any, labelled: bool, weight: Any = None, group: Any = None) -> A
     # A table without labels may have an array of weights.
     if any(isinstance(each, str) for each in columns) or isinstance(data, str | os.PathLike) or (frame and labelled):
         raise InputError(COLUMNS_OR_ARRAYS, everywhere=True)
-    X, y = in_memory.pair(data) if labelled else (data, None)
+    X, y = from_arrays.pair(data) if labelled else (data, None)
     return Arrays(X, y, weights=weight, groups=group)
-
-
-def _conditions(at: str | Sequence[str]) -> tuple[Condition, ...]:
-    return tuple(Condition.parse(text) for text in ([at] if isinstance(at, str) else at))

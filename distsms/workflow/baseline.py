@@ -13,21 +13,20 @@ from typing import NamedTuple, TypeVar
 from distsms.base import files
 from distsms.base.communicator import Communicator
 from distsms.base.errors import InputError
-from distsms.base.measures import GROUPED, display_name
+from distsms.base.measures import display_name
 from distsms.base.timing import Clock
 from distsms.features import arrays
 from distsms.ingest import frames
 from distsms.ingest.options import ConversionObserver
 from distsms.models import inputs
-from distsms.shards import dataset
-from distsms.shards.dataset import DataBlock
-from distsms.shards.groupby import doubles_warning
+from distsms.shards import dataset, storage
+from distsms.shards.dataset import DataBlock, MemoryBudget
 from distsms.shards.manifest import Manifest, read_manifest
-from distsms.shards.row_shares import MemoryBudget
+from distsms.shards.row_statistics import doubles_warning
 from distsms.training.solver_choice import choose_solver
 from distsms.workflow import baseline_fits, baseline_text, competitors, folds, method_results, tables
 from distsms.workflow.auto_lambda import Starts
-from distsms.workflow.baseline_fits import BaselineStore, Fit, FitSpec, FoldedRows
+from distsms.workflow.baseline_fits import BaselineStore, FitSpec, FoldedRows
 from distsms.workflow.baseline_plan import (
     BaselinePlan,
     MethodPlan,
@@ -36,13 +35,14 @@ from distsms.workflow.baseline_plan import (
     identity,
     leave_out,
     plan_methods,
+    remaining,
     requested_methods,
 )
 from distsms.workflow.candidates import named
 from distsms.workflow.competitors import FEATURED, METHODS
 from distsms.workflow.fold_features import FOLDER, FoldFeatures, FoldsObserver
-from distsms.workflow.method_results import EARLY_FOLDS, WARNING, Baseline, FoldScores
-from distsms.workflow.path import SMALL, PathRows
+from distsms.workflow.method_results import EARLY_FOLDS, WARNING, Baseline
+from distsms.workflow.path import SMALL, PathRows, Problem
 from distsms.workflow.requests import BaselineRequest, TrainRequest
 from distsms.workflow.usage import usage_of_ranks
 
@@ -151,12 +151,12 @@ class _BaselineRun:
             self._observer.chose_solver(solver, why)
         with comm.fail_together():
             manifest = read_manifest(request.data)
-            dataset.check_readable(manifest)
+            storage.check_codec(manifest.compression, manifest.directory)
             problem = baseline_problem(request, solver, manifest)
-            if not {problem.measure, request.select}.isdisjoint(GROUPED):
+            if problem.needs_groups:
                 dataset.read_groups(manifest, 0, 0)  # raises InputError if the rows have no groups
         left_out = leave_out(request, methods, manifest, self._neighbours, comm)
-        methods = [name for name in methods if not any(name in each.methods for each in left_out)]
+        methods = remaining(methods, left_out)
         by_distsms = [name for name in methods if METHODS[name].by_distsms and name not in FEATURED]
         done: set[FitSpec] = set()
         with comm.fail_together():
@@ -186,27 +186,25 @@ class _BaselineRun:
     def _fit_by_distsms(self) -> bool:
         """Make the fits of distsms on the columns, and see to the rows that evaluate all; return whether stopped."""
         comm, plan = self._comm, self._plan
-        manifest, needs_rows = plan.manifest, bool(plan.by_distsms) or not plan.holds_rows
-        stopped = False
-        if needs_rows:
+        manifest, problem = plan.manifest, plan.problem
+        if plan.by_distsms or not plan.holds_rows:
             share = (0, 1) if plan.small else None
-            block = dataset.load(
-                manifest, comm, share=share, budget=self._budget(plan.by_distsms), with_groups=plan.needs_groups
-            )
+            budget = self._budget(plan.by_distsms)
+            block = dataset.load(manifest, comm, share=share, budget=budget, with_groups=problem.needs_groups)
             if not plan.small:
                 self._observer.loaded(block)
             with comm.fail_together():
                 last = block.first_row + len(block.labels)
-                fold_keys = folds.read_fold_keys(manifest, plan.problem.folds_by, block.first_row, last)
+                fold_keys = folds.read_fold_keys(manifest, problem.folds_by, block.first_row, last)
             rows = PathRows(block, comm, fold_keys, share_folds=plan.small)
-            stopped = self._train(rows, plan.by_distsms)
-        if plan.holds_rows and not stopped:
-            by, n_folds, seed = plan.problem.folds_by, plan.problem.folds, plan.problem.seed
+            if self._train(rows, plan.by_distsms):
+                return True
+            if not plan.holds_rows:
+                self._rows = baseline_fits.gather_rows(rows, problem)
+        if plan.holds_rows:
             with comm.fail_together():
-                self._rows = baseline_fits.read_rows(manifest, by, n_folds, seed, within=plan.needs_groups)
-        elif needs_rows and not stopped:
-            self._rows = baseline_fits.gather_rows(rows, plan.problem, plan.needs_groups)
-        return stopped
+                self._rows = baseline_fits.read_rows(manifest, problem)
+        return False
 
     def _train(
         self,
@@ -215,26 +213,27 @@ class _BaselineRun:
         before: Callable[[int], float] = lambda fold: 0.0,
     ) -> bool:
         """Make the fits of methods that distsms trains, on these rows; return whether they were stopped."""
-        plan, store, stopped = self._plan, self._store, False
+        stopped = False
         for name, (_, problem) in method_plans.items():
-            # 1) Try the lambdas quickly.
-            starts, missing = Starts(), partial(plan.missing_trials, [name], store)
-            while not stopped and (tries := self._of_root(missing)):
-                self._tell(len(tries), rows.share_folds, tries[0])
-                stopped = baseline_fits.try_lambdas(
-                    rows, problem, tries, plan.select, store.keep, self._stop_wanted, starts
-                )
-            # 2) Train those that are left, or all of a few, to the end.
-            if not stopped:
-                if specs := self._of_root(partial(plan.missing_fits, [name], store)):
-                    self._tell(len(specs), rows.share_folds, specs[0])
-                stopped = baseline_fits.fit_distributed(
-                    rows, name, problem, specs, store.keep, self._stop_wanted, before, starts.nearest
-                )
-            if any(self._comm.allgather(stopped)):
-                break
+            stopped = stopped or any(self._comm.allgather(self._train_method(rows, name, problem, before)))
         self._observer.fitted()
-        return any(self._comm.allgather(stopped))
+        return stopped
+
+    def _train_method(self, rows: PathRows, name: str, problem: Problem, before: Callable[[int], float]) -> bool:
+        """Try the lambdas quickly, and train those that are left, or all of a few, to the end; return whether stopped.
+
+        If ranks share the folds, each returns whether its own were stopped.
+        """
+        starts, keep = Starts(), self._store.keep
+        while specs := self._of_root(partial(self._plan.missing, [name], self._store)):
+            self._tell(len(specs), rows.share_folds, specs[0])
+            if not specs[0].quick:
+                return baseline_fits.fit_distributed(
+                    rows, problem, specs, keep, self._stop_wanted, before, starts.nearest
+                )
+            if baseline_fits.try_lambdas(rows, problem, specs, keep, self._stop_wanted, starts):
+                return True
+        return False
 
     def _tell(self, total: int, shared: bool, spec: FitSpec, done: int | None = None) -> None:
         """Tell which of a series of fits is next or, without `done`, that a series of all folds begins."""
@@ -262,8 +261,7 @@ class _BaselineRun:
         """Make the fits on features, which are made for each fold from its training rows; return whether stopped."""
         plan, store = self._plan, self._store
         names = [name for name in plan.methods if name in FEATURED]
-        missing = [partial(make, names, store) for make in (plan.missing_trials, plan.missing_fits)]
-        if not any(self._of_root(make) for make in missing):
+        if not self._of_root(partial(plan.missing, names, store)):
             return False
         stopped = any(self._fit_on(kind, names) for kind in dict.fromkeys(METHODS[name].features for name in names))
         if not stopped:
@@ -308,40 +306,29 @@ class _BaselineRun:
         linear = [name for name in plan.alone if METHODS[name].linear]
         searches = [name for name in plan.alone if not METHODS[name].linear]
         # 1) Try lambdas quickly, and more where the best one is at an end; then fit those that are left.
-        while tries := self._of_root(partial(plan.missing_trials, linear, store)):
-            if self._share(rows, tries):
-                return True
-        if self._share(rows, self._of_root(partial(plan.missing_fits, linear, store))):
+        if self._share(rows, partial(plan.missing, linear, store)):
             return True
         # 2) Search settings of trees, and fit the best: on the first folds, and on the others if that settles nothing.
         for of_folds in (range(1, EARLY_FOLDS + 1), range(EARLY_FOLDS + 1, plan.problem.folds + 1)):
-            tries = baseline_fits.first_round(searches, (), plan.problem.folds, plan.tree_fits)
-            tries = [spec for spec in tries if spec.fold in of_folds and spec not in plan.done]
-            if self._share(rows, tries):
-                return True
-            best = self._of_root(partial(baseline_fits.missing_best, store, plan.tree_fits))
-            if self._share(rows, [spec for spec in best if spec.method in searches and spec.fold in of_folds]):
+            if self._share(rows, partial(plan.missing_of_trees, searches, of_folds, store)):
                 return True
             if of_folds.start == 1 and not plan.request.thorough:
                 searches = self._of_root(partial(method_results.unsettled, searches, plan, store, rows))
         return False
 
-    def _share(self, rows: FoldedRows, specs: Sequence[FitSpec]) -> bool:
-        """Make these fits, each on one of the ranks; return whether any rank was stopped."""
-        comm, problem = self._comm, self._plan.problem
-        of_rank = specs[comm.rank :: comm.size]
-        stopped = baseline_fits.fit_alone(
-            rows,
-            of_rank,
-            problem.measure,
-            problem.settings,
-            self._store.keep,
-            self._stop_wanted,
-            begin=partial(self._tell, len(of_rank), True),
-            select=self._plan.select,
-        )
-        self._observer.fitted()
-        return any(comm.allgather(stopped))
+    def _share(self, rows: FoldedRows, missing: Callable[[], list[FitSpec]]) -> bool:
+        """Make fits, each on one of the ranks, as long as the root misses some; return whether any rank was stopped."""
+        comm = self._comm
+        while specs := self._of_root(missing):
+            of_rank = specs[comm.rank :: comm.size]
+            begin = partial(self._tell, len(of_rank), True)
+            stopped = baseline_fits.fit_alone(
+                rows, of_rank, self._plan.problem, self._store.keep, self._stop_wanted, begin
+            )
+            self._observer.fitted()
+            if any(comm.allgather(stopped)):
+                return True
+        return False
 
     def conclude(self, stopped: bool) -> Baseline:
         """Evaluate all complete fits in the folder, and write baseline.json, unless the fits were stopped."""
@@ -366,18 +353,15 @@ class _BaselineRun:
 
 def _evaluate(result: Baseline, plan: BaselinePlan, store: BaselineStore, rows: FoldedRows) -> Baseline:
     """Return the result with the table and the sentences of all complete fits in the folder. On the root."""
-    measure, select, trials = plan.problem.measure, plan.request.select, store.trials()
-    fits = plan.counted_fits(store)
-    halved = trials if plan.halves else []
-    scored = dict[tuple[Fit, ...], FoldScores]()
-    methods = method_results.evaluate_methods(store, fits, rows, measure, select, halved, scored=scored)
-    head = method_results.evaluate_head(store, fits, rows, measure, select, halved, scored)
+    measure, select, fits = plan.problem.measure, plan.request.select, plan.counted_fits(store)
+    evaluator = method_results.Evaluator(store, fits, rows, plan.trials(store))
+    methods, head = evaluator.methods(plan.select), evaluator.head(measure, select)
     sentences = baseline_text.sentences(methods, measure, select) + baseline_text.head_sentences(head)
     sentences += baseline_text.describe_beyond([methods, *head.values()], sentences)
     sentences += [f"Settings are chosen by {display_name(select)} on the other folds."] if select else []
-    sentences += method_results.check_logistic(methods, rows, measure, plan.problem.settings)
+    sentences += method_results.check_logistic(methods, rows, plan.problem)
     sentences += _notes(plan.problem.folds_by, plan.manifest)
-    effort = method_results.effort(plan, fits, trials)
+    effort = method_results.effort(plan, fits, store.trials())
     return replace(result, methods=methods, head=head, sentences=sentences, effort=effort)
 
 

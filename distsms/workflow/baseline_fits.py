@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,15 +22,13 @@ from numpy.typing import NDArray
 from distsms.base.errors import InputError
 from distsms.base.files import atomic_write, require_space
 from distsms.base.measures import RANKING, Measure
-from distsms.base.runstore import ResumableStore
-from distsms.base.schema import Fields, is_number, is_number_or_null, read_objects
+from distsms.base.schema import Fields, ResumableStore, is_number, is_number_or_null, read_objects
 from distsms.base.typing import Floats, Hashes
 from distsms.base.wording import option
 from distsms.ingest.formats.npy import NpyArray
 from distsms.metrics import ranking
-from distsms.metrics.headline import chooser_value
+from distsms.metrics.summary import chooser_value
 from distsms.optim.result import Result
-from distsms.optim.settings import Settings
 from distsms.shards.dataset import DataBlock, load_matrix, read_groups, read_weights
 from distsms.shards.manifest import Manifest
 from distsms.shards.row_metadata import some
@@ -57,13 +55,13 @@ class FoldedRows(NamedTuple):
     weights: Floats | None = None  # (n,); None if all are 1
     groups: Hashes | None = None  # (n,), for measures within groups
 
-    def task(self, fold: int, measure: str, settings: Settings) -> Task:
+    def task(self, fold: int, problem: Problem) -> Task:
         """Return the training task of a fold."""
         rows = self.folds.training(fold)
         y = self.y[rows]
         held_out = hold_out(self.folds_by, y if self.fold_keys is None else self.fold_keys[rows], y, HELD_OUT_PARTS)
         weights, groups = some(self.weights, rows), some(self.groups, rows)
-        return Task(self.X[rows], y, measure, settings, held_out, weights=weights, groups=groups)
+        return Task(self.X[rows], y, problem.measure, problem.settings, held_out, weights=weights, groups=groups)
 
     @property
     def fold(self) -> NDArray[np.int16]:
@@ -71,13 +69,17 @@ class FoldedRows(NamedTuple):
         return self.folds.number
 
 
-def read_rows(manifest: Manifest, by: str, folds: int, seed: int, within: bool = False) -> FoldedRows:
-    """Read all rows that count, with their groups if measures are taken `within` them; assign them to folds. Local."""
+def read_rows(manifest: Manifest, problem: Problem) -> FoldedRows:
+    """Read all rows that count, with their groups if the problem needs them, and assign them to folds. Local."""
     X, y, counted = load_matrix(manifest)
-    keys, weights = read_fold_keys(manifest, by, 0, manifest.n)[counted], read_weights(manifest)
-    of_rows = make_folds(by, keys, y, np.ones(len(y), bool), folds, seed, ALONE)
-    groups = read_groups(manifest, 0, manifest.n)[counted] if within else None
-    return FoldedRows(X, y, of_rows, by, keys, None if weights is None else weights[counted], groups)
+    keys, weights = read_fold_keys(manifest, problem.folds_by, 0, manifest.n)[counted], read_weights(manifest)
+    of_rows = make_folds(problem.folds_by, keys, y, np.ones(len(y), bool), problem.folds, problem.seed, ALONE)
+    groups = read_groups(manifest, 0, manifest.n)[counted] if problem.needs_groups else None
+    return FoldedRows(X, y, of_rows, problem.folds_by, keys, some(weights, counted), groups)
+
+
+Key: TypeAlias = tuple[str, float, int]
+"""The method, the setting and the fold of a fit or a trial: its first three fields."""
 
 
 class Trial(NamedTuple):
@@ -208,12 +210,6 @@ def left_lambdas(trials: Sequence[Trial], method: str) -> dict[int, list[float]]
     return {fold: sorted(values, key=lambda lam: -others[lam][fold])[:KEPT] for fold in folds}
 
 
-def missing_best(store: BaselineStore, budget: int) -> list[FitSpec]:
-    """Return the fits of `second_round` that are not made yet."""
-    done = {(fit.method, fit.setting, fit.fold) for fit in store.fits()}
-    return [spec for spec in second_round(store.trials(), budget) if spec[:3] not in done]
-
-
 def second_round(trials: Sequence[Trial], budget: int) -> list[FitSpec]:
     """Return the fit of the best trial, the first of equal ones, for each search and fold whose trials are all done."""
     specs = []
@@ -232,12 +228,10 @@ Keep = Callable[["Fit | Trial", "Floats | None"], None]
 def fit_alone(
     rows: FoldedRows,
     specs: Sequence[FitSpec],
-    measure: str,
-    settings: Settings,
+    problem: Problem,
     keep: Keep,
     stop_wanted: Callable[[], bool] = lambda: False,
     begin: Callable[[FitSpec, int], None] = lambda spec, done: None,
-    select: str | None = None,
 ) -> bool:
     """Make fits and trials, each after a call of `begin`; return whether `stop_wanted` ended the run. Local."""
     for done, spec in enumerate(specs):
@@ -245,8 +239,8 @@ def fit_alone(
             return True
         begin(spec, done)
         method, setting, judged = METHODS[spec.method], spec.setting, rows.folds.judged(spec.fold)
-        task, started = rows.task(spec.fold, measure, settings)._replace(quick=spec.quick), time.perf_counter()
-        # 1) A trial is judged on a part of the training rows alone.
+        task, started = rows.task(spec.fold, problem)._replace(quick=spec.quick), time.perf_counter()
+        # 1) A trial of trees is judged on a part of the training rows alone.
         if method.search and spec.best is None:
             tried = method.search(task, setting)
             seconds = time.perf_counter() - started
@@ -267,7 +261,8 @@ def fit_alone(
             )
         y, weights = rows.y[judged], some(rows.weights, judged)
         if spec.quick:
-            value = chooser_value(select or measure, scores, y, np.nan, ALONE, weights, some(rows.groups, judged))
+            by, groups = problem.select or problem.measure, some(rows.groups, judged)
+            value = chooser_value(by, scores, y, np.nan, ALONE, weights, groups)
             keep(Trial(spec.method, spec.setting, spec.fold, seconds, value, 0), None)
             continue
         ranked = ranking.ranking(scores, y, ALONE, weights)
@@ -289,13 +284,13 @@ def try_lambdas(
     rows: PathRows,
     problem: Problem,
     specs: Sequence[FitSpec],
-    by: str,
     keep: Keep,
     stop_wanted: Callable[[], bool],
     starts: Starts,
 ) -> bool:
     """Make quick trials on all folds, which `keep` gets on the root; return whether stopped. **Collective.**"""
-    begun, lambdas = time.perf_counter(), sorted({spec.setting for spec in specs}, reverse=True)
+    by, lambdas = problem.select or problem.measure, sorted({spec.setting for spec in specs}, reverse=True)
+    begun = time.perf_counter()
     quick = replace(problem, lambdas=lambdas, settings=loosened(problem.settings), select=by, scores=False)
     outcome = run(rows, quick, starts.add, start=starts.nearest, stop_wanted=stop_wanted)
     if outcome.stopped or not rows.comm.is_root:
@@ -310,7 +305,6 @@ def try_lambdas(
 
 def fit_distributed(
     rows: PathRows,
-    name: str,
     problem: Problem,
     specs: Sequence[FitSpec],
     keep: Keep,
@@ -318,13 +312,14 @@ def fit_distributed(
     before: Callable[[int], float] = lambda fold: 0.0,
     start: Start = start_at_zero,
 ) -> bool:
-    """Make those fits of a method that distsms trains; return whether stopped. **Collective.** `keep`, and `before`
+    """Make these fits of a method that distsms trains; return whether stopped. **Collective.** `keep`, and `before`
     with the seconds that a fold's rows took, are called on the root or, if ranks share folds, on one's own.
     """
     folds, stopped, started = rows.folds_of_rank(problem), False, time.perf_counter()
-    missing = {(spec.setting, spec.fold) for spec in specs if spec.method == name and spec.fold in folds}
+    missing = {(spec.setting, spec.fold) for spec in specs if spec.fold in folds}
     if not missing:
         return False
+    problem = replace(problem, select=None)  # fits are measured when all of them are there
     models = trainings(rows, problem, stop_wanted)
     without_fit = set(models.numbers)
 
@@ -334,13 +329,13 @@ def fit_distributed(
         now, of_rows = time.perf_counter(), before(point.fold) if point.fold in without_fit else 0.0
         without_fit.discard(point.fold)
         fit = Fit(
-            method=name,
+            method=specs[0].method,
             setting=point.lam,
             fold=point.fold,
             seconds=now - started + of_rows,
             rocarea=point.held_out["rocarea"],
             prbep=point.held_out["prbep"],
-            note=describe_end(result.status, result.vacuous),
+            note=describe_end(result),
         )
         keep(fit, scores)
         started = now  # the fits of all folds share their seconds, which add up to those of the method
@@ -354,7 +349,7 @@ def fit_distributed(
     return stopped
 
 
-def gather_rows(rows: PathRows, problem: Problem, within: bool = False) -> FoldedRows | None:
+def gather_rows(rows: PathRows, problem: Problem) -> FoldedRows | None:
     """Return what evaluates the fits, on the root, without the entries: at most 19 bytes a row. **Collective.**"""
     assert isinstance(rows.block, DataBlock)
     block, comm, folds = rows.block, rows.trainers, rows.make_folds(problem)
@@ -362,7 +357,7 @@ def gather_rows(rows: PathRows, problem: Problem, within: bool = False) -> Folde
     y, number = comm.gather_rows(block.labels[counted]), comm.gather_rows(folds.number[counted])
     of_rank = block.weights if block.weighted else None
     weights = None if of_rank is None else comm.gather_rows(of_rank[counted])
-    groups = comm.gather_rows(block.groups[counted]) if within and block.groups is not None else None
+    groups = comm.gather_rows(block.groups[counted]) if problem.needs_groups and block.groups is not None else None
     if y is None or number is None:
         return None
     folds = Folds(number, np.ones(len(y), bool), folds.forward)

@@ -12,7 +12,7 @@ from distsms.base import memory
 from distsms.base.communicator import Communicator
 from distsms.base.errors import InputError
 from distsms.base.formatting import format_bytes
-from distsms.base.measures import GROUPED, RANKING, Measure, check_chooser
+from distsms.base.measures import RANKING, Measure, check_chooser
 from distsms.base.wording import Message, option
 from distsms.features.build import refuse_codes
 from distsms.features.fit import count_attributes
@@ -23,7 +23,7 @@ from distsms.training.plan import INTERPRETER, Plan, make_plan
 from distsms.training.solver_choice import settings_for
 from distsms.training.task import Distribution
 from distsms.workflow import baseline_fits, choice, competitors, folds
-from distsms.workflow.baseline_fits import BaselineStore, Fit, FitSpec
+from distsms.workflow.baseline_fits import BaselineStore, Fit, FitSpec, Trial
 from distsms.workflow.competitors import FEATURED, METHODS, OURS, TREES
 from distsms.workflow.path import Problem
 from distsms.workflow.path_result import BetaStore, FeaturesStore, L1Store, PathStore
@@ -76,7 +76,7 @@ class BaselinePlan:
     @property
     def select(self) -> str:
         """The measure that chooses the settings."""
-        return self.request.select or self.problem.measure
+        return self.problem.select or self.problem.measure
 
     @property
     def halves(self) -> bool:
@@ -98,28 +98,42 @@ class BaselinePlan:
         """The fits of all lambdas, and the trials of trees; quick trials leave out most of them."""
         return baseline_fits.first_round(self.methods, self.problem.lambdas, self.problem.folds, self.tree_fits)
 
-    def missing_trials(self, methods: Sequence[str], store: BaselineStore) -> list[FitSpec]:
-        """Return the quick trials of lambdas that are not made yet, also beyond an end where the best one is."""
-        grid, trials, specs = self.problem.lambdas, store.trials(), list[FitSpec]()
-        done = {(trial.method, trial.setting, trial.fold) for trial in trials}
-        for name in methods if self.halves else ():
-            missing = [spec for spec in self._all_folds(name, grid) if spec[:3] not in done]
-            if self.extends and not missing:
-                values = baseline_fits.tried_values(trials, name)
-                curve = [choice.mean_over_folds(lam, list(of_folds.values())) for lam, of_folds in values.items()]
-                further = choice.beyond(curve, [max(curve, key=lambda mean: mean.mean)], grid)
-                missing = [] if further is None else self._all_folds(name, [further])
-            specs += [spec._replace(quick=True) for spec in missing]
-        return specs
-
-    def missing_fits(self, methods: Sequence[str], store: BaselineStore) -> list[FitSpec]:
-        """Return the fits of linear methods that are not made yet, of all lambdas that trials leave to any fold."""
-        trials, specs = store.trials() if self.halves else [], list[FitSpec]()
-        done = {(fit.method, fit.setting, fit.fold) for fit in store.fits()}
+    def missing(self, methods: Sequence[str], store: BaselineStore) -> list[FitSpec]:
+        """Return the quick trials of these linear methods that are not made yet or, after them, the fits to the end."""
+        trials = self.trials(store)
+        specs = [spec._replace(quick=True) for name in methods for spec in self._missing_trials(name, trials)]
+        if specs:
+            return specs
+        # Fits are made of all lambdas that trials leave to any fold.
+        done = {fit[:3] for fit in store.fits()}
         for name in methods:
             left = {lam for lams in baseline_fits.left_lambdas(trials, name).values() for lam in lams}
             specs += self._all_folds(name, sorted(left, reverse=True) or self.problem.lambdas)
         return [spec for spec in specs if spec[:3] not in done]
+
+    def _missing_trials(self, name: str, trials: Sequence[Trial]) -> list[FitSpec]:
+        """Return the trials of a method that are not made yet, also beyond an end where the best lambda is."""
+        grid, done = self.problem.lambdas, {trial[:3] for trial in trials}
+        missing = [spec for spec in self._all_folds(name, grid) if self.halves and spec[:3] not in done]
+        if missing or not self.extends:
+            return missing
+        values = baseline_fits.tried_values(trials, name)
+        curve = [choice.mean_over_folds(lam, list(of_folds.values())) for lam, of_folds in values.items()]
+        further = choice.beyond(curve, [max(curve, key=lambda mean: mean.mean)], grid)
+        return [] if further is None else self._all_folds(name, [further])
+
+    def missing_of_trees(self, methods: Sequence[str], folds: Sequence[int], store: BaselineStore) -> list[FitSpec]:
+        """Return the trials of settings on these folds that are not made yet or, after them, the fits of the best."""
+        tries = baseline_fits.first_round(methods, (), self.problem.folds, self.tree_fits)
+        tried, fitted = store.done(), {fit[:3] for fit in store.fits()}
+        if missing := [spec for spec in tries if spec.fold in folds and spec not in tried]:
+            return missing
+        best = baseline_fits.second_round(store.trials(), self.tree_fits)
+        return [spec for spec in best if spec.method in methods and spec.fold in folds and spec[:3] not in fitted]
+
+    def trials(self, store: BaselineStore) -> list[Trial]:
+        """Return the quick trials in the folder, if they say which lambdas are fitted."""
+        return store.trials() if self.halves else []
 
     def counted_fits(self, store: BaselineStore) -> list[Fit]:
         """Return the fits in the folder that this plan asks for, whatever an earlier one has tried beyond."""
@@ -138,11 +152,6 @@ class BaselinePlan:
     def holds_rows(self) -> bool:
         """Whether every rank holds all rows as other libraries take them."""
         return self.small or bool(self.alone)
-
-    @property
-    def needs_groups(self) -> bool:
-        """Whether measures are taken within groups."""
-        return not {self.problem.measure, self.select}.isdisjoint(GROUPED)
 
 
 def requested_methods(request: BaselineRequest) -> list[str]:
@@ -190,15 +199,12 @@ def baseline_problem(request: BaselineRequest, solver: str, manifest: Manifest) 
         store = PathStore(request.path)
         shared = _of_path(request, store, manifest)
         lambdas = {point.lam for point in store.points()} | set(request.lambdas or ())
-    if not shared["folds"]:
-        raise InputError(
-            f"a baseline needs at least 2 folds; give {option('folds')} 2 or more"
-            if request.path is None
-            else f"a baseline needs at least 2 folds, and the path {request.path} has none; make a path with "
-            f"{option('folds')}"
-        )
-    if not lambdas or min(lambdas) <= 0 or shared["folds"] < 2:
-        raise InputError("a baseline needs lambdas above 0, and at least 2 folds")
+    if shared["folds"] < 2:
+        of_path = f", and the path {request.path} has {shared['folds']}; make a path with {option('folds')}"
+        remedy = f"; give {option('folds')} 2 or more" if request.path is None else of_path
+        raise InputError(f"a baseline needs at least 2 folds{remedy}")
+    if not lambdas or min(lambdas) <= 0:
+        raise InputError("a baseline needs lambdas above 0")
     grid = sorted(lambdas, reverse=True)
     measure, target = shared["measure"], {name: shared[name] for name in ("epsilon", "relative")}
     return Problem(
@@ -208,6 +214,7 @@ def baseline_problem(request: BaselineRequest, solver: str, manifest: Manifest) 
         seed=shared["seed"],
         settings=settings_for(measure, solver, lam=grid[0], **target, **request.settings),
         folds_by=folds.choose_folds_by(shared["folds_by"], manifest),
+        select=request.select or measure,
     )
 
 
@@ -217,10 +224,7 @@ def _of_path(request: BaselineRequest, store: PathStore, manifest: Manifest) -> 
     for several in (BetaStore(store.path), L1Store(store.path), FeaturesStore(store.path)):
         if several.identity.exists():
             each = several.path / several.parts
-            of_features = (
-                f", which for several {option('features')} is raw: baseline makes features of its own, and takes no "
-                f"others; without {each}/raw, make a path without {option('features')}"
-            )
+            of_features = f", which is raw, or make a path without {option('features')}; baseline makes its own"
             raise InputError(
                 f"{folder}: holds several paths; name one of them, {each}/NAME"
                 + of_features * isinstance(several, FeaturesStore)
@@ -257,22 +261,25 @@ def leave_out(
 ) -> list[LeftOut]:
     """Return which methods to leave out, and why. Raises InputError if the user named one. **Collective.**"""
     left_out = leave_out_missing(request, methods, comm)
-    rest = [name for name in methods if not any(name in each.methods for each in left_out)]
     # 1) Methods for whose rows there is no room.
-    others = [name for name in rest if not METHODS[name].by_distsms]
+    others = [name for name in remaining(methods, left_out) if not METHODS[name].by_distsms]
     why = next(filter(None, comm.allgather(_lack_of_memory(request.memory, manifest, len(neighbours)))), "")
     if others and why:
         if request.methods is not None:
             raise InputError(f"{', '.join(others)}: {why}. Use fewer ranks, or a sample of the rows", everywhere=True)
         left_out.append(LeftOut(others, why))
-        rest = [name for name in rest if name not in others]
     # 2) Methods that a first answer does not need.
     if request.methods is None and not request.thorough:
+        rest = remaining(methods, left_out)
         slow = [name for name in rest if METHODS[name].features] + [name for name in rest if name in TREES][1:]
         asking = f"{option('thorough')}, or {option('methods')} with these names, tries them"
         left_out += [LeftOut(slow, Message(f"a first answer needs no more; {asking}"), optional=True)] if slow else []
-        rest = [name for name in rest if name not in slow]
-    return left_out + leave_out_features(request, rest, manifest, comm)
+    return left_out + leave_out_features(request, remaining(methods, left_out), manifest, comm)
+
+
+def remaining(methods: Sequence[str], left_out: Sequence[LeftOut]) -> list[str]:
+    """Return the methods that are not left out."""
+    return [name for name in methods if not any(name in each.methods for each in left_out)]
 
 
 def leave_out_missing(request: BaselineRequest, methods: Sequence[str], comm: Communicator) -> list[LeftOut]:

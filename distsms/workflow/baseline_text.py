@@ -21,9 +21,6 @@ TRAINED = {
 """The model that minimizes J, for each measure; see docs/theory/support-vector-machines.md."""
 
 
-CHANCE = "the interval contains 0, so this may be chance"
-
-
 def shown(select: str) -> list[str]:
     """Return the measures that are shown: that which chose the settings first, then the others of `SHOWN`."""
     return list(SHOWN) if select in SHOWN else [select, *SHOWN]
@@ -80,15 +77,13 @@ def head_sentences(by_measure: Mapping[str, Sequence[MethodResult]]) -> list[str
     """Return a sentence for each measure of the head on whether distsms is ahead, every method tuned for it."""
     lines, open_names, other = [], list[str](), "the best of the other linear models"
     for name, results in by_measure.items():
+        verdicts = _Verdicts(results, name)
         for best in (result for result in results if result.method == BEST):
-            difference, by = best.differences[name], display_name(name)
-            compared = _compare("distsms is", difference, other, by, results, [OURS], OTHERS)
-            if difference.why:
-                lines.append(f"By {by}, there is no verdict: {difference.why}.")
-            elif compared.decided:
-                lines.append(f"Tuned for {by}, {compared.text}.")
+            compared = verdicts.compare("distsms is", best.differences[name], other, [OURS], OTHERS)
+            if "(**)" in compared.text:
+                open_names.append(verdicts.shown)
             else:
-                open_names.append(by)
+                lines.append(f"Tuned for {verdicts.shown}, {compared.text}.")
     return lines + [f"Tuned for {_all(open_names)}, {_undecided('distsms is', other)}."] * bool(open_names)
 
 
@@ -105,19 +100,22 @@ def describe_beyond(tables: Iterable[Sequence[MethodResult]], lines: Sequence[st
 
 def sentences(results: Sequence[MethodResult], measure: str, select: str | None = None) -> list[str]:
     """Return sentences on whether direct optimization pays, on trees, and on how to read the table."""
-    select, lines = select or measure, []
+    verdicts, lines = _Verdicts(results, select or measure), []
     for result in sorted(results, key=lambda result: [BEST, BEST_FEATURES, result.method].index(result.method)):
         if result.method == BEST:
-            lines.append(_compare_with_linear(result, results, select))
+            lines.append(verdicts.on_linear(result))
             if measure in TRAINED:
                 lines.append(f"What distsms trains for {SHOWN[measure]} is itself {TRAINED[measure]}.")
-            lines += [_by_other_measure(result, results, other, measure) for other in SHOWN if other != select]
+            lines += [_by_other_measure(result, results, each, measure) for each in SHOWN if each != verdicts.measure]
         elif result.method == BEST_FEATURES:
-            lines += _compare_features(result, results, select)
+            lines += verdicts.on_features(result)
         elif result.differences and not METHODS[result.method].linear:
-            lines.append(_compare_with_trees(result, results, select))
+            lines.append(verdicts.on_trees(result))
         elif result.with_features:
-            lines.append(_compare_on_features(result, results, select))
+            ours = f"{OURS}-{METHODS[result.method].features}"
+            difference = result.with_features[verdicts.measure]
+            compared = verdicts.compare("distsms is", difference, result.method, [ours], [result.method])
+            lines.append(f"On {METHODS[result.method].features}, {compared.text}.")
     folds = max((len(result.settings) for result in results), default=0)
     lines += [
         f"{result.method}: {len(result.settings)} of {folds} folds settle the verdict, since their interval of "
@@ -155,18 +153,93 @@ def describe_effort(effort: Effort, results: Sequence[MethodResult], select: str
     )
 
 
-def _compare_with_linear(best: MethodResult, results: Sequence[MethodResult], select: str) -> str:
-    difference, name = best.differences[select], display_name(select)
-    if difference.why:
-        return f"No verdict on whether direct optimization pays: {difference.why}."
-    other = "the best of the other linear models, chosen for each fold by the other folds"
-    models = f"The models chosen, with their numbers of folds: {best.notes}."
-    compared = _compare("direct optimization is", difference, other, name, results, [OURS], OTHERS)
-    if compared.decided and _side(difference) < 0:
-        text = compared.text.replace("direct optimization", "it", 1)
-        return f"Direct optimization does not pay here: {text}. {models}"
-    doubts = _doubts(best, select, "" if _side(difference) > 0 else "Take either. ") if compared.decided else ""
-    return f"{_capital(compared.text)}. {doubts}{models}"
+class Comparison(NamedTuple):
+    """What a difference says, and whether it is known and lambdas beyond the grid could not change it."""
+
+    text: str
+    decided: bool
+
+
+class _Verdicts(NamedTuple):
+    """What the differences in a table say by a measure."""
+
+    results: Sequence[MethodResult]
+    measure: str
+
+    @property
+    def shown(self) -> str:
+        """How the measure is written."""
+        return display_name(self.measure)
+
+    def compare(
+        self, subject: str, difference: Interval, other: str, ours: Collection[str], theirs: Collection[str]
+    ) -> Comparison:
+        """Say "SUBJECT ahead of OTHER, by ..." or "behind"; the grids of both sides may end too early."""
+        if difference.why:
+            return Comparison(f"there is no verdict on whether {subject} ahead of {other}: {difference.why}", False)
+        # 1) Where lambdas beyond the grid might change this.
+        side, tie = _side(difference), difference.low == difference.value == difference.high == 0
+        names = [*(ours if side <= 0 and not tie else ()), *(theirs if side >= 0 and not tie else ())]
+        of_sides = [result for result in self.results if result.method in names]
+        if any(result.beyond for result in of_sides):
+            on_it = f"{100 * difference.value:+.3f} points of {self.shown}, interval "
+            on_it += describe_interval(difference, "+.3f")
+            return Comparison(f"{_undecided(subject, other)}; the difference on this grid is {on_it}", False)
+        flat, on_grid = [each.method for each in of_sides if METHODS[each.method].linear and each.at_end], ""
+        if flat:
+            on_grid = (
+                f"; this is so with the lambdas tried: {' and '.join(flat)} took an end of their grid (*), whose last "
+                "step changed little"
+            )
+        # 2) Who is ahead.
+        if _is_tie(difference):
+            points = f"0.000 points of {self.shown} (interval {describe_interval(difference, '.3f')})"
+            return Comparison(f"{subject} level with {other}: the difference is {points}{on_grid}", True)
+        where = "behind" if difference.value < 0 else "ahead of"
+        ahead = _reverse(difference) if difference.value < 0 else difference
+        points = f"{100 * ahead.value:.3f} points of {self.shown} (interval {describe_interval(ahead, '.3f')})"
+        chance = "" if side else "; the interval contains 0, so this may be chance"
+        return Comparison(f"{subject} {where} {other}, by {points}{chance}{on_grid}", True)
+
+    def on_linear(self, best: MethodResult) -> str:
+        """Return whether direct optimization pays, and what to take."""
+        difference = best.differences[self.measure]
+        other = "the best of the other linear models, chosen for each fold by the other folds"
+        models = f"The models chosen, with their numbers of folds: {best.notes}."
+        compared = self.compare("direct optimization is", difference, other, [OURS], OTHERS)
+        if compared.decided and _side(difference) < 0:
+            text = compared.text.replace("direct optimization", "it", 1)
+            return f"Direct optimization does not pay here: {text}. {models}"
+        doubts = ""
+        if compared.decided:
+            doubts = _doubts(best, self.measure, "" if _side(difference) > 0 else "Take either. ")
+        return f"{_capital(compared.text)}. {doubts}{models}"
+
+    def on_features(self, best: MethodResult) -> list[str]:
+        """Return what the row of the best features is, and what features are worth beside the original columns."""
+        lines = [
+            f'The row "{BEST_FEATURES}" is distsms on the original columns or on features, whichever are best on the '
+            f"other folds for each fold. Chosen, with their numbers of folds: {best.notes}."
+        ]
+        if difference := best.differences.get(self.measure):
+            subject, other = "distsms with the best features is", f"{OURS} on the original columns"
+            featured = [name for name in OWN if name != OURS]
+            lines.append(f"{self.compare(subject, _reverse(difference), other, featured, [OURS]).text}.")
+        return lines
+
+    def on_trees(self, trees: MethodResult) -> str:
+        """Return whether trees are ahead, what to take, and whether they are ahead of the best features, too."""
+        difference, beside, advice = trees.differences[self.measure], "", ""
+        tried = f"the best of {max(trees.settings):g} settings on a fifth of the training rows"
+        about = f"{METHODS[trees.method].about}, {tried if max(trees.settings) > 1 else 'with usual settings'}"
+        compared = self.compare(f"trees ({about}) are", _reverse(difference), "distsms", [], [OURS])
+        if not difference.why and (with_features := trees.with_features.get(self.measure)):
+            subject = "with the best features, distsms is"
+            beside = f" {_capital(self.compare(subject, with_features, 'these trees', OWN, []).text)}."
+        if compared.decided:
+            advices = {-1: " Take them if the model need not be linear." * (not beside), 0: " More rows would tell."}
+            advice = advices.get(_side(difference), " A linear model is enough here.")
+        return f"{_capital(compared.text)}.{advice}{beside}"
 
 
 def _doubts(best: MethodResult, select: str, otherwise: str) -> str:
@@ -183,62 +256,17 @@ def _doubts(best: MethodResult, select: str, otherwise: str) -> str:
 
 def _by_other_measure(best: MethodResult, results: Sequence[MethodResult], other: str, measure: str) -> str:
     """Return a sentence that compares the same models by another measure, by which they were not chosen."""
-    name, difference = SHOWN[other], best.differences[other]
-    option = f"--measure {other} compares models that are trained and chosen for it"
+    verdicts = _Verdicts(results, other)
+    hint = f"--measure {other} compares models that are trained and chosen for it"
     if other == measure:
-        option = "These models were trained, but not chosen for it"
-    if difference.why:
-        return f"By {name}, there is no verdict on these models: {difference.why}. {option}."
+        hint = "These models were trained, but not chosen for it"
     subject, rivals = "these linear models of distsms are", "the best other ones"
-    return f"By {name}, {_compare(subject, difference, rivals, name, results, [OURS], OTHERS).text}. {option}."
-
-
-def _compare_features(best: MethodResult, results: Sequence[MethodResult], select: str) -> list[str]:
-    """Return what the row of the best features is, and what features are worth beside the original columns."""
-    lines = [
-        f'The row "{BEST_FEATURES}" is distsms on the original columns or on features, whichever are best on the other'
-        f" folds for each fold. Chosen, with their numbers of folds: {best.notes}."
-    ]
-    if (difference := best.differences.get(select)) and difference.why:
-        lines.append(f"No verdict on features: {difference.why}.")
-    elif difference:
-        subject, other = "distsms with the best features is", f"{OURS} on the original columns"
-        featured = [name for name in OWN if name != OURS]
-        text = _compare(subject, _reverse(difference), other, display_name(select), results, featured, [OURS]).text
-        lines.append(f"{text}.")
-    return lines
-
-
-def _compare_on_features(result: MethodResult, results: Sequence[MethodResult], select: str) -> str:
-    """Return a sentence that compares distsms with another method on the same features."""
-    difference, features, name = result.with_features[select], METHODS[result.method].features, result.method
-    if difference.why:
-        return f"No verdict on {name}: {difference.why}."
-    ours = [f"{OURS}-{features}"]
-    return (
-        f"On {features}, {_compare('distsms is', difference, name, display_name(select), results, ours, [name]).text}."
-    )
+    compared = verdicts.compare(subject, best.differences[other], rivals, [OURS], OTHERS)
+    return f"By {verdicts.shown}, {compared.text}. {hint}."
 
 
 def _reverse(difference: Interval) -> Interval:
     return replace(difference, value=0.0 - difference.value, low=0.0 - difference.high, high=0.0 - difference.low)
-
-
-def _compare_with_trees(trees: MethodResult, results: Sequence[MethodResult], select: str) -> str:
-    difference, name = trees.differences[select], display_name(select)
-    tried = f"the best of {max(trees.settings):g} settings on a fifth of the training rows"
-    about = f"{METHODS[trees.method].about}, {tried if max(trees.settings) > 1 else 'with usual settings'}"
-    if difference.why:
-        return f"No verdict on trees ({about}): {difference.why}."
-    compared = _compare(f"trees ({about}) are", _reverse(difference), "distsms", name, results, [], [OURS])
-    beside, advice = "", ""
-    if with_features := trees.with_features.get(select):
-        subject = "with the best features, distsms is"
-        beside = f" {_capital(_compare(subject, with_features, 'these trees', name, results, OWN, []).text)}."
-    if compared.decided:
-        advices = {-1: " Take them if the model need not be linear." * (not beside), 0: " More rows would tell."}
-        advice = advices.get(_side(difference), " A linear model is enough here.")
-    return f"{_capital(compared.text)}.{advice}{beside}"
 
 
 def _side(difference: Interval) -> int:
@@ -249,48 +277,6 @@ def _side(difference: Interval) -> int:
 def _is_tie(difference: Interval) -> bool:
     """Return whether a difference is 0 as it is shown."""
     return round(100 * float(difference.value), 3) == 0
-
-
-class Comparison(NamedTuple):
-    """What a difference says, and whether lambdas beyond the grid could not change it."""
-
-    text: str
-    decided: bool
-
-
-def _compare(
-    subject: str,
-    difference: Interval,
-    other: str,
-    name: str,
-    results: Sequence[MethodResult],
-    ours: Collection[str],
-    theirs: Collection[str],
-) -> Comparison:
-    """Say "SUBJECT ahead of OTHER, by ... (interval ...)" or "behind"; the grids of both sides may end too early."""
-    # 1) Where lambdas beyond the grid might change this.
-    side, tie = _side(difference), difference.low == difference.value == difference.high == 0
-    names = [*(ours if side <= 0 and not tie else ()), *(theirs if side >= 0 and not tie else ())]
-    of_sides = [result for result in results if result.method in names]
-    if any(result.beyond for result in of_sides):
-        limits = describe_interval(difference, "+.3f")
-        on_it = f"{100 * difference.value:+.3f} points of {name}, interval {limits}"
-        return Comparison(f"{_undecided(subject, other)}; the difference on this grid is {on_it}", False)
-    flat, on_grid = [each.method for each in of_sides if METHODS[each.method].linear and each.at_end], ""
-    if flat:
-        on_grid = (
-            f"; this is so with the lambdas tried: {' and '.join(flat)} took an end of their grid (*), whose last step "
-            "changed little"
-        )
-    # 2) Who is ahead.
-    if _is_tie(difference):
-        limits = describe_interval(difference, ".3f")
-        level = f"level with {other}: the difference is 0.000 points of {name} (interval {limits})"
-        return Comparison(f"{subject} {level}{on_grid}", True)
-    where = "behind" if difference.value < 0 else "ahead of"
-    shown = _reverse(difference) if difference.value < 0 else difference
-    by = f"by {100 * shown.value:.3f} points of {name} (interval {describe_interval(shown, '.3f')})"
-    return Comparison(f"{subject} {where} {other}, {by}{'' if side else f'; {CHANCE}'}{on_grid}", True)
 
 
 def _undecided(subject: str, other: str) -> str:

@@ -23,7 +23,7 @@ from distsms.base.typing import Floats, Hashes
 from distsms.features import arrays
 from distsms.losses.registry import make_loss
 from distsms.matrix.arrays import as_features
-from distsms.optim.result import Status
+from distsms.optim.result import Result
 from distsms.optim.settings import Settings
 from distsms.training.fit import Fit, fit
 from distsms.training.task import TrainingTask
@@ -80,10 +80,9 @@ class Method(NamedTuple):
         return lambdas if self.linear else [float(number) for number in range(budget)]
 
 
-def describe_end(status: Status | str, vacuous: bool) -> str:
-    """Return a remark on a training of distsms; empty if it was proved and its model ranks better than chance."""
-    name = status if isinstance(status, str) else status.name.lower()
-    return "no better than w = 0" if vacuous else "" if name == Status.PROVED.name.lower() else name
+def describe_end(result: Result) -> str:
+    """Return a remark on a training of distsms; empty if it was proved and its model is better than w = 0."""
+    return "no better than w = 0" if result.vacuous else "" if result.proved else result.status.name.lower()
 
 
 def with_target(settings: Settings, measure: Measure, share: float) -> Settings:
@@ -111,7 +110,7 @@ def _distsms(trains: str, features: str = "") -> Callable[[Task, float], Fitted]
             rows_of = arrays.fit_arrays(task.X, task.y, arrays.options(named(features)), task.weights).rows
         model = _train(task._replace(X=rows_of(task.X)), Measure.parse(trains or task.measure), lam)
         w, bias = model.w, model.bias  # not the rows
-        return Fitted(lambda X: rows_of(X).margins(w) + bias, describe_end(model.result.status, model.result.vacuous))
+        return Fitted(lambda X: rows_of(X).margins(w) + bias, describe_end(model.result))
 
     return fit_distsms
 

@@ -11,7 +11,7 @@ import os
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, partial
 from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -29,19 +29,18 @@ from distsms.base.typing import Floats
 from distsms.metrics import bootstrap, confidence, estimates, head_intervals, ranking
 from distsms.metrics.confidence import LEVEL, Interval
 from distsms.metrics.estimates import MeanEstimate
-from distsms.metrics.headline import chooser_value
 from distsms.metrics.operating_points import head_value
 from distsms.metrics.row_weights import effective, effective_sizes, mass_of_classes
+from distsms.metrics.summary import chooser_value
 from distsms.metrics.tied_scores import tied_scores
 from distsms.metrics.within_groups import GroupAreas, gauc_difference_interval, gauc_interval, group_areas
-from distsms.optim.settings import Settings
 from distsms.shards.row_metadata import some
-from distsms.workflow.baseline_fits import BaselineStore, Fit, FoldedRows, Trial, first_round, left_lambdas
+from distsms.workflow.baseline_fits import BaselineStore, Fit, FoldedRows, Key, Trial, first_round, left_lambdas
 from distsms.workflow.baseline_plan import THOROUGH_TREES
 from distsms.workflow.choice import ends_at, mean_over_folds
 from distsms.workflow.competitors import ALONE, METHODS, OTHERS, OURS, OWN, TREES, missing, scikit_agrees
 from distsms.workflow.folds import best_on_other_folds
-from distsms.workflow.path import SMALL
+from distsms.workflow.path import SMALL, Problem
 
 if TYPE_CHECKING:
     from distsms.workflow.baseline_plan import BaselinePlan, LeftOut
@@ -202,118 +201,120 @@ class Baseline:
         return pd.DataFrame(rows)
 
 
-def evaluate_methods(
-    store: BaselineStore,
-    fits: Sequence[Fit],
-    rows: FoldedRows,
-    measure: str,
-    select: str | None = None,
-    trials: Sequence[Trial] = (),
-    level: float = LEVEL,
-    scored: dict[tuple[Fit, ...], FoldScores] | None = None,
-) -> list[MethodResult]:
-    """Evaluate the methods with a setting on all folds, chosen by `select` from what `trials` leave to a fold, and
-    those of `CHOSEN`. On the root. `scored` keeps what is computed of fits, which other measures may choose, too.
-    """
-    folds, by = int(rows.fold.max()), select or measure
+class Evaluator:
+    """Evaluates methods by scores of the same rows; `trials` say which lambdas are left to a fold. On the root."""
 
-    @cache
-    def value(fit: Fit) -> float:
-        """Return the measure that chooses the settings, for a fit on its fold."""
-        if by in RANKING:
-            return float(getattr(fit, by))
-        judged = rows.folds.judged(fit.fold)
-        y, weights, groups = rows.y[judged], some(rows.weights, judged), some(rows.groups, judged)
-        return chooser_value(by, store.scores(fit), y, np.nan, ALONE, weights, groups)
+    def __init__(
+        self,
+        store: BaselineStore,
+        fits: Sequence[Fit],
+        rows: FoldedRows,
+        trials: Sequence[Trial] = (),
+        level: float = LEVEL,
+    ) -> None:
+        self._store, self._rows, self._level = store, rows, level
+        whole = {name: complete(fits, name, int(rows.fold.max())) for name in METHODS}
+        self._fits = {name: of_method for name, of_method in whole.items() if of_method}
+        self._trials = [trial for trial in trials if METHODS[trial.method].linear]
+        left = {name: left_lambdas(self._trials, name) for name in METHODS}
+        self._dropped = {t[:3] for t in self._trials if t.setting not in left[t.method].get(t.fold, ())}
+        # What is computed of fits serves all measures that choose them.
+        self._value, self._scores = cache(self._measure), cache(self._score)
 
-    # 1) The setting of each fold is chosen by the other folds, and in the same way the best of several methods.
-    by_method = {name: whole for name in METHODS if (whole := complete(fits, name, folds))}
-    dropped = {name: _dropped(trials, name) for name in by_method}
-    best_fits = {name: choose(whole, value, dropped[name]) for name, whole in by_method.items()}
-    seconds = {
-        name: sum(fit.seconds for fit in whole.values())
-        + sum(trial.seconds for trial in trials if trial.method == name and METHODS[name].linear)
-        for name, whole in by_method.items()
-    }
-    notes = {
-        name: ", ".join(f"{n} fits {note}" for note, n in _counts(fit.note for fit in whole.values() if fit.note))
-        for name, whole in by_method.items()
-    }
-    ours, others = [name for name in by_method if name in OWN], [name for name in by_method if name in OTHERS]
-    for best, names in ((BEST, others if OURS in by_method else []), (BEST_FEATURES, ours if len(ours) > 1 else [])):
-        if names:
-            candidates = {
-                ((fit.method, fit.setting), fit.fold): fit for name in names for fit in by_method[name].values()
-            }
-            not_these = {((name, lam), fold) for name in names for lam, fold in dropped[name]}
-            best_fits[best], seconds[best] = choose(candidates, value, not_these), 0.0
-            counts = _counts(fit.method for fit in best_fits[best])
-            notes[best] = ", ".join(f"{name} ({METHODS[name].about}) in {n}" for name, n in counts)
+    def methods(self, by: str) -> list[MethodResult]:
+        """Return a row for each method, with the settings that a measure chooses, and those of `CHOSEN`."""
+        best_fits = self._best_fits(by)
+        return [self._result(name, best_fits, by) for name in best_fits]
 
-    # 2) These are compared by their scores of the same rows.
-    scored = {} if scored is None else scored
-    for of_folds in best_fits.values():
-        if tuple(of_folds) not in scored:
-            scored[tuple(of_folds)] = FoldScores(store, of_folds, rows, level)
-    compared = {name: scored[tuple(of_folds)] for name, of_folds in best_fits.items()}
-    measures = dict.fromkeys([*RANKING, by])
+    def head(self, measure: str, select: str | None = None) -> dict[str, list[MethodResult]]:
+        """Return the rows by each measure of the head, tuned for it; none within groups, whose rows it mixes."""
+        if Measure.parse(measure).within_groups:
+            return {}
+        judged = self._rows.fold[self._rows.y < 0]
+        fewest = int(np.bincount(judged, minlength=int(self._rows.fold.max()) + 1)[1:].min())
+        heads = [head for name in dict.fromkeys([*COMPARED, select or ""]) if (head := HeadMeasure.parse(name))]
+        measurable = [head for head in heads if head.family not in ("tpr@fpr", "pauc") or head.level * fewest >= 1]
+        return {head.name: self.methods(head.name) for head in measurable}
 
-    def interval_of(name: str, of: str, first: str = "") -> Interval:
-        """Return the interval of a method by a measure or, with `first`, of how much better that is."""
-        if FoldScores.knows(of):
-            return compared[name].interval(of, compared[first] if first else None)
-        values = [value(fit) for fit in best_fits[name]]
-        if not first:
-            return confidence.folds_interval(values, level, of)
-        ahead = [value(fit) - less for fit, less in zip(best_fits[first], values, strict=False)]
-        judged = rows.fold > 0
-        why = confidence.too_few(effective_sizes(rows.y[judged], some(rows.weights, judged), ALONE))
-        return replace(confidence.folds_interval(ahead, level), why=why)
+    def _best_fits(self, by: str) -> dict[str, list[Fit]]:
+        """Return the fit of each fold whose setting the other folds choose, for each method, and so among several."""
+        value = partial(self._value, by)
+        best_fits = {name: choose(of_method, value, self._dropped) for name, of_method in self._fits.items()}
+        ours, others = ([name for name in self._fits if name in names] for names in (OWN, OTHERS))
+        for best, names in ((BEST, others if OURS in ours else []), (BEST_FEATURES, ours if len(ours) > 1 else [])):
+            if candidates := [fit for name in names for fit in self._fits[name]]:
+                best_fits[best] = choose(candidates, value, self._dropped)
+        return best_fits
 
-    def differences_of(first: str, name: str) -> dict[str, Interval]:
-        """Return the intervals of the differences of distsms `first` from another method; empty without either."""
-        may_be = first in (*ours, BEST_FEATURES) and first in compared and first != name
-        return {of: interval_of(name, of, first) for of in measures} if may_be else {}
+    def _result(self, name: str, best_fits: Mapping[str, Sequence[Fit]], by: str) -> MethodResult:
+        """Return the row of a method or of one of `CHOSEN`."""
+        fits, measures = best_fits[name], dict.fromkeys([*RANKING, by])
 
-    results = []
-    for name, fits_of_folds in best_fits.items():
-        settings, method = [fit.setting for fit in fits_of_folds], METHODS.get(name)
-        linear = method is not None and method.linear
-        tried = {(t.setting, t.fold): t for t in trials if t.method == name and linear}
-        at_end, beyond = False, ""
-        if linear:
-            at_end, beyond = _find_ends(tried or by_method[name], settings, attrgetter("value") if tried else value)
-        beside = "" if method is None else f"{OURS}-{method.features}" if linear else BEST_FEATURES
+        def ahead(first: str) -> dict[str, Interval]:
+            """Return by how much distsms `first` is better than this method; empty without either."""
+            if first == name or first not in best_fits:
+                return {}
+            return {of: self._interval(of, fits, best_fits[first]) for of in measures}
+
+        counts = Counter(fit.method for fit in fits)
         result = MethodResult(
             method=name,
-            settings=settings,
-            at_end=at_end,
-            seconds=seconds[name],
-            notes=notes[name],
-            intervals={of: interval_of(name, of) for of in measures},
-            differences=differences_of(OURS, name),
-            with_features=differences_of(beside, name),
-            beyond=beyond,
+            settings=[fit.setting for fit in fits],
+            at_end=False,
+            seconds=0.0,
+            notes=", ".join(f"{each} ({METHODS[each].about}) in {n}" for each, n in sorted(counts.items())),
+            intervals={of: self._interval(of, fits) for of in measures},
+            differences=ahead(OURS),
         )
-        results.append(result)
-    return results
+        if name in CHOSEN:
+            return result
+        method, of_method = METHODS[name], self._fits[name]
+        tried = [trial for trial in self._trials if trial.method == name]
+        counts = Counter(fit.note for fit in of_method if fit.note)
+        result = result._replace(
+            seconds=sum(fit.seconds for fit in of_method) + sum(trial.seconds for trial in tried),
+            notes=", ".join(f"{n} fits {note}" for note, n in sorted(counts.items())),
+            with_features=ahead(f"{OURS}-{method.features}" if method.linear else BEST_FEATURES),
+        )
+        if not method.linear:
+            return result
+        value = attrgetter("value") if tried else partial(self._value, by)
+        at_end, beyond = _find_ends(tried or of_method, result.settings, value)
+        return result._replace(at_end=at_end, beyond=beyond)
 
+    def _interval(self, measure: str, fits: Sequence[Fit], ours: Sequence[Fit] = ()) -> Interval:
+        """Return the interval of a measure of the fits of all folds or, with `ours`, of how much better these are."""
+        if FoldScores.knows(measure):
+            return self._scores(tuple(fits)).interval(measure, self._scores(tuple(ours)) if ours else None)
+        values = [self._value(measure, fit) for fit in fits]
+        if not ours:
+            return confidence.folds_interval(values, self._level, measure)
+        ahead = [self._value(measure, fit) - less for fit, less in zip(ours, values, strict=False)]
+        judged = self._rows.fold > 0
+        why = confidence.too_few(effective_sizes(self._rows.y[judged], some(self._rows.weights, judged), ALONE))
+        return replace(confidence.folds_interval(ahead, self._level), why=why)
 
-def _dropped(trials: Sequence[Trial], method: str) -> set[tuple[float, int]]:
-    """Return the lambdas that trials do not leave to a fold, with the fold."""
-    left = left_lambdas(trials, method)
-    return {(t.setting, t.fold) for t in trials if t.method == method and t.setting not in left.get(t.fold, ())}
+    def _measure(self, name: str, fit: Fit) -> float:
+        """Return a measure of a fit on its fold."""
+        if name in RANKING:
+            return float(getattr(fit, name))
+        rows, judged = self._rows, self._rows.folds.judged(fit.fold)
+        weights, groups = some(rows.weights, judged), some(rows.groups, judged)
+        return chooser_value(name, self._store.scores(fit), rows.y[judged], np.nan, ALONE, weights, groups)
+
+    def _score(self, fits: tuple[Fit, ...]) -> FoldScores:
+        return FoldScores(self._store, fits, self._rows, self._level)
 
 
 def unsettled(methods: Sequence[str], plan: BaselinePlan, store: BaselineStore, rows: FoldedRows) -> list[str]:
     """Return the methods that the folds so far do not settle at `EARLY_LEVEL`, so strict (Haybittle and Peto) that the
     interval at the end may stay as narrow as without this look. On the root.
     """
-    fits, trials, by = plan.counted_fits(store), store.trials() if plan.halves else [], plan.select
+    fits, trials, by = plan.counted_fits(store), plan.trials(store), plan.select
     left = list[str]()
     for name in methods:
         of_both = [fit for fit in fits if fit.method in (OURS, name)]
-        results = evaluate_methods(store, of_both, rows, plan.problem.measure, by, trials, EARLY_LEVEL)
+        results = Evaluator(store, of_both, rows, trials, EARLY_LEVEL).methods(by)
         differences = next((each.differences for each in results if each.method == name), {})
         left += [] if by in differences and is_settled(differences[by]) else [name]
     return left
@@ -355,41 +356,17 @@ def effort(plan: BaselinePlan, fits: Sequence[Fit], trials: Sequence[Trial]) -> 
 
 
 def _find_ends(
-    fits: Mapping[tuple[float, int], Any], lambdas: Collection[float], value: Callable[[Any], float]
+    fits: Sequence[Fit] | Sequence[Trial], lambdas: Collection[float], value: Callable[[Any], float]
 ) -> tuple[bool, str]:
     """Return whether one of the lambdas is at an end of the grid of `fits`, and `MethodResult.beyond`."""
-    grid = sorted({lam for lam, _ in fits}, reverse=True)
-    curve = [mean_over_folds(lam, [value(fit) for fit in fits.values() if fit.setting == lam]) for lam in grid]
+    grid = sorted({fit.setting for fit in fits}, reverse=True)
+    curve = [mean_over_folds(lam, [value(fit) for fit in fits if fit.setting == lam]) for lam in grid]
     beyond = {"smallest": f"below {grid[-1]:g}", "largest": f"above {grid[0]:g}", "": ""}
     return len(grid) > 1 and not {grid[0], grid[-1]}.isdisjoint(lambdas), beyond[ends_at(curve, lambdas)]
 
 
-def evaluate_head(
-    store: BaselineStore,
-    fits: Sequence[Fit],
-    rows: FoldedRows,
-    measure: str,
-    select: str | None = None,
-    trials: Sequence[Trial] = (),
-    scored: dict[tuple[Fit, ...], FoldScores] | None = None,
-) -> dict[str, list[MethodResult]]:
-    """Evaluate the methods by each measure of the head, tuned for it; none within groups, whose rows it mixes."""
-    if Measure.parse(measure).within_groups:
-        return {}
-    names = dict.fromkeys([*COMPARED, *[name for name in [select] if name and HeadMeasure.parse(name)]])
-    judged = rows.fold[rows.y < 0]
-    fewest = int(np.bincount(judged, minlength=int(rows.fold.max()) + 1)[1:].min())
-    measurable = [
-        head.name
-        for name in names
-        if (head := HeadMeasure.parse(name)) and not (head.family in ("tpr@fpr", "pauc") and head.level * fewest < 1)
-    ]
-    scored = {} if scored is None else scored
-    return {name: evaluate_methods(store, fits, rows, measure, name, trials, scored=scored) for name in measurable}
-
-
-def complete(fits: Sequence[Fit], method: str, folds: int) -> dict[tuple[float, int], Fit]:
-    """Return the fits of a method by (setting, fold), descending, of settings with all folds (trees: the first)."""
+def complete(fits: Sequence[Fit], method: str, folds: int) -> list[Fit]:
+    """Return the fits of a method, descending, of the settings with all folds (of trees: the first folds)."""
     of_method = {(fit.setting, fit.fold): fit for fit in fits if fit.method == method}
     first_folds = {
         setting: next((fold for fold in range(folds) if (setting, fold + 1) not in of_method), folds)
@@ -399,23 +376,18 @@ def complete(fits: Sequence[Fit], method: str, folds: int) -> dict[tuple[float, 
     if not METHODS[method].linear and first_folds:
         settings = [max(first_folds, key=lambda setting: (first_folds[setting], setting))]  # with the most trials
         folds = first_folds[settings[0]] if first_folds[settings[0]] >= EARLY_FOLDS else 0
-    return {(setting, fold): of_method[setting, fold] for setting in settings for fold in range(folds, 0, -1)}
+    return [of_method[setting, fold] for setting in settings for fold in range(folds, 0, -1)]
 
 
-def choose(
-    fits: Mapping[tuple[Any, int], Fit], value: Callable[[Fit], float], dropped: Collection[tuple[Any, int]] = ()
-) -> list[Fit]:
-    """Return for each fold the fit of the candidate, not `dropped` for it, that is best on the other folds."""
-    candidates, folds = list(dict.fromkeys(candidate for candidate, _ in fits)), sorted({fold for _, fold in fits})
-    values = np.array([[value(fits[candidate, fold]) for fold in folds] for candidate in candidates])
-    without = np.array([[(candidate, fold) in dropped for fold in folds] for candidate in candidates])
+def choose(fits: Iterable[Fit], value: Callable[[Fit], float], dropped: Collection[Key] = ()) -> list[Fit]:
+    """Return for each fold the fit of the method and setting, not `dropped` for it, that is best on the others."""
+    table = {((fit.method, fit.setting), fit.fold): fit for fit in fits}
+    candidates, folds = list(dict.fromkeys(candidate for candidate, _ in table)), sorted({fold for _, fold in table})
+    values = np.array([[value(table[candidate, fold]) for fold in folds] for candidate in candidates])
+    without = np.array([[(*candidate, fold) in dropped for fold in folds] for candidate in candidates])
     return [
-        fits[candidates[best], fold] for fold, best in zip(folds, best_on_other_folds(values, without), strict=True)
+        table[candidates[best], fold] for fold, best in zip(folds, best_on_other_folds(values, without), strict=True)
     ]
-
-
-def _counts(texts: Iterable[str]) -> list[tuple[str, int]]:
-    return sorted(Counter(texts).items())
 
 
 class _ScoredFold(NamedTuple):
@@ -511,11 +483,11 @@ def _less(first: Any, other: Any) -> Any:
     return first._replace(areas=first.areas - other.areas) if isinstance(first, GroupAreas) else first - other
 
 
-def check_logistic(results: Sequence[MethodResult], rows: FoldedRows, measure: str, settings: Settings) -> list[str]:
+def check_logistic(results: Sequence[MethodResult], rows: FoldedRows, problem: Problem) -> list[str]:
     """Return a sentence for each logistic regression of small data: does scikit-learn find the same minimum?"""
     if rows.X is None or len(rows.y) + getattr(rows.X, "nnz", rows.X.size) > SMALL or missing(["svm"]):
         return []
-    task, sentences = rows.task(1, measure, settings), []
+    task, sentences = rows.task(1, problem), []
     for result in results:
         if (family := FAMILIES.get(result.method)) and family.log_loss:
             agrees, sentence = scikit_agrees(task, Measure.parse(result.method), result.settings[0])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -45,29 +45,13 @@ class PredictObserver:
         """Called on every rank after each part of the rows: how many parts are written, and of how many."""
 
 
-@dataclass
-class _Sums:
-    """Sums over this rank's rows, of which warnings are made."""
+class _Sums(NamedTuple):
+    """Sums over the rows of all ranks, of which warnings are made; 0 where they are not needed."""
 
-    called: float = 0.0  # rows that are called positive, if labels are asked for
-    p: float = 0.0  # probabilities, and their squares
-    squares: float = 0.0
-    names: float = 0.0  # rows with names
-
-    def add(self, scores: Floats, names: int, request: PredictRequest, of: Model) -> None:
-        """Add rows."""
-        self.names += names
-        if request.labels:
-            self.called += float((scores >= of.threshold).sum())
-        if request.probability:
-            p = of.probabilities(scores)
-            self.p += float(p.sum())
-            self.squares += float(p @ p)
-
-    def reduce(self, comm: Communicator) -> _Sums:
-        """Return the sums over all ranks. **Collective.**"""
-        total = comm.sum(np.array([self.called, self.p, self.squares, self.names]))
-        return _Sums(float(total[0]), p=float(total[1]), squares=float(total[2]), names=float(total[3]))
+    called: float  # rows that are called positive
+    p: float  # probabilities, and their squares
+    squares: float
+    names: float  # rows with names
 
 
 def predict(
@@ -77,12 +61,17 @@ def predict(
 ) -> Predicted:
     """Score rows, in one pass, and write the scores if the request names a file. **Collective.**"""
     (named,) = load_models([request.model], comm)
-    loaded, sums = named.model, _Sums()
-    data, reading = request.data, request.reading
+    loaded, data, reading = named.model, request.data, request.reading
+    sums = np.zeros(4)  # those of this rank, as in `_Sums`
 
     def further(scores: Floats) -> dict[str, Any]:
         labels = {"label": loaded.labels(scores)} if request.labels else {}
         return labels | ({"probability": loaded.probabilities(scores)} if request.probability else {})
+
+    def sum_up(scores: Floats, names: int) -> None:
+        p = loaded.probabilities(scores) if request.probability else np.empty(0)
+        called = np.count_nonzero(scores >= loaded.threshold) if request.labels else 0
+        sums[:] += np.array([called, p.sum(), p @ p, names])
 
     with comm.fail_together():
         columns = list(further(np.empty(0)))  # says so if the model lacks what is asked for
@@ -98,23 +87,25 @@ def predict(
     if request.output is None:
         scored = score_data([loaded], data, comm, reading, reasons)
         (scores,) = scored.scores
-        sums.add(scores, 0, request, loaded)
+        sum_up(scores, 0)
         n = sum(comm.allgather(len(scores)))
         texts = None if reasons is None else reasons.take()
-        return Predicted(loaded, scores, texts, n, _warnings(request, loaded, n, sums.reduce(comm)), list(scored.notes))
+        warnings = _warnings(request, loaded, n, _Sums._make(comm.sum(sums).tolist()))
+        return Predicted(loaded, scores, texts, n, warnings, list(scored.notes))
 
     notes = list[str]()
 
     def parts() -> Iterator[ScoresPart]:
         for part in scoring.score_in_parts(loaded, data, comm, reading, observer.scored, notes, reasons):
-            sums.add(part.scores, len(part.ids or ()), request, loaded)
+            sum_up(part.scores, len(part.ids or ()))
             texts = [] if reasons is None else reasons.take().T.tolist()
             yield part._replace(texts=dict(zip(names, texts, strict=True)))
 
     n = output.write(
         request.output, parts(), comm, inputs.id_name(loaded, data, reading), request.verbatim, further, names
     )
-    return Predicted(loaded, None, None, n, _warnings(request, loaded, n, sums.reduce(comm)), notes)
+    warnings = _warnings(request, loaded, n, _Sums._make(comm.sum(sums).tolist()))
+    return Predicted(loaded, None, None, n, warnings, notes)
 
 
 def _warnings(request: PredictRequest, of: Model, n: int, sums: _Sums) -> list[str]:

@@ -31,9 +31,9 @@ from distsms.optim.objective import Objective
 from distsms.optim.result import Result, Status
 from distsms.optim.run import minimize
 from distsms.optim.settings import Settings
-from distsms.parallel.vector_placement import choose_step, make_vectors
-from distsms.shards.dataset import DataBlock
+from distsms.parallel.vectors import choose_step, make_vectors
 from distsms.shards.row_metadata import some
+from distsms.training.fit import Fit
 from distsms.training.rows import make_losses
 from distsms.training.task import Distribution, Reserve
 from distsms.workflow.auto_lambda import GRID, cross_validate, moderate_choice, number_of_folds
@@ -192,33 +192,23 @@ class _OutOfTime(Exception):
 
 
 class Checker:
-    """Checks the model w of one run on a sample of its rows. Creating it is **collective**."""
+    """Checks the model of a run on a sample of its rows. Creating it is **collective**."""
 
-    def __init__(
-        self,
-        block: DataBlock,
-        measure: Measure,
-        settings: Settings,
-        bias: float | None,
-        seconds: float,
-        evaluations: int,
-        w: Floats,
-        comm: Communicator,
-        memory: float | None = None,
-        stop_wanted: Callable[[], bool] = lambda: False,
-    ) -> None:
-        self._measure, self._bias, self._w = measure, bias, w
-        self._comm = comm
-        self._settings = replace(settings, checkpoint_every=None, time_limit=math.inf)
+    def __init__(self, fit: Fit, comm: Communicator) -> None:
+        block, seconds, evaluations = fit.rows.block, fit.result.seconds, fit.result.evaluations
+        self._fit, self._comm, self._measure = fit, comm, fit.task.measure
+        self._settings = replace(fit.task.settings, checkpoint_every=None, time_limit=math.inf)
         self._begun = time.monotonic()
         end = self._begun + max(LEAST_SECONDS, SHARE * seconds)
-        self._late = lambda: stop_wanted() or time.monotonic() > end
-        counted = block.counted
+        self._late = lambda: fit.options.stop_wanted() or time.monotonic() > end
+        counted, reserved = block.counted, fit.rows.reserved
         counts = [np.count_nonzero(counted), block.features.nnz, len(counted), block.features.nbytes]
         n, nnz, *sizes = map(int, comm.sum(np.array(counts)))
         rows, nbytes = sizes
         # The sample has as many rows as the time and the memory allow.
-        memory_of_all = (memory - LIBRARIES) * comm.size if memory else max(nbytes / 10, LEAST_BYTES * comm.size)
+        memory_of_all = (reserved - LIBRARIES) * comm.size
+        if math.isinf(reserved):
+            memory_of_all = max(nbytes / 10, LEAST_BYTES * comm.size)
         by_memory = memory_of_all / (40 * nnz / max(rows, 1) + 100)
         seconds_of_row = seconds / max(evaluations, 1) / max(n, 1)
         by_time = (end - self._begun) / max(seconds_of_row * (EVALUATIONS + evaluations), 1e-300)
@@ -263,7 +253,7 @@ class Checker:
         # 2) Compare it on the held-out rows with a model for the run's measure.
         w_of_run, trained = self._retrained(training), f"trained neither (for that, both were trained on {n:,} others)"
         if w_of_run is None:
-            w_of_run, trained = self._w, "trained this one, but not the ROCArea model"
+            w_of_run, trained = self._fit.result.w, "trained this one, but not the ROCArea model"
         both_scores = scores[out], self._with_bias().margins(w_of_run)[out]
         judged = JudgedRows(labels[out], self._rows[out], both_scores, (threshold, 0.0), some(weights, out))
         n_out = self._count(out)
@@ -310,7 +300,7 @@ class Checker:
         return result
 
     def _with_bias(self) -> Features:
-        return with_bias(self._block.features, self._bias)
+        return with_bias(self._block.features, self._fit.task.bias)
 
     def _quick(self, lam: float) -> Settings:
         solver = "lmvm" if self._settings.solver == "lmvm" else "lbfgs"  # lmvm only if PETSc is loaded already

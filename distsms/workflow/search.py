@@ -40,9 +40,8 @@ from distsms.ingest.formats.registry import format_of
 from distsms.matrix import local
 from distsms.matrix.arrays import as_features
 from distsms.shards.dataset import DataBlock, other_weights
-from distsms.shards.frame_columns import is_frame
-from distsms.shards.manifest import Manifest
-from distsms.shards.publish import FEATURES_FOLDER
+from distsms.shards.from_arrays import is_frame
+from distsms.shards.manifest import FEATURES_FOLDER, Manifest
 from distsms.shards.row_metadata import in_range
 from distsms.training.solver_choice import choose_solver, settings_for
 from distsms.workflow import auto_lambda, choice

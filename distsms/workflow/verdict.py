@@ -90,10 +90,8 @@ class AreaOnTest(NamedTuple):
         """Return why the model ranks no better than chance on these rows; "" if it does, or if they are too few."""
         if self.above_chance or not self.enough:
             return ""
-        return (
-            f"its {self.name} on the test rows ({self.n_pos} positive, {self.n_neg} negative) is "
-            f"{self.area.value:.3f}, with a standard error of {self.area.standard_error:.2g}; chance is 0.5"
-        )
+        rows = f"test rows ({self.n_pos} positive, {self.n_neg} negative)"
+        return _near_chance(self.name, rows, self.area.value, self.area.standard_error)
 
     def why_unknown(self) -> str:
         """Return a warning if the rows are too few to tell whether the model ranks better than chance; else ""."""
@@ -151,21 +149,21 @@ def why_chance(
     """
     if scores_tie(scores, comm):
         return ALL_TIED
-    if within is not None:
-        if not within.value <= 0.5 + ERRORS * np.nan_to_num(within.error):
+    name, area, estimate = "GAUC", rocarea, within
+    if estimate is not None:
+        area = estimate.value
+    else:
+        n_min = min(effective_sizes(labels, weights, comm))
+        if math.isnan(area) or area - 0.5 > ERRORS * math.sqrt(area * (1 - area) / n_min):
             return ""
-        return (
-            f"its GAUC on the training rows is {within.value:.3f}, with a standard error of {within.error:.2g}; chance "
-            "is 0.5"
-        )
-    n_min = min(effective_sizes(labels, weights, comm))
-    if math.isnan(rocarea) or rocarea - 0.5 > ERRORS * math.sqrt(rocarea * (1 - rocarea) / n_min):
-        return ""
-    estimate = rocarea_estimate(placements(scores, labels, comm, weights), labels, comm, weights)
-    error = 0.0 if math.isnan(estimate.error) else estimate.error
-    if rocarea > 0.5 + ERRORS * error:
-        return ""
-    return f"its ROCArea on the training rows is {rocarea:.3f}, with a standard error of {error:.2g}; chance is 0.5"
+        name, placed = "ROCArea", placements(scores, labels, comm, weights)
+        estimate = rocarea_estimate(placed, labels, comm, weights)
+    error = float(np.nan_to_num(estimate.error))
+    return _near_chance(name, "training rows", area, error) if area <= 0.5 + ERRORS * error else ""
+
+
+def _near_chance(name: str, rows: str, value: float, error: float) -> str:
+    return f"its {name} on the {rows} is {value:.3f}, with a standard error of {error:.2g}; chance is 0.5"
 
 
 class LeakingColumn(NamedTuple):
@@ -263,30 +261,23 @@ def describe_test(
         f"{name} is {before:.3f} on the training rows ({data['n_pos']} positive), but {area:.3f} on the test rows "
         f"({test.n_pos} positive)"
     )
+    other_rows = "the test rows are of another kind, or the split is unlucky"
     if folds is None or folds.measure not in training:
-        clear += (
-            ". The model may have learned its training rows by heart, or the test rows are of another kind, or the"
-            " split is unlucky: the held-out folds of distsms path tell which."
-        )
-        return Message(f"{clear} {unclear}".rstrip())
-    held_out = (
-        f"{display_name(folds.measure)} is {training[folds.measure]:.3f} on the training rows, and {folds.mean:.3f}"
+        reason = f". The model may have learned its training rows by heart, or {other_rows}: the held-out folds of"
+        return Message(f"{clear}{reason} distsms path tell which. {unclear}".rstrip())
+    on_training, measure = training[folds.measure], display_name(folds.measure)
+    held_out = f"({measure} is {on_training:.3f} on the training rows, and {folds.mean:.3f} on them)"
+    if on_training - folds.mean <= max(CLEAR, ERRORS * folds.error):
+        reason = ". But the model has not learned its training rows by heart, since held-out folds of them do not show"
+        return Message(f"{clear}{reason} this {held_out}: {other_rows}. {unclear}".rstrip())
+    if folds.compared:
+        return unclear
+    lambdas = f", or a larger lambda: {option('lam', 'auto')} compares lambdas on such folds" * (not automatic)
+    return Message(
+        f"{clear}, and held-out folds of the training rows show this, too {held_out}: the model has learned its "
+        f"training rows by heart. Fewer features help ({option('drop')}, {option('min_count')}; for `distsms features` "
+        f"fewer bins and crosses, and a larger {option('min_leaf')}){lambdas}. {unclear}".rstrip()
     )
-    if training[folds.measure] - folds.mean > max(CLEAR, ERRORS * folds.error):
-        if folds.compared:
-            return unclear
-        clear += (
-            f", and held-out folds of the training rows show this, too ({held_out} on them): the model has learned its "
-            f"training rows by heart. Fewer features help ({option('drop')}, {option('min_count')}; for `distsms "
-            f"features` fewer bins and crosses, and a larger {option('min_leaf')})"
-            + ("." if automatic else f", or a larger lambda: {option('lam', 'auto')} compares lambdas on such folds.")
-        )
-    else:
-        clear += (
-            f". But the model has not learned its training rows by heart, since held-out folds of them do not show this"
-            f" ({held_out} on them): the test rows are of another kind, or the split is unlucky."
-        )
-    return Message(f"{clear} {unclear}".rstrip())
 
 
 OTHER_COLUMNS = "Another lambda will hardly help; other columns or more rows may."

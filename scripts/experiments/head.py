@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from distsms.metrics.confidence import LEVEL, folds_interval
-from distsms.metrics.headline import chooser_value
+from distsms.metrics.summary import chooser_value
 from distsms.shards import dataset
 from distsms.workflow.baseline_fits import BaselineStore
 from distsms.workflow.competitors import ALONE, OURS
@@ -92,9 +92,9 @@ def _curves(stores: dict[str, Path], y: Any, folds: Any, select: str) -> list[tu
         fits = store.fits()
         for method in (OURS, *OTHERS):
             name = method if method != OURS else PAUC if measure.startswith(PAUC) else measure
-            for (setting, fold), fit in sorted(complete(fits, method, folds.number.max()).items()):
-                value = chooser_value(select, store.scores(fit), y[folds.judged(fold)], np.nan, ALONE)
-                found.setdefault(name, {}).setdefault((measure, setting), []).append(float(value))
+            for fit in sorted(complete(fits, method, folds.number.max())):
+                value = chooser_value(select, store.scores(fit), y[folds.judged(fit.fold)], np.nan, ALONE)
+                found.setdefault(name, {}).setdefault((measure, fit.setting), []).append(float(value))
     return list(found.items())
 
 

@@ -88,12 +88,12 @@ def main() -> None:
     records.write(args.json, "scripts.experiments.on_test_rows", found, **more)
 
 
-def best_setting(fits: dict[tuple[float, int], Fit], measure: str) -> float:
+def best_setting(fits: list[Fit], measure: str) -> float:
     """Return the setting with the best mean over the folds; the largest if there are several."""
-    settings = sorted({setting for setting, _ in fits}, reverse=True)
+    settings = sorted({fit.setting for fit in fits}, reverse=True)
 
     def mean(setting: float) -> float:
-        return float(np.mean([getattr(fit, measure) for (own, _), fit in fits.items() if own == setting]))
+        return float(np.mean([getattr(fit, measure) for fit in fits if fit.setting == setting]))
 
     return max(settings, key=mean)
 

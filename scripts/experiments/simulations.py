@@ -252,7 +252,7 @@ class Folds(TwoMethods):
                     kept[lam, f] = scores, w = X[inside, half] @ w, w
                     found = ranking.ranking(scores, labels[inside], ALONE)
                     fits[lam, f] = Fit("", lam, f, 0.0, found.rocarea, found.prbep, "")
-            chosen = method_results.choose(fits, lambda fit: fit.rocarea)
+            chosen = method_results.choose(fits.values(), lambda fit: fit.rocarea)
             these = [kept[best.setting, best.fold] for best in chosen]
             results.append([sampled(s, labels[fold == f], seed[-1] + f) for f, (s, _) in enumerate(these, 1)])
             distances = [float(w @ means[half]) / float(np.linalg.norm(w)) for _, w in these]
@@ -305,8 +305,8 @@ class Plan(TwoMethods):
                             fits[lam, f], scores[lam, f] = Fit("svm", lam, f, 0.0, area, 0.0, ""), of_rows
             # 2) Each fold takes one of those that the trials of the others leave to it.
             left = left_lambdas(trials, "svm")
-            dropped = [(lam, f) for lam, f in fits if lam not in left[f]]
-            chosen = method_results.choose(fits, lambda fit: fit.rocarea, dropped)
+            dropped = [("svm", lam, f) for lam, f in fits if lam not in left[f]]
+            chosen = method_results.choose(fits.values(), lambda fit: fit.rocarea, dropped)
             results.append(
                 [ranking.placements(scores[fit.setting, fit.fold], labels[fold == fit.fold], ALONE) for fit in chosen]
             )

@@ -17,7 +17,7 @@ from distsms.base.errors import InputError
 from distsms.base.measures import display_name
 from distsms.metrics import bootstrap, confidence, estimates, ranking
 from distsms.metrics.estimates import METHOD
-from distsms.metrics.headline import chooser_value
+from distsms.metrics.summary import chooser_value
 from distsms.optim.settings import Settings
 from distsms.parallel.communicator import Communicator
 from distsms.workflow import baseline_text, trees
@@ -27,18 +27,26 @@ from distsms.workflow.folds import Folds, deal_rows, make_folds
 from distsms.workflow.method_results import (
     BEST,
     BEST_FEATURES,
+    Evaluator,
     MethodResult,
     _find_ends,
     choose,
     complete,
-    evaluate_head,
-    evaluate_methods,
 )
+from distsms.workflow.path import Problem
 from tests.support.problems import data
 
 pytestmark = pytest.mark.serial
 ALONE = Communicator()
 SETTINGS = Settings(lam=1.0, epsilon=1e-4)
+
+
+def problem(measure="rocarea"):
+    return Problem(measure, [], 3, 0, SETTINGS)
+
+
+def evaluate(store, fits, rows, by="rocarea"):
+    return Evaluator(store, fits, rows).methods(by)
 
 
 def rows(n=150, folds=3, **more):
@@ -60,8 +68,8 @@ def test_within_groups_every_method_is_judged_by_gauc(folder):
     made = rows(240)
     made = made._replace(groups=(np.arange(240) // 5).astype(np.uint64))
     methods, lambdas = ["distsms", "logistic"], [1e-1, 1e-2]
-    fit_alone(made, first_round(methods, lambdas, 3, 0), "gauc@pairs", SETTINGS, folder.keep)
-    found = {result.method: result for result in evaluate_methods(folder, folder.fits(), made, "gauc@pairs")}
+    fit_alone(made, first_round(methods, lambdas, 3, 0), problem("gauc@pairs"), folder.keep)
+    found = {result.method: result for result in evaluate(folder, folder.fits(), made, "gauc@pairs")}
 
     def gauc(fit):
         inside, total, pairs = made.fold == fit.fold, 0.0, 0
@@ -79,7 +87,7 @@ def test_within_groups_every_method_is_judged_by_gauc(folder):
     ahead = found["logistic"].differences["gauc@pairs"]
     values = [found[method].intervals["gauc@pairs"].value for method in methods]
     assert ahead.value == pytest.approx(values[0] - values[1]) and ahead.low < ahead.value < ahead.high
-    assert evaluate_head(folder, folder.fits(), made, "gauc@pairs") == {}
+    assert Evaluator(folder, folder.fits(), made).head("gauc@pairs") == {}
     texts = baseline_text.sentences(list(found.values()), "gauc@pairs")
     assert any("points of GAUC (pairs)" in text for text in texts)
 
@@ -101,19 +109,19 @@ def test_a_search_uses_the_training_rows_alone_and_fits_its_best_once(monkeypatc
 
     monkeypatch.setitem(METHODS, "trees", METHODS["trees"]._replace(search=search, fit=fit))
     tries = first_round(["trees"], [], 3, 3)
-    assert not fit_alone(these, tries, "rocarea", SETTINGS, folder.keep)
+    assert not fit_alone(these, tries, problem(), folder.keep)
     assert sorted(seen) == sorted(3 * [int(np.sum(these.fold != fold)) for fold in (1, 2, 3)]) and not grown
     assert folder.done() == set(tries) and not second_round(folder.trials(), 4)
-    assert not evaluate_methods(folder, folder.fits(), these, "rocarea")  # no table of what is only tried
+    assert not evaluate(folder, folder.fits(), these)  # no table of what is only tried
     wanted = second_round(folder.trials(), 3)
     assert [(*one[:3], one.best.setting, one.best.rounds) for one in wanted] == [
         ("trees", 3.0, f, 1.0, 11) for f in (1, 2, 3)
     ]
     assert [one.best.setting for one in second_round(folder.trials(), 1)] == [0.0] * 3  # a smaller budget
-    fit_alone(these, second_round(folder.trials(), 1), "rocarea", SETTINGS, folder.keep)
-    fit_alone(these, wanted, "rocarea", SETTINGS, folder.keep)
+    fit_alone(these, second_round(folder.trials(), 1), problem(), folder.keep)
+    fit_alone(these, wanted, problem(), folder.keep)
     assert grown == [(0.0, 10)] * 3 + [(1.0, 11)] * 3 and folder.done() == set(tries)
-    (found,) = evaluate_methods(folder, folder.fits(), these, "rocarea")
+    (found,) = evaluate(folder, folder.fits(), these)
     assert (
         found.settings == [3.0] * 3 and found.intervals["rocarea"].value < 0.9
     )  # of the larger one, though it did worse
@@ -154,7 +162,7 @@ def test_the_best_other_is_chosen_on_folds_that_do_not_judge_it(data):
             for one, line in table.items()
             for fold, value in enumerate(line)
         }
-        return [(fit.method, fit.setting) for fit in choose(these, attrgetter("prbep"))]
+        return [(fit.method, fit.setting) for fit in choose(these.values(), attrgetter("prbep"))]
 
     before, fold = choices(), data.draw(st.integers(0, 2))
     others = {one: sum(line) - line[fold] for one, line in table.items()}
@@ -168,9 +176,9 @@ def test_standings_are_means_over_folds_and_paired(folder):
     these = rows()
     wanted = first_round([OURS, "logistic"], [1e-1, 1e-2], 3, 4)
     assert len(wanted) == 12
-    assert not fit_alone(these, wanted, "rocarea", SETTINGS, folder.keep)
+    assert not fit_alone(these, wanted, problem(), folder.keep)
     fits = folder.fits()
-    ours, other, best = evaluate_methods(folder, fits, these, "rocarea")
+    ours, other, best = evaluate(folder, fits, these)
     assert (ours.method, other.method, ours.differences) == (OURS, "logistic", {})
     assert best == other._replace(
         method=BEST, at_end=False, beyond="", seconds=0.0, notes=f"logistic ({METHODS['logistic'].about}) in 3"
@@ -188,11 +196,9 @@ def test_standings_are_means_over_folds_and_paired(folder):
     back = MethodResult.from_json(json.loads(json.dumps(other.as_json())), "here")
     assert back.differences["rocarea"] == other.differences["rocarea"] and back.settings == other.settings
     # A method without fits is not in the table, and neither is one that lacks a fold in all its settings.
-    assert [s.method for s in evaluate_methods(folder, [f for f in fits if f.method == OURS], these, "rocarea")] == [
-        OURS
-    ]
+    assert [s.method for s in evaluate(folder, [f for f in fits if f.method == OURS], these)] == [OURS]
     partly = [f for f in fits if f.method == OURS or f.fold < 3]
-    assert [s.method for s in evaluate_methods(folder, partly, these, "rocarea")] == [OURS]
+    assert [s.method for s in evaluate(folder, partly, these)] == [OURS]
 
 
 @pytest.mark.parametrize(
@@ -206,20 +212,20 @@ def test_standings_are_means_over_folds_and_paired(folder):
     ],
 )
 def test_where_a_better_lambda_may_be_beyond_the_grid(curve, chosen, found):
-    fits = {
-        (lam, fold): Fit("svm", lam, fold, 1.0, value + 0.01 * fold, 0.0, "")
+    fits = [
+        Fit("svm", lam, fold, 1.0, value + 0.01 * fold, 0.0, "")
         for lam, value in zip((1.0, 0.1, 0.01), curve, strict=False)
         for fold in (1, 2, 3)
-    }
+    ]
     assert _find_ends(fits, chosen, attrgetter("rocarea")) == found
 
 
 def test_every_method_is_tuned_for_the_measure_of_the_head(folder):
     """For each of these measures, settings, means and differences are those that choosing by this measure gives."""
     these = rows(n=240)
-    fit_alone(these, first_round([OURS, "logistic"], [1.0, 1e-1, 1e-3], 3, 4), "rocarea", SETTINGS, folder.keep)
+    fit_alone(these, first_round([OURS, "logistic"], [1.0, 1e-1, 1e-3], 3, 4), problem(), folder.keep)
     fits = folder.fits()
-    found = evaluate_head(folder, fits, these, "rocarea", "tpr@fpr=0.1")
+    found = Evaluator(folder, fits, these).head("rocarea", "tpr@fpr=0.1")
     assert list(found) == ["recall@precision=0.9", "pauc@0.05", "tpr@fpr=0.1"]  # folds are too small for FPR 1 %
 
     def value(fit, name):
@@ -244,8 +250,8 @@ def test_rows_that_are_never_judged(folder):
     """By time, each fit is trained on the earlier rows only; the first block is in no score and no interval."""
     X, y = data(160)
     these = FoldedRows(X, y, make_folds("time", np.arange(160), y, np.ones(160, bool), 3, 0, ALONE))
-    fit_alone(these, first_round([OURS, "logistic"], [1e-1], 3, 4), "rocarea", SETTINGS, folder.keep)
-    for one in evaluate_methods(folder, folder.fits(), these, "rocarea"):
+    fit_alone(these, first_round([OURS, "logistic"], [1e-1], 3, 4), problem(), folder.keep)
+    for one in evaluate(folder, folder.fits(), these):
         if one.method == BEST:
             continue
         own = sorted((fit for fit in folder.fits() if fit.method == one.method), key=lambda fit: fit.fold)
@@ -261,9 +267,7 @@ def test_rows_that_are_never_judged(folder):
 
 def test_the_best_other_has_on_each_fold_the_scores_of_its_own_choice(folder):
     these = rows(n=240)
-    fit_alone(
-        these, first_round([OURS, "logistic", "svm-balanced"], [1.0, 1e-3], 3, 4), "rocarea", SETTINGS, folder.keep
-    )
+    fit_alone(these, first_round([OURS, "logistic", "svm-balanced"], [1.0, 1e-3], 3, 4), problem(), folder.keep)
     fits = folder.fits()
     of = {(one.method, one.setting, one.fold): one.rocarea for one in fits}
     others = {key[:2] for key in of if key[0] != OURS}
@@ -271,7 +275,7 @@ def test_the_best_other_has_on_each_fold_the_scores_of_its_own_choice(folder):
     for fold in (1, 2, 3):
         name, setting = max(others, key=lambda one: sum(of[(*one, f)] for f in (1, 2, 3) if f != fold))
         values.append(of[name, setting, fold])
-    found = {one.method: one for one in evaluate_methods(folder, fits, these, "rocarea")}
+    found = {one.method: one for one in evaluate(folder, fits, these)}
     assert found[BEST].intervals["rocarea"].value == pytest.approx(np.mean(values))
     assert list(found) == [OURS, "logistic", "svm-balanced", BEST]
     words = baseline_text.sentences([*found.values()], "rocarea")
@@ -280,14 +284,14 @@ def test_the_best_other_has_on_each_fold_the_scores_of_its_own_choice(folder):
 
 def test_features_are_chosen_by_the_other_folds_and_compared_on_the_same(folder):
     these, names = rows(n=240), [OURS, "logistic", "distsms-leaves", "logistic-leaves"]
-    fit_alone(these, first_round(names, [1e-1], 3, 4), "rocarea", SETTINGS, folder.keep)
+    fit_alone(these, first_round(names, [1e-1], 3, 4), problem(), folder.keep)
     fits = folder.fits()
     of = {(one.method, one.fold): one.rocarea for one in fits}
     values = []
     for fold in (1, 2, 3):
         best = max(names[::2], key=lambda one: sum(of[one, f] for f in (1, 2, 3) if f != fold))
         values.append(of[best, fold])
-    found = {one.method: one for one in evaluate_methods(folder, fits, these, "rocarea")}
+    found = {one.method: one for one in evaluate(folder, fits, these)}
     assert list(found) == [*names, BEST, BEST_FEATURES]
     assert found[BEST_FEATURES].intervals["rocarea"].value == pytest.approx(np.mean(values))
     assert f"logistic ({METHODS['logistic'].about}) in 3" == found[BEST].notes  # not on leaves
@@ -312,8 +316,8 @@ def test_features_are_chosen_by_the_other_folds_and_compared_on_the_same(folder)
 def test_intervals_of_folds_are_enlarged_for_new_training_rows(folder):
     """The limits of PRBEP by hand: the replicates, with 1 + k / (k - 1) times their variance about the value."""
     these = rows(n=600)
-    fit_alone(these, first_round([OURS], [1e-1], 3, 4), "prbep", SETTINGS, folder.keep)
-    (ours,) = evaluate_methods(folder, folder.fits(), these, "prbep")
+    fit_alone(these, first_round([OURS], [1e-1], 3, 4), problem("prbep"), folder.keep)
+    (ours,) = evaluate(folder, folder.fits(), these, "prbep")
     drawn, shares = [], []
     for fit in sorted(folder.fits(), key=lambda one: one.fold):
         at = np.flatnonzero(these.fold == fit.fold)
@@ -331,7 +335,7 @@ def test_intervals_of_folds_are_enlarged_for_new_training_rows(folder):
 def test_fits_are_kept_and_damage_is_told(folder):
     these, wanted = rows(), first_round([OURS], [1e-1, 1e-2], 3, 4)
     asked = iter([False, False, True])
-    assert fit_alone(these, wanted, "rocarea", SETTINGS, folder.keep, lambda: next(asked))
+    assert fit_alone(these, wanted, problem(), folder.keep, lambda: next(asked))
     assert {(one.setting, one.fold) for one in folder.fits()} == {(0.1, 1), (0.1, 2)}
     path = folder.path / "fits" / "distsms_0.1_fold1.npy"
     whole = path.read_bytes()
@@ -348,7 +352,7 @@ def test_scores_that_are_not_finite_are_refused(monkeypatch, folder):
     broken = METHODS[OURS]._replace(fit=lambda task, lam: type("F", (), {"score": lambda X: X @ np.full(12, np.nan)}))
     monkeypatch.setitem(METHODS, OURS, broken)
     with pytest.raises(InputError, match="not finite"):
-        fit_alone(these, first_round([OURS], [1e-1], 3, 4), "rocarea", SETTINGS, folder.keep)
+        fit_alone(these, first_round([OURS], [1e-1], 3, 4), problem(), folder.keep)
 
 
 def test_too_few_positives_give_no_verdict(folder):
@@ -358,18 +362,19 @@ def test_too_few_positives_give_no_verdict(folder):
     y[few] = -1
     counted = np.ones(100, bool)
     these = FoldedRows(X, y, Folds(deal_rows(y, counted, 3, 0, ALONE), counted))
-    fit_alone(these, first_round([OURS, "svm"], [1e-1], 3, 4), "rocarea", SETTINGS, folder.keep)
-    found = evaluate_methods(folder, folder.fits(), these, "rocarea")
+    fit_alone(these, first_round([OURS, "svm"], [1e-1], 3, 4), problem(), folder.keep)
+    found = evaluate(folder, folder.fits(), these)
     (first, *_) = baseline_text.sentences(found, "rocarea")
-    assert first.startswith("No verdict on whether direct optimization pays: 9 positive rows are too few")
+    assert first.startswith("There is no verdict on whether direct optimization is ahead of the best of the other")
+    assert ": 9 positive rows are too few" in first
     assert all(one.intervals[name].low < one.intervals[name].high for one in found for name in one.intervals)
 
 
 def test_the_measure_that_selects_is_shown_and_compared(folder):
     """Oracle: precision@5 of each fold by sorting, and SciPy's t interval with the enlarged variance."""
     these, select = rows(n=240, folds=4), "precision@5"
-    fit_alone(these, first_round([OURS, "logistic"], [1e-1], 4, 4), "rocarea", SETTINGS, folder.keep)
-    ours, other, best = evaluate_methods(folder, folder.fits(), these, "rocarea", select)
+    fit_alone(these, first_round([OURS, "logistic"], [1e-1], 4, 4), problem(), folder.keep)
+    ours, other, best = evaluate(folder, folder.fits(), these, select)
     values = {}
     for fit in folder.fits():
         order = np.argsort(-folder.scores(fit), kind="stable")[:5]

@@ -136,6 +136,15 @@ def test_a_baseline_that_was_stopped_goes_on(tmp_path, capsys):
         by_command("baseline", data, "--output", tmp_path / "b", options=changed)
 
 
+def test_groups_choose_among_models_on_features_that_are_trained_for_all_pairs(tmp_path):
+    """Quick trials on features measure within groups, too."""
+    data = data_set(tmp_path / "d", grouped=True)
+    options = LINEAR | {"methods": ["distsms", "distsms-crosses"], "lambdas": [1.0, 0.1, 1e-2, 1e-3]}
+    result = distsms.baseline(data, tmp_path / "b", select="gauc@pairs", **options)
+    gauc = {method.method: method.intervals["gauc@pairs"].value for method in result.methods}
+    assert list(gauc) == ["distsms", "distsms-crosses", "distsms, best features"] and min(gauc.values()) > 0.5
+
+
 def test_a_baseline_takes_the_problem_of_a_path(tmp_path):
     data = data_set(tmp_path / "d")
     grid = {"lambdas": [0.3, 0.03], "folds": 3, "seed": 5, "measure": "prbep", "solver": "lbfgs", "relative": 0.05}

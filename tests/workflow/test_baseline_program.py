@@ -100,7 +100,7 @@ def test_only_a_path_without_l1_and_features_is_taken(tmp_path, monkeypatch):
     several = "holds several paths; name one of them, .*/paths/NAME"
     stores = L1Store(tmp_path / "l1s"), FeaturesStore(tmp_path / "made"), PathStore(tmp_path / "l1")
     for store, more, refused in zip(
-        stores, ({}, {}, {"l1": 0.01}), (several + "$", several + ", which .* is raw", "has l1 0.01"), strict=True
+        stores, ({}, {}, {"l1": 0.01}), (several + "$", several + ", which is raw", "has l1 0.01"), strict=True
     ):
         store.path.mkdir()
         store.describe(problem | more, points=[])

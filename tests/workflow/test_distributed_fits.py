@@ -12,10 +12,10 @@ from distsms.matrix import local
 from distsms.metrics import ranking
 from distsms.optim.settings import Settings
 from distsms.parallel.communicator import Communicator
-from distsms.shards import dataset, in_memory
+from distsms.shards import dataset, from_arrays
+from distsms.shards.dataset import MemoryBudget
 from distsms.shards.from_arrays import write_data
 from distsms.shards.row_metadata import some
-from distsms.shards.row_shares import MemoryBudget
 from distsms.training.task import Distribution
 from distsms.workflow import baseline_fits, competitors, method_results
 from distsms.workflow.baseline_fits import FitSpec, first_round, method_problem, read_rows
@@ -27,18 +27,19 @@ from tests.support.problems import data, local_part, share
 ALONE = Communicator()
 SETTINGS = Settings(lam=1.0, epsilon=1e-6, solver="lbfgs")
 LAMBDAS = (1e-1, 1e-2)
+PROBLEM = Problem("rocarea", LAMBDAS, 3, 0, SETTINGS)
 NAMES = (OURS, "logistic", "logistic-balanced")
 
 
 def block(X, y, comm, weights=None):
     """Return this rank's share of the rows."""
     mine = None if weights is None else local_part(weights, comm)
-    return in_memory.block(X[share(comm, len(y))], local_part(y, comm), comm, weights=mine)
+    return from_arrays.block(X[share(comm, len(y))], local_part(y, comm), comm, weights=mine)
 
 
 def fitted(rows, comm, specs, lambdas=LAMBDAS, stop_wanted=lambda: False, **more):
     """Return the fits by specification, with their scores, as the root gets them; and whether the run was stopped."""
-    whole = Problem("rocarea", lambdas, 3, 0, SETTINGS, **more)
+    whole = replace(PROBLEM, lambdas=lambdas, **more)
     problems = {name: method_problem(whole, name, 0.3) for name in NAMES}
     found = {}
 
@@ -47,9 +48,8 @@ def fitted(rows, comm, specs, lambdas=LAMBDAS, stop_wanted=lambda: False, **more
 
     stopped = False
     for name, problem in problems.items():
-        stopped = stopped or baseline_fits.fit_distributed(
-            PathRows(rows, comm), name, problem, specs, keep, stop_wanted
-        )
+        own = [spec for spec in specs if spec.method == name]
+        stopped = stopped or baseline_fits.fit_distributed(PathRows(rows, comm), problem, own, keep, stop_wanted)
     return found, stopped
 
 
@@ -61,7 +61,7 @@ def test_they_are_the_fits_of_one_process(weighted, step, comm):
     specs = first_round(NAMES, LAMBDAS, 3, 0)
     rows = block(X, y, comm, weights)
     found, stopped = fitted(rows, comm, specs, distribution=Distribution(step=step))
-    whole = baseline_fits.gather_rows(PathRows(rows, comm), Problem("rocarea", LAMBDAS, 3, 0, SETTINGS))
+    whole = baseline_fits.gather_rows(PathRows(rows, comm), PROBLEM)
     assert not stopped
     if not comm.is_root:
         assert not found and whole is None
@@ -109,8 +109,8 @@ def test_rows_of_a_data_set_may_be_streamed(tmp_path, monkeypatch):
         np.testing.assert_allclose(second[spec][1], scores, rtol=1e-9)
         assert second[spec][0].rocarea == fit.rocarea
     np.testing.assert_array_equal(
-        baseline_fits.gather_rows(PathRows(streamed, ALONE), Problem("rocarea", LAMBDAS, 3, 0, SETTINGS)).fold,
-        read_rows(manifest, "rows", 3, 0).fold,
+        baseline_fits.gather_rows(PathRows(streamed, ALONE), PROBLEM).fold,
+        read_rows(manifest, PROBLEM).fold,
     )
 
 
@@ -136,18 +136,16 @@ def test_the_check_is_of_small_data_with_scikit_learn(tmp_path, monkeypatch):
     pytest.importorskip("sklearn")
     X, y = data(90, 5)
     write_data(tmp_path / "a", X, y, 1)
-    rows = read_rows(dataset.read_manifest(tmp_path / "a"), "rows", 3, 0)
+    rows = read_rows(dataset.read_manifest(tmp_path / "a"), PROBLEM)
     results = [MethodResult(name, [1e-1] * 3, False, 0.0, "", {}, {}) for name in (*NAMES, "svm")]
-    assert [
-        said.partition(":")[0].split()[-1] for said in method_results.check_logistic(results, rows, "rocarea", SETTINGS)
-    ] == [*NAMES[1:]]
+    sentences = method_results.check_logistic(results, rows, PROBLEM)
+    assert [said.partition(":")[0].split()[-1] for said in sentences] == [*NAMES[1:]]
     monkeypatch.setattr(method_results, "scikit_agrees", lambda *of_fold: (False, "It differs"))
-    assert method_results.check_logistic(results[:2], rows, "rocarea", SETTINGS)[0].startswith(
-        "Warning: It differs, on the"
-    )
-    assert not method_results.check_logistic(results, rows._replace(X=None), "rocarea", SETTINGS)
+    (sentence,) = method_results.check_logistic(results[:2], rows, PROBLEM)
+    assert sentence.startswith("Warning: It differs, on the")
+    assert not method_results.check_logistic(results, rows._replace(X=None), PROBLEM)
     monkeypatch.setattr(method_results, "SMALL", 100)
-    assert not method_results.check_logistic(results, rows, "rocarea", SETTINGS)
+    assert not method_results.check_logistic(results, rows, PROBLEM)
 
 
 @pytest.mark.serial
@@ -165,9 +163,8 @@ def test_groups_come_along_where_measures_are_taken_within_them(comm):
     X, y = data(160, 6, positive=0.3)
     rows = block(X, y, comm)
     rows = replace(rows, groups=local_part(np.arange(160, dtype=np.uint64) // 4, comm))
-    problem = Problem("gauc@pairs", LAMBDAS, 3, 0, SETTINGS)
-    for within in (True, False):
-        whole = baseline_fits.gather_rows(PathRows(rows, comm), problem, within)
+    for select, within in (("gauc@pairs", True), ("prbep", False)):
+        whole = baseline_fits.gather_rows(PathRows(rows, comm), replace(PROBLEM, select=select))
         if comm.is_root:
             np.testing.assert_array_equal(whole.groups, np.arange(160) // 4 if within else None)
         else:

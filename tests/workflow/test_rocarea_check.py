@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -10,7 +12,7 @@ import pytest
 from distsms.base.errors import EXIT_LIMIT, EXIT_OK, EXIT_VACUOUS
 from distsms.base.measures import Measure
 from distsms.metrics.confidence import Interval
-from distsms.metrics.contingency import contingency
+from distsms.metrics.operating_points import contingency
 from distsms.models import scoring
 from distsms.parallel.communicator import Communicator
 from distsms.training.solver_choice import settings_for
@@ -143,9 +145,9 @@ def test_a_check_that_has_no_time_says_nothing(monkeypatch):
 def test_a_sample_has_its_share_of_the_rows_and_of_k(monkeypatch):
     X, y = rare(n=4000)
     rows = block(ALONE, as_csr(X), y)
-    task = TrainingTask.of_rows(rows.features, y, "precision@100", settings_for("precision@100", "bmrm", lam=1e-2))
+    task = TrainingTask(rows, Measure.parse("precision@100"), settings_for("precision@100", "bmrm", lam=1e-2))
     monkeypatch.setattr(rocarea_check, "MOST_ROWS", 1000)
-    found = Checker(rows, task.measure, task.settings, None, 0.1, 10, np.zeros(3), ALONE).run(hold_out=True)
+    found = checker(task).run(hold_out=True)
     n_out = int(found.contest.on.split()[0])
     assert 800 < found.rows + n_out < 1200 and 0.25 < n_out / (found.rows + n_out) < 0.42
     assert found.contest.measure == f"precision@{round(100 * n_out / 4000)}"
@@ -156,9 +158,9 @@ def test_a_sample_has_its_share_of_the_rows_and_of_k(monkeypatch):
 def test_the_threshold_is_the_best_one(measure):
     X, y = rare(n=300)
     settings = settings_for(measure, "bmrm", lam=1e-2)
-    checker = Checker(block(ALONE, as_csr(X), y), Measure.parse(measure), settings, None, 0.1, 10, np.zeros(3), ALONE)
+    task = TrainingTask(block(ALONE, as_csr(X), y), Measure.parse(measure), settings)
     scores = np.round(X[:, 0], 1)
-    best = checker._best_threshold(scores, y)
+    best = checker(task)._best_threshold(scores, y)
 
     def merit(at):
         table = contingency(scores, y, at, ALONE)
@@ -204,6 +206,13 @@ def test_a_check_keeps_within_the_memory_and_is_left_out_where_it_has_no_room(tm
     assert train_task(task, ALONE, RunOptions(memory=1.02 * least), Steps(check=True)).check is None
 
 
+def checker(task):
+    """Return what checks a model of zeros that a run for this task made in a tenth of a second."""
+    rows = SimpleNamespace(block=task.data, reserved=math.inf)
+    result = SimpleNamespace(seconds=0.1, evaluations=10, w=np.zeros(task.data.p))
+    return Checker(SimpleNamespace(task=task, options=RunOptions(), rows=rows, result=result), ALONE)
+
+
 def as_csr(X):
     from scipy import sparse
 
@@ -216,8 +225,8 @@ def test_the_lambda_is_the_one_that_auto_takes():
     X, y = rare()
     X = np.hstack([X, np.random.default_rng(1).normal(size=(len(X), 40))])
     rows = block(ALONE, as_csr(X), y)
-    settings = settings_for("prbep", "lbfgs", lam=1e-4)
-    found = Checker(rows, Measure.parse("prbep"), settings, None, 0.1, 10, np.zeros(43), ALONE).run(hold_out=False)
+    task = TrainingTask(rows, Measure.parse("prbep"), settings_for("prbep", "lbfgs", lam=1e-4))
+    found = checker(task).run(hold_out=False)
     automatic = choose_lambda(rows, "rocarea", ALONE, settings_for("rocarea", "lbfgs", lam=1.0))
     assert found.rows == len(y) and found.lam == automatic.lam
 
