@@ -35,7 +35,6 @@ from distsms.shards.splits import Shares, in_sample
 
 LIMIT = 10**6
 """The most rows on which a forest grows, unless the user says another number."""
-ALL = Shares(1.0, 1.0)
 
 
 class GrowingRows(NamedTuple):
@@ -56,13 +55,13 @@ def _share(size: int, n: int) -> float:
     return 1.0 if size >= n else max(size - 6 * size**0.5, 0.0) / n
 
 
-def sample(manifest: Manifest, parts: Iterable[RowPart], of_classes: Shares = ALL, seed: int = 0) -> GrowingRows:
+def sample(manifest: Manifest, parts: Iterable[RowPart], of_classes: Shares, seed: int = 0) -> GrowingRows:
     """Return this rank's rows of a sample, in float32. Local."""
     return stacked([rows._replace(X=singles(rows.X)) for _, rows in drawn(manifest, parts, of_classes, seed)])
 
 
 def drawn(
-    manifest: Manifest, parts: Iterable[RowPart], of_classes: Shares = ALL, seed: int = 0
+    manifest: Manifest, parts: Iterable[RowPart], of_classes: Shares, seed: int = 0
 ) -> Iterator[tuple[NDArray[np.int64], GrowingRows]]:
     """Yield no rows, since a rank may have none, and then the numbers of the rows of each part that are in a sample,
     and these rows; none has weight 0. Local."""

@@ -25,7 +25,7 @@ from distsms.base.communicator import Communicator
 from distsms.base.errors import InputError
 from distsms.base.typing import Floats
 from distsms.base.wording import option
-from distsms.features.attributes import table_attributes, used_columns
+from distsms.features.attributes import Attribute, table_attributes, used_columns
 from distsms.features.bins import Bins, edge_text, purified
 from distsms.models.model import MEAN_CONTRIBUTIONS, Model
 from distsms.models.scoring import Rows
@@ -329,35 +329,21 @@ def columns_of(model: Model) -> tuple[list[str], Any]:
     return [names[k] for k in used[first]], np.argsort(first)[group]
 
 
-@dataclass(frozen=True)
-class Values:
-    """The columns of 0 and 1 that say the value of one column of a table."""
-
-    name: str
-    columns: NDArray[np.intp]
-    names: Sequence[str]  # of the values
-    none: bool  # whether there are rows in which no column is set
-
-    def span(self, w: Floats) -> float:
-        """Return by how much the scores of two rows that differ in nothing else can differ."""
-        return float(np.ptp(np.append(w[self.columns], 0.0) if self.none else w[self.columns]))
-
-
-def values_of(table: Table, flags: NDArray[np.bool_]) -> list[Values]:
-    """Return the columns of 0 and 1 (`flags`, (p,)) of each column of a table; of dates, those of each part."""
-    groups, names = list[Values](), table.feature_names
+def values_of(table: Table, flags: NDArray[np.bool_]) -> list[Attribute]:
+    """Return the columns of 0 and 1 (`flags`, (p,)) of each column of a table, as categories; of dates, those of each
+    part."""
+    groups, names = list[Attribute](), table.feature_names
     for attribute in table_attributes(table)[0]:
         if attribute.categories is not None:
-            columns = np.array(attribute.columns)
-            groups.append(Values(attribute.name, columns, attribute.categories, attribute.none))
+            groups.append(attribute)
         else:
             single = [j for j in (*attribute.columns, attribute.missing) if j is not None and flags[j]]
-            groups += [Values(names[j], np.array([j]), ["1"], none=True) for j in single]
+            groups += [Attribute(names[j], (j,), ("1",), none=True) for j in single]
     for column, start in zip(table.columns, table.feature_starts, strict=False):
         if column.kind == HASH:
             stop = start + column.n_features
-            values = [name.removeprefix(f"{column.name} ") for name in names[start:stop]]
-            groups.append(Values(column.name, np.arange(start, stop), values, none=True))
+            values = tuple(name.removeprefix(f"{column.name} ") for name in names[start:stop])
+            groups.append(Attribute(column.name, tuple(range(start, stop)), values, none=True))
     return groups
 
 
