@@ -172,20 +172,16 @@ def check_measures(request: BaselineRequest) -> None:
     """Raise InputError unless methods without a common threshold can train for, and choose by, a request's measures."""
     measure, select = Measure.parse(request.measure), request.select
     if not measure.family.on_paths:
-        raise InputError(
-            f"a baseline cannot train for {measure}; train for {', '.join(RANKING)} or pauc@BETA, such as pauc@0.05"
-        )
+        raise InputError(f"a baseline cannot train for {measure}; train for {', '.join(RANKING)} or pauc@BETA")
     if select is None or check_chooser(select) in ("average-precision", *RANKING):
         return
     if select.startswith("lift@"):
-        raise InputError(
-            f"{select} is a recall divided by a share of the rows; choose by {select.replace('lift', 'recall')}"
-        )
+        recall = select.replace("lift", "recall")
+        raise InputError(f"{select} is {recall} divided by a share of the rows; choose by {recall}")
     if "@" not in select:
         raise InputError(
-            f"{select} depends on a threshold, and the other methods have no threshold in common with distsms;"
-            " choose by rocarea, prbep, average-precision, precision@K, recall@K,"
-            " tpr@fpr=RATE, recall@precision=RATE, pauc@RATE or recall@SHARE%"
+            f"{select} depends on a threshold, which the other methods do not have in common with distsms; choose by"
+            " average-precision, precision@K, recall@K, tpr@fpr=RATE, recall@precision=RATE, pauc@RATE or recall@SHARE%"
         )
 
 
@@ -230,23 +226,22 @@ def _of_path(request: BaselineRequest, store: PathStore, manifest: Manifest) -> 
                 + of_features * isinstance(several, FeaturesStore)
             )
     problem = store.read("problem", "points")["problem"]
-    l1, other = problem.get("l1"), problem["data"]["fingerprint"] != manifest.fingerprint
-    faults = {
-        f"is of other data, {problem['data']['path']}; name a path of {request.data}": other,
-        f"has l1 {l1 or 0:g}, and baseline compares models without l1; name a path without {option('l1')}": l1,
-        "has made features, and baseline makes those of its own; name a path without "
-        f"{option('features')}": problem.get("features"),
-    }
-    if fault := next((text for text, is_so in faults.items() if is_so), ""):
+    fault = ""
+    if problem["data"]["fingerprint"] != manifest.fingerprint:
+        fault = f"is of other data, {problem['data']['path']}; name a path of {request.data}"
+    elif l1 := problem.get("l1"):
+        fault = f"has l1 {l1:g}, and baseline compares models without l1; name a path without {option('l1')}"
+    elif problem.get("features"):
+        fault = f"has made features, and baseline makes its own; name a path without {option('features')}"
+    if fault:
         raise InputError(f"{folder}: this path {fault}")
     usual = {field.name: field.default for field in fields(request)}
     of_path = {name: problem.get(name, getattr(request, name)) for name in OF_PATH}
     for name, taken in of_path.items():
         value = getattr(request, name)
         if value not in (usual[name], taken):
-            raise InputError(
-                f"{option(name)} {value}: {folder} is a path with {name} {taken}; leave out one of the two options"
-            )
+            both = f"{folder} is a path with {name} {taken}; leave out one of the two options"
+            raise InputError(f"{option(name)} {value}: {both}")
     return of_path
 
 
@@ -304,38 +299,29 @@ def _lack_of_memory(allowed: float | None, manifest: Manifest, ranks_here: int) 
         return Message(f"each rank would hold all rows, about {format_bytes(each)}, and {limit}")
     if ranks_here * each <= available:
         return ""
-    return (
-        f"{ranks_here} rank(s) of this node would need {format_bytes(ranks_here * each)}, but only "
-        f"{format_bytes(available)} are available: each rank would hold all rows, about {format_bytes(each)}"
-    )
+    of_node = f"{ranks_here} rank(s) of this node would need {format_bytes(ranks_here * each)} for all rows each"
+    return f"{of_node}, but only {format_bytes(available)} are available"
 
 
 def leave_out_features(
     request: BaselineRequest, methods: Sequence[str], manifest: Manifest, comm: Communicator
 ) -> list[LeftOut]:
     """Leave out the methods on features that do not suit the data; see `leave_out`. **Collective.**"""
-    kinds = {METHODS[name].features for name in methods} - {""}
-    if not kinds:
+    left, why = [name for name in methods if METHODS[name].features], ""
+    if not left:
         return []
     if request.methods is not None:
         with comm.fail_together():
             refuse_codes(manifest)
         return []
-    reasons = dict.fromkeys(kinds, "")
+    crosses = [name for name in left if METHODS[name].features == "crosses"]
     if manifest.coded:
-        reasons = dict.fromkeys(kinds, "the data have no columns to make features from, but codes")
+        why = "the data have no columns to make features from, but codes"
     elif manifest.p > MOST_COLUMNS:
-        reasons = dict.fromkeys(kinds, f"more than {MOST_COLUMNS} columns take long")
-    elif "crosses" in kinds and (n_attributes := count_attributes(manifest, comm)) > MOST_ATTRIBUTES:
-        reasons["crosses"] = f"{n_attributes} attributes have many pairs, and more than {MOST_ATTRIBUTES} take long"
-    return [
-        LeftOut(
-            [name for name in methods if METHODS[name].features == kind],
-            Message(f"{why}; {option('methods')} with these names tries them"),
-        )
-        for kind, why in sorted(reasons.items())
-        if why
-    ]
+        why = f"more than {MOST_COLUMNS} columns take long"
+    elif crosses and (n_attributes := count_attributes(manifest, comm)) > MOST_ATTRIBUTES:
+        left, why = crosses, f"{n_attributes} attributes have many pairs, and more than {MOST_ATTRIBUTES} take long"
+    return [LeftOut(left, Message(f"{why}; {option('methods')} with these names tries them"))] if why else []
 
 
 def plan_methods(
@@ -369,8 +355,7 @@ def plan_methods(
     at_end = INTERPRETER + EVALUATION_BYTES * manifest.n * (len(methods) + 1)
     if request.memory is not None and methods and at_end > request.memory:
         raise InputError(
-            f"{option('memory')} {format_bytes(request.memory)} is too little: the root needs "
-            f"{format_bytes(at_end)} at the end, for the intervals of {len(methods)} methods on {manifest.n} rows. "
-            f"Allow more memory, or name fewer {option('methods')}"
+            f"{option('memory')} {format_bytes(request.memory)} is too little: the intervals of {len(methods)} methods "
+            f"take {format_bytes(at_end)} on the root. Allow more memory, or name fewer {option('methods')}"
         )
     return plans

@@ -70,7 +70,8 @@ def predict(
 
     def sum_up(scores: Floats, names: int) -> None:
         p = loaded.probabilities(scores) if request.probability else np.empty(0)
-        sums[:] += np.count_nonzero(scores >= loaded.threshold) * request.labels, p.sum(), p @ p, names
+        called = np.count_nonzero(scores >= loaded.threshold) * request.labels
+        sums[:] += np.array([called, p.sum(), p @ p, names])
 
     with comm.fail_together():
         columns = list(further(np.empty(0)))  # says so if the model lacks what is asked for
@@ -89,7 +90,7 @@ def predict(
         sum_up(scores, 0)
         n = sum(comm.allgather(len(scores)))
         warnings = _warnings(request, loaded, n, _Sums._make(comm.sum(sums).tolist()))
-        return Predicted(loaded, scores, reasons and reasons.take(), n, warnings, list(scored.notes))
+        return Predicted(loaded, scores, None if reasons is None else reasons.take(), n, warnings, list(scored.notes))
 
     notes = list[str]()
 

@@ -214,20 +214,17 @@ def _trace(named: str | os.PathLike[str] | None, of: Model, folder: Path | None)
 
 def _names(names: str | os.PathLike[str] | Sequence[str], p: int) -> Sequence[str]:
     """Return a name for each of the model's p columns; a file has one in each line."""
-    if not isinstance(names, str | os.PathLike):
-        if len(names) != p:
-            raise InputError(f"{len(names)} names of features were given, but the model has {p} columns")
-        return list(map(str, names))
-    try:
-        lines = read_whole(names).decode("utf-8", errors="replace").splitlines()
-    except OSError as error:
-        raise InputError(f"{names}: cannot be read: {error.strerror}") from error
+    if isinstance(names, str | os.PathLike):
+        try:
+            lines: Sequence[str] = read_whole(names).decode("utf-8", errors="replace").splitlines()
+        except OSError as error:
+            raise InputError(f"{names}: cannot be read: {error.strerror}") from error
+        count, remedy = f"{names}: has {len(lines)} lines", "; write one name in each line, and no header"
+    else:
+        lines, count, remedy = names, f"{len(names)} names of features were given", ""
     if len(lines) != p:
-        raise InputError(
-            f"{names}: has {len(lines)} lines, but the model has {p} columns; write one name in each line, and no"
-            " header"
-        )
-    return lines
+        raise InputError(f"{count}, but the model has {p} columns{remedy}")
+    return list(map(str, lines))
 
 
 def read_card(path: str | os.PathLike[str]) -> dict[str, str]:

@@ -138,18 +138,13 @@ def advise(check: QuickCheck | None, measure: Measure, chance: bool, no_bias: st
         return ""
     values = [_compared(contest, "measure")] if better or not worse else []
     values += [_compared(contest, "rocarea")] if worse or chance else []
-    begin = (
-        "A quick ROCArea model has"
-        if chance or not worse
-        else "This model ranks clearly worse than a quick ROCArea model, which has"
-    )
-    said = [
-        f"{begin} {' and '.join(values)}, on {contest.on}.",
-        *filter(None, [_describe_beta(check) if chance else ""]),
-    ]
-    instead = f"use the measure rocarea with lambda {check.lam:g} instead, {COMPARE}"
-    said.append(f"{no_bias} Or {instead}" if no_bias and not chance else f"U{instead[1:]}")
-    return " ".join(said)
+    begin = "A quick ROCArea model has"
+    if worse and not chance:
+        begin = "This model ranks clearly worse than a quick ROCArea model, which has"
+    beta = _describe_beta(check) if chance else ""
+    use = f"{no_bias} Or use" if no_bias and not chance else "Use"
+    instead = f"{use} the measure rocarea with lambda {check.lam:g} instead, {COMPARE}"
+    return " ".join(filter(None, [f"{begin} {' and '.join(values)}, on {contest.on}.", beta, instead]))
 
 
 def _describe_beta(check: QuickCheck) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from decimal import ROUND_CEILING, Context
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -101,10 +102,10 @@ class AreaOnTest(NamedTuple):
         few = "groups with both classes" if self.measure.within_groups else f"{fewer} rows"
         if min(self.n_pos, self.n_neg) == 0:
             return f"The test rows have no {fewer} rows, so the model is not tested. Test it on rows of both classes."
+        area = f"their {self.name} is {self.area.value:.3f}, and chance is 0.5"
         return (
-            f"The test rows have too few {few} ({self._least:.4g}) to tell whether this model ranks better than "
-            f"chance: their {self.name} is {self.area.value:.3f}, and chance is 0.5. Test it on more rows before you "
-            "use it."
+            f"The test rows have too few {few} ({self._least:.4g}) to tell whether this model ranks better than chance:"
+            f" {area}. Test it on more rows before you use it."
         )
 
 
@@ -199,7 +200,7 @@ def describe_leaks(leaks: Sequence[LeakingColumn]) -> str:
     """Return a warning about columns that rank almost perfectly by themselves, or "" if there are none."""
     if not leaks:
         return ""
-    names = ", ".join(leak.name for leak in leaks[:3]) + (f" and {len(leaks) - 3} more" if len(leaks) > 3 else "")
+    names = ", ".join(leak.name for leak in leaks[:3]) + f" and {len(leaks) - 3} more" * (len(leaks) > 3)
     begin = f"Column {names} alone ranks" if len(leaks) == 1 else f"Each of the columns {names} alone ranks"
     return Message(
         f"{begin} the training rows almost perfectly (ROCArea {leaks[0].rocarea:.4f}). Is that known before the "
@@ -284,12 +285,8 @@ OTHER_COLUMNS = "Another lambda will hardly help; other columns or more rows may
 
 
 def rounded_up(value: float, digits: int) -> float:
-    """Return a number of at least 0, rounded up to so many significant digits. Local."""
-    if not value:
-        return 0.0
-    rounded = float(f"{value:.{digits - 1}e}")
-    step = 10.0 ** (math.floor(math.log10(value)) - digits + 1)
-    return float(f"{rounded if rounded >= value else rounded + step:.{digits}g}")
+    """Return a number, rounded up to so many significant digits. Local."""
+    return float(Context(prec=digits, rounding=ROUND_CEILING).create_decimal(repr(float(value))))
 
 
 def largest_lambda(settings: Settings, result: Result) -> float:
