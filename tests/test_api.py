@@ -24,7 +24,7 @@ from distsms.parallel import mpi
 from distsms.parallel.communicator import Communicator
 from distsms.parallel.mpi import MPICommunicator
 from distsms.python import api
-from distsms.shards import in_memory, row_shares
+from distsms.shards import dataset, from_arrays
 from distsms.shards.from_arrays import write_data
 from tests.support import program
 from tests.support.problems import data, share
@@ -172,17 +172,17 @@ def test_a_run_that_was_stopped_goes_on(source, comm, shared_dir):
 
 def test_the_fingerprint_of_rows_does_not_depend_on_who_holds_them(comm):
     X, y = data()
-    alone = in_memory.fingerprint(X, y, 0, Communicator())
-    assert in_memory.fingerprint(*local(X, y, comm), share(comm, len(y)).start, comm) == alone
-    assert in_memory.fingerprint(X.toarray(), y, 0, Communicator()) == alone
-    assert len({alone, *(in_memory.fingerprint(X, labels, 0, Communicator()) for labels in (-y, y[::-1]))}) == 3
-    assert in_memory.fingerprint(X[::-1], y, 0, Communicator()) != alone
+    alone = from_arrays.fingerprint(X, y, 0, Communicator())
+    assert from_arrays.fingerprint(*local(X, y, comm), share(comm, len(y)).start, comm) == alone
+    assert from_arrays.fingerprint(X.toarray(), y, 0, Communicator()) == alone
+    assert len({alone, *(from_arrays.fingerprint(X, labels, 0, Communicator()) for labels in (-y, y[::-1]))}) == 3
+    assert from_arrays.fingerprint(X[::-1], y, 0, Communicator()) != alone
 
 
 @pytest.mark.parametrize("more", [{"solver": "agm"}, {"solver": "lbfgs", "l1": 1e-2}])
 def test_a_limit_of_memory_streams(more, comm, shared_dir, monkeypatch):
     """Rows that do not fit are read on each pass, and the model is the same; too little is refused."""
-    for module in (matrix_local, row_shares):  # parts so small that there are many
+    for module in (matrix_local, dataset):  # parts so small that there are many
         monkeypatch.setattr(module, "PART_ENTRIES", 5000)
     path, X, y = on_disk(comm, shared_dir, 20000, 60)
     settings = {"lam": LAM, "max_evaluations": 20, **more}

@@ -102,9 +102,9 @@ def test_dense_and_sparse_rows_are_the_same_and_not_copied(dtype):
     models = [SMSClassifier(lam=1e-2).fit(rows, y) for rows in (X, dense, X.tocsc(), np.asfortranarray(dense))]
     for one in models[1:]:
         np.testing.assert_allclose(one.coef_, models[0].coef_, rtol=1e-6, atol=1e-9)
-    assert np.shares_memory(as_features(dense)._entries[0], dense)
+    assert np.shares_memory(as_features(dense).arrays[0], dense)
     wide = sparse.csr_matrix((X.data, X.indices, X.indptr), shape=(X.shape[0], 2**16 + 1))
-    indices, values = as_features(wide)._entries
+    indices, values = as_features(wide).arrays
     assert np.shares_memory(values, X.data) and np.shares_memory(indices, wide.indices)
 
 

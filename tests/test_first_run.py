@@ -7,7 +7,7 @@ import pytest
 from scripts.benchmarks.first_run import kernels_of, measured
 from scripts.precompile import FIRST, make_data
 
-pytestmark = [pytest.mark.serial, pytest.mark.e2e]
+pytestmark = [pytest.mark.serial, pytest.mark.e2e, pytest.mark.by_turns]
 
 
 @pytest.fixture(scope="module")

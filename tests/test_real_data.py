@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from distsms.ingest.formats import svmlight
 from distsms.losses.registry import make_loss
 from distsms.matrix.local import SparseRows
 from distsms.optim.evaluation import Request
@@ -15,6 +14,7 @@ from distsms.optim.result import Status
 from distsms.optim.run import minimize
 from distsms.optim.settings import Settings
 from distsms.parallel.communicator import Communicator
+from tests.support.files import parse
 from tests.support.problems import asked, share
 
 # adult9: min J proved to within 3e-6 by an independent program
@@ -29,7 +29,7 @@ LEAST = {
 
 
 def read(text):
-    rows = svmlight.parse(text)
+    rows = parse(text)
     return rows, np.where(rows.labels > 0, 1, -1).astype(np.int8)
 
 

@@ -46,7 +46,7 @@ def test_few_parts_of_the_package_import_from_each_other():
             "h5py",
             {
                 "ingest/formats/anndata.py",
-                "shards/codes.py",
+                "shards/coded_columns.py",
                 "shards/reader.py",
                 "shards/storage.py",
                 "shards/writer.py",
@@ -63,7 +63,7 @@ def test_few_parts_of_the_package_import_from_each_other():
                 "ingest/formats/columns.py",
                 "ingest/formats/csv_files.py",
                 "ingest/formats/dates.py",
-                "shards/frame_columns.py",
+                "shards/from_arrays.py",
                 "ingest/frames.py",
                 "models/output.py",
             },

@@ -102,9 +102,6 @@ class _Remote(io.RawIOBase):
         self._at = start + offset
         return self._at
 
-    def tell(self) -> int:
-        return self._at
-
     def readinto(self, out: Any) -> int:
         n_bytes = min(len(out), self._size - self._at)
         if n_bytes <= 0:
@@ -124,11 +121,10 @@ class _Remote(io.RawIOBase):
                 self._file.seek(self._at)
                 return self._file.read(n_bytes)
             except ValueError:  # what fsspec says of a server that sends no parts, or if it cannot seek
-                self._in_parts, self._file = False, None
-        if self._file is not None and self._file.tell() > self._at:
+                self._in_parts = False
+                self._file = self._open()
+        if self._file.tell() > self._at:
             self._file.close()
-            self._file = None
-        if self._file is None:
             self._file = self._open()
         while (behind := self._at - self._file.tell()) > 0:
             if not self._file.read(min(behind, DISCARDED)):

@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from distsms.base import common_files
+from distsms.base import files
 from distsms.base.errors import DistsmsError, InputError
 from distsms.base.typing import Floats
 from distsms.base.wording import marked
@@ -95,7 +95,7 @@ class Communicator:
         return Replica()
 
     def shared_sum(self, length: int) -> Any:
-        """Return what sums vectors (length,) in memory that all ranks share, see `distsms.parallel.shared_memory`; None
+        """Return what sums vectors (length,) in memory that all ranks share, see `distsms.parallel.mpi`; None
         if none is. **Collective.**"""
         return None
 
@@ -187,7 +187,7 @@ class Communicator:
 
         If the body, which must not communicate, raises a `DistsmsError` on any rank, every rank raises that of the
         lowest. Any other exception goes on where it is raised, and is a `DistsmsError` on the other ranks. Files that
-        the body has read (`distsms.base.common_files`) must be the same on all ranks.
+        the body has read (`distsms.base.files.note`) must be the same on all ranks.
         """
         error: DistsmsError | None = None
         bug: Exception | None = None
@@ -199,7 +199,7 @@ class Communicator:
             raise
         except Exception as caught:
             bug, error = caught, DistsmsError(f"{type(caught).__name__}: {caught}")
-        of_ranks = self.allgather((error, common_files.take()))
+        of_ranks = self.allgather((error, files.take_noted()))
         if bug is not None:
             raise bug
         for rank, (failure, _) in enumerate(of_ranks):
@@ -207,8 +207,8 @@ class Communicator:
                 note = f" [rank {rank} of {self.size}]" if self.size > 1 else ""
                 raise type(failure)(f"{marked(failure.message)}{note}", everywhere=True) from error
         first = dict[str, tuple[int, str]]()
-        for rank, (_, files) in enumerate(of_ranks):
-            for path, digest in files.items():
+        for rank, (_, digests) in enumerate(of_ranks):
+            for path, digest in digests.items():
                 other, first_digest = first.setdefault(path, (rank, digest))
                 if digest != first_digest:
                     raise InputError(

@@ -18,20 +18,16 @@ from distsms.base.untrusted_text import printable
 
 def to_json(value: Any, indent: int | None = None) -> str:
     """Return a value as JSON, with NaN and infinities as null, since JSON has no notation for them."""
-
-    def clean(value: Any) -> Any:
-        if isinstance(value, dict):
-            return {key: clean(item) for key, item in value.items()}
-        if isinstance(value, (list, tuple)):
-            return [clean(item) for item in value]
-        return None if isinstance(value, float) and not math.isfinite(value) else value
-
-    return json.dumps(clean(value), indent=indent, allow_nan=False)
+    return json.dumps(finite(value), indent=indent, allow_nan=False)
 
 
-def finite(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the values with None in place of numbers that are not finite, which JSON does not have."""
-    return {name: None if isinstance(v, float) and not math.isfinite(v) else v for name, v in values.items()}
+def finite(value: Any) -> Any:
+    """Return a value with None in place of numbers that are not finite, also in the lists and dictionaries in it."""
+    if isinstance(value, dict):
+        return {key: finite(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [finite(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def format_number(value: Any, form: str = "") -> str:
@@ -132,28 +128,26 @@ def _write_columns(columns: Sequence[Sequence[Sequence[str]]]) -> str:
 UNITS = {"KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40, "kB": 1e3, "MB": 1e6, "GB": 1e9, "TB": 1e12, "B": 1}
 
 
-def parse_bytes(text: str) -> float:
-    """Return the bytes of an amount of memory such as 1000000, 500MiB or 4GiB (MB and GB are powers of ten)."""
-    unit = next((name for name in UNITS if text.endswith(name)), "")
+def _parse_amount(text: str, units: Mapping[str, float], noun: str) -> float:
+    """Return a positive number that has one of these units behind it, or none; else InputError says what is wanted."""
+    unit = next((name for name in units if text.endswith(name)), "")
     try:
-        value = float(text.removesuffix(unit)) * UNITS.get(unit, 1)
+        value = float(text.removesuffix(unit)) * units.get(unit, 1)
     except ValueError:
         value = math.nan
     if not 0 < value < math.inf:
-        raise InputError(f"{text!r} is not an amount of memory such as 500MiB or 4GiB", everywhere=True)
+        raise InputError(f"{text!r} is not {noun}", everywhere=True)
     return value
+
+
+def parse_bytes(text: str) -> float:
+    """Return the bytes of an amount of memory such as 1000000, 500MiB or 4GiB (MB and GB are powers of ten)."""
+    return _parse_amount(text, UNITS, "an amount of memory such as 500MiB or 4GiB")
 
 
 def parse_duration(text: str) -> float:
     """Return the seconds of a time such as 90, 90s, 55m, 1.5h or 2d."""
-    units = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
-    try:
-        value = float(text[:-1] if text[-1:] in units else text) * units.get(text[-1:], 1.0)
-    except ValueError:
-        value = math.nan
-    if not 0 < value < math.inf:
-        raise InputError(f"{text!r} is not a time such as 90s, 55m or 1.5h", everywhere=True)
-    return value
+    return _parse_amount(text, {"s": 1, "m": 60, "h": 3600, "d": 86400}, "a time such as 90s, 55m or 1.5h")
 
 
 def format_bytes(n_bytes: float) -> str:
@@ -189,7 +183,7 @@ def format_objective(value: float) -> str:
     return f"{value:.8f}" if value == 0 or 1e-4 <= abs(value) < 1e5 else f"{value:.7e}"
 
 
-def did_you_mean(name: str, known: Iterable[str]) -> str:
+def did_you_mean(name: str, names: Iterable[str]) -> str:
     """Return a question with the known name that is most like a name, with a semicolon before it; "" if none is."""
-    close = difflib.get_close_matches(name, sorted(known), 1, 0.7)
+    close = difflib.get_close_matches(name, sorted(names), 1, 0.7)
     return f"; did you mean {close[0]}?" if close else ""

@@ -17,10 +17,8 @@ from typing import Any
 import h5py
 import numpy as np
 
-from distsms.base.array_archive import DAMAGED
 from distsms.base.errors import InputError
-from distsms.base.files import look_at
-from distsms.base.output_file import OutputFile, naming_failures
+from distsms.base.files import DAMAGED, OutputFile, look_at, naming_failures
 
 _SIGNATURE = b"\x89HDF\r\n\x1a\n"
 _HEAP = b"GCOL\x01"  # the first bytes of a heap of strings; the heap and every object in it has a header of 16 bytes
@@ -86,19 +84,19 @@ def dataset(file: h5py.File, name: str, packed: bool = True, strings: bool = Fal
     shape (more than the file unless `packed`), entries without a fixed size but `strings` for `texts`, or filters of
     any memory.
     """
-    found = member(file, name)
-    settings = found.id.get_create_plist() if isinstance(found, h5py.Dataset) else None
+    item = member(file, name)
+    settings = item.id.get_create_plist() if isinstance(item, h5py.Dataset) else None
     if settings is None or settings.get_external_count() or settings.get_layout() == h5py.h5d.VIRTUAL:
         raise InputError(f"{file.filename}: has no dataset '{name}', or its data are in another file.")
-    if found.dtype.kind not in _FIXED and not (strings and h5py.check_string_dtype(found.dtype) is not None):
-        raise InputError(f"{file.filename}: '{name}' has entries of the type {found.dtype}, not numbers.")
+    if item.dtype.kind not in _FIXED and not (strings and h5py.check_string_dtype(item.dtype) is not None):
+        raise InputError(f"{file.filename}: '{name}' has entries of the type {item.dtype}, not numbers.")
     filters = [settings.get_filter(k)[0] for k in range(settings.get_nfilters())]
     if len(set(filters)) < len(filters) or _SIZED_BY_SETTINGS & set(filters):
         raise InputError(f"{file.filename}: '{name}' is packed in a way that is not read; h5repack -f NONE undoes it.")
-    claims = math.prod(found.shape or (0,)), math.prod(found.chunks or (0,))
-    if max(claims) * found.dtype.itemsize > most_bytes(file, packed and found.chunks is not None):
-        raise InputError(f"{file.filename}: '{name}' claims the shape {found.shape}, for which the file is too small.")
-    return found
+    claims = math.prod(item.shape or (0,)), math.prod(item.chunks or (0,))
+    if max(claims) * item.dtype.itemsize > most_bytes(file, packed and item.chunks is not None):
+        raise InputError(f"{file.filename}: '{name}' claims the shape {item.shape}, for which the file is too small.")
+    return item
 
 
 def most_bytes(file: h5py.File, packed: bool = True) -> int:
@@ -106,16 +104,18 @@ def most_bytes(file: h5py.File, packed: bool = True) -> int:
     return os.path.getsize(file.filename) * (_PACKED if packed else 1)
 
 
-def texts(found: h5py.Dataset, rows: slice, longest: int) -> list[str]:
+def texts(strings: h5py.Dataset, rows: slice, longest: int) -> list[str]:
     """Return these rows of a dataset of strings, the largest of which has `longest` bytes, as `check_heaps` says."""
     # Rows may share one string of the heap, of which HDF5 makes copies. So few are read at a time, and counted.
-    start, stop, _ = rows.indices(len(found))
-    step, read, total = max(1, TEXT_BYTES // max(longest, found.dtype.itemsize)), list[str](), 0
+    start, stop, _ = rows.indices(len(strings))
+    step, read, total = max(1, TEXT_BYTES // max(longest, strings.dtype.itemsize)), list[str](), 0
     for first in range(start, stop, step):
-        read += found.asstr()[first : min(first + step, stop)].tolist()
+        read += strings.asstr()[first : min(first + step, stop)].tolist()
         total += sum(map(len, read[first - start :]))
-        if found.dtype.kind == "O" and total > os.path.getsize(found.file.filename):
-            raise InputError(f"{found.file.filename}: '{found.name[1:]}' has strings that are larger than the file.")
+        if strings.dtype.kind == "O" and total > os.path.getsize(strings.file.filename):
+            raise InputError(
+                f"{strings.file.filename}: '{strings.name[1:]}' has strings that are larger than the file."
+            )
     return read
 
 
@@ -139,8 +139,8 @@ def attribute(item: h5py.Group | h5py.Dataset, name: str, text: bool = False) ->
     """Return an attribute of numbers, fixed bytes or, with `text`, a string; None for any other."""
     if name not in item.attrs:
         return None
-    found = item.attrs.get_id(name)
-    kind, n = found.get_type(), found.get_space().get_simple_extent_npoints()
+    stored = item.attrs.get_id(name)
+    kind, n = stored.get_type(), stored.get_space().get_simple_extent_npoints()
     if isinstance(kind, h5py.h5t.TypeStringID) and kind.is_variable_str():
         allowed = text and n == 1
     else:

@@ -55,7 +55,7 @@ class _Compiling(event.Listener):  # type: ignore[misc]
 
     def __init__(self) -> None:
         self.seconds, self._depth = 0.0, 0  # a kernel may need others, which are then compiled meanwhile
-        self.told = False  # whether the user was told of earlier seconds
+        self.announced = False  # whether the user was told of earlier seconds
         self.kept = True  # whether later processes find what is compiled in a cache
         self.silent = False  # whether nothing shall be said while kernels are compiled
         self._collects = False

@@ -78,7 +78,7 @@ class Family:
 
 ROCAREA = Family(
     "rocarea",
-    {"gather": "rocarea.RocArea", "exchange": "rocarea_exchange.RocAreaExchange", "bins": "binned.RocAreaBins"},
+    {"gather": "rocarea.RocArea", "exchange": "rocarea.RocAreaExchange", "bins": "binned.RocAreaBins"},
     shown="ROCArea",
     of_paper=True,
     on_paths=True,
@@ -100,7 +100,7 @@ GAUC = Family(
 )
 PAUC = Family(
     "pauc",
-    {"gather": "pauc.Pauc", "exchange": "pauc_exchange.PaucExchange", "bins": "pauc_exchange.PaucBins"},
+    {"gather": "pauc.Pauc", "exchange": "pauc.PaucExchange", "bins": "pauc.PaucBins"},
     on_paths=True,
     ignores_shift=True,
     can_be_vacuous=True,
@@ -110,7 +110,7 @@ PAUC = Family(
 )
 PRBEP = Family(
     "prbep",
-    {"gather": "prbep.Prbep", "exchange": "prbep_exchange.PrbepExchange"},
+    {"gather": "prbep.Prbep", "exchange": "prbep.PrbepExchange"},
     shown="PRBEP",
     of_paper=True,
     on_paths=True,
@@ -159,13 +159,8 @@ F_BETA = Family("f-beta", {"gather": "contingency.FBeta"}, smooth=False, has_thr
 PRECISION_AT_K = Family("precision@k", {"gather": "contingency.PrecisionAtK"}, smooth=False, counts_rows=True)
 RECALL_AT_K = replace(PRECISION_AT_K, name="recall@k", losses={"gather": "contingency.RecallAtK"})
 
-FAMILIES = {
-    family.name: family
-    for family in (
-        *(ROCAREA, GAUC, PAUC, PRBEP, ERROR_RATE, LOGISTIC, BALANCED, NORMAL_AUC),
-        *(F_BETA, PRECISION_AT_K, RECALL_AT_K),
-    )
-}
+_ALL = (ROCAREA, GAUC, PAUC, PRBEP, ERROR_RATE, LOGISTIC, BALANCED, NORMAL_AUC, F_BETA, PRECISION_AT_K, RECALL_AT_K)
+FAMILIES = {family.name: family for family in _ALL}
 """All families, by name. A new measure without parameters needs a record here, a loss, and a line in `NAMES`."""
 
 PARAMETRIC = (GAUC, PAUC, F_BETA, PRECISION_AT_K, RECALL_AT_K)
@@ -319,13 +314,9 @@ class HeadMeasure:
 
     @property
     def display_name(self) -> str:
-        percent = f"{100 * self.level:.15g} %"
-        return {
-            "tpr@fpr": f"TPR at FPR {percent}",
-            "recall@precision": f"recall at precision {percent}",
-            "precision@recall": f"precision at recall {percent}",
-            "pauc": f"partial AUC to FPR {percent}",
-        }.get(self.family) or f"{self.family.split('@')[0]} in the top {percent}"
+        special = {"tpr@fpr": "TPR at FPR", "pauc": "partial AUC to FPR"}
+        words = special.get(self.family) or self.family.replace("@share", " in the top").replace("@", " at ")
+        return f"{words} {100 * self.level:.15g} %"
 
 
 CONDITIONS = "precision>=0.9, recall>=0.95, fpr<=0.001, top=100 or top=1%"
@@ -346,11 +337,8 @@ class Condition(NamedTuple):
         name = {"fpr": "tpr@fpr", "precision": "recall@precision", "recall": "precision@recall"}.get(self.quantity)
         if name:
             return [HeadMeasure(f"{name}={self.level:.15g}", name, self.level)]
-        text, share = (
-            (f"{100 * self.level:.15g}%", self.level)
-            if self.share
-            else (f"{self.level:.0f}", min(self.level / max(n, 1), 1.0))
-        )
+        share = self.level if self.share else min(self.level / max(n, 1), 1.0)
+        text = f"{100 * self.level:.15g}%" if self.share else f"{self.level:.0f}"
         return [HeadMeasure(f"{name}@{text}", f"{name}@share", share) for name in ("precision", "recall", "lift")]
 
     @classmethod

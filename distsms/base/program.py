@@ -1,9 +1,17 @@
-"""What holds only in a process that runs the program, which no code of users shares."""
+"""The process that runs the program: what no code of users shares, and what whoever started it has left it: standard
+output and error, a working directory, and memory.
+"""
 
 from __future__ import annotations
 
+import io
+import math
+import os
+import resource
+import select
 import sys
-from typing import Any
+from resource import RLIM_INFINITY, RLIMIT_AS, RLIMIT_DATA
+from typing import Any, NamedTuple
 
 runs = False
 """Whether this process runs the program."""
@@ -26,3 +34,69 @@ def leave_out_pandas(pyarrow: Any) -> None:
         sys.meta_path.insert(0, finder)
         pyarrow.array([])
         sys.meta_path.remove(finder)
+
+
+class StandardStream(io.RawIOBase):
+    """Standard output or error: what cannot be written is dropped, and the first `failure` kept."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+        self.failure: OSError | None = None
+
+    def writable(self) -> bool:
+        return True
+
+    def fileno(self) -> int:
+        return self._descriptor
+
+    def isatty(self) -> bool:
+        return os.isatty(self._descriptor)
+
+    def write(self, data: Any) -> int:
+        rest = memoryview(data)
+        while rest:
+            try:
+                rest = rest[os.write(self._descriptor, rest) :]
+            except BlockingIOError:  # another process has made it so; wait until the reader has read
+                select.select([], [self._descriptor], [])
+            except OSError as error:
+                self.failure = self.failure or error
+                break
+        return len(data)
+
+
+def failure_of_standard_output() -> OSError | None:
+    """Return why standard output could not be written, if it was opened as a `StandardStream`; None if all was."""
+    return getattr(getattr(getattr(sys.stdout, "buffer", None), "raw", None), "failure", None)
+
+
+NO_WORKING_FOLDER = "the working directory was removed, or cannot be read"
+
+
+def has_working_folder() -> bool:
+    """Return whether the folder in which this process works is still there, as names of files without / need."""
+    try:
+        os.getcwd()
+    except OSError:
+        return False
+    return True
+
+
+LEAST_MEMORY = 2**29
+"""With a lower limit, in bytes, the libraries fail while they are loaded, by aborts, hangs and tracebacks."""
+
+
+class MemoryLimit(NamedTuple):
+    """What a process may take of memory or addresses, and the option of ulimit that sets it."""
+
+    bytes: float
+    option: str
+
+    def __str__(self) -> str:
+        return f"a process may take {self.bytes / 2**20:.0f} MiB here (ulimit {self.option})"
+
+
+def memory_limit() -> MemoryLimit:
+    """Return the lower one of the two limits; infinity if there is none."""
+    limits = [(resource.getrlimit(kind)[0], option) for kind, option in ((RLIMIT_AS, "-v"), (RLIMIT_DATA, "-d"))]
+    return min(MemoryLimit(math.inf if limit == RLIM_INFINITY else limit, option) for limit, option in limits)

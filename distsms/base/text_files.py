@@ -67,22 +67,19 @@ def plan(paths: Sequence[str | os.PathLike[str]], n_shares: int) -> list[list[By
     if n_shares < 1:
         raise ValueError(f"n_shares is {n_shares}, must be 1 or more")
     names = [os.fspath(path) for path in paths]
-    sizes, compressions = zip(*map(inspect, names), strict=True) if names else ((), ())
+    states = [inspect(name) for name in names]
     # Bytes of text before and after each file, in the order of the input, and where the shares begin on that axis.
-    weights = [size * (EXPANSION if compression else 1) for size, compression in zip(sizes, compressions, strict=True)]
-    ends = list(itertools.accumulate(weights, initial=0))
+    ends = list(itertools.accumulate((size * (EXPANSION if opener else 1) for size, opener in states), initial=0))
     cuts = [ends[-1] * share // n_shares for share in range(n_shares + 1)]
     shares: list[list[ByteRange]] = [[] for _ in range(n_shares)]
-    for name, compression, first, last in zip(names, compressions, ends, ends[1:], strict=False):
-        if compression:  # the share in which its middle lies gets all of it, which keeps the order
+    for name, (_, opener), first, last in zip(names, states, ends, ends[1:], strict=False):
+        if opener:  # the share in which its middle lies gets all of it, which keeps the order
             shares[bisect.bisect_right(cuts, (first + last) // 2) - 1].append(ByteRange(name))
             continue
-        share = bisect.bisect_right(cuts, first) - 1
-        while share < n_shares and cuts[share] < last:
+        for share in range(bisect.bisect_right(cuts, first) - 1, bisect.bisect_left(cuts, last)):
             start, end = max(cuts[share], first), min(cuts[share + 1], last)
             if start < end:
                 shares[share].append(ByteRange(name, start - first, end - first))
-            share += 1
     return shares
 
 

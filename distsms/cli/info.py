@@ -128,7 +128,7 @@ def _verified(path: str) -> dict[str, Any]:
 
         without = "an earlier version wrote this model, without a checksum"
         return {"checksum": "the checksum is right" if has_checksum(path) else without, "problems": []}
-    from distsms.shards.publish import verify
+    from distsms.shards.manifest import verify
 
     problems = verify(path)
     return {"checksum": "not every checksum is right" if problems else "every checksum is right", "problems": problems}

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from distsms import cli
 from distsms.base import program
 from distsms.base.errors import EXIT_ERROR, EXIT_INTERRUPTED, EXIT_KILLED, EXIT_OK, DistsmsError
-from distsms.base.surroundings import (
+from distsms.base.program import (
     LEAST_MEMORY,
     NO_WORKING_FOLDER,
     failure_of_standard_output,
@@ -62,7 +62,7 @@ def main(argv: Sequence[str] | None = None, parse: Callable[[Sequence[str]], arg
     from distsms.base.communicator import Communicator
     from distsms.parallel.arguments import require_same_command
     from distsms.parallel.mpi import launched_size, world
-    from distsms.parallel.watchdog import Watchdog
+    from distsms.parallel.watcher import Watchdog
 
     comm = Communicator()
     try:

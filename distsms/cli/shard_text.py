@@ -12,9 +12,9 @@ from distsms.cli.terminal import Speaker
 from distsms.ingest.formats.registry import print_warning
 from distsms.ingest.options import ConversionObserver
 from distsms.shards.column_options import ColumnReport
-from distsms.shards.groupby import describe
 from distsms.shards.labels import class_names
 from distsms.shards.manifest import Manifest
+from distsms.shards.row_statistics import describe
 
 
 class ShardNarrator(ConversionObserver):

@@ -11,7 +11,7 @@ from typing import TextIO
 
 from distsms.base import program
 from distsms.base.formatting import terminal_width, wrap
-from distsms.base.surroundings import StandardStream, failure_of_standard_output
+from distsms.base.program import StandardStream, failure_of_standard_output
 from distsms.base.untrusted_text import printable, without_credentials
 
 COLOURS = {"red": "31", "yellow": "33"}
@@ -92,10 +92,10 @@ class Speaker:
         jit = sys.modules.get("distsms.base.jit")  # what has not loaded Numba has compiled nothing
         if program.runs and jit is not None and jit.compiling.seconds >= LONG:
             later = "; later runs take them from a cache" * jit.compiling.kept
-            further = "further " * jit.compiling.told
+            further = "further " * jit.compiling.announced
             took = f"{jit.compiling.seconds:.0f} s of this run's time"
             self._print(f"compiled  {further}kernels for such data, {took}{later}\n")
-            jit.compiling.seconds, jit.compiling.told = 0.0, self._speaks
+            jit.compiling.seconds, jit.compiling.announced = 0.0, self._speaks
         for number, (text, colour) in enumerate(self._warnings.items()):
             self._print(
                 "\n" * (not number) + paint(wrap(f"warning   {text}", terminal_width()), colour, sys.stdout) + "\n"

@@ -26,9 +26,9 @@ from distsms.cli.terminal import Speaker, fold, is_watched
 from distsms.models.decision_text import describe
 from distsms.optim.settings import usual_pairs
 from distsms.shards.dataset import DataBlock
-from distsms.shards.groupby import doubles_warning
 from distsms.shards.labels import class_names
 from distsms.shards.manifest import Manifest
+from distsms.shards.row_statistics import doubles_warning
 from distsms.training.plan import Layout, Plan
 from distsms.training.rows import Survived
 from distsms.training.task import TrainingTask
@@ -310,7 +310,7 @@ def describe_certificate(path: str | None, run: TrainedModel) -> list[str]:
 
 
 def describe_measures(measures: dict[str, float]) -> str:
-    """Return what `headline_measures` computed, in one line."""
+    """Return what `summary_measures` computed, in one line."""
     return "   ".join(f"{display_name(name)} {value:.6f}" for name, value in measures.items())
 
 

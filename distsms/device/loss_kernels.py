@@ -179,7 +179,7 @@ def count_places(scores, kinds, weights, added, low, high, quarter, weight_scale
 
 @cuda.jit(device=True)
 def hinge_argument(score, kind, added, tau0, delta):  # type: ignore[no-untyped-def]
-    """Return u, a row's distance from tau0, and t; see `distsms.losses.prbep_exchange`."""
+    """Return u, a row's distance from tau0, and t; see `distsms.losses.prbep`."""
     u = score + added - tau0 if kind < 0 else tau0 - score
     return u, (u - delta if kind < 0 else u + delta)
 

@@ -19,8 +19,8 @@ from distsms.device.runtime import DeviceVector, folded, tiles_of, zeros
 from distsms.losses.base import Loss, LossValue
 from distsms.losses.binned import BinnedLoss, Grid, RocAreaBins
 from distsms.losses.logistic import Logistic, LogisticBalanced, LogisticLoss
-from distsms.losses.pauc_exchange import PaucBins
-from distsms.losses.prbep_exchange import LEAST, PrbepExchange
+from distsms.losses.pauc import PaucBins
+from distsms.losses.prbep import LEAST, PrbepExchange
 
 
 class Classes(NamedTuple):
@@ -56,8 +56,7 @@ class OnDevice(Loss):
 
     def evaluate_vector(self, scores: DeviceVector, nu: float) -> LossValue:
         """Evaluate the scores, in whose place the coefficients are afterwards. **Collective.**"""
-        value: LossValue = self._evaluate(scores, nu, scores)  # type: ignore[attr-defined]
-        return value
+        return super().evaluate_in_place(scores, nu)  # type: ignore[arg-type]
 
     def exact_is_cheap(self, entries: float, evaluations: float) -> bool:
         return False  # sorting on the processor takes longer than many evaluations
@@ -73,10 +72,10 @@ class DeviceBins(OnDevice, BinnedLoss):
     def _are_apart(self, scores: Any) -> bool:
         return False  # the device counts rows faster than the processor passes over them
 
-    def _sorted(self, scores: Any, nu: float, out: Any) -> LossValue:
-        value = super()._sorted(np.asarray(scores), nu, np.empty(0))
-        out[:] = value.coefficients
-        return value._replace(coefficients=out)
+    def _sorted(self, scores: Any, nu: float) -> LossValue:
+        value = super()._sorted(np.asarray(scores), nu)
+        scores[:] = value.coefficients
+        return value._replace(coefficients=scores)
 
     def _ends(self, scores: Any) -> Floats:
         parts = _tiles(scores, 5)
@@ -84,13 +83,11 @@ class DeviceBins(OnDevice, BinnedLoss):
         ends = folded(parts, 5)
         return np.full(4, math.inf) if ends[4] > 0 else ends[:4]
 
-    def _count_rows(
-        self, scores: Any, weights: Floats | None, grid: Grid, fine: NDArray[np.int64], totals: NDArray[Any]
-    ) -> tuple[float, float]:
+    def _count_rows(self, scores: Any, grid: Grid, totals: NDArray[Any]) -> tuple[float, float]:
         scores, rows = _vector(scores), self.rows
         words, parts = zeros(2 if self.weights is None else 4, totals.shape[1]), _tiles(scores, 2)
         low, high = grid.low, grid.high
-        scale, cells = grid.scale, cuda.to_device(fine)
+        scale, cells = grid.scale, cuda.to_device(grid.fine)
         kinds, weights, unit = rows
         scores.start(kernel.count, kinds, weights, low, high, scale, grid.bits, grid.top, cells, unit, words, parts)
         counted = words.copy_to_host()
@@ -102,14 +99,10 @@ class DeviceBins(OnDevice, BinnedLoss):
         below, above = folded(parts).tolist()
         return below, above
 
-    def _look_up(
-        self, scores: Any, weights: Floats | None, grid: Grid, fine: NDArray[np.int64], table: Floats, out: Any
-    ) -> None:
-        cells, of_places, result = cuda.to_device(fine), cuda.to_device(table), _vector(out).array
-        kinds, weights, low = self.rows.kinds, self.rows.weights, grid.low
-        _vector(scores).start(
-            kernel.look_up, kinds, weights, low, grid.scale, grid.bits, grid.top, cells, of_places, result
-        )
+    def _look_up(self, scores: Any, grid: Grid, table: Floats) -> None:
+        cells, of_places, scores = cuda.to_device(grid.fine), cuda.to_device(table), _vector(scores)
+        kinds, weights, low, scale = self.rows.kinds, self.rows.weights, grid.low, grid.scale
+        scores.start(kernel.look_up, kinds, weights, low, scale, grid.bits, grid.top, cells, of_places, scores.array)
 
 
 def _vector(scores: Any) -> DeviceVector:
@@ -132,8 +125,7 @@ class DeviceLogisticLoss(OnDevice, LogisticLoss):
         scores.start(kernel.logistic, self.rows.kinds, self.rows.weights, of_pos, of_neg, scores.array, parts)
         R, d = self.comm.sum(folded(parts)).tolist()
         if math.isnan(d):  # a score is not finite
-            scores[:] = 0.0
-            R = math.nan
+            return LossValue.undefined(scores)  # type: ignore[arg-type]
         return LossValue(R, R, d, scores)  # type: ignore[arg-type]
 
 
@@ -183,6 +175,9 @@ class PlaceSearch:
 
 class DevicePrbep(OnDevice, PrbepExchange):
     """The PRBEP risk by a root search whose passes are made on the device."""
+
+    def evaluate_vector(self, scores: DeviceVector, nu: float) -> LossValue:
+        return self._evaluate(scores, nu, scores)
 
     def _position_search(self) -> Any:
         return PlaceSearch(self.rows, self.A_neg, self.comm)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from itertools import groupby
 from typing import Any
@@ -17,10 +17,9 @@ import numpy as np
 import scipy
 from numpy.typing import NDArray
 
-from distsms.base import common_files
 from distsms.base.communicator import Communicator
 from distsms.base.errors import InputError
-from distsms.base.files import read_whole
+from distsms.base.files import note_content, read_whole
 from distsms.base.jit import njit
 from distsms.base.wording import option
 from distsms.shards.table_schema import CATEGORY, DATE, DATE_PARTS, HASH, Column, Table
@@ -125,15 +124,10 @@ def attributes_of(survey: Survey, name: Callable[[int], str]) -> list[Attribute]
         attributes += [Attribute(name(j), (j,)) for j in range(at, columns.start)]
         if columns:
             none = bool(survey.set_rows[columns.start : columns.stop].sum() < survey.n)
-            attributes.append(of_columns(f"{name(columns[0])}..{name(columns[-1])}", columns, name, none))
+            names = tuple(map(name, columns))
+            attributes.append(Attribute(f"{names[0]}..{names[-1]}", tuple(columns), names, none=none))
         at = columns.stop
     return attributes
-
-
-def of_columns(label: str, columns: Iterable[int], name: Callable[[int], str], none: bool) -> Attribute:
-    """Return the categorical attribute that columns of 0 and 1 make up."""
-    places = tuple(columns)
-    return Attribute(label, places, tuple(map(name, places)), none=none)
 
 
 def table_attributes(table: Table) -> tuple[list[Attribute], list[str]]:
@@ -173,7 +167,7 @@ def read_attributes(
     out whether rows set none). `number` returns the number of a column by its name."""
     by_name = {each.name: each for each in of_table}
     try:
-        common_files.note_content(path)
+        note_content(path)
         content = json.loads(read_whole(path), object_pairs_hook=lambda pairs: _unique(pairs, path))
     except (OSError, ValueError, RecursionError) as error:
         raise InputError(f"{path}: cannot be read as JSON: {error}") from error

@@ -45,9 +45,6 @@ def _shares(sums: Floats, of: Floats) -> Floats:
     return np.divide(sums, of, out=np.zeros_like(sums), where=np.asarray(of) > 0)
 
 
-Singles = NDArray[np.float32]
-
-
 class Bins:
     """The codes of attributes, of which there is at least one, and crosses of two of them, `pairs`.
 
@@ -60,7 +57,7 @@ class Bins:
     def __init__(
         self,
         attributes: Sequence[Attribute],
-        edges: Sequence[Singles],
+        edges: Sequence[NDArray[np.float32]],
         pairs: Sequence[tuple[int, int]] = (),
         screened: bool = False,
     ) -> None:
@@ -72,7 +69,8 @@ class Bins:
             wrong = ends.dtype != np.float32 or ends.ndim != 1 or not np.isfinite(ends).all()
             if wrong or (np.diff(ends) <= 0).any() or (attribute.categories is not None and len(ends)):
                 raise ValueError(f"the edges of the attribute {attribute.name!r:.60} must be finite and ascend")
-        self.code_map: Categories | Crosses = Crosses(self.sizes, self.pairs) if self.pairs else Categories(self.sizes)
+        self.blocks = Categories(self.sizes)  # whose columns come first in `code_map`
+        self.code_map: Categories | Crosses = Crosses(self.sizes, self.pairs) if self.pairs else self.blocks
 
     @cached_property
     def sizes(self) -> tuple[int, ...]:

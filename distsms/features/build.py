@@ -7,12 +7,12 @@ import os
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from scipy import sparse
 
-from distsms.base import hdf5
+from distsms.base import hashing, hdf5
 from distsms.base.communicator import Communicator
 from distsms.base.errors import InputError
 from distsms.base.typing import Hashes, Labels
@@ -21,26 +21,18 @@ from distsms.features import feature_map
 from distsms.features.feature_map import FeatureMap
 from distsms.features.fit import FeatureOptions, fit
 from distsms.features.growing import UNWATCHED, FeaturesObserver
-from distsms.features.rows import RowPart, RowParts
+from distsms.features.rows import RowParts
 from distsms.matrix.normalization import BY_COLUMN, Normalization
-from distsms.shards import dataset, duplicates
-from distsms.shards.groupby import group_statistics
-from distsms.shards.manifest import NOT_NORMALIZED, Manifest, read_manifest
-from distsms.shards.publish import FEATURES_PARTIAL, publish, writing
+from distsms.shards import dataset, storage
+from distsms.shards.manifest import FEATURES_PARTIAL, NOT_NORMALIZED, Manifest, publish, publishing, read_manifest
 from distsms.shards.row_metadata import MetadataColumns, RowMetadata, concatenate
+from distsms.shards.row_statistics import group_statistics
 from distsms.shards.rows import of_rank
 from distsms.shards.table_schema import check_same_features
 from distsms.shards.writer import ShardForm, finish_shard, stage_shard
 
 SHARD_BYTES = 2**28
 """The most memory that the rows of one shard may take."""
-
-
-class Coding(NamedTuple):
-    """What makes rows of the new data set from rows of the other one."""
-
-    feature_map: FeatureMap
-    normalization: Normalization  # of the columns that are kept
 
 
 def build(
@@ -61,36 +53,34 @@ def build(
     `data` has, at least one for each rank, or `n_shards`, and more if one takes more than SHARD_BYTES. A rank has
     `room` bytes left for the rows of a shard, twice, a part of `data`, and what `fit` needs."""
     with comm.fail_together():
-        dataset.check_writable(compression)
+        storage.check_codec(compression)
         manifest = read_manifest(data)
-        dataset.check_readable(manifest)
+        storage.check_codec(manifest.compression, manifest.directory)
         refuse_codes(manifest)
         if Path(os.path.realpath(directory)) == Path(os.path.realpath(data)):
             raise InputError(f"{directory}: is the data set that the features are made from; name another directory")
-        coding = None if like is None else _like(like, manifest)
-    with writing(directory, comm, overwrite):
-        if coding is None:
-            if fitted is None:
-                fitted = fit(manifest, comm, options or FeatureOptions(), observer, room=room)
-            coding = Coding(fitted, _normalization(manifest, fitted))
+        normalization = None
+        if like is not None:
+            fitted, normalization = _like(like, manifest)
+    with publishing(directory, comm, overwrite):
+        fitted = fitted or fit(manifest, comm, options or FeatureOptions(), observer, room=room)
         # 1) How many shards there are, and which of them this rank writes.
-        entry_bytes = 12 if manifest.layout == "csr" else 8
-        entries = manifest.nnz if manifest.layout == "csr" else manifest.n * coding.feature_map.columns
-        n_bytes = 2 * manifest.n * coding.feature_map.coded.row_bytes + coding.feature_map.keep * entry_bytes * entries
+        bytes_kept = 12 * manifest.nnz if manifest.layout == "csr" else 8 * manifest.n * fitted.columns
+        n_bytes = 2 * manifest.n * fitted.coded.row_bytes + fitted.keep * bytes_kept
         fewest_shards = -(-n_bytes // int(min(SHARD_BYTES, room / 2)))
         shard_count = min(manifest.n, max(n_shards or max(comm.size, len(manifest.shards)), fewest_shards))
         shard_numbers = of_rank(shard_count, comm)
         row_ends = [manifest.n * number // shard_count for number in (*shard_numbers, shard_numbers.stop)]
         # 2) Write them.
         n_local = row_ends[-1] - row_ends[0]
-        writer = _ShardWriter(manifest, coding.feature_map, Path(directory), compression, observer, n_local)
+        writer = _ShardWriter(manifest, fitted, Path(directory), compression, observer, n_local)
         comm.root_first(writer.compile)
         with comm.fail_together():
             writer.advance(0)
             for number, (first, last) in zip(shard_numbers, pairwise(row_ends), strict=True):
                 writer.write(number, first, last)
         # 3) Publish the data set.
-        _publish(writer, coding, comm)
+        _publish(writer, normalization or _normalization(manifest, fitted), comm)
     with comm.fail_together():
         return read_manifest(directory)
 
@@ -107,13 +97,14 @@ def refuse_codes(manifest: Manifest) -> None:
         raise InputError(f"{manifest.directory}: {kind}; give the data set that distsms shard has made")
 
 
-def _like(like: str | os.PathLike[str], manifest: Manifest) -> Coding:
+def _like(like: str | os.PathLike[str], manifest: Manifest) -> tuple[FeatureMap, Normalization]:
+    """Return the feature map of another data set, and how its features are normalized."""
     other = read_manifest(like)
     of_other = feature_map.load(other)
     if of_other is None:
         raise InputError(f"{option('like', like)}: that data set has no features; make it with distsms features")
     check_columns(manifest, of_other, other.table)
-    return Coding(of_other, other.normalization)
+    return of_other, other.normalization
 
 
 def check_columns(manifest: Manifest, of_training: FeatureMap, table: Any, ignore_new: bool = False) -> None:
@@ -124,7 +115,7 @@ def check_columns(manifest: Manifest, of_training: FeatureMap, table: Any, ignor
         which = ("a table", "data without names") if table is None else ("data without names", "a table")
         raise InputError(f"{manifest.directory}: was made from {which[0]}, but the features from {which[1]}")
     if not ignore_new:
-        dataset.check_columns(manifest, of_training.columns)
+        dataset.check_width(manifest, of_training.columns)
 
 
 def _normalization(manifest: Manifest, fitted: FeatureMap) -> Normalization:
@@ -157,16 +148,16 @@ class _ShardWriter:
     def compile(self) -> None:
         row = np.zeros((1, self.features.columns), self.manifest.dtype)
         X = sparse.csr_matrix(row) if self.manifest.layout == "csr" else row
-        duplicates.hash_codes(self.features.codes(X))
+        hashing.hash_codes(self.features.codes(X))
 
     def advance(self, n: int) -> None:
         self.done += n
-        self.observer.progress("writing the shards", "rows", self.done, self.n_local)
+        self.observer.progress("publishing the shards", "rows", self.done, self.n_local)
 
     def write(self, number: int, first: int, last: int) -> None:
         manifest, features = self.manifest, self.features
         parts = RowParts(manifest, first, last, features.columns)
-        # Each code of all rows lies together, as in the file, so that writing need not turn them around.
+        # Each code of all rows lies together, as in the file, so that publishing need not turn them around.
         codes = [np.empty((part.code_map.n_codes, last - first), part.code_map.dtype).T for part in features.parts]
         X_parts, ids = list[Any](), list[str]()
         labels, metadata = list[Labels](), list[RowMetadata]()
@@ -180,7 +171,10 @@ class _ShardWriter:
             X_parts += [part.X] if features.keep else []
             ids += part.shard.read_ids(part.place) if manifest.ids else []
             labels.append(part.labels)
-            metadata.append(self._metadata(part))
+            groups = part.shard.read_groups(part.place) if manifest.group else None
+            times = part.shard.read_times(part.place) if manifest.time else None
+            kinds = frozenset([manifest.time["kind"]] if manifest.time else [])
+            metadata.append(RowMetadata(groups, times, kinds, part.weights))
             self.advance(len(part.labels))
         X = None
         if features.keep:
@@ -191,21 +185,12 @@ class _ShardWriter:
         staged = stage_shard(self.directory, number, X, form, names, of_shard, codes)
         self.entries.append(finish_shard(staged, y, features.p, of_shard.weights))
         self.labels.append(y)
-        of_columns = None if X is None else duplicates.hash_rows(X, manifest.dtype)
-        self.hashes.append(duplicates.hash_codes(codes, of_columns))
+        of_columns = None if X is None else hashing.hash_rows(X, manifest.dtype)
+        self.hashes.append(hashing.hash_codes(codes, of_columns))
         self.metadata.append(of_shard)
 
-    def _metadata(self, part: RowPart) -> RowMetadata:
-        manifest = self.manifest
-        return RowMetadata(
-            part.shard.read_groups(part.place) if manifest.group else None,
-            part.shard.read_times(part.place) if manifest.time else None,
-            frozenset([manifest.time["kind"]] if manifest.time else []),
-            part.weights,
-        )
 
-
-def _publish(writer: _ShardWriter, coding: Coding, comm: Communicator) -> None:
+def _publish(writer: _ShardWriter, normalization: Normalization, comm: Communicator) -> None:
     """Publish the shards of all ranks. **Collective.**"""
     manifest, directory = writer.manifest, writer.directory
     entries = comm.allgather(writer.entries)
@@ -222,7 +207,7 @@ def _publish(writer: _ShardWriter, coding: Coding, comm: Communicator) -> None:
     with comm.fail_together():
         if comm.is_root:
             with hdf5.write_file(directory / FEATURES_PARTIAL) as file:
-                feature_map.write(coding.feature_map, file)
+                feature_map.write(writer.features, file)
             publish(
                 directory,
                 [entry for of_rank in entries for entry in of_rank],
@@ -230,9 +215,9 @@ def _publish(writer: _ShardWriter, coding: Coding, comm: Communicator) -> None:
                 zero_based=manifest.zero_based,
                 source=manifest.source,
                 table=manifest.table,
-                normalization=coding.normalization,
+                normalization=normalization,
                 split=manifest.split,
                 statistics=statistics,
                 columns=manifest.columns,
-                coded=coding.feature_map.coded,
+                coded=writer.features.coded,
             )

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from pathlib import Path
@@ -186,24 +186,15 @@ def read(file: Any, prefix: str, reference: FeatureReference, where: object) -> 
     return feature_map
 
 
-def load(manifest: Manifest) -> FeatureMap | None:
-    """Return the feature map of a data set, or None if it has none. Local."""
-    return _load_by(_load, manifest)
-
-
-def check(manifest: Manifest) -> None:
-    """Raise InputError as `load` does. Local; unlike `load`, it keeps nothing in memory."""
-    _load_by(_load.__wrapped__, manifest)
-
-
-def _load_by(read_map: Callable[..., FeatureMap], manifest: Manifest) -> FeatureMap | None:
+def load(manifest: Manifest, keep: bool = True) -> FeatureMap | None:
+    """Return the feature map of a data set, or None if it has none; `keep` it in memory for the next call. Local."""
     reference = manifest.coded.features
     if reference is None:
         return None
     path = manifest.features_path
     if path.is_symlink() or not path.is_file():
         raise InputError(f"{path}: the file of the feature map is missing; copy the data set again, or make it again")
-    about = path.stat()
+    about, read_map = path.stat(), _load if keep else _load.__wrapped__
     feature_map = read_map(path, reference, about.st_mtime_ns, about.st_size)
     if feature_map.coded != manifest.coded or feature_map.p != manifest.p:
         raise InputError(f"{manifest.path}: its codes are not those of its feature map; make the data set again")

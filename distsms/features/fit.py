@@ -6,8 +6,9 @@ import math
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import combinations
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
@@ -31,11 +32,10 @@ from distsms.features.growing import (
     check_growing,
     check_memory,
     grow,
-    parts_of,
     sample,
     sample_shares,
 )
-from distsms.features.quantiles import BYTES, VALUE_BYTES, Numbers, edges_of
+from distsms.features.quantiles import BYTES, VALUE_BYTES, edges_of
 from distsms.features.rows import PART_ENTRIES, Columns, RowPart, RowParts
 from distsms.features.screen import Pair
 from distsms.shards.manifest import Manifest
@@ -145,8 +145,7 @@ def fit(
     if features.p >= MANY_COLUMNS:
         fewer = [f"a larger {option('min_leaf')}"] * bool(forest)
         fewer += [f"{option('crosses', 'top:K')} or smaller {option('bins')}"] * bool(bins)
-        needed = format_bytes(VECTORS * features.p)
-        text = f"{features.p} columns: training needs about {needed} for vectors with a number for each of them. There"
+        text = f"{features.p} columns: training needs about {format_bytes(VECTORS * features.p)} for its vectors. There"
         fitting.say("warning", Message(f"{text} are fewer with {', or with '.join(fewer)}"))
     return features
 
@@ -160,9 +159,8 @@ def _grow(fitting: Fitting, n_trees: int) -> Forest:
     if n < manifest.n:
         text = f"trees grow on a sample of about {n} of the {manifest.n} rows ({option('tree_rows')})"
         fitting.say("note", Message(text))
-
     with comm.fail_together():
-        rows = sample(parts_of(manifest, fitting.watched("reading rows for trees")), shares, options.seed)
+        rows = sample(manifest, fitting.watched("reading rows for trees"), shares, options.seed)
     return grow(rows, comm, n_trees, options.min_leaf, options.seed, fitting.observer, fitting.room)
 
 
@@ -174,25 +172,18 @@ def _fit_bins(fitting: Fitting, n_bins: int) -> Bins:
         attribute.unique_names(attributes)
         if not 1 <= len(attributes) <= MOST_ATTRIBUTES:
             raise InputError(
-                f"{fitting.manifest.directory}: has {len(attributes)} attributes, and bins are made for 1 to "
-                f"{MOST_ATTRIBUTES}: choose some with {option('attributes', text='FILE')}, or use {option('trees')}, "
-                "which takes any number of columns"
+                f"{fitting.manifest.directory}: has {len(attributes)} attributes, and bins are for 1 to "
+                f"{MOST_ATTRIBUTES}: choose some with {option('attributes', text='FILE')}, or use {option('trees')}"
             )
         names = [each.name for each in attributes]
         pairs = [] if crosses is None else _pairs(crosses, names)
     # 2) The bins of numbers.
     numbers = [each for each in attributes if each.categories is None]
-
-    def passes() -> Iterator[tuple[Any, Any]]:
-        for part in fitting.watched("dividing numbers into bins"):
-            X, _, weights = part.counted()
-            yield X, weights
-
     of_column = VALUE_BYTES * fitting.n_local if numbers else 0
     require(of_column, "the values of one column, while they are divided,", comm, fitting.room)
     n_bytes = int(min(BYTES, fitting.room))
-    columns = [Numbers(each.columns[0], each.missing) for each in numbers]
-    of_numbers = dict(zip(numbers, edges_of(passes, columns, n_bins, fitting.n_local, comm, n_bytes), strict=True))
+    passes = partial(fitting.watched, "dividing numbers into bins")
+    of_numbers = dict(zip(numbers, edges_of(passes, numbers, n_bins, fitting.n_local, comm, n_bytes), strict=True))
     edges = [of_numbers.get(each, np.empty(0, np.float32)) for each in attributes]
     # 3) The crosses. If the user gave their number, the strongest ones.
     screened = isinstance(pairs, int)
@@ -216,8 +207,7 @@ def _describe_pairs(pairs: Sequence[Pair], names: Sequence[str], fitting: Fittin
     if len(pairs) > 10:
         fitting.say("cross", f"and {len(pairs) - 10} more")
     if useless := sum(pair.gain <= 0 for pair in pairs):
-        text = f"the gain of {useless} of these pairs is not above 0: these rows show no interaction"
-        fitting.say("note", text)
+        fitting.say("note", f"the gain of {useless} of these pairs is not above 0: these rows show no interaction")
 
 
 def count_attributes(manifest: Manifest, comm: Communicator) -> int:
@@ -243,7 +233,8 @@ def _attributes(fitting: Fitting) -> list[Attribute]:
         for part in fitting.watched("finding attributes"):
             survey.add(part.counted()[0])
     survey.reduce(comm)
-    return attribute.attributes_of(survey, lambda j: _name(manifest, j))
+    names, first = _names(manifest), 0 if manifest.zero_based else 1
+    return attribute.attributes_of(survey, lambda j: names[j] if names else f"column {j + first}")
 
 
 def _checked(attributes: Sequence[Attribute], fitting: Fitting, path: str | os.PathLike[str]) -> list[Attribute]:
@@ -262,10 +253,7 @@ def _checked(attributes: Sequence[Attribute], fitting: Fitting, path: str | os.P
                         raise InputError(f"{path}: {each.name!r}: column {name!r} has other values than 0 and 1")
                     counts += values == 1
                 if (counts > 1).any():
-                    raise InputError(
-                        f"{path}: {each.name!r}: a row sets {counts.max()} of its columns; the columns of one variable "
-                        "must exclude each other"
-                    )
+                    raise InputError(f"{path}: {each.name!r}: a row sets {counts.max()} of its columns, not one")
                 lacking[k] += np.count_nonzero(counts == 0)
     fitting.comm.sum(lacking)
     return [
@@ -274,17 +262,13 @@ def _checked(attributes: Sequence[Attribute], fitting: Fitting, path: str | os.P
     ]
 
 
-def _name(manifest: Manifest, j: int) -> str:
-    """Return the name of a column of data that are no table, or the number that it has in the source."""
-    names = _names(manifest)
-    return names[j] if names else f"column {j if manifest.zero_based else j + 1}"
-
-
 def _names(manifest: Manifest) -> Sequence[str]:
+    """Return the names of the columns; none for data that are no table, and whose columns have numbers."""
     return getattr(manifest, "names", ()) if manifest.table is None else manifest.table.feature_names
 
 
 def _number(manifest: Manifest, text: str) -> int:
+    """Return the number of the column that a user names. Raises InputError if there is none."""
     names = _names(manifest)
     if text in names:
         return names.index(text)
@@ -307,10 +291,9 @@ def _pairs(text: str, names: Sequence[str]) -> list[tuple[int, int]] | int:
         raise InputError(f"crosses {text!r}: top:K needs a whole number K of 1 or more, such as top:100")
     if text == "all":
         if every > MOST_CROSSES:
-            raise InputError(
-                f"{option('crosses', 'all')}: {len(names)} attributes have {every} pairs, more than {MOST_CROSSES}; "
-                f"take the strongest with {option('crosses', 'top:K')}"
-            )
+            many = f"{len(names)} attributes have {every} pairs, more than {MOST_CROSSES}"
+            best = option("crosses", "top:K")
+            raise InputError(f"{option('crosses', 'all')}: {many}; take the strongest with {best}")
         return list(combinations(range(len(names)), 2))
     place, pairs = {name: k for k, name in enumerate(names)}, set[tuple[int, int]]()
     for part in text.split(","):

@@ -82,29 +82,14 @@ class Forest:
         """What the leaves stand for: a column for each leaf of each tree."""
         return Categories(self.sizes)
 
-    def codes(self, X: Any) -> NDArray[Any]:
-        """Return the leaves of rows, (n, trees), in the type of the code map, those of each tree together."""
-        return self.leaves(X, np.empty((self.n_trees, X.shape[0]), self.code_map.dtype).T)
-
     def column_name(self, j: int) -> str:
         """Return the name of a leaf, given the number of its column; trees and leaves are counted from 0."""
-        tree, leaf = self.place(j)
+        tree, leaf = self.code_map.place(j)
         return f"tree {tree}, leaf {leaf}"
-
-    def place(self, j: int) -> tuple[int, int]:
-        """Return the tree and the leaf of a column, counted from 0."""
-        offsets = self.code_map.offsets
-        tree = int(np.searchsorted(offsets, j, side="right")) - 1
-        return tree, j - int(offsets[tree])
 
     @property
     def n_trees(self) -> int:
         return len(self.sizes)
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of memory that the nodes take, with what `leaves` needs."""
-        return sum(array.nbytes for array in self._arrays.values()) + self._other.nbytes + self._nodes.nbytes
 
     @cached_property
     def used(self) -> NDArray[np.int64]:
@@ -132,21 +117,18 @@ class Forest:
         nodes["left"], nodes["right"] = self.children
         return nodes
 
-    def leaves(self, X: Any, out: NDArray[Any] | None = None) -> NDArray[Any]:
-        """Return the leaf of each row of X (n, p) in each tree: (n, trees) uint16, or `out` of any unsigned type."""
+    def codes(self, X: Any) -> NDArray[Any]:
+        """Return the leaves of rows X (n, p), (n, trees), in the type of the code map, those of each tree together."""
         X = scipy.sparse.csr_matrix(X) if scipy.sparse.issparse(X) else np.asarray(X)
         if X.ndim != 2 or X.shape[1] != self.columns:
             raise InputError(f"X has the shape {X.shape}, but the forest was grown on {self.columns} columns")
-        n = X.shape[0]
         if X.dtype not in (np.float32, np.float64):
             X = X.astype(np.float64)
         if scipy.sparse.issparse(X) and not X.has_canonical_format:
             X = X.copy()
             X.sum_duplicates()
-        if out is None:
-            out = np.empty((n, self.n_trees), np.uint16)
-        elif out.shape != (n, self.n_trees) or out.dtype.kind != "u" or np.iinfo(out.dtype).max < max(self.sizes) - 1:
-            raise ValueError(f"out must be an unsigned array ({n}, {self.n_trees}), not {out.dtype} {out.shape}")
+        n = X.shape[0]
+        out = np.empty((self.n_trees, n), self.code_map.dtype).T
         threads = min(thread_count(), max(1, n // forest_kernels.TOGETHER))
         ends = [n * k // threads for k in range(threads + 1)]
         if threads == 1:
@@ -157,8 +139,8 @@ class Forest:
         for first, row in zip(ends, wrong, strict=False):
             if row >= 0:
                 raise InputError(
-                    f"row {first + row} (counted from 0) has a value that is missing (NaN) in a column that the forest "
-                    "uses; fill in missing values as it was done for the rows on which the forest was grown"
+                    f"row {first + row} (counted from 0) has a missing value (NaN) in a column that the forest uses; "
+                    "fill in missing values as for the rows on which it was grown"
                 )
         return out
 

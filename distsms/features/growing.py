@@ -30,11 +30,11 @@ from distsms.features.forest_kernels import preorder
 from distsms.features.rows import RowPart, as_single
 from distsms.matrix.blocks import thread_count
 from distsms.shards.manifest import Manifest
+from distsms.shards.row_metadata import some
 from distsms.shards.splits import Shares, in_sample
 
 LIMIT = 10**6
 """The most rows on which a forest grows, unless the user says another number."""
-
 ALL = Shares(1.0, 1.0)
 
 
@@ -56,32 +56,25 @@ def _share(size: int, n: int) -> float:
     return 1.0 if size >= n else max(size - 6 * size**0.5, 0.0) / n
 
 
-def sample(
-    parts: Iterable[tuple[int, Any, Labels, Floats | None]], of_classes: Shares = ALL, seed: int = 0
-) -> GrowingRows:
-    """Return this rank's part of a sample, float32, from parts (first row, X (n, p), labels, weights). Local."""
-    return stacked([rows._replace(X=singles(rows.X)) for _, rows in drawn(parts, of_classes, seed)])
-
-
-def parts_of(manifest: Manifest, parts: Iterable[RowPart]) -> Iterator[tuple[int, Any, Labels, Floats | None]]:
-    """Yield an empty part, since a rank may have no rows, and then each part as `sample` takes it."""
-    empty = np.empty((0, manifest.p), manifest.dtype)
-    nothing = sparse.csr_matrix(empty) if manifest.layout == "csr" else empty
-    yield 0, nothing, np.empty(0, np.int8), np.empty(0) if manifest.weights else None
-    for part in parts:
-        yield part.first, part.X, part.labels, part.weights
+def sample(manifest: Manifest, parts: Iterable[RowPart], of_classes: Shares = ALL, seed: int = 0) -> GrowingRows:
+    """Return this rank's rows of a sample, in float32. Local."""
+    return stacked([rows._replace(X=singles(rows.X)) for _, rows in drawn(manifest, parts, of_classes, seed)])
 
 
 def drawn(
-    parts: Iterable[tuple[int, Any, Labels, Floats | None]], of_classes: Shares = ALL, seed: int = 0
+    manifest: Manifest, parts: Iterable[RowPart], of_classes: Shares = ALL, seed: int = 0
 ) -> Iterator[tuple[NDArray[np.int64], GrowingRows]]:
-    """Yield the numbers of the rows of each part that are in a sample, and these rows; none has weight 0. Local."""
-    for first, X, y, weights in parts:
-        numbers = first + np.arange(len(y))
-        taken = in_sample(numbers, y, of_classes, seed)
-        if weights is not None:
-            taken &= weights != 0
-        yield numbers[taken], GrowingRows(X[taken], y[taken], None if weights is None else weights[taken])
+    """Yield no rows, since a rank may have none, and then the numbers of the rows of each part that are in a sample,
+    and these rows; none has weight 0. Local."""
+    empty = np.empty((0, manifest.p), manifest.dtype)
+    X = sparse.csr_matrix(empty) if manifest.layout == "csr" else empty
+    yield np.empty(0, np.int64), GrowingRows(X, np.empty(0, np.int8), np.empty(0) if manifest.weights else None)
+    for part in parts:
+        numbers = part.first + np.arange(len(part.labels))
+        taken = in_sample(numbers, part.labels, of_classes, seed)
+        if part.weights is not None:
+            taken &= part.weights != 0
+        yield numbers[taken], GrowingRows(part.X[taken], part.labels[taken], some(part.weights, taken))
 
 
 def stacked(pieces: Sequence[GrowingRows]) -> GrowingRows:
@@ -137,8 +130,6 @@ class FeaturesObserver:
 
 
 UNWATCHED = FeaturesObserver()
-
-
 SLOW, HOPELESS = 600.0, 86_400.0
 """Seconds of growing from which users are warned, and from which it is refused."""
 LEAST_ROWS = 100
@@ -189,16 +180,13 @@ def check_time(rows: GrowingRows, n_trees: int, min_leaf: int, comm: Communicato
         return
     with comm.fail_together():
         each = seconds_of_tree(rows, min_leaf) if comm.is_root else 0.0
-    each = comm.bcast(each)
-    at_once = comm.size * thread_count()
-    seconds = each * -(-n_trees // at_once)
+    seconds = comm.bcast(each) * -(-n_trees // (comm.size * thread_count()))
     if seconds < SLOW:
         return
     text = (
         f"growing {n_trees} trees on {n} rows takes about {format_duration(seconds)}, since all {p} columns are tried "
         f"at each node. Fewer rows ({option('tree_rows', _rounded(n / 10))}), fewer trees, or more ranks (now "
-        f"{comm.size}) take less time; without {option('trees')}, a linear model on the columns themselves is often as "
-        "good for very many columns"
+        f"{comm.size}) take less time; a linear model of very many columns is often as good without {option('trees')}"
     )
     if seconds > HOPELESS:
         raise InputError(text, everywhere=True)
@@ -211,12 +199,12 @@ def seconds_of_tree(rows: GrowingRows, min_leaf: int) -> float:
     from sklearn.tree import ExtraTreeClassifier
 
     n, p = rows.X.shape
-    some = min(n, max(_FEWEST, _TRIAL // p))
+    few = min(n, max(_FEWEST, _TRIAL // p))
     classes = [np.flatnonzero(rows.y == sign) for sign in (1, -1)]
-    counts = [min(len(rows_of), max(round(some * len(rows_of) / n), some // 8)) for rows_of in classes]
+    counts = [min(len(rows_of), max(round(few * len(rows_of) / n), few // 8)) for rows_of in classes]
     places = [np.linspace(0, len(rows_of) - 1, count) for rows_of, count in zip(classes, counts, strict=True)]
     at = np.sort(np.concatenate([rows_of[k.astype(int)] for rows_of, k in zip(classes, places, strict=True)]))
-    X, weights = rows.X[at], None if rows.weights is None else rows.weights[at]
+    X, weights = rows.X[at], some(rows.weights, at)
     tree = ExtraTreeClassifier(max_features=None, min_samples_leaf=min_leaf, random_state=0)
     begun = time.perf_counter()
     tree.fit(X, rows.y[at] > 0, weights)
@@ -259,7 +247,7 @@ def grow(
         if rows.X.shape[1] < 1:
             raise InputError("trees need columns, but the rows have none")
         rows = rows._replace(X=singles(rows.X))
-    if len({width for width in comm.allgather(rows.X.shape[1])}) > 1:
+    if len(set(comm.allgather(rows.X.shape[1]))) > 1:
         raise InputError("the ranks have rows with different numbers of columns", True)
     if rows.weights is not None:
         counted = rows.weights != 0
@@ -284,9 +272,8 @@ def grow(
 def check_growing(n_trees: int, min_leaf: int = MIN_LEAF, seed: int = 0) -> None:
     """Raise InputError if no trees can grow for these numbers, or scikit-learn is missing. Local."""
     if not 1 <= n_trees <= MOST_TREES or min_leaf < 1 or not 0 <= seed < 2**63:
-        numbers = f"{n_trees} trees, {min_leaf} rows and seed {seed}"
         possible = f"1 to {MOST_TREES} trees, 1 or more rows in a leaf, and a seed from 0 to 2^63 - 1"
-        raise InputError(f"a forest has {possible}, not {numbers}")
+        raise InputError(f"a forest has {possible}, not {n_trees} trees, {min_leaf} rows and seed {seed}")
     try:
         import sklearn.tree  # noqa: F401
     except ImportError as absent:
@@ -312,8 +299,7 @@ def _grown(
             if nodes > most:
                 raise InputError(
                     f"the first {done} of {len(numbers)} trees have {nodes} nodes, and there is memory for {most:.0f} "
-                    f"({option('memory')}): allow more memory, grow fewer {option('trees')}, or take a larger "
-                    f"{option('min_leaf')}"
+                    f"({option('memory')}): allow more, grow fewer {option('trees')}, or raise {option('min_leaf')}"
                 )
             observer.progress("growing trees", "trees", done, len(numbers))
         return grown

@@ -13,14 +13,16 @@ at a time as fit into memory, with a pass over the rows for each such group.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from distsms.base.communicator import Communicator
 from distsms.base.typing import Floats
-from distsms.features.rows import Columns
+from distsms.features.attributes import Attribute
+from distsms.features.rows import Columns, RowPart
+from distsms.shards.row_metadata import some
 
 Singles = NDArray[np.float32]
 Keys = NDArray[np.uint32]
@@ -31,13 +33,6 @@ VALUE_BYTES = 32
 """Bytes for each value while it is sorted: as it was read, with its weight, and sorted."""
 _ABOVE = 2**32
 """A number above all keys."""
-
-
-class Numbers(NamedTuple):
-    """A column of numbers. In rows in which the column `missing` is set, if there is one, the number is missing."""
-
-    column: int
-    missing: int | None = None
 
 
 class _Sorted(NamedTuple):
@@ -53,15 +48,15 @@ class _Sorted(NamedTuple):
 
 
 def edges_of(
-    passes: Callable[[], Iterable[tuple[Any, Floats | None]]],
-    numbers: Sequence[Numbers],
+    passes: Callable[[], Iterable[RowPart]],
+    numbers: Sequence[Attribute],
     n_bins: int,
     n_local: int,
     comm: Communicator,
     n_bytes: int = BYTES,
 ) -> list[Singles]:
-    """Return the edges between the bins of each column, at most `n_bins`, ascending. **Collective.** `passes` returns
-    this rank's `n_local` rows that count, part by part with weights; values take about `n_bytes`."""
+    """Return the edges between the bins of each number, at most `n_bins`, ascending. **Collective.** `passes` returns
+    this rank's `n_local` rows, part by part; values take about `n_bytes`."""
     most = int(comm.maximum(np.array([n_local]))[0])
     step = max(1, n_bytes // (VALUE_BYTES * max(1, most)))
     edges = list[Singles]()
@@ -73,15 +68,16 @@ def edges_of(
     return edges
 
 
-def _collect(parts: Iterable[tuple[Any, Floats | None]], numbers: Sequence[Numbers]) -> list[_Sorted]:
+def _collect(parts: Iterable[RowPart], numbers: Sequence[Attribute]) -> list[_Sorted]:
     collected: list[list[tuple[Keys, Floats]]] = [[] for _ in numbers]
-    for X, weights in parts:
+    for part in parts:
+        X, _, weights = part.counted()
         columns = Columns(X)
-        for pieces, (column, missing) in zip(collected, numbers, strict=True):
-            keys, of_rows = _keys(columns.values(column)), weights
-            if missing is not None:
-                there = ~columns.is_set(missing)
-                keys, of_rows = keys[there], None if of_rows is None else of_rows[there]
+        for pieces, number in zip(collected, numbers, strict=True):
+            keys, of_rows = _keys(columns.values(number.columns[0])), weights
+            if number.missing is not None:
+                there = ~columns.is_set(number.missing)
+                keys, of_rows = keys[there], some(weights, there)
             pieces.append(_added_up(keys, of_rows))
     values = list[_Sorted]()
     for pieces in collected:

@@ -87,12 +87,8 @@ class RowParts:
         rows = int(np.clip(PART_ENTRIES * manifest.n // max(1, entries), 1, PART_ROWS))
         for shard, piece in dataset.open_shards(manifest, self.first, self.last):
             for place in piece.parts(rows):
-                labels, weights = np.empty(place.stop - place.start, np.int8), None
-                shard.read_labels(place, labels)
-                if manifest.weights:
-                    weights = np.empty(len(labels))
-                    shard.read_weights(place, weights)
                 X = widened(shard.read_rows(place), self.p)
+                labels, weights = shard.read_labels(place), shard.read_weights(place)
                 yield RowPart(place.offset + place.start, X, labels, weights, shard, place)
 
 

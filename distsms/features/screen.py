@@ -19,10 +19,9 @@ from numpy.typing import NDArray
 from distsms.base.communicator import Communicator
 from distsms.base.typing import Floats
 from distsms.features.bins import Bins
-from distsms.features.growing import sample_shares
+from distsms.features.growing import drawn, sample_shares
 from distsms.features.rows import RowPart
 from distsms.shards.manifest import Manifest
-from distsms.shards.splits import in_sample
 
 ROWS = 200_000
 _ROUNDS = 10
@@ -48,11 +47,10 @@ def strongest(bins: Bins, parts: Iterable[RowPart], manifest: Manifest, k: int, 
         place[:] = np.where(of_attribute < size, of_attribute, size)
     share = _fitted(places, bins.sizes, y, weights, comm)
     g, h = weights * (y - share), weights * share * (1 - share)
-    pairs = list(combinations(range(len(bins.sizes)), 2))
     scored, batch = list[Pair](), list[tuple[int, int]]()
-    for number, pair in enumerate(pairs, 1):
+    for pair in combinations(range(len(bins.sizes)), 2):
         batch.append(pair)
-        if number == len(pairs) or sum(bins.sizes[a] * bins.sizes[b] for a, b in batch) > _CELLS:
+        if pair[0] == len(bins.sizes) - 2 or sum(bins.sizes[a] * bins.sizes[b] for a, b in batch) > _CELLS:
             scored += _gains(batch, places, bins.sizes, g, h, comm)
             batch = []
     return sorted(scored, key=lambda pair: (-pair.gain, pair.a, pair.b))[:k]
@@ -65,13 +63,11 @@ def row_bytes(attributes: int) -> int:
 
 def _sample(bins: Bins, parts: Iterable[RowPart], manifest: Manifest) -> tuple[NDArray[Any], Floats, Floats]:
     of_classes = sample_shares(manifest.n_pos, manifest.n_neg, ROWS)
-    codes, labels, weights = [np.empty((0, len(bins.sizes)), bins.code_map.dtype)], [np.empty(0)], [np.empty(0)]
-    for part in parts:
-        of_rows = np.ones(len(part.labels)) if part.weights is None else part.weights
-        taken = in_sample(part.first + np.arange(len(part.labels)), part.labels, of_classes) & (of_rows > 0)
-        codes.append(bins.codes(part.X[taken]))
-        labels.append(1.0 * (part.labels[taken] > 0))
-        weights.append(of_rows[taken])
+    codes, labels, weights = list[NDArray[Any]](), list[Floats](), list[Floats]()
+    for _, rows in drawn(manifest, parts, of_classes):
+        codes.append(bins.codes(rows.X))
+        labels.append(1.0 * (rows.y > 0))
+        weights.append(np.ones(len(rows.y)) if rows.weights is None else rows.weights)
     return np.concatenate(codes), np.concatenate(labels), np.concatenate(weights)
 
 

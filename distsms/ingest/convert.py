@@ -6,7 +6,6 @@ import contextlib
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,21 +23,31 @@ from distsms.ingest.formats.base import Reader
 from distsms.ingest.formats.registry import open_reader, reader_warnings
 from distsms.ingest.options import ConversionObserver, Meter, ReadOptions, WriteOptions
 from distsms.matrix import normalization
-from distsms.shards import dataset, entries_in_memory, publish
+from distsms.shards import entries_in_memory, storage
 from distsms.shards.coded_columns import NOT_CODED, CodedColumns
 from distsms.shards.column_options import ColumnOptions
 from distsms.shards.entries_in_memory import EntriesInMemory, RowsInMemory
 from distsms.shards.labels import MAX_LABELS, in_one_type, interpret
-from distsms.shards.manifest import MANIFEST, Manifest, read_manifest
+from distsms.shards.manifest import (
+    MANIFEST,
+    Manifest,
+    check_free,
+    complete,
+    exchange,
+    publishing,
+    read_manifest,
+    shard_names,
+)
 from distsms.shards.rows import RowBlock, batches, of_rank
 from distsms.shards.sequence_rules import SequenceOptions
 from distsms.shards.table_schema import USUAL
-from distsms.shards.writer import ShardForm, finish_shard
+from distsms.shards.writer import ShardForm
 
 SHARD_TEXT_BYTES = 128 * 2**20
 """Bytes of text that one shard gets, if the number of shards is not given."""
 SHARD_BYTES = 2 * SHARD_TEXT_BYTES
 """The most memory that the rows of one shard may take; those of SHARD_TEXT_BYTES of text mostly take less."""
+_AS_FOUND = ColumnOptions(), USUAL
 UNEVEN, FEW_BYTES = 1.1, 2**26
 """Entries do not stay in memory if some rank has more than UNEVEN times the mean of the ranks; nor on several ranks if
 they come from less than FEW_BYTES of text, since the ranks may then share other work, for which each reads all rows.
@@ -68,11 +77,11 @@ def convert(
             FileState(writing.weight_file)  # refuses a missing file before the rows are read
         sequence_labels = reading.sequences.labels if reading.sequences else None
         files = file_names.states(inputs, writing.weight_file, sequence_labels, reading.label, reading.id)
-        dataset.check_writable(writing.compression)
+        storage.check_codec(writing.compression)
         if writing.split is not None and (directory / MANIFEST).exists():
             raise InputError(f"{directory}: is a data set itself; name another directory for {option('split')}")
-        for folder in writing.folders(directory):  # before the text is read; `publish.writing` checks it again
-            publish.check_free(folder, overwrite)
+        for folder in writing.folders(directory):  # before the text is read; `publishing` checks it again
+            check_free(folder, overwrite)
         if like is not None:
             model_data = read_manifest(like)
             reading = _options_like(model_data, reading, writing.normalize)
@@ -95,7 +104,7 @@ def convert(
     conversion = _Conversion(reader, source, directory, comm, reading, writing, factors, observer)
     with contextlib.ExitStack() as locks:
         for folder in dict.fromkeys((directory, *writing.folders(directory))):
-            locks.enter_context(publish.writing(folder, comm, overwrite))
+            locks.enter_context(publishing(folder, comm, overwrite))
         manifests = conversion.run(files)
     memory.give_back()  # a training may follow
     return manifests
@@ -105,9 +114,7 @@ def _check_options(reading: ReadOptions, writing: WriteOptions) -> None:
     if reading.label is not None and reading.label in reading.metadata_columns:
         raise InputError(f"{option('group')}, {option('time')} or {option('weight', reading.label)} is the label", True)
     if reading.label is not None and reading.label in reading.drop:
-        raise InputError(
-            f"{option('drop', [reading.label])} is the label, which {option('label')} names: drop others", True
-        )
+        raise InputError(f"{option('drop', [reading.label])} is the label ({option('label')}): drop others", True)
     if writing.weight_file is not None and reading.weight is not None:
         raise InputError(f"{option('weight')} and {option('weight_file')} contradict each other: give one", True)
     if writing.split is not None and writing.split.by == "groups" and reading.group is None:
@@ -117,14 +124,10 @@ def _check_options(reading: ReadOptions, writing: WriteOptions) -> None:
 def _options_like(manifest: Manifest, options: ReadOptions, normalize: str | None) -> ReadOptions:
     """Return the options with which files are read like another data set; refuse those that come from it."""
     dates = {name: form for name, form in options.columns.dates.items() if name != options.time}
-    sets_columns = (
-        replace(options.columns, dates=dates) != ColumnOptions() or replace(options.cells, separator="") != USUAL
-    )
-    if options.positive is not None or options.drop or normalize is not None or sets_columns:
-        raise InputError(
-            f"with {option('like')}, the settings of {option('positive')}, {option('drop')}, {option('normalize')} and "
-            "of the options for columns come from the other data set; leave these options out"
-        )
+    columns, cells = replace(options.columns, dates=dates), replace(options.cells, separator="")
+    if options.positive is not None or options.drop or normalize is not None or (columns, cells) != _AS_FOUND:
+        own = f"{option('positive')}, {option('drop')}, {option('normalize')} and the options for columns"
+        raise InputError(f"{option('like')}: the other data set says what {own} say; leave these out")
     if options.sequences is not None and replace(options.sequences, fasta=None, labels=None) != SequenceOptions():
         raise InputError(f"with {option('like')}, alphabet, window and degrees come from there; leave them out")
     if manifest.coded and manifest.coded.sequences is None:
@@ -156,14 +159,14 @@ class _Conversion:
         comm, reader, writing = self.comm, self.reader, self.writing
         # 1) Write this rank's rows to shards that still lack their labels.
         highest = HighestColumn()
-        staged, store = self._stage_all(highest)
+        rows, store = self._stage_all(highest)
         with comm.fail_together():
             for file in files:
                 file.require_same()
 
         # 2) Agree on the number of rows and columns, and on the meaning of the labels.
-        labels = {label for block in staged for label in block.values[: MAX_LABELS + 1].tolist()}
-        row_counts = comm.allgather(sum(block.shard.rows for block in staged))
+        labels = {label for block in rows.blocks for label in block.values[: MAX_LABELS + 1].tolist()}
+        row_counts = comm.allgather(rows.n)
         n, first = sum(row_counts), sum(row_counts[: comm.rank])
         p = writing.n_features or max(1, reader.n_columns or 0, *comm.allgather(highest.columns))
         names = self.reading.workspace.called or ", ".join(file["name"] for file in self.source)
@@ -172,43 +175,36 @@ class _Conversion:
                 self.observer.cautioned(warning)
         if reader.n_columns is None:
             highest.report(n, 0 if self.reading.zero_based else 1, comm, self.observer)
-        if self.reading.group is not None:
-            with comm.fail_together():
-                staged = staging.number_groups(staged, first)
-        if writing.weight_file is not None:
-            with comm.fail_together():
-                staged = staging.weigh(staged, writing.weight_file, first, n)
+        with comm.fail_together():
+            if self.reading.group is not None:
+                rows.number_groups(first)
+            if writing.weight_file is not None:
+                rows.weigh(writing.weight_file, first, n)
         all_labels = set().union(*comm.allgather(labels))
         with comm.fail_together():
             label_map = reader.label_map or interpret(in_one_type([*all_labels]).tolist(), self.reading.positive)
 
         # 3) Deal out the rows to the parts of a split. Entries stay in memory only if the ranks have about as many.
-        folders, parts = writing.folders(self.directory), [staged]
+        folders, parts = writing.folders(self.directory), [rows]
         if writing.split is not None:
-            part_of = staging.part_of(staged, first, writing.split, comm)
+            part_of = rows.split(first, writing.split, comm)
             with comm.fail_together():
-                parts = staging.divide(staged, part_of, folders, self.reading.meter, store)
-        sizes_in_memory = comm.allgather(sum(block.shard.rows + block.shard.nnz for block in parts[0]))
+                parts = rows.divide(part_of, folders, self.reading.meter, store)
+        sizes_in_memory = comm.allgather(sum(block.shard.rows + block.shard.nnz for block in parts[0].blocks))
         if store is not None and max(sizes_in_memory) * comm.size > UNEVEN * sum(sizes_in_memory):
+            store = None
             with comm.fail_together():
-                parts[0], store = [staging.write_out(block) for block in parts[0]], None
+                parts[0].write_out()
         if store is not None:
             store.trim()
         sizes = self._sizes(parts, folders if n else [names])
 
         # 4) Compute the factors that normalize the rows, from the first part.
-        factors = self.factors or self._fit_normalization(parts[0], n=sizes[0], p=p, names=names)
+        factors = self.factors or self._fit_normalization(parts[0], sizes[0], p, names)
 
         # 5) Add the labels, and give the shards their final names.
         with comm.fail_together():
-            signs = [[block.signs(label_map, reader.label_map is not None) for block in part] for part in parts]
-            entries = [
-                [
-                    finish_shard(block.shard, y, p, block.metadata.weights, block.hashes)
-                    for block, y in zip(part, labels_of_part, strict=True)
-                ]
-                for part, labels_of_part in zip(parts, signs, strict=True)
-            ]
+            entries = [part.finish(label_map, reader.label_map is not None, p) for part in parts]
         entries_of_ranks = comm.allgather(entries)
         in_memory = None if store is None else self._rows_in_memory(parts[0], [each[0] for each in entries_of_ranks])
 
@@ -216,14 +212,11 @@ class _Conversion:
         columns_of_metadata = self.reading.row_columns
         if writing.weight_file is not None:
             columns_of_metadata = columns_of_metadata._replace(weight=Path(writing.weight_file).name)
-        statistics = [
-            staging.statistics(part, y, columns_of_metadata, reader.sequences is not None, comm)
-            for part, y in zip(parts, signs, strict=True)
-        ]
+        statistics = [part.statistics(columns_of_metadata, reader.sequences is not None, comm) for part in parts]
         with comm.fail_together():
             if comm.is_root:
                 manifests = [
-                    publish.complete(
+                    complete(
                         folder,
                         [entry for of_rank in entries_of_ranks for entry in of_rank[k]],
                         label_map=label_map,
@@ -234,48 +227,50 @@ class _Conversion:
                         split=None if writing.split is None else writing.split.record(k, n),
                         statistics=statistics[k],
                         columns=reader.reports,
-                        coded=self._coded(),
+                        coded=self.coded,
                         in_memory=in_memory if k == 0 else None,
                     )
                     for k, folder in enumerate(folders)
                 ]
-                publish.exchange(manifests)
+                exchange(manifests)
         with comm.fail_together():
             written = [read_manifest(folder, in_memory if k == 0 else None) for k, folder in enumerate(folders)]
         columns = None if reader.reports is None else tuple(reader.reports)  # whose notes know their options
         return [replace(manifest, columns=columns) for manifest in written]
 
-    def _stage_all(self, highest: HighestColumn) -> tuple[list[staging.Staged], EntriesInMemory | None]:
+    def _stage_all(self, highest: HighestColumn) -> tuple[staging.Part, EntriesInMemory | None]:
         """Write this rank's rows to staged shards; return these, and their entries if all ranks have them in memory."""
-        comm, reader, writing = self.comm, self.reader, self.writing
+        comm, reader, writing, coded = self.comm, self.reader, self.writing, self.coded
         n_bytes = sum(file["bytes"] for file in self.source)
         expanded = n_bytes * (text_files.EXPANSION if reader.compressed else 1)
         # All ranks cut alike. A compressed file is in one share as a whole, and may leave other shares empty.
         shares = [share for share in reader.plan(_n_shares(expanded, comm.size, writing.n_shards)) if share] or [[]]
         my_shares = of_rank(len(shares), comm)
-        staged, store = list[staging.Staged](), None
-        plain = writing.compression == "none" and writing.dtype in ("float32", "float64") and not self._coded()
+        part, store = staging.Part(), None
+        plain = writing.compression == "none" and writing.dtype in ("float32", "float64") and not coded
         if writing.in_memory and plain and (comm.size == 1 or n_bytes >= FEW_BYTES):
             n_reserved = entries_in_memory.room(n_bytes, len(comm.node_ranks()), reader.kept_bytes)
             store = EntriesInMemory.reserve(n_reserved, writing.dtype)
-        form = ShardForm(writing.dtype, writing.compression, self._coded(), writing.durable)
-        scratch = None if store is not None or self._coded() else EntriesInMemory.reserve(SHARD_BYTES, writing.dtype)
+        form = ShardForm(writing.dtype, writing.compression, coded, writing.durable)
+        scratch = None if store is not None or coded else EntriesInMemory.reserve(SHARD_BYTES, writing.dtype)
         with comm.fail_together():
-            self.reading.meter.begin("writing the shards", [part for k in my_shares for part in shares[k]])
+            self.reading.meter.begin("writing the shards", [byte_range for k in my_shares for byte_range in shares[k]])
             for k in my_shares:
                 for number, blocks in enumerate(batches(self._read(shares[k], highest), SHARD_BYTES)):
                     numbered = k + number * len(shares)
                     gathered, stays = (scratch, False) if store is None else (store, True)
                     block = staging.stage(blocks, self.directory, numbered, form, reader.has_ids, gathered, stays)
-                    staged.append(block)
+                    part.blocks.append(block)
                     if store is not None and block.shard.in_memory is None:  # there was no room
-                        staged, store = [staging.write_out(block) for block in staged], None
+                        store = None
+                        part.write_out()
                     elif scratch is not None:
                         scratch.rewind()
         if not all(comm.allgather(store is not None)):
+            store = None
             with comm.fail_together():
-                staged, store = [staging.write_out(block) for block in staged], None
-        return staged, store
+                part.write_out()
+        return part, store
 
     def _read(self, share: list[Any], highest: HighestColumn) -> Iterator[RowBlock]:
         """Yield the rows of a share, which are counted and checked. Local."""
@@ -289,45 +284,41 @@ class _Conversion:
                 )
             yield rows
 
-    def _sizes(self, parts: Sequence[Sequence[staging.Staged]], places: Sequence[Path | str]) -> list[int]:
+    def _sizes(self, parts: Sequence[staging.Part], places: Sequence[Path | str]) -> list[int]:
         """Return the number of rows of each part. Raises InputError, naming the part's place, if it has no row."""
-        sizes_of_ranks = self.comm.allgather([sum(block.shard.rows for block in part) for part in parts])
+        split, sizes_of_ranks = self.writing.split, self.comm.allgather([part.n for part in parts])
         sizes = [sum(counts) for counts in zip(*sizes_of_ranks, strict=True)]
-        by_groups = self.writing.split is not None and self.writing.split.by == "groups"
         for place, size in zip(places, sizes, strict=False):
             if not size:
                 needs = "a data set needs at least one"
-                if by_groups:
+                if split is not None and split.by == "groups":
                     needs += f". Groups are drawn at random: try another {option('seed')}"
-                elif self.writing.split is not None and sum(sizes):
+                elif split is not None and sum(sizes):
                     shares = option("split", text="F,F")
                     needs = f"a split of {sum(sizes)} rows leaves none. Give more rows, or other shares by {shares}"
                 raise InputError(f"{place}: there is no row to write; {needs}", True)
         return sizes
 
-    def _fit_normalization(
-        self, part: Sequence[staging.Staged], *, n: int, p: int, names: str
-    ) -> normalization.Normalization:
+    def _fit_normalization(self, part: staging.Part, n: int, p: int, names: str) -> normalization.Normalization:
         reader = self.reader
         kind = self.writing.normalize or ("none" if reader.reports is None else "standard")
         measured = None if reader.reports is None or reader.table is None else reader.table.measured()
-        n_present, weight = staging.present(part, n, self.comm)
+        n_present, weight = part.present(n, self.comm)
         if not n_present:
             raise InputError(f"{names}: all rows have weight 0", everywhere=True)
-        return normalization.fit(kind, partial(staging.entries, part), (n_present, p), self.comm, measured, weight)
+        return normalization.fit(kind, part.entries, (n_present, p), self.comm, measured, weight)
 
-    def _rows_in_memory(
-        self, part: Sequence[staging.Staged], entries_of_ranks: Sequence[Sequence[dict[str, Any]]]
-    ) -> RowsInMemory:
+    def _rows_in_memory(self, part: staging.Part, entries_of_ranks: Sequence[Sequence[Any]]) -> RowsInMemory:
         ranks = [rank for rank, entries in enumerate(entries_of_ranks) for _ in entries]
         entries = [entry for entries in entries_of_ranks for entry in entries]
         folder = self.writing.folders(self.directory)[0]
-        names = self.comm.bcast(publish.shard_names(folder, entries) if self.comm.is_root else [])
+        names = self.comm.bcast(shard_names(folder, entries) if self.comm.is_root else [])
         my_names = [name for name, rank in zip(names, ranks, strict=True) if rank == self.comm.rank]
-        shards = {name: block.shard.in_memory for name, block in zip(my_names, part, strict=True)}
+        shards = {name: block.shard.in_memory for name, block in zip(my_names, part.blocks, strict=True)}
         return RowsInMemory(dict(zip(names, ranks, strict=True)), {k: v for k, v in shards.items() if v is not None})
 
-    def _coded(self) -> CodedColumns:
+    @property
+    def coded(self) -> CodedColumns:
         sequences = self.reader.sequences
         return NOT_CODED if sequences is None else CodedColumns((sequences.code_map,), sequences)
 

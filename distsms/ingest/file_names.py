@@ -9,10 +9,10 @@ import glob
 import os
 from collections.abc import Sequence
 
-from distsms.base import addresses, common_files
+from distsms.base import addresses
 from distsms.base.communicator import Communicator
 from distsms.base.errors import InputError
-from distsms.base.files import FileState
+from distsms.base.files import FileState, note_content
 from distsms.ingest.formats.registry import format_of
 from distsms.shards.manifest import MANIFEST
 
@@ -46,19 +46,17 @@ def expand(words: Sequence[str]) -> list[str]:
             continue
         matches = sorted(glob.glob(word)) if _is_pattern(word) else [word]
         files = [file for match in matches for file in (_tables_in(match) if os.path.isdir(match) else [match])]
-        if not files and _is_pattern(word):
-            raise InputError(f"{word}: there is no such file")
         if not files:
-            raise InputError(f"{word}: is a folder without CSV or Parquet files; give one data set, or files")
+            folder = "is a folder without CSV or Parquet files; give one data set, or files"
+            raise InputError(f"{word}: {'there is no such file' if _is_pattern(word) else folder}")
         paths += files
     return paths
 
 
 def states(inputs: Sequence[str | os.PathLike[str]], *others: str | os.PathLike[str] | None) -> list[FileState]:
     """Return the states of the inputs, and of those others that are files. Local."""
-    return [
-        FileState(path) for path in (*inputs, *(path for path in others if path is not None and os.path.isfile(path)))
-    ]
+    files = [path for path in others if path is not None and os.path.isfile(path)]
+    return [FileState(path) for path in (*inputs, *files)]
 
 
 def require_common(files: Sequence[FileState], comm: Communicator) -> None:
@@ -69,7 +67,7 @@ def require_common(files: Sequence[FileState], comm: Communicator) -> None:
             if len({size for size, _, _ in seen}) > 1:  # then the ranks would divide the file differently
                 raise InputError(f"{file.path}: is being written: its size is not the same on all ranks. Try again")
             if len(set(seen)) > 1:
-                common_files.note_content(file.path)
+                note_content(file.path)
 
 
 def _is_pattern(word: str) -> bool:

@@ -123,10 +123,8 @@ class ReadOptions:
         if self.thousands == self.decimal == ",":
             raise InputError(f"{option('thousands', ',')} and {option('decimal', ',')} contradict each other")
         if self.separator and not is_separator(self.separator):
-            raise InputError(
-                f"{option('separator', text=repr(self.separator)[:20])}: expected one character of ASCII, such as ';', "
-                "that is no letter, digit, quote, sign or point"
-            )
+            shown = option("separator", text=repr(self.separator)[:20])
+            raise InputError(f"{shown}: expected one character, such as ';': no letter, digit, quote, sign or point")
         if self.missing_group not in MISSING_GROUPS:
             raise InputError(f"{option('missing_group', self.missing_group)}: give one of {', '.join(MISSING_GROUPS)}")
         if "" in self.not_missing:
@@ -137,10 +135,7 @@ class ReadOptions:
         if wrong := sorted(set(keep) - set(self.metadata_columns)):
             raise InputError(f"{option('keep', [wrong[0]])}: is for columns of groups, times and weights")
         if wrong := sorted(set(drop) & set(self.metadata_columns)):
-            raise InputError(
-                f"{option('drop', [wrong[0]])}: the column of {option('group')}, {option('time')} or {option('weight')}"
-                " is not a feature anyway"
-            )
+            raise InputError(f"{option('drop', [wrong[0]])}: a column of groups, times or weights is no feature anyway")
         return replace(self, drop=drop, keep=keep, columns=self.columns.split(table_columns), decimal=decimal)
 
     @property

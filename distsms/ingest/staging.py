@@ -11,28 +11,20 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
+from distsms.base import hashing
 from distsms.base.communicator import Communicator
 from distsms.base.typing import Hashes
 from distsms.ingest.options import Meter
 from distsms.matrix.code_maps import UNKNOWN
 from distsms.matrix.normalization import Entries
-from distsms.shards import duplicates, row_metadata
+from distsms.shards import row_metadata, writer
 from distsms.shards.entries_in_memory import EntriesInMemory, ShardEntries
-from distsms.shards.groupby import group_statistics
 from distsms.shards.labels import to_signs
-from distsms.shards.row_metadata import RowMetadata
+from distsms.shards.row_metadata import MetadataColumns, RowMetadata
+from distsms.shards.row_statistics import group_statistics
 from distsms.shards.rows import RowBlock, RowRange, concatenate, without_entries
 from distsms.shards.splits import Splitter
-from distsms.shards.writer import (
-    ShardForm,
-    StagedRows,
-    StagedShard,
-    finite,
-    replace_groups,
-    stage_shard,
-    staged_entries,
-    staged_rows,
-)
+from distsms.shards.writer import ShardForm, StagedRows, StagedShard, stage_shard
 
 
 class Staged(NamedTuple):
@@ -41,7 +33,7 @@ class Staged(NamedTuple):
     shard: StagedShard
     values: NDArray[Any]  # the different labels, as the reader gave them: numbers or strings
     codes: NDArray[Any]  # (rows,): the index in `values` of each row's label; of a small type, to save memory
-    hashes: Hashes  # (rows,): see `duplicates.hash_rows`
+    hashes: Hashes  # (rows,): see `hashing.hash_rows`
     metadata: RowMetadata
     unknown: NDArray[np.int64]  # (2,): how many letters of sequences are unknown, and how many rows have such letters
 
@@ -68,10 +60,12 @@ def stage(
         parts.append(without_entries(block))
         if form.coded:
             continue
-        X = _matrix(block)
-        hashes.append(duplicates.hash_rows(X, form.dtype, n_entries))
+        shape = len(block.labels), block.n_columns
+        X = sparse.csr_matrix((block.data, block.indices, block.indptr), shape, copy=False)
+        X.has_canonical_format = True
+        hashes.append(hashing.hash_rows(X, form.dtype, n_entries))
         n_entries += X.nnz
-        values = finite(X.data, form.dtype, directory)
+        values = writer.stored_values(X.data, form.dtype, directory)
         added = None if store is None or pieces else store.add(X, values)
         if added is not None:
             entries.append(added)
@@ -85,33 +79,14 @@ def stage(
     if form.coded:
         codes = [np.empty((0, form.coded.n_codes), np.uint8) if rows.codes is None else rows.codes]
         shard = stage_shard(directory, number, None, form, ids, rows.metadata, codes)
-        return Staged(shard, values, label_codes, duplicates.hash_codes(codes), rows.metadata, _unknown(codes[0]))
+        return Staged(shard, values, label_codes, hashing.hash_codes(codes), rows.metadata, _unknown(codes[0]))
     X = ShardEntries.joined(entries) if entries else pieces
     shard = stage_shard(directory, number, X, form, ids, rows.metadata, in_memory=in_memory and bool(entries))
     return Staged(shard, values, label_codes, np.concatenate(hashes), rows.metadata, np.zeros(2, np.int64))
 
 
-def _matrix(block: RowBlock) -> sparse.csr_matrix:
-    shape = len(block.labels), block.n_columns
-    X = sparse.csr_matrix((block.data, block.indices, block.indptr), shape, copy=False)
-    X.has_canonical_format = True
-    return X
-
-
-def write_out(staged: Staged) -> Staged:
-    """Write a shard to its file if its entries are in memory. Local."""
-    if staged.shard.in_memory is None:
-        return staged
-    rows = staged_rows(staged.shard)
-    return staged._replace(shard=_stage_again(staged.shard, staged.shard.path.parent, rows, staged.metadata))
-
-
 def _stage_again(
-    shard: StagedShard,
-    folder: Path,
-    rows: StagedRows,
-    metadata: RowMetadata,
-    store: EntriesInMemory | None = None,
+    shard: StagedShard, folder: Path, rows: StagedRows, metadata: RowMetadata, store: EntriesInMemory | None = None
 ) -> StagedShard:
     """Write rows of a staged shard to another one, of the same kind and number, in a folder. Local."""
     entries = None if store is None or rows.X is None else store.add(rows.X, rows.X.data)
@@ -137,99 +112,115 @@ def _unknown(codes: NDArray[Any]) -> NDArray[np.int64]:
     return unknown
 
 
-def weigh(staged: Sequence[Staged], path: str | os.PathLike[str], first: int, n_rows: int) -> list[Staged]:
-    """Give this rank's rows, which are those from row `first` on of the input, the weights in a file. Local."""
-    sizes = [block.shard.rows for block in staged]
-    weights = np.split(row_metadata.read_weight_file(path, first, sum(sizes), n_rows), np.cumsum(sizes)[:-1])
-    return [
-        block._replace(metadata=block.metadata._replace(weights=part))
-        for block, part in zip(staged, weights, strict=False)
-    ]
+class Part:
+    """This rank's rows of a data set that is made, as consecutive shards. Methods are local if they do not say else."""
 
+    def __init__(self, blocks: Iterable[Staged] = ()) -> None:
+        self.blocks = list(blocks)
+        self._labels = list[NDArray[np.int8]]()  # +1 and -1, once the part is finished
 
-def number_groups(staged: Sequence[Staged], first: int) -> list[Staged]:
-    """Give each row without a group one of its own, by its number; the first of these rows is row `first`. Local."""
-    blocks = list[Staged]()
-    for block in staged:
-        groups, metadata = block.metadata.groups, block.metadata
-        if groups is not None and (groups == row_metadata.OWN_GROUP).any():
-            groups = row_metadata.own_groups(groups, first)
-            replace_groups(block.shard, groups)
-            metadata = metadata._replace(groups=groups)
-        blocks.append(block._replace(metadata=metadata))
-        first += block.shard.rows
-    return blocks
+    @property
+    def n(self) -> int:
+        return sum(block.shard.rows for block in self.blocks)
 
+    @property
+    def hashes(self) -> Hashes:
+        return np.concatenate([np.empty(0, np.uint64), *(block.hashes for block in self.blocks)])
 
-def part_of(staged: Sequence[Staged], first: int, split: Splitter, comm: Communicator) -> list[NDArray[np.uint8]]:
-    """Return the part of each staged row. Row number `first` of the input is the first of them. Collective."""
-    numbers = np.arange(first, first + sum(block.shard.rows for block in staged))
-    keys: NDArray[Any] = numbers
-    if split.by == "doubles":
-        keys = np.concatenate([np.empty(0, np.uint64), *(block.hashes for block in staged)])
-    elif split.by == "groups":
-        keys = np.concatenate([np.empty(0, np.uint64), *(block.metadata.groups for block in staged)])
-    elif split.by == "time" and staged and staged[0].metadata.times is not None:
-        keys = np.concatenate([np.empty(0), *(block.metadata.times for block in staged)])
-    parts = split.in_time(keys, comm) if split.by == "time" else split.by_hash(keys)
-    return np.split(parts, np.cumsum([block.shard.rows for block in staged])[:-1]) if staged else []
+    @property
+    def metadata(self) -> RowMetadata:
+        return row_metadata.concatenate([block.metadata for block in self.blocks])
 
+    def _cut(self, array: NDArray[Any]) -> list[NDArray[Any]]:
+        """Return what an array (n,) has for each of the shards."""
+        return np.split(array, np.cumsum([block.shard.rows for block in self.blocks])[:-1])[: len(self.blocks)]
 
-def divide(
-    staged: Sequence[Staged],
-    part_of: Sequence[NDArray[np.uint8]],
-    folders: Sequence[Path],
-    meter: Meter,
-    store: EntriesInMemory | None = None,
-) -> list[list[Staged]]:
-    """Write the staged rows again, each to a shard in the folder of its part; the first part stays in the store."""
-    if store is not None:
-        store.rewind()
-    parts: list[list[Staged]] = [[] for _ in folders]
-    meter.begin("dealing out the rows", [RowRange("", 0, block.shard.rows, 0) for block in staged])
-    for block, part in zip(staged, part_of, strict=True):
-        rows = staged_rows(block.shard)
-        for k, folder in enumerate(folders):
-            places = np.flatnonzero(part == k)
-            if len(places):
-                of_part, metadata = rows.take(places), block.metadata.take(places)
-                shard = _stage_again(block.shard, folder, of_part, metadata, store if k == 0 else None)
-                unknown = _unknown(of_part.codes[0] if of_part.codes else np.empty((0, 0)))
-                labels, hashes = block.codes[places], block.hashes[places]
-                parts[k].append(Staged(shard, block.values, labels, hashes, metadata, unknown))
-        block.shard.path.unlink()
-        meter.add(block.shard.rows)
-    return parts
+    def write_out(self) -> None:
+        """Write shards to their files if their entries are in memory."""
+        for k, block in enumerate(self.blocks):
+            if block.shard.in_memory is not None:
+                rows, folder = writer.staged_rows(block.shard), block.shard.path.parent
+                self.blocks[k] = block._replace(shard=_stage_again(block.shard, folder, rows, block.metadata))
 
+    def weigh(self, path: str | os.PathLike[str], first: int, n_rows: int) -> None:
+        """Give the rows, which are those from row `first` on of the input, the weights in a file."""
+        weights = self._cut(row_metadata.read_weight_file(path, first, self.n, n_rows))
+        self.blocks = [
+            block._replace(metadata=block.metadata._replace(weights=of_block))
+            for block, of_block in zip(self.blocks, weights, strict=True)
+        ]
 
-def statistics(
-    part: Sequence[Staged],
-    labels: Sequence[NDArray[np.int8]],
-    columns: row_metadata.MetadataColumns,
-    sequences: bool,
-    comm: Communicator,
-) -> dict[str, Any]:
-    """Return what the manifest says about groups, times, weights, equal rows and letters of a part. Collective."""
-    hashes = np.concatenate([np.empty(0, np.uint64), *(block.hashes for block in part)])
-    y = np.concatenate([np.empty(0, np.int8), *labels])
-    record = group_statistics(hashes, y, row_metadata.concatenate([block.metadata for block in part]), columns, comm)
-    if sequences:
-        letters, rows = comm.sum(np.sum([np.zeros(2, np.int64), *(block.unknown for block in part)], axis=0)).tolist()
-        record["unknown"] = {"letters": letters, "rows": rows}
-    return record
+    def number_groups(self, first: int) -> None:
+        """Give each row without a group one of its own, by its number; the first of these rows is row `first`."""
+        for k, block in enumerate(self.blocks):
+            groups = block.metadata.groups
+            if groups is not None and (groups == row_metadata.OWN_GROUP).any():
+                groups = row_metadata.own_groups(groups, first)
+                writer.replace_groups(block.shard, groups)
+                self.blocks[k] = block._replace(metadata=block.metadata._replace(groups=groups))
+            first += block.shard.rows
 
+    def split(self, first: int, split: Splitter, comm: Communicator) -> NDArray[np.intp]:
+        """Return the part of each row, (n,). Row number `first` of the input is the first of them. Collective."""
+        keys: NDArray[Any] | None = None
+        if split.by == "doubles":
+            keys = self.hashes
+        elif split.by in ("groups", "time"):
+            keys = self.metadata.groups if split.by == "groups" else self.metadata.times
+        if keys is None:
+            keys = np.arange(first, first + self.n)
+        return split.in_time(keys, comm) if split.by == "time" else split.by_hash(keys)
 
-def entries(staged: Sequence[Staged]) -> Iterator[Entries]:
-    """Yield the entries of all rows, as `normalization.fit` wants them. Local."""
-    for block in staged:
-        yield from staged_entries(block.shard, block.metadata.weights)
+    def divide(
+        self, part_of: NDArray[np.intp], folders: Sequence[Path], meter: Meter, store: EntriesInMemory | None
+    ) -> list[Part]:
+        """Write the rows again, each to a shard in the folder of its part; the first part stays in the store."""
+        if store is not None:
+            store.rewind()
+        parts = [Part() for _ in folders]
+        meter.begin("dealing out the rows", [RowRange("", 0, block.shard.rows, 0) for block in self.blocks])
+        for block, part_of_row in zip(self.blocks, self._cut(part_of), strict=True):
+            rows = writer.staged_rows(block.shard)
+            for k, folder in enumerate(folders):
+                places = np.flatnonzero(part_of_row == k)
+                if len(places):
+                    of_part, metadata = rows.take(places), block.metadata.take(places)
+                    shard = _stage_again(block.shard, folder, of_part, metadata, store if k == 0 else None)
+                    unknown = _unknown(of_part.codes[0] if of_part.codes else np.empty((0, 0)))
+                    labels, hashes = block.codes[places], block.hashes[places]
+                    parts[k].blocks.append(Staged(shard, block.values, labels, hashes, metadata, unknown))
+            block.shard.path.unlink()
+            meter.add(block.shard.rows)
+        return parts
 
+    def finish(self, label_map: Mapping[str, Any], ready: bool, p: int) -> list[dict[str, Any]]:
+        """Add the labels; return the entries of the shards in the manifest."""
+        self._labels = [block.signs(label_map, ready) for block in self.blocks]
+        return [
+            writer.finish_shard(block.shard, y, p, block.metadata.weights, block.hashes)
+            for block, y in zip(self.blocks, self._labels, strict=True)
+        ]
 
-def present(staged: Sequence[Staged], n: int, comm: Communicator) -> tuple[int, float | None]:
-    """Return how many of n rows have a weight that is not 0, and the sum of the weights; None without. Collective."""
-    weights = row_metadata.concatenate([block.metadata for block in staged]).weights
-    if not any(comm.allgather(weights is not None)):
-        return n, None
-    weights = np.empty(0) if weights is None else weights
-    present, total = comm.sum(np.array([np.count_nonzero(weights), np.sum(weights)])).tolist()
-    return int(present), total
+    def statistics(self, columns: MetadataColumns, sequences: bool, comm: Communicator) -> dict[str, Any]:
+        """Return what the manifest says about groups, times, weights, equal rows and letters. Collective."""
+        y = np.concatenate([np.empty(0, np.int8), *self._labels])
+        record: dict[str, Any] = group_statistics(self.hashes, y, self.metadata, columns, comm)
+        if sequences:
+            unknown = np.sum([np.zeros(2, np.int64), *(block.unknown for block in self.blocks)], axis=0)
+            letters, rows = comm.sum(unknown).tolist()
+            record["unknown"] = {"letters": letters, "rows": rows}
+        return record
+
+    def entries(self) -> Iterator[Entries]:
+        """Yield the entries of all rows, as `normalization.fit` wants them."""
+        for block in self.blocks:
+            yield from writer.staged_entries(block.shard, block.metadata.weights)
+
+    def present(self, n: int, comm: Communicator) -> tuple[int, float | None]:
+        """Return how many of n rows have a weight that is not 0, and the sum of weights; None without. Collective."""
+        weights = self.metadata.weights
+        if not any(comm.allgather(weights is not None)):
+            return n, None
+        weights = np.empty(0) if weights is None else weights
+        present, total = comm.sum(np.array([np.count_nonzero(weights), np.sum(weights)])).tolist()
+        return int(present), total

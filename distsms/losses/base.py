@@ -37,7 +37,7 @@ from distsms.base.communicator import Communicator
 from distsms.base.errors import InputError
 from distsms.base.measures import Family
 from distsms.base.memory import Memory
-from distsms.base.typing import Floats
+from distsms.base.typing import Floats, Labels
 from distsms.base.wording import option
 
 FROM_CELLS, DIVIDED, SORTED, WIDE = "from cells", "from divided cells", "by sorting", "from cells too wide"
@@ -63,6 +63,12 @@ class LossValue(NamedTuple):
     d: float
     coefficients: Floats
     width: float = 0.0
+
+    @classmethod
+    def undefined(cls, coefficients: Floats) -> LossValue:
+        """Return the result where a margin is not finite, with coefficients that are set to 0."""
+        coefficients[:] = 0.0
+        return cls(math.nan, math.nan, math.nan, coefficients)
 
 
 ROW_BYTES = 40
@@ -135,6 +141,12 @@ class Loss(ABC):
     """What its measure can be, such as whether there is an R_mu. A loss without R_mu is evaluated only at nu = 0."""
     nonnegative: ClassVar[bool]
     """Whether R >= 0 everywhere; the zero plane (r = 0, d = 0) is then one more lower bound."""
+    measure: str | None = None
+    """The measure with its parameters, such as "precision@5", if it has some; for messages."""
+    R_at_zero: float
+    """R(0), the risk where all scores are equal. A model says something only if its risk is below this."""
+    kappa: float
+    """mu D / nu, for which 0 <= R - R_mu <= kappa nu at every w; 0 where R is smooth by itself."""
     planes_up_to: ClassVar[float] = math.inf
     """The R up to which the |c_i| sum to at most 2, as the bounds on rounding require. A plane at a larger R is mixed
     with the zero plane, which must then be a lower bound.
@@ -148,7 +160,7 @@ class Loss(ABC):
     interval keeps this much smaller.
     """
 
-    def __init__(self, labels: NDArray[np.int8], weights: Floats | None, comm: Communicator) -> None:
+    def __init__(self, labels: Labels, weights: Floats | None, comm: Communicator) -> None:
         self.comm, self._labels = comm, labels
         self.ways: Counter[str] = Counter()
         kept = None if weights is None or np.all(weights) else weights != 0
@@ -193,11 +205,6 @@ class Loss(ABC):
         """The same on the way to a coefficient, beyond the few that every bound on rounding allows for."""
         return 0.0
 
-    @property
-    def name_of_measure(self) -> str:
-        """The measure with its parameters, such as "precision@5"; for messages."""
-        return self.family.name
-
     def _set_weights(self, row_weights: Floats | None) -> None:
         """Check the weights, and set `weights` and their sums if they are not all equal. Collective."""
         if row_weights is None:  # and so on every rank
@@ -213,8 +220,8 @@ class Loss(ABC):
             return
         if self.family.counts_rows:
             raise InputError(
-                f"{self.name_of_measure} counts rows, so it has no meaning for rows of different weights: leave the "
-                "weights out, or choose rocarea, prbep, error-rate, logistic or pauc@BETA",
+                f"{self.measure or self.family} counts rows, so it has no meaning for rows of different weights: leave "
+                "the weights out, or choose rocarea, prbep, error-rate, logistic or pauc@BETA",
                 everywhere=True,
             )
         mean = float(self.comm.sum(np.array([np.sum(of_rows / high)]))[0]) / self.n  # in (0, 1]
@@ -262,18 +269,10 @@ class Loss(ABC):
         """Return R, for a loss whose `evaluate` encloses it in an interval. **Collective.**"""
         raise NotImplementedError
 
-    def smoothing_cost(self) -> float:
-        """Return kappa = mu D / nu, for which 0 <= R - R_mu <= kappa nu at every w; for smooth losses."""
-        raise NotImplementedError
-
-    @abstractmethod
-    def at_zero(self) -> float:
-        """Return R(0), the risk where all scores are equal. A model says something only if its risk is below this."""
-
     @classmethod
     def paper_width(cls, c_mu: float, epsilon: float) -> float:
-        """Return nu for the paper's mu = c_mu epsilon / D (JMLR, section 5.4). Every smoothed loss overrides this."""
-        raise NotImplementedError
+        """Return nu for the paper's mu = c_mu epsilon / D (JMLR, section 5.4)."""
+        return c_mu * epsilon / cls.kappa
 
     @classmethod
     def cost(cls, n_pos: int, n_neg: int, size: int) -> Cost:

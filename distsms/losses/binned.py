@@ -20,7 +20,6 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
-from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -28,22 +27,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from distsms.base.communicator import Communicator
-from distsms.base.typing import Floats
+from distsms.base.typing import Floats, Labels
 from distsms.losses import binned_kernels as kernel
-from distsms.losses.base import (
-    DIVIDED,
-    EXACT,
-    FROM_CELLS,
-    ROW_BYTES_IN_PLACE,
-    SORTED,
-    WIDE,
-    Cost,
-    Loss,
-    LossValue,
-)
+from distsms.losses.base import DIVIDED, EXACT, FROM_CELLS, ROW_BYTES_IN_PLACE, SORTED, WIDE, Cost, Loss, LossValue
 from distsms.losses.pairwise_kernels import TINY
-from distsms.losses.rocarea import RocAreaRisk, sums_in_order
-from distsms.losses.rocarea_exchange import EVERYWHERE, RocAreaExchange, all_finite
+from distsms.losses.rocarea import EVERYWHERE, RocAreaExchange, RocAreaRisk, all_finite, sums_in_order
 
 EPS = float(np.finfo(float).eps)
 PER_WIDTH = 4
@@ -80,9 +68,10 @@ class Grid(NamedTuple):
     scale: float  # units for each 1 of the scores
     bits: int  # a cell has 2^bits units
     top: float  # the units at which the last cell, above the range, begins
-    cells: int  # with those on both sides
+    coarse: int  # the number of equal cells, with those on both sides
     unit: float  # the length of a unit
     above: tuple[bool, bool]  # whether there are negative and positive rows above the range
+    fine: NDArray[np.int64] = UNDIVIDED  # (2, coarse): how these cells are divided, see `kernel`
 
     @classmethod
     def over(cls, low: float, high: float, cells: int, bits: int, high_b: float, high_q: float) -> Grid:
@@ -91,6 +80,20 @@ class Grid(NamedTuple):
         units = cells * 2.0**bits
         above, top, unit = (high_b > high, high_q > high), units + 2.0**bits, (high - low) / units
         return cls(low, high, units / (high - low), bits, top, cells + 2, unit, above)
+
+    @property
+    def cells(self) -> int:
+        """The number of cells after the division."""
+        return self.coarse if self.fine is UNDIVIDED else int(self.fine[0, -1]) + 1
+
+    def edge(self, cell: int) -> float:
+        """Return the place of the upper edge of a cell, from `low` on."""
+        length = self.high - self.low
+        if self.fine is UNDIVIDED:
+            return min(cell * 2.0**self.bits * self.unit, length)
+        k = int(np.searchsorted(self.fine[0], cell, "right")) - 1
+        units = (k - 1.0) * 2.0**self.bits + (cell + 1 - self.fine[0, k]) * 2.0 ** self.fine[1, k]
+        return float(min(units * self.unit, length))
 
 
 class Extremes(NamedTuple):
@@ -116,7 +119,7 @@ class Cells(NamedTuple):
     neg: OfClass  # the cells with rows of each class
     pos: OfClass
     widths: Floats  # (cells,): the distance between the ends of the sum of the hinges of a cell's pairs
-    edge: Callable[[int], float]  # returns the place of the upper edge of a cell
+    grid: Grid
     below: float  # the sums of low - q and of b - high over the rows beyond the range
     above: float
 
@@ -143,7 +146,7 @@ class BinnedLoss(Loss):
     exact_class: Any
     nonnegative = True
 
-    def __init__(self, labels: NDArray[np.int8], weights: Floats | None, comm: Communicator, *parameters: Any) -> None:
+    def __init__(self, labels: Labels, weights: Floats | None, comm: Communicator, *parameters: Any) -> None:
         super().__init__(labels, weights, comm, *parameters)
         self._kinds = labels if self._kept is None else labels * self._kept
         self._exact: Loss | None = None
@@ -153,13 +156,11 @@ class BinnedLoss(Loss):
         self._bits = min(FINEST, *room) if self.weights is None else FINEST
         self._most = min(max(2**row_bits // OF_CELL, FEWEST // 4), MOST)
         self._number = np.int64 if self.weights is None else np.float64
-        none, one = np.zeros(0), np.zeros(2)
-        weights = None if self.weights is None else none
         # Compile the kernels, or load them, before the first evaluation.
+        none, grid = np.zeros(0), Grid.over(0.0, 1.0, 1, 1, 1.0, 1.0)
         kernel.extremes(none, self._kinds[:0])
-        grid = Grid.over(0.0, 1.0, 1, 1, 1.0, 1.0)
-        self._count_rows(none, weights, grid, UNDIVIDED, np.zeros((2, 6), self._number))
-        self._look_up(none, weights, grid, UNDIVIDED, one, none)
+        self._count_rows(none, grid, np.zeros((2, 6), self._number))
+        self._look_up(none, grid, np.zeros(2))
 
     @property
     def additions(self) -> float:
@@ -192,65 +193,64 @@ class BinnedLoss(Loss):
     def exact_risk(self, scores: Floats) -> float:
         """See `Loss.exact_risk`. **Collective.**"""
         self.ways[EXACT] += 1
-        return self._sorted(scores, 0.0, np.empty(len(scores))).R
+        return self._sorted(np.array(scores, np.float64), 0.0).R
 
     def evaluate(self, scores: Floats, nu: float) -> LossValue:
         """See `Loss.evaluate`. **Collective.**"""
-        return self._evaluate(np.ascontiguousarray(scores, np.float64), nu, np.empty(len(scores)))
+        return self.evaluate_in_place(np.array(scores, np.float64), nu)
 
     def evaluate_in_place(self, scores: Floats, nu: float) -> LossValue:
         """See `Loss.evaluate_in_place`. **Collective.**"""
-        return self._evaluate(scores, nu, scores)
-
-    def _evaluate(self, scores: Floats, nu: float, out: Floats) -> LossValue:
         if self._are_apart(scores):
             self.ways[SORTED] += 1
-            return self._sorted(scores, nu, out)
-        ends = self._extremes(scores)
+            return self._sorted(scores, nu)
+        # 1) The range of the cells.
+        extremes = self.comm.maximum(self._ends(scores)) * [-1.0, 1.0, -1.0, 1.0] - [1.0, 1.0, 0.0, 0.0]
+        ends = Extremes._make(extremes.tolist())
         if not math.isfinite(ends.high_q + ends.high_b - ends.low_q - ends.low_b):
-            out[:] = 0.0
-            return LossValue(math.nan, math.nan, math.nan, out)
+            return LossValue.undefined(scores)
         if ends.high_b < ends.low_q:  # all t < 0
             self.ways[FROM_CELLS] += 1
-            out[:] = 0.0
-            return LossValue(0.0, 0.0, 0.0, out)
+            scores[:] = 0.0
+            return LossValue(0.0, 0.0, 0.0, scores)
         low, high = max(ends.low_q, ends.low_b - nu), self._upper_end(ends.high_b, ends.high_q + nu)
         if high < low:  # all t > nu
             low, high = ends.high_q, ends.low_b
         grid = Grid.over(low, high, self._cells(high - low, nu), self._bits, ends.high_b, ends.high_q)
-        fine, m = UNDIVIDED, self.A_pos * self._of_neg
+        m = self.A_pos * self._of_neg
         # Places are rounded down to whole units; beyond the range, and in q = s - 1, scores are rounded to floats.
         rounding = grid.unit + 2 * EPS * max(abs(low), abs(high), 1.0)
+        # 2) The small problem, with the worst cells divided while R is uncertain.
         for division in range(DIVISIONS + 1):
-            cells = self._count(scores, grid, fine)
+            cells = self._count(scores, grid)
             solved = self._solve(cells, nu)
             R, width = solved.R / m, float(np.sum(solved.widths)) / m + 2 * rounding
             enough = max(SHARE * self.target(R), LEAST * (R + 1))
             if width <= enough or division == DIVISIONS or not math.isfinite(R):
                 break
-            finer = self._divide(grid, fine, solved.widths, enough * m / 2)
+            finer = self._divide(grid, solved.widths, enough * m / 2)
             if finer is None:
                 break
-            fine = finer
-        way = FROM_CELLS if fine is UNDIVIDED else DIVIDED
+            grid = grid._replace(fine=finer)
+        way = FROM_CELLS if grid.fine is UNDIVIDED else DIVIDED
         if width > enough or not math.isfinite(R):
             if is_sortable(self.n_pos, self.n_neg, self.n):
                 self.ways[SORTED] += 1
-                return self._sorted(scores, nu, out)
+                return self._sorted(scores, nu)
             way = WIDE
         self.ways[way] += 1
+        # 3) The coefficients.
         table = np.zeros(2 * len(cells.widths))
         table[2 * cells.neg.cell], table[2 * cells.pos.cell + 1] = solved.neg, solved.pos
-        self._look_up(scores, self.weights, grid, fine, table, out)
+        self._look_up(scores, grid, table)
         R += width - rounding
-        return LossValue(R, solved.R_mu / m if nu > 0 else R, solved.beta / m, out, width)
+        return LossValue(R, solved.R_mu / m if nu > 0 else R, solved.beta / m, scores, width)
 
-    def _sorted(self, scores: Floats, nu: float, out: Floats) -> LossValue:
-        """Evaluate the loss by sorting the rows, in place of the scores if those are `out`."""
+    def _sorted(self, scores: Floats, nu: float) -> LossValue:
+        """Evaluate the loss by sorting the rows, perhaps in place of the scores. **Collective.**"""
         if self._exact is None:
             self._exact = self._make_exact()
-        evaluate = self._exact.evaluate_in_place if out is scores else self._exact.evaluate
-        return evaluate(scores, nu)
+        return self._exact.evaluate_in_place(scores, nu)
 
     def _are_apart(self, scores: Floats) -> bool:
         """Return whether the classes are so far apart that sorting is faster than counting. **Collective.**"""
@@ -269,11 +269,6 @@ class BinnedLoss(Loss):
     def _solve(self, cells: Cells, nu: float) -> OfCells:
         """Solve the small problem. Local; the result is the same on every rank."""
 
-    def _extremes(self, scores: Floats) -> Extremes:
-        """Return the least and largest q and b; inf or NaN if any score is not finite. **Collective.**"""
-        ends = self.comm.maximum(self._ends(scores))
-        return Extremes._make((ends * [-1.0, 1.0, -1.0, 1.0] - [1.0, 1.0, 0.0, 0.0]).tolist())
-
     def _ends(self, scores: Floats) -> Floats:
         """Return -least and largest score of each class, infinite if a score is not finite, (4,). Local."""
         ends = np.full(4, np.inf)
@@ -291,35 +286,27 @@ class BinnedLoss(Loss):
         cells = most if size * most <= length else max(length / size, FEWEST)
         return min(2 ** math.ceil(math.log2(cells)), most)
 
-    def _count(self, scores: Floats, grid: Grid, fine: NDArray[np.int64]) -> Cells:
+    def _count(self, scores: Floats, grid: Grid) -> Cells:
         """Count the rows of all ranks. Collective: 32 bytes for each cell are summed."""
-        cells = grid.cells if fine is UNDIVIDED else int(fine[0, -1]) + 1
+        cells = grid.cells
         totals, beyond = np.zeros((2, 2 * cells), self._number), np.zeros(2)
-        beyond[:] = self._count_rows(scores, self.weights, grid, fine, totals)
+        beyond[:] = self._count_rows(scores, grid, totals)
         counts, sums = self.comm.sum(totals.ravel()).reshape(2, -1)
         below, above = self.comm.sum(beyond).tolist()
         (weight, mean), number, widths = np.empty((2, 2, cells)), np.empty((2, cells), np.int64), np.empty(cells)
         length = grid.high - grid.low
         # A row beyond the range is on its side of a row at the end of the range, which at nu = 0 matters to beta.
         ends = np.array([[-TINY, np.nextafter(length, np.inf) if beyond_it else length] for beyond_it in grid.above])
-        lengths = kernel.summarize(counts, sums, grid.bits, grid.unit, ends, fine, weight, mean, number, widths)
+        lengths = kernel.summarize(counts, sums, grid.bits, grid.unit, ends, grid.fine, weight, mean, number, widths)
         neg, pos = (OfClass(number[row, :end], weight[row, :end], mean[row, :end]) for row, end in enumerate(lengths))
+        return Cells(neg, pos, widths, grid, below, above)
 
-        def edge(cell: int) -> float:
-            """Return the place of the upper edge of a cell."""
-            if fine is UNDIVIDED:
-                return min(cell * 2.0**grid.bits * grid.unit, length)
-            coarse = int(np.searchsorted(fine[0], cell, "right")) - 1
-            units = (coarse - 1.0) * 2.0**grid.bits + (cell + 1 - fine[0, coarse]) * 2.0 ** fine[1, coarse]
-            return float(min(units * grid.unit, length))
-
-        return Cells(neg, pos, widths, edge, below, above)
-
-    def _count_rows(
-        self, scores: Floats, weights: Floats | None, grid: Grid, fine: NDArray[np.int64], totals: NDArray[Any]
-    ) -> tuple[float, float]:
-        where = grid.low, grid.high, grid.scale, grid.bits, grid.top, fine, np.empty((2, kernel.CHUNK), np.int64)
-        kinds = self._kinds[: len(scores)]
+    def _count_rows(self, scores: Floats, grid: Grid, totals: NDArray[Any]) -> tuple[float, float]:
+        """Add numbers, or weights, of rows and sums of offsets to totals (2, 2 cells); return the sums beyond the
+        grid's range, below and above. Local.
+        """
+        where = grid.low, grid.high, grid.scale, grid.bits, grid.top, grid.fine, np.empty((2, kernel.CHUNK), np.int64)
+        kinds, weights = self._kinds[: len(scores)], self.weights
         if weights is None:
             return kernel.count(scores, kinds, *where, np.zeros_like(totals[0]), *totals)
         below = above = 0.0
@@ -330,23 +317,16 @@ class BinnedLoss(Loss):
             below, above = below + more[0], above + more[1]
         return below, above
 
-    def _look_up(
-        self,
-        scores: Floats,
-        weights: Floats | None,
-        grid: Grid,
-        fine: NDArray[np.int64],
-        table: Floats,
-        out: Floats,
-    ) -> None:
-        """Write the coefficients of the local rows, which may take the place of the scores. Local."""
-        kinds = self._kinds[: len(scores)]
-        kernel.look_up(scores, kinds, weights, grid.low, grid.scale, grid.bits, grid.top, fine, table, out)
+    def _look_up(self, scores: Floats, grid: Grid, table: Floats) -> None:
+        """Write the coefficients of the local rows in place of their scores. Local."""
+        low, scale, kinds = grid.low, grid.scale, self._kinds[: len(scores)]
+        kernel.look_up(scores, kinds, self.weights, low, scale, grid.bits, grid.top, grid.fine, table, scores)
 
-    def _divide(self, grid: Grid, fine: NDArray[np.int64], widths: Floats, enough: float) -> NDArray[np.int64] | None:
-        """Return a table (2, coarse cells) that divides the widest ones; None if that is of no use. Local."""
-        shift = np.full(grid.cells, grid.bits) if fine is UNDIVIDED else fine[1]
-        of_coarse = widths if fine is UNDIVIDED else np.add.reduceat(widths, fine[0])
+    def _divide(self, grid: Grid, widths: Floats, enough: float) -> NDArray[np.int64] | None:
+        """Return the `fine` of a grid whose worst cells are divided; None if that is of no use. Local."""
+        shift, of_coarse = np.full(grid.coarse, grid.bits), widths
+        if grid.fine is not UNDIVIDED:
+            shift, of_coarse = grid.fine[1], np.add.reduceat(widths, grid.fine[0])
         order = np.argsort(-of_coarse, kind="stable")
         rest = np.cumsum(of_coarse[order][::-1])[::-1]
         worst = order[: np.count_nonzero(rest > enough)]
@@ -366,7 +346,7 @@ class RocAreaBins(BinnedLoss, RocAreaRisk):
 
     exact_class = RocAreaExchange
 
-    def __init__(self, labels: NDArray[np.int8], weights: Floats | None, comm: Communicator) -> None:
+    def __init__(self, labels: Labels, weights: Floats | None, comm: Communicator) -> None:
         super().__init__(labels, weights, comm)
         smaller, n_local = min(self.n_pos, self.n_neg), self.n / comm.size
         self._few: NDArray[np.int64] | None = None

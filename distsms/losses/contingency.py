@@ -15,16 +15,13 @@ The error rate alone has a smoothed risk here: the other Delta are not concave o
 
 from __future__ import annotations
 
-from abc import abstractmethod
-
 import numpy as np
-from numpy.typing import NDArray
 
 from distsms.base import measures
 from distsms.base.communicator import Communicator
 from distsms.base.errors import InputError
 from distsms.base.jit import njit
-from distsms.base.typing import Floats
+from distsms.base.typing import Floats, Labels
 from distsms.losses.base import Cost, Loss, LossValue, huber, ramp
 from distsms.losses.gather import GatheringLoss, Solution, weighted_sum
 
@@ -34,21 +31,14 @@ class FBeta(GatheringLoss):
 
     family = measures.F_BETA
     nonnegative = True
+    R_at_zero = 1.0  # Delta alone, with no true positive
 
-    def __init__(self, labels: NDArray[np.int8], weights: Floats | None, comm: Communicator, beta: float) -> None:
-        self._beta, self.beta2 = beta, beta * beta
+    def __init__(self, labels: Labels, weights: Floats | None, comm: Communicator, beta: float) -> None:
+        self.measure = f"f{beta:g}"
         super().__init__(labels, weights, comm)
-        self.calls_positive = None
+        self.beta2, self.calls_positive = beta * beta, None
         if comm.is_root:  # compile the kernel, or load it, before the first evaluation
             worst_table(np.zeros(1), np.zeros(1), self.beta2)
-
-    @property
-    def name_of_measure(self) -> str:
-        return f"f{self._beta:g}"
-
-    def at_zero(self) -> float:
-        """Return 1: Delta alone, with no true positive."""
-        return 1.0
 
     def solve(self, positive: Floats, negative: Floats, nu: float) -> Solution:
         """Find the worst contingency table with `worst_table`. O(n log n)."""
@@ -109,25 +99,15 @@ class AtK(GatheringLoss):
 
     nonnegative = True
 
-    def __init__(self, labels: NDArray[np.int8], weights: Floats | None, comm: Communicator, k: int) -> None:
-        self._k = k
+    def __init__(self, labels: Labels, weights: Floats | None, comm: Communicator, k: int) -> None:
+        self.measure = f"{self.family.name.removesuffix('k')}{k}"
         super().__init__(labels, weights, comm)
         if k > self.n:
             raise InputError(f"{self.family} with k = {k}: the data have {self.n} rows, and k cannot be larger", True)
-        self.calls_positive = k
-
-    @property
-    def name_of_measure(self) -> str:
-        return f"{self.family.name.removesuffix('k')}{self._k}"
-
-    @property
-    @abstractmethod
-    def denominator(self) -> int:
-        """The denominator of the measure: Delta is 0 if there are as many true positives."""
-
-    def at_zero(self) -> float:
-        """Return Delta alone, with as few true positives as possible."""
-        return 1.0 - max(0, self._k - self.n_neg) / self.denominator
+        self._k = self.calls_positive = k
+        # Delta is 0 if there are so many true positives, and at w = 0 there are as few of them as possible.
+        self.denominator = k if self.family == measures.PRECISION_AT_K else self.n_pos
+        self.R_at_zero = 1.0 - max(0, k - self.n_neg) / self.denominator
 
     def solve(self, positive: Floats, negative: Floats, nu: float) -> Solution:
         """Find tau by a partial sort, and add up the terms of the class's docstring. O(n)."""
@@ -154,21 +134,11 @@ class PrecisionAtK(AtK):
 
     family = measures.PRECISION_AT_K
 
-    @property
-    def denominator(self) -> int:
-        """The number of rows called positive, k."""
-        return self._k
-
 
 class RecallAtK(AtK):
     """1 - recall of the k rows called positive; if k < n+ it cannot become 0."""
 
     family = measures.RECALL_AT_K
-
-    @property
-    def denominator(self) -> int:
-        """The number of positive rows, n+."""
-        return self.n_pos
 
 
 class ErrorRate(Loss):
@@ -183,24 +153,13 @@ class ErrorRate(Loss):
 
     family = measures.ERROR_RATE
     nonnegative = True
+    R_at_zero = 1.0  # every row has t = 1/2
+    kappa = 1.0  # 2/n * n/2
 
-    def __init__(self, labels: NDArray[np.int8], weights: Floats | None, comm: Communicator) -> None:
+    def __init__(self, labels: Labels, weights: Floats | None, comm: Communicator) -> None:
         super().__init__(labels, weights, comm)
         self.calls_positive = None
         self._y: Floats = self.positive.astype(float) - self.negative  # (n_local,), 0 for rows that are left out
-
-    def smoothing_cost(self) -> float:
-        """Return mu D / nu = 2/n * n/2 = 1."""
-        return 1.0
-
-    def at_zero(self) -> float:
-        """Return 1: every row has t = 1/2."""
-        return 1.0
-
-    @classmethod
-    def paper_width(cls, c_mu: float, epsilon: float) -> float:
-        """Return nu = mu n / 2 = c_mu epsilon, since D = n / 2."""
-        return c_mu * epsilon
 
     @classmethod
     def cost(cls, n_pos: int, n_neg: int, size: int) -> Cost:

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from distsms.base.communicator import Communicator
 from distsms.base.jit import njit, weight_of
-from distsms.base.typing import Floats
+from distsms.base.typing import Floats, Labels
 from distsms.losses.base import Cost, Loss, LossValue
 
 
@@ -35,7 +35,7 @@ class GatheringLoss(Loss):
     a_pos: Floats | None = None
     a_neg: Floats | None = None
 
-    def __init__(self, labels: NDArray[np.int8], weights: Floats | None, comm: Communicator) -> None:
+    def __init__(self, labels: Labels, weights: Floats | None, comm: Communicator) -> None:
         super().__init__(labels, weights, comm)
         # The labels never change, so they are gathered once. None on the other ranks.
         self._all_positive = comm.gather_rows(self.positive)

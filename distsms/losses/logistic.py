@@ -11,15 +11,13 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from distsms.base import measures
 from distsms.base.communicator import Communicator
 from distsms.base.jit import njit, weight_of
-from distsms.base.typing import Floats
+from distsms.base.typing import Floats, Labels
 from distsms.losses.base import Cost, Loss, LossValue
 
 BLOCK = 4096
@@ -30,8 +28,10 @@ class LogisticLoss(Loss):
     """The logistic loss with some weight for each class; O(n_local) time and one Allreduce of two numbers."""
 
     nonnegative = True
+    R_at_zero = math.log(2.0)  # every row has the probability 1/2
+    kappa = 0.0  # there is no smoothing
 
-    def __init__(self, labels: NDArray[np.int8], weights: Floats | None, comm: Communicator) -> None:
+    def __init__(self, labels: Labels, weights: Floats | None, comm: Communicator) -> None:
         super().__init__(labels, weights, comm)
         self.calls_positive = None
         self._y = self.positive.astype(np.int8) - self.negative.astype(np.int8)  # 0 for rows that are left out
@@ -39,14 +39,6 @@ class LogisticLoss(Loss):
     @abstractmethod
     def class_factors(self) -> tuple[float, float]:
         """Return the factors of the weights of positive and of negative rows that give a_i."""
-
-    def smoothing_cost(self) -> float:
-        """Return 0: there is no smoothing."""
-        return 0.0
-
-    def at_zero(self) -> float:
-        """Return log 2: every row has the probability 1/2."""
-        return math.log(2.0)
 
     @classmethod
     def cost(cls, n_pos: int, n_neg: int, size: int) -> Cost:
@@ -70,8 +62,7 @@ class LogisticLoss(Loss):
         self.comm.sum(sums)
         R, d = sums.tolist()
         if math.isnan(d):  # a score is not finite
-            coefficients[:] = 0.0
-            return LossValue(math.nan, math.nan, math.nan, coefficients)
+            return LossValue.undefined(coefficients)
         return LossValue(R, R, d, coefficients)
 
 
@@ -94,16 +85,7 @@ class LogisticBalanced(LogisticLoss):
 
 
 @njit(error_model="numpy", fastmath={"reassoc", "nsz", "contract"})
-def logistic_block(
-    scores: Floats,
-    y: NDArray[np.int8],
-    weights: Any,
-    of_pos: float,
-    of_neg: float,
-    e: Floats,
-    log1p: Floats,
-    coefficients: Floats,
-) -> tuple[float, float]:
+def logistic_block(scores, y, weights, of_pos, of_neg, e, log1p, coefficients):  # type: ignore[no-untyped-def]
     """Write the coefficients of some rows, y 0 if left out; return their sums for R and d. e, log1p: of exp(-|s|)."""
     R = d = 0.0
     for i in range(len(scores)):

@@ -12,11 +12,10 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from numpy.typing import NDArray
 
 from distsms.base import measures
 from distsms.base.communicator import Communicator
-from distsms.base.typing import Floats
+from distsms.base.typing import Floats, Labels
 from distsms.losses.base import Cost, Loss, LossValue
 
 
@@ -25,22 +24,16 @@ class NormalAuc(Loss):
 
     family = measures.NORMAL_AUC
     nonnegative = True
+    R_at_zero = 0.5  # every pair has the square 1
+    kappa = 0.0  # there is no smoothing
     planes_up_to = 0.5
     """By the inequality of Jensen, the |c_i| sum to at most sqrt(v+ + t^2) + sqrt(v- + t^2) <= 2 sqrt(2 R)."""
 
-    def __init__(self, labels: NDArray[np.int8], weights: Floats | None, comm: Communicator) -> None:
+    def __init__(self, labels: Labels, weights: Floats | None, comm: Communicator) -> None:
         super().__init__(labels, weights, comm)
         a = 1.0 if self.weights is None else self.weights
         self._of_pos: Floats = self.positive * a / self.A_pos  # (n_local,), the share of each row in its class
         self._of_neg: Floats = self.negative * a / self.A_neg
-
-    def smoothing_cost(self) -> float:
-        """Return 0: there is no smoothing."""
-        return 0.0
-
-    def at_zero(self) -> float:
-        """Return 1/2: every pair has the square 1."""
-        return 0.5
 
     @classmethod
     def cost(cls, n_pos: int, n_neg: int, size: int) -> Cost:
@@ -63,5 +56,5 @@ class NormalAuc(Loss):
             d = t - R
             coefficients = of_pos * (left_pos - (e_pos + t)) + of_neg * (left_neg - (e_neg - t))
         if not math.isfinite(R):
-            return LossValue(math.nan, math.nan, math.nan, np.zeros(len(scores)))
+            return LossValue.undefined(coefficients)
         return LossValue(R, R, d, coefficients)

@@ -8,13 +8,10 @@ from __future__ import annotations
 from importlib import import_module
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
 from distsms.base.communicator import Communicator
 from distsms.base.errors import InputError
 from distsms.base.measures import FAMILIES, Family, Measure
-from distsms.base.typing import Floats
+from distsms.base.typing import Floats, Hashes, Labels
 from distsms.base.wording import Message, option
 from distsms.losses.base import Loss
 
@@ -50,10 +47,10 @@ def loss_class(measure: str | Measure, ordering: str) -> type[Loss]:
 def make_loss(
     measure: str | Measure,
     ordering: str,
-    labels: NDArray[np.int8],
+    labels: Labels,
     weights: Floats | None,
     comm: Communicator,
-    groups: NDArray[np.uint64] | None = None,
+    groups: Hashes | None = None,
 ) -> Loss:
     """Build the loss of this rank's rows, see `Loss`, for an ordering but "auto"; `groups` (n_local,) uint64 are the
     keys of rows for measures within groups. **Collective.** Raises InputError as `Loss`, or without groups that are

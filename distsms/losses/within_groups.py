@@ -19,13 +19,12 @@ from distsms.base import measures
 from distsms.base.communicator import Communicator
 from distsms.base.errors import InputError
 from distsms.base.jit import njit, weight_of
-from distsms.base.typing import Floats
+from distsms.base.typing import Floats, Hashes, Labels
 from distsms.base.wording import option
 from distsms.losses.base import Cost, LossValue
 from distsms.losses.binned import RocAreaBins
 from distsms.losses.gather import pair_sums
-from distsms.losses.rocarea import RocAreaRisk
-from distsms.losses.rocarea_exchange import EVERYWHERE, RocAreaExchange
+from distsms.losses.rocarea import EVERYWHERE, RocAreaExchange, RocAreaRisk
 from distsms.parallel.groups import WholeGroups
 
 FEW = 8
@@ -38,12 +37,7 @@ class RocAreaWithinGroups(RocAreaRisk):
     family = measures.GAUC
 
     def __init__(
-        self,
-        labels: NDArray[np.int8],
-        weights: Floats | None,
-        comm: Communicator,
-        weighting: str,
-        groups: NDArray[np.uint64],
+        self, labels: Labels, weights: Floats | None, comm: Communicator, weighting: str, groups: Hashes
     ) -> None:
         super().__init__(labels, weights, comm)
         self.groups = whole = WholeGroups(groups, self.positive, self.negative, self.weights, comm)
@@ -80,7 +74,7 @@ class RocAreaWithinGroups(RocAreaRisk):
         weights_of_one = None if self.weights is None else one
         _add_groups(one, self.groups.rows[:0], ends, one, weights_of_one, 1.0, np.empty(1))
 
-    def _of_all_ranks(self, labels: NDArray[np.int8], weights: Floats | None) -> RocAreaRisk:
+    def _of_all_ranks(self, labels: Labels, weights: Floats | None) -> RocAreaRisk:
         """Return the risk of a large group. **Collective.**"""
         kept = 1 if weights is None else weights > 0
         counts = self.comm.sum(np.array([np.sum((labels > 0) * kept), np.sum((labels < 0) * kept)]))
@@ -116,15 +110,7 @@ class RocAreaWithinGroups(RocAreaRisk):
 
 
 @njit(error_model="numpy")
-def _add_groups(
-    scores: Floats,
-    rows: NDArray[np.intp],
-    edges: NDArray[np.intp],
-    scale: Floats,
-    weights: Floats | None,
-    nu: float,
-    out: Floats,
-) -> tuple[float, float, float]:
+def _add_groups(scores, rows, edges, scale, weights, nu, out):  # type: ignore[no-untyped-def]
     """Add up R, R_mu and d of whole groups (see `WholeGroups`), and set out[row], 0 before, to their coefficients;
     scale (groups,) is omega_g / m_g. Sorted rows are left in the order of scores, which makes the next sort faster.
     """

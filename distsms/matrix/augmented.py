@@ -29,14 +29,7 @@ class WithBias:
 
     def __init__(self, features: Features, value: float) -> None:
         self._features, self._value = features, value
-
-    @property
-    def shape(self) -> tuple[int, int]:
-        return self._features.shape[0], self._features.shape[1] + 1
-
-    @property
-    def nnz(self) -> int:
-        return self._features.nnz
+        self.shape, self.nnz = (features.shape[0], features.shape[1] + 1), features.nnz
 
     def score_buffer(self, k: int) -> Any:
         return self._features.score_buffer(k)

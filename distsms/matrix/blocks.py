@@ -47,7 +47,7 @@ class Part(NamedTuple):
 
 
 class EntrySource(Protocol):
-    """Loads entries that do not all fit into memory; see `distsms.shards.streaming`."""
+    """Loads entries that do not all fit into memory; see `distsms.shards.local_rows`."""
 
     @property
     def bytes_per_pass(self) -> int:
@@ -71,6 +71,9 @@ class LocalRows(ABC):
     """What sparse and dense local rows have in common: parts, threads, normalization, the products of `Features`."""
 
     stored = "nonzeros"  # what `nnz` counts, for people
+    nnz: int
+    longest: int
+    """At least the number of entries of each row; for codes also at least the roundings of an entry's term."""
 
     def __init__(
         self, shape: tuple[int, int], parts: list[Part], threads: int, entries: Entries, source: EntrySource | None
@@ -78,7 +81,7 @@ class LocalRows(ABC):
         """Divide the parts among the threads; with a source, `entries` are empty arrays of the right types."""
         self.shape = shape  # (n_local, p)
         self.source = source
-        self._entries = entries
+        self.arrays = entries  # that hold the entries; without those of the source
         share = -(-len(parts) // threads)
         self.column_factors, self.row_factors = np.empty(0), np.empty(0)  # see `normalize`; empty if all are 1
         self._weighted = np.empty((0, 0))  # w or c multiplied by the factors
@@ -92,20 +95,6 @@ class LocalRows(ABC):
         self._largest(no_rows, entries, nothing)
         self._describe(no_rows, entries, ColumnStatistics(nothing, nothing, nothing))
         self._length(no_rows, entries, nothing)
-
-    @property
-    @abstractmethod
-    def nnz(self) -> int: ...
-
-    @property
-    @abstractmethod
-    def longest(self) -> int:
-        """At least the number of entries of each row; for codes also at least the roundings of an entry's term."""
-
-    @property
-    def arrays(self) -> Entries:
-        """The arrays that hold the entries; without those of a source."""
-        return self._entries
 
     def score_buffer(self, k: int) -> Floats:
         """Return an array for the margins of k vectors; see `Features`."""
@@ -122,7 +111,7 @@ class LocalRows(ABC):
 
     @property
     def nbytes(self) -> int:
-        arrays = [*self._entries, self.column_factors, self.row_factors, self._weighted]
+        arrays = [*self.arrays, self.column_factors, self.row_factors, self._weighted]
         return sum(array.nbytes for array in arrays if array is not None) + (self.source.nbytes if self.source else 0)
 
     def normalize(self, normalization: Normalization) -> None:
@@ -244,7 +233,7 @@ class LocalRows(ABC):
     def _in_memory(self, rows: NDArray[Any] | None) -> tuple[Entries, Any]:
         """Return the arrays that hold rows in memory, and what to add to the places of these rows in `Part`."""
         if self.source is None or rows is None:
-            return self._entries, 0
+            return self.arrays, 0
         return self.source.held_rows(rows)
 
     def row_entries(self, rows: NDArray[Any] | None = None) -> RowEntries | None:
@@ -254,22 +243,14 @@ class LocalRows(ABC):
     def moments(self, group: NDArray[np.int16], k: int, weights: Floats | None = None) -> Moments:
         """Return weighted moments of k groups of rows, negative ones left out; NotImplementedError for codes."""
         moments = Moments.empty(k, self.shape[1])
-        row_weights = np.empty(0) if weights is None else weights
-        for part, entries in self._all_parts():
-            self._gather(part, entries, group, row_weights, moments)
-        self._centre(moments, group, row_weights)
+        self._gather(group, np.empty(0) if weights is None else weights, moments)
         if len(self.column_factors):
             moments.mean[:] *= self.column_factors
             moments.scatter[:] *= np.outer(self.column_factors, self.column_factors)
         return moments
 
-    def _gather(
-        self, part: Part, entries: Entries, group: NDArray[np.int16], weights: Floats, moments: Moments
-    ) -> None:
-        raise NotImplementedError
-
-    def _centre(self, moments: Moments, group: NDArray[np.int16], weights: Floats) -> None:
-        """Turn what `_gather` has added up into moments."""
+    def _gather(self, group: NDArray[np.int16], weights: Floats, moments: Moments) -> None:
+        """Add up `moments`, without the factors of columns; weights are empty if all are 1."""
         raise NotImplementedError
 
     @abstractmethod
@@ -290,7 +271,7 @@ class LocalRows(ABC):
     def _passing(self, thread: int, backward: bool = False) -> Iterator[tuple[Part, Entries]]:
         if self.source is not None:
             return self.source.passing(thread, backward)
-        return ((part, self._entries) for part in self.runs[thread])
+        return ((part, self.arrays) for part in self.runs[thread])
 
     def _all_parts(self) -> Iterator[tuple[Part, Entries]]:
         return chain.from_iterable(map(self._passing, range(len(self.runs))))

@@ -14,7 +14,7 @@ from distsms.base.typing import Floats
 from distsms.matrix import local
 from distsms.matrix.base import ColumnStatistics
 from distsms.matrix.blocks import Entries, EntrySource, LocalRows, Part, T, thread_count
-from distsms.matrix.code_maps import Categories, CodeMap, Codes, Crosses, Products, Strings, betas
+from distsms.matrix.code_maps import CategoryBlocks, CodeMap, Codes, Crosses, Products, Strings, betas
 
 _ROWS = 2**12
 """Rows that `to_csr` makes explicit at a time."""
@@ -50,20 +50,13 @@ class CodedRows(LocalRows):
         from distsms.matrix.coded_products import products_of  # with many kernels, which other rows do not need
 
         self.code_map, self.cuts, self._products = code_map, cuts, products_of(code_map)
-        if source is None and isinstance(code_map, Categories | Crosses) and n_local * code_map.entries <= local.SMALL:
+        if source is None and isinstance(code_map, CategoryBlocks) and n_local * code_map.entries <= local.SMALL:
             self._products = ExplicitProducts(code_map, self._products.roundings)
         self._scales = np.empty((self._products.n_scales, 0))  # see `_scaled`
+        self.nnz, self.longest = n_local * code_map.n_codes, self._products.roundings
         threads = threads or thread_count()
         parts = _parts(cuts, code_map.n_codes, threads)
         super().__init__((n_local, code_map.p), parts, threads, (np.ascontiguousarray(codes),), source)
-
-    @property
-    def nnz(self) -> int:
-        return self.shape[0] * self.code_map.n_codes
-
-    @property
-    def longest(self) -> int:
-        return self._products.roundings
 
     @property
     def nbytes(self) -> int:
@@ -130,12 +123,8 @@ class ExplicitProducts(Products):
     """Those of few rows, by SciPy, which needs no compiling: the rows of a part are made explicit once."""
 
     def __init__(self, code_map: CodeMap, roundings: int) -> None:
-        self._code_map, self._roundings = code_map, roundings
+        self._code_map, self.roundings = code_map, roundings
         self._parts = dict[Part, scipy.sparse.csr_matrix]()
-
-    @property
-    def roundings(self) -> int:
-        return self._roundings
 
     def _rows(self, part: Part, codes: Codes) -> scipy.sparse.csr_matrix:
         if part not in self._parts:
@@ -222,8 +211,8 @@ def to_csr(code_map: CodeMap, rows: NDArray[Any]) -> scipy.sparse.csr_matrix:
 def _block(code_map: CodeMap, rows: NDArray[Any]) -> scipy.sparse.csr_matrix:
     entries: list[tuple[Any, Any, Any]] = []  # (rows, columns, values)
     n = len(rows)
-    if isinstance(code_map, Categories | Crosses):
-        blocks = code_map if isinstance(code_map, Categories) else code_map.blocks
+    if isinstance(code_map, CategoryBlocks):
+        blocks = code_map.blocks
         for b, size in enumerate(blocks.sizes):
             here = np.flatnonzero(rows[:, b] < size)
             entries.append(

@@ -20,10 +20,7 @@ from distsms.matrix.normalization import inverse
 class CategoryProducts(Products):
     def __init__(self, code_map: Categories) -> None:
         self._offsets, self._factors = code_map.offsets, code_map.factors
-
-    @property
-    def roundings(self) -> int:
-        return len(self._factors) + 1
+        self.roundings = code_map.entries + 1
 
     def dot(self, part: Part, codes: Codes, scales: Floats, w: Floats, absolute: bool, out: Floats) -> None:
         kernel.dot_categories(codes, part, self._offsets, self._factors, absolute, w, out)
@@ -51,13 +48,9 @@ class CrossProducts(Products):
 
     def __init__(self, code_map: Crosses) -> None:
         blocks = code_map.blocks
-        self._blocks, self._p, self._terms = CategoryProducts(blocks), blocks.p, code_map.entries
+        self._blocks, self._p, self.roundings = CategoryProducts(blocks), blocks.p, code_map.entries + 1
         sizes = np.array(code_map.sizes, np.int64)
         self._pairs = kernel.Pairs(np.array(code_map.pairs, np.int64), sizes, code_map.offsets)
-
-    @property
-    def roundings(self) -> int:
-        return self._terms + 1
 
     def dot(self, part: Part, codes: Codes, scales: Floats, w: Floats, absolute: bool, out: Floats) -> None:
         self._blocks.dot(part, codes, scales, w[: self._p], absolute, out)
@@ -94,11 +87,9 @@ class KmerProducts(Products):
             region = Region(spectrum.first - 1, spectrum.last, spectrum.degree, size)
             starts = np.full(region.last - region.first, start)
             self._parts.append(_kmer_part(region, starts, np.sqrt(betas(spectrum.degree)), share))
-
-    @property
-    def roundings(self) -> int:
-        """Terms are multiplied by a value, summed over prefixes and positions, multiplied by a factor, added."""
-        return sum((part.region.last - part.region.first) * part.region.degree + 3 for part in self._parts)
+        # Terms are multiplied by a value, summed over prefixes and positions, multiplied by a factor, added.
+        regions = [part.region for part in self._parts]
+        self.roundings = sum((region.last - region.first) * region.degree + 3 for region in regions)
 
     def _each(self, scales: Floats) -> list[tuple[Kmers, Floats]]:
         """Return the parts with the factor of each row, an empty array for the weighted degree."""
@@ -106,7 +97,8 @@ class KmerProducts(Products):
 
     def scale(self, part: Part, codes: Codes, out: Floats) -> None:
         for kmers, sizes in zip(self._parts[self._plain :], out, strict=True):
-            kmer_kernels.lengths_of_spectra(codes, part, kmers.region, kmers.values, _counts(kmers.region), sizes)
+            region, nothing = kmers.region, np.empty(0)
+            kmer_kernels.squares_of_spectra(codes, part, region, kmers.values, nothing, _counts(region), nothing, sizes)
             sizes[:] = np.where(sizes > 0, kmers.share * inverse(sizes), 0.0)
 
     def dot(self, part: Part, codes: Codes, scales: Floats, w: Floats, absolute: bool, out: Floats) -> None:
@@ -127,8 +119,9 @@ class KmerProducts(Products):
             kmer_kernels.add_kmers(codes, part, kmers._replace(values=np.ones(len(values))), nothing, ones, counts)
             if which >= self._plain:
                 columns = slice(starts[0], starts[0] + len(_counts(region)))
-                kmer_kernels.add_squares_of_spectra(
-                    codes, part, region, values, squares_of_k * factors, _counts(region), squares[columns]
+                of_rows, of_columns, lengths = squares_of_k * factors, squares[columns], np.empty(len(factors))
+                kmer_kernels.squares_of_spectra(
+                    codes, part, region, values, of_rows, _counts(region), of_columns, lengths
                 )
                 # Its row is as long.
                 kernel.raise_largest(counts, columns.start, columns.stop, kmers.share * most, largest)

@@ -351,42 +351,31 @@ def _number(letters: Array, region: Region, before: Array, places: Array) -> int
 
 
 @njit()
-def lengths_of_spectra(codes: Array, part: Part, region: Region, values: Array, counts: Array, out: Array) -> None:
-    """Set out[i] to the length of values[k - 1] times the counts of k-mers. `counts` are zeros, also afterwards."""
-    before, totals = first_levels(region), np.empty(region.degree, np.int64)
+def squares_of_spectra(
+    codes: Array, part: Part, region: Region, values: Array, factors: Array, counts: Array, squares: Array, out: Array
+) -> None:
+    """Set out[i] to the length of values[k - 1] times the counts of k-mers, for the rows of a part. Unless `squares` is
+    empty, add to it, in the columns of the spectrum, the squares of these terms times factors[i]. `counts` are zeros,
+    also afterwards.
+    """
+    before, weights, totals = first_levels(region), values**2, np.empty(region.degree, np.int64)
     letters = np.empty((_TILE, region.last - region.first), np.uint8)
     places = np.empty((letters.shape[1] * region.degree, 2), np.int32)
     for first in range(0, part.last, _TILE):
         n = min(_TILE, part.last - first)
         _tile(codes, part, first, n, region, letters)
         for r in range(n):
-            count = _number(letters[r], region, before, places)
+            count, square = _number(letters[r], region, before, places), 0.0
+            if len(squares):
+                square = factors[first + r] ** 2
             totals[:] = 0
             for q in range(count):  # the square of a count is the sum of the odd numbers up to it
-                j = places[q, 0]
-                totals[places[q, 1]] += 2 * np.int64(counts[j]) + 1
+                j, k = places[q, 0], places[q, 1]
+                odd = 2 * np.int64(counts[j]) + 1
+                totals[k] += odd
+                if len(squares):
+                    squares[j] += square * weights[k] * odd
                 counts[j] += 1
             for q in range(count):
                 counts[places[q, 0]] = 0
-            out[first + r] = np.sqrt(np.sum(values**2 * totals))
-
-
-@njit()
-def add_squares_of_spectra(
-    codes: Array, part: Part, region: Region, values: Array, factors: Array, counts: Array, squares: Array
-) -> None:
-    """Add the sum over a part's rows of (values[k - 1] factors[i] count)^2 to a spectrum's columns."""
-    before, weights = first_levels(region), values**2
-    letters = np.empty((_TILE, region.last - region.first), np.uint8)
-    places = np.empty((letters.shape[1] * region.degree, 2), np.int32)
-    for first in range(0, part.last, _TILE):
-        n = min(_TILE, part.last - first)
-        _tile(codes, part, first, n, region, letters)
-        for r in range(n):
-            count, square = _number(letters[r], region, before, places), factors[first + r] ** 2
-            for q in range(count):
-                j = places[q, 0]
-                squares[j] += square * weights[places[q, 1]] * (2 * np.int64(counts[j]) + 1)
-                counts[j] += 1
-            for q in range(count):
-                counts[places[q, 0]] = 0
+            out[first + r] = np.sqrt(np.sum(weights * totals))

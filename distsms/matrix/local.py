@@ -67,28 +67,29 @@ class SparseRows(LocalRows):
     ) -> None:
         if lengths.dtype.kind != "u":
             lengths = lengths.astype(length_dtype(int(lengths.max(initial=0))))
-        self._nnz = int(np.sum(lengths, dtype=np.int64))
-        if source is None and self._nnz != len(indices):
-            raise ValueError(f"the row lengths add up to {self._nnz}, but there are {len(indices)} entries")
+        self.nnz = int(np.sum(lengths, dtype=np.int64))
+        if source is None and self.nnz != len(indices):
+            raise ValueError(f"the row lengths add up to {self.nnz}, but there are {len(indices)} entries")
         if values is not None and values.shape != indices.shape:
             raise ValueError(f"there are {len(values)} values, but {len(indices)} column indices")
         indices = np.ascontiguousarray(indices, unsigned(p - 1))
         if values is not None:
             values = np.ascontiguousarray(values, None if values.dtype == np.float32 else np.float64)
-        block = _block(self._nnz, len(lengths))
+        block = _block(self.nnz, len(lengths))
         order, lengths = _by_length(lengths, block) if sort else (np.empty(0, np.uint8), lengths)
         starts = _starts_of_runs(lengths, block)
         counts = (np.diff(starts, append=len(lengths)) - 1).astype(np.uint8)
         self._runs = kernel.Runs(lengths[starts], counts, order, block)
+        self.longest = int(self._runs.lengths.max(initial=0))
         of_dot = indices, values, self._runs, Part(0, 0), np.empty(0), np.empty(0)
-        by_numpy = self._nnz <= SMALL and not is_compiled(kernel.dot_rows, of_dot)
+        by_numpy = self.nnz <= SMALL and not is_compiled(kernel.dot_rows, of_dot)
         self._loops: Any = plain if by_numpy else kernel
         self._multiplied = 0
         threads = threads or thread_count()
-        parts = _parts(lengths, starts, self._nnz, block, threads)
+        parts = _parts(lengths, starts, self.nnz, block, threads)
         super().__init__((len(lengths), p), parts, threads, (indices, values), source)
         if sort and source is None:
-            for part in _parts(lengths, starts, self._nnz, block, 8 * len(parts)):  # smaller ones, which are copied
+            for part in _parts(lengths, starts, self.nnz, block, 8 * len(parts)):  # smaller ones, which are copied
                 here = slice(part.start, part.stop)
                 copied = None if values is None else values[here].copy()
                 self.arrange(part, indices[here].copy(), copied, indices, values)
@@ -97,14 +98,6 @@ class SparseRows(LocalRows):
     def of(cls, X: scipy.sparse.csr_matrix, threads: int | None = None) -> SparseRows:
         """Wrap a SciPy matrix in canonical CSR format."""
         return cls(X.data, X.indices.view(f"u{X.indices.itemsize}"), np.diff(X.indptr), X.shape[1], threads)
-
-    @property
-    def nnz(self) -> int:
-        return self._nnz
-
-    @property
-    def longest(self) -> int:
-        return int(self._runs.lengths.max(initial=0))
 
     @property
     def nbytes(self) -> int:
@@ -165,7 +158,7 @@ class SparseRows(LocalRows):
 
     def _described(self) -> ColumnStatistics:
         statistics = super()._described()
-        if self._entries[1] is None and not len(self.row_factors):  # the kernel has only counted the ones
+        if self.arrays[1] is None and not len(self.row_factors):  # the kernel has only counted the ones
             statistics.squares[:] = statistics.counts
             np.minimum(statistics.counts, 1.0, out=statistics.largest)
         return statistics
@@ -173,12 +166,10 @@ class SparseRows(LocalRows):
     def _length(self, part: Part, entries: Entries, out: Floats) -> None:
         self._loops.row_lengths(*entries, self._runs, part, out)
 
-    def _gather(
-        self, part: Part, entries: Entries, group: NDArray[np.int16], weights: Floats, moments: Moments
-    ) -> None:
-        kernel.add_products(*entries, self._runs, part, self.row_factors, group, weights, moments.mean, moments.scatter)
-
-    def _centre(self, moments: Moments, group: NDArray[np.int16], weights: Floats) -> None:
+    def _gather(self, group: NDArray[np.int16], weights: Floats, moments: Moments) -> None:
+        sums, products = moments.mean, moments.scatter
+        for part, entries in self._all_parts():
+            kernel.add_products(*entries, self._runs, part, self.row_factors, group, weights, sums, products)
         counted = group >= 0
         of_rows = weights[counted] if len(weights) else None
         moments.count[:] = np.bincount(group[counted], minlength=len(moments.count))
@@ -193,16 +184,7 @@ class SparseRows(LocalRows):
         if self.nnz < _SHORT * len(c):
             return False
         sample = c[:: 1 + len(c) // _SAMPLE]
-        return self._entries[0].itemsize > 2 or _FEW * int(np.count_nonzero(sample)) <= len(sample)
-
-
-class PatternRows(SparseRows):
-    """Local rows of a 0/1 matrix, of which only the positions of the ones are stored; otherwise as `SparseRows`."""
-
-    def __init__(
-        self, indices: NDArray[Any], lengths: NDArray[Any], p: int, threads: int | None = None, sort: bool = False
-    ) -> None:
-        super().__init__(None, indices, lengths, p, threads, sort)
+        return self.arrays[0].itemsize > 2 or _FEW * int(np.count_nonzero(sample)) <= len(sample)
 
 
 class DenseRows(LocalRows):
@@ -217,21 +199,14 @@ class DenseRows(LocalRows):
     ) -> None:
         array = np.ascontiguousarray(array, None if array.dtype == np.float32 else np.float64)
         n_local, p = len(array) if rows is None else rows, array.shape[1]
+        self.nnz, self.longest = n_local * p, p
         threads = threads or thread_count()
         count = threads * max(1, -(-n_local * p // (threads * PART_ENTRIES)))
         parts = [Part(a, b, a, b) for a, b in pairwise(n_local * t // count for t in range(count + 1))]
         super().__init__((n_local, p), parts, threads, (array,), source)
 
-    @property
-    def nnz(self) -> int:
-        return self.shape[0] * self.shape[1]
-
-    @property
-    def longest(self) -> int:
-        return self.shape[1]
-
     def take(self, rows: NDArray[np.bool_]) -> DenseRows:
-        taken = [np.empty((0, self.shape[1]), self._entries[0].dtype)]
+        taken = [np.empty((0, self.shape[1]), self.arrays[0].dtype)]
         for part, (array,) in self._all_parts():
             taken.append(array[part.start : part.stop][rows[part.first : part.last]])
         return self._normalized(DenseRows(np.concatenate(taken)), rows)
@@ -261,23 +236,19 @@ class DenseRows(LocalRows):
     def _length(self, part: Part, entries: Entries, out: Floats) -> None:
         kernel.lengths_dense(entries[0][part.start : part.stop], out[part.first : part.last])
 
-    def _gather(
-        self, part: Part, entries: Entries, group: NDArray[np.int16], weights: Floats, moments: Moments
-    ) -> None:
-        here, factors, array = group[part.first : part.last], self._factors(part), entries[0][part.start : part.stop]
-        for k in range(len(moments.count)):
-            rows = np.flatnonzero(here == k)
-            x = array[rows].astype(np.float64) * (factors[rows, None] if len(factors) else 1.0)
-            a = weights[part.first + rows] if len(weights) else np.ones(len(rows))
-            mass = float(a.sum())
-            mean = a @ x / (mass or 1.0)
-            x -= mean
-            x *= np.sqrt(a)[:, None]
-            of_rows = np.array([len(rows)]), np.array([mass]), mean[None], (x.T @ x)[None]
-            moments.include(k, Moments(*of_rows))
-
-    def _centre(self, moments: Moments, group: NDArray[np.int16], weights: Floats) -> None:
-        """Do nothing: every part has been centred."""
+    def _gather(self, group: NDArray[np.int16], weights: Floats, moments: Moments) -> None:
+        for part, (array,) in self._all_parts():
+            here, factors = group[part.first : part.last], self._factors(part)
+            for k in range(len(moments.count)):
+                rows = np.flatnonzero(here == k)
+                x = array[part.start + rows].astype(np.float64) * (factors[rows, None] if len(factors) else 1.0)
+                a = weights[part.first + rows] if len(weights) else np.ones(len(rows))
+                mass = float(a.sum())
+                mean = a @ x / (mass or 1.0)
+                x -= mean
+                x *= np.sqrt(a)[:, None]
+                of_rows = np.array([len(rows)]), np.array([mass]), mean[None], (x.T @ x)[None]
+                moments.include(k, Moments(*of_rows))
 
     def _factors(self, part: Part) -> Floats:
         return self.row_factors[part.first : part.last]

@@ -27,10 +27,7 @@ class SideBySide:
         ends = [0, *accumulate(group.shape[1] for group in self.groups)]
         self._columns = [slice(start, stop) for start, stop in pairwise(ends)]
         self.shape = self.groups[0].shape[0], ends[-1]
-
-    @property
-    def nnz(self) -> int:
-        return sum(group.nnz for group in self.groups)
+        self.nnz = sum(group.nnz for group in self.groups)
 
     @property
     def nbytes(self) -> int:

@@ -18,8 +18,8 @@ from distsms.base.communicator import Communicator
 from distsms.base.schema import Fields, is_number, is_text
 from distsms.base.typing import Floats, Labels
 from distsms.metrics.confidence import LEVEL, limits
-from distsms.metrics.contingency import ratio
 from distsms.metrics.estimates import MeanEstimate
+from distsms.metrics.operating_points import ratio
 from distsms.metrics.row_weights import effective, mass_of_classes, masses, weighted_mean
 from distsms.metrics.tied_scores import tied_scores
 

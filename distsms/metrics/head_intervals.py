@@ -23,9 +23,8 @@ from distsms.base.typing import Floats, Labels
 from distsms.metrics import bootstrap
 from distsms.metrics.bootstrap import Draws, tabulate
 from distsms.metrics.confidence import Interval, limits, mean_interval, prbep_interval
-from distsms.metrics.contingency import contingency
 from distsms.metrics.estimates import MeanEstimate
-from distsms.metrics.operating_points import POINTS, SLACK, OperatingPoint, operating_point
+from distsms.metrics.operating_points import POINTS, SLACK, OperatingPoint, contingency, operating_point
 from distsms.metrics.row_weights import masses, weighted_mean
 from distsms.metrics.tied_scores import TiedScores
 

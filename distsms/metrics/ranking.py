@@ -24,8 +24,7 @@ from distsms.base.communicator import Communicator
 from distsms.base.measures import ERROR_RATE, F_BETA, PRECISION_AT_K, Measure
 from distsms.base.typing import Floats, Labels
 from distsms.metrics.area_from_cells import enclosed_area, enclosed_placements
-from distsms.metrics.contingency import contingency, ratio
-from distsms.metrics.operating_points import partial_area
+from distsms.metrics.operating_points import contingency, partial_area, ratio
 from distsms.metrics.row_weights import mass_of_classes, masses, mean_and_deviation, require_equal, select_by_weight
 from distsms.metrics.tied_scores import TiedScores, tied_scores
 from distsms.parallel.order_statistics import select
@@ -88,6 +87,18 @@ def top_k(scores: Floats, labels: Labels, k: float, comm: Communicator, weights:
     middle = next_score / 2 + kth_score / 2
     threshold = middle if taken == rows_tied and next_score < middle else kth_score
     return TopK(tp / k, ratio(tp, n_pos), threshold)
+
+
+def decision_threshold(
+    calls_positive: int | None, scores: Floats, labels: Labels, comm: Communicator, weights: Floats | None = None
+) -> float:
+    """Return the score from which `calls_positive` rows, in proportion by weight, are positive. **Collective.**"""
+    if calls_positive is None:
+        return 0.0
+    k: float = calls_positive
+    if weights is not None:
+        k *= mass_of_classes(labels, weights, comm)[0] / mass_of_classes(labels, None, comm)[0]
+    return top_k(scores, labels, k, comm, weights).threshold
 
 
 def _score_at(scores: Floats, k: float, comm: Communicator, weights: Floats | None) -> float:

@@ -14,8 +14,7 @@ from numpy.typing import NDArray
 from distsms.base.communicator import Communicator
 from distsms.base.errors import InputError
 from distsms.base.typing import Floats, Labels
-from distsms.parallel.order_statistics import FEW, PositionSearch
-from distsms.parallel.order_statistics_kernels import POSITIVE
+from distsms.parallel.order_statistics import FEW, POSITIVE, PositionSearch
 
 BLOCK = 2**14
 """Number of rows that are worked on at a time, where arrays for all rows would take much memory."""

@@ -5,6 +5,10 @@ intercept + sum_a f_a(c_a) + sum_ab f_ab(c_a, c_b), with tables of the mean 0 ov
 code (`distsms.features.bins`). The *share* of a term f, Cov(f, s) / Var(s), may be below 0; all add up to 1. For trees,
 f is the sum of steps from a node's mean to its child's over splits on a column. All follows from X'r and X'(r s), r the
 weights of the rows: one pass, and two vectors.
+
+`Reasons` are for single rows: the contribution of a column of a table is sum_j w_j (x_ij - m_j) over its features j, m
+the mean of the training rows, and all add up to the score less the mean score. Bins of a column and the column itself
+are one term; a cross of two columns is one of its own, and all trees together are one.
 """
 
 from __future__ import annotations
@@ -23,10 +27,9 @@ from distsms.base.typing import Floats
 from distsms.base.wording import option
 from distsms.features.attributes import table_attributes, used_columns
 from distsms.features.bins import Bins, edge_text, purified
-from distsms.features.forest import Forest
-from distsms.matrix.code_maps import Crosses
-from distsms.models.model import Model
+from distsms.models.model import MEAN_CONTRIBUTIONS, Model
 from distsms.models.scoring import Rows
+from distsms.shards.dataset import DataBlock
 from distsms.shards.table_schema import HASH, Table
 
 _ROUNDING = 1e-14
@@ -37,6 +40,11 @@ MOST_COLUMNS = 2**20
 """Models of more columns have no table of contributions, which people could not read."""
 _SHOWN = 8
 """How many conditions the rule of a leaf shows."""
+MOST_TERMS = 2**12
+"""A model of more terms has no reasons: each term takes a product with the rows."""
+TOGETHER = 16
+"""Terms whose contributions are computed at a time."""
+TREES = "trees"
 
 
 class ColumnSums:
@@ -185,10 +193,8 @@ def find_reason(model: Model) -> str:
     if model.p_original > MOST_COLUMNS:
         return f"the model has {model.p_original:,} columns, more than {MOST_COLUMNS:,}"
     if model.normalization.kind == "l2":
-        return (
-            f"the model scales each row to unit length ({option('normalize')} l2), so what a code adds to the score "
-            "depends on the other columns of the row"
-        )
+        unit = f"the model scales each row to unit length ({option('normalize')} l2)"
+        return f"{unit}, so what a code adds to the score depends on the other columns"
     return ""
 
 
@@ -290,10 +296,9 @@ def _terms(
 
 def _tables(bins: Bins, vector: Floats, total: float | None) -> tuple[list[Floats], list[Floats]]:
     """Return tables of attributes and pairs in a vector (columns,), each with a place for rows without a code."""
-    blocks = bins.code_map.blocks if isinstance(bins.code_map, Crosses) else bins.code_map
     mains = [
         np.append(table, 0.0 if total is None else total - table.sum())
-        for table in np.split(vector[: blocks.p], blocks.offsets[1:-1])
+        for table in np.split(vector[: bins.blocks.p], bins.blocks.offsets[1:-1])
     ]
     crosses = []
     for k, (a, b) in enumerate(bins.pairs):
@@ -365,12 +370,16 @@ def leaf_rule(model: Model, column: int) -> str:
     features = model.features
     if features is None or features.forest is None or column < features.p - features.forest.code_map.p:
         return ""
-    tree, leaf = features.forest.place(column - (features.p - features.forest.code_map.p))
+    tree, leaf = features.forest.code_map.place(column - (features.p - features.forest.code_map.p))
     attributes = [] if model.table is None else table_attributes(model.table)[0]
     binary = {j for a in attributes for j in (a.columns if a.categories else (a.missing,))}
     centres = {a.columns[0]: a.centre for a in attributes if a.categories is None}
+    limits = dict[int, tuple[float | None, float | None]]()  # of each column: above what its value is, and at most what
+    for j, threshold, left in features.forest.path(tree, leaf):  # each split lies within those before it
+        low, high = limits.get(j, (None, None))
+        limits[j] = (low, threshold) if left else (threshold, high)
     words = list[str]()
-    for j, (low, high) in _limits(features.forest, tree, leaf).items():
+    for j, (low, high) in limits.items():
         name = model.original_name(j)
         of_number = _between(low, high, name, centres.get(j, 0.0))
         words.append(f"{'not ' * (low is None)}{name}" if j in binary else of_number)
@@ -378,17 +387,83 @@ def leaf_rule(model: Model, column: int) -> str:
     return " and ".join(words[:_SHOWN] + more) or "all rows"
 
 
-def _limits(forest: Forest, tree: int, leaf: int) -> dict[int, tuple[float | None, float | None]]:
-    """Return for each column on the way to a leaf what its value is above, and what it is at most."""
-    limits = dict[int, tuple[float | None, float | None]]()
-    for j, threshold, left in forest.path(tree, leaf):  # each split lies within those before it
-        low, high = limits.get(j, (None, None))
-        limits[j] = (low, threshold) if left else (threshold, high)
-    return limits
-
-
 def _between(low: float | None, high: float | None, name: str, centre: float) -> str:
     below, above = ("" if end is None else edge_text(end, centre) for end in (low, high))
     if below and above:
         return f"{below} < {name} <= {above}"
     return f"{name} <= {above}" if above else f"{name} > {below}"
+
+
+def terms_of(model: Model) -> tuple[list[str], NDArray[np.int64]]:
+    """Return the names of a model's terms, and the term of each of its columns, (p,). Local."""
+    features, names, parts = model.features, dict[str, int](), []
+
+    def numbers(of: Sequence[str]) -> NDArray[np.int64]:
+        return np.array([names.setdefault(name, len(names)) for name in of], np.int64)
+
+    if features is None or features.keep:
+        of_columns, column = columns_of(model)
+        parts.append(numbers(of_columns)[column])
+    if features is not None and features.bins is not None:
+        bins = features.bins
+        parts.append(np.repeat(numbers([one.name for one in bins.attributes]), bins.sizes))
+        if bins.pairs:
+            pairs = [f"{bins.attributes[a].name} & {bins.attributes[b].name}" for a, b in bins.pairs]
+            parts.append(np.repeat(numbers(pairs), np.diff(bins.code_map.offsets)))
+    if features is not None and features.forest is not None:
+        parts.append(np.repeat(numbers([TREES]), features.forest.code_map.p))
+    return list(names), np.concatenate(parts)
+
+
+def mean_contributions(model: Model, w: Floats, block: DataBlock, comm: Communicator) -> list[float] | None:
+    """Return the mean of <w, x> over the training rows, term by term, in one pass; None for models without reasons.
+    w (p,) are the coefficients for the rows as they are in the block. **Collective.**"""
+    if model.table is None or find_reason(model):
+        return None
+    names, term = terms_of(model)
+    if len(names) > MOST_TERMS:
+        return None
+    a = np.ones(len(block.labels)) if block.weights is None else block.weights.astype(np.float64)
+    sums, mass = comm.sum(block.features.transposed_times(a)), comm.sum(np.array([a.sum()]))
+    return [float(mean) for mean in np.bincount(term, w * sums / mass, len(names))]
+
+
+class Reasons:
+    """The terms with the largest contributions to the score of each row, as a `scoring.Watch`. Raises InputError if the
+    model has none."""
+
+    def __init__(self, model: Model, count: int) -> None:
+        check(model)
+        self._names, self._term = terms_of(model)
+        if len(self._names) > MOST_TERMS:
+            raise InputError(f"the model has {len(self._names):,} terms; reasons are of at most {MOST_TERMS:,}")
+        self._means = np.array(model.info.get(MEAN_CONTRIBUTIONS) or [])
+        if len(self._means) != len(self._names):
+            raise InputError(
+                "the model does not say what its columns contribute on average, which reasons need; train it on a "
+                "table, with this version of distsms"
+            )
+        self.count = min(count, len(self._names))
+        self._texts = list[NDArray[Any]]()
+
+    def __call__(self, models: Sequence[Model], rows: Rows, scores: list[Floats], weights: Floats | None) -> None:
+        """Add the reasons of some rows. Local."""
+        n, w = len(scores[0]), models[0].w
+        values, terms = np.zeros((0, n)), np.zeros((0, n), np.int64)
+        for first in range(0, len(self._names), TOGETHER):
+            # 1) What the next terms contribute to each row.
+            here = np.arange(first, min(first + TOGETHER, len(self._names)))
+            added = rows.margins(np.where(self._term == here[:, None], w, 0.0)) - self._means[here, None]
+            # 2) The largest of these and of those before, in order.
+            values = np.concatenate([values, added])
+            terms = np.concatenate([terms, np.broadcast_to(here[:, None], added.shape)])
+            largest = np.argsort(-np.abs(values), axis=0, kind="stable")[: self.count]
+            values = np.take_along_axis(values, largest, axis=0)
+            terms = np.take_along_axis(terms, largest, axis=0)
+        texts = [f"{self._names[k]} {value:+.3g}" for k, value in zip(terms.T.flat, values.T.flat, strict=True)]
+        self._texts.append(np.array(texts, object).reshape(n, self.count))
+
+    def take(self) -> NDArray[Any]:
+        """Return the reasons of all rows since the last call, (n_local, count) of str, the largest first."""
+        texts, self._texts = self._texts, []
+        return np.concatenate([np.empty((0, self.count), object), *texts])

@@ -50,11 +50,11 @@ def promise(info: Mapping[str, Any], measured: Mapping[str, Any]) -> str:
     if condition.quantity == "top":
         called = (measured["tp"] + measured["fp"]) / sum(measured[name] for name in ("tp", "fp", "fn", "tn"))
         name, now = "share of rows called positive", percent(called)
-        then = _rate(decision | {"value": decision["called"]})
+        then = rate(decision | {"value": decision["called"]})
     else:
         name = RATES[condition.quantity]
         both = decision["intervals"][condition.quantity], measured["intervals_at_threshold"][condition.quantity]
-        then, now = map(_rate, both)
+        then, now = map(rate, both)
     return (
         f"The model's own threshold was found for {condition.in_words} on {decision['folds']:g} held-out folds of the "
         f"training rows, where the {name} was {then}. On these rows it is {now}."
@@ -66,7 +66,7 @@ def percent(share: float) -> str:
     return f"{100 * share:.3g} %"
 
 
-def _rate(interval: Mapping[str, Any]) -> str:
+def rate(interval: Mapping[str, Any]) -> str:
     """Return a rate with its interval, which `Interval.as_json` made."""
     value, *ends = (math.nan if interval.get(name) is None else interval[name] for name in ("value", "low", "high"))
     if math.isnan(value):

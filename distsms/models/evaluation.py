@@ -29,7 +29,7 @@ from distsms.metrics import (
 )
 from distsms.metrics.calibration import losses
 from distsms.metrics.confidence import LEVEL, Interval
-from distsms.metrics.contingency import Contingency
+from distsms.metrics.operating_points import Contingency
 from distsms.metrics.tied_scores import TiedScores, tied_scores
 from distsms.metrics.within_groups import GroupAreas, gauc_difference_interval, gauc_interval, group_areas
 from distsms.models.model import Model
@@ -151,7 +151,12 @@ class _Evaluator:
         infos = [model.info for model in models]
         self._rows, self._options, self._comm = rows, options, comm
         self._draws = bootstrap.Draws(rows.row_numbers, options.replicates, options.seed)
-        self._head = _head_measures(infos, options.at, int(row_weights.masses([rows.labels != 0], None, comm)[0]))
+        self._counts = [int(count) for count in row_weights.masses((rows.labels > 0, rows.labels < 0), None, comm)]
+        # The measures of the head: those shown of every model, those trained for, and those of conditions.
+        names = [*HEAD, *(str(info.get("measure")) for info in infos)]
+        head = [measure for name in names if (measure := HeadMeasure.parse(name))]
+        head += [measure for condition in options.at for measure in condition.measures(sum(self._counts))]
+        self._head = list({measure.name: measure for measure in head}.values())
         self._grouped = [] if rows.groups is None else grouped_measures(infos, options.within_groups)
         self._n_pos = row_weights.mass_of_classes(rows.labels, rows.weights, comm)[0]
         self._scaled = row_weights.effective(rows.weights, comm)
@@ -189,7 +194,7 @@ class _Evaluator:
         threshold = model.threshold if options.threshold is None else options.threshold
         rates = head_intervals.rates_at(threshold, options.level, scores, labels, comm, weights)
         table = Contingency(**{name: rates[name] for name in ("tp", "fp", "fn", "tn")})
-        n_pos, n_neg = map(int, row_weights.masses((labels > 0, labels < 0), None, comm))
+        n_pos, n_neg = self._counts
         extra = extra_measures(model.info, options.k)
         if options.k is None and row_weights.differ(weights, comm):
             extra = [name for name in extra if "@" not in name or name.startswith("pauc@")]
@@ -197,15 +202,13 @@ class _Evaluator:
         for each in options.at:
             at = operating_points.operating_point(each, tied, comm).threshold
             points[str(each)] = head_intervals.rates_at(at, options.level, scores, labels, comm, weights)
-        if rows.fingerprint is not None and rows.fingerprint == (model.info.get("data") or {}).get("fingerprint"):
-            training_rows = 1.0
-        else:
+        training_rows = 1.0
+        if rows.fingerprint is None or rows.fingerprint != (model.info.get("data") or {}).get("fingerprint"):
             training_rows = row_sample.share_of_training_rows(model.info.get("row_sample"), scores, labels, comm)
         if training_rows:
             for of_rates in (rates, *points.values()):
-                of_rates["intervals"] = {
-                    name: interval | {"of": estimates.TRAINED} for name, interval in of_rates["intervals"].items()
-                }
+                for interval in of_rates["intervals"].values():
+                    interval["of"] = estimates.TRAINED
         return {
             "n": n_pos + n_neg,
             "n_pos": n_pos,
@@ -238,9 +241,9 @@ class _Evaluator:
         prbep_replicates = bootstrap.prbep_replicates(scores, labels, self._draws, comm, weights)
         # By itself, each measure that not every model shows: the replicates depend on what is computed with them.
         alone = [[measure] for measure in self._head if measure.name not in HEAD]
-        for measures in [[measure for measure in self._head if measure.name in HEAD], *alone]:
+        for each in [[measure for measure in self._head if measure.name in HEAD], *alone]:
             head_replicates |= head_intervals.head_replicates(
-                measures, tied, scores, labels, self._draws, comm, self._scaled
+                each, tied, scores, labels, self._draws, comm, self._scaled
             )
         influences = influence.row_influences(tied, scores, labels, comm)
         # 2) The intervals.
@@ -257,9 +260,8 @@ class _Evaluator:
             intervals[measure.name] = gauc_interval(details.areas.estimate(measure.within_groups, comm), level)
         for of_head in self._head:
             estimate = head_intervals.head_estimate(of_head, head[of_head.name], self._size_pos, self._size_neg)
-            intervals[of_head.name] = head_intervals.head_interval(
-                of_head, estimate, head_replicates[of_head.name], level
-            )
+            replicates = head_replicates[of_head.name]
+            intervals[of_head.name] = head_intervals.head_interval(of_head, estimate, replicates, level)
         k = options.k or Measure.parse(evaluation.model.info.get("measure", "rocarea")).k
         counts = [k] if k and f"precision@{k}" in values else []
         counts += [int(each.level) for each in options.at if each.quantity == "top" and not each.share]
@@ -282,11 +284,11 @@ class _Evaluator:
         share = ranking.top_k_shares(scores, k, comm)
         of_both = estimates.top_k_estimates(share, rows.labels, k, comm)
         replicates = bootstrap.top_k_replicates(scores, rows.labels, self._draws, k, comm)
-        names = f"precision@{k}", f"recall@{k}"
-        return {
-            name: confidence.prbep_interval(estimate, of_measure, options.level)
-            for name, estimate, of_measure in zip(names, of_both, replicates, strict=True)
-        }
+        precision, recall = (
+            confidence.prbep_interval(estimate, of_measure, options.level)
+            for estimate, of_measure in zip(of_both, replicates, strict=True)
+        )
+        return {f"precision@{k}": precision, f"recall@{k}": recall}
 
     def compare(self, first: _Details, other: _Details) -> ModelComparison:
         """Return by how much the first model is better."""
@@ -307,11 +309,9 @@ class _Evaluator:
             areas = first.areas._replace(areas=first.areas.areas - other.areas.areas)
             gauc = areas.estimate(measure.within_groups, comm)
             differences[measure.name] = gauc_difference_interval(gauc, level)
-        for of_head in self._head:
-            name = of_head.name
-            estimate = head_intervals.difference_estimate(
-                first.head[name] - other.head[name], self._size_pos, self._size_neg
-            )
+        for name in first.head:
+            difference = first.head[name] - other.head[name]
+            estimate = head_intervals.difference_estimate(difference, self._size_pos, self._size_neg)
             replicates = first.head_replicates[name] - other.head_replicates[name]
             differences[name] = confidence.prbep_difference_interval(estimate, replicates, level)
         for evaluation in (other.evaluation, first.evaluation):
@@ -329,14 +329,6 @@ def grouped_measures(infos: Sequence[dict[str, Any]], within: str | None) -> lis
         return [Measure.parse("rocarea").within(within)]
     named = [str(info.get("measure")) for info in infos]
     return [Measure.parse(name) for name in GROUPED if name in named]
-
-
-def _head_measures(infos: Sequence[dict[str, Any]], at: Sequence[Condition], n: float) -> list[HeadMeasure]:
-    """Return the measures of the head: those shown of every model, those trained for, and those of conditions."""
-    names = [*HEAD, *(str(info.get("measure")) for info in infos)]
-    named = [measure for name in names if (measure := HeadMeasure.parse(name))]
-    of_conditions = [measure for condition in at for measure in condition.measures(n)]
-    return list({measure.name: measure for measure in [*named, *of_conditions]}.values())
 
 
 def extra_measures(info: dict[str, Any], k: int | None) -> list[str]:

@@ -25,8 +25,8 @@ from distsms.matrix.blocks import LocalRows
 from distsms.matrix.coded import CodedRows, code_rows
 from distsms.matrix.side_by_side import SideBySide
 from distsms.models.model import Model, from_training, is_model
-from distsms.shards import dataset, labels, table_schema
-from distsms.shards.frame_columns import is_frame, names_of, ordered
+from distsms.shards import dataset, labels, storage, table_schema
+from distsms.shards.from_arrays import is_frame, names_of, ordered
 from distsms.shards.manifest import Manifest, read_manifest
 from distsms.shards.rows import RowBlock, concatenate
 from distsms.shards.sequence_rules import encode
@@ -84,44 +84,36 @@ def check_distinct(output: str | os.PathLike[str], *used: str | os.PathLike[str]
 
 def reader_for(model: Model, files: Sequence[str], comm: Communicator, options: InputOptions) -> Reader:
     """Return a reader that reads files with the columns and labels of the model's training data. **Collective.**"""
-    info, path = model.info, files[0]
-    text = format_of(path) == "text"
+    info = model.info
     with comm.fail_together():
-        if has_sequences(path) and not model.coded.sequences:
-            raise InputError(f"{path}: has sequences, but the model was not trained on sequences")
-        if model.coded and model.coded.sequences is None and model.features is None:
-            raise InputError(
-                f"{path}: the model was trained on codes that were written from Python; give it a data set with such "
-                "codes (write_data)"
-            )
-        if model.coded.sequences and not text and not has_sequences(path):
-            raise InputError(
-                f"{path}: the model takes {model.coded.describe()}: FASTA, or text with lines LABEL SEQUENCE"
-            )
-        if text and Path(path).is_file() and is_model(path):
-            raise InputError(
-                f"{path}: is a model, but rows are expected here; to compare models, give the rows with "
-                f"{option('test', text='DATA')}"
-            )
-        if format_of(path) == "table" and model.table is None:
-            raise InputError(
-                f"{path}: is a table, but the columns of the model's training data had no names; convert the table to "
-                "svmlight text or an array, with the same features in the same order"
-            )
+        if why := _why_not_read(files[0], model):
+            raise InputError(f"{files[0]}: {why}")
+    same = ("label", "id", "weight", "group", "missing_group", "labelled", "ignore_new")
     reading = ReadOptions(
         zero_based=info["zero_based"] if options.zero_based is None else options.zero_based,
-        label=options.label,
-        id=options.id,
-        weight=options.weight,
-        group=options.group,
-        missing_group=options.missing_group,
         table=model.table,
         encoding=model.coded.sequences,
         label_map=info["label_map"],
-        labelled=options.labelled,
-        ignore_new=options.ignore_new,
+        **{name: getattr(options, name) for name in same},
     )
     return open_reader(files, reading, comm)
+
+
+def _why_not_read(path: str, model: Model) -> str:
+    """Return why a file cannot have rows for a model, as far as its name and its first bytes say; or ""."""
+    kind, coded = format_of(path), model.coded
+    if has_sequences(path) and not coded.sequences:
+        return "has sequences, but the model was not trained on sequences"
+    if coded and coded.sequences is None and model.features is None:
+        return "the model was trained on codes that were written from Python; give it a data set with such codes"
+    if coded.sequences and kind != "text" and not has_sequences(path):
+        return f"the model takes {coded.describe()}: FASTA, or text with lines LABEL SEQUENCE"
+    if kind == "text" and Path(path).is_file() and is_model(path):
+        return f"is a model, but rows are expected here; several models take rows with {option('test', text='DATA')}"
+    if kind == "table" and model.table is None:
+        no_names = "is a table, but the columns of the model's training data had no names"
+        return f"{no_names}; convert it to svmlight text or an array, with the same features in the same order"
+    return ""
 
 
 def id_name(model: Model, path: str | os.PathLike[str], options: InputOptions) -> str:
@@ -147,8 +139,7 @@ def to_features(
 def as_scored(X: Any, model: Model, where: object, table: Table | None = None) -> LocalRows | SideBySide:
     """Return rows as a model scores them: less the offsets of its table, with its features, normalized; but for data
     sets that are stored so, rows of every source pass here. `where` is for errors; without the encoding `table`, X has
-    numbers. Local.
-    """
+    numbers. Local."""
     X = subtract(X, missing_offsets(model, table))
     try:
         rows = as_features(X) if model.features is None else model.features.rows(X)
@@ -166,8 +157,8 @@ def rows_in_memory(X: Any, model: Model, options: InputOptions, notes: list[str]
         X = ordered(X, model.table, options.ignore_new)
     if (names := names_of(X)) is not None:
         raise InputError(
-            f"X has names of columns ({format_names(names)}), and the columns of the model's training data had none; "
-            "give the numbers alone, such as X.to_numpy(), in the order of the training data"
+            f"X has names of columns ({format_names(names)}), and the model's training data had none; give the numbers "
+            "alone, such as X.to_numpy(), in the order of the training data"
         )
     if model.coded.sequences is not None and not scipy.sparse.issparse(X):
         words = np.asarray(X)
@@ -176,10 +167,7 @@ def rows_in_memory(X: Any, model: Model, options: InputOptions, notes: list[str]
     X = as_numbers(X)
     X = X if X.dtype.kind == "f" else X.astype(np.float64)
     if X.ndim != 2 or X.shape[1] != model.p_original:
-        raise InputError(
-            f"X has the shape {X.shape}, but the model takes rows with {model.p_original} columns; give the columns of "
-            "the training data"
-        )
+        raise InputError(f"X has the shape {X.shape}, but the model takes rows with {model.p_original} columns")
     return as_scored(X, model, "X")
 
 
@@ -218,25 +206,24 @@ def _too_wide(path: str | os.PathLike[str], width: int, model: Model, options: I
 
 def check_data_set(manifest: Manifest, model: Model, options: InputOptions) -> None:
     """Raise InputError if the manifest of a data set shows that it does not fit a model. Local."""
-    dataset.check_readable(manifest)
+    storage.check_codec(manifest.compression, manifest.directory)
     if options.label or options.id or options.weight or options.group or options.missing_group != "own":
-        raise InputError(
-            f"{manifest.directory}: is a data set, whose labels, ids, weights and groups were chosen when it was made; "
-            f"leave out {option('label')}, {option('id')}, {option('weight')}, {option('group')} and "
-            f"{option('missing_group')}"
+        columns = (
+            f"{option('label')}, {option('id')}, {option('weight')}, {option('group')} and {option('missing_group')}"
         )
+        raise InputError(f"{manifest.directory}: {columns} are of files, and were chosen when this data set was made")
     _check_coded(manifest, model)
     if manifest.coded and missing_offsets(model, manifest.table):
         raise InputError(
-            f"{manifest.directory}: its features were made from numbers from which other means were subtracted than "
-            "for the model; give the rows as they were before distsms features"
+            f"{manifest.directory}: its features were made with other means subtracted than those of the model; give "
+            "the rows as they were before distsms features"
         )
     if options.labelled:
         _check_labels(manifest.label_map, model, manifest.directory)
     if manifest.table is not None and model.table is not None:
         table_schema.check_same_features(model.table, manifest.table, manifest.directory, options.ignore_new)
     if not options.ignore_new:
-        dataset.check_columns(manifest, model.p if manifest.coded else model.p_original)
+        dataset.check_width(manifest, model.p if manifest.coded else model.p_original)
 
 
 def _check_coded(manifest: Manifest, model: Model) -> None:
@@ -249,8 +236,7 @@ def _check_coded(manifest: Manifest, model: Model) -> None:
     if theirs.features and ours.features:
         raise InputError(
             f"{manifest.directory}: its features were made by other rules than those of the model; make them with "
-            f"distsms features {option('like', text='TRAINING_DATA')}, or give the rows as they were before distsms "
-            "features"
+            f"distsms features {option('like', text='TRAINING_DATA')}, or give the rows as they were before"
         )
     of_data, of_model = (coded.describe() if coded else "rows without codes" for coded in (theirs, ours))
     hint = f"; convert the sequences with {option('like')} and the training data" if ours.sequences else ""

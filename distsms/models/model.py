@@ -1,14 +1,5 @@
-"""The model file: HDF5, written atomically, readable with h5py alone (no pickle, no MPI, no PETSc).
-
-w            float64 (p,)      coefficients: the score of a row is <w, x> + bias; with normalize = "l2", of the row
-                               scaled to unit length; compressed if the model was trained with l1 and p is large
-scale        float64 (p,)      the factors of the columns in training, if they were normalized; w includes them
-table        uint8 (bytes,)    JSON: columns and categories from which the features are made, if the data were a table
-coded        uint8 (bytes,)    JSON: what the codes of coded columns mean, and how sequences become codes
-features     group             the feature map, if codes are made from columns (`distsms.features.feature_map`)
-attributes   format, version, and `info`: one JSON object (bias, measure, lambda, J, gap, threshold, ...);
-             `decision` and `calibration` in it are from held-out folds (`distsms.workflow.decisions`).
-             `complete` is the SHA-256 of all that, or true in models of earlier versions, which have no checksum
+"""Models, and their file: HDF5, written atomically, readable with h5py alone (no pickle, no MPI, no PETSc). Its arrays
+`w` (p,), `scale` (p,), `table`, `coded` and `features`, and its attributes, are listed in docs/reference/model-file.md.
 """
 
 from __future__ import annotations
@@ -25,9 +16,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from distsms.base import common_files, hdf5, schema
+from distsms.base import hdf5, schema
 from distsms.base.errors import InputError
-from distsms.base.files import atomic_write, check_writable, require_space
+from distsms.base.files import atomic_write, check_writable, note_content, require_space
 from distsms.base.measures import Measure
 from distsms.base.schema import Fields, is_number, is_number_or_null, is_positive, is_share, is_text
 from distsms.base.wording import option
@@ -44,12 +35,9 @@ if TYPE_CHECKING:  # loaded with those models that have features
 FORMAT = "distsms-model"
 VERSION, CODED_VERSION, TABLE_VERSION = 4, 3, 2
 """The version of models with a feature map, of others with coded columns, and of those of tables, since older programs
-do not know these; other models have version 1.
-"""
-
-
+do not know these; other models have version 1."""
 MEAN_CONTRIBUTIONS = "mean_contributions"
-"""What the information of a model calls the mean contributions of its terms; see `distsms.models.reasons`."""
+"""What the information of a model calls the mean contributions of its terms; see `distsms.models.contributions`."""
 PACKED_FROM = 2**12
 """Number of columns from which a model with many coefficients of 0 is written with compression."""
 
@@ -157,9 +145,8 @@ class Model:
             raise InputError(
                 (self.info.get("decision") or {}).get("why")
                 or f"the model has no threshold for labels: it was trained for {self.info.get('measure', 'rocarea')},"
-                " which is about the order of the rows, and its threshold is one of its training rows alone. Train "
-                f"with distsms path {option('at')} or distsms train {option('at')}, such as {option('at')} "
-                "'precision>=0.9', which find the threshold that held-out folds support"
+                f" which is about the order of the rows. Train with distsms path {option('at')} or distsms train"
+                f" {option('at')}, such as {option('at')} 'precision>=0.9', which find a threshold on held-out folds"
             )
         return np.array(self.classes)[(scores >= self.threshold).astype(np.intp)]
 
@@ -173,11 +160,10 @@ class Model:
         """Return the probability that each row is positive, (n,), from its score; InputError if the model has none."""
         if self.curve is None:
             why = Measure.parse(self.info.get("measure", "rocarea")).family.why_no_probabilities
+            calibrate = option("calibrate", "sigmoid")
             raise InputError(
-                f"the model has no probabilities, only scores. {why}Train with distsms path "
-                f"{option('calibrate', 'sigmoid')} (or isotonic) or distsms train {option('calibrate', 'sigmoid')}, "
-                f"which fit probabilities on held-out folds, or with {option('measure', 'logistic')}, whose scores are "
-                "probabilities already"
+                f"the model has no probabilities, only scores. {why}Train with distsms path {calibrate} (or isotonic) "
+                f"or distsms train {calibrate}, which fit them on folds, or with {option('measure', 'logistic')}"
             )
         return calibration.probabilities(self.curve, scores)
 
@@ -205,13 +191,12 @@ def from_training(
         info = info | {"nonzeros": int(np.count_nonzero(w))}
     if data is None:
         return Model(w, info, table)
-    normalization = data.normalization
-    info = info | {"normalize": normalization.kind}
-    features = None
+    normalization, features = data.normalization, None
     if data.coded.features:
         from distsms.features import feature_map
 
         features = feature_map.load(data)
+    info = info | {"normalize": normalization.kind}
     return Model(normalization.fold(w), info, data.table, normalization.scale, data.coded, features)
 
 
@@ -225,8 +210,6 @@ def save(path: str | os.PathLike[str], model: Model) -> None:
     arrays = [] if model.features is None else model.features.arrays().values()
     require_space(Path(os.path.realpath(path)).parent, 2 * model.w.nbytes + sum(array.nbytes for array in arrays))
     with atomic_write(path) as output, hdf5.write_to(output) as file:
-        # Deflate makes zeros about a thousand times smaller, and every reader of HDF5 knows it.
-        packed = {"compression": "gzip", "shuffle": True} if model.info.get("l1") and model.p >= PACKED_FROM else {}
         contents: dict[str, Any] = {"w": model.w}
         if model.scale is not None:
             contents["scale"] = model.scale
@@ -234,6 +217,8 @@ def save(path: str | os.PathLike[str], model: Model) -> None:
             contents["table"] = np.frombuffer(json.dumps(model.table.as_json()).encode(), np.uint8)
         if model.coded:
             contents["coded"] = np.frombuffer(json.dumps(model.coded.record()).encode(), np.uint8)
+        # Deflate makes zeros about a thousand times smaller, and every reader of HDF5 knows it.
+        packed = {"compression": "gzip", "shuffle": True} if model.info.get("l1") and model.p >= PACKED_FROM else {}
         for name, array in contents.items():
             file.create_dataset(name, data=array, **(packed if name == "w" else {}))
         coded = VERSION if model.features else CODED_VERSION
@@ -287,7 +272,7 @@ def load(path: str | os.PathLike[str]) -> Model:
     if not Path(path).is_file():
         raise InputError(f"{path}: there is no such model file")
     hdf5.check_heaps(path, "is not a model, or is damaged; are the arguments swapped? MODEL comes first")
-    common_files.note_content(path)
+    note_content(path)
     try:
         with hdf5.open_file(path, "a model") as file:
             complete = hdf5.attribute(file, "complete")
@@ -340,6 +325,11 @@ def _is_interval(value: Any) -> bool:
     return isinstance(value, dict) and all(is_number_or_null(value.get(name)) for name in ("value", "low", "high"))
 
 
+_REQUIRED: Fields = {
+    "label_map": lambda labels: isinstance(labels, dict) and {"+1", "-1"} <= set(labels),
+    "threshold": lambda threshold: isinstance(threshold, float),
+    "zero_based": lambda zero_based: isinstance(zero_based, bool),
+}
 _IS_INTERVALS = dict.fromkeys(("precision", "recall", "fpr"), _is_interval)
 _IS_RATES = {**dict.fromkeys(("called", "positive_share"), is_share), "effective": is_positive}
 DECISION: Fields = {
@@ -356,16 +346,11 @@ def find_fault(model: Model) -> str | None:
     """Return what is wrong with a model, or None."""
     w, scale, info = model.w, model.scale, model.info
     table, coded, features = model.table, model.coded, model.features
-    labels = info.get("label_map") if isinstance(info, dict) else None
-    if (
-        not isinstance(labels, dict)
-        or not {"+1", "-1"} <= set(labels)
-        or not isinstance(info.get("threshold"), float)
-        or not isinstance(bias := info.get("bias", 0.0), float)
-        or not math.isfinite(bias)
-        or not isinstance(info.get("zero_based"), bool)
-    ):
-        return "threshold, bias, label_map or zero_based is missing"
+    if fault := schema.find_fault(info, _REQUIRED):
+        return fault
+    bias = info.get("bias", 0.0)
+    if not isinstance(bias, float) or not math.isfinite(bias):
+        return "the bias is not a finite number"
     normalize = info.get("normalize", "none")
     vectors = [w] if scale is None else [w, scale]
     if any(v.shape != (w.size,) or v.dtype != np.float64 or not np.isfinite(v).all() for v in vectors):
@@ -385,19 +370,19 @@ def find_fault(model: Model) -> str | None:
     l1, nonzeros = info.get("l1", 0.0), info.get("nonzeros", 0)
     if not is_number(l1) or l1 < 0 or type(nonzeros) is not int or not 0 <= nonzeros <= w.size:
         return "l1 or nonzeros cannot be true"
-    sample = info.get("row_sample")
+    sample, curve = info.get("row_sample"), info.get("calibration")
+    decision: Any = info.get("decision")
     is_empty = isinstance(sample, dict) and sample.get("keys") == ""  # which earlier versions kept, without a share
     if sample and not is_empty and (fault := schema.find_fault(sample, row_sample.RECORD)):
         return f"its sample of training rows cannot be used: {fault}"
-    curve: Any = info.get("calibration")
-    if "calibration" in info and (
-        fault := calibration.find_fault(curve) or schema.find_fault(curve, calibration.JUDGED)
-    ):
-        return f"its calibration cannot be used: {fault}"
-    decision: Any = info.get("decision")
-    wrong = schema.find_fault(decision, DECISION) if "decision" in info else None
-    if wrong is None and decision and "by_rows" in decision:
-        wrong = schema.find_fault(decision["by_rows"], _IS_RATES)
-    if wrong:
-        return f"its decision cannot be used: {wrong}"
+    if "calibration" in info:
+        fault = calibration.find_fault(curve) or schema.find_fault(curve, calibration.JUDGED)
+        if fault:
+            return f"its calibration cannot be used: {fault}"
+    if "decision" in info:
+        fault = schema.find_fault(decision, DECISION)
+        if fault is None and "by_rows" in decision:
+            fault = schema.find_fault(decision["by_rows"], _IS_RATES)
+        if fault:
+            return f"its decision cannot be used: {fault}"
     return None

@@ -8,6 +8,7 @@ tree for each number, in float32 as in `distsms.features`; Gather looks up the w
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import reduce
 from typing import Any
 
 import numpy as np
@@ -19,7 +20,6 @@ from distsms.base.wording import option
 from distsms.features.bins import Bins
 from distsms.features.feature_map import FeatureMap
 from distsms.features.forest import Forest
-from distsms.matrix.code_maps import Crosses
 
 try:
     from onnx import TensorProto, helper, numpy_helper
@@ -55,6 +55,10 @@ class Graph:
         self.nodes.append(helper.make_node(kind, list(inputs), [output], domain=domain, **attributes))
         return output
 
+    def sum(self, terms: Sequence[str]) -> str:
+        """Return the sum of one or more values of the same shape."""
+        return reduce(lambda total, term: self.add("Add", total, term), terms)
+
     def constant(self, value: ArrayLike) -> str:
         """Return the name of a constant."""
         name = f"{self._prefix} constant {len(self.constants)}"
@@ -71,17 +75,13 @@ def single_precision(graph: Graph, rows: str) -> str:
 
 def score(graph: Graph, rows: str, feature_map: FeatureMap, w: Floats) -> str:
     """Return the sum of the weights w (coded columns,) of the codes of each row, (n,), of single-precision `rows`."""
-    total, at = None, 0
+    terms, first = list[str](), 0
     for part in feature_map.parts:
-        weights = w[at : at + part.code_map.p]
-        if isinstance(part, Forest):
-            term = forest_score(graph, rows, part, weights)
-        else:
-            term = bins_score(graph, rows, part, weights)
-        total = term if total is None else graph.add("Add", total, term)
-        at += part.code_map.p
-    assert total is not None
-    return total
+        weights = w[first : first + part.code_map.p]
+        of_part = forest_score if isinstance(part, Forest) else bins_score
+        terms.append(of_part(graph, rows, part, weights))  # type: ignore[arg-type]
+        first += part.code_map.p
+    return graph.sum(terms)
 
 
 def digits(w: Floats, largest_sum: float, n_terms: int) -> tuple[Floats, Floats]:
@@ -143,22 +143,21 @@ def _add_trees(
 
 def bins_score(graph: Graph, rows: str, bins: Bins, w: Floats) -> str:
     """Return the sum of the weights of the codes of each row, and of its crosses, (n,)."""
-    code_map, sizes = bins.code_map, np.array(bins.sizes)
+    sizes = np.array(bins.sizes)
     codes, order = _codes(graph, rows, bins)
     place = np.argsort(order)  # of each attribute among the codes
     axis = graph.constant(np.array([1]))
-    blocks = code_map.blocks if isinstance(code_map, Crosses) else code_map
-    pieces = [[*w[blocks.offsets[k] : blocks.offsets[k + 1]], 0.0] for k in order]
+    pieces = [[*w[bins.blocks.offsets[k] : bins.blocks.offsets[k + 1]], 0.0] for k in order]
     starts = np.cumsum([0, *map(len, pieces)])[:-1]
     at = graph.add("Add", codes, graph.constant(starts[None]))
     picked = graph.add("Gather", graph.constant(np.concatenate(pieces)), at)
     total = graph.add("ReduceSum", picked, axis, keepdims=0)
-    if not isinstance(code_map, Crosses):
+    if not bins.pairs:
         return total
-    a, b = np.array(code_map.pairs).T
+    a, b = np.array(bins.pairs).T
     tables = [
         np.pad(w[start : start + sizes[k] * sizes[m]].reshape(sizes[k], sizes[m]), (0, 1)).ravel()
-        for start, k, m in zip(code_map.offsets, a, b, strict=False)
+        for start, k, m in zip(bins.code_map.offsets, a, b, strict=False)
     ]
     starts = np.cumsum([0, *map(len, tables)])[:-1]
     first, second = (graph.add("Gather", codes, graph.constant(place[k]), axis=1) for k in (a, b))

@@ -108,26 +108,25 @@ class _Rows:
         self._graph, self._model, self._table = graph, model, model.table
         self._missing = self._codes = None
         self._single: str | None = None
-        if model.table is None or not _has_categories(model.table):
-            width = model.p_original if model.table is None else len(model.table.columns)
-            self.inputs = [helper.make_tensor_value_info("X", TensorProto.DOUBLE, ["n", width])]
-        else:
-            types = [
-                TensorProto.STRING if takes_strings(column) else TensorProto.DOUBLE for column in model.table.columns
-            ]
-            named = zip(names, types, strict=True)
-            self.inputs = [helper.make_tensor_value_info(name, kind, ["n", 1]) for name, kind in named]
-        if model.table is None:
-            self._numbers: str | None = "X"
-            return
-        inputs = list(zip(model.table.columns, names, strict=True))
+        self._numbers: str | None = "X"
+        inputs = [] if model.table is None else list(zip(model.table.columns, names, strict=True))
         numbers = [name for column, name in inputs if column.kind == NUMBER]
-        X = "X" if not _has_categories(model.table) else graph.add("Concat", *numbers, axis=1) if numbers else None
-        self._numbers = X
-        if X is not None:
-            self._missing = graph.add("IsNaN", X)
+        if model.table is None or not _has_categories(model.table):
+            self.inputs = [
+                helper.make_tensor_value_info("X", TensorProto.DOUBLE, ["n", len(inputs) or model.p_original])
+            ]
+        else:
+            kinds = {True: TensorProto.STRING, False: TensorProto.DOUBLE}
+            self.inputs = [
+                helper.make_tensor_value_info(name, kinds[takes_strings(column)], ["n", 1]) for column, name in inputs
+            ]
+            self._numbers = graph.add("Concat", *numbers, axis=1) if numbers else None
+        if model.table is None:
+            return
+        if self._numbers is not None:
+            self._missing = graph.add("IsNaN", self._numbers)
             columns = model.table.numbers
-            self._numbers = graph.add("Where", self._missing, graph.constant([columns.fills]), X)
+            self._numbers = graph.add("Where", self._missing, graph.constant([columns.fills]), self._numbers)
             if columns.centres.any():
                 self._numbers = graph.add("Sub", self._numbers, graph.constant([columns.centres]))
         if len(numbers) < len(names):
@@ -182,7 +181,8 @@ class _Rows:
     def _of_columns(self, w: NDArray[np.float64], squared: bool) -> str:
         """Do what `dot` does for columns that are not coded."""
         graph, terms = self._graph, []
-        weights = [] if self._table is None else _by_column(self._table, w)
+        columns = [] if self._table is None else zip(self._table.columns, self._table.feature_starts, strict=False)
+        weights = [(column, w[start : start + column.n_features]) for column, start in columns]
         if self._numbers is not None:
             X = graph.add("Mul", self._numbers, self._numbers) if squared else self._numbers
             numbers = [(column, part) for column, part in weights if column.kind == NUMBER]
@@ -199,16 +199,7 @@ class _Rows:
             words = [_by_code(column, part) for column, part in weights if column.categories is not None]
             picked = graph.add("Gather", graph.constant(np.concatenate(words)), self._codes)
             terms.append(graph.add("ReduceSum", picked, graph.constant([1]), keepdims=0))
-        total = terms[0]
-        for term in terms[1:]:
-            total = graph.add("Add", total, term)
-        return total
-
-
-def _by_column(table: Table, w: NDArray[np.float64]) -> list[tuple[Column, NDArray[np.float64]]]:
-    """Return each column with the weights of its features."""
-    starts = zip(table.columns, table.feature_starts, strict=False)
-    return [(column, w[start : start + column.n_features]) for column, start in starts]
+        return graph.sum(terms)
 
 
 def _by_code(column: Column, w: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -276,10 +267,7 @@ def _add_probabilities(graph: Graph, curve: Mapping[str, Any]) -> None:
         )
         rise = graph.add("Mul", slope, graph.add("Sub", inside, start))
         positive = graph.add("Add", low, rise)
-    both = [
-        graph.add("Unsqueeze", part, graph.constant(np.array([1])))
-        for part in (graph.add("Sub", one, positive), positive)
-    ]
+    both = [graph.add("Unsqueeze", part, graph.constant([1])) for part in (graph.add("Sub", one, positive), positive)]
     graph.add("Concat", *both, output=PROBABILITIES, axis=1)
 
 
@@ -287,13 +275,9 @@ def _metadata(model: Model, names: Sequence[str]) -> dict[str, str]:
     """Return the metadata of the model, whose values are JSON texts."""
     about: dict[str, Any] = {"measure": model.info.get("measure"), "threshold": model.threshold}
     if model.table is not None:
+        named = [(column, "string" if takes_strings(column) else "double") for column in model.table.columns]
         about["columns"] = [
-            {
-                "name": column.name,
-                "input": name,
-                "kind": column.kind,
-                "type": "string" if takes_strings(column) else "double",
-            }
-            for column, name in zip(model.table.columns, names, strict=True)
+            {"name": column.name, "input": name, "kind": column.kind, "type": kind}
+            for (column, kind), name in zip(named, names, strict=True)
         ]
     return {key: json.dumps(value) for key, value in about.items()}

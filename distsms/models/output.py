@@ -10,8 +10,9 @@ import contextlib
 import csv
 import io
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple, Protocol
 
@@ -22,9 +23,8 @@ from numpy.typing import NDArray
 from distsms.base import hdf5
 from distsms.base.communicator import Communicator
 from distsms.base.errors import InputError
-from distsms.base.files import atomic_write
-from distsms.base.output_file import OutputFile, naming_failures
-from distsms.base.surroundings import failure_of_standard_output
+from distsms.base.files import OutputFile, atomic_write, naming_failures
+from distsms.base.program import failure_of_standard_output
 from distsms.base.text_files import COMPRESSED
 from distsms.base.untrusted_text import harmless_cell, printable
 
@@ -50,16 +50,11 @@ REFUSED |= {".pkl", ".pickle", ".h5ad", ".mat", ".sqlite", ".db", ".orc", ".avro
 
 def check_ending(path: str, columns: Sequence[str] = ()) -> None:
     """Raise InputError if the end of the file's name stands for a format that is not written with these columns."""
-    if columns and _ending(path) == ".npy":
-        raise InputError(
-            f"{path}: a .npy file has the scores alone, and not {' and '.join(columns)}; the name of the file may end"
-            " in .csv, .tsv, .txt, .parquet or .h5"
-        )
-    if (ending := _ending(path)) in REFUSED:
-        raise InputError(
-            f"{path}: scores cannot be written as {ending}; the name of the file may end in .csv, .tsv, .txt, .parquet,"
-            " .npy or .h5"
-        )
+    ending, possible = _ending(path), "name a file .csv, .tsv, .txt, .parquet or .h5"
+    if columns and ending == ".npy":
+        raise InputError(f"{path}: a .npy file has the scores alone, and not {' and '.join(columns)}; {possible}")
+    if ending in REFUSED:
+        raise InputError(f"{path}: scores cannot be written as {ending}; {possible}, or .npy for scores alone")
 
 
 def write(
@@ -83,11 +78,9 @@ def write(
         with comm.fail_together():
             check_ending(path, others)
             file = opened.enter_context(atomic_write(path)) if comm.is_root and path != "-" else None
-            sink: _Sink | None = None
-            if file is not None:
-                sink = make(file, id_name, further, opened) if make else _Text(file)
-            elif comm.is_root:
-                sink = _Text(sys.stdout.buffer)
+            sink: _Sink | None = _Text(file or sys.stdout.buffer) if comm.is_root else None
+            if file is not None and make is not None:
+                sink = make(file, id_name, further, opened)
         for k, part in enumerate(parts):
             if make is None:
                 names = [id_name, "score", *others][part.ids is None :]
@@ -175,43 +168,20 @@ class _Npy:
 
 class _Parquet:
     def __init__(self, stream: OutputFile, id_name: str, further: Further, opened: contextlib.ExitStack) -> None:
-        self.further, self.id_name, self.file = further, id_name, opened.enter_context(ParquetWriter(stream))
+        self.stream, self.id_name, self.further, self.opened = stream, id_name, further, opened
+        self.writer: Any = None
 
     def append(self, part: ScoresPart) -> None:
-        named: dict[str, Any] = {} if part.ids is None else {self.id_name: part.ids}
-        self.file.append(named | {"score": part.scores} | dict(self.further(part.scores)) | dict(part.texts))
-
-
-class ParquetWriter:
-    """A Parquet file (a path or an open binary file) of columns, written part by part; a context manager."""
-
-    def __init__(self, where: Any) -> None:
-        self._where, self._file = where, contextlib.ExitStack()
-        self._writer: Any = None
-
-    def __enter__(self) -> ParquetWriter:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self._file.close()
-
-    def append(self, columns: Mapping[str, Any]) -> None:
-        """Write rows: name -> strings as a list, or numbers as an array (n,). All parts have the same columns."""
         import pyarrow as pa
         import pyarrow.parquet as arrow_parquet
 
-        arrays = {name: pa.array(values, _type_of(values)) for name, values in columns.items()}
-        table = pa.table(arrays)
-        self._writer = self._writer or self._file.enter_context(arrow_parquet.ParquetWriter(self._where, table.schema))
-        self._writer.write_table(table)
-
-
-def _type_of(values: Any) -> Any:
-    import pyarrow as pa
-
-    if isinstance(values, list) or values.dtype.kind == "U":
-        return pa.string()
-    return pa.int64() if values.dtype.kind == "i" else pa.float64()
+        columns: dict[str, Any] = {} if part.ids is None else {self.id_name: part.ids}
+        columns |= {"score": part.scores} | dict(self.further(part.scores)) | dict(part.texts)
+        kinds = {name: pa.string() if isinstance(values, list) else None for name, values in columns.items()}
+        table = pa.table({name: pa.array(values, kinds[name]) for name, values in columns.items()})
+        if self.writer is None:
+            self.writer = self.opened.enter_context(arrow_parquet.ParquetWriter(self.stream, table.schema))
+        self.writer.write_table(table)
 
 
 _SINKS: dict[str, Callable[[OutputFile, str, Further, contextlib.ExitStack], _Sink]] = {
@@ -260,11 +230,7 @@ def _gather_texts(texts: list[str], comm: Communicator) -> list[str]:
     encoded = [text.encode() for text in texts]
     lengths = comm.gather_rows(np.array([len(text) for text in encoded], np.int64))
     joined = comm.gather_rows(np.frombuffer(b"".join(encoded), np.uint8))
-    return [] if lengths is None or joined is None else list(_cut(joined.tobytes(), lengths.tolist()))
-
-
-def _cut(text: bytes, lengths: Iterable[int]) -> Iterator[str]:
-    start = 0
-    for length in lengths:
-        yield text[start : start + length].decode()
-        start += length
+    if lengths is None or joined is None:
+        return []
+    whole, ends = joined.tobytes(), np.cumsum(lengths).tolist()
+    return [whole[start:end].decode() for start, end in pairwise([0, *ends])]

@@ -23,7 +23,7 @@ from distsms.models import inputs
 from distsms.models.inputs import AS_TRAINED, InputOptions
 from distsms.models.model import Model
 from distsms.models.output import ScoresPart
-from distsms.shards import dataset, row_metadata
+from distsms.shards import dataset, from_arrays, row_metadata
 from distsms.shards.manifest import Manifest, read_manifest
 
 PART_BYTES = 2**25
@@ -86,14 +86,12 @@ def score_arrays(
     groups: ArrayLike | None = None,
 ) -> ScoredRows:
     """Score this rank's rows, which a program has in memory; without y the labels come back as 0. **Collective.**"""
-    from distsms.shards import in_memory  # which loads parts of SciPy
-
     model = models[0]
     local_notes = list[str]()
     with comm.fail_together():
         rows = inputs.rows_in_memory(X, model, options, local_notes)
     notes = dict.fromkeys(note for of_rank in comm.allgather(local_notes) for note in of_rank)
-    block = in_memory.block(rows, y, comm, model.p, model.info["label_map"], weights, groups)
+    block = from_arrays.block(rows, y, comm, model.p, model.info["label_map"], weights, groups)
     scores = score_rows(models, block.features, block.weights, watch)
     scored = ScoredRows(scores, block.labels, block.weights, groups=block.groups, notes=tuple(notes))
     return checked(scored, ROWS_IN_MEMORY, comm)
@@ -120,8 +118,7 @@ def score_in_parts(
     watch: Watch | None = None,
 ) -> Iterator[ScoresPart]:
     """Yield the scores and names (or None) of the rows; all ranks must take all parts, in rank order in each step,
-    after which `progress` is called. At the end `notes` gets what readers left out. **Collective.**
-    """
+    after which `progress` is called. At the end `notes` gets what readers left out. **Collective.**"""
     row = 0
     reading = _Pass([model], path, options, watch, in_turns=True, notes=[] if notes is None else notes)
     for step, (part, steps) in enumerate(reading.parts(comm), 1):
@@ -137,7 +134,11 @@ def checked(scored: ScoredRows, path: str | os.PathLike[str], comm: Communicator
     first = row + sum(comm.allgather(len(scored.labels))[: comm.rank])
     with comm.fail_together():
         for scores in scored.scores:
-            _require_finite(scores, first, path)
+            for row in np.flatnonzero(~np.isfinite(scores))[:1]:
+                raise InputError(
+                    f"{path}: row {first + row} (counted from 0) has the score {scores[row]}: its values are too large "
+                    "for this model, or missing"
+                )
     weighted = any(comm.allgather(dataset.other_weights(weights)))
     if any(comm.allgather(weights is not None)) and weights is None:  # a rank without rows
         weights = np.ones(len(scored.labels))
@@ -211,19 +212,18 @@ class _Pass:
         offsets = len(inputs.missing_offsets(model, manifest.table))
         row_bytes = model.coded.row_bytes + ENTRY_BYTES * (1 + offsets + len(model.coded.maps))
         numbers, n_parts = self._numbers(ENTRY_BYTES * manifest.nnz + row_bytes * manifest.n, comm)
-        has_groups = self.options.groups and manifest.group is not None
+        has_groups, has_ids = self.options.groups and manifest.group is not None, self.in_turns and manifest.ids
         for k in numbers:
-            blocks, names = list[ScoredRows](), list[str]()
+            blocks = list[ScoredRows]()
             with comm.fail_together():
                 first, last = (manifest.n * number // n_parts for number in (k, k + 1))
                 for part in RowParts(manifest, first, last, model.p_original):
                     X = inputs.as_scored(part.X, model, part.shard.path, manifest.table)
                     groups = part.shard.read_groups(part.place) if has_groups else None
+                    ids = part.shard.read_ids(part.place) if has_ids else None
                     scores = score_rows(self.models, X, part.weights, self.watch)
-                    blocks.append(ScoredRows(scores, part.labels, part.weights, groups=groups))
-                    names += part.shard.read_ids(part.place) if self.in_turns and manifest.ids else []
-            ids = names if self.in_turns and manifest.ids else None
-            yield replace(_joined(blocks, len(self.models)), ids=ids), len(numbers)
+                    blocks.append(ScoredRows(scores, part.labels, part.weights, ids, groups=groups))
+            yield _joined(blocks, len(self.models), has_ids), len(numbers)
 
     def _of_files(self, names: list[str], comm: Communicator) -> Iterator[tuple[ScoredRows, int]]:
         """Yield a rank's share of files as one part, whose blocks are scored as they are read."""
@@ -236,18 +236,17 @@ class _Pass:
             n_bytes = size * (text_files.EXPANSION if reader.compressed else 1)
             numbers, n_parts = self._numbers(n_bytes if self.in_turns else 0, comm)
             shares = reader.plan(n_parts)
+        has_ids = self.in_turns and reader.has_ids
         for k in numbers:
-            blocks, names = list[ScoredRows](), list[str]()
+            blocks = list[ScoredRows]()
             with comm.fail_together():
                 for rows in reader.read(shares[k]):
                     X = inputs.to_features(rows, self.models[0], self.path, self.options, reader.table)
                     signs, weights = rows.labels.astype(np.int8), rows.metadata.weights
-                    scores = score_rows(self.models, X, weights, self.watch)
-                    blocks.append(ScoredRows(scores, signs, weights, groups=rows.metadata.groups))
-                    names += (rows.ids or []) if self.in_turns else []
+                    scores, ids = score_rows(self.models, X, weights, self.watch), rows.ids if has_ids else None
+                    blocks.append(ScoredRows(scores, signs, weights, ids, groups=rows.metadata.groups))
                     del rows, X  # before the next ones are read
-            ids = names if self.in_turns and reader.has_ids else None
-            yield replace(_joined(blocks, len(self.models)), ids=ids), len(numbers)
+            yield _joined(blocks, len(self.models), has_ids), len(numbers)
         with comm.fail_together():
             for file in files:
                 file.require_same()
@@ -262,8 +261,8 @@ class _Pass:
         return range(comm.rank * each, (comm.rank + 1) * each), n_parts
 
 
-def _joined(parts: list[ScoredRows], models: int) -> ScoredRows:
-    """Return consecutive parts as one, without names."""
+def _joined(parts: list[ScoredRows], models: int, has_ids: bool = False) -> ScoredRows:
+    """Return consecutive parts as one."""
     if len(parts) == 1:
         return parts[0]
     weights = [part.weights for part in parts if part.weights is not None]
@@ -272,14 +271,6 @@ def _joined(parts: list[ScoredRows], models: int) -> ScoredRows:
         [np.concatenate([np.empty(0), *(part.scores[k] for part in parts)]) for k in range(models)],
         np.concatenate([np.empty(0, np.int8), *(part.labels for part in parts)]),
         np.concatenate(weights) if weights else None,
+        [name for part in parts for name in part.ids or ()] if has_ids else None,
         groups=np.concatenate(groups) if groups else None,
     )
-
-
-def _require_finite(scores: Floats, first_row: int, path: str | os.PathLike[str]) -> None:
-    bad = np.flatnonzero(~np.isfinite(scores))
-    if len(bad):
-        raise InputError(
-            f"{path}: row {first_row + bad[0]} (counted from 0) has the score {scores[bad[0]]}: its values are too "
-            "large for this model, or missing"
-        )

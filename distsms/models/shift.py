@@ -35,30 +35,33 @@ def describe(info: Mapping[str, Any], called: int, n: int, positive: float | Non
         return ""
     if positive is not None:
         text = f"{percent(share)} of these rows are positive, and {percent(usual)} of the training rows were"
-        prior = share
+        prior, then = share, "If both classes look as in training"
     else:
-        text = (
-            f"{percent(share)} of these rows are labelled positive, and {percent(usual)} of the held-out training"
-            " rows were"
-        )
+        text = f"{percent(share)} of these rows are labelled positive, and {percent(usual)} of the held-out training"
+        text += " rows were"
         if not min(tpr, fpr) <= share <= max(tpr, fpr) or tpr <= fpr:
-            return (
-                f"{text}. No share of positive rows explains this, since {percent(tpr)} of the positive and"
-                f" {percent(fpr)} of the negative training rows were labelled positive. So these rows differ from the"
-                f" training rows in other ways too, and {decision['condition']} need not hold: check the columns, and"
-                " label some rows to see"
-            )
+            rates = f"{percent(tpr)} of the positive and {percent(fpr)} of the negative ones were labelled positive"
+            return f"{text}. {_unexplained(rates, decision['condition'] + ' need not hold')}"
         prior = (share - fpr) / (tpr - fpr)
-        text += f". If only the share of positive rows has changed, from {percent(decision['positive_share'])} to"
-        text += f" about {percent(prior)}"
+        then = _if_only_the_share(decision["positive_share"], prior)
     reached = tpr * prior + fpr * (1 - prior)
     precision = tpr * prior / reached if reached else math.nan
-    then = ", then" if positive is None else ". If both classes look as in training,"
     return (
-        f"{text}{then} about {percent(precision)} of the rows labelled positive are positive, and not"
+        f"{text}. {then}, about {percent(precision)} of the rows labelled positive are positive, and not"
         f" {percent(before)} as on the held-out rows, where the threshold was chosen for {decision['condition']}. The"
         " recall and the rate of false alarms stay as they were"
     )
+
+
+def _unexplained(reason: str, consequence: str) -> str:
+    return (
+        f"No share of positive rows explains this, since {reason}. So these rows differ from the training rows in other"
+        f" ways too, and {consequence}: check the columns, and label some rows to see"
+    )
+
+
+def _if_only_the_share(before: float, now: float) -> str:
+    return f"If only the share of positive rows has changed, from {percent(before)} to about {percent(now)}"
 
 
 def describe_probabilities(
@@ -82,25 +85,23 @@ def describe_probabilities(
                 f"{text}, as in training. So these rows differ from the training rows in other ways: check the columns"
             )
         prior = positive
-        text += f"; of the training rows, {percent(before)} were. If both classes look as in training,"
+        text += f"; of the training rows, {percent(before)} were. If both classes look as in training"
     else:
         error, (low, high) = math.sqrt(max(variance, 0.0) / n + float(means["variance"]) / rows), sorted((mean, usual))
         if high - low <= ERRORS * error or high <= FACTOR_OF_MEANS * low:
             return ""
         text += f" that of the training rows was {percent(usual)}"
         if not of_negative < mean < of_positive:
-            return (
-                f"{text}. No share of positive rows explains this, since the mean is {percent(of_positive)} over the"
-                f" positive and {percent(of_negative)} over the negative training rows. So these rows differ from the"
-                " training rows in other ways too, and the probabilities need not be right: check the columns, and"
-                " label some rows to see"
+            means_of_both = (
+                f"it is {percent(of_positive)} of the positive and {percent(of_negative)} of the negative ones"
             )
+            return f"{text}. {_unexplained(means_of_both, 'the probabilities need not be right')}"
         prior = (mean - of_negative) / (of_positive - of_negative)
-        text += f". If only the share of positive rows has changed, from {percent(before)} to about {percent(prior)},"
+        text += f". {_if_only_the_share(before, prior)}"
         and_not = ". If not, the columns may have changed: check them, and label some rows to see"
     factor = prior / (1 - prior) * (1 - before) / before if prior < 1 and before else math.inf
     return (
-        f"{text} the probabilities are too {'low' if prior > before else 'high'}: multiply the odds p / (1 - p) of"
+        f"{text}, the probabilities are too {'low' if prior > before else 'high'}: multiply the odds p / (1 - p) of"
         f" every row by {factor:.3g}{and_not}"
     )
 

@@ -6,11 +6,11 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 from distsms.base.errors import InputError
 from distsms.base.timing import Clock
-from distsms.base.typing import Floats
 from distsms.losses.base import Loss
 from distsms.optim.evaluation import Evaluation, Request
 from distsms.optim.objective import Objective
@@ -33,6 +33,12 @@ class BatchedSolve:
         self.losses: Sequence[Loss] = [objective.losses[number]]
         self.vectors: Vectors = objective.vectors
         self.clock: Clock = objective.clock
+        # The passes of these are not shared with other solves.
+        self.plane_errors = partial(objective.plane_errors, number)
+        self.rounding = partial(objective.rounding, loss=number)
+        self.exact_risk = partial(objective.exact_risk, loss=number)
+        self.assessment = partial(objective.assessment, loss=number)
+        self.curvature = objective.curvature
 
     @property
     def stop_requested(self) -> bool:
@@ -42,22 +48,6 @@ class BatchedSolve:
         """Return what `Objective.evaluate` returns. The other solves run while this one waits."""
         hub: Any = getcurrent().parent
         return [hub.switch(request._replace(loss=self._number)) for request in requests]
-
-    def plane_errors(self) -> tuple[Floats | float, float]:
-        return self._objective.plane_errors(self._number)
-
-    def rounding(self, evaluation: Evaluation, enough: float) -> float:
-        return self._objective.rounding(evaluation, enough, self._number)
-
-    def exact_risk(self, w: Floats, evaluations: float) -> float:
-        """See `Objective.exact_risk`. The pass over the data is not shared with other solves."""
-        return self._objective.exact_risk(w, evaluations, self._number)
-
-    def curvature(self, w: Floats, nu: float) -> Floats:
-        return self._objective.curvature(w, nu)
-
-    def assessment(self, w: Floats) -> Any:
-        return self._objective.assessment(w, self._number)
 
 
 def solve_batched(objective: Objective, solves: Sequence[Callable[[BatchedSolve], None]], at_once: int) -> int:

@@ -13,7 +13,7 @@ from distsms.base.typing import Floats
 from distsms.losses.base import Loss
 from distsms.optim.evaluation import Evaluation, Evaluator, Request
 from distsms.optim.proof import NONE_YET, Proof
-from distsms.optim.result import State, Status, StopRun
+from distsms.optim.result import Snapshot, State, Status, StopRun
 from distsms.optim.settings import Settings
 
 START_COST = 0.02  # the first width lowers R by at most this; runs take longer with a much larger or smaller value
@@ -36,7 +36,7 @@ class SmoothingSchedule:
         if self._fixed and settings.c_mu is not None:
             self.nu = loss.paper_width(settings.c_mu, settings.target(1.0))
         elif smooth:
-            self.nu = START_COST / loss.smoothing_cost()
+            self.nu = START_COST / loss.kappa
 
     def too_wide(self, last: Evaluation, target: float, count: int) -> bool:
         """Return whether the width has to be reduced. Raises StopRun if a fixed width makes the target unreachable."""
@@ -74,12 +74,97 @@ class SmoothingSchedule:
             self.nu = numbers["nu"]
 
 
+# The gain of an evaluation is the decrease of log(gap).
+FIRST = 5  # number of evaluations of the solver before the first trial, and before the next if a trial paid
+SMALL, LATEST = 0.2, 50  # the first trial waits for this share of the first gap, or for this many evaluations
+LONGEST = 10  # the number of steps in a trial; it is doubled each time that a trial is ended by it
+GROWTH = 2.0  # if a trial did not pay, the number of evaluations before the next is multiplied by this
+WORTH = 1.5  # a level step pays if it gains this many times the mean gain of the solver's evaluations
+RECENT, STALLED = 5, 0.2  # the solver has stalled if its last 5 evaluations gained less than 0.2 of its mean gain
+# If the solver has stalled, a trial continues in spite of this many steps in a row that do not pay, since the bundle
+# may need some planes first. If the solver had many evaluations since the last trial, the number is larger.
+UNPAID = 3
+REPEATS, HARDLY = 20, 1e-4  # UNPAID, and the gain above which a step pays, if the solver cannot continue
+OF_SCHEDULE = ("gap", "first_gap", "longest", "interval", "since")
+"""The attributes of `LevelStepSchedule` that a snapshot contains."""
+
+
+class LevelStepSchedule:
+    """Decides when level steps, evaluations at `Planes.level_point`, take the place of the solver's: they need a
+    fraction of those with many more columns than rows or similar rows, else many times as many. So trials decide, the
+    first when the gap is small, later ones ever more rarely. If `eager`, also while the solver has not stalled.
+    """
+
+    def __init__(self, eager: bool) -> None:
+        self._eager = eager
+        self.gap, self.first_gap, self.longest = np.inf, np.inf, LONGEST
+        self._gains: list[float] = []  # the gain of each evaluation of the solver
+        self.interval, self.since = float(FIRST), 0
+
+    def solver_evaluated(self, gap: float) -> None:
+        if np.isfinite(self.gap):
+            self._gains.append(_gain(self.gap, gap))
+        else:
+            self.first_gap = gap
+        self.gap = gap
+        self.since += 1
+
+    def snapshot(self) -> Snapshot:
+        return Snapshot({name: getattr(self, name) for name in OF_SCHEDULE}, {"gains": np.array(self._gains)})
+
+    def restore(self, snapshot: Snapshot) -> None:
+        for name in OF_SCHEDULE:  # checkpoints of version 0.1.0 have neither the first gap nor the longest trial
+            setattr(self, name, snapshot.numbers.get(name, getattr(self, name)))
+        self._gains = snapshot.tables["gains"].tolist()
+
+    @property
+    def trial_due(self) -> bool:
+        begun = self.gap <= SMALL * self.first_gap or len(self._gains) >= LATEST
+        due = begun and self.since >= self.interval and bool(self._gains)
+        return due and (self._eager or self._stalled)
+
+    @property
+    def _stalled(self) -> bool:
+        """Whether the solver's last evaluations gained much less than those before."""
+        return bool(np.mean(self._gains[-RECENT:]) < STALLED * np.mean(self._gains))
+
+    def trial(self, step: Callable[[], float]) -> None:
+        """Take level steps, each by `step`, which returns the gap after it, as long as they pay, but not too many."""
+        mean = float(np.mean(self._gains))
+        patience = max(UNPAID, int(self.interval) // 2) if self._stalled else 0
+        paid, to_the_end = self._steps(step, WORTH * mean, patience, self.longest + patience)
+        self.longest = 2 * self.longest if to_the_end else LONGEST
+        self.interval, self.since = FIRST if paid else GROWTH * self.interval, 0
+
+    def rescue(self, step: Callable[[], float]) -> None:
+        """Take level steps as long as they gain anything. To be called if the solver cannot continue."""
+        self._steps(step, HARDLY, REPEATS)
+
+    def _steps(
+        self, step: Callable[[], float], least: float, patience: int, longest: float = np.inf
+    ) -> tuple[int, bool]:
+        """Step until more than `patience` in a row gain at most `least`; return how many gained, and if to the end."""
+        taken = paid = failures = 0
+        while failures <= patience and taken < longest:
+            before, self.gap = self.gap, step()
+            gain = _gain(before, self.gap)
+            paid, failures = (paid + 1, 0) if gain > least else (paid, failures + 1)
+            taken += 1
+        return paid, failures <= patience
+
+
+def _gain(before: float, after: float) -> float:
+    return float(np.log(before / after)) if after > 0 else np.inf
+
+
 Watcher = Callable[[State, Floats], None]
 
 LEVEL = 0.3
 """The level at which a level step aims: the lower bound plus this share of the gap."""
 PATIENCE, LITTLE = 500, 1e-3
 """A run ends if `PATIENCE` evaluations have not reduced the gap by the share `LITTLE` (0.1 %)."""
+OF_EVALUATION = tuple(name for name in State._fields if name in Evaluation._fields)
+"""What a state takes from its evaluation."""
 KEPT = ("count", "count_then", "gap_then", "seconds")
 """The attributes of `Course` that a snapshot contains."""
 
@@ -170,32 +255,23 @@ class Course:
             raise StopRun(Status.TIME)
         if self.count >= settings.max_evaluations:
             raise StopRun(Status.LIMIT)
-        # Cutting-plane methods need no such limit, since each plane raises the minimum of the model.
-        if settings.traits.smooth and not self._progresses():
+        if not settings.traits.smooth:  # cutting planes need no such limit, since each raises the minimum of the model
+            return
+        if proof.gap < (1 - LITTLE) * self.gap_then:
+            self.gap_then, self.count_then = proof.gap, self.count
+        if self.without_progress >= PATIENCE:
             proof.check(at_end=True)
             self.smoothing.check_floor(self.last, proof.target)
             raise StopRun(Status.STALLED, f"{PATIENCE} evaluations have not narrowed the gap")
-
-    def _progresses(self) -> bool:
-        """Return whether the last `PATIENCE` evaluations reduced the gap by the share `LITTLE`."""
-        if self.proof.gap < (1 - LITTLE) * self.gap_then:
-            self.gap_then, self.count_then = self.proof.gap, self.count
-        return self.without_progress < PATIENCE
 
     def _report(self, e: Evaluation) -> None:
         state = State(
             evaluation=self.count,
             seconds=self.seconds,
-            J=e.J,
             lower_bound=self.proof.planes.lower_bound,
             gap=self.proof.gap,
             best_J=self.proof.best.J,
-            J_mu=e.J_mu,
-            R=e.R,
-            nu=e.nu,
-            smoothing_gap=e.smoothing_gap,
-            optimization_gap=e.optimization_gap,
-            width=e.width,
+            **{name: getattr(e, name) for name in OF_EVALUATION},
         )
         with self.not_counted():
             self._watch(state, self.proof.best.w)

@@ -11,7 +11,6 @@ and the solver starts anew on u = L'w with LL' = H. An inexact H makes it slower
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import numpy as np
 
@@ -21,7 +20,7 @@ from distsms.losses.base import Loss
 from distsms.losses.sorting import sort_with_rows
 from distsms.matrix.base import Features, RowEntries
 from distsms.optim.rows import column_of, number_at
-from distsms.optim.solvers.base import Problem
+from distsms.optim.solvers.base import OtherVariables, Problem
 
 FIRST, GROWTH, DEAREST = 5, 2, 30.0
 """H is estimated after so many evaluations, or after as many as take the same time, and again after `GROWTH` times as
@@ -46,29 +45,16 @@ def pays(evaluations: int, gap: float, target: float) -> bool:
     return evaluations >= LATEST or evaluations * math.log(max(gap / target, 1.0)) > MORE * fallen
 
 
-class Preconditioned:
+class Preconditioned(OtherVariables):
     """The same problem in u = L'w, with L (p, p) lower triangular: two products with it an evaluation; no l1."""
 
-    l1 = 0.0
-
     def __init__(self, problem: Problem, L: Floats) -> None:
-        self._problem, self._L, self._inverse = problem, L, np.linalg.inv(L)
-        self.dot, self.strong_convexity = problem.dot, problem.strong_convexity / float(np.sum(L**2))
-
-    @property
-    def holders(self) -> Any:
-        return self._problem.holders
+        super().__init__(problem, problem.strong_convexity / float(np.sum(L**2)))
+        self._L, self._inverse = L, np.linalg.inv(L)
 
     def value_and_gradient(self, u: Floats) -> tuple[float, Floats]:
         value, gradient = self._problem.value_and_gradient(u @ self._inverse)
         return value, self._inverse @ gradient
-
-    def iterated(self) -> bool:
-        return self._problem.iterated()
-
-    def model_minimum(self) -> tuple[Floats, float]:
-        w, value = self._problem.model_minimum()
-        return self.variables(w), value
 
     def variables(self, w: Floats) -> Floats:
         return w @ self._L

@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -28,9 +27,9 @@ from numpy.typing import NDArray
 from distsms.base.communicator import Communicator
 from distsms.base.typing import Floats
 from distsms.matrix.base import RowEntries
+from distsms.optim.course import Watcher
 from distsms.optim.dual_variables import TINY, DualPlane, Multipliers, Probabilities
 from distsms.optim.objective import Objective
-from distsms.optim.penalty import SquaredNorm
 from distsms.optim.proof import TOLERATED
 from distsms.optim.result import State
 from distsms.optim.settings import GATHERED, Settings, ascends
@@ -80,7 +79,7 @@ def suits(objective: Objective, settings: Settings) -> bool:
     return not streamed and ascends(n, objective.p, loss.family.smooth_by_itself)
 
 
-def ascend(objective: Objective, settings: Settings, watch: Callable[[State, Floats], None]) -> Opened | None:
+def ascend(objective: Objective, settings: Settings, watch: Watcher) -> Opened | None:
     """Maximize D from q = 0. None: rows cannot be visited or gathered, or a number is not finite. **Collective.**"""
     begun = time.perf_counter()
     with objective.clock.phase("rows"):
@@ -116,16 +115,11 @@ class _Ascent:
     """The ascent on each rank. The root has all rows, visits them and keeps w; others take part in evaluations."""
 
     def __init__(
-        self,
-        objective: Objective,
-        settings: Settings,
-        watch: Callable[[State, Floats], None],
-        rows: RowEntries | None,
-        begun: float,
+        self, objective: Objective, settings: Settings, watch: Watcher, rows: RowEntries | None, begun: float
     ) -> None:
         self._objective, self._settings = objective, settings
         self._watch, self._rows = watch, rows
-        self._comm, self._loss, self._regularizer = objective.comm, objective.losses[0], SquaredNorm(settings.lam)
+        self._comm, self._loss = objective.comm, objective.losses[0]
         with objective.clock.phase("loss"):
             kind = Probabilities if self._loss.family.smooth_by_itself else Multipliers
             self._dual = kind(self._loss, settings.lam)
@@ -133,7 +127,7 @@ class _Ascent:
         self._random = np.random.default_rng(0)
         self._evaluations, self._passes = 0, 0
         self._estimate, self._ratio = math.inf, 1.0  # of the gap, and what the gap was as a share of it
-        self._J, self._bound, self._best = self._loss.at_zero(), -math.inf, np.zeros(objective.vectors.length)
+        self._J, self._bound, self._best = self._loss.R_at_zero, -math.inf, np.zeros(objective.vectors.length)
         self._gaps: list[tuple[int, float]] = []  # with the passes before
         self._highest: tuple[Floats, DualPlane] | None = None  # r of the best plane, and the plane
         self._begun, loading = begun, time.perf_counter()
@@ -160,18 +154,15 @@ class _Ascent:
             # 3) Go on, unless the gap is proved or falls too slowly.
             passes, gap = passes + new_passes, self._J - self._bound
             self._gaps.append((passes, gap))
-            final = settings.target(self._J) >= gap or self._evaluations + 1 >= settings.max_evaluations
-            if stop or final or self._dual.exhausted or self._dual.slow(self._gaps, settings.target(self._J)):
-                self._bound_rounding()
+            target = settings.target(self._J)
+            final = target >= gap or self._evaluations + 1 >= settings.max_evaluations
+            if stop or final or self._dual.exhausted or self._dual.slow(self._gaps, target):
+                # The sizes of the rows bound rounding errors if that weakens the proof by no more than `TOLERATED`.
+                sizes = self._dual.row_sizes(self._rows)
+                if sizes.loss_of_proof(self._loss.R_at_zero, settings.lam) <= TOLERATED * target:
+                    self._objective.row_sizes = sizes
                 r, best = self._highest
                 return Opened(self._best, r, best.d, best.c, self._evaluations, self._seconds(), final or stop)
-
-    def _bound_rounding(self) -> None:
-        """Let the sizes of the rows bound rounding errors if that weakens the proof by no more than `TOLERATED`."""
-        sizes = self._dual.row_sizes(self._rows)
-        lost, target = sizes.loss_of_proof(self._loss.at_zero(), self._settings.lam), self._settings.target(self._J)
-        if lost <= TOLERATED * target:
-            self._objective.row_sizes = sizes
 
     def _seconds(self) -> float:
         return time.perf_counter() - self._begun - self._watching

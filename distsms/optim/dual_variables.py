@@ -18,7 +18,7 @@ from distsms.base.typing import Floats
 from distsms.losses.base import Loss
 from distsms.losses.dual_bound import share_of_pairs
 from distsms.matrix.base import RowEntries
-from distsms.optim.rows import RowSizes, add, row_sizes, score, square
+from distsms.optim.rows import RowSizes, add, score, square
 
 STEPS, ACCURACY = 20, 0.1
 """Newton's method for a row ends after so many steps, or where the derivative has fallen to this share, or below it."""
@@ -64,17 +64,7 @@ def _maximizer(margin: float, steepness: float, q: float, t: float) -> tuple[flo
 
 
 @njit(error_model="numpy", fastmath={"reassoc", "nsz", "contract"})
-def pass_over_rows(
-    rows: RowEntries,
-    order: NDArray[np.intp],
-    signed: Floats,
-    t: Floats,
-    q: Floats,
-    squares: Floats,
-    scale: float,
-    first: bool,
-    w: Floats,
-) -> float:
+def pass_over_rows(rows, order, signed, t, q, squares, scale, first, w):  # type: ignore[no-untyped-def]
     """Improve q_i, t_i = log((1 - q_i) / q_i) row by row, with w and, in the first pass, the squares of the x_i; return
     an estimate of the duality gap. signed (n,) is a_i y_i, 0 for rows left out; scale is 1 / lambda.
     """
@@ -99,19 +89,9 @@ def pass_over_rows(
 
 
 @njit(error_model="numpy", fastmath={"reassoc", "nsz", "contract"})
-def pass_over_margins(
-    rows: RowEntries,
-    order: NDArray[np.intp],
-    signed: Floats,
-    offset: float,
-    u: Floats,
-    squares: Floats,
-    rests: NDArray[np.uint8],
-    scale: float,
-    first: bool,
-    state: Floats,
-    w: Floats,
-) -> float:
+def pass_over_margins(  # type: ignore[no-untyped-def]
+    rows, order, signed, offset, u, squares, rests, scale, first, state, w
+):
     """Improve u_i for one row after the other, with w and `state`: tau, the sum of the squares of the rows seen, their
     number. Return an estimate of the duality gap. signed (n,) is y_i times the largest u_i; `rests` counts how often a
     row is passed over; `offset` is that of `Multipliers`.
@@ -206,12 +186,11 @@ class DualVariables(ABC):
         """Return the sizes of all rows that are not left out. The root has visited them. **Collective.**"""
         sizes = np.empty(len(RowSizes._fields))
         if rows is not None:
-            sizes[:] = row_sizes(rows, self._squares, self._of_all, self._comm.size)
+            kept = np.flatnonzero(self._of_all)
+            lengths, entries = np.sqrt(self._squares[kept]), (rows.ends - rows.begins)[kept]
+            sizes[:2] = np.max(lengths, initial=0.0), np.max((entries + 4) * lengths, initial=0.0)
+            sizes[2] = self.count + self._comm.size + 8
         return RowSizes._make(self._comm.broadcast(sizes).tolist())
-
-    def _scattered(self, of_all: Floats) -> Floats:
-        """Return the local part of the root's numbers. **Collective.**"""
-        return self._comm.scatter_rows(of_all if self._comm.is_root else None, len(self._signed))
 
 
 class Probabilities(DualVariables):
@@ -230,7 +209,8 @@ class Probabilities(DualVariables):
         return float(pass_over_rows(rows, order, self._of_all, self._t, self._q, self._squares, self._scale, first, w))
 
     def plane(self) -> DualPlane:
-        value = self._loss.evaluate(np.sign(self._signed) * self._scattered(self._t), 0.0)
+        t = self._comm.scatter_rows(self._t, len(self._signed))
+        value = self._loss.evaluate(np.sign(self._signed) * t, 0.0)
         return DualPlane(value.d, value.coefficients)
 
     def slow(self, gaps: Sequence[tuple[int, float]], target: float) -> bool:
@@ -276,20 +256,17 @@ class Multipliers(DualVariables):
         scale, offset, state = self._scale, self._offset, self._state
         return float(pass_over_margins(rows, order, signed, offset, u, squares, rests, scale, first, state, w))
 
-    def _balanced(self) -> Floats:
-        positive = self._of_all > 0
-        sums = float(np.sum(self._u[positive])), float(np.sum(self._u[~positive]))
-        of_positive, of_negative = (min(sums) / total if total > 0 else 0.0 for total in sums)
-        return self._u * np.where(positive, of_positive, of_negative)
-
     def plane(self) -> DualPlane:
         positive, caps, share = self._of_all > 0, np.abs(self._of_all), 1.0
-        u = self._u = self._balanced()
+        sums = float(np.sum(self._u[positive])), float(np.sum(self._u[~positive]))
+        of_positive, of_negative = (min(sums) / total if total > 0 else 0.0 for total in sums)
+        u = self._u = self._u * np.where(positive, of_positive, of_negative)
         if self._loss.family.compares_pairs:
             share = share_of_pairs(u[positive], caps[positive], u[~positive], caps[~positive])
         total, share = self._comm.broadcast(np.array([np.sum(u[~positive]), share])).tolist()
         self.exhausted = share < 1
-        return DualPlane(self._offset * share * total, -share * np.sign(self._signed) * self._scattered(u))
+        u = self._comm.scatter_rows(u, len(self._signed))
+        return DualPlane(self._offset * share * total, -share * np.sign(self._signed) * u)
 
     def slow(self, gaps: Sequence[tuple[int, float]], target: float) -> bool:
         passes, gap = gaps[-1]

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from distsms.base.typing import Floats
 from distsms.optim.penalty import ElasticNet, SquaredNorm, soft_threshold
-from distsms.optim.planes import USUAL, Bound, Mixture, Planes, U
+from distsms.optim.planes import USUAL, Mixture, Planes, U
 from distsms.optim.qp import simplex_qp
 from distsms.optim.result import Origin, Snapshot
 from distsms.parallel.vectors import SUMMED, Vectors
@@ -78,18 +78,9 @@ class ElasticPlanes(Planes):
         return Part(columns, np.take(planes, columns, axis=1))
 
     def _find_mixture(self, tolerance: float) -> None:
-        part = self._part()
-        alpha, _ = self._best_mixture(part, self._alpha[: self._count], self.regularizer.lam, 0.0)
-        self._alpha[: self._count] = alpha
-        self.bound = self._agreed_bound(self._bound_of(part, alpha))
-
-    def minimum(self) -> tuple[Floats, float]:
-        part, w = self._part(), np.zeros(self._vectors.length)
-        _, w[part.columns] = self._best_mixture(part, self._alpha[: self._count], self.regularizer.lam, 0.0)
-        return w, self.bound.value
-
-    def _bound_of(self, part: Part, alpha: Floats) -> Bound:
-        k, total = len(alpha), math.fsum(alpha)
+        part, k = self._part(), self._count
+        alpha, _ = self._best_mixture(part, self._alpha[:k], self.regularizer.lam, 0.0)
+        self._alpha[:k], total = alpha, math.fsum(alpha)
         excess = np.abs(alpha @ part.planes)
         excess -= self.regularizer.l1 * total  # `lower_bound_of` divides by the total
         np.maximum(excess, 0.0, out=excess)
@@ -97,7 +88,13 @@ class ElasticPlanes(Planes):
         square, first_order = self._square_and_errors(excess, errors)
         # Rounding in l1 times the total, and in the difference, is at most that of |m_j| where |m_j| > l1.
         off = (k + 8) * U * float(alpha @ self._lengths[:k])
-        return self.lower_bound_of(Mixture(alpha, square, self._share(k) * square, first_order, off))
+        mixture = Mixture(alpha, square, self._share(k) * square, first_order, off)
+        self.bound = self._agreed_bound(self.lower_bound_of(mixture))
+
+    def minimum(self) -> tuple[Floats, float]:
+        part, w = self._part(), np.zeros(self._vectors.length)
+        _, w[part.columns] = self._best_mixture(part, self._alpha[: self._count], self.regularizer.lam, 0.0)
+        return w, self.bound.value
 
     def _best_mixture(self, part: Part, alpha: Floats, scale: float, shift: Floats | float) -> tuple[Floats, Floats]:
         """Return the alpha in the simplex that maximizes <d, alpha> - ||S(m - shift)||^2 / (2 scale), S soft

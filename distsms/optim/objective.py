@@ -3,7 +3,7 @@
 With Omega(w) = lam/2 ||w||^2 and the letters of `distsms.losses.base`, J = Omega + R and J_mu = Omega + R_mu. An
 elastic net has l1 ||w||_1 in Omega, too; "gradient" is then that of the smooth part. An evaluation, of one w or several
 in one pass: each rank computes s = X w; the loss computes R, R_mu, d and c; the sum of X'c over ranks is r, and the
-gradient lam w + r. Ranks with the solver (`distsms.parallel.vector_placement`) call `evaluate`; others take part in
+gradient lam w + r. Ranks with the solver (`distsms.parallel.vectors`) call `evaluate`; others take part in
 `serve`. "A slice" means the whole vector if the root alone runs the solver.
 """
 
@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from enum import IntEnum
-from typing import Any, ClassVar, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -23,7 +23,6 @@ from distsms.matrix.base import Features
 from distsms.optim.curvature import local_sums
 from distsms.optim.evaluation import Evaluation, Request
 from distsms.optim.rows import EPS, RowSizes
-from distsms.parallel.vector_placement import RootVectors
 from distsms.parallel.vectors import Vectors
 
 T = TypeVar("T")
@@ -34,7 +33,9 @@ _NO_NUMBERS = np.empty((0, 2))
 
 
 class Query(IntEnum):
-    """The requests to the ranks in `serve`: one of these numbers, or a number k > 0, which asks for k evaluations."""
+    """The requests to the ranks in `serve`: one of these, answered by the method of its name, or a number k > 0, which
+    asks for k evaluations.
+    """
 
     RELEASE = 0  # the others may leave `serve`
     MARGIN_ROUNDING = -1
@@ -71,7 +72,7 @@ class Objective:
         self._reload, self._n, self._complete_for = reload, n, 0
         self._target: Callable[[float], float] = Loss.target
         self.p = features.shape[1]
-        self.vectors = vectors or RootVectors(comm, self.p)
+        self.vectors = vectors or Vectors(comm, self.p)
         self.clock = clock or Clock()
         self.evaluations = 0  # if a pass answers several requests, each counts
         self.stop_requested = False  # at the last evaluation by any rank; the same on all ranks that run the solver
@@ -85,16 +86,16 @@ class Objective:
 
     def evaluate(self, requests: Sequence[Request]) -> list[Evaluation]:
         """Answer the requests in one pass over the data, on the ranks that run the solver."""
-        return self.surviving(lambda: self._evaluate(requests))
 
-    def _evaluate(self, requests: Sequence[Request]) -> list[Evaluation]:
-        numbers = np.array([[request.nu, request.loss] for request in requests])
-        with self.clock.phase(self.vectors.outward):
-            self.vectors.send_request(len(requests), numbers)
-        values, gradients = self._answer([request.w for request in requests], numbers)
-        return [
-            self._evaluation(request, value, r) for request, value, r in zip(requests, values, gradients, strict=True)
-        ]
+        def answer() -> list[Evaluation]:
+            numbers = np.array([[request.nu, request.loss] for request in requests])
+            with self.clock.phase(self.vectors.outward):
+                self.vectors.send_request(len(requests), numbers)
+            values, gradients = self._answer([request.w for request in requests], numbers)
+            of_requests = zip(requests, values, gradients, strict=True)
+            return [self._evaluation(request, value, r) for request, value, r in of_requests]
+
+        return self.surviving(answer)
 
     def _evaluation(self, request: Request, value: tuple[float, ...], r: Floats) -> Evaluation:
         w, regularizer = request.w, request.regularizer
@@ -183,7 +184,7 @@ class Objective:
     def _ask(self, query: Query, slices: list[Floats] | None = None, numbers: Floats = _NO_NUMBERS) -> Any:
         def answer() -> Any:
             self.vectors.send_request(query, numbers)
-            return self._ANSWERS[query](self, slices, numbers)
+            return self._answer_to(query)(slices, numbers)
 
         return self.surviving(answer)
 
@@ -202,16 +203,12 @@ class Objective:
         before = self.evaluations
 
         def on_all_rows() -> T:
-            self._check_rows()
+            if self._n is not None and self._complete_for != self.comm.size:  # once, and after each death
+                self.comm.require_all(self._n, self.features.shape[0], len(self.losses[0].positive))
+                self._complete_for = self.comm.size
             return work()
 
         return self.comm.surviving(on_all_rows, lambda: self._renew(before))
-
-    def _check_rows(self) -> None:
-        """Raise DistsmsError unless all rows are there; once, and after each death. **Collective.**"""
-        if self._n is not None and self._complete_for != self.comm.size:
-            self.comm.require_all(self._n, self.features.shape[0], len(self.losses[0].positive))
-            self._complete_for = self.comm.size
 
     def _renew(self, evaluations: int) -> None:
         """Replace this rank's rows by its share after a death; `evaluations` were made before. **Collective.**"""
@@ -271,8 +268,11 @@ class Objective:
         if query > 0:
             self._answer(None, numbers)
         elif query != Query.RELEASE:
-            self._ANSWERS[Query(query)](self, None, numbers)
+            self._answer_to(Query(query))(None, numbers)
         return query != Query.RELEASE
+
+    def _answer_to(self, query: Query) -> Callable[[list[Floats] | None, Floats], Any]:
+        return getattr(self, f"_{query.name.lower()}")  # type: ignore[no-any-return]
 
     # The answers to the requests. All are collective. slices : this rank's slices of the vectors in the request; None
     # on ranks that do not run the solver.
@@ -303,14 +303,6 @@ class Objective:
             return np.nan
         with self.clock.phase("exact risk"):
             return loss.exact_risk(self.features.margins(w))
-
-    _ANSWERS: ClassVar[dict[Query, Callable[[Objective, list[Floats] | None, Floats], Any]]] = {
-        Query.PLANE_ROUNDING: _plane_rounding,
-        Query.MARGIN_ROUNDING: _margin_rounding,
-        Query.ASSESS: _assess,
-        Query.CURVATURE: _curvature,
-        Query.EXACT_RISK: _exact_risk,
-    }
 
     def _answer(self, slices: list[Floats] | None, numbers: Floats) -> tuple[list[tuple[float, ...]], Floats]:
         """Return R, R_mu, d and width of each w, and slices of r where a solver runs; numbers (k, 2): nu and loss."""

@@ -21,7 +21,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from distsms.base.typing import Floats
-from distsms.optim.origins import Origins
 from distsms.optim.penalty import SquaredNorm
 from distsms.optim.qp import short_combination, simplex_least_squares, simplex_qp
 from distsms.optim.result import Origin, Snapshot
@@ -56,6 +55,91 @@ class Mixture(NamedTuple):
     off: float  # a bound on the length of the error of m, without e and the errors of merging
 
 
+OPENING = -1.0
+"""The width of the one point that is no evaluation: the plane that an opening has left, whose coefficients it keeps."""
+Shares = dict[int, float]
+
+
+class Origins:
+    """Where planes come from: at most `most` points at which a certificate evaluates the rows' coefficients once more.
+
+    A plane of an evaluation is known again from its point, w and the width nu. A merged plane is a mixture of such
+    planes, and so is the best mixture of all: there are shares of points for each plane, and for the best mixture.
+    """
+
+    def __init__(self, most: int) -> None:
+        self._most, self._next = most, 0
+        self._points: dict[int, Origin] = {}
+        self._planes: dict[int, Shares] = {}  # by the plane's place
+        self._best: Shares = {}
+
+    def put(self, slot: int, point: Origin | None) -> None:
+        """Note the point of a new plane; None for the zero plane, which needs none."""
+        self._planes[slot] = {}
+        if point is not None:
+            self._planes[slot], self._points[self._next] = {self._next: point.share}, point
+            self._next += 1
+
+    def merge(self, kept: int, gone: int, a: float, b: float) -> None:
+        """Note that plane `kept` is now a times itself plus b times plane `gone`."""
+        self._planes[kept] = self._mixed({kept: a, gone: b})
+
+    def follow(self, alpha: Floats, best: bool) -> None:
+        """Note the mixture alpha (k,) of the present planes if it proves the best bound, and forget unused points.
+
+        If there are too many, that of least weight is forgotten. What is left of its mixture, scaled up to its sum, is
+        a plane below R, too, but may prove less.
+        """
+        if best:
+            self._best = self._mixed({int(slot): float(alpha[slot]) for slot in np.flatnonzero(alpha)})
+        mixtures = [*self._planes.values(), self._best]
+        used = {number for shares in mixtures for number in shares}
+        if len(used) > self._most:
+            factors = [*(float(alpha[slot]) for slot in self._planes), 1.0]
+
+            def weight(number: int) -> float:
+                return sum(factor * shares.get(number, 0.0) for factor, shares in zip(factors, mixtures, strict=True))
+
+            for number in sorted(used, key=weight)[: len(used) - self._most]:
+                used.discard(number)
+                for shares in mixtures:
+                    gone, rest = shares.pop(number, 0.0), sum(shares.values())
+                    for other in shares if gone else ():
+                        shares[other] *= 1 + gone / rest
+        self._points = {number: point for number, point in self._points.items() if number in used}
+
+    def mixture(self) -> list[Origin]:
+        """Return the points of the best mixture with their shares of it, which add up to at most 1."""
+        return [self._points[number]._replace(share=share) for number, share in self._best.items() if share > 0]
+
+    def snapshot(self) -> Snapshot:
+        rows = {number: row for row, number in enumerate(self._points)}
+        mixtures = [*(self._planes.get(slot, {}) for slot in range(max(self._planes, default=-1) + 1)), self._best]
+        shares = np.zeros((len(mixtures), len(rows)))
+        for row, mixture in enumerate(mixtures):
+            for number, share in mixture.items():
+                shares[row, rows[number]] = share
+        points = list(self._points.values())
+        tables = {"shares": shares, "widths": np.array([point.nu for point in points])}
+        return Snapshot({}, tables, {"points": [point.w for point in points]})
+
+    def restore(self, snapshot: Snapshot) -> None:
+        """Set the state to that of another object."""
+        points = zip(snapshot.vectors["points"], snapshot.tables["widths"].tolist(), strict=True)
+        self._points = {number: Origin(w, nu) for number, (w, nu) in enumerate(points)}
+        self._next = len(self._points)
+        mixtures = [{int(k): float(row[k]) for k in np.flatnonzero(row)} for row in snapshot.tables["shares"]]
+        self._planes, self._best = dict(enumerate(mixtures[:-1])), mixtures[-1]
+
+    def _mixed(self, weights: Shares) -> Shares:
+        """Return the shares of a mixture of planes."""
+        mixed: Shares = {}
+        for slot, weight in weights.items():
+            for number, share in self._planes.get(slot, {}).items():
+                mixed[number] = mixed.get(number, 0.0) + weight * share
+        return mixed
+
+
 class Planes:
     """The planes <r_k, v> + d_k below R of a proof, and the best lower bound on min J so far: also BMRM's model of J.
 
@@ -76,8 +160,6 @@ class Planes:
         d_error: float = 0.0,
         origins: Origins | None = None,
     ) -> None:
-        if capacity < 2:
-            raise ValueError(f"capacity is {capacity}; it must be at least 2")
         self._vectors = vectors
         self._fixed = int(zero_plane)  # the zero plane is the first, and stays
         self._places = places = capacity + self._fixed
@@ -99,7 +181,7 @@ class Planes:
         self.bound = Bound(self.lower_bound, 0.0)
         self._d_error = d_error
         self._errors = None if isinstance(errors, float) else errors
-        self._errors_length = errors if isinstance(errors, float) else self._length(errors)
+        self._errors_length = errors if isinstance(errors, float) else math.sqrt(vectors.dots(errors[None], errors)[0])
         self.unavoidable = d_error + regularizer.conjugate(self._errors_length * self._errors_length)
         self._proximity = regularizer.lam  # weight of the next level point's proximal term
         self._tolerance = 0.0
@@ -143,11 +225,6 @@ class Planes:
             k = self._count
             return simplex_qp(self._gram[:k, :k], linear, guess)
         return simplex_least_squares(self._factor / math.sqrt(scale), linear / scale, guess)
-
-    def _products(self, alpha: Floats) -> Floats:
-        """Return <r_k, m> for each plane, (k,), with m = sum_l alpha_l r_l."""
-        F = self._factor
-        return self._gram[: len(alpha), : len(alpha)] @ alpha if F is None else (F @ alpha) @ F
 
     def _by_gram(self, alpha: Floats) -> tuple[Bound, float]:
         """Return the bound of a mixture by the Gram matrix, and what rounding has probably cost: the usual error of
@@ -252,7 +329,7 @@ class Planes:
             """Return the mixture, and whether the model is low enough at (weight c - mixture) / (lam + weight)."""
             both = lam + weight
             alpha = self._maximizer(both, both * d + weight * at_centre, guess)
-            products = self._products(alpha)
+            products = self._gram[:k, :k] @ alpha if self._factor is None else (self._factor @ alpha) @ self._factor
             height = float(np.max((weight * at_centre - products) / both + d))
             square = (weight * weight * norm2 - 2 * weight * (alpha @ at_centre) + alpha @ products) / both / both
             return alpha, self.regularizer.value(max(0.0, float(square))) + height <= level
@@ -356,9 +433,6 @@ class Planes:
 
     def _agreed_bound(self, bound: Bound) -> Bound:
         return Bound._make(self._vectors.root_values(np.array(bound)).tolist())
-
-    def _length(self, vector: Floats) -> float:
-        return math.sqrt(self._vectors.dots(vector[None, :], vector)[0])
 
     def snapshot(self) -> Snapshot:
         k, bounds = self._count, {"lower_bound": self.lower_bound, "bound": list(self.bound)}

@@ -8,9 +8,8 @@ import numpy as np
 
 from distsms.base.typing import Floats
 from distsms.optim.evaluation import Evaluation, Evaluator
-from distsms.optim.origins import Origins
 from distsms.optim.penalty import penalty
-from distsms.optim.planes import Planes
+from distsms.optim.planes import Origins, Planes
 from distsms.optim.result import Origin, Snapshot, Status, StopRun
 from distsms.optim.settings import Settings
 from distsms.optim.solvers.base import PlaneUse
@@ -111,14 +110,11 @@ class Proof:
             if self.best.J < SMALL:
                 return f"J is nearly 0 ({self.best.J:.3g}), so ask for a gap as a difference, epsilon {text} or more"
             return f"ask for a gap of {text} or more"
-        if self._largest_entry() > LARGE:
+        errors, of_d = self._objective.plane_errors()
+        largest = errors if isinstance(errors, float) else -self._objective.vectors.minimum(-errors)
+        if largest / of_d > LARGE:  # this is about the largest |x_ij|
             return "scale columns of large values (centre them first if their mean is large), or ask for a larger gap"
         return "lambda is very small: take a larger one, or ask for a larger gap"
-
-    def _largest_entry(self) -> float:
-        """Return about the largest |x_ij|, by the bounds on rounding. **Collective** among the ranks of the solver."""
-        errors, of_d = self._objective.plane_errors()
-        return (errors if isinstance(errors, float) else -self._objective.vectors.minimum(-errors)) / of_d
 
     def snapshot(self) -> Snapshot:
         numbers = {name: getattr(self.best, name) for name in BEST}

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from distsms.base import errors
 from distsms.base.typing import Floats
-
-T = TypeVar("T")
 
 
 class Status(Enum):
@@ -141,20 +139,14 @@ class Snapshot(NamedTuple):
 
     def under(self, name: str) -> Snapshot:
         """Return the snapshot with `name.` before each key, so that it can be joined to others."""
-        return self._renamed(lambda key: f"{name}.{key}")
+        return Snapshot._make({f"{name}.{key}": value for key, value in values.items()} for values in self)
 
     def part(self, name: str) -> Snapshot:
         """Return the part whose keys begin with `name.`, without that prefix."""
         start = f"{name}."
-        return self._renamed(lambda key: key.removeprefix(start) if key.startswith(start) else None)
-
-    def joined(self, other: Snapshot) -> Snapshot:
-        return Snapshot(
-            {**self.numbers, **other.numbers}, {**self.tables, **other.tables}, {**self.vectors, **other.vectors}
+        return Snapshot._make(
+            {key[len(start) :]: values[key] for key in values if key.startswith(start)} for values in self
         )
 
-    def _renamed(self, rename: Callable[[str], str | None]) -> Snapshot:
-        def renamed(values: Mapping[str, T]) -> dict[str, T]:
-            return {name: value for key, value in values.items() if (name := rename(key)) is not None}
-
-        return Snapshot(renamed(self.numbers), renamed(self.tables), renamed(self.vectors))
+    def joined(self, other: Snapshot) -> Snapshot:
+        return Snapshot._make({**mine, **theirs} for mine, theirs in zip(self, other, strict=True))

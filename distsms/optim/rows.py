@@ -113,14 +113,3 @@ class RowSizes(NamedTuple):
         """Return by how much both bounds may weaken a proof, where J(0) is `largest`, which bounds Omega."""
         norm, error = math.sqrt(2 * largest / lam), self.plane_error()
         return error * norm + 0.5 * error * error / lam + 2 * EPS * self.margin_terms(norm)
-
-
-def row_sizes(rows: RowEntries, squares: Floats, counts: Floats, ranks: int) -> RowSizes:
-    """Return the sizes of rows with the squares ||x_i||^2; those with a count of 0 are left out."""
-    kept = np.flatnonzero(counts)
-    lengths, entries = np.sqrt(squares[kept]), (rows.ends - rows.begins)[kept]
-    return RowSizes(
-        float(np.max(lengths, initial=0.0)),
-        float(np.max((entries + 4) * lengths, initial=0.0)),
-        float(len(squares) + ranks + 8),
-    )

@@ -15,16 +15,15 @@ import numpy as np
 from distsms.base.errors import EXIT_NONFINITE, EXIT_REQUEUE
 from distsms.base.typing import Floats
 from distsms.optim import curvature, stochastic
-from distsms.optim.course import Course, Watcher
+from distsms.optim.course import Course, LevelStepSchedule, Watcher
 from distsms.optim.dual_ascent import Opened, ascend, suits
-from distsms.optim.evaluation import Evaluator
+from distsms.optim.evaluation import Evaluation, Evaluator
 from distsms.optim.objective import Objective
-from distsms.optim.origins import OPENING
-from distsms.optim.problem import SmoothedProblem
+from distsms.optim.planes import OPENING
 from distsms.optim.result import Origin, Result, Snapshot, Status, StopRun
 from distsms.optim.settings import Settings, curves, usual_pairs
-from distsms.optim.solvers.base import Outcome, Problem, Scaled, solver_class
-from distsms.parallel.vector_placement import RootVectors
+from distsms.optim.solvers.base import Problem, Scaled, solver_class
+from distsms.parallel.vectors import DistributedVectors
 
 Keeper = Callable[[Snapshot], None]
 
@@ -87,6 +86,70 @@ def scale_of(objective: Objective, settings: Settings) -> Floats | None:
         return np.where(np.isfinite(moments), moments, 1.0) ** -exponent
 
 
+STUCK = 50
+"""After this many evaluations without progress, the run takes level steps in place of the solver for a while."""
+
+
+class SmoothedProblem:
+    """J_mu, its gradient and the model of planes: a `Problem`. The solver is asked to pause if the smoothing has to
+    narrow (`too_wide`), a level step was better (`found_better`), there was no progress for `patience` evaluations
+    (`stuck`), or the curvature shall be estimated after `curvature_at` of them (`curvature_due`).
+    """
+
+    def __init__(self, objective: Evaluator, course: Course, settings: Settings, curvature_at: int) -> None:
+        self._course, self._vectors, self._traits = course, objective.vectors, settings.traits
+        self.dot, self.strong_convexity = self._vectors.dot, settings.lam  # the risk is convex
+        self.l1, loss = settings.l1, objective.losses[0]
+        self.level_steps = LevelStepSchedule(self._vectors.p > loss.n and not loss.family.smooth_by_itself)
+        # whether level steps are taken if the solver cannot continue
+        self.can_rescue = settings.bundle_steps and settings.c_mu is None
+        self._tries = self.can_rescue and settings.traits.movable
+        self.too_wide = self.found_better = self.stuck = False
+        self.patience = STUCK
+        self.curvature_at, self.curvature_due = curvature_at, False
+        self.latest: Evaluation | None = None  # the solver's last one with its gradient, if the curvature matters
+        self.at_start: Evaluation | None = None  # where the solver begins, if it need not be evaluated again
+
+    @property
+    def holders(self) -> Any:
+        """The communicator of the ranks that hold the vectors. Reading this starts MPI, if MPI is installed."""
+        return self._vectors.mpi_comm
+
+    def model_minimum(self) -> tuple[Floats, float]:
+        return self._course.proof.planes.minimum()
+
+    def value_and_gradient(self, w: Floats) -> tuple[float, Floats]:
+        """Evaluate J_mu (at nu = 0, J) and the gradient of J_mu - l1 ||w||_1. Raises StopRun at the end of the run."""
+        evaluation, self.at_start = self.at_start or self._course.evaluate(w, self._course.smoothing.nu), None
+        self.level_steps.solver_evaluated(self._course.proof.gap)
+        if self.curvature_at:
+            self.latest = evaluation._replace(w=w.copy(), gradient=evaluation.gradient.copy())
+        return evaluation.J_mu, evaluation.gradient
+
+    def iterated(self) -> bool:
+        """Return whether the solver should pause. May take level steps, and raise StopRun."""
+        course = self._course
+        proof = course.proof
+        self.too_wide = course.smoothing.too_wide(course.last, proof.target, course.count)
+        if self._tries and self.level_steps.trial_due:
+            before = proof.best
+            self.level_steps.trial(course.level_step)
+            self.found_better = proof.best is not before and proof.best.J < course.last.J
+        self.stuck = self.can_rescue and self._traits.smooth and course.without_progress >= self.patience
+        self.curvature_due = 0 < self.curvature_at <= course.count and curvature.pays(
+            course.count, proof.gap, proof.target
+        )
+        return self.too_wide or self.found_better or self.stuck or self.curvature_due
+
+    def rescue(self) -> None:
+        """Take level steps as long as each narrows the gap a little, then double `patience`."""
+        self.level_steps.rescue(self._course.level_step)
+        self.patience = max(STUCK, 2 * self._course.without_progress)
+
+    def variables(self, w: Floats) -> Floats:
+        return w
+
+
 class TrainingRun:
     """One run, which can run once, on each rank with the solver; vectors are slices, and `scale` is of `scale_of`."""
 
@@ -102,14 +165,12 @@ class TrainingRun:
         self._objective, self._settings = objective, settings
         self._keep, self._scale = keep, scale
         self._course = Course(objective, settings, watch, self._keep_if_due)
-        loss, vectors = objective.losses[0], objective.vectors
-        eager = vectors.p > loss.n and not loss.family.smooth_by_itself
-        self._problem = SmoothedProblem(self._course, vectors, settings, curvature_at, eager)
+        self._problem = SmoothedProblem(objective, self._course, settings, curvature_at)
         self._of_solver: Problem = self._problem
         if scale is not None:
             self._of_solver = Scaled(self._problem, scale, objective.vectors.minimum(scale))
         self._starts, self._seconds_kept = 1, 0.0
-        self._ways_before = Counter(loss.ways)  # of other runs with this loss
+        self._ways_before = Counter(objective.losses[0].ways)  # of other runs with this loss
         self._solver: Any = None
         self._turned = False  # whether the solver works in the variables of `distsms.optim.curvature`
 
@@ -130,7 +191,8 @@ class TrainingRun:
                 course.count = opened.evaluations
                 # The first evaluation will bound the rounding errors more closely.
                 course.proof.planes.add(opened.r, opened.d, np.inf, Origin(w[:0], OPENING))
-                self._problem.evaluate_start(w)  # this often proves the gap, and then no solver is needed
+                # This often proves the gap, and then no solver is needed.
+                self._problem.at_start = course.evaluate(w, course.smoothing.nu)
                 with course.not_counted():
                     self._make_solver(w)
             self._solve()
@@ -161,8 +223,8 @@ class TrainingRun:
         while True:
             # 1) The solver, until it pauses or fails; then perhaps level steps in its place.
             before = proof.gap
-            outcome, why = self._solver.run()
-            paused = outcome is Outcome.PAUSED
+            why = self._solver.run()
+            paused = not why
             if problem.can_rescue and (problem.stuck or not paused):
                 problem.rescue()
             # 2) A narrower smoothing, or the end if nothing helps.
@@ -184,7 +246,7 @@ class TrainingRun:
                 self._solver.move(self._of_solver.variables(proof.best.w))
             elif problem.curvature_due:
                 self._precondition()
-            problem.resumed()
+            problem.found_better = problem.stuck = False
 
     def _precondition(self) -> None:
         """Let the solver start anew in variables in which the curvature is about equal, where it is now."""
@@ -201,7 +263,8 @@ class TrainingRun:
             self._of_solver, self._turned = curvature.Preconditioned(problem, L), True
             self._solver.close()
             self._make_solver(here.w)
-            problem.begin_at(here)
+            if here.nu == self._course.smoothing.nu:  # the function is the same
+                problem.at_start = here
 
     def _keep_if_due(self) -> None:
         every = self._settings.checkpoint_every
@@ -240,7 +303,7 @@ class TrainingRun:
         return dict(+ways)
 
     def _result(self, end: StopRun, w: Floats) -> Result:
-        course, at_zero = self._course, self._objective.losses[0].at_zero()
+        course, at_zero = self._course, self._objective.losses[0].R_at_zero
         best, bound, gap = course.proof.best, course.proof.planes.lower_bound, np.inf
         if course.count:
             bound, gap, _ = course.proof.proved()
@@ -270,7 +333,7 @@ def curvature_due_after(objective: Objective, settings: Settings) -> int:
     loss, p = objective.losses[0], objective.p
     possible = loss.family.has_curvature and settings.traits.movable and settings.bundle_steps and settings.c_mu is None
     possible &= not (settings.l1 or settings.solver_options or objective.comm.failures)
-    if not (possible and isinstance(objective.vectors, RootVectors)):
+    if not possible or isinstance(objective.vectors, DistributedVectors):
         return 0
     features = objective.features
     entries = float(objective.comm.sum(np.array([float(features.nnz)]))[0])

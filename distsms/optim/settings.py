@@ -154,8 +154,7 @@ class Settings:
             raise InputError(f"{self.solver} cannot minimize l1 ||w||_1; omit l1, or choose another solver: {others}")
         if self.c_mu is not None and not self.traits.smooth:
             raise InputError(
-                f"c_mu is given, but {self.solver} minimizes the exact risk, without smoothing: omit c_mu, or choose "
-                "another solver"
+                f"c_mu has no use: {self.solver} minimizes the exact risk; omit it, or choose another solver"
             )
         if self.solver_options and not self.traits.options:
             options = " ".join(self.solver_options)
@@ -170,9 +169,7 @@ class Settings:
     def check_measure(self, name: str, family: Family) -> None:
         """Raise InputError if the solver needs a smoothed risk that the measure lacks, or c_mu has no use."""
         if self.c_mu is not None and family.smooth_by_itself:
-            raise InputError(
-                f"c_mu is given, but {name} is smooth by itself, without smoothing: omit c_mu", everywhere=True
-            )
+            raise InputError(f"c_mu has no use, since {name} is smooth by itself: omit c_mu", everywhere=True)
         if self.traits.smooth and not family.smooth:
             exact = " or ".join(solver for solver in SOLVERS if not solver_class(solver).traits.smooth)
             raise InputError(f"{name} has no smoothed risk, and {self.solver} needs one; use {exact}", everywhere=True)

@@ -38,8 +38,7 @@ BETTER = 0.95
 
 def suits(objective: Objective, settings: Settings) -> bool:
     loss = objective.losses[0]
-    possible = is_usual(objective, settings) and loss.family.has_descent
-    return possible and descends(loss.n, objective.p)
+    return is_usual(objective, settings) and loss.family.has_descent and descends(loss.n, objective.p)
 
 
 def start(objective: Objective, settings: Settings) -> tuple[Floats | None, float]:
@@ -78,7 +77,7 @@ def start(objective: Objective, settings: Settings) -> tuple[Floats | None, floa
             return None, time.perf_counter() - begun
         mean = totals[:p] / totals[p + 1]
         J = totals[p] / totals[p + 1] + lam / 2 * float(mean @ mean)
-    better = BETTER * loss.at_zero() >= J  # NaN is not
+    better = BETTER * loss.R_at_zero >= J  # NaN is not
     return mean if better else None, time.perf_counter() - begun
 
 
@@ -94,15 +93,7 @@ def _drawn(rows: NDArray[np.intp], weights: Floats | None, most: int, rng: np.ra
 
 
 @njit(error_model="numpy", fastmath={"reassoc", "nsz", "contract"})
-def descend(
-    rows: RowEntries,
-    positives: NDArray[np.intp],
-    negatives: NDArray[np.intp],
-    lam: float,
-    t0: float,
-    w: Floats,
-    lag: Floats,
-) -> tuple[float, float]:
+def descend(rows, positives, negatives, lam, t0, w, lag):  # type: ignore[no-untyped-def]
     """Take a step for each of the rows in this order, those of the smaller class again and again; return the sum of the
     hinges in the second half, and their number. w and lag, zeros, become the last w, and its mean over the second half.
     """

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from typing import Any
 
 from scipy import special
 
@@ -51,8 +49,7 @@ def measures(data: ReportData, drawings: list[Drawing]) -> Html:
             plots.gain(data.curve, measured, marks),
             plots.lift(data.curve, measured, marks),
         ]
-        drawings += curves
-        first = html.side_by_side(*map(Drawing.to_html, curves), element("div", _head(data)))
+        first = plots.beside(drawings, curves, element("div", _head(data)))
     else:
         first = element("p", "Only one class is present: there are no curves, and ROCArea is not defined.")
     return html.section("On these rows", element("p", "Curves are exact at every point that is drawn."), first)
@@ -100,7 +97,7 @@ def operating_points(data: ReportData, drawings: list[Drawing]) -> Html | str:
         if not called:
             rows.append([name, "no score fulfils it", *[""] * 5])
             continue
-        rates = [_rate(at_point["intervals"][rate]) for rate in ("precision", "recall", "fpr")]
+        rates = [_firm(decision_text.rate(at_point["intervals"][rate])) for rate in ("precision", "recall", "fpr")]
         of_rows = f"{called:{',' if isinstance(called, int) else ',.6g'}} ({100 * called / (n_pos + n_neg):.3g} %)"
         lift = f"{at_point['precision'] * (n_pos + n_neg) / n_pos:.3g}"
         rows.append([name, f"{at_point['threshold']:.6g}", of_rows, *rates, lift])
@@ -124,8 +121,6 @@ def scores(data: ReportData, drawings: list[Drawing]) -> Html:
     measured = data.evaluation.measures
     labels = {"precision": "precision", "recall": "recall", "f1": "F1", "error_rate": "error rate"}
     labels |= {name: name for name in data.evaluation.extra_measures}
-    histogram = plots.scores(data.histogram, measured["threshold"])
-    drawings.append(histogram)
     rows = [[label, measure(measured[name])] for name, label in labels.items()]
     noun, form = ("Weights", ",.9g") if "weights" in measured else ("Rows", ",")
     counts = [
@@ -136,7 +131,8 @@ def scores(data: ReportData, drawings: list[Drawing]) -> Html:
         html.table(f"At the threshold {measured['threshold']:.6g}", ["measure", "value"], rows),
         html.table(f"{noun} at this threshold", ["", "called positive", "called negative"], counts),
     ]
-    return html.section("Scores", html.side_by_side(histogram.to_html(), element("div", *at_threshold)))
+    histogram = plots.scores(data.histogram, measured["threshold"])
+    return html.section("Scores", plots.beside(drawings, [histogram], element("div", *at_threshold)))
 
 
 def probabilities(data: ReportData, drawings: list[Drawing]) -> Html | str:
@@ -148,8 +144,6 @@ def probabilities(data: ReportData, drawings: list[Drawing]) -> Html | str:
     if on_these and on_these.bins:
         bins = {"these rows": on_these.bins, **bins}
     share = (measured["tp"] + measured["fn"]) / sum(measured[name] for name in ("tp", "fp", "fn", "tn"))
-    drawing = plots.reliability(bins, share)
-    drawings.append(drawing)
     rows = []
     for key, name in (("brier", "Brier score"), ("log_loss", "log loss")):
         for when, losses in (("before", on_these and on_these.before), ("after", on_these and on_these.after)):
@@ -167,17 +161,8 @@ def probabilities(data: ReportData, drawings: list[Drawing]) -> Html | str:
         "share of positive rows as its probability."
     )
     table = html.table("How good the probabilities are", ["", "held-out folds", "these rows"], rows)
-    return html.section(
-        "Probabilities", element("p", about), html.side_by_side(drawing.to_html(), element("div", table))
-    )
-
-
-def _rate(interval: Mapping[str, Any]) -> str:
-    """Return a rate at a threshold with its interval, which `Interval.as_json` made."""
-    value = f"{100 * interval['value']:.3g}\u00a0%"
-    if "why" in interval:
-        return f"{value} (no interval)"
-    return f"{value} ({100 * interval['low']:.3g} to {100 * interval['high']:.3g})"
+    figures = plots.beside(drawings, [plots.reliability(bins, share)], element("div", table))
+    return html.section("Probabilities", element("p", about), figures)
 
 
 def _describe_interval(interval: Interval, level: float) -> str:

@@ -15,8 +15,7 @@ from matplotlib.textpath import TextPath
 from matplotlib.ticker import FuncFormatter, MaxNLocator, NullFormatter
 from matplotlib.transforms import Affine2D
 
-from distsms.base.files import atomic_write
-from distsms.base.output_file import real_path
+from distsms.base.files import atomic_write, real_path
 from distsms.base.untrusted_text import printable
 
 STYLE: Any = {"svg.fonttype": "none", "svg.hashsalt": "distsms", "font.size": 9, "axes.grid": True, "grid.alpha": 0.3}

@@ -152,9 +152,8 @@ def roc(curve: Curve, measured: Mapping[str, Any], interval: str, marks: Sequenc
     n_pos, n_neg = sizes(measured)
     prbep_fpr = n_pos * (1 - measured["prbep"]) / n_neg  # at the PRBEP, as many rows are false positives as are missed
     axes.plot([prbep_fpr], [measured["prbep"]], color=PURPLE, marker="D", label="PRBEP point", **POINT)
-    _draw(axes, measured, marks, lambda tp, fp: (fp / n_neg, tp / n_pos))
     axes.set(xlabel="false positive rate", ylabel="true positive rate (recall)", xlim=FROM_0_TO_1, ylim=FROM_0_TO_1)
-    legend(figure, 2)
+    _draw(axes, measured, marks, lambda tp, fp: (fp / n_neg, tp / n_pos))
     description = (
         f"ROC curve: the area below it is {measured['rocarea']:.4f}, {interval}. At the model's threshold the false "
         f"positive rate is {measured['fp'] / n_neg:.4f} and the true positive rate {measured['tp'] / n_pos:.4f}."
@@ -174,11 +173,10 @@ def roc_head(curve: Curve, measured: Mapping[str, Any], marks: Sequence[Mark] = 
     of_head = [HeadMeasure.parse(name) for name in HEAD]
     rates = {each.level: measured[each.name] for each in of_head if each and each.family == "tpr@fpr"}
     axes.plot(list(rates), list(rates.values()), color=PURPLE, marker="s", label="FPR 0.1, 1 and 5 %", **POINT)
-    _draw(axes, measured, marks, lambda tp, fp: (max(fp / n_neg, least), tp / n_pos))
     axes.set(xscale="log", xlabel="false positive rate", ylabel="true positive rate (recall)")
     axes.set(xlim=(least * 0.9, 1.1), ylim=FROM_0_TO_1)
     mpl.show_percent(axes.xaxis)
-    legend(figure, 2)
+    _draw(axes, measured, marks, lambda tp, fp: (max(fp / n_neg, least), tp / n_pos))
     each = ", ".join(f"{value:.4f} at {100 * rate:g} %" for rate, value in rates.items())
     description = f"Head of the ROC curve over a logarithmic false positive rate: the true positive rate is {each}."
     caption = "The same ROC curve, with its head enlarged: each step to the left allows a tenth of the false alarms."
@@ -194,9 +192,8 @@ def precision_recall(curve: Curve, measured: Mapping[str, Any], marks: Sequence[
     axes.plot(recalls, precisions, color=BLUE, label="model")
     axes.axhline(share, color="grey", linestyle=":", label="chance")
     axes.plot([measured["prbep"]], [measured["prbep"]], color=PURPLE, marker="D", label="PRBEP point", **POINT)
-    _draw(axes, measured, marks, lambda tp, fp: (tp / n_pos, tp / (tp + fp)))
     axes.set(xlabel="recall", ylabel="precision", xlim=FROM_0_TO_1, ylim=FROM_0_TO_1)
-    legend(figure, 2)
+    _draw(axes, measured, marks, lambda tp, fp: (tp / n_pos, tp / (tp + fp)))
     precision = f"{measured['precision']:.4f}" if measured["tp"] + measured["fp"] else "not defined"
     description = (
         f"Precision-recall curve: precision equals recall at {measured['prbep']:.4f}; at the model's threshold "
@@ -215,10 +212,9 @@ def gain(curve: Curve, measured: Mapping[str, Any], marks: Sequence[Mark] = ()) 
     axes.plot(called, curve.tpr, color=BLUE, label="model")
     axes.plot([0, n_pos / n, 1], [0, 1, 1], color="grey", linestyle="--", label="perfect order")
     axes.plot([0, 1], [0, 1], color="grey", linestyle=":", label="random order")
-    _draw(axes, measured, marks, lambda tp, fp: ((tp + fp) / n, tp / n_pos))
     axes.set(xlabel="share of the rows, from the highest score", ylabel="share of the positive rows among them")
     axes.set(xlim=FROM_0_TO_1, ylim=FROM_0_TO_1)
-    legend(figure, 2)
+    _draw(axes, measured, marks, lambda tp, fp: ((tp + fp) / n, tp / n_pos))
     tenth = float(np.interp(0.1, called, curve.tpr))
     description = f"Gain chart: the tenth of the rows with the highest scores has {tenth:.4f} of the positive rows."
     caption = "Gain chart. If you work through the rows from the highest score down to some share of all rows (right),"
@@ -236,11 +232,10 @@ def lift(curve: Curve, measured: Mapping[str, Any], marks: Sequence[Mark] = ()) 
     axes.plot(shares, np.interp(shares, called, curve.tpr) / shares, color=BLUE, label="model")
     axes.plot(shares, 1 / np.maximum(shares, n_pos / n), color="grey", linestyle="--", label="perfect order")
     axes.axhline(1, color="grey", linestyle=":", label="random order")
-    _draw(axes, measured, marks, lambda tp, fp: ((tp + fp) / n, tp / n_pos / ((tp + fp) / n)))
     axes.set(xscale="log", xlabel="share of the rows, from the highest score", ylabel="lift")
-    axes.set_ylim(bottom=0)
     mpl.show_percent(axes.xaxis)
-    legend(figure, 2)
+    _draw(axes, measured, marks, lambda tp, fp: ((tp + fp) / n, tp / n_pos / ((tp + fp) / n)))
+    axes.set_ylim(bottom=0)
     hundredth = float(np.interp(0.01, called, curve.tpr)) / 0.01
     description = f"Lift over the share of rows: in the highest 1 % of the rows the lift is {hundredth:.3g}."
     caption = "Lift. Among this share of the rows with the highest scores (right), there are so many times as many"
@@ -285,12 +280,19 @@ def reliability(bins: Mapping[str, Sequence[Mapping[str, float]]], share: float)
 def _draw(
     axes: Any, measured: Mapping[str, Any], marks: Sequence[Mark], place: Callable[[float, float], tuple[float, float]]
 ) -> None:
-    """Draw the operating points that call any row positive; `place` returns x and y of a point."""
+    """Draw the operating points that call any row positive, and the legend; `place` returns x and y of a point."""
     points = [(mark, VERMILION, marker) for mark, marker in zip(marks, len(marks) * MARKERS, strict=False)]
     for mark, colour, marker in [(Mark("threshold", measured["tp"], measured["fp"]), GREEN, "o"), *points]:
         if mark.tp + mark.fp:
             x, y = place(mark.tp, mark.fp)
             axes.plot([x], [y], color=colour, marker=marker, label=mark.name, **POINT)
+    legend(axes.figure, 2)
+
+
+def beside(drawings: list[Drawing], figures: Sequence[Drawing], *parts: Html) -> Html:
+    """Add figures to the drawings of a page, and return them side by side, with further parts behind them."""
+    drawings += figures
+    return html.side_by_side(*map(Drawing.to_html, figures), *parts)
 
 
 def sizes(measured: Mapping[str, Any]) -> tuple[float, float]:

@@ -9,8 +9,7 @@ from typing import Any
 
 from distsms.base.communicator import Communicator
 from distsms.base.errors import InputError
-from distsms.base.files import atomic_write, require_space
-from distsms.base.output_file import naming_failures
+from distsms.base.files import atomic_write, naming_failures, require_space
 from distsms.workflow.report import report_data
 from distsms.workflow.requests import ReportRequest
 

@@ -90,17 +90,15 @@ class WholeGroups:
         kept = np.flatnonzero(positive | negative)
         signs = positive[kept].astype(np.int8) - negative[kept]
         groups = Groups(keys[kept], signs, 0, comm)
-        masses = groups.positive.astype(float), groups.negative.astype(float)
-        if weights is not None:
-            masses = tuple(groups.total(weights[kept] * (signs * sign > 0)) for sign in (1, -1))  # type: ignore[assignment]
+        masses = [groups.positive.astype(float), groups.negative.astype(float)]
         both = (groups.positive > 0) & (groups.negative > 0)
         if weights is not None:
+            masses = [groups.total(weights[kept] * (signs * sign > 0)) for sign in (1, -1)]
             heaviest = float(comm.maximum(np.array([max(np.max(mass[both], initial=0.0) for mass in masses)]))[0])
             exponent, needed = -math.frexp(heaviest)[1], np.zeros(len(keys), bool)
             needed[kept] = groups.to_rows(both)
             weights = np.ldexp(np.where(needed, weights, 0.0), exponent)
-            positive_mass, negative_mass = (np.ldexp(np.where(both, mass, 0.0), exponent) for mass in masses)
-            masses = positive_mass, negative_mass
+            masses = [np.ldexp(np.where(both, mass, 0.0), exponent) for mass in masses]
         numbers = np.array([np.count_nonzero(both), np.sum((masses[0] * masses[1])[both]), len(kept)])
         count, self.pairs, n = comm.sum(numbers).tolist()
         self.count = int(count)
@@ -171,7 +169,7 @@ def _large(
     groups: Groups,
     kept: NDArray[np.intp],
     is_large: NDArray[np.bool_],
-    masses: tuple[NDArray[np.float64], NDArray[np.float64]],
+    masses: list[Floats],
     comm: Communicator,
 ) -> list[LargeGroup]:
     """Return the large groups among `kept` rows; is_large, masses : of this rank's groups. **Collective.**"""

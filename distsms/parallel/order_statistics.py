@@ -23,10 +23,15 @@ from numpy.typing import NDArray
 
 from distsms.base.communicator import Communicator
 from distsms.base.errors import InputError
+from distsms.base.jit import njit
 from distsms.base.typing import Floats
-from distsms.parallel import order_statistics_kernels as kernel
-from distsms.parallel.order_statistics_kernels import BLOCK, LEFT_OUT, MOST, NEGATIVE, POSITIVE, SLOTS_LOG2
 
+BLOCK = 512  # number of rows that are processed together
+LEFT_OUT, POSITIVE, NEGATIVE = 0, 1, 2  # kinds of rows
+MOST = 1024  # the largest number of different positions in a bracket
+SLOTS_LOG2 = 11  # binary logarithm of the number of slots of the hash table for them
+MIX = np.uint64(0x9E3779B97F4A7C15)  # an odd number; its product with a key has its random bits at the top
+SIGN = np.uint64(2**63)
 FEW = 2**17  # up to so many rows of all ranks are sorted by each of them
 SURVEYS = 8
 EXPECTED = 256  # the number of positions that the next bracket would have if they were spread evenly
@@ -62,7 +67,7 @@ class PositionSearch:
         self._radius = 0.0  # the next search begins this far to both sides of it
         of_none = None if weights is None else weights[:0]
         # Compile the loop now, or load it.
-        kernel.survey(np.zeros(0), kinds[:0], of_none, 0.0, 0.0, 0.0, self._positions, self._room)
+        survey_rows(np.zeros(0), kinds[:0], of_none, 0.0, 0.0, 0.0, self._positions, self._room)
 
     def find(self, scores: Floats, shift: float) -> float:
         """Return the place, `shift` added to negative rows; NaN if a score is not finite. **Collective.**"""
@@ -117,7 +122,7 @@ class PositionSearch:
 
     def _survey(self, scores: Floats, shift: float, low: float, high: float) -> Survey:
         """Survey the bracket [low, high]; this rank's positions are then in `_positions`. **Collective.**"""
-        of_rank = kernel.survey(scores, self._kinds, self._weights, shift, low, high, self._positions, self._room)
+        of_rank = survey_rows(scores, self._kinds, self._weights, shift, low, high, self._positions, self._room)
         message = np.zeros(4 + self.comm.size)
         message[:4], message[4 + self.comm.rank] = of_rank[:4], of_rank[4]
         not_finite, below, within, rows, *positions = self.comm.sum(message).tolist()
@@ -153,7 +158,7 @@ class PositionSearch:
             bits = min(BITS, width)
             width -= bits
             table[:] = 0.0
-            table[-1] = kernel.count_bits(
+            table[-1] = count_bits(
                 scores, self._kinds, self._weights, shift, np.uint64(prefix), width, bits, table, self._room
             )
             weight, rows = self.comm.sum(table.ravel()).reshape(table.shape).T
@@ -185,3 +190,87 @@ def select(scores: Floats, k: int, comm: Communicator) -> float:
         ordered = np.sort(comm.allgather_rows(scores, comm.allgather(len(scores))))
         return float(ordered[n - k]) if np.isfinite(ordered).all() else math.nan
     return PositionSearch(np.full(len(scores), POSITIVE, np.uint8), n - k + 1, None, comm).find(scores, 0.0)
+
+
+@njit(fastmath={"reassoc", "nsz"})
+def _mark(scores, kinds, weights, shift, low, high, inside):  # type: ignore[no-untyped-def]
+    """Mark rows in [low, high]; return their number, the weights below and in it, and 0 if all scores are finite."""
+    some = below = within = 0
+    wrong = 0.0
+    for j in range(len(scores)):
+        kind = kinds[j]
+        place = scores[j] + (shift if kind == NEGATIVE else 0.0)
+        here = 1 if kind != LEFT_OUT else 0
+        under = here & (1 if place < low else 0)
+        inside[j] = here & (1 if place >= low else 0) & (1 if place <= high else 0)
+        some += inside[j]
+        below += under if weights is None else under * weights[j]
+        within += inside[j] if weights is None else inside[j] * weights[j]
+        wrong += 0.0 * scores[j]
+    return some, below, within, wrong
+
+
+@njit()
+def survey_rows(scores, kinds, weights, shift, low, high, places, room):  # type: ignore[no-untyped-def]
+    """Collect the different positions in [low, high] and their weights in the first rows of `places` (slots, 2). Return
+    0 if all scores are finite, the weight below `low`, weight and number of rows in the bracket, and the number of
+    positions (a larger one beyond `MOST`). room: working space, (BLOCK,) uint8, (1,) float64 and the same as uint64.
+    """
+    inside, one, bits = room
+    places[:, 1] = 0.0
+    below = wrong = within = 0.0
+    m = n_inside = 0
+    for start in range(0, len(scores), BLOCK):
+        stop = min(len(scores), start + BLOCK)
+        of_block = None if weights is None else weights[start:stop]
+        some, weight, weight_within, not_finite = _mark(
+            scores[start:stop], kinds[start:stop], of_block, shift, low, high, inside
+        )
+        below += weight
+        within += weight_within
+        wrong += not_finite
+        n_inside += some
+        if some == 0 or m > MOST:
+            continue
+        for j in range(stop - start):
+            if inside[j] == 0:
+                continue
+            a = 1.0 if weights is None else weights[start + j]
+            if a == 0.0:  # it is so much smaller than others that it has vanished
+                continue
+            one[0] = scores[start + j] + (shift if kinds[start + j] == NEGATIVE else 0.0) + 0.0  # not -0.0
+            slot = np.int64((bits[0] * MIX) >> np.uint64(64 - SLOTS_LOG2))
+            while places[slot, 1] != 0.0 and places[slot, 0] != one[0]:
+                slot = (slot + 1) & (len(places) - 1)
+            m += places[slot, 1] == 0.0
+            places[slot, 0] = one[0]
+            places[slot, 1] += a
+            if m > MOST:
+                break
+    count = 0
+    for slot in range(len(places)):
+        if places[slot, 1] != 0.0:
+            places[count, 0], places[count, 1] = places[slot, 0], places[slot, 1]
+            count += 1
+    return wrong, below, within, n_inside, m
+
+
+@njit()
+def count_bits(scores, kinds, weights, shift, prefix, width, bits, table, room):  # type: ignore[no-untyped-def]
+    """Add weights and numbers of rows to table (2^bits + 1, 2), by those bits of their positions that are followed by
+    `width` others, if the bits before are `prefix`. Return 0 if all scores are finite. See `survey_rows` for `room`.
+    """
+    _, one, as_bits = room
+    lowest = np.uint64((1 << bits) - 1)
+    wrong = 0.0
+    for j in range(len(scores)):
+        kind = kinds[j]
+        wrong += 0.0 * scores[j]
+        one[0] = scores[j] + (shift if kind == NEGATIVE else 0.0) + 0.0  # not -0.0
+        key = ~as_bits[0] if as_bits[0] >= SIGN else as_bits[0] | SIGN
+        key >>= np.uint64(width)
+        a = 1.0 if weights is None else weights[j]
+        if kind != LEFT_OUT and a != 0.0 and key >> np.uint64(bits) == prefix:  # see `survey_rows` for 0.0
+            table[key & lowest, 0] += a
+            table[key & lowest, 1] += 1.0
+    return wrong

@@ -16,11 +16,10 @@ import time
 from collections.abc import Callable
 from typing import Any, NamedTuple, TypeVar
 
-from distsms.base.communicator import Communicator
+from distsms.base.communicator import Communicator, Replica
 from distsms.base.errors import EXIT_KILLED, DistsmsError, LaunchError
-from distsms.parallel import processes, shared_memory
+from distsms.parallel import processes
 from distsms.parallel.mpi import MPICommunicator, library_versions
-from distsms.parallel.shared_memory import Replica, SharedSum
 
 T = TypeVar("T")
 
@@ -28,7 +27,6 @@ LAST_SECONDS = 0.5
 """So long the root waits at the end of a job with dead ranks, so that the others notice first that all is done."""
 ATTEMPTS = 100
 """So many ranks may die one after the other while the others read the rows again."""
-FAILED_ELSEWHERE = "another rank has failed; its message says how"
 
 
 class DeadRank(NamedTuple):
@@ -39,10 +37,6 @@ class DeadRank(NamedTuple):
 
     def __str__(self) -> str:
         return f"rank {self.rank} on {self.host}"
-
-
-class _FailedElsewhere(DistsmsError):
-    """A rank has failed or died, and this one has not."""
 
 
 class SurvivingCommunicator(MPICommunicator):
@@ -65,9 +59,9 @@ class SurvivingCommunicator(MPICommunicator):
         return [rank for rank, (_, other) in enumerate(self._living) if other == host]
 
     def replica(self, k: int, length: int, shared: bool) -> Replica:
-        return shared_memory.over_ranks(self, k, length, shared=False)  # a window does not outlive its ranks
+        return super().replica(k, length, shared=False)  # a window does not outlive its ranks
 
-    def shared_sum(self, length: int) -> SharedSum | None:
+    def shared_sum(self, length: int) -> None:
         return None
 
     def surviving(self, work: Callable[[], T], renew: Callable[[], object] = lambda: None) -> T:
@@ -95,7 +89,9 @@ class SurvivingCommunicator(MPICommunicator):
             fine = bool(self._comm.Agree(int(error is None)))
         except self.failures:  # a rank has died; MPI raises this on every rank if it does so on one
             fine = False
-        return (done, None) if fine else (None, error or _FailedElsewhere(FAILED_ELSEWHERE, everywhere=True))
+        if fine:
+            return done, None
+        return None, error or DistsmsError("another rank has failed; its message says how", everywhere=True)
 
     def _leave_out_the_dead(self, error: Exception) -> None:
         """Replace the communicator by that of the living; raise the error if none has died. **Collective.**"""

@@ -1,89 +1,127 @@
-"""The solver's vectors of length p, of which a rank that runs the solver holds `length` entries. These ranks take the
-same decisions, by sums over ranks or the root's numbers (`root_values`).
+"""The solver's vectors of length p, and operations on them: whole on the root, or distributed in slices over all ranks.
+
+`Vectors`: w goes to all ranks by Bcast, X'c to the root by Reduce; the others wait for the root's requests.
+`DistributedVectors`: slices of w go to all ranks by Allgather, X'c becomes slices by Reduce-scatter. The ranks that run
+the solver take the same decisions, by sums over ranks or the root's numbers (`root_values`).
 """
 
 from __future__ import annotations
 
 import time
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
 from distsms.base.communicator import Communicator, Replica
 from distsms.base.typing import Floats
-from distsms.parallel.shared_memory import SharedSum
+from distsms.parallel.communicator import self_communicator
 
+SPREAD_FROM = 2**20
+"""Number of columns from which vectors are distributed: a pass over one then takes longer than the extra sums."""
+SHARED_FROM = 2**17
+"""Number of columns from which the ranks of a node share one copy of w, which then takes 1 MiB or more."""
 MEASURED_FROM = 2**13
 """Number of columns from which the collectives are timed: the cost of shorter messages does not depend on their length.
 """
+PIECE = 2**17
+"""Number of elements in a piece, where a reduction proceeds in pieces."""
 IN_MEMORY = "shared memory"
 """The name of the way to sum X'c in memory that all ranks share."""
 SUMMED = 2**14
 """Number of entries that are summed in one go; to add these sums afterwards keeps rounding errors small."""
 
 
-class Vectors(ABC):
-    """Vectors of length p on the ranks of a communicator; the ranks of a node may share a copy of w. `length` is that
-    of this rank's slice, `longest` that of the longest; `outward` and `inward` name the collectives that send w and sum
-    X'c, and `measured` has the seconds of each way that was timed.
+class Vectors:
+    """Whole vectors on the root, which runs the solver and needs the sum X'c; the others answer its requests.
+
+    A rank that runs the solver holds slices of `length` entries, the longest of which has `longest`; the ranks of a
+    node may share a copy of w. `outward` and `inward` name the collectives that send w and sum X'c, and `measured` has
+    the seconds of each way that was timed.
     """
 
-    length: int
-    runs_solver: bool
-    outward: ClassVar[str]
+    outward = "broadcast"
 
     def __init__(self, comm: Communicator, p: int, shared: bool = False) -> None:
         self.comm, self.p, self._shared = comm, p, shared
+        self.runs_solver, self.longest = comm.is_root, p
+        self.length = p if comm.is_root else 0
         self._replica: tuple[int, Replica] | None = None
-        self._buffer = np.empty(0)
-        self._shared_sum: SharedSum | None = None
+        self._buffer, self._keeps_buffer = np.empty(0), not comm.is_root
+        self._shared_sum: Any = None  # what `Communicator.shared_sum` returns
         self.inward, self._sum = next(iter(self._ways().items()))
         self.measured: dict[str, float] = {}
 
     @property
-    @abstractmethod
-    def longest(self) -> int: ...
-
-    @property
-    @abstractmethod
     def mpi_comm(self) -> Any:
         """mpi4py's communicator of the ranks that run the solver, for PETSc; None without mpi4py."""
+        return self_communicator()
 
-    @abstractmethod
     def _ways(self) -> dict[str, Callable[[Floats], Floats]]:
         """Return the ways to sum an array over ranks, by name; each returns this rank's part of the sum."""
+        comm = self.comm
+        ways: dict[str, Callable[[Floats], Floats]] = {
+            "reduce": comm.reduce,
+            "reduce by pieces": lambda array: comm.reduce(array, PIECE),
+            "allreduce": comm.sum,
+        }
+        return ways if self._shared_sum is None else {**ways, IN_MEMORY: self._shared_sum.reduce}
 
-    @abstractmethod
     def send_request(self, query: int, numbers: Floats) -> None:
         """Send a query and numbers (k, 2) from the root to the ranks in `receive_request`."""
+        first, others = (numbers[0], numbers[1:]) if len(numbers) else (np.zeros(2), numbers)
+        self.comm.broadcast(np.array([query, *first]))
+        if len(others):
+            self.comm.broadcast(np.ascontiguousarray(others))
 
-    @abstractmethod
     def receive_request(self) -> tuple[int, Floats]:
         """Wait for a request of the root; return its query and numbers."""
+        query, *first = self.comm.broadcast(np.empty(3))
+        numbers = np.empty((max(1, int(query)), 2))
+        numbers[0] = first
+        if query > 1:
+            self.comm.broadcast(numbers[1:])
+        return int(query), numbers
 
-    @abstractmethod
     def replicate(self, k: int, slices: Sequence[Floats] | None) -> Floats:
         """Return k whole vectors (k, p), until the next call, from slices on ranks with the solver. **Collective.**"""
+        return self._room_for_copies(k).broadcast(slices)
 
-    @abstractmethod
+    def buffer(self, k: int) -> Floats:
+        """Return a buffer for k vectors and a flag, (k p + 1,), to be filled and passed to `sum_buffer`. Local."""
+        # On the root, `sum_buffer` returns a view of this buffer, and the caller keeps it. So the root needs a new one.
+        if not self._keeps_buffer:
+            return np.empty(k * self.p + 1)
+        if len(self._buffer) != k * self.p + 1:
+            self._buffer = np.empty(k * self.p + 1)
+        return self._buffer
+
+    def free_buffer(self) -> None:
+        """Free the buffer until it is needed again. Local."""
+        self._buffer = np.empty(0)
+
     def sum_buffer(self, buffer: Floats) -> tuple[Floats, bool]:
         """Sum k vectors and a flag, both in a (k p + 1,) array from `buffer`, which is overwritten, over ranks; return
         slices (k, length), meaningless where no solver runs, and whether any flag was not 0. **Collective.**
         """
+        self._sum(buffer)
+        return buffer[:-1].reshape(-1, self.p), bool(buffer[-1])
 
-    @abstractmethod
     def sum_vector(self, local: Floats) -> Floats:
         """Return this rank's slice of the sum over ranks of (p,) arrays, which are overwritten. **Collective.**"""
+        return self.local_slice(self._sum(local))
 
-    @abstractmethod
     def local_slice(self, whole: Floats) -> Floats:
         """Return this rank's slice of a vector (p,), a view. Local."""
+        return whole if self.runs_solver else whole[:0]
 
-    @abstractmethod
+    def gather(self, mine: Floats) -> Floats | None:
+        """Return a whole vector (p,) on the root, None elsewhere. **Collective** among the ranks with the solver."""
+        return mine
+
     def scatter(self, whole: Floats | None) -> Floats:
         """Return this rank's slice of the root's vector (p,), None elsewhere: reverse `gather`. **Collective.**"""
+        return np.empty(0) if whole is None else whole
 
     def maximum(self, local: Floats) -> Floats:
         """Return this rank's slice of the maximum of (p,) arrays, which are overwritten. **Collective.**"""
@@ -93,20 +131,6 @@ class Vectors(ABC):
         """Return a whole vector (p,), a copy, on every rank; `mine` is None where no solver runs. **Collective.**"""
         self.free_buffer()
         return self.replicate(1, None if mine is None else [mine])[0].copy()
-
-    @abstractmethod
-    def gather(self, mine: Floats) -> Floats | None:
-        """Return a whole vector (p,) on the root, None elsewhere. **Collective** among the ranks with the solver."""
-
-    def buffer(self, k: int) -> Floats:
-        """Return a buffer for k vectors and a flag, (k p + 1,), to be filled and passed to `sum_buffer`. Local."""
-        if len(self._buffer) != k * self.p + 1:
-            self._buffer = np.empty(k * self.p + 1)
-        return self._buffer
-
-    def free_buffer(self) -> None:
-        """Free the buffer until it is needed again. Local."""
-        self._buffer = np.empty(0)
 
     def _room_for_copies(self, k: int) -> Replica:
         if self._replica is None or self._replica[0] != k:
@@ -197,6 +221,87 @@ class Vectors(ABC):
     def describe(self) -> str:
         times = ", ".join(f"{name} {1e3 * seconds:.3g} ms" for name, seconds in self.measured.items())
         return f"{self.outward} and {self.inward}" + (f", the fastest of {times}" if times else "")
+
+
+class DistributedVectors(Vectors):
+    """A slice of every vector on every rank, of p/P entries or one more; all ranks run the solver in lock-step."""
+
+    outward = "allgather"
+
+    def __init__(self, comm: Communicator, p: int, shared: bool = False) -> None:
+        self._counts = [p // comm.size + (rank < p % comm.size) for rank in range(comm.size)]
+        super().__init__(comm, p, shared)
+        self.runs_solver, self.length, self.longest = True, self._counts[comm.rank], self._counts[0]
+        self._keeps_buffer = True
+
+    @property
+    def mpi_comm(self) -> Any:
+        return self.comm.mpi_comm
+
+    def _ways(self) -> dict[str, Callable[[Floats], Floats]]:
+        comm, counts, shared = self.comm, self._counts, self._shared_sum
+        ways: dict[str, Callable[[Floats], Floats]] = {
+            "reduce-scatter": lambda array: comm.reduce_scatter(array, counts),
+            "reduces in turn": lambda array: comm.reduce_scatter(array, counts, in_turn=True),
+        }
+        return ways if shared is None else {**ways, IN_MEMORY: lambda array: shared.scatter(array, counts)}
+
+    def send_request(self, query: int, numbers: Floats) -> None:
+        pass  # every rank runs the solver and knows what is next
+
+    def receive_request(self) -> tuple[int, Floats]:
+        raise AssertionError("all ranks run the solver, so none waits for requests")
+
+    def replicate(self, k: int, slices: Sequence[Floats] | None) -> Floats:
+        assert slices is not None
+        return self._room_for_copies(k).gather(slices, self._counts)
+
+    def sum_buffer(self, buffer: Floats) -> tuple[Floats, bool]:
+        flag = bool(self.comm.maximum(buffer[-1:])[0])
+        return np.array([self._sum(vector) for vector in buffer[:-1].reshape(-1, self.p)]), flag
+
+    def sum_vector(self, local: Floats) -> Floats:
+        return self._sum(local)
+
+    def local_slice(self, whole: Floats) -> Floats:
+        start = sum(self._counts[: self.comm.rank])
+        return whole[start : start + self.length]
+
+    def gather(self, mine: Floats) -> Floats | None:
+        return self.comm.gather_rows(mine)
+
+    def scatter(self, whole: Floats | None) -> Floats:
+        return self.comm.scatter_rows(whole, self.length)
+
+    def sum_values(self, values: Floats) -> Floats:
+        return self.comm.sum(values)
+
+    def root_values(self, values: Floats) -> Floats:
+        return self.comm.broadcast(values)
+
+    def qr_factor(self, A: Floats) -> Floats:
+        return triangular(np.vstack(self.comm.allgather(super().qr_factor(A))))
+
+    def minimum(self, values: Floats) -> float:
+        return -float(self.comm.maximum(np.array([-super().minimum(values)]))[0])
+
+
+def choose_step(step: str, p: int, size: int) -> tuple[str, str]:
+    """Return "root" or, from `SPREAD_FROM` columns on, "spread": where vectors are held; and why, in words. Local."""
+    if step != "auto":
+        return step, "as asked for"
+    if size == 1:
+        return "root", "there is one rank"
+    if p >= SPREAD_FROM:
+        return "spread", f"{p} columns, at least {SPREAD_FROM}"
+    return "root", f"{p} columns, fewer than {SPREAD_FROM}"
+
+
+def make_vectors(step: str, p: int, comm: Communicator) -> Vectors:
+    """Build a run's vectors and choose the fastest collective; nodes may share one copy of w. **Collective.**"""
+    vectors = {"root": Vectors, "spread": DistributedVectors}[step](comm, p, p >= SHARED_FROM)
+    vectors.choose_collective()
+    return vectors
 
 
 def triangular(A: Floats) -> Floats:

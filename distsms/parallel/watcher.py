@@ -1,4 +1,5 @@
-"""The watcher: a process beside each rank that ends the job when a rank has stopped responding, and names that rank.
+"""The watcher: a process beside each rank, started by the rank's `Watchdog`, that ends the job when a rank has stopped
+responding, and names that rank.
 
 It observes from outside (in /proc) whether its rank uses the processor or moves bytes, as one does that computes or
 waits in MPI; a rank that is stopped, or hangs on a disk, is idle. Watchers report by UDP to the root's watcher, which
@@ -15,6 +16,7 @@ watcher runs without site-packages, so this module and what it imports use nothi
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import hashlib
 import hmac
 import json
@@ -25,9 +27,13 @@ import socket
 import struct
 import sys
 import time
-from typing import Any, NamedTuple
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from distsms.parallel import processes
+
+if TYPE_CHECKING:
+    from distsms.base.communicator import Communicator
 
 BYE, HEARD, BEGIN = b".", b"h", b"b"
 """What a rank and its watcher tell each other: the work is done; all other watchers were heard; the work begins."""
@@ -35,36 +41,33 @@ HEARING = 2.0  # seconds that a rank waits at its start for its watcher to hear 
 FORGIVING_GRACE = 2.0  # seconds that a launcher has to kill this rank itself, if it forgives deaths
 LAUNCHER_GRACE = 10.0  # seconds that a launcher has to end by itself; it might wait forever for an unreachable host
 UNHEARD = 30.0  # seconds after which a watcher that was never heard from is ignored
+FOLDER = os.path.abspath(os.path.join(os.path.dirname(__file__), "..", ".."))
+START = f"import sys; sys.path.append({FOLDER!r}); from distsms.parallel.watcher import main; main()"
+"""The program of a watcher, which finds this package without site-packages."""
 STATES = {"T": "is stopped", "t": "is being traced", "D": "waits for a disk or a file server"}
-KINDS = ("beat", "done", "died", "end", "kill")
-HEADER = struct.Struct("!BIQd")  # the kind's index, the sender's rank, the number of the message, seconds of idleness
 DIGEST_BYTES = hashlib.sha256().digest_size
-ABOUT_BYTES = 1000  # the largest size of a message's text
 
 
 class Message(NamedTuple):
     """What one watcher tells another."""
 
-    kind: str  # one of KINDS
+    kind: str  # beat, done, died, end or kill
     rank: int  # the sender's
     number: int  # larger than in the sender's previous message
     idle: float  # seconds for which the sender's rank has been idle
     about: str  # where the sender's rank runs and what state it is in, for people
 
     def pack(self, key: bytes) -> bytes:
-        """Return the datagram of this message: its keyed digest, the header, and the text."""
-        text = self.about.encode(errors="replace")[:ABOUT_BYTES]
-        body = HEADER.pack(KINDS.index(self.kind), self.rank, self.number, self.idle) + text
+        """Return the datagram of this message: its keyed digest, and itself."""
+        body = json.dumps(self).encode()
         return hmac.digest(key, body, "sha256") + body
 
     @classmethod
     def unpack(cls, datagram: bytes, key: bytes) -> Message | None:
         """Return the message of a datagram; None unless it was made with this key."""
         digest, body = datagram[:DIGEST_BYTES], datagram[DIGEST_BYTES:]
-        if len(body) < HEADER.size or not hmac.compare_digest(digest, hmac.digest(key, body, "sha256")):
-            return None
-        kind, rank, number, idle = HEADER.unpack(body[: HEADER.size])
-        return cls(KINDS[kind], rank, number, idle, body[HEADER.size :].decode(errors="replace"))
+        genuine = hmac.compare_digest(digest, hmac.digest(key, body, "sha256"))
+        return cls._make(json.loads(body)) if genuine else None
 
 
 class Watcher:
@@ -75,6 +78,7 @@ class Watcher:
 
     def __init__(self, setup: dict[str, Any], sockets: list[socket.socket], timeout: float) -> None:
         self.rank, self.key, self.timeout = setup["rank"], bytes.fromhex(setup["key"]), timeout
+        self.option = f"(--stall-timeout {timeout:g}s)"  # of which each message says that it was exceeded
         self.survive = bool(setup.get("survive"))
         self.others = set(range(setup["size"])) - {self.rank} if self.rank == 0 else {0}
         # Where each other rank is reached: a socket, and an address if the socket is not connected to it. The other
@@ -106,23 +110,22 @@ class Watcher:
             for sock in self.sockets:
                 if sock.fileno() in ready:
                     self.receive(sock)
-            if 0 in ready:
-                if (news := os.read(0, 2**16)) == BYE:
-                    self.send("done")
-                    self.wait_for_end()
-                    return
-                if news == BEGIN:
-                    self.begun = True
-                    continue
-                if news:
-                    self.forget(json.loads(news))
-                    continue
+            news = os.read(0, 2**16) if 0 in ready else None
+            if news == BYE:
+                self.send("done")
+                self.wait_for_end()
+                return
+            if news == b"":
                 self.send("died")
                 if self.rank == 0:
                     time.sleep(processes.DEATH_GRACE)
                     self.end("rank 0 has died")
                 return
-            if time.monotonic() >= self.last + self.interval:
+            if news == BEGIN:
+                self.begun = True
+            elif news:
+                self.forget(json.loads(news))
+            elif time.monotonic() >= self.last + self.interval:
                 self.observe()
                 self.send("beat")
                 self.check()
@@ -142,8 +145,8 @@ class Watcher:
                 # launcher is stopped, `check_launcher` ends the job.
                 patience = self.timeout + (0 if self.activity.state in STATES else 5 * self.interval)
                 if waited > patience and processes.state(self.launcher) != "T":
-                    why = f"has done its work, but not ended for {waited:.0f} s"
-                    self.end(f"rank {self.rank} ({self.whereabouts()}) {why} (--stall-timeout {self.timeout:g}s)")
+                    why = f"has done its work, but not ended for {waited:.0f} s {self.option}"
+                    self.end(f"rank {self.rank} ({self.whereabouts()}) {why}")
                 self.check_launcher()
         self.wait_for_launcher()
 
@@ -157,10 +160,8 @@ class Watcher:
             if time.monotonic() >= self.last + self.interval:
                 self.observe()
                 if (waited := time.monotonic() - self.launcher_ran) > self.timeout:
-                    time.sleep(0.05 * min(self.rank, 20))
                     why = f"has not ended for {waited:.0f} s after the last rank on its host"
-                    self.take_error_output()
-                    say(f"{self.launcher_name()} {why} (--stall-timeout {self.timeout:g}s); ending it")
+                    say(f"{self.of_launcher(why)}; ending it")
                     signal.pidfd_send_signal(ended[0], signal.SIGKILL)
                     return
 
@@ -238,15 +239,14 @@ class Watcher:
                 self.answered.pop(rank)
                 self.died[rank] = now
                 self.send("kill", rank)
-            late.clear()
-        if late:
+        elif late:
             time.sleep(0.05 * min(self.rank, 20))  # if all have lost the root, the first to wake up reports it
             ranks = [f"rank {rank} ({self.about[rank]}) for {late[rank]:.0f} s" for rank in sorted(late)]
-            self.end(f"no answer from {', '.join(ranks)} (--stall-timeout {self.timeout:g}s)")
+            self.end(f"no answer from {', '.join(ranks)} {self.option}")
         self.check_launcher()
         if not self.begun and now - self.start > self.timeout:
             why = f"has waited {now - self.start:.0f} s for the others since MPI started: a host may be cut off"
-            self.end(f"rank {self.rank} ({self.whereabouts()}) {why} (--stall-timeout {self.timeout:g}s)")
+            self.end(f"rank {self.rank} ({self.whereabouts()}) {why} {self.option}")
         if not self.begun and (lost := self.siblings.lost()):
             self.end(f"{lost_text(lost)} before the work began")
         # A job that goes on tells its watchers which ranks it has left out.
@@ -267,18 +267,15 @@ class Watcher:
         if processes.state(self.launcher) != "T":
             self.launcher_ran = now
         elif now - self.launcher_ran > self.timeout:
-            time.sleep(0.05 * min(self.rank, 20))
-            why = f"has been stopped for {now - self.launcher_ran:.0f} s (--stall-timeout {self.timeout:g}s)"
-            self.take_error_output()  # a stopped launcher forwards no output
-            self.end(f"{self.launcher_name()} {why}")
+            self.end(self.of_launcher(f"has been stopped for {now - self.launcher_ran:.0f} s"))
 
-    def take_error_output(self) -> None:
-        """Make the launcher's own standard error that of this process."""
+    def of_launcher(self, why: str) -> str:
+        """Return a sentence on the launcher, and let its standard error be this process's: it forwards no output."""
+        time.sleep(0.05 * min(self.rank, 20))  # the first rank to wake up reports it
         with contextlib.suppress(OSError):
             os.dup2(os.open(f"/proc/{self.launcher}/fd/2", os.O_WRONLY), 2)
-
-    def launcher_name(self) -> str:
-        return f"the launcher ({processes.name(self.launcher)}, process {self.launcher} on {os.uname().nodename})"
+        name, host = processes.name(self.launcher), os.uname().nodename
+        return f"the launcher ({name}, process {self.launcher} on {host}) {why} {self.option}"
 
     def end(self, why: str) -> None:
         """Print why, and end every rank."""
@@ -364,3 +361,82 @@ def main() -> None:
     message, sockets = wait_for_setup(timeout)
     if message not in (b"", BYE):
         Watcher(json.loads(message), [socket.socket(fileno=number) for number in sockets], timeout).run()
+
+
+class Watchdog:
+    """A context manager on each rank for its watcher; none with 0 seconds, or without /proc. The job ends if a rank is
+    idle or not heard from for `timeout` seconds, or if MPI does not start within them; until `watch` is called, that is
+    awaited.
+    """
+
+    def __init__(self, timeout: float) -> None:
+        self._timeout = timeout if os.path.exists("/proc/self/stat") else 0.0
+        self._process: Any = None
+
+    def __enter__(self) -> Watchdog:
+        if self._timeout:
+            import subprocess  # a watcher, which has this module as well, shall start in little time
+
+            self._end, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+            with theirs, contextlib.suppress(OSError):  # without a watcher the job runs, and the root reports that
+                self._process = subprocess.Popen(  # noqa: S603 - a module of this package
+                    [sys.executable, "-I", "-S", "-c", START, str(self._timeout)], stdin=theirs.fileno(), cwd="/"
+                )
+        return self
+
+    def watch(self, comm: Communicator) -> None:
+        """Watch all ranks of a job of several from now on, by a key that the root sends. **Collective.**"""
+        if comm.size == 1 or not self._timeout:
+            self._tell(BYE)
+            return
+        one_node = len(comm.node_ranks()) == comm.size
+        sockets = _bound(["127.0.0.1"] if one_node else _addresses()) if comm.is_root else []
+        key, peers = comm.bcast((os.urandom(32).hex(), [sock.getsockname() for sock in sockets]))
+        setup = {"rank": comm.rank, "size": comm.size, "key": key, "root": peers, "survive": bool(comm.failures)}
+        self._tell(json.dumps(setup).encode(), sockets)
+        for sock in sockets:
+            sock.close()
+        if self._process is not None:
+            self._listen(min(HEARING, self._timeout / 2))
+        comm.barrier()
+        self._tell(BEGIN)
+        comm.on_death = lambda ranks: self._tell(json.dumps(ranks).encode())
+
+    def _tell(self, message: bytes, sockets: list[socket.socket] | None = None) -> None:
+        """Send the watcher a message and sockets. If the watcher has failed, the run continues without it."""
+        if self._process is not None:
+            with contextlib.suppress(OSError):
+                socket.send_fds(self._end, [message], [sock.fileno() for sock in sockets or []])
+
+    def _listen(self, seconds: float) -> None:
+        """Take what the watcher says within this time, which is that it has heard the others."""
+        with contextlib.suppress(OSError):
+            if select.select([self._end], [], [], seconds)[0]:
+                self._end.recv(len(HEARD))
+
+    def __exit__(self, kind: type[BaseException] | None, error: Any, trace: TracebackType | None) -> None:
+        if self._timeout:
+            self._tell(BYE)
+            self._listen(0.0)  # a socket that is closed before all is read makes the other end fail
+            self._end.close()  # the watcher ends after this process
+
+
+def _addresses() -> list[str]:
+    """Return the IPv4 addresses by which other hosts may reach this one."""
+    addresses = []
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
+        for _, name in socket.if_nameindex():
+            with contextlib.suppress(OSError):
+                answer = fcntl.ioctl(sock, 0x8915, struct.pack("256s", name.encode()))  # SIOCGIFADDR
+                addresses.append(socket.inet_ntoa(answer[20:24]))
+    return [address for address in addresses if not address.startswith("127.")]
+
+
+def _bound(addresses: list[str]) -> list[socket.socket]:
+    """Return a UDP socket at a free port of each address."""
+    sockets = []
+    for address in addresses:
+        sock = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        sock.bind((address, 0))
+        sockets.append(sock)
+    return sockets

@@ -52,8 +52,8 @@ from distsms.models.model import Model
 from distsms.python.calls import logger, ranks_of, require_columns, warn, watching
 from distsms.python.judging import Data, contributions, evaluate, predict, reasons, report, verify
 from distsms.python.reading import conversion_options, describe_columns, shares
-from distsms.shards import in_memory
-from distsms.shards.frame_columns import is_frame
+from distsms.shards import from_arrays
+from distsms.shards.from_arrays import is_frame
 from distsms.training.rows import Survived
 from distsms.training.task import TrainingTask
 from distsms.workflow import train as workflow
@@ -252,7 +252,7 @@ def _request(
     reading = {name: settings.pop(name) for name in settings.keys() - NAMES}
     reading |= {"label": columns["label"]} if arrays else columns
     reading = conversion_options(reading, NAMES)
-    X, y = in_memory.pair(data) if arrays else (None, None)
+    X, y = from_arrays.pair(data) if arrays else (None, None)
     return TrainRequest.of_options(
         settings,
         data=Arrays(X, y, columns["weight"], columns["group"]) if arrays else data,

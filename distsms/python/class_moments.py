@@ -21,7 +21,7 @@ from distsms.base.files import atomic_write
 from distsms.base.measures import SMALLEST_LAMBDA
 from distsms.models.model import Model
 from distsms.parallel.mpi import as_communicator
-from distsms.shards import frame_columns, in_memory
+from distsms.shards import from_arrays
 from distsms.shards.labels import format_labels, original_labels
 from distsms.shards.row_metadata import LARGEST
 from distsms.training.normal_auc_closed import Solution, moments_of, no_moments, solve
@@ -119,10 +119,10 @@ class ClassMoments:
         """
         comm = as_communicator(comm)
         with comm.fail_together():
-            if self.n and self.names is None and frame_columns.names_of(X) is not None:
+            if self.n and self.names is None and from_arrays.names_of(X) is not None:
                 raise InputError("X has names of columns, and the rows so far had none; give arrays, or tables always")
-        X, names = frame_columns.numbers(X, comm, self.names)
-        rows = in_memory.block(X, y, comm, self.p, self.label_map, weights)
+        X, names = from_arrays.numbers(X, comm, self.names)
+        rows = from_arrays.block(X, y, comm, self.p, self.label_map, weights)
         with comm.fail_together():
             self._check_labels(rows.label_map or {})
             if rows.weights is not None and not np.array_equal(rows.weights, np.asarray(weights, float)):
@@ -214,7 +214,7 @@ class ClassMoments:
             "zero_based": True,
             "warnings": [],
         }
-        return Model(w, info, frame_columns.table_of(self.names))
+        return Model(w, info, from_arrays.table_of(self.names))
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write a file, completely or not at all; an older one is replaced. One process."""

@@ -20,8 +20,8 @@ from distsms.models.evaluation import LEVEL, EvaluationOptions
 from distsms.models.inputs import InputOptions
 from distsms.models.model import Model
 from distsms.python.calls import ranks_of, warn
-from distsms.shards import in_memory
-from distsms.shards.frame_columns import is_frame
+from distsms.shards import from_arrays
+from distsms.shards.from_arrays import is_frame
 from distsms.workflow import evaluate as judging
 from distsms.workflow import predict as scoring
 from distsms.workflow import verify as verifying
@@ -418,5 +418,5 @@ def _rows(data: Any, labelled: bool, weight: Any = None, group: Any = None) -> A
     # A table without labels may have an array of weights.
     if any(isinstance(each, str) for each in columns) or isinstance(data, str | os.PathLike) or (frame and labelled):
         raise InputError(COLUMNS_OR_ARRAYS, everywhere=True)
-    X, y = in_memory.pair(data) if labelled else (data, None)
+    X, y = from_arrays.pair(data) if labelled else (data, None)
     return Arrays(X, y, weights=weight, groups=group)

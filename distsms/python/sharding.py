@@ -13,8 +13,8 @@ from distsms.base.wording import in_python
 from distsms.ingest.options import ConversionObserver
 from distsms.python.calls import ranks_of, require_columns, warn, watching
 from distsms.python.reading import conversion_options, describe_columns, shares
-from distsms.shards import in_memory
-from distsms.shards.frame_columns import is_frame
+from distsms.shards import from_arrays
+from distsms.shards.from_arrays import is_frame
 from distsms.workflow.requests import Arrays, Path, ShardRequest, Split
 from distsms.workflow.shard import ShardResult
 from distsms.workflow.shard import shard as make_data_sets
@@ -101,7 +101,7 @@ def shard(
             options = {name: value for name, value in options.items() if value is not None}
             request = ShardRequest.of_options(
                 options,
-                data=Arrays(*in_memory.pair(data), weight, group) if of_arrays else data,
+                data=Arrays(*from_arrays.pair(data), weight, group) if of_arrays else data,
                 output=output,
                 split=Split(shares(split), split_by, seed),
                 like=like,

@@ -8,9 +8,11 @@ Writing takes four steps (`publish`, `writer`), since p and the meaning of the l
 from __future__ import annotations
 
 import os
+from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import accumulate
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -25,14 +27,24 @@ from distsms.base.typing import Floats, Hashes, Labels
 from distsms.base.wording import option
 from distsms.matrix.arrays import normalize_matrix
 from distsms.matrix.blocks import LocalRows
+from distsms.matrix.local import PART_ENTRIES, unsigned
 from distsms.matrix.normalization import Normalization
 from distsms.matrix.side_by_side import SideBySide
-from distsms.shards import row_metadata, storage
+from distsms.shards import row_metadata
+from distsms.shards.coded_columns import rows_of_part
+from distsms.shards.local_rows import (
+    CodedLoader,
+    CodedStream,
+    ColumnGroup,
+    DenseLoader,
+    DenseStream,
+    SparseLoader,
+    SparseStream,
+    Stream,
+)
 from distsms.shards.manifest import Manifest, read_manifest
 from distsms.shards.reader import OpenShard, ShardRange, open_shard
-from distsms.shards.resident import CodedLoader, DenseLoader, SparseLoader
-from distsms.shards.row_shares import Boundary, MemoryBudget, boundary, held_bytes, rows_in_memory, shard_ranges
-from distsms.shards.streaming import CodedStream, DenseStream, SparseStream, Stream
+from distsms.shards.storage import CHUNK
 from distsms.shards.table_schema import Table
 
 _MATRIX_BYTES = 24
@@ -106,7 +118,7 @@ def load(
         manifest = data if isinstance(data, Manifest) else read_manifest(data)
         width = manifest.p if n_columns is None else n_columns
         if manifest.coded or not ignore_new_features:
-            check_columns(manifest, width)
+            check_width(manifest, width)
         k, m = share or (comm.rank, comm.size)
         in_memory = rows_in_memory(manifest, comm.rank) if share is None else None
         first, last = in_memory or (boundary(manifest, k, m), boundary(manifest, min(k + 1, m), m))
@@ -136,7 +148,7 @@ def load(
         features,
         loaded.labels,
         loaded.weights,
-        first_row=loaded.first_row,
+        first_row=first.row,
         n=manifest.n,
         p=width,
         bytes_read=bytes_read,
@@ -169,7 +181,7 @@ def load_matrix(manifest: Manifest) -> tuple[Any, Labels, NDArray[np.bool_]]:
             f"{format_bytes(needed)} as a matrix for other programs, but only {format_bytes(available)} are available. "
             "distsms itself needs no such matrix: `distsms train` and `distsms path` compute from the codes"
         )
-    loaded = _read_rows(manifest, first, last, manifest.p, None)
+    loaded = _read_rows(manifest, first, last, manifest.p)
     matrices = []
     for group in loaded.groups:
         assert not isinstance(group, Stream)
@@ -188,9 +200,7 @@ def read_weights(manifest: Manifest) -> Floats | None:
     """Read the weights of all rows, (n,); None if they are all 0 or 1. Local."""
     if not manifest.weights:
         return None
-    weights = np.empty(manifest.n)
-    for shard, part in open_shards(manifest, 0, manifest.n):
-        shard.read_weights(part, weights[part.offset : part.offset + part.stop])
+    weights = np.concatenate([shard.read_weights(part) for shard, part in open_shards(manifest, 0, manifest.n)])
     return row_metadata.in_range(weights, Communicator()) if other_weights(weights) else None
 
 
@@ -209,31 +219,17 @@ def read_ids(manifest: Manifest, first: int, last: int) -> list[str] | None:
     """Return the names of the global rows first..last - 1, or None if the rows have no names. Local."""
     if not manifest.ids:
         return None
-    return [
-        name for shard, rows_of_shard in open_shards(manifest, first, last) for name in shard.read_ids(rows_of_shard)
-    ]
+    return [name for shard, part in open_shards(manifest, first, last) for name in shard.read_ids(part)]
 
 
 def open_shards(manifest: Manifest, first: int, last: int) -> Iterator[tuple[OpenShard, ShardRange]]:
     """Open each shard that has some of the global rows first..last - 1; yield it and the range of its rows. Local."""
-    for rows_of_shard in shard_ranges(manifest, first, last):
-        with open_shard(manifest, rows_of_shard.shard, rows_of_shard.offset) as shard:
-            yield shard, rows_of_shard
+    for part in shard_ranges(manifest, first, last):
+        with open_shard(manifest, part.shard, part.offset) as shard:
+            yield shard, part
 
 
-def check_readable(manifest: Manifest) -> None:
-    """Raise InputError if the shards are compressed and the library to read them is missing. Local."""
-    if manifest.compression != "none":
-        storage.require(manifest.directory)
-
-
-def check_writable(compression: str) -> None:
-    """Raise InputError if the library to write shards with this compression is missing. Local."""
-    if compression != "none":
-        storage.require(f"{option('compression')}")
-
-
-def check_columns(manifest: Manifest, width: int) -> None:
+def check_width(manifest: Manifest, width: int) -> None:
     """Raise InputError if the data use more than `width` columns; it names the shard and its last column. Local."""
     if manifest.coded and width != manifest.p:
         raise InputError(f"{manifest.directory}: has coded columns, {manifest.p}, and cannot be read with {width}")
@@ -249,10 +245,9 @@ def check_columns(manifest: Manifest, width: int) -> None:
 class _LoadedRows(NamedTuple):
     """A rank's rows as they come from the files; see `DataBlock`."""
 
-    groups: list[DenseLoader | SparseLoader | CodedLoader | Stream]  # of columns: those of X, then the coded ones
-    labels: NDArray[np.int8]
-    weights: NDArray[np.float64] | None
-    first_row: int
+    groups: list[ColumnGroup]  # of columns: those of X, then the coded ones
+    labels: Labels
+    weights: Floats | None
     bytes_read: int
 
 
@@ -261,52 +256,147 @@ def _read_rows(
     first: Boundary,
     last: Boundary,
     width: int,
-    budget: MemoryBudget | None,
+    budget: MemoryBudget | None = None,
     temporary: bool = False,
 ) -> _LoadedRows:
     ranges = list(shard_ranges(manifest, first.row, last.row))
-    for rows_of_shard in ranges:
-        manifest.checked_path(rows_of_shard.shard)  # refuses wrong sizes before memory is allocated for them
-    n_local = last.row - first.row
-    nnz = last.nnz - first.nnz
+    for rows in ranges:
+        manifest.checked_path(rows.shard)  # refuses wrong sizes before memory is allocated for them
+    n_local, nnz = last.row - first.row, last.nnz - first.nnz
     # 1) Decide where the columns of X and the coded ones go: into memory, or to streams.
     streamed = budget is not None and held_bytes(manifest, n_local, nnz) > budget.entries(n_local)
-    loaders, store = list[DenseLoader | SparseLoader | CodedLoader | Stream](), None
+    of_X, store, dtype = list[ColumnGroup](), None, manifest.dtype
     p_entries = width - manifest.coded.p  # columns of X
     if manifest.layout == "dense":
-        loader = DenseStream if streamed else DenseLoader
-        loaders.append(loader(n_local, p_entries, manifest.dtype))
+        of_X.append((DenseStream if streamed else DenseLoader)(n_local, p_entries, dtype))
     elif manifest.layout == "csr" and streamed:
-        loaders.append(SparseStream(ranges, n_local, p_entries, manifest.dtype))
+        of_X.append(SparseStream(ranges, n_local, p_entries, dtype))
     elif manifest.layout == "csr":
-        complete = all(part.stop - part.start == part.shard.rows for part in ranges)
-        if temporary and complete and manifest.in_memory is not None:
+        if temporary and manifest.in_memory is not None and all(part.rows == part.shard.rows for part in ranges):
             store = manifest.in_memory.whole([part.shard.file for part in ranges])
-        loaders.append(SparseLoader(ranges, n_local, manifest.entries(n_local, nnz), p_entries, manifest.dtype, store))
-    coded = [
+        of_X.append(SparseLoader(ranges, n_local, manifest.entries(n_local, nnz), p_entries, dtype, store))
+    coded: list[ColumnGroup] = [
         CodedStream(number, code_map) if streamed else CodedLoader(number, code_map, n_local)
         for number, code_map in enumerate(manifest.coded.maps)
     ]
     # 2) Read shard after shard, a part of its rows at a time.
-    labels = np.empty(n_local, np.int8)
-    weights = np.empty(n_local) if manifest.weights else None
+    labels, weights = np.empty(n_local, np.int8), np.empty(n_local) if manifest.weights else None
     bytes_read = first.bytes_read + last.bytes_read
-    for rows_of_shard in ranges:
-        with open_shard(manifest, rows_of_shard.shard, rows_of_shard.offset) as shard:
-            for part in rows_of_shard.parts(PART_ROWS):
-                first_row = part.offset + part.start - first.row
-                local = slice(first_row, first_row + part.stop - part.start)
-                shard.read_labels(part, labels[local])
+    for rows in ranges:
+        with open_shard(manifest, rows.shard, rows.offset) as shard:
+            for part in rows.parts(PART_ROWS):
+                local = part.after(first.row)
+                labels[local] = shard.read_labels(part)
                 if weights is not None:
-                    shard.read_weights(part, weights[local])
-                for rows in loaders:
-                    rows.add(shard, part, local)
-            first_row = rows_of_shard.offset + rows_of_shard.start - first.row
-            for codes in coded:
-                codes.add(shard, rows_of_shard, slice(first_row, first_row + rows_of_shard.stop - rows_of_shard.start))
+                    weights[local] = shard.read_weights(part)
+                for group in of_X:
+                    group.add(shard, part, local)
+            for group in coded:
+                group.add(shard, rows, rows.after(first.row))
             bytes_read += shard.bytes_read
-        if temporary and not streamed and rows_of_shard.stop - rows_of_shard.start == rows_of_shard.shard.rows:
-            manifest.checked_path(rows_of_shard.shard).unlink()
+        if temporary and not streamed and rows.rows == rows.shard.rows:
+            manifest.checked_path(rows.shard).unlink()
     if store is not None and manifest.in_memory is not None:
-        manifest.in_memory.release()
-    return _LoadedRows([*loaders, *coded], labels, weights, first.row, bytes_read)
+        manifest.in_memory.shards.clear()
+    return _LoadedRows([*of_X, *coded], labels, weights, bytes_read)
+
+
+class Boundary(NamedTuple):
+    """A boundary between the rows of two ranks: the numbers of rows, and of stored entries and codes, before it."""
+
+    row: int
+    nnz: int
+    bytes_read: int  # bytes that were read to find the boundary
+
+
+def shard_ranges(manifest: Manifest, first: int, last: int) -> Iterator[ShardRange]:
+    """Yield the range of each shard that has some of the global rows first..last - 1. Local; reads no file."""
+    offset = 0
+    for shard in manifest.shards:
+        start, stop = max(first - offset, 0), min(last - offset, shard.rows)
+        if start < stop:
+            yield ShardRange(shard, offset, start, stop)
+        offset += shard.rows
+
+
+def rows_in_memory(manifest: Manifest, rank: int) -> tuple[Boundary, Boundary] | None:
+    """Return where the consecutive rows begin and end whose entries this rank has in memory; None for files. Local."""
+    if manifest.in_memory is None:
+        return None
+    rank_of = manifest.in_memory.rank_of
+
+    def before(rank: int) -> Boundary:
+        shards = [shard for shard in manifest.shards if rank_of[shard.file] < rank]
+        return Boundary(sum(shard.rows for shard in shards), sum(shard.nnz for shard in shards), 0)
+
+    return before(rank), before(rank + 1)
+
+
+def boundary(manifest: Manifest, rank: int, size: int) -> Boundary:
+    """Return where the rows of a rank start, or with rank = size the data end, from the files alone. Local. Rows of CSR
+    are searched in the file: some 2 log2(rows of a shard) single numbers are read."""
+    rows = [0, *accumulate(shard.rows for shard in manifest.shards)]
+    nnz = [0, *accumulate(shard.nnz for shard in manifest.shards)]
+    before = [r + z for r, z in zip(rows, nnz, strict=True)]
+    target = -(-rank * before[-1] // size)
+    k = bisect_left(before, target)
+    if before[k] == target:
+        return Boundary(rows[k], nnz[k], 0)
+    shard, missing = manifest.shards[k - 1], target - before[k - 1]
+    n_codes = manifest.coded.n_codes
+    if manifest.layout != "csr":
+        of_row = n_codes + (manifest.p_entries if manifest.layout == "dense" else 0)
+        row = -(-missing // (of_row + 1))
+        return Boundary(rows[k - 1] + row, nnz[k - 1] + row * of_row, 0)
+    with open_shard(manifest, shard, rows[k - 1]) as file:
+        row, entries = file.search(missing)
+        return Boundary(rows[k - 1] + row, nnz[k - 1] + entries + row * n_codes, file.bytes_read)
+
+
+_WORK = 40
+"""Bytes for each row of a part that the products of coded rows take."""
+
+
+class MemoryBudget(NamedTuple):
+    """The memory that a rank may use for its rows: the total, and what each row needs besides its entries, in bytes."""
+
+    bytes: int
+    of_row: int = 0
+
+    def entries(self, n_local: int) -> int:
+        """Return the bytes that are left for the entries of `n_local` rows."""
+        return self.bytes - self.of_row * n_local
+
+
+def entry_bytes(manifest: Manifest) -> tuple[int, int]:
+    """Return the bytes of an entry (a column, and a value if one is not 1) in memory, and in the files (0 if dense)."""
+    value, p = 4 if manifest.dtype == "float32" else 8, manifest.p_entries
+    if manifest.layout != "csr":
+        return value * (manifest.layout == "dense"), 0
+    value *= any(shard.values for shard in manifest.shards)
+    return unsigned(p - 1)().itemsize + value, (4 if p < 2**31 else 8) + value
+
+
+def held_bytes(manifest: Manifest, rows: int, nnz: int) -> int:
+    """Return the bytes that so many rows, with so many stored entries and codes, take in memory."""
+    return entry_bytes(manifest)[0] * manifest.entries(rows, nnz) + manifest.coded.row_bytes * rows
+
+
+def work_bytes(manifest: Manifest) -> int:
+    """Return the bytes that products of coded rows take for a thread: k-mers, their places, and sums, for each row."""
+    return _WORK * max((min(manifest.n, rows_of_part(group)) for group in manifest.coded.maps), default=0)
+
+
+def buffer_bytes(manifest: Manifest, threads: int) -> int:
+    """Return the bytes that streaming takes: for each thread two parts as in memory, one as in the files, and a copy;
+    more if a sparse row is longer than a sixteenth of a part."""
+    in_memory, stored = entry_bytes(manifest)
+    coded = 0
+    for group in manifest.coded.maps:
+        coded += threads * 2 * group.n_codes * group.dtype.itemsize * rows_of_part(group)
+    if manifest.layout == "coded":
+        return coded
+    # Parts consist of whole blocks of rows.
+    more = max(PART_ENTRIES // 16, manifest.p_entries * (manifest.layout == "dense"))
+    chunks = 0 if manifest.compression == "none" else 2 * 8 * max(CHUNK, more)  # a compressed and an expanded chunk
+    return coded + threads * ((PART_ENTRIES + more) * (2 * in_memory + stored + 12) + chunks)

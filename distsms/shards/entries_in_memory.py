@@ -6,9 +6,8 @@ takes them over without a copy: then each rank trains on the rows that it has co
 
 from __future__ import annotations
 
-import io
 import resource
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -17,8 +16,7 @@ from numpy.typing import NDArray
 
 from distsms.base import memory
 from distsms.matrix.local import index_dtype, unsigned
-from distsms.shards import storage
-from distsms.shards.storage import MemoryArray, StoredArray
+from distsms.shards.storage import MemoryArray
 
 _SHARE, _SHARE_OF_ADDRESSES, _ENTRIES_OF_BYTE = 0.75, 0.25, 4
 """Entries take at most these shares of the available memory and of a limit of the address space (`ulimit -v`). Room is
@@ -114,9 +112,9 @@ class ShardEntries(NamedTuple):
     def matrix(self) -> scipy.sparse.csr_matrix:
         """Return a copy of the rows."""
         n = int(self.indptr[-1])
-        data = self.array("X/data").take(0, n) if self.valued else np.ones(n, self.store.raw[1].dtype)
+        data = self.array("X/data").read(0, n) if self.valued else np.ones(n, self.store.raw[1].dtype)
         shape = len(self.indptr) - 1, max(1, self.n_columns)
-        return scipy.sparse.csr_matrix((data, self.array("X/indices").take(0, n), self.indptr), shape)
+        return scipy.sparse.csr_matrix((data, self.array("X/indices").read(0, n), self.indptr), shape)
 
     def array(self, name: str) -> MemoryArray:
         """Return an array of the shard's X by its name in a file: "X/indptr", "X/indices" or "X/data"."""
@@ -129,20 +127,6 @@ class ShardEntries(NamedTuple):
         return MemoryArray(kind, (n,), array[self.start : self.start + n])
 
 
-def open_array(
-    entries: ShardEntries | None,
-    name: str,
-    file: Mapping[str, Any],
-    raw: io.FileIO,
-    compression: str,
-    digest: str | None = None,
-) -> StoredArray:
-    """Return an array of a shard: of X from `entries` if they are there, else from the file, open in two ways."""
-    if entries is not None and name.startswith("X/"):
-        return entries.array(name)
-    return storage.open_array(file[name], raw, compression, storage.read_checksums(file[name], digest))
-
-
 def room(n_bytes: int, neighbours: int, held: int = 0) -> int:
     """Return the bytes that entries of temporary shards may take on a rank with so many `neighbours` on its node, each
     of which holds bytes that it will give back."""
@@ -153,16 +137,15 @@ def room(n_bytes: int, neighbours: int, held: int = 0) -> int:
     return int(min(limits) / neighbours)
 
 
-class RowsInMemory:
-    """The rows of a temporary data set whose entries are in memory: `Manifest.in_memory`. `rank_of` says which rank has
-    each shard, by its file; `shards` are this rank's, all in one store."""
+class RowsInMemory(NamedTuple):
+    """The rows of a temporary data set whose entries are in memory: `Manifest.in_memory`."""
 
-    def __init__(self, rank_of: Mapping[str, int], shards: Mapping[str, ShardEntries]) -> None:
-        self.rank_of, self.shards = dict(rank_of), dict(shards)
+    rank_of: dict[str, int]  # which rank has each shard, by its file
+    shards: dict[str, ShardEntries]  # this rank's, all in one store; none once a training has taken them over
 
     @property
     def nbytes(self) -> int:
-        """Bytes that the entries take in this rank's memory; 0 once a training has taken them over."""
+        """Bytes that the entries take in this rank's memory."""
         return next((entries.store.nbytes for entries in self.shards.values()), 0)
 
     def whole(self, files: Sequence[str]) -> EntriesInMemory | None:
@@ -170,7 +153,3 @@ class RowsInMemory:
         if not files or list(self.shards) != list(files):
             return None
         return self.shards[files[0]].store
-
-    def release(self) -> None:
-        """Leave the entries to a training, which has taken them over."""
-        self.shards.clear()

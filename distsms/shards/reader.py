@@ -8,7 +8,7 @@ Columns count from zero:
                 (int64) and data (float32 or float64); data is absent if every stored value is 1.
                 With layout "dense": a dataset (rows, p) of float32 or float64
                 With layout "coded", or if the entries are in memory (`Manifest.in_memory`): absent
-    codes       a group with the codes of coded columns (`distsms.shards.codes`); optional
+    codes       a group with the codes of coded columns (`distsms.shards.coded_columns`); optional
     y           int8, +1 or -1
     weights     float64, finite, >= 0; optional, in all shards or in none
     groups      uint64, a hash of each row's group (`distsms.shards.row_metadata`); optional, in all shards or in none
@@ -26,6 +26,7 @@ from __future__ import annotations
 import contextlib
 import io
 import os
+from bisect import bisect_left
 from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
@@ -36,12 +37,12 @@ import numpy as np
 import scipy
 from numpy.typing import NDArray
 
-from distsms.base import hdf5
+from distsms.base import hashing, hdf5
 from distsms.base.errors import InputError
-from distsms.base.typing import Hashes
+from distsms.base.typing import Floats, Hashes, Labels
 from distsms.base.wording import option
-from distsms.matrix.local import PART_ENTRIES
-from distsms.shards import codes, duplicates, entries_in_memory, storage
+from distsms.shards import storage
+from distsms.shards.coded_columns import Codes, StoredPart, part_rows, read_part, stored_parts, wrong_codes
 from distsms.shards.manifest import FORMAT, SHARD_VERSION, Manifest, Shard
 from distsms.shards.row_metadata import HEAVIEST
 from distsms.shards.rows import split_range
@@ -62,6 +63,15 @@ class ShardRange(NamedTuple):
     def parts(self, rows: int) -> Iterator[ShardRange]:
         return split_range(self, rows)
 
+    @property
+    def rows(self) -> int:
+        return self.stop - self.start
+
+    def after(self, first: int) -> slice:
+        """Return where these rows are in arrays that begin with row number `first` of the data set."""
+        start = self.offset + self.start - first
+        return slice(start, start + self.rows)
+
 
 class OpenShard:
     """An open shard. The constructor compares it with the manifest. `bytes_read` counts the bytes read from it."""
@@ -78,17 +88,18 @@ class OpenShard:
         if hdf5.attribute(file, "complete") != 1:
             raise InputError(f"{path}: was not written to its end (it lacks 'complete'). Convert again.")
         self.expect("y", (shard.rows,), "int8")
-        if manifest.weights:
-            self.expect("weights", (shard.rows,), "float64")
+        for name, exists, dtype in (
+            ("weights", manifest.weights, "float64"),
+            ("groups", manifest.group, "uint64"),
+            ("times", manifest.time, "float64"),
+        ):
+            if exists:
+                self.expect(name, (shard.rows,), dtype)
         if manifest.ids and ((ids := hdf5.dataset(file, "ids")).dtype.kind != "S" or ids.shape != (shard.rows,)):
             raise InputError(f"{path}: lacks the names of its {shard.rows} rows. Convert again.")
-        if manifest.group:
-            self.expect("groups", (shard.rows,), "uint64")
-        if manifest.time:
-            self.expect("times", (shard.rows,), "float64")
         for number, code_map in enumerate(manifest.coded.maps):
             self.expect(f"codes/{number}", (shard.rows * code_map.n_codes,), code_map.dtype.name)
-            codes.part_rows(file[f"codes/{number}"])
+            part_rows(file[f"codes/{number}"])
         if manifest.layout == "coded":
             return
         if manifest.layout == "dense":
@@ -116,12 +127,13 @@ class OpenShard:
                 f"require {' or '.join(dtypes)} of shape {shape}. Copy the data set again, or convert again."
             )
 
-    def read(self, name: str, start: int, stop: int, out: NDArray[Any]) -> None:
-        """Read the entries start..stop - 1 of a dataset into `out` (stop - start, ...), C-contiguous, of any dtype."""
+    def read(self, name: str, start: int, stop: int, out: NDArray[Any] | None = None) -> NDArray[Any]:
+        """Return the entries start..stop - 1 of a dataset, in `out` if there is one; see `StoredArray.read`."""
         array = self._array(name)
         with self._naming_failures():
-            array.read(start, stop, out)
+            out = array.read(start, stop, out)
         self.bytes_read += array.n_bytes(start, stop)
+        return out
 
     @contextlib.contextmanager
     def _naming_failures(self) -> Iterator[None]:
@@ -132,17 +144,13 @@ class OpenShard:
             why = getattr(error, "strerror", None) or error
             raise InputError(f"{self.path}: {why}. Copy the data set again, or convert again.") from error
 
-    def read_dense(self, start: int, stop: int, out: NDArray[Any]) -> None:
-        """Read rows of a dense X into `out` (stop - start, columns): those that both have; others are not changed."""
-        p, columns = self.file["X"].shape[1], min(self.file["X"].shape[1], out.shape[1])
-        if p == out.shape[1]:
-            self.read("X", start, stop, out)
-            return
-        step = max(1, PART_ENTRIES // p)
-        for first in range(start, stop, step):
-            rows = np.empty((min(step, stop - first), p), out.dtype)
-            self.read("X", first, first + len(rows), rows)
-            out[first - start : first - start + len(rows), :columns] = rows[:, :columns]
+    def read_dense(self, part: ShardRange, out: NDArray[Any]) -> None:
+        """Read a part of a dense X into `out` (rows, columns): the columns that both have; others are not changed."""
+        p, width = self.file["X"].shape[1], out.shape[1]
+        if p == width:
+            self.read("X", part.start, part.stop, out)
+        else:
+            out[:, :p] = self.read("X", part.start, part.stop)[:, :width]
 
     def _array(self, name: str) -> storage.StoredArray:
         if name not in self._arrays:
@@ -150,8 +158,10 @@ class OpenShard:
         return self._arrays[name]
 
     def _open(self, name: str, raw: io.FileIO) -> storage.StoredArray:
+        if self._in_memory is not None and name.startswith("X/"):
+            return self._in_memory.array(name)
         digest = None if self.shard.digests is None else self.shard.digests.get(name, "")
-        return entries_in_memory.open_array(self._in_memory, name, self.file, raw, self._compression, digest)
+        return storage.open_array(self.file[name], raw, self._compression, digest)
 
     def stored(self, *names: str | None) -> tuple[storage.StoredArray | None, ...]:
         """Return arrays that can be read after this shard is closed; None stays None."""
@@ -168,27 +178,23 @@ class OpenShard:
 
     def search(self, missing: int) -> tuple[int, int]:
         """Return the first row with `missing` or more rows, codes and entries before it, and these entries."""
-        low, high, entries = 0, self.shard.rows, self.n_entries
-        of_row = 1 + self._manifest.coded.n_codes
-        value = np.empty(1, np.int64)
-        while high - low > 1:
-            middle = (low + high) // 2
-            self.read("X/indptr", middle, middle + 1, value)
-            if middle * of_row + int(value[0]) >= missing:
-                high, entries = middle, int(value[0])
-            else:
-                low = middle
-        if not 0 <= entries <= self.n_entries:
+        entries_before = {self.shard.rows: self.n_entries}
+
+        def size_before(row: int) -> int:
+            entries_before[row] = int(self.read("X/indptr", row, row + 1)[0])
+            return row * (1 + self._manifest.coded.n_codes) + entries_before[row]
+
+        row = 1 + bisect_left(range(1, self.shard.rows), missing, key=size_before)
+        if not 0 <= entries_before[row] <= self.n_entries:
             raise InputError(
-                f"{self.path}: indptr is not between 0 and {self.n_entries} at {self.row_name(high)}. Copy the "
-                "data set again, or convert again."
+                f"{self.path}: indptr is not between 0 and {self.n_entries} at {self.row_name(row)}. Copy the data set "
+                "again, or convert again."
             )
-        return high, entries
+        return row, entries_before[row]
 
     def read_indptr(self, part: ShardRange) -> NDArray[np.int64]:
         """Return the (rows + 1,) row pointers of a part, counted from the start of the shard."""
-        indptr = np.empty(part.stop - part.start + 1, np.int64)
-        self.read("X/indptr", part.start, part.stop + 1, indptr)
+        indptr = self.read("X/indptr", part.start, part.stop + 1)
         wrong = np.concatenate(([indptr[0] < 0], indptr[1:] < indptr[:-1], [indptr[-1] > self.n_entries]))
         wrong[0] |= part.start == 0 and indptr[0] != 0
         wrong[-1] |= part.stop == self.shard.rows and indptr[-1] != self.n_entries
@@ -197,94 +203,90 @@ class OpenShard:
             raise InputError(f"{self.path}: indptr descends or leads out of the file near {self.row_name(row)}.")
         return indptr
 
-    def read_labels(self, part: ShardRange, out: NDArray[np.int8]) -> None:
-        """Read the labels of a part into `out` (rows,). Raises InputError unless each is +1 or -1."""
-        self.read("y", part.start, part.stop, out)
-        self._refuse(np.abs(out) != 1, out, part, "label", "must be +1 or -1")
+    def read_labels(self, part: ShardRange) -> Labels:
+        """Return the labels of a part, (rows,). Raises InputError unless each is +1 or -1."""
+        labels = self.read("y", part.start, part.stop)
+        self._refuse(np.abs(labels) != 1, labels, part, "label", "must be +1 or -1")
+        return labels
 
-    def read_weights(self, part: ShardRange, out: NDArray[np.float64]) -> None:
-        """Read the weights of a part into `out` (rows,). Raises InputError unless each is a number from 0 to 1e250."""
-        self.read("weights", part.start, part.stop, out)
-        self._refuse(~((out >= 0) & (out <= HEAVIEST)), out, part, "weight", "must be a number from 0 to 1e250")
+    def read_weights(self, part: ShardRange) -> Floats | None:
+        """Return the weights of a part, (rows,), each a number from 0 to 1e250, else InputError; None without any."""
+        if not self._manifest.weights:
+            return None
+        weights = self.read("weights", part.start, part.stop)
+        wrong = ~((weights >= 0) & (weights <= HEAVIEST))
+        self._refuse(wrong, weights, part, "weight", "must be a number from 0 to 1e250")
+        return weights
 
     def read_ids(self, part: ShardRange) -> list[str]:
-        with self._naming_failures():
-            ids = self._array("ids").take(part.start, part.stop)
-        return [name.decode("utf-8", "replace") for name in ids.tolist()]
+        return [name.decode("utf-8", "replace") for name in self.read("ids", part.start, part.stop).tolist()]
 
-    def read_groups(self, part: ShardRange) -> NDArray[np.uint64]:
-        out = np.empty(part.stop - part.start, np.uint64)
-        self.read("groups", part.start, part.stop, out)
-        return out
+    def read_groups(self, part: ShardRange) -> Hashes:
+        return self.read("groups", part.start, part.stop)
 
-    def read_times(self, part: ShardRange) -> NDArray[np.float64]:
-        out = np.empty(part.stop - part.start)
-        self.read("times", part.start, part.stop, out)
-        self._refuse(~np.isfinite(out), out, part, "time", "must be finite")
-        return out
+    def read_times(self, part: ShardRange) -> Floats:
+        times = self.read("times", part.start, part.stop)
+        self._refuse(~np.isfinite(times), times, part, "time", "must be finite")
+        return times
 
     def read_rows(self, part: ShardRange) -> scipy.sparse.csr_matrix | NDArray[Any]:
         """Return the rows of a part as they are in the file, (rows, p), checked; without the coded columns."""
-        n, p, dtype = part.stop - part.start, self._manifest.p_entries, self._manifest.dtype
         if self._manifest.layout == "coded":
-            return scipy.sparse.csr_matrix((n, 0))
+            return scipy.sparse.csr_matrix((part.rows, 0))
         if self._manifest.layout == "dense":
-            rows = np.empty((n, p), dtype)
-            self.read_dense(part.start, part.stop, rows)
+            rows = self.read("X", part.start, part.stop)
             self.check_finite(part, None, rows)
             return rows
         indptr = self.read_indptr(part)
         start, stop = int(indptr[0]), int(indptr[-1])
-        indices, data = self.read_indices(part, indptr - start, start), np.ones(stop - start, dtype)
-        if part.shard.values:
-            self.read("X/data", start, stop, data)
-            self.check_finite(part, indptr - start, data)
-        return scipy.sparse.csr_matrix((data, indices, indptr - start), (n, p))
+        indptr -= start
+        indices = self.read_indices(part, indptr, start)
+        data = self.read("X/data", start, stop) if part.shard.values else np.ones(stop - start, self._manifest.dtype)
+        self.check_finite(part, indptr, data)
+        return scipy.sparse.csr_matrix((data, indices, indptr), (part.rows, self._manifest.p_entries))
 
-    def coded_parts(self, number: int, part: ShardRange) -> Iterator[codes.StoredPart]:
+    def coded_parts(self, number: int, part: ShardRange) -> Iterator[StoredPart]:
         """Yield the places of the codes of a part's rows in group `number`, by the parts of the dataset."""
         code_map = self._manifest.coded.maps[number]
-        distance = codes.part_rows(self.file[f"codes/{number}"])
-        return codes.stored_parts(part.start, part.stop, self.shard.rows, distance, code_map.n_codes)
+        distance = part_rows(self.file[f"codes/{number}"])
+        return stored_parts(part.start, part.stop, self.shard.rows, distance, code_map.n_codes)
 
-    def read_codes(self, number: int, part: ShardRange, out: codes.Codes) -> list[int]:
+    def read_codes(self, number: int, part: ShardRange, out: Codes) -> list[int]:
         """Read the codes of a part's rows in a group into `out`, as `CodedRows` has them; return where parts end."""
         array, n_codes, ends = self._array(f"codes/{number}"), self._manifest.coded.maps[number].n_codes, list[int]()
         for stored in self.coded_parts(number, part):
             here = slice(stored.first - part.start, stored.last - part.start)
             table = out[here.start * n_codes : here.stop * n_codes].reshape(n_codes, here.stop - here.start)
             with self._naming_failures():
-                codes.read_part(array, stored, table)
+                read_part(array, stored, table)
             self.check_codes(number, part._replace(start=stored.first, stop=stored.last), table)
             ends.append(here.stop)
         self.bytes_read += out.nbytes
         return ends
 
-    def check_codes(self, number: int, part: ShardRange, table: codes.Codes) -> None:
+    def check_codes(self, number: int, part: ShardRange, table: Codes) -> None:
         """Raise InputError unless the codes of a part, (codes of a row, rows), are below their limits or missing."""
         code_map = self._manifest.coded.maps[number]
-        wrong = codes.wrong_codes(table, code_map)
+        wrong = wrong_codes(table, code_map)
         if wrong.any():
             _, block = np.unravel_index(int(wrong.argmax()), wrong.shape)
             demand = f"must be below {code_map.limits()[block]}, or {np.iinfo(table.dtype).max} if it is missing"
             self._refuse(wrong, table.T, part, f"code {block} of group {number}:", demand)
 
-    def read_code_rows(self, part: ShardRange) -> list[codes.Codes]:
+    def read_code_rows(self, part: ShardRange) -> list[Codes]:
         """Return the codes of a part's rows, checked: an array (rows, codes of a row) for each group."""
         groups = []
         for number, code_map in enumerate(self._manifest.coded.maps):
-            flat = np.empty((part.stop - part.start) * code_map.n_codes, code_map.dtype)
+            flat = np.empty(part.rows * code_map.n_codes, code_map.dtype)
             ends, n_codes = [0, *self.read_codes(number, part, flat)], code_map.n_codes
             pieces = (flat[a * n_codes : b * n_codes].reshape(n_codes, -1).T for a, b in pairwise(ends))
             groups.append(np.concatenate([flat[:0].reshape(0, n_codes), *pieces]))
         return groups
 
     def hash_rows(self, part: ShardRange) -> Hashes:
-        """Return a hash of each row of a part, (rows,), which is equal for equal rows; see `duplicates`."""
-        hashes = None if self._manifest.layout == "coded" else duplicates.hash_rows(self.read_rows(part))
-        if hashes is not None and not self._manifest.coded:
-            return hashes
-        return duplicates.hash_codes(self.read_code_rows(part), hashes)
+        """Return a hash of each row of a part, (rows,), which is equal for equal rows; see `distsms.base.hashing`."""
+        hashes = None if self._manifest.layout == "coded" else hashing.hash_rows(self.read_rows(part))
+        return hashing.hash_codes(self.read_code_rows(part), hashes)
 
     def check_finite(self, part: ShardRange, indptr: NDArray[np.int64] | None, values: NDArray[Any]) -> None:
         """Raise InputError unless all values of a part, (rows, p) or (entries,) with an indptr from 0, are finite."""
@@ -293,8 +295,7 @@ class OpenShard:
 
     def read_indices(self, part: ShardRange, indptr: NDArray[np.int64], start: int) -> NDArray[Any]:
         """Return the checked columns of a part, whose `indptr` begins with 0, from entry `start` on."""
-        indices = np.empty(int(indptr[-1]), self._array("X/indices").dtype)
-        self.read("X/indices", start, start + len(indices), indices)
+        indices = self.read("X/indices", start, start + int(indptr[-1]))
         self.check_indices(part, indptr, indices)
         return indices
 

@@ -40,7 +40,8 @@ class Splitter:
     by: str = "rows"
 
     def __post_init__(self) -> None:
-        if len(self.fractions) < 2 or not all(fraction > 0 for fraction in self.fractions) or self._sum > 1 + _ROUNDING:
+        total = sum(self.fractions)
+        if len(self.fractions) < 2 or not all(fraction > 0 for fraction in self.fractions) or total > 1 + _ROUNDING:
             shown = ",".join(f"{fraction:g}" for fraction in self.fractions)
             raise InputError(
                 f"{option('split', tuple(self.fractions), text=shown)}: give two or more fractions above 0 whose sum "
@@ -70,11 +71,7 @@ class Splitter:
     def _ends(self) -> list[float]:
         """The share of all rows at which each part ends; infinite for the last one if nothing is left out."""
         ends = list(accumulate(self.fractions))
-        return [*ends[:-1], np.inf if self._sum > 1 - _ROUNDING else ends[-1]]
-
-    @property
-    def _sum(self) -> float:
-        return sum(self.fractions)
+        return [*ends[:-1], np.inf if ends[-1] > 1 - _ROUNDING else ends[-1]]
 
 
 def periods(times: NDArray[Any], ends: Sequence[float], comm: Communicator) -> NDArray[np.intp]:

@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 
 from distsms.base import hdf5
 from distsms.base.errors import InputError
+from distsms.base.wording import option
 
 CHECKSUMS, BLOCK = "checksums", 2**16
 Checksums = NDArray[np.uint64]
@@ -42,26 +43,25 @@ class StoredArray(ABC):
     dtype: np.dtype[Any]
     shape: tuple[int, ...]
 
-    def read(self, start: int, stop: int, out: NDArray[Any]) -> None:
-        """Read the entries start..stop - 1 into `out` (stop - start, ...), C-contiguous. Raises OSError or EOFError."""
-        if out.dtype == self.dtype:
+    def read(self, start: int, stop: int, out: NDArray[Any] | None = None) -> NDArray[Any]:
+        """Return the entries start..stop - 1, in `out` (stop - start, ...) if there is one, C-contiguous and of any
+        dtype. Raises OSError or EOFError."""
+        if out is not None and out.dtype == self.dtype:
             self._read(start, stop, out)
-        else:
-            out[:] = self.take(start, stop)
-
-    def take(self, start: int, stop: int) -> NDArray[Any]:
-        """Return the entries start..stop - 1. Raises OSError or EOFError."""
-        out = np.empty((stop - start, *self.shape[1:]), self.dtype)
-        self._read(start, stop, out)
+            return out
+        entries = np.empty((stop - start, *self.shape[1:]), self.dtype)
+        self._read(start, stop, entries)
+        if out is None:
+            return entries
+        out[:] = entries
         return out
 
-    @abstractmethod
-    def prefetch(self, start: int, stop: int) -> None:
+    def prefetch(self, start: int, stop: int) -> None:  # noqa: B027 - there is nothing to do in memory
         """Ask the operating system to load the entries start..stop - 1, which will be read soon."""
 
-    @abstractmethod
     def n_bytes(self, start: int, stop: int) -> int:
         """Return the number of bytes of the file that have to be read for the entries start..stop - 1."""
+        return 0
 
     @property
     def checked(self) -> bool:
@@ -77,12 +77,6 @@ class MemoryArray(StoredArray):
     """An array in memory, which may have another type than a file would have, `dtype`."""
 
     array: NDArray[Any]
-
-    def prefetch(self, start: int, stop: int) -> None:
-        """Do nothing."""
-
-    def n_bytes(self, start: int, stop: int) -> int:
-        return 0
 
     def _read(self, start: int, stop: int, out: NDArray[Any]) -> None:
         out[:] = self.array[start:stop]
@@ -306,11 +300,11 @@ def _digest(dataset: h5py.Dataset, checksums: Checksums) -> str:
 
 
 def open_array(
-    dataset: h5py.Dataset, file: io.FileIO, compression: str = "none", checksums: Checksums | None = None
+    dataset: h5py.Dataset, file: io.FileIO, compression: str = "none", digest: str | None = None
 ) -> StoredArray:
-    """Return a dataset as an array that is read without HDF5, from `file`, and compared with checksums. Local. Raises
-    InputError if it is not stored as `compression` says, or ends beyond the file."""
-    shape, size = dataset.shape, os.fstat(file.fileno()).st_size
+    """Return a dataset as an array that is read without HDF5, from `file`, and compared with its checksums, which have
+    this digest. Local. Raises InputError if it is not stored as `compression` says, or ends beyond the file."""
+    checksums, shape, size = read_checksums(dataset, digest), dataset.shape, os.fstat(file.fileno()).st_size
     if compression == "none" or not dataset.size:
         offset = dataset.id.get_offset()
         if dataset.size and (dataset.chunks or offset is None or offset + dataset.nbytes > size):
@@ -337,10 +331,11 @@ def open_array(
     return CompressedArray(dataset.dtype, shape, file, checksums, length, places)
 
 
-def require(where: object) -> None:
-    """Raise InputError that names `where` if compressed arrays can be neither read nor written here."""
+def check_codec(compression: str, where: object = option("compression")) -> None:
+    """Raise InputError that names `where` if arrays with this compression can be neither read nor written here."""
     try:
-        _blosc()
+        if compression != "none":
+            _blosc()
     except InputError as error:
         raise InputError(f"{where}: {error}") from error
 

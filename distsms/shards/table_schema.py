@@ -44,23 +44,9 @@ MISSING = {1: _MISSING, 2: [*_MISSING, "N/A", "n/a", "#N/A", "<NA>", "NaT"]}
 """The strings that stand for a missing value, by the version of the encoding."""
 AMONG_NUMBERS = (
     *("-", "--", "---", "\u2013", "\u2014", ".", "..", "?", "*", "\\N", "None", "none", "NONE", "nil", "Null"),
-    *(
-        "(null)",
-        "<null>",
-        "NAN",
-        "Nan",
-        "-nan",
-        "-NaN",
-        "na",
-        "Na",
-        "N.A.",
-        "n.a.",
-        "#NA",
-        "#N/A N/A",
-        "1.#QNAN",
-        "-1.#IND",
-    ),
-    *("#DIV/0!", "#VALUE!", "#REF!", "#NUM!", "#NAME?", "#NULL!", "missing", "Missing", "unknown", "Unknown"),
+    *("(null)", "<null>", "NAN", "Nan", "-nan", "-NaN", "na", "Na", "N.A.", "n.a.", "#NA", "#N/A N/A", "1.#QNAN"),
+    *("-1.#IND", "#DIV/0!", "#VALUE!", "#REF!", "#NUM!", "#NAME?", "#NULL!", "missing", "Missing", "unknown"),
+    "Unknown",
 )
 """The strings that stand for a missing value in columns whose other values are numbers."""
 WEEKDAYS = tuple(calendar.day_abbr)
@@ -366,33 +352,31 @@ def check_same_features(model_table: Table, data_table: Table, where: object, ig
     """Raise InputError unless the features of a data set are a model's; with `ignore_new`, more may follow."""
     if model_table.columns == data_table.columns:
         return  # without the names of the features, of which a hashed column may have millions
-    difference = ""
-    if model_table.feature_names != (
-        data_table.feature_names[: model_table.p] if ignore_new else data_table.feature_names
-    ):
-        pairs = zip(model_table.feature_names, data_table.feature_names, strict=False)
-        k, (a, b) = next(((k, pair) for k, pair in enumerate(pairs) if pair[0] != pair[1]), (-1, ("", "")))
-        difference = (
-            f"feature {k} is {b!r} there and {a!r} here" if k >= 0 else f"{data_table.p} there and {model_table.p} here"
-        )
-    else:
-        for ours, theirs in zip(model_table.columns, data_table.columns, strict=False):
-            if (ours.centred or theirs.centred) and (ours.centred, ours.fill) != (theirs.centred, theirs.fill):
-                less = [column.fill if column.centred else 0.0 for column in (theirs, ours)]
-                difference = f"{less[0]!r} is subtracted from {ours.name!r} there and {less[1]!r} here"
-                break
-            if theirs.missing and theirs.fill != ours.fill:
-                difference = f"a missing {ours.name!r} counts as {theirs.fill:.6g} there and as {ours.fill:.6g} here"
-                break
-            read = [(each.format, each.tokens, each.unit, each.thousands, each.decimal) for each in (ours, theirs)]
-            if read[0] != read[1]:
-                difference = f"{ours.name!r} is read in another way"
-                break
-    if difference:
+    if difference := _difference(model_table, data_table, ignore_new):
         raise InputError(
             f"{where}: was made with other columns or categories than the model's training data ({difference}). "
             f"Convert it again with {option('like', text='TRAINING_DATA')}, or give the table itself"
         )
+
+
+def _difference(model_table: Table, data_table: Table, ignore_new: bool) -> str:
+    """Return how the features of a data set ("there") differ from a model's ("here"); "" if they do not."""
+    names, data_names = model_table.feature_names, data_table.feature_names
+    if names != (data_names[: len(names)] if ignore_new else data_names):
+        for k, (ours, theirs) in enumerate(zip(names, data_names, strict=False)):
+            if ours != theirs:
+                return f"feature {k} is {theirs!r} there and {ours!r} here"
+        return f"{len(data_names)} there and {len(names)} here"
+    for here, there in zip(model_table.columns, data_table.columns, strict=False):
+        if (here.centred or there.centred) and (here.centred, here.fill) != (there.centred, there.fill):
+            less = [column.fill if column.centred else 0.0 for column in (there, here)]
+            return f"{less[0]!r} is subtracted from {here.name!r} there and {less[1]!r} here"
+        if there.missing and there.fill != here.fill:
+            return f"a missing {here.name!r} counts as {there.fill:.6g} there and as {here.fill:.6g} here"
+        read = [(each.format, each.tokens, each.unit, each.thousands, each.decimal) for each in (here, there)]
+        if read[0] != read[1]:
+            return f"{here.name!r} is read in another way"
+    return ""
 
 
 def check_columns(

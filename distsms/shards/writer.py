@@ -20,16 +20,14 @@ from numpy.typing import ArrayLike, NDArray
 
 from distsms.base import hdf5
 from distsms.base.errors import InputError
-from distsms.base.files import require_space
+from distsms.base.files import PARTIAL, require_space
 from distsms.base.typing import Floats, Hashes
 from distsms.matrix.local import PART_ENTRIES, index_dtype
 from distsms.matrix.normalization import Entries
-from distsms.shards import codes as coded_rows
-from distsms.shards import entries_in_memory, storage
-from distsms.shards.coded_columns import NOT_CODED, CodedColumns
+from distsms.shards import storage
+from distsms.shards.coded_columns import NOT_CODED, CodedColumns, Codes, read_all_codes, write_codes
 from distsms.shards.entries_in_memory import ShardEntries
-from distsms.shards.manifest import SHARD_VERSION
-from distsms.shards.publish import PARTIAL, file_sha256, shard_name
+from distsms.shards.manifest import SHARD_VERSION, file_sha256, shard_name
 from distsms.shards.reader import MARK
 from distsms.shards.row_metadata import RowMetadata
 
@@ -71,14 +69,14 @@ def stage_shard(
     form: ShardForm = ShardForm(),
     ids: Sequence[str] | None = None,
     metadata: RowMetadata = RowMetadata(),  # noqa: B008 - it is immutable
-    codes: Sequence[coded_rows.Codes] = (),
+    codes: Sequence[Codes] = (),
     in_memory: bool = False,
 ) -> StagedShard:
     """Write X (sparse, an array, entries in memory, or sparse matrices; None if there are codes only), and codes of
     each group, to a `.partial` file of this number. Local. Entries that are to be `in_memory` stay there."""
     path, compression = Path(directory) / (shard_name(number) + PARTIAL), form.compression
     entries = _entries(X, form, path)
-    dense = None if X is None or entries else finite(np.ascontiguousarray(X), form.dtype, path)
+    dense = None if X is None or entries else stored_values(np.ascontiguousarray(X), form.dtype, path)
     n = len(codes[0]) if X is None else len(entries.indptr) - 1 if entries else len(X)  # type: ignore[arg-type]
     size = entries.size if entries else 0 if dense is None else dense.size
     columns, valued = (entries.columns, entries.valued) if entries else (0, dense is not None)
@@ -94,7 +92,7 @@ def stage_shard(
             if array is not None:
                 storage.write(target, name, array, compression)
         if form.coded:
-            coded_rows.write(target, codes, form.coded, compression)
+            write_codes(target, codes, form.coded, compression)
         if dense is not None:
             storage.write(target, "X", dense, compression)
             used = np.flatnonzero(dense.any(axis=0))
@@ -128,15 +126,15 @@ def staged_entries(staged: StagedShard, weights: Floats | None = None) -> Iterat
         return
     with _arrays(staged) as array:
         columns, values = array("X/indices"), array("X/data") if staged.values else None
-        indptr = array("X/indptr").take(0, staged.rows + 1)
+        indptr = array("X/indptr").read(0, staged.rows + 1)
         for start in range(0, staged.entries, PART_ENTRIES):
             stop = min(start + PART_ENTRIES, staged.entries)
             entry_weights = None
             if weights is not None:
                 entry_weights = weights[np.searchsorted(indptr, np.arange(start, stop), side="right") - 1]
             yield (
-                columns.take(start, stop),
-                np.ones(stop - start) if values is None else values.take(start, stop),
+                columns.read(start, stop),
+                np.ones(stop - start) if values is None else values.read(start, stop),
                 entry_weights,
             )
 
@@ -146,7 +144,7 @@ class StagedRows(NamedTuple):
 
     X: scipy.sparse.csr_matrix | None  # None if there are codes only
     ids: list[str] | None
-    codes: list[coded_rows.Codes]  # of each group, (rows, codes of a row)
+    codes: list[Codes]  # of each group, (rows, codes of a row)
 
     def take(self, rows: NDArray[np.intp]) -> StagedRows:
         ids = None if self.ids is None else [self.ids[row] for row in rows]
@@ -158,11 +156,11 @@ def staged_rows(staged: StagedShard) -> StagedRows:
     n, nnz, X = staged.rows, staged.entries, None
     with _arrays(staged) as array:
         if staged.layout == "csr":
-            data = array("X/data").take(0, nnz) if staged.values else np.ones(nnz, staged.form.dtype)
-            indices, indptr = array("X/indices").take(0, nnz), array("X/indptr").take(0, n + 1)
+            data = array("X/data").read(0, nnz) if staged.values else np.ones(nnz, staged.form.dtype)
+            indices, indptr = array("X/indices").read(0, nnz), array("X/indptr").read(0, n + 1)
             X = scipy.sparse.csr_matrix((data, indices, indptr), (n, max(1, staged.columns)))
-        ids = [name.decode() for name in array("ids").take(0, n).tolist()] if staged.ids else None
-        codes = [coded_rows.read_rows(array(f"codes/{k}"), group) for k, group in enumerate(staged.form.coded.maps)]
+        ids = [name.decode() for name in array("ids").read(0, n).tolist()] if staged.ids else None
+        codes = [read_all_codes(array(f"codes/{k}"), group) for k, group in enumerate(staged.form.coded.maps)]
         return StagedRows(X, ids, codes)
 
 
@@ -170,7 +168,13 @@ def staged_rows(staged: StagedShard) -> StagedRows:
 def _arrays(staged: StagedShard) -> Iterator[Callable[[str], storage.StoredArray]]:
     """Open a staged shard; yields a function that returns its arrays by name."""
     with hdf5.open_file(staged.path, "an HDF5 shard") as file, open(staged.path, "rb", buffering=0) as raw:
-        yield lambda name: entries_in_memory.open_array(staged.in_memory, name, file, raw, staged.form.compression)
+
+        def array(name: str) -> storage.StoredArray:
+            if staged.in_memory is not None and name.startswith("X/"):
+                return staged.in_memory.array(name)
+            return storage.open_array(file[name], raw, staged.form.compression)
+
+        yield array
 
 
 def finish_shard(
@@ -229,7 +233,7 @@ def _entries(X: Any, form: ShardForm, path: Path) -> _CsrEntries | None:
     pieces = [_canonical(piece) for piece in (X if isinstance(X, list) else [X])]
     if any(piece.indices.min(initial=0) < 0 for piece in pieces):
         raise InputError(f"{path}: a column index is negative.")
-    values = [finite(piece.data, form.dtype, path) for piece in pieces]
+    values = [stored_values(piece.data, form.dtype, path) for piece in pieces]
     starts = accumulate((piece.nnz for piece in pieces), initial=0)
     ends = [piece.indptr[1:].astype(np.int64) + start for piece, start in zip(pieces, starts, strict=False)]
     return _CsrEntries(
@@ -268,7 +272,7 @@ def _canonical(X: scipy.sparse.spmatrix) -> scipy.sparse.csr_matrix:
     return rows
 
 
-def finite(values: NDArray[Any], dtype: str, path: Path) -> NDArray[Any]:
+def stored_values(values: NDArray[Any], dtype: str, path: Path) -> NDArray[Any]:
     """Return values in the type of the file. Raises InputError unless all are finite."""
     if dtype not in ("float32", "float64"):
         raise InputError(f"{path}: dtype '{dtype}' is neither float32 nor float64.")

@@ -19,12 +19,12 @@ from distsms.base.typing import Floats
 from distsms.losses.base import Loss
 from distsms.losses.dual_bound import CERTIFIED, Further, dual_bound
 from distsms.losses.registry import make_loss
-from distsms.losses.rocarea_exchange import EVERYWHERE
+from distsms.losses.rocarea import EVERYWHERE
 from distsms.matrix.augmented import split_bias
 from distsms.matrix.base import ColumnStatistics
 from distsms.matrix.normalization import Normalization
-from distsms.optim.origins import OPENING
 from distsms.optim.penalty import penalty
+from distsms.optim.planes import OPENING
 from distsms.optim.result import Result
 from distsms.parallel.vectors import Vectors
 from distsms.training import certificate

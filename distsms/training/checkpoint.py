@@ -22,9 +22,8 @@ from typing import IO, Any, NamedTuple
 import numpy as np
 
 from distsms.base import files
-from distsms.base.array_archive import DAMAGED, open_zip
 from distsms.base.errors import InputError
-from distsms.base.files import atomic_write, look_at, require_space
+from distsms.base.files import DAMAGED, atomic_write, look_at, open_zip, require_space
 from distsms.base.typing import Floats
 from distsms.base.wording import option
 from distsms.optim.result import Snapshot

@@ -17,8 +17,7 @@ from distsms.base.timing import Clock
 from distsms.base.typing import Floats
 from distsms.matrix.augmented import split_bias
 from distsms.optim.result import Result
-from distsms.parallel.vector_placement import choose_step, make_vectors
-from distsms.parallel.vectors import Vectors
+from distsms.parallel.vectors import Vectors, choose_step, make_vectors
 from distsms.training.normal_auc_closed import ClosedForm, pays
 from distsms.training.plan import memory_to_stream, plan_run
 from distsms.training.recorder import RunRecorder, recording

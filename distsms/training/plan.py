@@ -21,10 +21,10 @@ from distsms.matrix.blocks import thread_count
 from distsms.matrix.normalization import BY_COLUMN
 from distsms.optim.settings import Settings
 from distsms.optim.solvers.base import WIDE
-from distsms.parallel.vector_placement import SHARED_FROM, choose_step
-from distsms.shards import dataset
+from distsms.parallel.vectors import SHARED_FROM, choose_step
+from distsms.shards import storage
+from distsms.shards.dataset import MemoryBudget, buffer_bytes, held_bytes, work_bytes
 from distsms.shards.manifest import Manifest
-from distsms.shards.row_shares import MemoryBudget, buffer_bytes, held_bytes, work_bytes
 from distsms.training.normal_auc_closed import bytes_of_moments
 from distsms.training.task import AUTO, Distribution, RunOptions, TrainingTask
 
@@ -342,7 +342,7 @@ def make_plan(
     """Choose the ordering and the step, and check this node's memory; `losses` and `solves` are those of `needs`,
     `models` their number at all lambdas. With `memory`, rows that do not fit are streamed. Local.
     """
-    dataset.check_readable(manifest)
+    storage.check_codec(manifest.compression, manifest.directory)
     p, n_pos, n_neg = manifest.p + bias, manifest.n_pos, manifest.n_neg
     ordering, why_ordering = choose_ordering(distribution.ordering, measure, n_pos, n_neg, ranks)
     step, why_step = choose_step(distribution.step, p, ranks)

@@ -16,9 +16,9 @@ from numpy.typing import NDArray
 from distsms.base.communicator import Communicator
 from distsms.base.errors import InputError
 from distsms.base.measures import Measure
+from distsms.base.memory import ReadCounter
 from distsms.base.timing import Clock
 from distsms.base.typing import Floats
-from distsms.base.usage import ReadCounter
 from distsms.device.place import PROCESSOR, Place
 from distsms.losses.base import Loss
 from distsms.losses.registry import choose_ordering

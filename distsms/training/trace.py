@@ -9,9 +9,8 @@ import sys
 from pathlib import Path
 
 from distsms.base.errors import InputError
-from distsms.base.files import require_regular
+from distsms.base.files import real_path, require_regular
 from distsms.base.formatting import to_json
-from distsms.base.output_file import real_path
 from distsms.base.schema import Fields, is_number, is_number_or_null, is_positive, read_objects, to_columns
 from distsms.base.typing import Floats
 from distsms.base.wording import option

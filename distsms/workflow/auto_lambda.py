@@ -25,10 +25,9 @@ from distsms.matrix.side_by_side import SideBySide
 from distsms.optim.result import Result
 from distsms.optim.settings import Settings
 from distsms.shards import dataset
-from distsms.shards.dataset import DataBlock
+from distsms.shards.dataset import DataBlock, MemoryBudget, rows_in_memory
 from distsms.shards.manifest import Manifest
 from distsms.shards.row_metadata import in_range
-from distsms.shards.row_shares import MemoryBudget, rows_in_memory
 from distsms.shards.splits import Shares, in_sample
 from distsms.training.solver_choice import choose_solver, settings_for
 from distsms.training.task import AUTO, Distribution

@@ -19,11 +19,10 @@ from distsms.features import arrays
 from distsms.ingest import frames
 from distsms.ingest.options import ConversionObserver
 from distsms.models import inputs
-from distsms.shards import dataset
-from distsms.shards.dataset import DataBlock
-from distsms.shards.groupby import doubles_warning
+from distsms.shards import dataset, storage
+from distsms.shards.dataset import DataBlock, MemoryBudget
 from distsms.shards.manifest import Manifest, read_manifest
-from distsms.shards.row_shares import MemoryBudget
+from distsms.shards.row_statistics import doubles_warning
 from distsms.training.solver_choice import choose_solver
 from distsms.workflow import baseline_fits, baseline_text, competitors, folds, method_results, tables
 from distsms.workflow.auto_lambda import Starts
@@ -152,7 +151,7 @@ class _BaselineRun:
             self._observer.chose_solver(solver, why)
         with comm.fail_together():
             manifest = read_manifest(request.data)
-            dataset.check_readable(manifest)
+            storage.check_codec(manifest.compression, manifest.directory)
             problem = baseline_problem(request, solver, manifest)
             if problem.needs_groups:
                 dataset.read_groups(manifest, 0, 0)  # raises InputError if the rows have no groups

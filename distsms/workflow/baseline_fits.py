@@ -22,13 +22,12 @@ from numpy.typing import NDArray
 from distsms.base.errors import InputError
 from distsms.base.files import atomic_write, require_space
 from distsms.base.measures import RANKING, Measure
-from distsms.base.runstore import ResumableStore
-from distsms.base.schema import Fields, is_number, is_number_or_null, read_objects
+from distsms.base.schema import Fields, ResumableStore, is_number, is_number_or_null, read_objects
 from distsms.base.typing import Floats, Hashes
 from distsms.base.wording import option
 from distsms.ingest.formats.npy import NpyArray
 from distsms.metrics import ranking
-from distsms.metrics.headline import chooser_value
+from distsms.metrics.summary import chooser_value
 from distsms.optim.result import Result
 from distsms.shards.dataset import DataBlock, load_matrix, read_groups, read_weights
 from distsms.shards.manifest import Manifest

@@ -27,7 +27,7 @@ from distsms.models.evaluation import EvaluatedRows, ModelComparison, ModelEvalu
 from distsms.models.inputs import InputOptions
 from distsms.models.model import Model
 from distsms.models.scoring import ScoredRows, Watch
-from distsms.shards.frame_columns import is_frame
+from distsms.shards.from_arrays import is_frame
 from distsms.shards.manifest import read_manifest
 from distsms.workflow.requests import Arrays, EvaluateRequest, Path, PredictRequest
 

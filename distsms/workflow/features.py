@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 
 from distsms.base.communicator import Communicator
 from distsms.base.errors import InputError
+from distsms.base.memory import ReadCounter
 from distsms.base.timing import Clock
-from distsms.base.usage import ReadCounter
 from distsms.base.wording import Message, option
 from distsms.features import arrays, feature_map
 from distsms.features.build import build

@@ -27,10 +27,8 @@ from distsms.features.fit import FeatureOptions, fit, room
 from distsms.features.growing import FeaturesObserver
 from distsms.features.rows import CountedRows, RowParts
 from distsms.shards import dataset
-from distsms.shards.dataset import DataBlock
-from distsms.shards.manifest import Manifest, read_manifest
-from distsms.shards.publish import file_sha256
-from distsms.shards.row_shares import MemoryBudget
+from distsms.shards.dataset import DataBlock, MemoryBudget
+from distsms.shards.manifest import Manifest, file_sha256, read_manifest
 from distsms.workflow.folds import make_folds, read_fold_keys
 from distsms.workflow.path import Problem
 
@@ -109,7 +107,7 @@ class FoldFeatures:
         about = _read(self._about(fold))
         try:
             manifest = read_manifest(directory)
-            feature_map.check(manifest)
+            feature_map.load(manifest, keep=False)
         except InputError:
             return False
         return isinstance(about, dict) and about.get("fingerprint") == manifest.fingerprint
@@ -133,13 +131,9 @@ class FoldFeatures:
         labels, counted = np.empty(parts.last - parts.first, np.int8), np.ones(parts.last - parts.first, bool)
         with self._comm.fail_together():
             for shard, piece in dataset.open_shards(self._data, parts.first, parts.last):
-                first = piece.offset + piece.start - parts.first
-                of_piece = slice(first, first + piece.stop - piece.start)
-                shard.read_labels(piece, labels[of_piece])
-                if self._data.weights:
-                    weights = np.empty(piece.stop - piece.start)
-                    shard.read_weights(piece, weights)
-                    counted[of_piece] = weights != 0
+                labels[piece.after(parts.first)] = shard.read_labels(piece)
+                if (weights := shard.read_weights(piece)) is not None:
+                    counted[piece.after(parts.first)] = weights != 0
             keys = read_fold_keys(self._data, problem.folds_by, parts.first, parts.last)
         return labels, make_folds(problem.folds_by, keys, labels, counted, problem.folds, problem.seed, self._comm)
 

@@ -13,9 +13,9 @@ from distsms.base import hdf5
 from distsms.base.errors import InputError
 from distsms.features import feature_map
 from distsms.models import model
-from distsms.shards.groupby import describe
 from distsms.shards.labels import class_names
 from distsms.shards.manifest import read_manifest
+from distsms.shards.row_statistics import describe
 from distsms.shards.table_schema import Column, Table
 from distsms.training import checkpoint
 

@@ -29,9 +29,9 @@ from distsms.base.typing import Floats
 from distsms.metrics import bootstrap, confidence, estimates, head_intervals, ranking
 from distsms.metrics.confidence import LEVEL, Interval
 from distsms.metrics.estimates import MeanEstimate
-from distsms.metrics.headline import chooser_value
 from distsms.metrics.operating_points import head_value
 from distsms.metrics.row_weights import effective, effective_sizes, mass_of_classes
+from distsms.metrics.summary import chooser_value
 from distsms.metrics.tied_scores import tied_scores
 from distsms.metrics.within_groups import GroupAreas, gauc_difference_interval, gauc_interval, group_areas
 from distsms.shards.row_metadata import some

@@ -21,15 +21,16 @@ from distsms.base.timing import Clock
 from distsms.base.typing import Floats, Hashes, Labels
 from distsms.matrix.augmented import split_bias, with_bias
 from distsms.metrics import estimates
-from distsms.metrics.headline import chooser_value, decision_threshold, headline_measures
+from distsms.metrics.ranking import decision_threshold
 from distsms.metrics.row_weights import mean_and_deviation
+from distsms.metrics.summary import chooser_value, summary_measures
 from distsms.metrics.within_groups import gauc_estimate
 from distsms.optim.batching import BatchedSolve, solve_batched
 from distsms.optim.objective import Objective
 from distsms.optim.result import Result, Status
 from distsms.optim.run import TrainingRun, scale_of
 from distsms.optim.settings import Settings
-from distsms.parallel.vector_placement import make_vectors
+from distsms.parallel.vectors import make_vectors
 from distsms.shards.dataset import DataBlock
 from distsms.shards.row_metadata import some
 from distsms.training.normal_auc_closed import ClosedForm, pays
@@ -290,7 +291,7 @@ class FoldsObjective(Objective):
 
     def _measures(self, rows: RowScores, threshold: float) -> dict[str, Any]:
         select, comm = self._problem.select, self.comm
-        measures: dict[str, Any] = headline_measures(
+        measures: dict[str, Any] = summary_measures(
             self._measure, rows.scores, rows.labels, threshold, comm, rows.weights, rows.groups
         )
         if select and select not in measures:

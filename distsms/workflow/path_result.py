@@ -15,8 +15,7 @@ from distsms.base import schema
 from distsms.base.errors import EXIT_OK, EXIT_REQUEUE, EXIT_VACUOUS
 from distsms.base.formatting import format_number
 from distsms.base.measures import Measure, display_name
-from distsms.base.runstore import ResumableStore
-from distsms.base.schema import Fields, is_number, is_number_or_null, read_objects
+from distsms.base.schema import Fields, ResumableStore, is_number, is_number_or_null, read_objects
 from distsms.base.typing import Floats
 from distsms.metrics.confidence import LEVEL, Interval, folds_interval
 from distsms.models import model

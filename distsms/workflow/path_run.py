@@ -32,8 +32,8 @@ from distsms.optim.result import Result
 from distsms.optim.solvers.base import WIDE
 from distsms.shards import dataset
 from distsms.shards.dataset import DataBlock
-from distsms.shards.groupby import doubles_warning
 from distsms.shards.manifest import Manifest, read_manifest
+from distsms.shards.row_statistics import doubles_warning
 from distsms.training.plan import Plan, make_plan
 from distsms.training.solver_choice import choose_solver, settings_for
 from distsms.workflow import choice as choosing

@@ -18,9 +18,9 @@ from distsms.base.wording import Message, option
 from distsms.ingest.file_names import files_of, is_data_set
 from distsms.ingest.formats.registry import format_of
 from distsms.models import inputs, model, output, scoring, shift
+from distsms.models.contributions import Reasons
 from distsms.models.model import Model
 from distsms.models.output import ScoresPart
-from distsms.models.reasons import Reasons
 from distsms.shards.manifest import read_manifest
 from distsms.workflow.evaluate import load_models, score_data
 from distsms.workflow.requests import PredictRequest
@@ -70,7 +70,7 @@ def predict(
 
     def sum_up(scores: Floats, names: int) -> None:
         p = loaded.probabilities(scores) if request.probability else np.empty(0)
-        called = np.count_nonzero(scores >= loaded.threshold) * request.labels
+        called = np.count_nonzero(scores >= loaded.threshold) if request.labels else 0
         sums[:] += np.array([called, p.sum(), p @ p, names])
 
     with comm.fail_together():
@@ -89,8 +89,9 @@ def predict(
         (scores,) = scored.scores
         sum_up(scores, 0)
         n = sum(comm.allgather(len(scores)))
+        texts = None if reasons is None else reasons.take()
         warnings = _warnings(request, loaded, n, _Sums._make(comm.sum(sums).tolist()))
-        return Predicted(loaded, scores, None if reasons is None else reasons.take(), n, warnings, list(scored.notes))
+        return Predicted(loaded, scores, texts, n, warnings, list(scored.notes))
 
     notes = list[str]()
 

@@ -31,7 +31,7 @@ from distsms.optim.objective import Objective
 from distsms.optim.result import Result, Status
 from distsms.optim.run import minimize
 from distsms.optim.settings import Settings
-from distsms.parallel.vector_placement import choose_step, make_vectors
+from distsms.parallel.vectors import choose_step, make_vectors
 from distsms.shards.row_metadata import some
 from distsms.training.fit import Fit
 from distsms.training.rows import make_losses

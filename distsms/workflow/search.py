@@ -33,16 +33,15 @@ from distsms.features.attributes import table_attributes
 from distsms.features.build import build
 from distsms.features.feature_map import FeatureMap
 from distsms.features.fit import FeatureOptions, fit
-from distsms.features.growing import FeaturesObserver, drawn, parts_of, stacked, whole
+from distsms.features.growing import FeaturesObserver, drawn, stacked, whole
 from distsms.features.rows import RowParts
 from distsms.ingest.file_names import expand
 from distsms.ingest.formats.registry import format_of
 from distsms.matrix import local
 from distsms.matrix.arrays import as_features
 from distsms.shards.dataset import DataBlock, other_weights
-from distsms.shards.frame_columns import is_frame
-from distsms.shards.manifest import Manifest
-from distsms.shards.publish import FEATURES_FOLDER
+from distsms.shards.from_arrays import is_frame
+from distsms.shards.manifest import FEATURES_FOLDER, Manifest
 from distsms.shards.row_metadata import in_range
 from distsms.training.solver_choice import choose_solver, settings_for
 from distsms.workflow import auto_lambda, choice
@@ -155,7 +154,7 @@ def load_sample(manifest: Manifest, measure: Measure, comm: Communicator) -> Sam
     shares = auto_lambda.sample_shares(manifest.n_pos, manifest.n_neg, manifest.nnz, measure, most)
     parts, by = RowParts.of_rank(manifest, comm), choose_folds_by(None, manifest)
     with comm.fail_together():
-        numbers, pieces = zip(*drawn(parts_of(manifest, parts), shares), strict=True)
+        numbers, pieces = zip(*drawn(manifest, parts, shares), strict=True)
         keys = None
         if by != "rows":
             keys = read_fold_keys(manifest, by, parts.first, parts.last)[np.concatenate(numbers) - parts.first]

@@ -12,9 +12,9 @@ from distsms.ingest import frames
 from distsms.ingest.convert import convert
 from distsms.ingest.file_names import expand
 from distsms.ingest.options import ConversionObserver
-from distsms.shards.frame_columns import is_frame
-from distsms.shards.groupby import doubles_warning, label_warnings
+from distsms.shards.from_arrays import is_frame
 from distsms.shards.manifest import Manifest, read_manifest
+from distsms.shards.row_statistics import doubles_warning, label_warnings
 from distsms.workflow.requests import Arrays, ShardRequest
 from distsms.workflow.tables import as_files, of_paths
 

@@ -21,10 +21,9 @@ from distsms.ingest import frames
 from distsms.ingest.file_names import are_files, expand, files_of, is_data_set
 from distsms.ingest.options import ConversionObserver, ReadOptions, Workspace, sort_options
 from distsms.models import inputs, model
-from distsms.shards.frame_columns import is_frame
-from distsms.shards.groupby import label_warnings
-from distsms.shards.manifest import MANIFEST, Manifest, read_manifest
-from distsms.shards.publish import FEATURES_FOLDER, remove_features_of
+from distsms.shards.from_arrays import is_frame
+from distsms.shards.manifest import FEATURES_FOLDER, MANIFEST, Manifest, read_manifest, remove_features_of
+from distsms.shards.row_statistics import label_warnings
 from distsms.shards.sequence_rules import SequenceOptions
 from distsms.training import checkpoint
 from distsms.training.plan import INTERPRETER

@@ -25,19 +25,19 @@ from distsms.ingest.formats.registry import format_of
 from distsms.ingest.options import ConversionObserver
 from distsms.matrix.normalization import Normalization
 from distsms.metrics import calibration
-from distsms.metrics.headline import decision_threshold, headline_measures
+from distsms.metrics.ranking import decision_threshold
 from distsms.metrics.row_sample import sample_rows
 from distsms.metrics.row_weights import describe_weights, mean_and_deviation
+from distsms.metrics.summary import summary_measures
 from distsms.metrics.within_groups import gauc_estimate
 from distsms.models import inputs, model, scoring
 from distsms.models.model import Model
 from distsms.optim.result import Result, Status
-from distsms.shards import frame_columns
+from distsms.shards import from_arrays
 from distsms.shards.coded_columns import NOT_CODED
 from distsms.shards.column_options import ColumnReport
-from distsms.shards.dataset import DataBlock
+from distsms.shards.dataset import DataBlock, MemoryBudget
 from distsms.shards.manifest import Manifest, read_manifest
-from distsms.shards.row_shares import MemoryBudget
 from distsms.training import checkpoint
 from distsms.training.fit import Fit, loaded_run
 from distsms.training.rows import TrainingObserver
@@ -333,7 +333,7 @@ def _measure_training_rows(fit: Fit, comm: Communicator) -> TrainingScores:
         scores, labels, weights = block.counted_scores(fit.rows.features.margins(fit.result.w))
         spread = mean_and_deviation(scores, weights, comm)
         threshold = decision_threshold(fit.calls_positive, scores, labels, comm, weights)
-        measures = headline_measures(task.measure, scores, labels, threshold, comm, weights)
+        measures = summary_measures(task.measure, scores, labels, threshold, comm, weights)
         means = within = None
         if task.measure.family.has_probabilities:
             means = calibration.means_of_logistic(scores, labels, comm, weights)
@@ -354,7 +354,7 @@ def _measure_training_rows(fit: Fit, comm: Communicator) -> TrainingScores:
         sample = sample_rows(scores, labels, comm, "float64" if manifest is None else manifest.dtype)
         contributions = None
         if (manifest or block).table is not None:
-            from distsms.models.reasons import mean_contributions  # which loads what knows of features
+            from distsms.models.contributions import mean_contributions  # which loads what knows of features
 
             as_model = model.from_training(fit.w, {"zero_based": data["zero_based"]}, manifest, block.table)
             contributions = mean_contributions(as_model, fit.w, block, comm)
@@ -425,7 +425,7 @@ def _decide(
             if manifest is not None and manifest.coded.features:
                 from distsms.features import feature_map
 
-                feature_map.check(manifest)  # the model will need it
+                feature_map.load(manifest, keep=False)  # the model will need it
             _check_outputs(request, manifest, test)
         warnings, same_rows = list(sets.warnings) if sets else [], sets is not None and sets.same_rows
         if manifest is not None and (decisions is not None or lam == "auto"):
@@ -450,15 +450,13 @@ def _decide(
 
 def _rows(request: TrainRequest, comm: Communicator) -> tuple[DataBlock, str | None]:
     """Return this rank's rows in memory, and what identifies those of all ranks in a checkpoint. **Collective.**"""
-    from distsms.shards import in_memory  # which loads parts of SciPy
-
     rows = request.data
-    X, names = frame_columns.numbers(rows.X, comm)
-    block = in_memory.block(X, rows.y, comm, weights=rows.weights, groups=rows.groups)
-    block = replace(block, table=frame_columns.table_of(names))
+    X, names = from_arrays.numbers(rows.X, comm)
+    block = from_arrays.block(X, rows.y, comm, weights=rows.weights, groups=rows.groups)
+    block = replace(block, table=from_arrays.table_of(names))
     if request.checkpoint is None:
         return block, None
-    return block, in_memory.fingerprint(X, block.labels, block.first_row, comm, block.weights, block.groups)
+    return block, from_arrays.fingerprint(X, block.labels, block.first_row, comm, block.weights, block.groups)
 
 
 def lambda_of_checkpoint(folder: Path) -> float | None:
@@ -569,7 +567,7 @@ def _judge(
         observer.cautioned(note)
     scores, labels, weights = scored.counted_scores(scored.scores[0])
     groups = scored.counted_groups
-    measures = headline_measures(run.task.measure, scores, labels, run.threshold, comm, weights, groups)
+    measures = summary_measures(run.task.measure, scores, labels, run.threshold, comm, weights, groups)
     area = run.judge_test(scores, labels, comm, weights, groups, decided.same_rows)
     if quick and not area.training_rows:
         run.compare(scored, trained.sets.called.get(test, test) if trained.sets else test, comm)

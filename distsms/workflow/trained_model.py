@@ -68,7 +68,7 @@ class TrainingScores:
     # for measures whose scores are probabilities: `calibration.means_by_class`, `by_rows` and `by_weight`
     means: dict[str, dict[str, float]] | None = None
     leaks: Sequence[LeakingColumn] = ()  # columns of a table that rank the rows almost perfectly by themselves
-    mean_contributions: list[float] | None = None  # of the columns of a table, see `distsms.models.reasons`
+    mean_contributions: list[float] | None = None  # of the columns of a table, see `distsms.models.contributions`
 
 
 @dataclass

@@ -11,8 +11,8 @@ from typing import Any
 
 from distsms.base import program
 from distsms.base.communicator import Communicator
+from distsms.base.memory import peak_memory
 from distsms.base.timing import Clock
-from distsms.base.usage import peak_memory
 from distsms.parallel import processes
 
 START, REST = "start-up", "rest"

@@ -24,11 +24,11 @@ from distsms.ingest.file_names import is_data_set
 from distsms.losses.dual_bound import Further, dual_bound
 from distsms.losses.registry import choose_ordering, make_loss
 from distsms.matrix.base import ColumnStatistics
-from distsms.metrics.headline import headline_measures
+from distsms.metrics.summary import summary_measures
 from distsms.models.model import Model
 from distsms.models.scoring import ScoredRows
 from distsms.optim.penalty import ElasticNet, penalty
-from distsms.shards.publish import verify as verify_files
+from distsms.shards.manifest import verify as verify_files
 from distsms.training import certificate
 from distsms.training.certificate import Certificate
 from distsms.workflow.evaluate import load_models, name_of, score_data
@@ -115,7 +115,7 @@ def verify(request: VerifyRequest, comm: Communicator) -> Verified:
     value = loss.evaluate(scored.scores[0].copy(), 0.0)
     constant = float(info.get("constant") or (loaded.bias and 1.0))
     J = value.R + _regularizer(loaded, constant)
-    measures = headline_measures(measure, scores, labels, loaded.threshold, comm, weights, groups=scored.counted_groups)
+    measures = summary_measures(measure, scores, labels, loaded.threshold, comm, weights, groups=scored.counted_groups)
     # 3) What is not as the files say.
     problems, notes, written = list[str](), list(scored.notes), {"J": info.get("J"), **(info.get("training") or {})}
     width = value.width + (info.get("width") or 0.0)  # of the interval of J, where it was computed by bins

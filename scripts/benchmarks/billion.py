@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from distsms.losses.binned import MOST, RocAreaBins
-from distsms.losses.rocarea_exchange import RocAreaExchange
+from distsms.losses.rocarea import RocAreaExchange
 from scripts import records
 from scripts.benchmarks.measuring import Row, Set, row
 

@@ -20,7 +20,7 @@ from distsms.matrix.code_maps import CodeMap
 from distsms.matrix.coded import CodedRows, code_rows
 from distsms.parallel.communicator import Communicator
 from distsms.parallel.mpi import world
-from distsms.shards.codes import rows_of_part
+from distsms.shards.coded_columns import rows_of_part
 from scripts.benchmarks.coded import maps, products
 from scripts.benchmarks.measuring import Triad
 from scripts.benchmarks.two_ranks import wait

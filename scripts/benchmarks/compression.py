@@ -10,10 +10,9 @@ import numpy as np
 from scipy import sparse
 
 from distsms.parallel.communicator import Communicator
-from distsms.shards.dataset import load, load_matrix, read_manifest
+from distsms.shards.dataset import MemoryBudget, load, load_matrix, read_manifest
 from distsms.shards.from_arrays import write_data
 from distsms.shards.manifest import COMPRESSIONS, Manifest
-from distsms.shards.row_shares import MemoryBudget
 from scripts.benchmarks.measuring import Row, Set, row
 from scripts.benchmarks.stream import forget, read
 

@@ -42,8 +42,8 @@ def benchmark(given: Set, _folder: Path, quick: bool) -> Iterator[Row]:
     times = timed(
         {
             "theirs": lambda: theirs.apply(single),
-            "dense": lambda: forest.leaves(dense),
-            "sparse": lambda: forest.leaves(X),
+            "dense": lambda: forest.codes(dense),
+            "sparse": lambda: forest.codes(X),
         },
         seconds,
     )

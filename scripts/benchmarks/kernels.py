@@ -12,7 +12,7 @@ from distsms.losses.registry import make_loss
 from distsms.matrix import local
 from distsms.matrix.code_maps import Categories
 from distsms.matrix.coded import CodedRows, code_rows, to_csr
-from distsms.matrix.local import DenseRows, PatternRows, SparseRows
+from distsms.matrix.local import DenseRows, SparseRows
 from distsms.parallel.communicator import Communicator
 
 ROW = 40  # entries of a sparse row
@@ -54,7 +54,7 @@ def sparse_rows(entries: int, p: int, values: Any) -> Callable[[np.random.Genera
         lengths = np.full(n, ROW, np.uint8)
         data = np.ones(len(columns)) if values is None else rng.normal(size=len(columns)).astype(values)
         held = columns.astype(np.uint16 if p <= 2**16 else np.uint32)
-        ours = PatternRows(held, lengths, p, 1) if values is None else SparseRows(data, held, lengths, p, 1)
+        ours = SparseRows(None if values is None else data, held, lengths, p, 1)
         pointers = np.arange(0, len(columns) + 1, ROW, dtype=np.int32)
         matrix = sparse.csr_matrix((data.astype(np.float64), columns.astype(np.int32), pointers), (n, p))
         what = "all values 1" if values is None else np.dtype(values).name

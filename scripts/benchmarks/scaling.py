@@ -44,7 +44,7 @@ from distsms.optim.run import minimize
 from distsms.optim.settings import Settings
 from distsms.parallel.communicator import Communicator
 from distsms.parallel.mpi import world
-from distsms.parallel.vector_placement import choose_step, make_vectors
+from distsms.parallel.vectors import choose_step, make_vectors
 from scripts import records
 from scripts.compare.tables import markdown
 

@@ -12,9 +12,8 @@ from pathlib import Path
 import numpy as np
 
 from distsms.parallel.communicator import Communicator
-from distsms.shards.dataset import load, read_manifest
+from distsms.shards.dataset import MemoryBudget, load, read_manifest
 from distsms.shards.manifest import Manifest
-from distsms.shards.row_shares import MemoryBudget
 from scripts.benchmarks.measuring import Row, Set, row
 from scripts.benchmarks.running import train
 from scripts.experiments.common import run_program

@@ -163,7 +163,7 @@ def _run(args: argparse.Namespace, comm: Communicator, signals: StopSignals, fol
     from distsms.cli.options import of_vectors, rows_held
     from distsms.cli.terminal import Speaker
     from distsms.models import inputs
-    from distsms.parallel.vector_placement import choose_step
+    from distsms.parallel.vectors import choose_step
     from distsms.shards import dataset
     from distsms.training.plan import make_plan
     from distsms.training.solver_choice import settings_for
@@ -293,7 +293,7 @@ def _figures(data: str, folder: RunStore, runs: list[CompletedRun]) -> str:
     """Draw the figures, and return a line that says where they are, or what is missing to draw them."""
     from pathlib import Path
 
-    from distsms.base.output_file import naming_failures
+    from distsms.base.files import naming_failures
 
     try:
         from scripts.compare import figures
@@ -330,13 +330,13 @@ def _fingerprint(path: str | None) -> str | None:
     from pathlib import Path
 
     from distsms.ingest.file_names import files_of, is_data_set
-    from distsms.shards import manifest, publish
+    from distsms.shards import manifest
 
     if path is None:
         return None
     if is_data_set(path):
         return manifest.read_manifest(path).fingerprint
-    return " ".join(publish.file_sha256(Path(file)) for file in files_of(path))
+    return " ".join(manifest.file_sha256(Path(file)) for file in files_of(path))
 
 
 def _heading(data: str, manifest: Manifest, common: Settings, ranks: int) -> str:

@@ -20,9 +20,9 @@ import numpy as np
 from distsms.base.files import require_space
 from distsms.base.formatting import to_json
 from distsms.base.measures import COMPARED, HeadMeasure
+from distsms.base.memory import peak_memory
 from distsms.base.schema import sealed
 from distsms.base.typing import Floats
-from distsms.base.usage import peak_memory
 from distsms.ingest.formats.registry import print_warning
 from distsms.losses.base import Loss
 from distsms.metrics.operating_points import head_value
@@ -35,7 +35,7 @@ from distsms.optim.result import Result, State, Status
 from distsms.optim.run import minimize
 from distsms.optim.settings import Settings
 from distsms.parallel.communicator import Communicator
-from distsms.parallel.vector_placement import make_vectors
+from distsms.parallel.vectors import make_vectors
 from distsms.shards.dataset import DataBlock
 from distsms.shards.manifest import Manifest
 from distsms.training.recorder import recording

@@ -39,10 +39,8 @@ from distsms.cli.types import count, positive
 from distsms.matrix.code_maps import Categories
 from distsms.metrics.ranking import rocarea
 from distsms.parallel.communicator import Communicator
-from distsms.shards.coded_columns import CodedColumns
-from distsms.shards.codes import Codes
-from distsms.shards.manifest import read_manifest
-from distsms.shards.publish import prepare, publish
+from distsms.shards.coded_columns import CodedColumns, Codes
+from distsms.shards.manifest import prepare, publish, read_manifest
 from distsms.shards.writer import ShardForm, finish_shard, stage_shard
 from scripts import records
 from scripts.compare.tables import markdown

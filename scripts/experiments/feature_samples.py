@@ -16,13 +16,14 @@ import argparse
 from collections.abc import Iterator
 from functools import partial
 from itertools import product
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
 from distsms.base.measures import RANKING, SHOWN
 from distsms.cli.types import count
 from distsms.features import growing
+from distsms.features.arrays import ArrayRows
 from distsms.features.feature_map import FeatureMap
 from distsms.features.forest import Forest
 from distsms.features.growing import grow
@@ -71,9 +72,10 @@ def forest(rows: SetRows, way: str, trees: int, min_leaf: int, share: float) -> 
     """Grow a forest."""
     y = rows.labels
     weights = np.where(y > 0, len(y) / rows.n_pos, len(y) / rows.n_neg) / 2 if way == BALANCED else None
+    of_rows = ArrayRows(rows.X, y, weights)
 
     def on(shares: Shares, n: int, seed: int = 0) -> Forest:
-        return grow(growing.sample([(0, rows.X, y, weights)], shares, seed), ALONE, n, min_leaf, seed)
+        return grow(growing.sample(cast(Any, of_rows), of_rows, shares, seed), ALONE, n, min_leaf, seed)
 
     if way != TURNS:
         alike = Shares(1.0, 1.0) if way in (ALL, BALANCED) else Shares(share, share)

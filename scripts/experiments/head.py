@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from distsms.metrics.confidence import LEVEL, folds_interval
-from distsms.metrics.headline import chooser_value
+from distsms.metrics.summary import chooser_value
 from distsms.shards import dataset
 from distsms.workflow.baseline_fits import BaselineStore
 from distsms.workflow.competitors import ALONE, OURS

@@ -48,7 +48,7 @@ from distsms.optim.objective import Objective
 from distsms.optim.run import minimize
 from distsms.optim.settings import Settings
 from distsms.parallel.communicator import Communicator
-from distsms.shards import in_memory
+from distsms.shards import from_arrays
 from distsms.training.fit import fit
 from distsms.training.normal_auc_closed import solve
 from distsms.training.rows import make_losses
@@ -180,7 +180,7 @@ def of_hinge(X: Floats, y: np.ndarray, lam: float) -> Floats:
 
 def auc(name: str, train: Rows, test: Rows) -> list[Record]:
     """Cross-validate the three measures on all training rows, one after the other in the same process."""
-    block, found = in_memory.block(*train, ALONE), []
+    block, found = from_arrays.block(*train, ALONE), []
     for measure in MEASURES:
         bias = Measure.parse(measure).bias(None)
         problem = path.Problem(measure, LAMBDAS, 5, 0, Settings(1.0, 1e-3), at_once=6, select="rocarea", bias=bias)
@@ -215,14 +215,14 @@ def evaluated(
     watch: Any = lambda state, w: None,
 ) -> Any:
     """Train on rows in memory, and return the result of the run."""
-    block = in_memory.block(*rows, ALONE)
+    block = from_arrays.block(*rows, ALONE)
     _, losses = make_losses(block, measure, "auto", ALONE)
     return minimize(Objective(with_bias(block.features, bias), losses, ALONE), settings, start, watch)
 
 
 def starts(name: str, train: Rows, test: Rows) -> list[Record]:
     """Count the evaluations of ROCArea from zero, from normal-auc, and from its best multiple."""
-    moments, block, found = class_moments(train), in_memory.block(*train, ALONE), list[Record]()
+    moments, block, found = class_moments(train), from_arrays.block(*train, ALONE), list[Record]()
     _, (loss,) = make_losses(block, "rocarea", "auto", ALONE)
     for lam in (1e-2, 1e-4, 1e-6):
         w, settings = solve(moments, lam).w, Settings(lam, 1e-3)
@@ -274,7 +274,7 @@ def logistic_auc(
 ) -> tuple[float, int, Any]:
     """Train with a weight of the positive class; return 1 - AUC of the test rows, the evaluations, and w."""
     weights = np.where(train[1] > 0, 10.0**log_weight, 1.0)
-    block = in_memory.block(*train, ALONE, weights=weights)
+    block = from_arrays.block(*train, ALONE, weights=weights)
     task = TrainingTask(block, Measure.parse("logistic"), Settings(10.0**log_lam, 1e-3), 1.0, start)
     model = fit(task, ALONE)
     return 1 - roc_auc_score(test[1], test[0] @ model.w), model.result.evaluations, model

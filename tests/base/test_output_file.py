@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import subprocess
@@ -15,10 +16,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from distsms.base import hdf5, output_file
+from distsms.base import files, hdf5
 from distsms.base.errors import InputError
 from distsms.base.files import atomic_write, check_writable, exclusive
-from distsms.models.output import ParquetWriter
+from distsms.models.output import ScoresPart, _Parquet
 from distsms.training.trace import Trace
 
 VALUES = np.random.default_rng(0).normal(size=3000)
@@ -47,9 +48,10 @@ def write_npy(file):
 
 
 def write_parquet(file):
-    with ParquetWriter(file) as target:
+    with contextlib.ExitStack() as opened:
+        target = _Parquet(file, "id", lambda scores: {}, opened)
         for start in range(0, 3000, 1000):
-            target.append({"id": ["x"] * 1000, "score": VALUES[start : start + 1000]})
+            target.append(ScoresPart(VALUES[start : start + 1000], ["x"] * 1000))
 
 
 def write_bytes(file):
@@ -82,12 +84,12 @@ def test_at_any_byte_a_failure_leaves_the_old_file(tmp_path_factory, writer, sha
 
     write = os.write
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(output_file.os, "write", counted)
+        patch.setattr(files.os, "write", counted)
         with atomic_write(path) as file:
             writer(file)
         assert path.read_bytes() == whole
         total = int(share * total)
-        patch.setattr(output_file.os, "write", limited)
+        patch.setattr(files.os, "write", limited)
         expected = rf"{path.name}: cannot be written: {os.strerror(reason)}; "
         with pytest.raises(InputError, match=expected), atomic_write(path) as file:
             writer(file)
@@ -145,7 +147,7 @@ def test_the_file_of_a_killed_process_is_removed_and_that_of_a_live_one_is_not(t
             process.wait()
         assert len(os.listdir(tmp_path)) == 3
         write(path)
-        left = sorted(name for name in os.listdir(tmp_path) if name.endswith(output_file.PARTIAL))
+        left = sorted(name for name in os.listdir(tmp_path) if name.endswith(files.PARTIAL))
         assert [name.partition(".old")[0] for name in left] == [left[0], ".scores.csv"]
         assert path.read_bytes() == b"ours"
         alive.communicate("\n")
@@ -167,7 +169,7 @@ def test_what_another_host_left_is_removed_when_it_is_old(tmp_path):
     for path in (new, old, older):
         path.touch()
     for path in (old, older):
-        os.utime(path, (os.stat(new).st_mtime - 2 * output_file.ABANDONED,) * 2)
+        os.utime(path, (os.stat(new).st_mtime - 2 * files.ABANDONED,) * 2)
     write(tmp_path / "m.h5")
     assert sorted(os.listdir(tmp_path)) == [new.name, "m.h5"]
 
@@ -220,9 +222,9 @@ def test_where_a_path_leads(tmp_path, monkeypatch):
     (tmp_path / "loop").symlink_to("loop")
     monkeypatch.chdir(tmp_path)
     for name in ("new", "up/up/a/new", "a/../up/./x/../y", str(tmp_path / "up" / "a" / "b"), "/..//tmp", "."):
-        assert output_file.real_path(name) == Path(os.path.realpath(name))
+        assert files.real_path(name) == Path(os.path.realpath(name))
     with pytest.raises(InputError, match="more than 40 links"):
-        output_file.real_path("loop")
+        files.real_path("loop")
 
 
 def test_a_file_behaves_like_any_other(tmp_path):

@@ -17,9 +17,9 @@ import pytest
 
 from distsms import cli
 from distsms.__main__ import main
-from distsms.base import files, jit, output_file, program
+from distsms.base import files, jit, program
 from distsms.base.errors import InputError
-from distsms.base.surroundings import StandardStream
+from distsms.base.program import StandardStream
 from distsms.cli import terminal
 from distsms.optim.solvers import tao
 
@@ -183,7 +183,7 @@ def test_a_folder_for_temporary_files_that_cannot_be_used_is_named(monkeypatch, 
     monkeypatch.setattr(files.tempfile, "tempdir", str(tmp_path / "none"))
     with pytest.raises(InputError, match=r"none.*set TMPDIR to a folder with room"), files.temporary_folder():
         pass
-    within = tmp_path / f"{output_file.TEMPORARY}x" / "shard-00000.h5"
+    within = tmp_path / f"{files.TEMPORARY}x" / "shard-00000.h5"
     full = OSError(28, "No space left on device")
-    assert f"temporary files, {tmp_path / 'none'}, or set TMPDIR" in output_file.describe_failure(within, full)
-    assert "TMPDIR" not in output_file.describe_failure(tmp_path / "m.h5", full)
+    assert f"temporary files, {tmp_path / 'none'}, or set TMPDIR" in files.describe_failure(within, full)
+    assert "TMPDIR" not in files.describe_failure(tmp_path / "m.h5", full)

@@ -152,7 +152,7 @@ def test_many_ranks_on_40_rows(tmp_path, many):
     X, y = write_svmlight(tmp_path / "rows.svm", n=40, p=6, positive=0.3)
     order = np.argsort(y, kind="stable")  # the first shard holds negatives only
     write_data(tmp_path / "data", X[order], y[order], n_shards=3)
-    from distsms.shards.publish import prepare, publish
+    from distsms.shards.manifest import prepare, publish
     from distsms.shards.writer import finish_shard, stage_shard
 
     prepare(tmp_path / "with-empty")

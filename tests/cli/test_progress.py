@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from distsms.base import formatting, usage
+from distsms.base import formatting, memory
 from distsms.base.errors import InputError
 from distsms.cli import progress
 from distsms.optim.result import State
@@ -111,7 +111,7 @@ def test_sizes_and_tables():
 
 def test_bytes_read_are_counted(tmp_path):
     (tmp_path / "x").write_bytes(b"0" * 100_000)
-    counter = usage.ReadCounter()
+    counter = memory.ReadCounter()
     with counter:
         (tmp_path / "x").read_bytes()
     assert 100_000 <= counter.bytes < 110_000

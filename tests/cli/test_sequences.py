@@ -12,9 +12,8 @@ from distsms.base.errors import InputError
 from distsms.base.measures import Measure
 from distsms.models import inputs, model
 from distsms.python import api
-from distsms.shards import codes as stored_codes
-from distsms.shards.dataset import load, load_matrix
-from distsms.shards.row_shares import MemoryBudget
+from distsms.shards import coded_columns
+from distsms.shards.dataset import MemoryBudget, load, load_matrix
 from distsms.shards.sequence_rules import SequenceOptions
 from distsms.training.fit import fit
 from distsms.training.solver_choice import settings_for
@@ -52,7 +51,7 @@ def write_sites(folder, name, seed=0, n=300):
 
 @pytest.fixture
 def data(comm, shared_dir, monkeypatch):
-    monkeypatch.setattr(stored_codes, "PART_ROWS", 16)
+    monkeypatch.setattr(coded_columns, "PART_ROWS", 16)
     on_root(comm, lambda: write_sites(shared_dir, "a"))
     return convert([shared_dir / "a.strings"], shared_dir / "d", comm, 3, positive="site", sequences=SEQUENCES)
 

@@ -280,7 +280,7 @@ def test_long_compiling_is_mentioned_once(seconds, speaks, said, kept, monkeypat
     say = terminal.Speaker(speaks)
     say.close()
     say.close()
-    assert jit.compiling.told == bool(said)
+    assert jit.compiling.announced == bool(said)
     later = "; later runs take them from a cache" if kept else ""
     line = f"compiled  kernels for such data, {said}{later}\n"
     assert capsys.readouterr().out == (line if said else "")

@@ -16,9 +16,9 @@ from distsms.device import runtime
 from distsms.device.rows import DeviceFeatures, Scale
 from distsms.device.runtime import DeviceVector
 from distsms.matrix.augmented import with_bias
-from distsms.matrix.code_maps import Strings
-from distsms.matrix.coded import Categories, CodedRows, code_rows, to_csr
-from distsms.matrix.local import DenseRows, PatternRows, SparseRows
+from distsms.matrix.code_maps import Categories, Strings
+from distsms.matrix.coded import CodedRows, code_rows, to_csr
+from distsms.matrix.local import DenseRows, SparseRows
 from distsms.matrix.normalization import Normalization
 from distsms.matrix.side_by_side import SideBySide
 from tests.support.oracles import rational
@@ -41,7 +41,7 @@ def rows_of(kind, n=200, seed=0):
         values = np.ones(len(indices)) if kind == "pattern" else rng.normal(size=len(indices))
         X = sparse.csr_matrix((values, indices, pointers), (n, 30))
         if kind == "pattern":
-            return PatternRows(indices.astype(np.uint16), lengths.astype(np.uint8), 30), X.toarray()
+            return SparseRows(None, indices.astype(np.uint16), lengths.astype(np.uint8), 30), X.toarray()
         if kind == "sorted":  # stored by length inside of blocks
             stored = values.copy(), indices.astype(np.uint16)
             return SparseRows(*stored, lengths.astype(np.uint8), 30, sort=True), X.toarray()

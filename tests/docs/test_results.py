@@ -62,7 +62,14 @@ def test_tables_are_folded(results):
     assert inside.startswith("| a | b |") and inside.endswith("below") and closing.astext() == "</details>"
 
 
-@pytest.mark.parametrize("shown", SHOWN, ids=lambda found: f"{found['name']}-{found['show'] or 'all'}")
+def by_turns(found):
+    """Pictures take long, and the manual, whose building is tested, has all of them."""
+    drawn = (found["show"] or "").startswith(("picture", "figure"))
+    marks = [pytest.mark.by_turns] if drawn else []
+    return pytest.param(found, id=f"{found['name']}-{found['show'] or 'all'}", marks=marks)
+
+
+@pytest.mark.parametrize("shown", map(by_turns, SHOWN))
 def test_a_table_is_made_of_the_records(results, shown):
     """A command that is shown writes the file that it stands beside; the file has what the table needs."""
     name, show = shown["name"], shown["show"] or ""

@@ -29,8 +29,7 @@ from distsms.shards import dataset
 from distsms.shards.column_options import ColumnOptions
 from distsms.shards.dataset import load_matrix, read_manifest
 from distsms.shards.from_arrays import write_data
-from distsms.shards.manifest import NOT_NORMALIZED
-from distsms.shards.publish import verify
+from distsms.shards.manifest import NOT_NORMALIZED, verify
 from distsms.shards.sequence_rules import SequenceOptions
 from distsms.shards.writer import finish_shard
 from tests.support.conversion import convert

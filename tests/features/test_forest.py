@@ -16,8 +16,10 @@ from sklearn.tree import ExtraTreeClassifier
 from distsms.base.errors import InputError
 from distsms.features import forest as forests
 from distsms.features import growing
+from distsms.features.arrays import ArrayRows
 from distsms.features.forest import MOST_LEAVES, Forest
 from distsms.features.growing import GrowingRows, grow
+from distsms.features.rows import RowPart
 from distsms.matrix import local
 from distsms.matrix.coded import to_csr
 from distsms.parallel.communicator import Communicator
@@ -93,10 +95,10 @@ def test_the_trees_and_the_leaves_are_those_of_scikit_learn(min_leaf):
         tree.fit(X.astype(np.float32), y)
         numbers = np.cumsum(tree.tree_.children_left < 0) - 1
         assert forest.sizes[t] == tree.get_n_leaves()
-        np.testing.assert_array_equal(forest.leaves(rows)[:, t], numbers[tree.apply(rows.astype(np.float32))])
+        np.testing.assert_array_equal(forest.codes(rows)[:, t], numbers[tree.apply(rows.astype(np.float32))])
         importance.append(tree.feature_importances_)
     np.testing.assert_allclose(forest.importance, np.mean(importance, axis=0), atol=1e-12)
-    np.testing.assert_array_equal(forest.leaves(rows), walk(forest, rows))
+    np.testing.assert_array_equal(forest.codes(rows), walk(forest, rows))
 
 
 @pytest.mark.serial
@@ -107,26 +109,23 @@ def test_every_kind_of_rows_reaches_the_same_leaves(monkeypatch, threads, small)
     X, y = table(2000)
     forest = grow(GrowingRows(X, y), ALONE, 3)
     rows = np.vstack([X, beside_thresholds(forest)])
-    wanted = forest.leaves(rows)
+    wanted = forest.codes(rows)
     monkeypatch.setattr(local, "SMALL", small)
-    assert wanted.dtype == np.uint16 and wanted.shape == (2400, 3)
+    assert wanted.dtype == forest.code_map.dtype and wanted.shape == (2400, 3)
     twice = sparse.csr_matrix((np.repeat(rows.ravel() / 2, 2), np.repeat(np.tile(np.arange(6), 2400), 2),
                                np.arange(2401) * 12), rows.shape)  # fmt: skip
     kinds = [rows.astype(np.float32), np.asfortranarray(rows), sparse.csr_matrix(rows), sparse.csc_matrix(rows),
              sparse.csr_matrix(rows.astype(np.float32)), twice]  # fmt: skip
     for kind in kinds:
-        np.testing.assert_array_equal(forest.leaves(kind), wanted)
+        np.testing.assert_array_equal(forest.codes(kind), wanted)
     assert not twice.has_canonical_format  # the caller's matrix is as it was
-    out = np.empty((3, 2400), np.uint32)
-    forest.leaves(rows, out.T)
-    np.testing.assert_array_equal(out.T, wanted)
-    np.testing.assert_array_equal(forest.leaves(rows[:0]), wanted[:0])
+    np.testing.assert_array_equal(forest.codes(rows[:0]), wanted[:0])
     whole = np.arange(12).reshape(2, 6)
-    np.testing.assert_array_equal(forest.leaves(whole), forest.leaves(whole.astype(float)))
+    np.testing.assert_array_equal(forest.codes(whole), forest.codes(whole.astype(float)))
     rows[1000, forest.used[0]] = np.nan
     for kind in (rows, sparse.csr_matrix(rows)):
         with pytest.raises(InputError, match="row 1000 "):
-            forest.leaves(kind)
+            forest.codes(kind)
 
 
 @pytest.mark.serial
@@ -171,13 +170,14 @@ def test_weights_are_those_of_scikit_learn_and_rows_of_weight_0_do_not_count():
     tree = ExtraTreeClassifier(max_features=None, min_samples_leaf=3, random_state=state)
     tree.fit(X[weights > 0].astype(np.float32), y[weights > 0], weights[weights > 0])
     numbers = np.cumsum(tree.tree_.children_left < 0) - 1
-    np.testing.assert_array_equal(forest.leaves(X)[:, 0], numbers[tree.apply(X.astype(np.float32))])
+    np.testing.assert_array_equal(forest.codes(X)[:, 0], numbers[tree.apply(X.astype(np.float32))])
 
 
 def sampled(X, y, weights, limit, cuts, seed=0):
     """The sample of a rank that reads rows in parts."""
-    parts = [(a, X[a:b], y[a:b], None if weights is None else weights[a:b]) for a, b in cuts]
-    return growing.sample(parts, growing.sample_shares(int((y > 0).sum()), int((y < 0).sum()), limit), seed)
+    rows = ArrayRows(X, y, weights)
+    parts = [RowPart(a, X[a:b], y[a:b], None if weights is None else weights[a:b], None, None) for a, b in cuts]
+    return growing.sample(rows, parts, growing.sample_shares(int((y > 0).sum()), int((y < 0).sum()), limit), seed)
 
 
 def test_the_sample_does_not_depend_on_ranks_or_parts(comm):
@@ -215,11 +215,11 @@ def test_trees_of_few_rows_constant_columns_and_huge_values(monkeypatch, small):
     y = np.array([1, -1, 1, -1, -1], np.int8)
     forest = grow(GrowingRows(np.ones((5, 2)), y), ALONE, 3)
     assert forest.sizes == (1, 1, 1) and not forest.importance.any() and len(forest.used) == 0
-    assert not forest.leaves(np.full((2, 2), np.nan)).any()  # no tree looks at a value
+    assert not forest.codes(np.full((2, 2), np.nan)).any()  # no tree looks at a value
     huge = np.array([[-1e300], [1e300], [-1e299], [1e299], [5.0]])
     forest = grow(GrowingRows(huge, y), ALONE, 3, 1)
-    np.testing.assert_array_equal(forest.leaves(huge), walk(forest, np.clip(huge, -3e38, 3e38)))
-    assert forest.leaves(huge).max() > 0
+    np.testing.assert_array_equal(forest.codes(huge), walk(forest, np.clip(huge, -3e38, 3e38)))
+    assert forest.codes(huge).max() > 0
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert forest._leaves_of_few(huge, np.empty((5, 3), np.uint16)) == -1
@@ -234,7 +234,7 @@ def test_too_many_leaves_are_merged(monkeypatch):
     bound = grow(GrowingRows(X, y), ALONE, 2, 1)
     assert min(free.sizes) > 100 and 25 < max(bound.sizes) <= 50
     for t in range(2):  # the small trees divide the rows in the same way, but less
-        pairs = np.unique(np.column_stack([forest.leaves(X)[:, t] for forest in (free, bound)]), axis=0)
+        pairs = np.unique(np.column_stack([forest.codes(X)[:, t] for forest in (free, bound)]), axis=0)
         assert len(pairs) == len(np.unique(pairs[:, 0]))
 
 
@@ -260,15 +260,13 @@ def test_what_trees_cannot_grow_on_is_refused_in_words(monkeypatch):
     forest = grow(GrowingRows(X, y), ALONE, 2)
     for rows in (wrong, sparse.csr_matrix(wrong)):
         with pytest.raises(InputError, match=r"row 7 .* missing"):
-            forest.leaves(rows)
+            forest.codes(rows)
     with pytest.raises(InputError, match=r"\(\d+, 5\), but the forest was grown on 6"):
-        forest.leaves(X[:, :5])
-    with pytest.raises(ValueError, match="out must be"):
-        forest.leaves(X, np.empty((300, 3), np.uint16))
+        forest.codes(X[:, :5])
     monkeypatch.setitem(sys.modules, "sklearn.tree", None)
     with pytest.raises(InputError, match="pip install"):
         grow(GrowingRows(X, y), ALONE, 2)
-    assert forest.leaves(X).any()
+    assert forest.codes(X).any()
 
 
 def changes(arrays, name, index, value):
@@ -317,7 +315,7 @@ def test_a_tree_with_too_many_leaves_is_refused():
         Forest(column, threshold, [0, len(column)], [1.0])
     forest = Forest(column[2:], threshold[2:], [0, len(column) - 2], [1.0])
     assert forest.sizes == (MOST_LEAVES,) and forest.code_map.dtype == np.uint16
-    np.testing.assert_array_equal(forest.leaves(np.array([[-5.0], [7.0], [1e9]])).ravel(), [0, 6, MOST_LEAVES - 1])
+    np.testing.assert_array_equal(forest.codes(np.array([[-5.0], [7.0], [1e9]])).ravel(), [0, 6, MOST_LEAVES - 1])
 
 
 @pytest.mark.serial
@@ -336,8 +334,8 @@ def test_whatever_the_arrays_hold_they_are_a_forest_or_refused(draws):
         return
     X = np.array(some(st.tuples(*[st.floats(allow_nan=False)] * 3), 5)).reshape(-1, 3)
     with np.errstate(over="ignore"):
-        np.testing.assert_array_equal(forest.leaves(X), walk(forest, X))
-        np.testing.assert_array_equal(forest.leaves(sparse.csr_matrix(X)), walk(forest, X))
+        np.testing.assert_array_equal(forest.codes(X), walk(forest, X))
+        np.testing.assert_array_equal(forest.codes(sparse.csr_matrix(X)), walk(forest, X))
 
 
 @pytest.mark.serial
@@ -347,6 +345,6 @@ def test_wide_rows_need_little_memory_and_blocks_do_not_change_leaves(monkeypatc
     forest = grow(GrowingRows(wide, y), ALONE, 2)
     assert forest.columns == 100_006 and forest.used.min() >= 100_000
     wanted = walk(forest, wide.toarray()[:20])
-    np.testing.assert_array_equal(forest.leaves(wide)[:20], wanted)
+    np.testing.assert_array_equal(forest.codes(wide)[:20], wanted)
     monkeypatch.setattr(forests, "_BLOCK", 1)
-    np.testing.assert_array_equal(forest.leaves(wide)[:20], wanted)
+    np.testing.assert_array_equal(forest.codes(wide)[:20], wanted)

@@ -14,8 +14,7 @@ from distsms.base.files import FileState
 from distsms.ingest import convert as conversion
 from distsms.shards.dataset import load
 from distsms.shards.labels import interpret, to_signs
-from distsms.shards.manifest import COMPRESSIONS
-from distsms.shards.publish import verify
+from distsms.shards.manifest import COMPRESSIONS, verify
 from tests.support.conversion import convert
 from tests.support.files import ALONE, on_root
 

@@ -65,7 +65,7 @@ def check(measure, scores, labels, nu):
     slack = 1e-14 * len(scores) * size
     R = exact_risk(measure, scores, labels)
     assert value.R - value.width - slack <= R <= value.R + slack
-    assert value.R - value.width - made(measure, labels).smoothing_cost() * nu - slack <= value.R_mu <= value.R + slack
+    assert value.R - value.width - made(measure, labels).kappa * nu - slack <= value.R_mu <= value.R + slack
     if nu == 0:  # it touches the lower end here
         assert value.coefficients @ scores + value.d >= value.R - value.width - slack
     c, rng = oracles.rational(value.coefficients), np.random.default_rng(len(scores))
@@ -153,13 +153,11 @@ def test_very_many_rows_of_one_cell():
 
 
 def test_the_upper_edges_of_cells():
-    loss = made("pauc@0.3", np.where(np.arange(200) % 2, 1, -1))
-    loss._bits, scores = 6, np.random.default_rng(0).uniform(size=200)
-    grid = binned.Grid.over(0.0, 1.0, 8, loss._bits, 1.0, 1.0)
-    edges = [loss._count(scores, grid, binned.UNDIVIDED).edge(cell) for cell in range(10)]
+    grid = binned.Grid.over(0.0, 1.0, 8, 6, 1.0, 1.0)
+    edges = [grid.edge(cell) for cell in range(10)]
     np.testing.assert_allclose(edges, np.minimum(np.arange(10) / 8, 1.0))
     halves = np.array([2 * np.arange(10), np.full(10, 5)])  # each cell has two halves of 2^5 units
-    edges = [loss._count(scores, grid, halves).edge(cell) for cell in range(2, 18)]
+    edges = [grid._replace(fine=halves).edge(cell) for cell in range(2, 18)]
     np.testing.assert_allclose(edges, np.arange(1, 17) / 16)
 
 

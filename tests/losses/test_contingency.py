@@ -111,7 +111,7 @@ def test_at_zero(name, n_pos, n_neg):
     labels = np.repeat([1, -1], [n_pos, n_neg])
     for k in range(1, n_pos + n_neg + 1):
         loss = build(name.format(k), labels)
-        assert loss.at_zero() == pytest.approx(loss.evaluate(np.zeros(len(labels)), 0.0).R, abs=1e-15)
+        assert loss.R_at_zero == pytest.approx(loss.evaluate(np.zeros(len(labels)), 0.0).R, abs=1e-15)
 
 
 @pytest.mark.serial
@@ -259,7 +259,7 @@ def test_the_smoothed_error_rate(problem, seed):
     hubers = [0 if x <= 0 else x * x / (2 * exact_nu) if x <= exact_nu else x - exact_nu / 2 for x in t]
     slack = 1e-14 * len(scores) * (1 + np.abs(scores).max())
     assert value.R_mu == pytest.approx(float(sum(hubers)) * 2 / len(t), rel=1e-12, abs=slack)
-    assert value.R - loss.smoothing_cost() * nu - slack <= value.R_mu <= value.R + slack
+    assert value.R - loss.kappa * nu - slack <= value.R_mu <= value.R + slack
     rng = np.random.default_rng(seed)
     for other in (scores, rng.normal(size=len(scores)) * (1 + np.abs(scores).max()), np.zeros(len(scores))):
         assert float(plane(value, other)) <= loss.evaluate(other, 0.0).R + 1e-14 * (1 + np.abs(other).max()) * len(t)

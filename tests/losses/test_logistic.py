@@ -107,8 +107,8 @@ def test_where_all_scores_are_zero(name, comm):
     _, labels, weights, _ = rows(9)
     loss = build(name, local_part(labels, comm), comm, local_part(weights, comm))
     value = loss.evaluate(np.zeros(loss.positive.size), 1.0)
-    assert loss.at_zero() == math.log(2) == pytest.approx(value.R, rel=1e-15) == pytest.approx(value.d, rel=1e-15)
-    assert (loss.smoothing_cost(), loss.calls_positive) == (0.0, None)
+    assert loss.R_at_zero == math.log(2) == pytest.approx(value.R, rel=1e-15) == pytest.approx(value.d, rel=1e-15)
+    assert (loss.kappa, loss.calls_positive) == (0.0, None)
 
 
 @names

@@ -104,7 +104,7 @@ def test_at_zero(measure):
         for shift in (0.0, -17.5, 1e8):
             value = evaluate(measure, np.full(n_pos + n_neg, shift), labels, 1e-6)
             assert pytest.approx(1.0 if measure[0] != "prbep" else min(n_pos, n_neg) / n_pos, abs=1e-6) == value.R
-        assert build(measure, labels).at_zero() == pytest.approx(
+        assert build(measure, labels).R_at_zero == pytest.approx(
             evaluate(measure, np.zeros(len(labels)), labels, 1e-6).R
         )
 
@@ -119,7 +119,7 @@ def test_bounds_and_planes(measure, problem, seed):
     value = loss.evaluate(scores, nu)
     slack = 1e-12 * (1 + np.abs(scores).max() + len(scores))
     assert value.R_mu <= value.R + slack
-    assert value.R_mu >= value.R - loss.smoothing_cost() * nu - slack
+    assert value.R_mu >= value.R - loss.kappa * nu - slack
     rng = np.random.default_rng(seed)
     for other in (scores, rng.normal(size=len(scores)) * (1 + np.abs(scores).max()), np.zeros(len(scores))):
         plane = float(value.coefficients @ other) + value.d

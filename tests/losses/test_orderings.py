@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from distsms.losses.registry import all_losses, choose_ordering
-from distsms.losses.rocarea_exchange import RocAreaExchange
+from distsms.losses.rocarea import RocAreaExchange
 from distsms.metrics import ranking
 from distsms.parallel.communicator import Communicator
 from tests.support.examples import examples

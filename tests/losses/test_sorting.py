@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from distsms.losses import sorting
-from distsms.losses.rocarea_exchange import RocAreaExchange
+from distsms.losses.rocarea import RocAreaExchange
 
 SPECIAL = [0.0, -0.0, 5e-324, -5e-324, 1.0, -1.0, 1.7e308, -1.7e308, np.inf, -np.inf]
 

@@ -48,7 +48,7 @@ def check(measure, scores, labels, weights, groups, mine, comm):
         )
         np.testing.assert_allclose(found[:3], expected[:3], rtol=1e-10, atol=1e-12)
         np.testing.assert_allclose(found.coefficients, expected[3][mine], rtol=1e-9, atol=1e-13)
-    assert loss.at_zero() == pytest.approx(loss.evaluate(np.zeros(np.count_nonzero(mine)), 0.0).R, rel=1e-12)
+    assert loss.R_at_zero == pytest.approx(loss.evaluate(np.zeros(np.count_nonzero(mine)), 0.0).R, rel=1e-12)
 
 
 def some_rows(rng, n, n_groups, digits, weighted=False):
@@ -144,7 +144,7 @@ def test_the_plane_is_below_the_risk(comm):
     v = rng.normal(size=300)[mine]
     for nu in WIDTHS:
         found = loss.evaluate(rng.normal(size=300)[mine], nu)
-        assert 0 <= found.R - found.R_mu <= loss.smoothing_cost() * nu + 1e-12
+        assert 0 <= found.R - found.R_mu <= loss.kappa * nu + 1e-12
         product = comm.sum(np.array([np.sum(found.coefficients * v)]))[0]
         assert loss.evaluate(v, 0.0).R >= product + found.d - 1e-12
 

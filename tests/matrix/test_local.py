@@ -75,7 +75,7 @@ def test_numpy_computes_the_same_to_the_bit(kind, dtype, seed, n_local, p, densi
             rows = hold(kind, array)
             assert rows._loops is loops
             rows.row_factors = rows.lengths() if normalized else rows.row_factors
-            of_entries = [each for each in rows._entries if each is not None]
+            of_entries = [each for each in rows.arrays if each is not None]
             found = [rows.row_entries(), rows.row_entries(np.flatnonzero(c))]
             of_entries += [edges for each in found for edges in (each.begins, each.ends)]
             products = [rows.margins(w), rows.transposed_times(c), rows.lengths(), *rows.columns()]
@@ -224,7 +224,7 @@ def test_the_last_columns(p, dtype, values):
     indptr = np.concatenate(([0], np.cumsum(lengths)))
     X = sparse.csr_matrix((np.ones(len(indices)) if data is None else data, indices, indptr), shape=(13, p))
     rows = SparseRows(data, indices, lengths, p)
-    assert rows._entries[0].dtype == dtype
+    assert rows.arrays[0].dtype == dtype
     w, c = rng.normal(size=p), rng.normal(size=13)
     np.testing.assert_allclose(rows.margins(w), X.astype(float) @ w, rtol=1e-13, atol=1e-13)
     np.testing.assert_allclose(rows.transposed_times(c), X.astype(float).T @ c, rtol=1e-13, atol=1e-13)
@@ -268,7 +268,7 @@ def test_loops_read_no_entry_beyond_the_last(length, monkeypatch):
     monkeypatch.setattr(local, "SMALL", -1)
     columns, values, p = guarded(np.arange(length, dtype=np.uint32)), guarded(np.ones(length)), kernels.FAR + 1
     rows = SparseRows(values, columns, np.array([length]), p)
-    assert all(map(np.shares_memory, rows._entries, (columns, values)))
+    assert all(map(np.shares_memory, rows.arrays, (columns, values)))
     assert rows.margins(np.ones(p)).tolist() == [length]
     assert rows.transposed_times(np.ones(1)).sum() == rows.columns().counts.sum() == length
     assert rows.largest_terms(np.ones(p)) == length * (length + 2)

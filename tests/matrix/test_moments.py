@@ -22,7 +22,7 @@ KINDS = {
     "sorted": lambda X: SparseRows(
         X.data.copy(), X.indices.astype(np.uint16), np.diff(X.indptr), X.shape[1], sort=True
     ),
-    "pattern": lambda X: local.PatternRows(X.indices.astype(np.uint16), np.diff(X.indptr), X.shape[1], sort=True),
+    "pattern": lambda X: local.SparseRows(None, X.indices.astype(np.uint16), np.diff(X.indptr), X.shape[1], sort=True),
 }
 
 

@@ -15,7 +15,7 @@ from distsms.base.errors import InputError
 from distsms.base.measures import Condition, HeadMeasure
 from distsms.metrics import operating_points as points
 from distsms.metrics import ranking, tied_scores
-from distsms.metrics.contingency import contingency
+from distsms.metrics.operating_points import contingency
 from distsms.parallel.communicator import Communicator
 from tests.support.problems import drawn_scores, local_part
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from distsms.metrics import ranking, tied_scores
-from distsms.metrics.contingency import contingency
+from distsms.metrics.operating_points import contingency
 from distsms.metrics.ranking import average_precision
 from distsms.parallel.communicator import Communicator
 from tests.support import oracles

@@ -10,10 +10,9 @@ from hypothesis import strategies as st
 from distsms.base import hashing
 from distsms.base.errors import InputError
 from distsms.base.measures import HeadMeasure, Measure
-from distsms.metrics import bootstrap, confidence, curves, differences, estimates, headline, ranking, row_weights
-from distsms.metrics.contingency import contingency
+from distsms.metrics import bootstrap, confidence, curves, differences, estimates, ranking, row_weights, summary
 from distsms.metrics.head_intervals import head_estimate, head_interval, head_replicates, point_intervals
-from distsms.metrics.operating_points import OperatingPoint, head_value
+from distsms.metrics.operating_points import OperatingPoint, contingency, head_value
 from distsms.metrics.ranking import average_precision
 from distsms.metrics.tied_scores import tied_scores
 from distsms.parallel.communicator import Communicator
@@ -49,12 +48,12 @@ def test_whole_weights_are_repeated_rows(comm, rows):
     mine = local_part(weights, comm)
     many = _repeated(weights, scores, labels)
     for name in MEASURES:
-        found = headline.chooser_value(name, *own, 0.5, comm, mine)
-        assert found == pytest.approx(headline.chooser_value(name, *many, 0.5, ALONE), rel=1e-13), name
+        found = summary.chooser_value(name, *own, 0.5, comm, mine)
+        assert found == pytest.approx(summary.chooser_value(name, *many, 0.5, ALONE), rel=1e-13), name
     n_pos = int(np.sum(labels > 0))
     if n_pos:
-        found = headline.decision_threshold(n_pos, *own, comm, mine)
-        assert found == headline.decision_threshold(int(np.sum(many[1] > 0)), *many, ALONE)
+        found = ranking.decision_threshold(n_pos, *own, comm, mine)
+        assert found == ranking.decision_threshold(int(np.sum(many[1] > 0)), *many, ALONE)
         of_pos = row_weights.mass_of_classes(own[1], mine, comm)[0]
         np.testing.assert_allclose(
             np.repeat(
@@ -241,8 +240,8 @@ def test_whole_weights_are_repeated_rows_in_the_head(comm, rows):
     own = [local_part(array, comm) for array in (scores, labels)]
     many = _repeated(weights, scores, labels)
     for name in HEADS:
-        found = headline.chooser_value(name, *own, 0.5, comm, local_part(weights, comm))
-        assert found == pytest.approx(headline.chooser_value(name, *many, 0.5, ALONE), rel=1e-12), name
+        found = summary.chooser_value(name, *own, 0.5, comm, local_part(weights, comm))
+        assert found == pytest.approx(summary.chooser_value(name, *many, 0.5, ALONE), rel=1e-12), name
 
 
 def test_equal_weights_change_no_replicate_of_the_head(comm):

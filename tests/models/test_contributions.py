@@ -58,7 +58,7 @@ def by_hand(model, X):
     if made.forest is not None:
         first = 8 * made.keep + made.bins.code_map.p
         values = model.w[first:]
-        leaves = made.forest.leaves(X)
+        leaves = made.forest.codes(X)
         offsets = made.forest.code_map.offsets
         for t in range(made.forest.n_trees):
             own = values[offsets[t] + leaves[:, t].astype(int)]

@@ -26,7 +26,7 @@ def test_rules_hold_for_the_rows_of_their_leaves_alone(monkeypatch):
     monkeypatch.setattr(contributions, "_SHOWN", 99)
     X, y = table(100)
     made = replace(made_map(X, y, True), bins=None)
-    model, leaves = model_of(made), made.forest.leaves(X)
+    model, leaves = model_of(made), made.forest.codes(X)
     offsets = 8 + made.forest.code_map.offsets
     assert leaf_rule(model, 7) == ""
     for tree, first in enumerate(offsets[:-1]):

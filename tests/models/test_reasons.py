@@ -8,7 +8,7 @@ import pytest
 
 import distsms
 from distsms.base.errors import InputError
-from distsms.models import reasons as of_rows
+from distsms.models import contributions as of_rows
 from tests.support.program import run
 
 

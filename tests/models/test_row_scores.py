@@ -19,8 +19,8 @@ from distsms.models import export, model
 from distsms.python import api
 from distsms.python.estimator import SMSClassifier
 from distsms.shards import dataset
+from distsms.shards.dataset import MemoryBudget
 from distsms.shards.from_arrays import write_data
-from distsms.shards.row_shares import MemoryBudget
 from tests.models.test_export import with_csv, with_onnx
 from tests.support import oracles
 from tests.support.conversion import convert

@@ -50,7 +50,7 @@ def small_parts(monkeypatch):
 
     def begin():
         monkeypatch.setattr(scoring, "PART_BYTES", 300)
-        monkeypatch.setattr("distsms.ingest.formats.svmlight.BLOCK_BYTES", 200)
+        monkeypatch.setattr("distsms.ingest.formats.svmlight.SvmlightReader.block_bytes", 200)
         monkeypatch.setattr("distsms.shards.rows.BLOCK_ENTRIES", 20)
         monkeypatch.setattr("distsms.ingest.formats.arrow.BATCH_ROWS", 5)
 
@@ -188,7 +188,7 @@ from distsms.base import text_files
 from distsms.models import scoring
 from distsms.__main__ import main
 
-scoring.PART_BYTES = svmlight.BLOCK_BYTES = 2**20
+scoring.PART_BYTES = svmlight.SvmlightReader.block_bytes = 2**20
 text_files.read_blocks.__defaults__ = (2**20,)
 code = main(sys.argv[1:])
 print("peak", re.search(r"VmHWM:\\s+(\\d+) kB", Path("/proc/self/status").read_text())[1], file=sys.stderr)

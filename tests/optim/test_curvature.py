@@ -21,7 +21,7 @@ from distsms.optim.result import Status
 from distsms.optim.run import minimize
 from distsms.optim.settings import CURVED, Settings
 from distsms.parallel.communicator import Communicator
-from distsms.parallel.vector_placement import make_vectors
+from distsms.parallel.vectors import make_vectors
 from tests.support.problems import noting, share
 
 KINDS = ("sparse", "dense", "bias", "normalized")

@@ -25,7 +25,7 @@ from distsms.optim.result import Status
 from distsms.optim.run import minimize
 from distsms.optim.settings import Settings
 from distsms.parallel.communicator import Communicator
-from distsms.parallel.vector_placement import make_vectors
+from distsms.parallel.vectors import make_vectors
 from tests.support.problems import asked, data, noting, share
 
 MACHINES = ("prbep", "rocarea")
@@ -127,7 +127,7 @@ def test_planes_of_multipliers_are_below_the_risk(measure, lam, comm):
             v = size * rng.normal(size=len(w)) + w * (size < 1)
             assert r @ v + found.d <= alone.evaluate([Request(v, 0.0, SquaredNorm(lam))])[0].R + 1e-12
     J = alone.evaluate([Request(w, 0.0, SquaredNorm(lam))])[0].J
-    assert found.d - r @ r / (2 * lam) <= J <= alone.losses[0].at_zero()
+    assert found.d - r @ r / (2 * lam) <= J <= alone.losses[0].R_at_zero
     if found.final:
         assert J - (found.d - r @ r / (2 * lam)) <= 1e-2 * J
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from distsms.optim.problem import LevelStepSchedule
+from distsms.optim.course import LevelStepSchedule
 
 pytestmark = pytest.mark.serial
 

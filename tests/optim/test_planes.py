@@ -10,13 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.optimize import minimize
 
-from distsms.optim.origins import Origins
 from distsms.optim.penalty import SquaredNorm
-from distsms.optim.planes import Mixture, Planes
+from distsms.optim.planes import Mixture, Origins, Planes
 from distsms.optim.qp import simplex_least_squares, simplex_qp
 from distsms.optim.result import Origin
 from distsms.parallel.communicator import Communicator
-from distsms.parallel.vector_placement import make_vectors
+from distsms.parallel.vectors import make_vectors
 
 pytestmark = pytest.mark.serial
 

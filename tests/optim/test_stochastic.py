@@ -21,9 +21,8 @@ from distsms.optim.result import Status
 from distsms.optim.run import minimize
 from distsms.optim.settings import Settings, descends
 from distsms.parallel.communicator import Communicator
-from distsms.shards.dataset import load
+from distsms.shards.dataset import MemoryBudget, load
 from distsms.shards.from_arrays import write_data
-from distsms.shards.row_shares import MemoryBudget
 from tests.optim.test_curvature import KINDS, rows_of
 from tests.support.examples import examples
 from tests.support.problems import asked, data, noting, objective, share

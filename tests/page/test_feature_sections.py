@@ -13,7 +13,7 @@ from distsms.features.attributes import Attribute
 from distsms.features.bins import Bins
 from distsms.features.feature_map import FeatureMap
 from distsms.models.model import Model
-from distsms.page import feature_sections, html, mpl, sections, shape_plots
+from distsms.page import html, learned_sections, mpl, sections, shape_plots
 from distsms.python.judging import contributions
 from tests.models.test_contributions import INFO, made_map, model_of, table
 from tests.page.test_sections import EVIL, Reader, report_data
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.serial
 
 def page_of(found):
     drawn = []
-    text = html.page("features", feature_sections.section(found, drawn))
+    text = html.page("features", learned_sections.features(found, drawn))
     page = Reader(text)
     assert len(page.ids) == len(set(page.ids)) and "nan" not in text
     assert all(own.startswith("#") and own[1:] in page.ids for own in page.references)
@@ -48,7 +48,7 @@ def test_figures_and_numbers_of_a_model_on_everything():
     assert text.count("<details>") == 7
     j = int((found.forest + found.kept).argmax())
     row = words.index("when the trees grew")
-    assert words[words.index(found.columns[j], row) + 1] == feature_sections._percent(found.forest[j])
+    assert words[words.index(found.columns[j], row) + 1] == learned_sections._percent(found.forest[j])
     assert "because of &lt;b&gt;" in page_of("because of <b>")[0]
 
 
@@ -74,8 +74,8 @@ def many(n_attributes, n_bins, n_categories, pairs, name="x"):
 
 def test_large_maps_make_pages_of_bounded_size(monkeypatch):
     """A few of 46 attributes and 66 pairs are drawn, and bins and categories are joined."""
-    monkeypatch.setattr(feature_sections, "SHAPES", 2)
-    monkeypatch.setattr(feature_sections, "PAIRS", 2)
+    monkeypatch.setattr(learned_sections, "SHAPES", 2)
+    monkeypatch.setattr(learned_sections, "PAIRS", 2)
     pairs = [(b, a) for a in range(12) for b in range(a)][:65]
     model, X = many(45, 40, 300, [*pairs, (0, 45)])
     text, words, drawn = page_of(contributions(model, X))

@@ -13,7 +13,7 @@ from distsms.matrix.code_maps import Spectrum, Strings
 from distsms.matrix.coded import CodedRows, code_rows
 from distsms.models import kmers
 from distsms.models.model import Model
-from distsms.page import kmers as kmer_page
+from distsms.page import learned_sections
 from distsms.shards.coded_columns import CodedColumns
 from distsms.shards.sequence_rules import Sequences
 
@@ -57,10 +57,10 @@ def test_a_planted_word_is_found_and_drawn():
     w[int(code_map.starts[4]) + 4 + 16 + 0b001110] = 2.0  # ATG at the fifth kept letter, position 10
     best = kmers.best_kmers(w, sequences, 1)[0]
     assert (best.position, best.letters) == (10, "ATG")
-    page = str(kmer_page.section(Model(w, {}, coded=CodedColumns((code_map,), sequences)), drawings))
+    page = str(learned_sections.words(Model(w, {}, coded=CodedColumns((code_map,), sequences)), drawings))
     assert "<td>ATG</td>" in page.replace(' class="text"', "") and [drawing.name for drawing in drawings] == [
         "positions",
         "logo",
     ]
     assert "ATG" in drawings[1].description
-    assert kmer_page.section(Model(w, {}), []) == ""
+    assert learned_sections.words(Model(w, {}), []) == ""

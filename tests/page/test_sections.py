@@ -16,7 +16,7 @@ from distsms.base.errors import InputError
 from distsms.base.measures import HEAD, WHOLE, Condition
 from distsms.metrics import confidence, curves, estimates
 from distsms.models import evaluation, model
-from distsms.page import plots, sections, weights
+from distsms.page import learned_sections, plots, sections
 from distsms.page.mpl import as_svg
 from distsms.parallel.communicator import Communicator
 from distsms.shards.from_arrays import write_data
@@ -417,7 +417,7 @@ def test_weights_of_numbers_and_of_values_are_apart_and_those_of_one_column_toge
     data = report_data([1, -1], info=info)
     judged = replace(data.evaluation, model=model.Model(w, data.info, table, scale))
     data = replace(data, evaluation=judged, feature_names=table.feature_names)
-    words = [word.strip() for word in Reader(str(weights.section(data))).words if word.strip()]
+    words = [word.strip() for word in Reader(str(learned_sections.weights(data))).words if word.strip()]
     assert words[words.index("pay") :][:4] == ["pay", "+3", "age", "+2"]
     at = words.index("Values")
     assert words[at + 4 :] == [

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from distsms.base.errors import InputError, LaunchError
-from distsms.parallel import buffers, mpi
+from distsms.parallel import mpi
 from distsms.parallel.communicator import Communicator, self_communicator
 from distsms.parallel.mpi import LAUNCHER, MPICommunicator, launched_size, world
 
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.mpi
 @pytest.fixture(params=[1, 7, 2**30])
 def pieces(request, monkeypatch):
     """Limit messages to a few elements, as if MPI could not count further."""
-    monkeypatch.setattr(buffers, "COUNT_LIMIT", request.param)
+    monkeypatch.setattr(mpi, "COUNT_LIMIT", request.param)
 
 
 @pytest.mark.parametrize("dtype", [np.float64, np.int64, np.int8, np.bool_])

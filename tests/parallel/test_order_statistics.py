@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 from distsms.base.errors import InputError
 from distsms.parallel import order_statistics
 from distsms.parallel.communicator import Communicator
-from distsms.parallel.order_statistics import PositionSearch, select
-from distsms.parallel.order_statistics_kernels import LEFT_OUT, NEGATIVE, POSITIVE
+from distsms.parallel.order_statistics import LEFT_OUT, NEGATIVE, POSITIVE, PositionSearch, select
 from tests.support.problems import share
 
 pytestmark = pytest.mark.mpi

@@ -12,8 +12,8 @@ from distsms.optim.result import Status
 from distsms.optim.run import minimize
 from distsms.optim.settings import Settings
 from distsms.optim.solvers.base import SOLVERS
-from distsms.parallel import buffers, shared_memory, vector_placement, vectors
-from distsms.parallel.vector_placement import choose_step, make_vectors
+from distsms.parallel import mpi, vectors
+from distsms.parallel.vectors import choose_step, make_vectors
 from tests.support.problems import asked, data, noting, objective
 
 pytestmark = pytest.mark.mpi
@@ -26,7 +26,7 @@ LENGTHS = (1, 2, 7, 100)  # with three or four ranks, some hold nothing of the f
 @pytest.fixture(params=[False, True], ids=["a copy on each rank", "one on each node"])
 def shared(request, monkeypatch):
     """Both ways to hold w, whatever its length."""
-    monkeypatch.setattr(vector_placement, "SHARED_FROM", 0 if request.param else 2**60)
+    monkeypatch.setattr(vectors, "SHARED_FROM", 0 if request.param else 2**60)
     return request.param
 
 
@@ -98,8 +98,8 @@ def test_copies_and_totals(step, k, p, comm, shared, monkeypatch):
 
 
 def test_long_vectors_travel_in_pieces(comm, monkeypatch):
-    monkeypatch.setattr(buffers, "COUNT_LIMIT", 7)
-    monkeypatch.setattr(vector_placement, "SHARED_FROM", 0)
+    monkeypatch.setattr(mpi, "COUNT_LIMIT", 7)
+    monkeypatch.setattr(vectors, "SHARED_FROM", 0)
     for step in STEPS:
         made, w = make_vectors(step, 100, comm), whole(100, 1)
         np.testing.assert_array_equal(made.allgather(made.local_slice(w) if made.runs_solver else None), w)
@@ -110,10 +110,10 @@ def test_long_vectors_travel_in_pieces(comm, monkeypatch):
 
 
 def test_ranks_of_a_node_share(comm, monkeypatch):
-    monkeypatch.setattr(vector_placement, "SHARED_FROM", 0)
+    monkeypatch.setattr(vectors, "SHARED_FROM", 0)
     made, w = make_vectors("spread", 10, comm), whole(10, 2)
     copies = made.replicate(1, [made.local_slice(w)])
-    assert isinstance(made._replica[1], shared_memory.OnePerNode) == (len(comm.node_ranks()) > 1)
+    assert isinstance(made._replica[1], mpi.OnePerNode) == (len(comm.node_ranks()) > 1)
     if comm.is_root:
         copies[0, 3] = 77  # seen by the neighbours, too
     comm.barrier()
@@ -123,11 +123,11 @@ def test_ranks_of_a_node_share(comm, monkeypatch):
 
 
 def test_without_room_for_shared_memory_each_rank_has_its_own(comm, monkeypatch, tmp_path):
-    monkeypatch.setattr(shared_memory, "SHARED_MEMORY", str(tmp_path / "none"))
-    monkeypatch.setattr(vector_placement, "SHARED_FROM", 0)
+    monkeypatch.setattr(mpi, "SHARED_MEMORY", str(tmp_path / "none"))
+    monkeypatch.setattr(vectors, "SHARED_FROM", 0)
     made, w = make_vectors("spread", 10, comm), whole(10, 2)
     np.testing.assert_array_equal(made.replicate(1, [made.local_slice(w)])[0], w)
-    assert not isinstance(made._replica[1], shared_memory.OnePerNode)
+    assert not isinstance(made._replica[1], mpi.OnePerNode)
 
 
 @pytest.mark.parametrize("measure", ["rocarea", "prbep"])
@@ -214,7 +214,7 @@ def test_restarts_and_fixed_widths_spread(comm):
 
 @pytest.mark.serial
 def test_who_steps_is_chosen_by_columns():
-    few, many = vector_placement.SPREAD_FROM - 1, vector_placement.SPREAD_FROM
+    few, many = vectors.SPREAD_FROM - 1, vectors.SPREAD_FROM
     assert choose_step("auto", few, 4)[0] == "root"
     assert choose_step("auto", many, 4)[0] == "spread"
     assert choose_step("auto", many, 1)[0] == "root"

@@ -22,7 +22,7 @@ SOON = 20.0  # seconds after which a job that ends must be gone
 PROGRAM = """
 import sys, time, numpy as np
 from distsms.parallel.mpi import world
-from distsms.parallel.watchdog import Watchdog
+from distsms.parallel.watcher import Watchdog
 
 def busy(seconds):
     end = time.monotonic() + seconds
@@ -106,7 +106,7 @@ def test_one_that_is_continued_in_time_goes_on(tmp_path):
     assert "watchdog" not in err
 
 
-@pytest.mark.parametrize("rank", [0, 1])
+@pytest.mark.parametrize("rank", [0, pytest.param(1, marks=pytest.mark.by_turns)])
 def test_slow_is_not_stopped(tmp_path, rank):
     code, out, err = finish(launch(tmp_path, 40, rank, f"busy({3 * TIMEOUT})"))
     assert code == 0, err

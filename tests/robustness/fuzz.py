@@ -127,7 +127,7 @@ def child(name: str, words: list[str]) -> int:
 
     if name not in INTERPRETED:  # Numba cannot compile code that is instrumented
         formats = [f"ingest.formats.{name}_kernels" for name in ("survey", "svmlight", "sequence", "csv")]
-        for kernels in ("shards.duplicates", *formats, "ingest.formats.csv_text", "matrix.kernels", "matrix.coded"):
+        for kernels in ("base.hashing", *formats, "ingest.formats.csv_text", "matrix.kernels", "matrix.coded"):
             importlib.import_module(f"distsms.{kernels}")
     with atheris.instrument_imports(include=["distsms"], enable_loader_override=False):
         from tests.support import hostile

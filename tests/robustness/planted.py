@@ -29,16 +29,16 @@ def _plant_missing_barrier() -> tuple[Any, str, Any]:
 
 
 def _plant_no_flush() -> tuple[Any, str, Any]:
-    from distsms.base.output_file import OutputFile
+    from distsms.base.files import OutputFile
 
     real = OutputFile.finish
     return OutputFile, "finish", lambda self, durable=True: real(self, False)
 
 
 def _plant_other_manifest() -> tuple[Any, str, Any]:
-    from distsms.base import common_files
+    from distsms.shards import manifest
 
-    return common_files, "note", lambda path, digest: None
+    return manifest, "note", lambda path, digest: None
 
 
 PLANTED: dict[str, Callable[[], tuple[Any, str, Any]]] = {

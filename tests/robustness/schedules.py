@@ -44,9 +44,9 @@ from distsms.models import model
 from distsms.optim.settings import Settings
 from distsms.parallel.communicator import Communicator
 from distsms.shards import dataset
+from distsms.shards.dataset import MemoryBudget
 from distsms.shards.from_arrays import write_data
-from distsms.shards.publish import verify
-from distsms.shards.row_shares import MemoryBudget
+from distsms.shards.manifest import verify
 from distsms.training import plan
 from distsms.training.fit import fit
 from distsms.training.task import TrainingTask

@@ -10,7 +10,7 @@ import pytest
 from distsms.base.errors import InputError
 from distsms.shards.dataset import load, read_manifest
 from distsms.shards.from_arrays import write_data
-from distsms.shards.publish import prepare
+from distsms.shards.manifest import prepare
 from tests.support.sharded import ALONE, draw, entry_count, forget_checksums, rewrite
 
 
@@ -22,7 +22,7 @@ def test_not_a_data_set(own_dir):
     (own_dir / "text.svm").write_text("+1 1:1\n")
     with pytest.raises(InputError, match=r"text\.svm: is a file"):
         read_manifest(own_dir / "text.svm")
-    with pytest.raises(InputError, match="cannot be created"):
+    with pytest.raises(InputError, match="cannot be written"):
         prepare(own_dir / "text.svm" / "data")
 
 

@@ -18,8 +18,7 @@ from distsms.base.errors import InputError
 from distsms.shards import dataset
 from distsms.shards.dataset import load
 from distsms.shards.from_arrays import write_data
-from distsms.shards.manifest import COMPRESSIONS
-from distsms.shards.publish import prepare, publish, verify
+from distsms.shards.manifest import COMPRESSIONS, prepare, publish, verify
 from distsms.shards.writer import finish_shard, stage_shard
 from tests.support.examples import examples
 from tests.support.sharded import ALONE, RankOf, as_array, draw, entry_count, forget_checksums, rewrite

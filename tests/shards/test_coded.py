@@ -20,12 +20,10 @@ from distsms.matrix.coded import to_csr
 from distsms.models import inputs, model
 from distsms.optim.settings import Settings
 from distsms.python import api
-from distsms.shards import codes as stored_codes
-from distsms.shards import dataset, row_shares
-from distsms.shards.dataset import load, load_matrix, read_manifest
+from distsms.shards import coded_columns, dataset
+from distsms.shards.dataset import MemoryBudget, load, load_matrix, read_manifest
 from distsms.shards.from_arrays import write_data
-from distsms.shards.publish import verify
-from distsms.shards.row_shares import MemoryBudget
+from distsms.shards.manifest import verify
 from distsms.training import plan
 from distsms.workflow import folds
 from distsms.workflow.auto_lambda import Shares, load_sample
@@ -78,7 +76,7 @@ def test_rows_are_those_written_in_memory_and_streamed(seed, n, x, names, n_shar
     """Any parts, shards, ranks and threads. Streamed rows give the same products bit for bit."""
     X, y, groups, whole = draw(n, x, names, seed)
     with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
-        patch.setattr(stored_codes, "PART_ROWS", rows)
+        patch.setattr(coded_columns, "PART_ROWS", rows)
         patch.setenv("OMP_NUM_THREADS", str(threads))
         manifest = write_data(folder, X, y, n_shards, codes=groups, compression=compression)
         assert read_manifest(folder) == manifest and manifest.p == whole.shape[1] and verify(folder) == []
@@ -108,7 +106,7 @@ def test_rows_are_those_written_in_memory_and_streamed(seed, n, x, names, n_shar
 
 def test_codes_are_read_by_h5py_alone(tmp_path, monkeypatch):
     """The lines of the manual give the codes, of each group and shard, also where parts are cut short."""
-    monkeypatch.setattr(stored_codes, "PART_ROWS", 16)
+    monkeypatch.setattr(coded_columns, "PART_ROWS", 16)
     X, y, groups, _ = draw(90, "sparse", ("strings", "wide"))
     write_data(tmp_path, X, y, 2, codes=groups)
     for shard, rows_of_shard in enumerate((slice(0, 45), slice(45, 90))):
@@ -120,7 +118,7 @@ def test_codes_are_read_by_h5py_alone(tmp_path, monkeypatch):
 
 
 def test_a_rank_reads_its_own_codes_only(tmp_path, monkeypatch):
-    monkeypatch.setattr(stored_codes, "PART_ROWS", 16)
+    monkeypatch.setattr(coded_columns, "PART_ROWS", 16)
     _, y, groups, _ = draw(200)
     manifest = write_data(tmp_path, None, y, 2, codes=groups)
     sizes = [load(manifest, RankOf(rank, 5)).bytes_read for rank in range(5)]
@@ -137,7 +135,7 @@ DAMAGES = [
 @pytest.mark.parametrize(("name", "at", "value", "message"), DAMAGES)
 @pytest.mark.parametrize("streamed", [False, True])
 def test_every_code_is_checked(tmp_path, monkeypatch, name, at, value, message, streamed):
-    monkeypatch.setattr(stored_codes, "PART_ROWS", 50)
+    monkeypatch.setattr(coded_columns, "PART_ROWS", 50)
     _, y, groups, _ = draw(90, names=("strings", "wide"))
     write_data(tmp_path, None, y, codes=groups)
     forget_checksums(tmp_path)
@@ -153,7 +151,7 @@ def test_every_code_is_checked(tmp_path, monkeypatch, name, at, value, message, 
     ("old", "message"), [(True, "the file has changed while it was in use"), (False, "its content is not what was")]
 )
 def test_a_file_that_changes_while_it_is_streamed(tmp_path, monkeypatch, old, message):
-    monkeypatch.setattr(stored_codes, "PART_ROWS", 8)
+    monkeypatch.setattr(coded_columns, "PART_ROWS", 8)
     _, y, groups, _ = draw(90)
     write_data(tmp_path, None, y, codes=groups)
     if old:
@@ -263,8 +261,8 @@ def test_the_plan_knows_the_memory_of_codes(tmp_path):
     rows = load(manifest, ALONE).features
     rows.margins(np.zeros(manifest.p))  # computes the factors of the spectrum
     assert needed.data == rows.nbytes + ROW_BYTES * 5000 == (7 + 8 + ROW_BYTES) * 5000
-    assert row_shares.work_bytes(manifest) == 40 * 5000
-    assert needed.buffers == 2 * 7 * 2**16 == row_shares.buffer_bytes(manifest, 1)
+    assert dataset.work_bytes(manifest) == 40 * 5000
+    assert needed.buffers == 2 * 7 * 2**16 == dataset.buffer_bytes(manifest, 1)
 
 
 def test_models_know_what_codes_mean(tmp_path):

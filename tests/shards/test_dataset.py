@@ -15,13 +15,11 @@ from hypothesis import strategies as st
 from scipy import sparse
 
 from distsms.base.errors import InputError
-from distsms.matrix.local import DenseRows, PatternRows, SparseRows
+from distsms.matrix.local import DenseRows, SparseRows
 from distsms.shards import dataset
-from distsms.shards.dataset import load, read_manifest
+from distsms.shards.dataset import MemoryBudget, load, read_manifest
 from distsms.shards.from_arrays import write_data
-from distsms.shards.manifest import COMPRESSIONS
-from distsms.shards.publish import prepare, publish, verify
-from distsms.shards.row_shares import MemoryBudget
+from distsms.shards.manifest import COMPRESSIONS, prepare, publish, verify
 from distsms.shards.writer import ShardForm, finish_shard, stage_shard
 from tests.support.sharded import ALONE, as_array, draw, load_all
 
@@ -54,7 +52,8 @@ def test_round_trip(own_dir, layout, dtype, n_shards, compression):
     manifest = write_data(own_dir, given_rows, y, n_shards, dtype=dtype, weights=y > 0, compression=compression)
     block = load(own_dir, ALONE)
     assert manifest.compression == compression
-    assert isinstance(block.features, {"sparse": SparseRows, "pattern": PatternRows, "dense": DenseRows}[layout])
+    assert isinstance(block.features, DenseRows if layout == "dense" else SparseRows)
+    assert (block.features.arrays[-1] is None) == (layout == "pattern")
     np.testing.assert_array_equal(as_array(block.features), X.toarray().astype(dtype))
     np.testing.assert_array_equal(block.labels, y)
     np.testing.assert_array_equal(block.weights, y > 0)
@@ -328,7 +327,7 @@ def test_new_features_of_a_pattern(own_dir):
     X, y = draw(20, 8, ones=True, density=0.5)
     write_data(own_dir, X, y)
     block = load(own_dir, ALONE, n_columns=3, ignore_new_features=True)
-    assert isinstance(block.features, PatternRows)
+    assert isinstance(block.features, SparseRows) and block.features.arrays[-1] is None
     np.testing.assert_array_equal(as_array(block.features), X.toarray()[:, :3])
 
 
@@ -352,8 +351,8 @@ def test_nothing_to_write(own_dir):
     [
         ({"y": [1, 0, -1]}, r"labels must be \+1 and -1"),
         ({"y": [1, -1]}, "3 rows"),
-        ({"weights": [1, -1, 0]}, "weights"),
-        ({"weights": [1, np.nan, 0]}, "weights"),
+        ({"weights": [1, -1, 0]}, "weight, row 1"),
+        ({"weights": [1, np.nan, 0]}, "weight, row 1"),
         ({"X": np.array([[1.0], [np.nan], [0.0]])}, "NaN"),
         ({"X": sparse.csr_matrix([[1.0], [np.inf], [0.0]])}, "NaN, infinite"),
         ({"X": np.full((3, 1), 1e300), "dtype": "float32"}, "too large for float32"),

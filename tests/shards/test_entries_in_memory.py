@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from distsms.base.errors import InputError
 from distsms.ingest import convert as conversion
 from distsms.shards import dataset, entries_in_memory
-from distsms.shards.publish import verify
-from distsms.shards.row_shares import MemoryBudget, rows_in_memory
+from distsms.shards.dataset import MemoryBudget, rows_in_memory
+from distsms.shards.manifest import verify
 from distsms.shards.splits import Splitter
 from distsms.workflow.auto_lambda import Shares, load_sample
 from tests.support.conversion import convert
@@ -51,7 +51,7 @@ def in_small_shards(inputs, folder, comm, enough=1000, **how):
     """Convert, where a block has a few lines, a shard a few blocks, and there is room for `enough` entries."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(entries_in_memory, "room", lambda *args: ENTRY * enough)
-        patch.setattr("distsms.ingest.formats.svmlight.BLOCK_BYTES", 60)
+        patch.setattr("distsms.ingest.formats.svmlight.SvmlightReader.block_bytes", 60)
         patch.setattr(conversion, "SHARD_BYTES", 500)
         patch.setattr(conversion, "UNEVEN", 2.0)
         patch.setattr(conversion, "FEW_BYTES", 0)
@@ -122,7 +122,7 @@ def test_each_rank_keeps_its_rows(comm, shared_dir, split, seed):
     store = made[1].in_memory.whole([one.file for one in made[1].shards if one.file in made[1].in_memory.shards])
     blocks = [dataset.load(manifest, comm, temporary=True) for manifest in made]
     if store is not None:
-        assert np.shares_memory(blocks[1].features._entries[1], store.values)
+        assert np.shares_memory(blocks[1].features.arrays[1], store.values)
     assert all(map(np.array_equal, *(together(comm, *multiply(block)) for block in blocks)))
 
 

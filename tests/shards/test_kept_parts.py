@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from distsms.matrix.blocks import Part
-from distsms.shards.streaming import KeptParts, evenly
+from distsms.shards.local_rows import KeptParts, evenly
 
 pytestmark = pytest.mark.serial
 

@@ -10,17 +10,15 @@ import pytest
 from scipy import sparse
 
 from distsms.base.measures import Measure
-from distsms.matrix.category_maps import Categories
+from distsms.matrix.code_maps import Categories
 from distsms.matrix.local import SparseRows
 from distsms.optim.settings import Settings
-from distsms.shards import in_memory
+from distsms.shards import from_arrays
 from distsms.shards.coded_columns import NOT_CODED, CodedColumns
-from distsms.shards.dataset import load, read_manifest
-from distsms.shards.manifest import SHARD_VERSION
-from distsms.shards.publish import prepare, publish
+from distsms.shards.dataset import MemoryBudget, load, read_manifest
+from distsms.shards.local_rows import Stream
+from distsms.shards.manifest import SHARD_VERSION, prepare, publish
 from distsms.shards.reader import MARK
-from distsms.shards.row_shares import MemoryBudget
-from distsms.shards.streaming import Stream
 from distsms.training.fit import fit
 from distsms.training.task import TrainingTask
 from tests.support.sharded import ALONE, forget_checksums
@@ -135,7 +133,7 @@ def test_more_than_2_to_the_31_nonzeros_are_trained_on(tmp_path):
         with_holes(file, "X", n, X)
     manifest, settings = published(tmp_path, y, n * p, p, "dense"), Settings(1e-6, 1e-3, max_evaluations=3)
     streamed = load(manifest, ALONE, budget=MemoryBudget(2**27))
-    held = in_memory.block(sparse.vstack([sparse.csr_matrix((n - 2**12, p), dtype=np.float32), X], "csr"), y, ALONE)
+    held = from_arrays.block(sparse.vstack([sparse.csr_matrix((n - 2**12, p), dtype=np.float32), X], "csr"), y, ALONE)
     assert streamed.features.nnz == n * p > 2**31 and streamed.features.bytes_per_pass > 2**32
     J = [fit(TrainingTask(block, Measure.parse("rocarea"), settings), ALONE).result.J for block in (streamed, held)]
     assert J[0] == pytest.approx(J[1], rel=1e-9) and J[0] < 1

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 from distsms.base.errors import InputError
-from distsms.base.output_file import OutputFile
-from distsms.shards import publish, writer
+from distsms.base.files import OutputFile
+from distsms.shards import manifest, writer
 from distsms.shards.dataset import load, read_manifest
 from distsms.shards.from_arrays import write_data
-from distsms.shards.publish import prepare, verify
+from distsms.shards.manifest import prepare, verify
 from distsms.shards.splits import Splitter
 from distsms.shards.writer import finish_shard, stage_shard
 from tests.support.conversion import convert
@@ -60,7 +60,7 @@ def test_a_disk_that_fails_leaves_a_whole_data_set_or_none(own_dir, tmp_path, mo
     old = convert([tmp_path / "rows.svm"], own_dir, ALONE, n_shards=2) if overwrite else None
     (tmp_path / "rows.svm").write_text(rows * 2)
 
-    module, name = (writer, "file_sha256") if where == "checksum" else (publish, "_keep")
+    module, name = (writer, "file_sha256") if where == "checksum" else (manifest, "_keep")
     works, function = [False, *[True] * 9], getattr(module, name)
 
     def fail(*arguments):

@@ -100,7 +100,7 @@ def test_shards_hold_them_in_datasets_of_their_own(tmp_path):
     for wrong, message in (
         ({"groups": ["a", ""]}, "groups, row 1 .*is missing"),
         ({"times": [1, np.nan]}, "row 1"),
-        ({"groups": ["a"]}, "one for each of 2 rows"),
+        ({"groups": ["a"]}, "give one for each row"),
     ):
         with pytest.raises(InputError, match=message):
             write_data(tmp_path / "none", np.eye(2), [1, -1], **wrong)

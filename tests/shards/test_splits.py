@@ -13,12 +13,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from distsms import cli
+from distsms.base import hashing
 from distsms.base.errors import InputError
 from distsms.parallel.communicator import Communicator
-from distsms.shards import duplicates, row_metadata, rows
+from distsms.shards import row_metadata, rows
 from distsms.shards.column_options import ColumnOptions
 from distsms.shards.dataset import load, read_ids, read_manifest
-from distsms.shards.publish import verify
+from distsms.shards.manifest import verify
 from distsms.shards.splits import Splitter, periods
 from distsms.workflow import folds
 from tests.support.conversion import convert
@@ -180,7 +181,7 @@ def test_rows_beyond_a_shards_memory_become_more_shards(comm, shared_dir, monkey
             (shared_dir / name).write_bytes(gzip.compress((shared_dir / "a.svm").read_bytes()))
     comm.barrier()
     monkeypatch.setattr("distsms.ingest.convert.SHARD_BYTES", 4000)
-    monkeypatch.setattr("distsms.ingest.formats.svmlight.BLOCK_BYTES", 512)
+    monkeypatch.setattr("distsms.ingest.formats.svmlight.SvmlightReader.block_bytes", 512)
     monkeypatch.setattr("distsms.shards.rows.BLOCK_ENTRIES", 20)
     manifest = convert([shared_dir / name], shared_dir / "d", comm, 2, **how)
     assert len(manifest.shards) > 3 and max(one.rows for one in manifest.shards) < N // 3
@@ -237,7 +238,7 @@ def test_what_belongs_together_is_not_parted(comm, shared_dir, by, n_shards):
     how = {"split": Splitter((0.5, 0.3, 0.1), 2, by), "group": "user", "time": "day", "normalize": "standard"}
     convert([shared_dir / "a.npz"], shared_dir / "d", comm, n_shards, **how)
     parts = [read_manifest(shared_dir / "d" / f"part-{k}") for k in (1, 2, 3)]
-    marks = {"groups": user, "doubles": duplicates.hash_rows(X), "time": day}[by]
+    marks = {"groups": user, "doubles": hashing.hash_rows(X), "time": day}[by]
     given = row_metadata.groups([str(one) for one in user], None) if by == "groups" else marks
     wanted = Splitter((0.5, 0.3, 0.1), 2).by_hash(given)
     if by == "time":

@@ -11,6 +11,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from scipy import sparse
 
+from distsms.base.text_files import TextPosition
+from distsms.ingest.formats.svmlight import SvmlightReader
+from distsms.ingest.options import ReadOptions
 from distsms.parallel.communicator import Communicator
 from distsms.shards.dataset import read_manifest
 
@@ -24,6 +27,18 @@ def numbers(n=60, p=7, seed=0):
     X = rng.normal(size=(n, p)) * 10.0 ** rng.integers(-8, 9, (n, p)) * (rng.random((n, p)) < 0.6)
     X[0, -1] = 1 / 3
     return X, np.where(rng.random(n) < 0.4, 7, 3)
+
+
+def read(share, zero_based=False, block_bytes=SvmlightReader.block_bytes):
+    """Return an iterator of the rows of svmlight text, in blocks."""
+    reader = SvmlightReader([], ReadOptions(zero_based=zero_based))
+    reader.block_bytes = block_bytes
+    return reader.read(share)
+
+
+def parse(text, zero_based=False, origin=TextPosition()):  # noqa: B008 - without state
+    """Return the rows of lines of svmlight text."""
+    return SvmlightReader([], ReadOptions(zero_based=zero_based)).parse(text, origin)
 
 
 def write_csv(path, header, rows, delimiter=","):

@@ -18,8 +18,8 @@ from scipy import sparse
 
 from distsms.base import text_files
 from distsms.base.errors import InputError
-from distsms.ingest.formats import svmlight
 from distsms.ingest.formats.registry import open_reader
+from distsms.ingest.formats.svmlight import SvmlightReader
 from distsms.ingest.options import ReadOptions
 from distsms.matrix.code_maps import Strings
 from distsms.models import model
@@ -80,7 +80,7 @@ def text(folder: Path) -> Target:
     def read(content: bytes) -> None:
         path.write_bytes(content)
         for share in text_files.plan([path], 2):
-            sound(rows.concatenate(svmlight.read(share)))
+            sound(rows.concatenate(SvmlightReader([str(path)], ReadOptions()).read(share)))
 
     return Target([plain, gzip.compress(plain), b"0 1:1\n2 1:2", b"\xef\xbb\xbf1 7:1\n"], read)
 

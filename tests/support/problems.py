@@ -13,7 +13,7 @@ from distsms.losses.registry import all_losses, make_loss
 from distsms.matrix.local import SparseRows
 from distsms.optim.objective import Objective
 from distsms.parallel.communicator import Communicator
-from distsms.parallel.vector_placement import make_vectors
+from distsms.parallel.vectors import make_vectors
 from distsms.shards.dataset import DataBlock
 from scripts.compare.grid import CompletedRun, RunSpec
 

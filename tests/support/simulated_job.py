@@ -15,9 +15,9 @@ import numpy as np
 import xxhash
 from greenlet import getcurrent, greenlet
 
-from distsms.base import common_files, files
+from distsms.base import files
 
-STATE = [(vars(sys), "stdout"), (vars(sys), "stderr"), (vars(common_files), "_noted"), (vars(files), "_held")]
+STATE = [(vars(sys), "stdout"), (vars(sys), "stderr"), (vars(files), "_read_by_all"), (vars(files), "_held")]
 STATE += [(vars(warnings), name) for name in ("filters", "showwarning", "_showwarnmsg_impl")]
 """What modules hold that belongs to a process, and so to a rank."""
 SEPARATE = 64

@@ -12,10 +12,10 @@ import pytest
 from distsms.base.errors import EXIT_ERROR, InputError
 from distsms.base.measures import Measure
 from distsms.models import model
-from distsms.optim.origins import Origins
+from distsms.optim.planes import Origins
 from distsms.optim.result import Origin, Status
+from distsms.shards.dataset import MemoryBudget
 from distsms.shards.from_arrays import write_data
-from distsms.shards.row_shares import MemoryBudget
 from distsms.training import certificate
 from distsms.training.plan import Plan
 from distsms.training.task import Distribution

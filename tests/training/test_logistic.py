@@ -23,7 +23,7 @@ from distsms.optim.settings import Settings
 from distsms.parallel.communicator import Communicator
 from distsms.python import api
 from distsms.python.estimator import SMSClassifier
-from distsms.shards import in_memory
+from distsms.shards import from_arrays
 from distsms.training.fit import fit
 from distsms.training.rows import TrainingObserver
 from distsms.training.solver_choice import settings_for
@@ -39,7 +39,7 @@ names = pytest.mark.parametrize("name", [name for name, family in FAMILIES.items
 
 def trained(X, y, name, comm, settings, weights=None, step="root", bias=None):
     mine = None if weights is None else local_part(weights, comm)
-    rows = in_memory.block(X[share(comm, len(y))], local_part(y, comm), comm, weights=mine)
+    rows = from_arrays.block(X[share(comm, len(y))], local_part(y, comm), comm, weights=mine)
     measure = Measure.parse(name)
     return train_task(
         TrainingTask(rows, measure, settings, measure.bias(bias), distribution=Distribution(step=step)), comm
@@ -101,7 +101,7 @@ def test_what_has_no_meaning_is_refused_in_words():
 def test_every_solver_finds_the_minimum_without_a_width(solver):
     X, y = data(200)
     seen = []
-    rows = in_memory.block(X, y, ALONE)
+    rows = from_arrays.block(X, y, ALONE)
     task = TrainingTask(rows, Measure.parse("logistic"), Settings(1e-2, 1e-5, solver=solver), 1.0)
 
     class Observer(TrainingObserver):

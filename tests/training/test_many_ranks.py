@@ -8,7 +8,7 @@ import pytest
 
 from distsms.base.measures import Measure
 from distsms.optim.settings import Settings
-from distsms.parallel import vector_placement
+from distsms.parallel import vectors
 from distsms.parallel.communicator import Communicator
 from distsms.shards import dataset
 from distsms.shards.from_arrays import write_data
@@ -68,7 +68,7 @@ def test_an_evaluation_with_vectors_that_are_spread(p, ranks, tmp_path):
 
 
 def test_one_rank_of_a_node_receives_w(tmp_path, monkeypatch):
-    monkeypatch.setattr(vector_placement, "SHARED_FROM", 0)
+    monkeypatch.setattr(vectors, "SHARED_FROM", 0)
     few, many = (
         trained(written(tmp_path / str(k), 480, 20), 8, 2, k, step="root", ordering="gather") for k in (12, 22)
     )

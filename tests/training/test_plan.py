@@ -16,18 +16,17 @@ from scipy import sparse
 from distsms.base import memory
 from distsms.base.choices import STEPS
 from distsms.base.errors import InputError
-from distsms.base.usage import peak_memory
+from distsms.base.memory import peak_memory
 from distsms.losses.base import Cost
 from distsms.matrix import local
 from distsms.matrix.normalization import Normalization
 from distsms.optim.settings import Settings
 from distsms.parallel.communicator import Communicator
-from distsms.parallel.vector_placement import make_vectors
-from distsms.shards import dataset, row_shares
-from distsms.shards.dataset import load
+from distsms.parallel.vectors import make_vectors
+from distsms.shards import dataset
+from distsms.shards.dataset import MemoryBudget, load
 from distsms.shards.from_arrays import write_data
 from distsms.shards.manifest import COMPRESSIONS
-from distsms.shards.row_shares import MemoryBudget
 from distsms.training import plan
 from distsms.training.plan import Needs
 from distsms.training.task import Distribution
@@ -46,7 +45,7 @@ def test_what_is_counted_is_held(tmp_path, layout):
     dtype = "float32" if layout == "float32" else "float64"
     manifest = write_data(tmp_path, X.toarray() if layout == "dense" else X, y, dtype=dtype)
     features = load(manifest, Communicator()).features
-    entries = features._entries
+    entries = features.arrays
     held = sum(one.nbytes for one in entries if one is not None)
     assert plan.needs(manifest, Settings(1.0), Cost(0, 0)).data == held + 40 * 300
 
@@ -254,7 +253,7 @@ def test_streams_take_no_more_than_is_counted(tmp_path, monkeypatch, kind, norma
     """Arrays of all kinds, while parts are read, checked and normalized; of rows of many lengths."""
     part = 2**15
     monkeypatch.setattr(local, "PART_ENTRIES", part)
-    monkeypatch.setattr(row_shares, "PART_ENTRIES", part)
+    monkeypatch.setattr(dataset, "PART_ENTRIES", part)
     monkeypatch.setenv("OMP_NUM_THREADS", str(threads))
     rng, (n, p) = np.random.default_rng(0), (11, part) if kind == "wide" else (60_000, 40)
     X = rng.normal(size=(n, p))
@@ -278,7 +277,7 @@ def test_streams_take_no_more_than_is_counted(tmp_path, monkeypatch, kind, norma
     monkeypatch.setattr(dataset, "_start", traced)
     for _ in range(2):  # the first one loads kernels, too
         rows = load(manifest, Communicator(), normalization=manifest.normalization, budget=MemoryBudget(room)).features
-    assert rows.source.nbytes == room <= peaks[1] <= row_shares.buffer_bytes(manifest, threads)
+    assert rows.source.nbytes == room <= peaks[1] <= dataset.buffer_bytes(manifest, threads)
 
 
 @pytest.mark.serial

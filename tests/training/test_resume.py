@@ -16,7 +16,7 @@ from distsms.optim.run import minimize
 from distsms.optim.settings import Settings
 from distsms.optim.solvers.base import SOLVERS
 from distsms.parallel.communicator import Communicator
-from distsms.parallel.vector_placement import make_vectors
+from distsms.parallel.vectors import make_vectors
 from distsms.training import checkpoint
 from distsms.training.checkpoint import CheckpointWriter, opened, restored
 from tests.support.problems import data, noting, objective

@@ -8,7 +8,7 @@ import pytest
 
 import distsms
 from distsms.base.errors import InputError
-from distsms.shards import in_memory
+from distsms.shards import from_arrays
 from distsms.shards.dataset import load, read_manifest
 from distsms.shards.from_arrays import write_data
 from distsms.training.solver_choice import settings_for
@@ -98,7 +98,7 @@ def test_folds_are_of_rows_and_their_measures_of_weights(comm, shared_dir):
 def test_weights_are_refused_where_they_say_nothing(comm):
     X, y, weights = _rows()
     own = share(comm, len(y))
-    for wrong, told in ((weights[own][:-1], "a number for each row"), (weights[own] - 1, "expected a weight")):
+    for wrong, told in ((weights[own][:-1], "give one for each row"), (weights[own] - 1, "expected a weight")):
         with pytest.raises(InputError, match=told):
             distsms.train((X[own], y[own]), comm.mpi_comm, weight=wrong)
     with pytest.raises(InputError, match="counts rows"):
@@ -117,7 +117,7 @@ def test_the_fingerprint_of_rows_knows_their_weights(comm):
     own = share(comm, len(y))
     first = sum(comm.allgather(len(y[own]))[: comm.rank])
     prints = {
-        in_memory.fingerprint(X[own], y[own], first, comm, given)
+        from_arrays.fingerprint(X[own], y[own], first, comm, given)
         for given in (None, weights[own], weights[own] + 1, weights[own] * (np.arange(len(y))[own] > 3))
     }
     assert len(prints) == 4

@@ -134,7 +134,7 @@ def test_refusals():
         distsms.train((X, y), measure="prbep", group=user, within_groups="pairs")
     with pytest.raises(InputError, match="pairs or each is wanted, and not 'all'"):
         distsms.train((X, y), group=user, within_groups="all")
-    with pytest.raises(InputError, match="one group for each row"):
+    with pytest.raises(InputError, match=r"groups has shape .*give one for each row"):
         distsms.train((X, y), group=user[:5], within_groups="pairs")
     with pytest.raises(InputError, match="groups, row 1"):
         distsms.train((X, y), group=["a", ""] * 50, within_groups="pairs")

@@ -17,7 +17,7 @@ from distsms.base.errors import InputError
 from distsms.base.measures import display_name
 from distsms.metrics import bootstrap, confidence, estimates, ranking
 from distsms.metrics.estimates import METHOD
-from distsms.metrics.headline import chooser_value
+from distsms.metrics.summary import chooser_value
 from distsms.optim.settings import Settings
 from distsms.parallel.communicator import Communicator
 from distsms.workflow import baseline_text, trees

@@ -12,10 +12,10 @@ from distsms.matrix import local
 from distsms.metrics import ranking
 from distsms.optim.settings import Settings
 from distsms.parallel.communicator import Communicator
-from distsms.shards import dataset, in_memory
+from distsms.shards import dataset, from_arrays
+from distsms.shards.dataset import MemoryBudget
 from distsms.shards.from_arrays import write_data
 from distsms.shards.row_metadata import some
-from distsms.shards.row_shares import MemoryBudget
 from distsms.training.task import Distribution
 from distsms.workflow import baseline_fits, competitors, method_results
 from distsms.workflow.baseline_fits import FitSpec, first_round, method_problem, read_rows
@@ -34,7 +34,7 @@ NAMES = (OURS, "logistic", "logistic-balanced")
 def block(X, y, comm, weights=None):
     """Return this rank's share of the rows."""
     mine = None if weights is None else local_part(weights, comm)
-    return in_memory.block(X[share(comm, len(y))], local_part(y, comm), comm, weights=mine)
+    return from_arrays.block(X[share(comm, len(y))], local_part(y, comm), comm, weights=mine)
 
 
 def fitted(rows, comm, specs, lambdas=LAMBDAS, stop_wanted=lambda: False, **more):

@@ -12,7 +12,7 @@ import pytest
 from distsms.base.errors import EXIT_LIMIT, EXIT_OK, EXIT_VACUOUS
 from distsms.base.measures import Measure
 from distsms.metrics.confidence import Interval
-from distsms.metrics.contingency import contingency
+from distsms.metrics.operating_points import contingency
 from distsms.models import scoring
 from distsms.parallel.communicator import Communicator
 from distsms.training.solver_choice import settings_for

@@ -20,7 +20,7 @@ from distsms.base import hdf5
 from distsms.base.communicator import Communicator
 from distsms.base.errors import InputError
 from distsms.base.wording import option
-from distsms.ingest.formats.row_ranges import MatrixSize, RowRangeReader, as_float, checked_csr, pieces, require_narrow
+from distsms.ingest.formats.row_ranges import MatrixSize, RowRangeReader, blocks_of
 from distsms.ingest.options import ReadOptions
 from distsms.matrix.arrays import subtract
 from distsms.shards.rows import RowRange
@@ -52,13 +52,10 @@ class AnnDataReader(RowRangeReader):
             for path in paths:
                 if len(names[path]) != self.sizes[path].p:
                     raise InputError(f"{path}: var names {len(names[path])} columns, X has {self.sizes[path].p}")
-            first = names[paths[0]]
-            table = options.table or Table(tuple(map(Column, first)))
+            table = options.table or Table(tuple(map(Column, names[paths[0]])))
             if others := [column.name for column in table.columns if column.kind != NUMBER]:
-                raise InputError(
-                    f"{paths[0]}: has numbers only, and the training data had other columns ({format_names(others)}); "
-                    "give a table"
-                )
+                problem = f"has numbers only, and the training data had other columns ({format_names(others)})"
+                raise InputError(f"{paths[0]}: {problem}; give a table")
             expected, first_path = [column.name for column in table.columns], None if training_table else paths[0]
             for path in paths:
                 check_columns(expected, names[path], table.dropped, path, options.ignore_new, first_path)
@@ -96,18 +93,13 @@ class AnnDataReader(RowRangeReader):
             return MatrixSize(n, p, len(hdf5.dataset(file, "X/data")))
 
     def read_blocks(self, part: RowRange) -> Iterator[tuple[RowRange, sparse.csr_matrix]]:
-        p = self.sizes[part.path].p
         with _open(part.path) as file:
-            X = hdf5.member(file, "X")
-            if isinstance(X, h5py.Dataset):
-                require_narrow(p, part.path)
-                yield part, self._in_order(sparse.csr_matrix(as_float(X[part.start : part.stop], part.path)), part.path)
-                return
-            indptr = hdf5.dataset(file, "X/indptr")[part.start : part.stop + 1].astype(np.int64)
-            for piece, starts in pieces(indptr, part):
-                entries = slice(int(starts[0]), int(starts[-1]))
-                indices, data = (hdf5.dataset(file, f"X/{name}")[entries] for name in ("indices", "data"))
-                rows = checked_csr(starts, indices, data, p, piece)
+            is_sparse = not isinstance(hdf5.member(file, "X"), h5py.Dataset)
+
+            def read(name: str, start: int, stop: int) -> NDArray[Any]:
+                return hdf5.dataset(file, f"X/{name}" if is_sparse else "X")[start:stop]
+
+            for piece, rows in blocks_of(part, self.sizes[part.path].p, is_sparse, read):
                 yield piece, self._in_order(rows, part.path)
 
     def _in_order(self, rows: sparse.csr_matrix, path: str) -> sparse.csr_matrix:
@@ -118,9 +110,8 @@ class AnnDataReader(RowRangeReader):
             order = used[np.argsort(place[used])]
             picked = sparse.csr_matrix(rows[:, order])
             picked.sort_indices()
-            rows = sparse.csr_matrix(
-                (picked.data, place[order][picked.indices], picked.indptr), (len(picked.indptr) - 1, self.n_columns)
-            )
+            shape = picked.shape[0], self.n_columns
+            rows = sparse.csr_matrix((picked.data, place[order][picked.indices], picked.indptr), shape)
         return sparse.csr_matrix(subtract(rows, self.table.offsets))
 
     def read_column(self, part: RowRange, name: str | None) -> NDArray[Any]:

@@ -16,6 +16,7 @@ from distsms.base.errors import InputError
 from distsms.base.files import look_at
 from distsms.base.wording import option
 from distsms.ingest.formats import columns
+from distsms.ingest.formats.columns import Columns
 from distsms.shards import rows
 from distsms.shards.table_schema import USUAL, Cells, Writing, format_names
 
@@ -26,9 +27,6 @@ BATCH_ROWS = 2**14
 """Rows of a Parquet file that are read at a time."""
 PIECE_BYTES = 2**26
 """Bytes of strings of a Parquet file that are worked on at a time, unless one row has more."""
-WIDE = 1000
-"""If a CSV file has at least this many columns, all fields are parsed as one column, since each column costs time."""
-
 INDEX = re.compile(r"__index_level_\d+__")
 """The name of a column in which pandas keeps the index of a DataFrame, which numbers the rows. It is no feature."""
 
@@ -49,53 +47,39 @@ class Batch(NamedTuple):
     """Consecutive rows of some columns."""
 
     position: BatchPosition
-    columns: Mapping[str, Any]  # name -> pyarrow array (n,); see `distsms.ingest.formats.columns`
-    n: int
-    # name -> (n,) strings with all digits; see `columns.as_strings`
-    metadata: Mapping[str, list[str]] = MappingProxyType({})
+    columns: Columns  # name -> pyarrow array (n,)
     n_bytes: int | None = None  # of text; None: not a batch of text
     # Strings as they were written, where decimal commas are read; see `columns.marked`
     written: Mapping[str, Any] = MappingProxyType({})
     padded: frozenset[str] = frozenset()  # columns of numbers that were written with leading zeros, as codes are
 
     @property
+    def n(self) -> int:
+        return self.columns.n
+
+    @property
     def size(self) -> int:
         """Its part of the size of the range that it is from: bytes of text, or rows."""
         return self.n if self.n_bytes is None else self.n_bytes
 
+    def strings(self, name: str) -> list[str]:
+        """Return a column as strings (n,) with all digits, which needs one that was not read as numbers."""
+        return columns.as_strings(self.columns[name])
+
     def take(self, rows: Any) -> Batch:
         """Return these rows, (m,)."""
-        columns_of_rows: Any = self.columns
-        if isinstance(columns_of_rows, columns.PlainColumns):
-            columns_of_rows = columns_of_rows.take(rows)
-        else:
-            columns_of_rows = {name: columns.take(column, rows) for name, column in columns_of_rows.items()}
-        return self._replace(
-            position=self.position._replace(rows=rows),
-            columns=columns_of_rows,
-            n=len(rows),
-            metadata={name: [strings[row] for row in rows] for name, strings in self.metadata.items()},
-            written={name: columns.take(column, rows) for name, column in self.written.items()},
-        )
-
-    def beside(self, other: Batch) -> Batch:
-        """Return these columns, and those of another batch of the same rows that have other names."""
-        columns: Any = self.columns
-        return self._replace(columns=columns.beside(other.columns), padded=self.padded | other.padded)
+        written = {name: columns.take(column, rows) for name, column in self.written.items()}
+        position = self.position._replace(rows=rows)
+        return self._replace(position=position, columns=self.columns.take(rows), written=written)
 
 
 class Selection(NamedTuple):
     """The columns that batches are to have."""
 
     names: Sequence[str]
-    metadata: Sequence[str] = ()  # those that come as strings with all digits, too
     # Says before each batch which columns may come as numbers if they hold nothing else.
     as_numbers: Callable[[str], bool] = lambda name: False
     keep_bytes: float = 0  # of batches that are kept in memory for another reading; 0: none are kept anywhere
-
-    @property
-    def all_names(self) -> list[str]:
-        return list(dict.fromkeys([*self.names, *self.metadata]))
 
 
 class ParquetFiles:
@@ -109,15 +93,12 @@ class ParquetFiles:
         self.counts, self.headers = [], {}
         for path in self.paths:
             with _parquet(path) as file:
-                n, groups = file.metadata.num_rows, range(file.num_row_groups)
-                group_rows = [file.metadata.row_group(group).num_rows for group in groups]
-                if sum(group_rows) != n or min(group_rows, default=0) < 0:
-                    raise InputError(
-                        f"{path}: is damaged: it claims {n} rows, but its row groups have {sum(group_rows)}; copy "
-                        "it again"
-                    )
+                n, schema = file.metadata.num_rows, file.schema_arrow
+                sizes = [file.metadata.row_group(group).num_rows for group in range(file.num_row_groups)]
+                if sum(sizes) != n or min(sizes, default=0) < 0:
+                    problem = f"is damaged: it claims {n} rows, but its row groups have {sum(sizes)}; copy it again"
+                    raise InputError(f"{path}: {problem}")
                 self.counts.append((path, n))
-                schema = file.schema_arrow
                 self.headers[path] = distinct(schema.names, path)
                 self._texts = {field.name for field in schema if columns.is_string(field.type)}
                 self.declared = _declared(schema)
@@ -131,16 +112,15 @@ class ParquetFiles:
         """Yield the rows of a share, as `CsvFiles.batches` does. Memory: one batch, and what pyarrow decodes."""
         for row_range in share:
             with _parquet(row_range.path) as file:
-                first = 0
+                end = 0
                 for group in range(file.num_row_groups):
-                    end = first + file.metadata.row_group(group).num_rows
+                    first, end = end, end + file.metadata.row_group(group).num_rows
                     if first < row_range.stop and end > row_range.start:
                         yield from self._group(file, group, first, row_range, selection)
-                    first = end
-                if first < row_range.stop:
+                if end < row_range.stop:
                     raise InputError(
-                        f"{row_range.path}: has {first} rows, but had at least {row_range.stop}; is "
-                        "another program writing to it?"
+                        f"{row_range.path}: has {end} rows, but had at least {row_range.stop}; is another program "
+                        "writing to it?"
                     )
 
     def read_as(self, writings: Mapping[str, Writing]) -> None:
@@ -164,36 +144,30 @@ class ParquetFiles:
     def _group(
         self, file: Any, group: int, first: int, row_range: rows.RowRange, selection: Selection
     ) -> Iterator[Batch]:
-        end, column_names = first + file.metadata.row_group(group).num_rows, selection.all_names
-        for name in column_names:  # before anything of a column is read
+        row_group, names = file.metadata.row_group(group), set(selection.names)
+        end = first + row_group.num_rows
+        for name in selection.names:  # before anything of a column is read
             columns.require_readable(file.schema_arrow.field(name).type, name, row_range.path)
-        row_group, column_set = file.metadata.row_group(group), set(column_names)
         with addresses.opened(row_range.path) as raw:
             for column in map(row_group.column, range(row_group.num_columns)):
-                if column.path_in_schema in column_set:
+                if column.path_in_schema in names:
                     require_small_pages(raw, column, row_range.path)
-        batches = file.iter_batches(BATCH_ROWS, [group], column_names, use_threads=False)
+        batches = file.iter_batches(BATCH_ROWS, [group], list(selection.names), use_threads=False)
         for batch in itertools.chain.from_iterable(map(_pieces, batches)):
             start, stop = max(row_range.start - first, 0), min(row_range.stop - first, batch.num_rows)
             if start < stop:
-                part = batch.slice(start, stop - start)
+                part = {name: batch[name].slice(start, stop - start) for name in selection.names}
+                typed = {
+                    name: columns.typed(column, name, row_range.path, self.cells, self.writings.get(name))
+                    for name, column in part.items()
+                }
+                commas = self.cells.decimal == ","
+                written = {name: text for name, text in part.items() if commas and columns.is_string(text.type)}
                 position = BatchPosition(row_range.path, first + start)
-                yield self._batch(part, position, selection)
+                yield Batch(position, Columns.of(typed, stop - start), written=written)
             first += batch.num_rows
         if first != end:
-            raise InputError(
-                f"{row_range.path}: is damaged: {end - first} rows are missing in group {group}; copy it again"
-            )
-
-    def _batch(self, part: Any, position: BatchPosition, selection: Selection) -> Batch:
-        typed = {
-            name: columns.typed(part[name], name, position.path, self.cells, self.writings.get(name))
-            for name in selection.all_names
-        }
-        commas = self.cells.decimal == ","
-        written = {name: part[name] for name in selection.names if commas and columns.is_string(part[name].type)}
-        strings = {name: columns.as_strings(typed[name]) for name in selection.metadata}
-        return Batch(position, typed, len(part), strings, written=written)
+            raise InputError(f"{row_range.path}: is damaged: group {group} lacks {end - first} rows; copy it again")
 
 
 def _pieces(batch: Any) -> Iterator[Any]:
@@ -217,12 +191,6 @@ def _declared(schema: Any) -> set[str]:
         }
     except (LookupError, TypeError, ValueError):  # there is no such record, or a strange one
         return set()
-
-
-def whole(column: Any) -> Any:
-    """Return the chunks of a column as one array."""
-    text = column.combine_chunks()
-    return text.combine_chunks() if isinstance(text, pa.ChunkedArray) else text
 
 
 @contextlib.contextmanager

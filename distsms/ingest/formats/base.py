@@ -1,4 +1,4 @@
-"""The base class of all readers of files."""
+"""The base classes of all readers of files, and of those of text without columns."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from distsms.base import text_files
+from distsms.base.text_files import BYTE_ORDER_MARK, ByteRange, TextPosition
 from distsms.ingest.options import ReadOptions
 from distsms.shards.column_options import ColumnReport
 from distsms.shards.labels import to_signs
@@ -67,3 +68,38 @@ class Reader(ABC):
         if not self.options.labelled:
             return np.zeros(len(labels))
         return labels if self.label_map is None else to_signs(labels, self.label_map, where).astype(float)
+
+
+class TextReader(Reader):
+    """Base class of readers of text whose lines have no columns with names."""
+
+    block_bytes = text_files.BLOCK_BYTES
+    """Bytes of text that are parsed at a time."""
+
+    def read(self, share: Iterable[ByteRange]) -> Iterator[RowBlock]:
+        """Yield the rows of a share, in order. With a label map, labels are +1 and -1."""
+        for byte_range in share:
+            for offset, text in self.blocks(byte_range, self.block_bytes):
+                rows = self.parse(text, TextPosition(byte_range.path, offset))
+                yield rows._replace(labels=self.signs(rows.labels, byte_range.path))
+                self.options.meter.add(len(text))
+
+    def blocks(self, byte_range: ByteRange, block_bytes: int) -> Iterator[tuple[int, bytes]]:
+        """Yield whole lines, or records of several lines, with their offsets in the text, as `parse` takes them."""
+        return text_files.read_blocks(byte_range, block_bytes)
+
+    @abstractmethod
+    def parse(self, text: bytes, origin: TextPosition) -> RowBlock:
+        """Return the rows of a block of text, whose last line may lack its newline. Local. An error names file:line."""
+
+
+def whole_lines(text: bytes, origin: TextPosition) -> tuple[bytes, int]:
+    """Return a text that ends in a newline, so that no loop of a kernel over a field has to look for its end,
+    and where its first line begins: behind a byte order mark, if there is one."""
+    first = len(BYTE_ORDER_MARK) if origin.offset == 0 and text.startswith(BYTE_ORDER_MARK) else 0
+    return text if text.endswith(b"\n") else text + b"\n", first
+
+
+def place_in(text: bytes, at: int, origin: TextPosition) -> str:
+    """Return "file:line" of a byte in a piece of text that begins at `origin`. Reads the file up to there."""
+    return f"{origin.path}:{text_files.line_number(origin, text, at)}"

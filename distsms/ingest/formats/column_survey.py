@@ -6,7 +6,7 @@ The result does not depend on which rank has which rows. `distsms.ingest.formats
 from __future__ import annotations
 
 import math
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -14,10 +14,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from distsms.base.hashing import GOLDEN, _mix
+from distsms.base.jit import UNCOUNTED, njit
 from distsms.base.typing import Floats, Hashes
-from distsms.ingest.formats import arrow, columns, dates, survey_kernels
-from distsms.ingest.formats.amounts import READINGS, Amounts
-from distsms.shards.table_schema import Writing
+from distsms.ingest.formats import arrow, columns, dates
+from distsms.ingest.formats.amounts import Amounts, readings_of
+from distsms.shards.table_schema import Cells
 
 MAX_CATEGORIES = 100_000
 """The largest number of different strings that are kept."""
@@ -29,12 +30,19 @@ SAMPLE, SAMPLES = 1024, 2**21
 """The most values in the sample of a column, and in those of all columns together."""
 OFFSET = 10.0
 """The mean is subtracted from columns whose mean is more standard deviations away from 0 than this."""
+WIDE = 1000
+"""With so many columns, what takes time for each of them is left out."""
 FEW = 2**17
 """Up to so many numbers of a batch are added by NumPy."""
 YEAR = 365.25 * 86400e6
 """Microseconds in a year."""
 Y2K = 946684800 * 10**6
 """The beginning of the year 2000, in microseconds since 1970."""
+SCALE = 2.0**-64
+"""Numbers are multiplied by this before they are added, so that sums do not overflow."""
+RECENT = np.uint64(1024)
+"""So many values are counted before they are added to the sample."""
+_ZERO, _ONE = np.uint64(0), np.uint64(1)
 
 
 class Cell(NamedTuple):
@@ -46,7 +54,8 @@ class Cell(NamedTuple):
 
 
 class Sample:
-    """Samples of the different values of some columns; see `survey_kernels`."""
+    """Samples of the different values of some columns: those k of each with the smallest hashes, and how many rows have
+    them. So a sample does not depend on the order of the rows, and those of two sets of rows can be merged."""
 
     def __init__(self, n_columns: int) -> None:
         k = max(8, min(SAMPLE, SAMPLES // max(n_columns, 1)))
@@ -80,6 +89,80 @@ class Sample:
         return float(np.mean(self.times[column, :size] > 1)) if size else 0.0
 
 
+@njit(**UNCOUNTED)
+def add_to_sample(hashes, times, size, h, rows):  # type: ignore[no-untyped-def]
+    """Add a value, by its hash, to a sample: hashes (k,) ascending, times (k,); return the sample's new size."""
+    if size == len(hashes) and h > hashes[size - 1]:
+        return size
+    low, high = 0, size
+    while low < high:
+        middle = (low + high) // 2
+        if hashes[middle] < h:
+            low = middle + 1
+        else:
+            high = middle
+    if low < size and hashes[low] == h:
+        times[low] += rows
+        return size
+    last = min(size, len(hashes) - 1)
+    for k in range(last, low, -1):
+        hashes[k], times[k] = hashes[k - 1], times[k - 1]
+    hashes[low], times[low] = h, rows
+    return last + 1
+
+
+@njit(**UNCOUNTED)
+def add_numbers(values, bits, where, recent, seen, counts, sums, extremes, whole, hashes, times, sizes):  # type: ignore[no-untyped-def]
+    """Add rows of numbers to the statistics of their columns.
+
+    values : (m, n), column by column, NaN where they are missing.  bits : (m, n), the same as uint64, since Numba needs
+    far more modules to look at an array in another way.  where : (m,), the places of these columns in the statistics
+    of shape (c, ...): counts and missing values (c, 2), sums (c, 3) as sum, rounding error and sum of squares, extremes
+    (c, 2), whole (c,), and samples: hashes, times (c, k), sizes (c,).
+    recent, seen : (RECENT,) uint64, and int64 zeros, which are zeros again afterwards.
+    """
+    n = values.shape[1]
+    for j in range(values.shape[0]):
+        c = where[j]
+        low, high = extremes[c, 0], extremes[c, 1]
+        total, error, squares = sums[c, 0], sums[c, 1], sums[c, 2]
+        all_whole, gaps, size = whole[c], 0, sizes[c]
+        # 1) Sums and extremes; the sum with its rounding error (Knuth's two-sum).
+        for i in range(n):
+            x = values[j, i] + 0.0  # no negative zero
+            if x != x:
+                gaps += 1
+                continue
+            low, high = min(low, x), max(high, x)
+            all_whole &= x == np.floor(x)
+            add = x * SCALE
+            before, total = total, total + add
+            part = total - before
+            error += (before - (total - part)) + (add - part)
+            squares += add * add
+            # 2) The sample of different values.
+            h = _mix((bits[j, i] if x else _ZERO) * GOLDEN + _ONE)
+            if size == hashes.shape[1] and h > hashes[c, size - 1]:
+                continue
+            # Values that were met before are counted here first, since a search in the sample takes longer.
+            slot = h % RECENT
+            if seen[slot] and recent[slot] != h:
+                size = add_to_sample(hashes[c], times[c], size, recent[slot], seen[slot])
+                seen[slot] = 0
+            recent[slot] = h
+            seen[slot] += 1
+        # 3) Values that were only counted go into the sample.
+        for slot in range(RECENT):
+            if seen[slot]:
+                size = add_to_sample(hashes[c], times[c], size, recent[slot], seen[slot])
+                seen[slot] = 0
+        counts[c, 0] += n - gaps
+        counts[c, 1] += gaps
+        extremes[c, 0], extremes[c, 1] = low, high
+        sums[c, 0], sums[c, 1], sums[c, 2] = total, error, squares
+        whole[c], sizes[c] = all_whole, size
+
+
 class NumberSurvey:
     """Counts, means, extremes and samples of columns of numbers."""
 
@@ -92,30 +175,30 @@ class NumberSurvey:
         self.sample = Sample(n_columns)
 
     def add(self, values: NDArray[np.float64], where: NDArray[np.intp], weights: Floats | None = None) -> None:
-        """Include rows (n, m) of the columns `where` (m,), with NaN for missing numbers, and their weights (n,)."""
+        """Include n rows of the columns `where` (m,), as `values` (m, n), NaN if missing, with their weights (n,)."""
         if weights is not None and len(where):
             missing = np.isnan(values)
-            self.weighted[where, 0] += weights @ ~missing
-            self.weighted[where, 1] += weights @ np.where(missing, 0.0, values * survey_kernels.SCALE)
-        rows = np.ascontiguousarray(values.T)
+            self.weighted[where, 0] += weights @ ~missing.T
+            self.weighted[where, 1] += weights @ np.where(missing, 0.0, values * SCALE).T
+        values = np.ascontiguousarray(values)
         if values.size <= FEW:
-            self._add_few(rows, where)
+            self._add_few(values, where)
             return
-        recent, seen = np.empty(survey_kernels.RECENT, np.uint64), np.zeros(survey_kernels.RECENT, np.int64)
+        recent, seen = np.empty(RECENT, np.uint64), np.zeros(RECENT, np.int64)
         hashes, times, sizes = self.sample.hashes, self.sample.times, self.sample.sizes
-        bits = rows.view(np.uint64)
-        survey_kernels.add_numbers(
-            rows, bits, where, recent, seen, self.counts, self.sums, self.extremes, self.whole, hashes, times, sizes
+        bits = values.view(np.uint64)
+        add_numbers(
+            values, bits, where, recent, seen, self.counts, self.sums, self.extremes, self.whole, hashes, times, sizes
         )
 
     def _add_few(self, values: NDArray[np.float64], where: NDArray[np.intp]) -> None:
-        """Do what `survey_kernels.add_numbers` does, to the bit, by NumPy: it sorts values, but is not compiled."""
+        """Do what `add_numbers` does, to the bit, by NumPy: it sorts values, but is not compiled."""
         for c, column in zip(where.tolist(), values, strict=True):
             x = column[~np.isnan(column)] + 0.0
             self.counts[c] += len(x), len(column) - len(x)
             self.extremes[c] = x.min(initial=self.extremes[c, 0]), x.max(initial=self.extremes[c, 1])
             self.whole[c] &= bool((x == np.floor(x)).all())
-            terms, sums = x * survey_kernels.SCALE, self.sums[c]
+            terms, sums = x * SCALE, self.sums[c]
             with np.errstate(over="ignore", invalid="ignore"):
                 totals = np.cumsum(np.append(sums[0], terms))  # one after the other
                 part = totals[1:] - totals[:-1]
@@ -141,17 +224,17 @@ class NumberSurvey:
     def mean(self, column: int) -> float:
         """Return the mean of a column, 0 if it has no number."""
         count = int(self.counts[column, 0])
-        return float(self.sums[column, :2].sum() / count / survey_kernels.SCALE) if count else 0.0
+        return float(self.sums[column, :2].sum() / count / SCALE) if count else 0.0
 
     def fill(self, column: int) -> float:
         """Return the number for missing ones: the mean; with weights rounded, so that ranks hardly ever matter."""
         total, product = self.weighted[column].tolist()
-        return float(f"{product / total / survey_kernels.SCALE:.14g}") if total else self.mean(column)
+        return float(f"{product / total / SCALE:.14g}") if total else self.mean(column)
 
     def deviation(self, column: int) -> float:
         """Return the standard deviation of a column, 0 if it has no number."""
-        count, mean = max(int(self.counts[column, 0]), 1), self.mean(column) * survey_kernels.SCALE
-        return math.sqrt(max(0.0, self.sums[column, 2] / count - mean * mean)) / survey_kernels.SCALE
+        count, mean = max(int(self.counts[column, 0]), 1), self.mean(column) * SCALE
+        return math.sqrt(max(0.0, self.sums[column, 2] / count - mean * mean)) / SCALE
 
     def is_offset(self, column: int) -> bool:
         """Return whether the mean of different values is more than `OFFSET` standard deviations away from 0."""
@@ -162,18 +245,11 @@ class NumberSurvey:
 class TextSurvey:
     """What a column holds that has strings or dates, or whose numbers are asked for as names of something."""
 
-    def __init__(
-        self,
-        among: Sequence[str] = (),
-        form: str | None = None,
-        wants_dates: bool = False,
-        readings: frozenset[tuple[str, str]] = frozenset(READINGS),
-    ) -> None:
-        """Take marks of missing values, the form of dates, whether the column is known to hold dates, and the marks
-        that numbers may have."""
-        self.form, self.wants_dates, self.among = form, wants_dates, among
-        self.amounts = Amounts(readings)
-        self.marks = Counter[str]()  # rows of each of these marks
+    def __init__(self, cells: Cells, form: str | None = None, wants_dates: bool = False) -> None:
+        """Take how cells are read, the form of dates, and whether the column is known to hold dates."""
+        self.form, self.wants_dates, self.among = form, wants_dates, cells.among_numbers
+        self.amounts = Amounts(readings_of(cells))
+        self.marks = Counter[str]()  # rows of each mark of missing values among numbers
         self.rows_with_strings = self.rows_with_numbers = self.missing = self.words = 0
         self.strings: Counter[str] | None = Counter()  # rows of each string that is no number; None: too many
         self.numbers: Counter[str] | None = Counter()  # the same of numbers, as they are written
@@ -188,11 +264,9 @@ class TextSurvey:
         self._met = dict[str, float]()  # strings of which all but their rows is known -> the date, or NaN
         self._pending = Counter[str]()  # rows of such strings, which are still to be counted
 
-    def add(
-        self, column: Any, position: arrow.BatchPosition, weights: Floats | None = None, written: Any = None
-    ) -> None:
-        """Include a column of a batch, with the weights of its rows if they have some, and as it was written, if its
-        numbers are changed."""
+    def add(self, batch: arrow.Batch, name: str, weights: Floats | None = None) -> None:
+        """Include a column of a batch, with the weights of its rows if they have some."""
+        column, position = batch.columns[name], batch.position
         is_date = columns.is_date(column)
         text = column if columns.is_text(column) else columns.as_text(column) if is_date else columns.as_codes(column)
         self.typed_dates |= is_date
@@ -205,9 +279,8 @@ class TextSurvey:
         if not len(different):
             return
         if self.amounts.readings and not is_date:
-            self.amounts.add(
-                columns.without(different if written is None else columns.strings_of(written), self.among)[0]
-            )
+            written = columns.strings_of(batch.written[name]) if name in batch.written else different
+            self.amounts.add(columns.without(written, self.among)[0])
         # Mostly there is nothing new: then only the rows of each string are counted, and the dates of each row.
         strings = different.to_pylist() if len(different) <= MOST_MET and not is_date else []
         if met := bool(strings) and self._met.keys() >= set(strings):
@@ -228,7 +301,7 @@ class TextSurvey:
                 amounts = np.array([self._met[string] for string in strings])
             else:
                 amounts = self._years(plain, codes, position, text)
-            self.dates.add(np.append(amounts, np.nan)[codes][:, None], np.zeros(1, np.intp), weights)
+            self.dates.add(np.append(amounts, np.nan)[codes][None], np.zeros(1, np.intp), weights)
         if strings and not met and len(self._met) < MOST_MET:
             self._met.update(zip(strings, amounts.tolist(), strict=True))
 
@@ -252,6 +325,13 @@ class TextSurvey:
             self._count(strings, rows, columns.is_not_number(strings))
         self._pending.clear()
         self._met.clear()
+
+    @property
+    def categories(self) -> Counter[str] | None:
+        """The rows of each string and number, as they are written; None if there are too many."""
+        if self.strings is None or self.numbers is None:
+            return None
+        return _added(Counter(self.strings), self.numbers)
 
     @property
     def example(self) -> str:
@@ -278,9 +358,7 @@ class TextSurvey:
         self.offsets |= other.offsets
         self.sample.merge(other.sample)
 
-    def _years(
-        self, different: Any, codes: NDArray[Any], position: arrow.BatchPosition, text: Any
-    ) -> NDArray[np.float64]:
+    def _years(self, different: Any, codes: NDArray[Any], position: arrow.BatchPosition, text: Any) -> Floats:
         """Return different dates as years since 2000, NaN for what is no date; `codes` are those of the rows."""
         times, valid = dates.as_microseconds(different, self.form)
         self.offsets |= set(dates.has_offset(different, self.form)[valid].tolist())
@@ -293,27 +371,27 @@ class TextSurvey:
 
 
 class TableSurvey:
-    """What all columns of a table hold in the rows that were added. `as_text` are columns whose numbers are names or
-    that hold dates, `date_forms` the forms of these, and `among` the marks of missing values among numbers."""
+    """What the columns of a table hold in the rows that were added. `as_text` are those whose numbers are names or that
+    hold dates, `date_forms` the forms of these; the column `label`, if any, is surveyed apart from them."""
 
     def __init__(
         self,
         names: Sequence[str],
-        as_text: Collection[str],
-        date_forms: Mapping[str, str | None],
-        among: Sequence[str] = (),
-        readings: frozenset[tuple[str, str]] = frozenset(READINGS),
+        cells: Cells,
+        as_text: Collection[str] = (),
+        date_forms: Mapping[str, str | None] | None = None,
+        label: str | None = None,
     ) -> None:
-        self.names, self.among, self._readings = list(names), among, readings
-        self.wide = len(self.names) >= arrow.WIDE  # then what takes time for each column is left out
+        self.names, self.cells, forms = list(names), cells, date_forms or {}
+        self.wide = len(self.names) >= WIDE
         self.place = {name: k for k, name in enumerate(self.names)}
         self.numbers = NumberSurvey(len(self.names))
-        self.texts = {name: TextSurvey(among, date_forms.get(name), name in date_forms, readings) for name in as_text}
-        self.marks = dict[str, dict[str, set[bool]]]()  # of the columns of numbers; see `columns.marked`
-        self.missing = dict[str, Counter[str]]()  # of the columns of numbers: the rows of each of the marks `among`
+        self.texts = {name: TextSurvey(cells, forms.get(name), name in forms) for name in as_text}
+        self.label_name, self.label = label, TextSurvey(cells)
+        self.marks = defaultdict[str, set[tuple[str, bool]]](set)  # of the columns of numbers; see `columns.marked`
+        self.missing = defaultdict[str, Counter[str]](Counter)  # of the same: the rows of marks of missing values
         self.padded = set[str]()  # columns that have a number with a leading zero, such as 0910
         self.infinite = dict[str, Cell]()  # the first infinite number of columns
-        self.written = dict[str, tuple[Writing, str]]()  # how the numbers of columns are written, with an example
 
     def may_be_numbers(self, name: str) -> bool:
         """Whether a column, as far as is known, holds numbers, of which no text is needed."""
@@ -321,56 +399,49 @@ class TableSurvey:
 
     def add(self, batch: arrow.Batch, weights: Floats | None = None) -> None:
         """Include a batch, with the weights of its rows if they have some."""
-        names = [name for name in self.names if name not in self.texts]
-        numbers = columns.numbers(batch.columns, names, self.among)
-        for k, rows in numbers.marks.items():
-            self.missing.setdefault(names[k], Counter()).update(rows)
-        values, numeric_names = numbers.values, [names[k] for k in numbers.positions]
-        if not numbers.finite:
-            values = self._without_infinite(values, numeric_names, batch)
-        places = np.array([self.place[name] for name in numeric_names], np.intp)
-        self.numbers.add(values, places, weights)
-        numeric = set(numeric_names)
+        numbers = batch.columns.numbers(
+            [name for name in self.names if name not in self.texts], self.cells.among_numbers
+        )
+        for name, rows in numbers.marks.items():
+            self.missing[name].update(rows)
+        values = numbers.values
+        if not numbers.finite:  # infinite numbers are refused only if later rows show no words
+            infinite = np.isinf(values)
+            for k in infinite.any(axis=1).nonzero()[0].tolist():
+                name, row = numbers.names[k], int(infinite[k].argmax())
+                self.infinite.setdefault(name, Cell(batch.position, row, batch.columns[name][row].as_py()))
+            values = np.where(infinite, np.nan, values)
+        self.numbers.add(values, np.array([self.place[name] for name in numbers.names], np.intp), weights)
+        numeric = set(numbers.names)
         for name in self.names if len(numeric) < len(self.names) else ():
             if name not in numeric:
                 if name not in self.texts:
-                    self.texts[name] = TextSurvey(self.among, readings=self._readings)
-                self.texts[name].add(batch.columns[name], batch.position, weights, batch.written.get(name))
+                    self.texts[name] = TextSurvey(self.cells)
+                self.texts[name].add(batch, name, weights)
+        if self.label_name is not None:
+            self.label.add(batch, self.label_name)
         for name in numeric & batch.written.keys():
-            self._add_marks(name, columns.marked(batch.written[name]))
+            self.marks[name] |= columns.marked(batch.written[name])
         if not self.wide:
             self.padded |= batch.padded
             self.padded |= {name for name in numeric - self.padded if columns.is_padded(batch.columns[name])}
 
-    def _add_marks(self, name: str, marks: Mapping[str, set[bool]]) -> None:
-        for mark, answers in marks.items():
-            self.marks.setdefault(name, {}).setdefault(mark, set()).update(answers)
-
-    def _without_infinite(
-        self, values: NDArray[np.float64], names: Sequence[str], batch: arrow.Batch
-    ) -> NDArray[np.float64]:
-        """Return values (n, m) with NaN for infinite numbers, which are refused only if later rows show no words."""
-        infinite = np.isinf(values)
-        for k in infinite.any(axis=0).nonzero()[0].tolist():
-            row = int(infinite[:, k].argmax())
-            self.infinite.setdefault(names[k], Cell(batch.position, row, batch.columns[names[k]][row].as_py()))
-        return np.where(infinite, np.nan, values)
-
     def finish(self) -> None:
         """Count what is still to be counted."""
-        for text in self.texts.values():
+        for text in (*self.texts.values(), self.label):
             text.finish()
 
     def merge(self, other: TableSurvey) -> None:
         """Include what another survey has counted; both are finished."""
         self.numbers.merge(other.numbers)
+        self.label.merge(other.label)
         self.infinite = other.infinite | self.infinite
-        for name, survey in other.texts.items():
-            self.texts.setdefault(name, TextSurvey()).merge(survey)
+        for name, text in other.texts.items():
+            self.texts.setdefault(name, TextSurvey(self.cells)).merge(text)
         for name, marks in other.marks.items():
-            self._add_marks(name, marks)
+            self.marks[name] |= marks
         for name, rows in other.missing.items():
-            self.missing.setdefault(name, Counter()).update(rows)
+            self.missing[name].update(rows)
         self.padded |= other.padded
 
     def recount(self, other: TableSurvey) -> None:
@@ -382,15 +453,13 @@ class TableSurvey:
 
     def uncounted(self) -> list[str]:
         """Return the columns with strings of which rows were not kept, as they came before any string or mark."""
-        counts, place = self.numbers.counts, self.place
-        before = {
-            name for name in self.texts if counts[place[name], 0] or name in self.infinite or name in self.missing
-        }
-        with_strings = [name for name, survey in self.texts.items() if name in before and survey.rows_with_strings]
-        return with_strings + [name for name in self.missing if name not in self.texts and not counts[place[name], 0]]
+        counted = {name for name, k in self.place.items() if self.numbers.counts[k, 0]}
+        before = counted | self.infinite.keys() | self.missing.keys()
+        with_strings = [name for name, text in self.texts.items() if name in before and text.rows_with_strings]
+        return with_strings + [name for name in self.missing if name not in self.texts and name not in counted]
 
 
-def years(microseconds: NDArray[np.int64]) -> NDArray[np.float64]:
+def years(microseconds: NDArray[np.int64]) -> Floats:
     """Return times, in microseconds since 1970, as years since 2000."""
     return (microseconds - Y2K) / YEAR
 

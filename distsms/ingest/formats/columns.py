@@ -16,7 +16,6 @@ from numpy.typing import NDArray
 from distsms.base.errors import InputError
 from distsms.base.program import leave_out_pandas
 from distsms.base.wording import option
-from distsms.ingest.formats import survey_kernels
 from distsms.shards import row_metadata
 from distsms.shards.row_metadata import plain_number
 from distsms.shards.table_schema import VERSION, Cells, Writing
@@ -50,17 +49,17 @@ or with marks between thousands.
 
 
 class Numbers(NamedTuple):
-    """Columns that hold nothing but numbers in a batch."""
+    """Those columns of a batch that hold nothing but numbers."""
 
-    values: NDArray[np.float64]  # (n, m), column by column; NaN where they are missing. They may be infinite
-    positions: NDArray[np.intp]  # (m,), their places among the names that `numbers` was given
+    names: list[str]
+    values: NDArray[np.float64]  # (m, n), NaN where they are missing. They may be infinite
     gaps: NDArray[np.int64]  # (m,), how many are missing
     finite: bool  # whether none is infinite
-    marks: Mapping[int, Mapping[str, int]]  # of the columns with marks among the numbers: the rows of each mark
+    marks: Mapping[str, Mapping[str, int]]  # of the columns with marks among the numbers: the rows of each mark
 
 
-class PlainColumns(Mapping[str, Any]):
-    """The columns of a batch of text: m columns of finite numbers, an array (m, n) with `gaps` (m,), and `others`."""
+class Columns(Mapping[str, Any]):
+    """The columns of a batch of n rows: m columns of finite numbers, an array (m, n) with `gaps` (m,), and `others`."""
 
     def __init__(
         self, names: Sequence[str], array: NDArray[np.float64], gaps: NDArray[np.int64], others: Mapping[str, Any]
@@ -68,6 +67,11 @@ class PlainColumns(Mapping[str, Any]):
         self.names, self.array = list(names), array
         self.gaps, self.others = gaps, dict(others)
         self.places = {name: k for k, name in enumerate(names)}
+
+    @staticmethod
+    def of(others: Mapping[str, Any], n: int) -> Columns:
+        """Return columns of n rows, of which none is in the array of numbers."""
+        return Columns([], np.empty((0, n)), np.empty(0, np.int64), others)
 
     def __getitem__(self, name: str) -> Any:
         return self.others[name] if name in self.others else pa.array(self.array[self.places[name]])
@@ -78,19 +82,23 @@ class PlainColumns(Mapping[str, Any]):
     def __len__(self) -> int:
         return len(self.names) + len(self.others)
 
-    def take(self, rows: NDArray[np.intp]) -> PlainColumns:
-        array = self.array[:, rows]
-        others = {name: take(column, rows) for name, column in self.others.items()}
-        return PlainColumns(self.names, array, np.isnan(array).sum(axis=1), others)
+    @property
+    def n(self) -> int:
+        return self.array.shape[1]
 
     @property
     def nbytes(self) -> int:
         return self.array.nbytes + sum(column.nbytes for column in self.others.values())
 
-    def beside(self, others: PlainColumns) -> PlainColumns:
+    def take(self, rows: NDArray[np.intp]) -> Columns:
+        array = self.array[:, rows]
+        others = {name: take(column, rows) for name, column in self.others.items()}
+        return Columns(self.names, array, np.isnan(array).sum(axis=1), others)
+
+    def beside(self, others: Columns) -> Columns:
         """Return these columns, and of others of the same rows those that have other names."""
         places = [place for name, place in others.places.items() if name not in self]
-        return PlainColumns(
+        return Columns(
             [*self.names, *(others.names[place] for place in places)],
             np.concatenate((self.array, others.array[places])) if places else self.array,
             np.concatenate((self.gaps, others.gaps[places])),
@@ -105,44 +113,34 @@ class PlainColumns(Mapping[str, Any]):
             stream.write_batch(record)
 
     @staticmethod
-    def read(content: bytes, names: Sequence[str], gaps: NDArray[np.int64], n: int) -> PlainColumns:
+    def read(content: bytes, names: Sequence[str], gaps: NDArray[np.int64], n: int) -> Columns:
         """Return n rows that `write` has written."""
         array = np.frombuffer(content, np.float64, len(names) * n).reshape(len(names), n)
         record = pa.ipc.open_stream(pa.py_buffer(content).slice(array.nbytes)).read_next_batch()
-        return PlainColumns(names, array, gaps, dict(zip(record.schema.names, record.columns, strict=True)))
+        return Columns(names, array, gaps, dict(zip(record.schema.names, record.columns, strict=True)))
 
-    def numbers(self, names: Sequence[str]) -> Numbers | None:
-        if not self.places.keys() >= set(names):
-            return None
-        places = np.array([self.places[name] for name in names], np.intp)
-        same = len(names) == len(self.places) and np.array_equal(places, np.arange(len(names)))
-        values = self.array if same else self.array[places]  # which is a copy
-        return Numbers(values.T, np.arange(len(names)), self.gaps[places], True, {})
-
-
-def numbers(columns: Mapping[str, Any], names: Sequence[str], among: Sequence[str] = ()) -> Numbers:
-    """Return those of the columns that hold nothing but numbers in this batch, and marks `among` them, as missing."""
-    if isinstance(columns, PlainColumns) and (together := columns.numbers(names)):
-        return together
-    arrays, positions, marks = [], [], {}
-    for k, name in enumerate(names):
-        if isinstance(columns, PlainColumns) and name in columns.places:
-            arrays.append(columns.array[columns.places[name]])
-            positions.append(k)
-            continue
-        column = columns[name]
-        values = _cast_numbers(column) if is_text(column) else None if is_date(column) else as_float(column)
-        if values is None and is_text(column):
-            rest, marked = without(column, among)
-            if marked.any() and (values := _cast_numbers(rest)) is not None:
-                marks[k] = _counts(column, among)
-        if values is not None:
-            arrays.append(values)
-            positions.append(k)
-    n = len(columns[names[0]]) if names else 0
-    values_of_all = np.array(arrays).T if arrays else np.empty((n, 0))
-    gaps, finite = np.isnan(values_of_all).sum(axis=0), not np.isinf(values_of_all).any()
-    return Numbers(values_of_all, np.array(positions, np.intp), gaps, finite, marks)
+    def numbers(self, names: Sequence[str], among: Sequence[str] = ()) -> Numbers:
+        """Return those of some columns that hold nothing but numbers, and marks `among` them, which are missing."""
+        if self.places.keys() >= set(names):
+            places = np.array([self.places[name] for name in names], np.intp)
+            same = len(names) == len(self.places) and np.array_equal(places, np.arange(len(names)))
+            array = self.array if same else self.array[places]  # which is a copy
+            return Numbers(list(names), array, self.gaps[places], True, {})
+        arrays, marks = dict[str, NDArray[np.float64]](), {}
+        for name in names:
+            if name in self.places:
+                arrays[name] = self.array[self.places[name]]
+                continue
+            column = self.others[name]
+            values = _cast_numbers(column) if is_text(column) else None if is_date(column) else as_float(column)
+            if values is None and is_text(column):
+                rest, marked = without(column, among)
+                if marked.any() and (values := _cast_numbers(rest)) is not None:
+                    marks[name] = _counts(column, among)
+            if values is not None:
+                arrays[name] = values
+        array = np.array([*arrays.values()]) if arrays else np.empty((0, self.n))
+        return Numbers([*arrays], array, np.isnan(array).sum(axis=1), not np.isinf(array).any(), marks)
 
 
 def without(text: Any, marks: Sequence[str]) -> tuple[Any, NDArray[np.bool_]]:
@@ -249,13 +247,13 @@ def _grouped(thousands: str, decimal: str) -> str:
     return rf"^[+-]?[1-9][0-9]{{0,2}}(?:{MARKS[thousands]}[0-9]{{3}})+(?:{before_decimals}[0-9]*)?$"
 
 
-def marked(text: Any) -> dict[str, set[bool]]:
-    """Return which of the marks "." and "," occur in numbers, and whether they may, or may not, separate thousands."""
-    text, answers = strings_of(text), {}
+def marked(text: Any) -> set[tuple[str, bool]]:
+    """Return which of the marks "." and "," occur in numbers, each with whether it may separate thousands there."""
+    text, answers = strings_of(text), set[tuple[str, bool]]()
     for mark, other in (".,", ",."):
         numbers = text.filter(pc.match_substring_regex(text, rf"^[+-]?[0-9]*{MARKS[mark]}[0-9]+$"))
-        if len(numbers):
-            answers[mark] = set(pc.unique(pc.match_substring_regex(numbers, _grouped(mark, other))).to_pylist())
+        grouped = pc.unique(pc.match_substring_regex(numbers, _grouped(mark, other)))
+        answers |= {(mark, may_separate) for may_separate in grouped.to_pylist()}
     return answers
 
 
@@ -298,13 +296,41 @@ def dictionary_encode(column: Any) -> tuple[Any, Any]:
 
 
 def hash_strings(column: Any, seed: int = 0) -> NDArray[np.uint32]:
-    """Return MurmurHash3 of each string, in UTF-8, (n,); that of "" where it is missing."""
+    """Return MurmurHash3 (32 bits, for x86; Appleby 2011) of each string in UTF-8, (n,); of "" where it is missing."""
     filled = pc.fill_null(pc.cast(column, pa.large_string()), "")
     if not len(filled):
         return np.empty(0, np.uint32)
     offsets = np.frombuffer(filled.buffers()[1], np.int64)[filled.offset : filled.offset + len(filled) + 1]
-    text = filled.buffers()[2]
-    return survey_kernels.hash_strings(np.frombuffer(text or b"\0", np.uint8), offsets, seed)
+    text = np.append(np.frombuffer(filled.buffers()[2] or b"", np.uint8), np.zeros(4, np.uint8))
+    begins, lengths = offsets[:-1], np.diff(offsets)
+    hashes = np.full(len(lengths), seed, np.uint32)
+    # 1) Four bytes after the other of all strings that have so many.
+    for at in range(0, int(lengths.max(initial=0)) - 3, 4):
+        strings = np.flatnonzero(lengths >= at + 4)
+        mixed = hashes[strings] ^ _scrambled(_word(text, begins[strings] + at, 4))
+        hashes[strings] = _rotated(mixed, 13) * np.uint32(5) + np.uint32(0xE6546B64)
+    # 2) Up to three bytes at the end.
+    rest = lengths % 4
+    hashes ^= _scrambled(_word(text, begins + lengths - rest, rest)) ^ lengths.astype(np.uint32)
+    for shift, factor in ((16, 0x85EBCA6B), (13, 0xC2B2AE35)):
+        hashes = (hashes ^ (hashes >> np.uint32(shift))) * np.uint32(factor)
+    return hashes ^ (hashes >> np.uint32(16))
+
+
+def _word(text: NDArray[np.uint8], at: NDArray[np.int64], size: Any) -> NDArray[np.uint32]:
+    """Return the first `size` bytes at each place as a number, the lowest byte first."""
+    word = np.zeros(len(at), np.uint32)
+    for k in range(4):
+        word |= np.where(k < size, text[at + k], 0).astype(np.uint32) << np.uint32(8 * k)
+    return word
+
+
+def _scrambled(word: NDArray[np.uint32]) -> NDArray[np.uint32]:
+    return _rotated(word * np.uint32(0xCC9E2D51), 15) * np.uint32(0x1B873593)
+
+
+def _rotated(word: NDArray[np.uint32], by: int) -> NDArray[np.uint32]:
+    return (word << np.uint32(by)) | (word >> np.uint32(32 - by))
 
 
 def as_float(column: Any) -> Any:

@@ -15,8 +15,8 @@ import csv
 import math
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
-from functools import partial
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -28,10 +28,11 @@ from distsms.base.communicator import Communicator
 from distsms.base.errors import InputError
 from distsms.base.wording import option
 from distsms.ingest.formats import columns
-from distsms.ingest.formats.arrow import Batch, BatchPosition, Selection, distinct, whole
+from distsms.ingest.formats.arrow import Batch, BatchPosition, Selection, distinct
+from distsms.ingest.formats.columns import Columns
 from distsms.ingest.formats.csv_kernels import NUMBER, TEXT, UNUSED, read_plain
 from distsms.ingest.formats.csv_text import CsvText, follow_quotes, rows_of, with_quotes_first
-from distsms.ingest.formats.kept_batches import KeptBatches
+from distsms.ingest.formats.kept_batches import KeptBatches, Place
 from distsms.shards.table_schema import USUAL, Cells, Writing, format_names
 
 import pyarrow as pa  # isort: skip
@@ -88,38 +89,39 @@ class CsvFiles:
     def batches(self, share: Iterable[text_files.ByteRange], selection: Selection) -> Iterator[Batch]:
         """Yield the rows of a share, in order. Only columns are parsed that were not kept from another reading, or were
         kept as numbers and are needed as texts."""
-        required, metadata = selection.all_names, selection.metadata
-        may_be_numeric = [name for name in selection.names if name not in metadata and name not in self.writings]
+        may_be_numeric = [name for name in selection.names if name not in self.writings]
 
         def numeric() -> set[str]:
             return set(filter(selection.as_numbers, may_be_numeric))
 
-        def absent(path: str, offset: int) -> list[str]:
-            if (kept := self._kept.find((path, offset))) is None:
-                return required
+        def absent(place: Place) -> list[str]:
+            if (kept := self._kept.find(place)) is None:
+                return list(selection.names)
             there = kept.texts | (numeric() & set(kept.numbers))
-            return [name for name in required if name not in there]
+            return [name for name in selection.names if name not in there]
 
         def skip(path: str, offset: int) -> int:
             kept = self._kept.find((path, offset))
-            return 0 if kept is None or absent(path, offset) else kept.batch.n_bytes or 0
+            return 0 if kept is None or absent((path, offset)) else kept.batch.n_bytes or 0
 
         for byte_range in share:
             path = byte_range.path
             for offset, text in self.text.blocks(byte_range, partial(skip, path)):
                 if text and text.isspace() and len(self.headers[path]) > 1:
                     continue
-                to_parse, batch = absent(path, offset), self._kept.take((path, offset))
+                place = path, offset
+                to_parse, batch = absent(place), self._kept.take(place)
                 if to_parse:
-                    position = BatchPosition(path, offset)
-                    parsed = self._parse(text, position, to_parse, numeric())._replace(n_bytes=len(text))
-                    batch = parsed if batch is None else parsed.beside(batch)
+                    parsed = self._parse(text, BatchPosition(path, offset), to_parse, numeric())
+                    if batch is not None:
+                        beside, padded = parsed.columns.beside(batch.columns), parsed.padded | batch.padded
+                        parsed = parsed._replace(columns=beside, padded=padded)
+                    batch = parsed
                 assert batch is not None
                 if selection.keep_bytes:
-                    self._kept.add((path, offset), batch, selection.keep_bytes)
-                strings = {name: columns.as_strings(batch.columns[name]) for name in metadata}
+                    self._kept.add(place, batch, selection.keep_bytes)
                 n_bytes = (batch.n_bytes or 0) + (offset if offset == self.text.start(path) else 0)  # with the names
-                yield batch._replace(metadata=strings, n_bytes=n_bytes)
+                yield batch._replace(n_bytes=n_bytes)
 
     def read_as(self, writings: Mapping[str, Writing]) -> None:
         """Read the numbers of columns as they are written from now on."""
@@ -145,9 +147,8 @@ class CsvFiles:
 
     def written(self, position: BatchPosition, row: int, name: str) -> str | None:
         """Return a field as it is in the file, for messages. Reads the file up to that row."""
-        line, header = self._line(position, row)[1], self.headers[position.path]
-        fields = _fields(line.decode(), self._separators[position.path])
-        return fields[header.index(name)] if name in header else None
+        fields = _fields(self._line(position, row)[1].decode(), self._separators[position.path])
+        return dict(zip(self.headers[position.path], fields, strict=False)).get(name)
 
     def _line(self, position: BatchPosition, row: int) -> tuple[int, bytes]:
         return self.text.line_of(position.path, position.at, position.row(row), len(self.headers[position.path]) > 1)
@@ -156,9 +157,9 @@ class CsvFiles:
         """Return the names of the columns. Find out what separates the fields, and where the rows begin."""
         beginning = _beginning(path, self.cells.separator)
         try:
-            by, (first, rows) = self._cut(path, beginning)
-            names = _names(first, by)
-            next(csv.reader([first], delimiter=by, strict=True), [])
+            sample = self._cut(path, beginning)
+            by, names = sample.mark, sample.names
+            next(csv.reader([sample.first], delimiter=by, strict=True), [])
         except UnicodeDecodeError as error:
             raise _not_utf8(f"{path}:1", error) from error
         except csv.Error as error:
@@ -170,38 +171,36 @@ class CsvFiles:
         self.text.several_lines |= follow_quotes(beginning.text, by).n_inner > 0
         behind_names = beginning.start + len(rows_of(beginning.text, by)[0]) + 1
         if self.cells.names is not None:
-            named = self._named(path, names or _names(next(iter(rows), ""), by))
+            named = self._named(path, names or [field.strip() for row in sample.rows[:1] for field in row])
             self.text.add(path, by, behind_names if named == names else beginning.start)
             return named
         if not any(names):
             raise InputError(f"{path}:1: the first line must name the columns, and is empty")
         self.text.add(path, by, behind_names)
-        widths = {_n_fields(row, by) for row in rows}
-        if widths == {len(names) + 1} and not beginning.separator and path not in self._hints:
+        if {*map(len, sample.rows)} == {len(names) + 1} and not beginning.separator and path not in self._hints:
             hint = "probably the row's name at the beginning, as R writes it: put a name for it before the other names"
-            if all(row.rstrip().endswith(by) for row in rows):
+            if all(line.rstrip().endswith(by) for line in sample.lines):
                 hint = "an empty one at the end: remove the mark there, or put one behind the last name"
             raise InputError(f"{path}: every row has one field more than the first line has names, {hint}")
-        if _is_row(names, [_fields(row, by) for row in rows if _n_fields(row, by) == len(names)]):
+        if sample.has_no_names():
             self._hints[path] = f"; {MISSING_HEADER}: {option('no_header')}, or {option('names', text='A,B,...')}"
         return distinct(names, f"{path}:1", self._hints.get(path, ""))
 
-    def _cut(self, path: str, beginning: Beginning) -> tuple[str, Sample]:
-        """Return what separates the fields, and the first rows; note a hint if it may be another mark."""
+    def _cut(self, path: str, beginning: Beginning) -> Sample:
+        """Return the first rows, cut by what separates the fields; note a hint if that may be another mark."""
         separator = beginning.separator
-        marks = list(dict.fromkeys([*SEPARATORS, *OTHER_SEPARATORS, *separator]))
-        samples = {mark: _sample(beginning.text, mark, beginning.is_cut) for mark in marks}
-        fits = {mark: _fit(mark, first, rows) for mark, (first, rows) in samples.items()}
-        fits_user = bool(separator and len(_fields(samples[separator].first, separator)) > 1)
+        samples = {mark: _sample(beginning, mark) for mark in [*SEPARATORS, *OTHER_SEPARATORS, *separator]}
+        fits = {mark: sample.fit() for mark, sample in samples.items()}
+        fits_user = bool(separator) and len(samples[separator].names) > 1
         by = separator if fits_user else self._separator(path, samples, fits)
-        n = len(_names(samples[by].first, by))
+        n = len(samples[by].names)
         best = max(fits, key=lambda mark: fits[mark] if mark != by else (-1,))
         if fits[best][0] and (n == 1 or best in SEPARATORS):
             assumption = f"the fields are taken to be separated by {by!r}; " if n > 1 else ""
             self._hints[path] = (
                 f"; {assumption}if {best!r} separates them: {option('separator', best, text=repr(best))}"
             )
-        return by, samples[by]
+        return samples[by]
 
     def _named(self, path: str, first: Sequence[str]) -> list[str]:
         """Return the names of the columns of a file without a line for them, by its first row. If all fields there are
@@ -225,8 +224,7 @@ class CsvFiles:
         """Return what separates the fields of the first line and of those below, so that the known names are there."""
         usual = "\t" if text_files.ending(path) == ".tsv" else SEPARATORS
         for marks in (usual, SEPARATORS, OTHER_SEPARATORS) if self._known_names else ():
-            names = {mark: {*_names(samples[mark].first, mark)} for mark in marks}
-            matching = [mark for mark in marks if fits[mark][0] and self._known_names <= names[mark]]
+            matching = [mark for mark in marks if fits[mark][0] and self._known_names <= {*samples[mark].names}]
             if matching:
                 return max(matching, key=fits.__getitem__)
         return max(usual, key=fits.__getitem__)
@@ -243,33 +241,37 @@ class CsvFiles:
             except UnicodeDecodeError as error:
                 line = text_files.line_number(text_files.TextPosition(position.path, position.at), text, error.start)
                 raise _not_utf8(f"{position.path}:{line}", error) from error
-        delimiter = self._separators[position.path]
-        if self._decimal_of(delimiter) == "," or self.cells.thousands:
+        delimiter, n_bytes = self._separators[position.path], len(text)
+        decimal = self._decimal_of(delimiter)
+        if decimal == "," or self.cells.thousands:
             numeric = ()
         text += b"" if text.endswith(b"\n") else b"\n"
+        # 1) The first rows show which columns do not only hold numbers.
         begin = text[: text.find(b"\n", SAMPLE_BYTES) + 1]
         if self.text.several_lines and follow_quotes(begin, delimiter).opens >= 0:
             begin = b""
         if self._words is None and numeric and begin and (sample := self._read_plain(begin, position, names, numeric)):
             self._words = sample.words
+        # 2) Read plain lines, and others by pyarrow, without numbers.
         plain = self._read_plain(text, position, names, set(numeric).difference(self._words or ()))
         if plain is None:
             strings = self._read(text, position, names)
-            texts = {name: self._clean(name, column, delimiter) for name, column in strings.items()}
-            n = len(texts[names[0]])
-            no_numbers = columns.PlainColumns([], np.empty((0, n)), np.empty(0, np.int64), texts)
-            return Batch(position, no_numbers, n, written=self._written(strings, delimiter))
+            no_numbers = np.empty((0, len(strings[names[0]])))
+            plain = PlainLines([], no_numbers, np.empty(0, np.int64), frozenset(), strings, frozenset())
+        # 3) Put missing values and numbers into one form. What should be numbers may be, in other spellings.
         values, gaps = plain.values, plain.gaps
         if self.cells.numbers:
             values[np.isin(values, self.cells.numbers)] = np.nan
             gaps = np.isnan(values).sum(axis=1)
-        texts = {name: self._clean(name, column, delimiter) for name, column in plain.texts.items()}
-        doubtful = sorted(plain.words)  # they may be numbers in other spellings
-        numbers = {doubtful[k] for k in columns.numbers(texts, doubtful).positions}
-        self._words = (self._words or frozenset()) | (plain.words - numbers)
-        plain_columns = columns.PlainColumns(plain.names, values, gaps, texts)
-        written = self._written(plain.texts, delimiter)
-        return Batch(position, plain_columns, values.shape[1], padded=plain.padded, written=written)
+        texts = {
+            name: columns.clean(column, self.cells, decimal, self.writings.get(name))
+            for name, column in plain.texts.items()
+        }
+        if plain.words:
+            numbers = Columns.of(texts, values.shape[1]).numbers(sorted(plain.words)).names
+            self._words = (self._words or frozenset()) | plain.words.difference(numbers)
+        written = plain.texts if decimal == "," else {}
+        return Batch(position, Columns(plain.names, values, gaps, texts), n_bytes, written, plain.padded)
 
     def _read_plain(
         self, text: bytes, position: BatchPosition, names: Sequence[str], numeric: Collection[str]
@@ -333,17 +335,11 @@ class CsvFiles:
             raise InputError(
                 f"{self.where(position, 0)}: in or after this line, a field has quotes where none may be; is it CSV?"
             )
-        table = table.slice(0, n)
-        return {name: whole(table[name]) for name in names}
-
-    def _clean(self, name: str, text: Any, delimiter: str) -> Any:
-        return columns.clean(text, self.cells, self._decimal_of(delimiter), self.writings.get(name))
+        table = table.combine_chunks().slice(0, n)
+        return {name: table[name].chunk(0) for name in names}
 
     def _decimal_of(self, delimiter: str) -> str:
         return "," if delimiter == ";" and self.cells.thousands != "," else self.cells.decimal
-
-    def _written(self, strings: Mapping[str, Any], delimiter: str) -> Mapping[str, Any]:
-        return strings if self._decimal_of(delimiter) == "," else {}
 
 
 class PlainLines(NamedTuple):
@@ -355,16 +351,6 @@ class PlainLines(NamedTuple):
     padded: frozenset[str]  # those that have a whole number with a leading zero
     texts: dict[str, Any]  # the other columns, encoded; see `columns`
     words: frozenset[str]  # those that should be numbers, and hold something else
-
-
-class _Fields(NamedTuple):
-    """What a pass over plain lines has read; see `distsms.ingest.formats.csv_kernels`."""
-
-    values: NDArray[np.float64]
-    gaps: NDArray[np.int64]
-    padded: NDArray[np.bool_]
-    odd: NDArray[np.int64]
-    texts: dict[str, Any]
 
 
 def read_plain_lines(
@@ -386,7 +372,7 @@ def read_plain_lines(
     marks = [encoded.ljust(8, b"\0") for one in missing if len(encoded := one.encode()) <= 7]
     missing_words = np.frombuffer(b"".join(marks), "<u8")
 
-    def read(numbers: list[str], strings: list[str]) -> _Fields | None:
+    def read(numbers: list[str], strings: list[str]) -> tuple[PlainLines, NDArray[np.int64]] | None:
         kinds, places = np.full(len(header), UNUSED), np.zeros(len(header), np.int64)
         for kind, group in ((NUMBER, numbers), (TEXT, strings)):
             for k, name in enumerate(group):
@@ -406,26 +392,26 @@ def read_plain_lines(
             name: columns.numbered(of_rows, _strings(text, where[:size]))
             for name, of_rows, where, size in zip(strings, codes, spans, sizes.tolist(), strict=True)
         }
-        return _Fields(values, gaps, padded, odd[:n_odd], texts)
+        with_zeros = frozenset(numbers[k] for k in padded.nonzero()[0])
+        return PlainLines(numbers, values, gaps, with_zeros, texts, frozenset()), odd[:n_odd]
 
     numbers = [name for name in names if name in numeric]
-    if (fields := read(numbers, [name for name in names if name not in numeric])) is None:
+    if (lines := read(numbers, [name for name in names if name not in numeric])) is None:
         return None
-    odd, values, texts = fields.odd, fields.values, fields.texts
-    wrong = [place for place in np.unique(odd[:, 0]).tolist() if not _add_odd(text, odd[odd[:, 0] == place], values)]
-    if wrong:  # these columns alone are read again, as texts
-        again = read([], [numbers[place] for place in wrong])
-        if again is None:
-            return None
-        texts |= again.texts
-    numeric_places = np.setdiff1d(np.arange(len(numbers)), wrong)
+    plain, odd = lines
+    wrong = [k for k in np.unique(odd[:, 0]).tolist() if not _add_odd(text, odd[odd[:, 0] == k], plain.values)]
+    if not wrong:
+        return plain
+    words = [numbers[k] for k in wrong]  # these columns alone are read again, as texts
+    if (again := read([], words)) is None:
+        return None
     return PlainLines(
-        [numbers[place] for place in numeric_places],
-        values[numeric_places] if wrong else values,
-        fields.gaps[numeric_places],
-        frozenset(numbers[place] for place in numeric_places if fields.padded[place]),
-        texts,
-        frozenset(numbers[place] for place in wrong),
+        [name for name in numbers if name not in words],
+        np.delete(plain.values, wrong, axis=0),
+        np.delete(plain.gaps, wrong),
+        plain.padded.difference(words),
+        plain.texts | again[0].texts,
+        frozenset(words),
     )
 
 
@@ -448,19 +434,11 @@ def _strings(text: bytes, spans: NDArray[np.int32]) -> list[str]:
 
 
 def _fields(line: str, delimiter: str) -> list[str]:
-    return next(csv.reader([line], delimiter=delimiter, skipinitialspace=True), [])
-
-
-def _names(line: str, delimiter: str) -> list[str]:
-    return [name.strip() for name in _fields(line, delimiter)]
-
-
-def _n_fields(line: str, delimiter: str) -> int:
-    """Return the number of fields; 0 if csv refuses the line."""
+    """Return the fields of a row; none if csv refuses it."""
     try:
-        return len(_fields(line, delimiter))
+        return next(csv.reader([line], delimiter=delimiter, skipinitialspace=True), [])
     except csv.Error:
-        return 0
+        return []
 
 
 class Beginning(NamedTuple):
@@ -487,49 +465,58 @@ def _beginning(path: str, separator: str) -> Beginning:
     return Beginning(text, start + len(line) + len(below) - len(text), separator, is_cut)
 
 
-class Sample(NamedTuple):
-    """The first rows of a file, as a mark between fields cuts it: the one with the names, and those below it."""
+@dataclass
+class Sample:
+    """The first rows of a file, as a mark between fields cuts it."""
 
-    first: str
-    rows: list[str]
+    mark: str
+    first: str  # the row with the names
+    lines: list[str]  # the rows below it
+
+    @cached_property
+    def names(self) -> list[str]:
+        return [name.strip() for name in _fields(self.first, self.mark)]
+
+    @cached_property
+    def rows(self) -> list[list[str]]:
+        return [_fields(line, self.mark) for line in self.lines]
+
+    @cached_property
+    def complete(self) -> list[list[str]]:
+        """The rows below that have as many fields as the first."""
+        return [row for row in self.rows if len(row) == len(self.names)]
+
+    def fit(self) -> tuple[int, int, int]:
+        """Return how many rows have as many fields as the first, how many these are, and how many are numbers."""
+        if len(self.names) < 2:
+            return 0, 0, 0
+        n_numbers = sum(not _is_word(field) for row in self.complete for field in row)
+        return len(self.complete) + (len(self.complete) > 0 or not self.lines), len(self.names), n_numbers
+
+    def has_no_names(self) -> bool:
+        """Return whether the first line may be a row: most of its fields are numbers, or those are in whose columns the
+        rows below have nothing but numbers."""
+        below = ([field for field in column if field.strip()] for column in zip(*self.complete, strict=True))
+        numeric = [bool(fields) and not any(map(_is_word, fields)) for fields in below]
+        numbers = [not _is_word(name) for name in self.names]
+        of_numbers = [number for number, is_numeric in zip(numbers, numeric, strict=False) if is_numeric]
+        return 2 * sum(numbers) > len(numbers) or (bool(of_numbers) and all(of_numbers))
 
 
-def _sample(text: bytes, mark: str, cut: bool) -> Sample:
-    """Return the rows of a text, at most `SAMPLE_LINES` below the names; if it is `cut`, its last row may not be
-    whole."""
-    first, *rows = rows_of(text, mark)
-    if cut and len(rows) <= SAMPLE_LINES:
+def _sample(beginning: Beginning, mark: str) -> Sample:
+    """Return at most `SAMPLE_LINES` rows below the names; if more follow, the last one may not be whole."""
+    first, *rows = rows_of(beginning.text, mark)
+    if beginning.is_cut and len(rows) <= SAMPLE_LINES:
         del rows[-1:]
     lines = [row.decode("utf-8", "replace").rstrip("\r") for row in rows[:SAMPLE_LINES]]
-    return Sample(first.decode(), [line for line in lines if line.strip()])
+    return Sample(mark, first.decode(), [line for line in lines if line.strip()])
 
 
 MISSING_HEADER = "the first line must name the columns, and seems to be missing; if it is a row"
 
 
-def _is_row(first: Sequence[str], rows: Sequence[Sequence[str]]) -> bool:
-    """Return whether the first line may be a row: most of its fields are numbers, or those are in whose columns the
-    rows below have nothing but numbers."""
-    below = ([field for field in column if field.strip()] for column in zip(*rows, strict=True))
-    numeric = [bool(fields) and not any(map(_is_word, fields)) for fields in below]
-    numbers = [not _is_word(field) for field in first]
-    of_numbers = [number for number, is_numeric in zip(numbers, numeric, strict=False) if is_numeric]
-    return 2 * sum(numbers) > len(numbers) or (bool(of_numbers) and all(of_numbers))
-
-
 def _is_word(field: str) -> bool:
     return re.fullmatch(r"\s*[+-]?[0-9]+(?:[.,][0-9]+)?(?:[eE][+-]?[0-9]+)?\s*", field) is None
-
-
-def _fit(mark: str, first: str, lines: Sequence[str]) -> tuple[int, int, int]:
-    """Return how many lines a mark cuts into as many fields as the first, how many these are, and how many are
-    numbers."""
-    n = _n_fields(first, mark)
-    if n < 2:
-        return 0, 0, 0
-    rows = [_fields(line, mark) for line in lines if _n_fields(line, mark) == n]
-    numbers = sum(not _is_word(field) for row in rows for field in row)
-    return len(rows) + (len(rows) > 0 or not lines), n, numbers
 
 
 def _not_utf8(where: str, error: UnicodeDecodeError) -> InputError:

@@ -15,7 +15,7 @@ import bisect
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from itertools import chain
-from typing import BinaryIO, NamedTuple
+from typing import BinaryIO, NamedTuple, NoReturn
 
 import numpy as np
 
@@ -24,6 +24,7 @@ from distsms.base.communicator import Communicator
 from distsms.base.errors import InputError
 from distsms.base.jit import UNCOUNTED, njit
 from distsms.base.text_files import ByteRange, TextPosition
+from distsms.ingest.formats.base import place_in
 from distsms.ingest.formats.svmlight_kernels import byte_at
 from distsms.shards.rows import of_rank
 
@@ -200,21 +201,15 @@ class CsvText:
             line = text_files.read_line(stream, path, text_files.LONGEST_LINE)
             n_bytes += len(line)
             if not line or n_bytes > text_files.LONGEST_LINE:
-                where = "" if not line else f" within {text_files.LONGEST_LINE} bytes"
-                raise self._error(
-                    path, offset, text, quotes.opens, f"a quote opens in this line, and none closes it{where}"
-                )
+                within = f" within {text_files.LONGEST_LINE} bytes" if line else ""
+                _fail(path, offset, text, quotes.opens, f"a quote opens in this line, and none closes it{within}")
             rest.append(line)
             is_open = follow_quotes(line, mark, inside=True).opens >= 0
         whole = text + b"".join(rest)
         if (spoiled := follow_quotes(whole, mark).spoiled if rest else quotes.spoiled) >= 0:
-            problem = "a quote opens in this line, and the next one is in another line, not at the end of a field; is "
-            raise self._error(path, offset, whole, spoiled, f"{problem}one missing?")
+            problem = "a quote opens in this line, and the next one is in another line, not at the end of a field"
+            _fail(path, offset, whole, spoiled, f"{problem}; is one missing?")
         return b"".join(rest)
-
-    @staticmethod
-    def _error(path: str, offset: int, text: bytes, at: int, problem: str) -> InputError:
-        return InputError(f"{path}:{text_files.line_number(TextPosition(path, offset), text, at)}: {problem}")
 
     def _follow_cell(self, part: ByteRange) -> _Cell:
         header_end, line = self.start(part.path), None
@@ -225,3 +220,7 @@ class CsvText:
             if b'"' in text:
                 after = tuple(follow_quotes(text, self._marks[part.path], state).opens >= 0 for state in after)
         return _Cell(part.path, part.start, line, after)
+
+
+def _fail(path: str, offset: int, text: bytes, at: int, problem: str) -> NoReturn:
+    raise InputError(f"{place_in(text, at, TextPosition(path, offset))}: {problem}")

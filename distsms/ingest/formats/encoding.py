@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any, NoReturn
 
 import numpy as np
@@ -14,6 +14,7 @@ from scipy import sparse
 from distsms.base.jit import njit
 from distsms.ingest.formats import amounts, columns, dates
 from distsms.ingest.formats.column_survey import years
+from distsms.ingest.formats.columns import Columns
 from distsms.matrix.local import index_dtype
 from distsms.shards.table_schema import CATEGORY, DATE, DATE_PARTS, NUMBER, Column, Table
 
@@ -32,11 +33,7 @@ _WORD = re.compile(r"\w+")
 
 
 def encode(
-    table: Table,
-    cells: Mapping[str, Any],
-    n: int,
-    fail: Callable[[str, int, str], NoReturn],
-    warnings: Counter[str],
+    table: Table, cells: Columns, fail: Callable[[str, int, str], NoReturn], warnings: Counter[str]
 ) -> sparse.csr_matrix:
     """Return the features of n rows, (n, p) float64, without explicit zeros and with ascending columns. `fail` raises
     InputError for a column, a row and a problem; `warnings` counts rows with what the training rows did not have."""
@@ -69,7 +66,8 @@ def encode(
         if column.missing:
             no_features = np.full(len(different), NO_FEATURE)
             codes.append((slots, np.append(no_features, start + column.n_values)))
-    X = _rows((n, table.p), order, numbers, np.array(amounts).reshape(-1, n), records, codes)
+    shape = cells.n, table.p
+    X = _rows(shape, order, numbers, np.array(amounts).reshape(-1, cells.n), records, codes)
     for entries in words:
         X = X + sparse.csr_matrix(entries, X.shape)
     return X
@@ -149,15 +147,14 @@ def _fill_rows(order, numbers, amounts, records, slots, starts, features, indptr
     return at
 
 
-def _numbers(
-    table: Table, cells: Mapping[str, Any], fail: Any, warnings: Any
-) -> tuple[NDArray[np.float64], list[Number]]:
+def _numbers(table: Table, cells: Columns, fail: Any, warnings: Any) -> tuple[NDArray[np.float64], list[Number]]:
     """Return all columns of numbers, (m, n) with NaN for missing ones, and how each is read; there may be very many."""
     numeric = table.numbers
     names = [column.name for column in numeric.columns]
-    numbers = columns.numbers(cells, names, table.cells.among_numbers)
-    if len(numbers.positions) < len(names):
-        name = names[min(set(range(len(names))) - set(numbers.positions.tolist()))]
+    numbers = cells.numbers(names, table.cells.among_numbers)
+    if len(numbers.names) < len(names):
+        read = set(numbers.names)
+        name = next(name for name in names if name not in read)
         cell = cells[name]
         if columns.is_text(cell):
             wrong = columns.is_not_number(columns.without(cell, table.cells.among_numbers)[0])
@@ -169,7 +166,7 @@ def _numbers(
                 problem += ", where no number has this mark: write thousands without it, and decimals with a digit more"
             fail(name, row, problem)
     if not numbers.finite:
-        row, k = (int(place) for place in np.argwhere(np.isinf(numbers.values))[0])
+        row, k = np.argwhere(np.isinf(numbers.values.T))[0].tolist()
         fail(names[k], row, "the value is not finite; expected a decimal number")
     for k in numbers.gaps.nonzero()[0].tolist():
         _check_gaps(numeric.columns[k], int(numbers.gaps[k]), warnings)
@@ -178,7 +175,7 @@ def _numbers(
         for column, start in zip(numeric.columns, numeric.starts, strict=True)
     ]
     records = list(zip(numeric.starts, numeric.fills, numeric.centres, marks, strict=True))
-    return np.ascontiguousarray(numbers.values.T), records
+    return np.ascontiguousarray(numbers.values), records
 
 
 def _check_gaps(column: Column, n_missing: int, warnings: Any) -> None:

@@ -8,13 +8,13 @@ import shutil
 import tempfile
 from collections.abc import Collection
 from pathlib import Path
-from typing import IO, Any, NamedTuple
+from typing import IO, NamedTuple
 
 import numpy as np
 
 from distsms.base import memory
 from distsms.ingest.formats.arrow import Batch
-from distsms.ingest.formats.columns import PlainColumns, narrow
+from distsms.ingest.formats.columns import Columns, narrow
 
 ROOM = 4
 """Batches are written to the file only where the disk has room for so many times their bytes, since shards follow."""
@@ -49,19 +49,19 @@ class KeptBatches:
 
     def add(self, place: Place, batch: Batch, most_bytes: float) -> None:
         """Keep a batch, in memory if all batches there then take at most so many bytes."""
-        columns: Any = batch.columns
-        others = {name: narrow(column) for name, column in columns.others.items()}
-        columns = PlainColumns(columns.names, columns.array, columns.gaps, others)
-        kept = KeptBatch(batch._replace(written={}, metadata={}), frozenset(others), columns.names)
+        others = {name: narrow(column) for name, column in batch.columns.others.items()}
+        columns = Columns(batch.columns.names, batch.columns.array, batch.columns.gaps, others)
+        kept = KeptBatch(batch._replace(columns=columns, written={}), frozenset(others), columns.names)
         if self.nbytes + columns.nbytes <= most_bytes:
-            self._batches[place] = kept._replace(batch=kept.batch._replace(columns=columns))
+            self._batches[place] = kept
             self.nbytes += columns.nbytes
         elif self.folder is not None and shutil.disk_usage(self.folder).free >= ROOM * (self._end + columns.nbytes):
             with contextlib.suppress(OSError):  # then the text is read again
                 start, self._end = self._end, self._write(columns)
-                empty = PlainColumns([], np.empty((0, batch.n)), columns.gaps, {})
-                of_file = kept._replace(batch=kept.batch._replace(columns=empty), start=start, stop=self._end)
-                self._batches[place] = of_file
+                empty = Columns([], np.empty((0, columns.n)), columns.gaps, {})
+                self._batches[place] = kept._replace(
+                    batch=kept.batch._replace(columns=empty), start=start, stop=self._end
+                )
 
     def forget(self, names: Collection[str]) -> None:
         """Take texts of columns for missing from now on."""
@@ -71,7 +71,7 @@ class KeptBatches:
         """Return what was kept of a block, and keep it no more."""
         if (kept := self._batches.pop(place, None)) is None:
             return None
-        columns: Any = kept.batch.columns
+        columns = kept.batch.columns
         if kept.start == kept.stop:
             self.nbytes -= columns.nbytes
             self._taken += columns.nbytes
@@ -81,9 +81,9 @@ class KeptBatches:
             return kept.batch
         assert self._file is not None
         content = os.pread(self._file.fileno(), kept.stop - kept.start, kept.start)
-        return kept.batch._replace(columns=PlainColumns.read(content, kept.numbers, columns.gaps, kept.batch.n))
+        return kept.batch._replace(columns=Columns.read(content, kept.numbers, columns.gaps, columns.n))
 
-    def _write(self, columns: PlainColumns) -> int:
+    def _write(self, columns: Columns) -> int:
         """Write columns behind what is there; return where they end."""
         if self._file is None:
             self._file = tempfile.TemporaryFile(dir=self.folder)  # noqa: SIM115 - as long as this object

@@ -17,12 +17,11 @@ from numpy.lib import format as npy
 from numpy.typing import NDArray
 
 from distsms.base import text_files
-from distsms.base.array_archive import DAMAGED, open_zip
 from distsms.base.communicator import Communicator
 from distsms.base.errors import InputError
-from distsms.base.files import look_at
+from distsms.base.files import DAMAGED, look_at, open_zip
 from distsms.base.wording import option
-from distsms.ingest.formats.row_ranges import MatrixSize, RowRangeReader, as_float, checked_csr, pieces, require_narrow
+from distsms.ingest.formats.row_ranges import MatrixSize, RowRangeReader, blocks_of
 from distsms.ingest.options import ReadOptions
 from distsms.shards.rows import RowRange
 
@@ -53,16 +52,12 @@ class ArrayReader(RowRangeReader):
 
     def read_blocks(self, part: RowRange) -> Iterator[tuple[RowRange, scipy.sparse.csr_matrix]]:
         """Read these rows; a compressed file is decompressed from those before on, or from its start."""
-        path, size = part.path, self.sizes[part.path]
-        member = "X" if path.lower().endswith(".npz") else None
-        if member is None or "indptr" not in _members(path):
-            require_narrow(size.p, path)
-            yield part, scipy.sparse.csr_matrix(as_float(self._read(path, member, part.start, part.stop), path))
-            return
-        indptr = self._read(path, "indptr", part.start, part.stop + 1).astype(np.int64)
-        for piece, starts in pieces(indptr, part):
-            indices, data = (self._read(path, name, int(starts[0]), int(starts[-1])) for name in ("indices", "data"))
-            yield piece, checked_csr(starts, indices, data, size.p, piece)
+        path, is_archive = part.path, part.path.lower().endswith(".npz")
+
+        def read(name: str, start: int, stop: int) -> NDArray[Any]:
+            return self._read(path, name if is_archive else None, start, stop)
+
+        return blocks_of(part, self.sizes[path].p, is_archive and "indptr" in _members(path), read)
 
     def read_column(self, part: RowRange, name: str | None) -> NDArray[Any]:
         """Read from an array of the same .npz, or from another file with an entry for each row of all input files."""

@@ -35,14 +35,9 @@ from distsms.ingest.options import ReadOptions
 from distsms.shards.column_options import ColumnOptions
 from distsms.shards.table_schema import USUAL
 
-_TEXT_KINDS = {"table": (".csv", ".tsv"), "fasta": (".fa", ".fasta", ".fna", ".faa"), "strings": (".strings",)}
+_TEXT_KINDS = {"table": [".csv", ".tsv"], "fasta": [".fa", ".fasta", ".fna", ".faa"], "strings": [".strings"]}
 """The formats of text that may be compressed, and how their names end."""
-_KINDS = {
-    "arrays": (".npy", ".npz"),
-    "anndata": (".h5ad",),
-    **_TEXT_KINDS,
-    "table": (".csv", ".tsv", ".parquet", ".pq"),
-}
+_KINDS = _TEXT_KINDS | {"table": [".csv", ".tsv", ".parquet", ".pq"], "arrays": [".npy", ".npz"], "anndata": [".h5ad"]}
 _SAME = {".tsv": ".csv", ".pq": ".parquet"}
 _TO_CONVERT = "which distsms does not read: convert it to CSV or Parquet"
 _FOREIGN = {
@@ -65,7 +60,7 @@ def format_of(path: str | os.PathLike[str]) -> str:
     """Return the format that a file's name stands for: "table", "arrays", "anndata", "fasta", "strings" or "text"."""
     name = addresses.name_of(path).lower()
     base, ending = os.path.splitext(name)
-    kinds: dict[str, tuple[str, ...]] = _KINDS
+    kinds = _KINDS
     if ending in text_files.COMPRESSED:
         ending, kinds = os.path.splitext(base)[1], _TEXT_KINDS
     return next((kind for kind, endings in kinds.items() if ending in endings), "text")
@@ -101,9 +96,11 @@ def open_reader(paths: Sequence[str | os.PathLike[str]], options: ReadOptions, c
             from distsms.ingest.formats.sequences import SequenceReader
 
             fasta = options.sequences.fasta if options.sequences else None
-            if fasta is None:
-                fasta = kind == "fasta" or (kind == "text" and _begins_as_fasta(names[0]))
-            reader = partial(SequenceReader, fasta=fasta)
+            if fasta is None and kind == "text":
+                with text_files.open_text(names[0]) as stream:
+                    text = stream.read(2**16).removeprefix(text_files.BYTE_ORDER_MARK)
+                fasta = text.lstrip().startswith((b">", b";"))
+            reader = partial(SequenceReader, fasta=kind == "fasta" if fasta is None else fasta)
         elif kind == "table":
             from distsms.ingest.formats.table import TableReader as reader
         elif kind == "arrays":
@@ -117,11 +114,9 @@ def open_reader(paths: Sequence[str | os.PathLike[str]], options: ReadOptions, c
     if options.table is None and (options.cells != USUAL or options.columns != ColumnOptions()):
         named.append("an option for columns")
     if named:
-        raise InputError(
-            f"{names[0]}: is taken for svmlight text, whose columns have no names, which {named[0]} needs; only "
-            f"{option('group', svmlight.QUERY_ID)} and {option('weight_file')} do not; {svmlight.NAMES}",
-            True,
-        )
+        allowed = f"only {option('group', svmlight.QUERY_ID)} and {option('weight_file')} do not"
+        problem = f"is taken for svmlight text, whose columns have no names, which {named[0]} needs"
+        raise InputError(f"{names[0]}: {problem}; {allowed}; {svmlight.NAMES}", True)
     return SvmlightReader(names, options)
 
 
@@ -140,11 +135,6 @@ def _refuse_foreign(names: Sequence[str], kind: str) -> None:
                 raise InputError(f"{name}: {problem}")
         if kind == "text" and text_files.ending(name) in (*_KINDS["arrays"], *_KINDS["anndata"], ".parquet", ".pq"):
             raise InputError(f"{name}: such a file cannot be read while it is compressed; decompress it")
-
-
-def _begins_as_fasta(path: str) -> bool:
-    with text_files.open_text(path) as stream:
-        return stream.read(2**16).removeprefix(text_files.BYTE_ORDER_MARK).lstrip().startswith((b">", b";"))
 
 
 def reader_warnings(path: str | os.PathLike[str], warnings: Counter[str], comm: Communicator) -> list[str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
@@ -12,12 +12,12 @@ from numpy.typing import NDArray
 
 from distsms.base.communicator import Communicator
 from distsms.base.errors import InputError
-from distsms.base.wording import marked, option
+from distsms.base.wording import option
 from distsms.ingest.formats.base import Reader
 from distsms.ingest.options import ReadOptions
 from distsms.matrix.arrays import require_finite
 from distsms.matrix.local import index_dtype
-from distsms.shards import labels, row_metadata, rows
+from distsms.shards import row_metadata, rows
 from distsms.shards.column_options import ColumnOptions
 from distsms.shards.rows import RowBlock, RowRange
 from distsms.shards.table_schema import USUAL
@@ -49,8 +49,6 @@ class RowRangeReader(Reader):
             if len(set(widths.values())) > 1:
                 raise InputError(f"the files differ in their columns: {widths}")
         self.n_columns = self.sizes[paths[0]].p
-        if options.labelled and self.label_map is None:
-            self._survey(comm)
 
     def plan(self, n_shares: int) -> list[list[RowRange]]:
         return rows.plan([(path, self.sizes[path].n) for path in self.paths], n_shares)
@@ -79,11 +77,10 @@ class RowRangeReader(Reader):
         """Return these rows of the column `name`, by default that of the labels, as numbers or strings. Local."""
 
     def _rows(self, X: scipy.sparse.csr_matrix, part: RowRange) -> RowBlock:
-        n, options = part.stop - part.start, self.options
+        options, (n, p) = self.options, X.shape
         values = self._labels(part) if options.labelled else np.zeros(n)
         signs = self.signs(values, f"{part.path}: from row {part.start} on")
         ids = None if options.id is None else [_text(value) for value in self.read_column(part, options.id).tolist()]
-        p = X.shape[1]
         indices = X.indices.astype(index_dtype(0, p), copy=False)
 
         def fail(name: str, row: int, problem: str) -> NoReturn:
@@ -110,57 +107,41 @@ class RowRangeReader(Reader):
             raise InputError(f"{part.path}: row {row} (counted from 0): the label is missing or not finite")
         return values
 
-    def _survey(self, comm: Communicator) -> None:
-        values: set[Any] = set()
-        with comm.fail_together():
-            for row_range in self.plan(comm.size)[comm.rank]:
-                for part in row_range.parts(2**16):
-                    if len(values) <= labels.MAX_LABELS:
-                        values |= set(np.unique(self._labels(part)).tolist())
-        whole = set().union(*comm.allgather(values))
-        with comm.fail_together():
-            try:
-                self.label_map = labels.interpret(whole, self.options.positive)
-            except InputError as error:
-                raise InputError(f"{self.paths[0]}: {marked(error.message)}") from error
 
-
-def pieces(indptr: NDArray[np.int64], part: RowRange) -> Iterator[tuple[RowRange, NDArray[np.int64]]]:
-    """Cut rows of a CSR matrix, by its `indptr` (rows + 1,), into pieces of at most `MAX_ENTRIES` entries; check it."""
-    start, last = 0, len(indptr) - 1
+def blocks_of(
+    part: RowRange, p: int, sparse: bool, read: Callable[[str, int, int], NDArray[Any]]
+) -> Iterator[tuple[RowRange, scipy.sparse.csr_matrix]]:
+    """Yield rows of a matrix with p columns as `read_blocks` does. `read` returns the entries start..stop of the array
+    X, or if it is `sparse` of indptr, indices and data. Raises InputError if these are not CSR."""
+    if not sparse and p > MAX_ENTRIES:
+        raise InputError(f"{part.path}: X has {p} dense columns; up to {MAX_ENTRIES} are read. Save it as sparse")
+    if not sparse:
+        yield part, scipy.sparse.csr_matrix(as_float(read("X", part.start, part.stop), part.path))
+        return
+    indptr = read("indptr", part.start, part.stop + 1).astype(np.int64)
+    misfit = InputError(f"{part.path}: near row {part.start} indptr does not fit the entries; is the file whole?")
     if (np.diff(indptr) < 0).any():
-        raise _misfit(part)
+        raise misfit
+    start, last = 0, len(indptr) - 1
     while start < last:
+        # As many rows together as have at most MAX_ENTRIES entries.
         stop = int(np.searchsorted(indptr[start:], indptr[start] + MAX_ENTRIES, side="right")) + start - 1
         if stop <= start:
             raise InputError(
                 f"{part.path}: row {part.start + start} (counted from 0) has {indptr[start + 1] - indptr[start]} "
                 f"nonzeros; rows of up to {MAX_ENTRIES} are read"
             )
-        yield part._replace(start=part.start + start, stop=part.start + stop), indptr[start : stop + 1]
+        starts = indptr[start : stop + 1]
+        indices, data = (read(name, int(starts[0]), int(starts[-1])) for name in ("indices", "data"))
+        if not len(indices) == len(data) == starts[-1] - starts[0]:
+            raise misfit
+        if indices.min(initial=0) < 0 or indices.max(initial=-1) >= p:
+            raise InputError(f"{part.path}: near row {part.start + start} a column is not from 0 to {p - 1}")
+        arrays = as_float(data, part.path), indices, starts - starts[0]
+        X = scipy.sparse.csr_matrix(arrays, shape=(stop - start, p))
+        X.sum_duplicates()
+        yield part._replace(start=part.start + start, stop=part.start + stop), X
         start = stop
-
-
-def require_narrow(p: int, path: str) -> None:
-    if p > MAX_ENTRIES:
-        raise InputError(f"{path}: X has {p} dense columns; up to {MAX_ENTRIES} are read. Save it as a sparse matrix")
-
-
-def checked_csr(
-    indptr: NDArray[Any], indices: NDArray[Any], data: NDArray[Any], p: int, part: RowRange
-) -> scipy.sparse.csr_matrix:
-    """Return rows of a file, from its CSR arrays, as a canonical matrix. Raises InputError if they are not CSR."""
-    if (np.diff(indptr) < 0).any() or len(indices) != len(data) or len(data) != indptr[-1] - indptr[0]:
-        raise _misfit(part)
-    if indices.min(initial=0) < 0 or indices.max(initial=-1) >= p:
-        raise InputError(f"{part.path}: near row {part.start} a column is not from 0 to {p - 1}")
-    X = scipy.sparse.csr_matrix((as_float(data, part.path), indices, indptr - indptr[0]), shape=(len(indptr) - 1, p))
-    X.sum_duplicates()
-    return X
-
-
-def _misfit(part: RowRange) -> InputError:
-    return InputError(f"{part.path}: near row {part.start} indptr does not fit the entries; is the file whole?")
 
 
 def as_float(values: NDArray[Any], path: str) -> NDArray[np.float64]:

@@ -18,9 +18,9 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,31 +28,41 @@ from numpy.typing import NDArray
 from distsms.base import text_files
 from distsms.base.communicator import Communicator
 from distsms.base.errors import InputError
-from distsms.base.text_files import BYTE_ORDER_MARK, ByteRange, TextPosition, line_number
+from distsms.base.jit import njit
+from distsms.base.text_files import BYTE_ORDER_MARK, ByteRange, TextPosition
 from distsms.base.untrusted_text import printable
 from distsms.base.wording import option
-from distsms.ingest.formats import sequence_kernels as kernel
-from distsms.ingest.formats.base import Reader
+from distsms.ingest.formats.base import TextReader, place_in, whole_lines
 from distsms.ingest.options import ReadOptions
 from distsms.shards import row_metadata
 from distsms.shards.column_options import ColumnOptions
 from distsms.shards.labels import Label, in_one_type
 from distsms.shards.row_metadata import RowMetadata
 from distsms.shards.rows import RowBlock
-from distsms.shards.sequence_rules import LONGEST, SequenceOptions, Sequences, code_table, encoding
+from distsms.shards.sequence_rules import LONGEST, NO_LETTER, SequenceOptions, Sequences, code_table, encoding
 
-BLOCK_BYTES, FIRST_BYTES = 2**22, 2**16
-"""Bytes of text that are parsed at a time, and that are read where only the first or last record is of interest."""
+FIRST_BYTES = 2**16
+"""Bytes of text that are read at a time where only the first sequence is of interest."""
 LONGEST_RECORD = 2 * LONGEST + 2**22
 """The bytes of a record, with its header and the ends of its lines, that are read at most, besides a block."""
 _NUMBER = re.compile(rb"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
 _HEADER = "expected a header, a line that begins with >, before the first letter"
+BAD_LETTER, WRONG_LENGTH, NO_SEQUENCE, TOO_MUCH, NO_HEADER = 1, 2, 3, 4, 5
+"""The codes of the faults that the compiled passes over text find."""
+_TAB, _NEWLINE, _RETURN, _SPACE, _HASH, _SEMICOLON, _GREATER = 9, 10, 13, 32, 35, 59, 62
+PROBLEMS = {
+    NO_SEQUENCE: "expected LABEL SEQUENCE, and found one word only",
+    TOO_MUCH: "expected LABEL SEQUENCE, and found more than two words",
+    NO_HEADER: _HEADER,
+}
+"""What is said of those faults that need no more words."""
 
 
-class SequenceReader(Reader):
+class SequenceReader(TextReader):
     """Reader of sequences; see `distsms.ingest.formats.base.Reader`. Building it is **collective**."""
 
     sequences: Sequences
+    block_bytes = 2**22
 
     def __init__(self, paths: Sequence[str], options: ReadOptions, comm: Communicator, fasta: bool) -> None:
         super().__init__(paths, options)
@@ -65,15 +75,7 @@ class SequenceReader(Reader):
             self.sequences = options.encoding or encoding(sequence_options, self._first_length(), self.paths[0])
         self.n_columns = self.sequences.code_map.p
         self._table = code_table(self.sequences.alphabet)
-        comm.root_first(lambda: self._parse(b"", TextPosition()))  # compiles the kernel
-
-    def read(self, share: Iterable[ByteRange]) -> Iterator[RowBlock]:
-        """Yield the rows of a share, in order. Their labels are numbers or strings, or +1 and -1 with a label map."""
-        for byte_range in share:
-            for offset, text in self._blocks(byte_range, BLOCK_BYTES):
-                rows = self._parse(text, TextPosition(byte_range.path, offset))
-                yield rows._replace(labels=self.signs(rows.labels, byte_range.path))
-                self.options.meter.add(len(text))
+        comm.root_first(lambda: self.parse(b"", TextPosition()))  # compiles the kernel
 
     def _refuse_options(self, sequence_options: SequenceOptions) -> None:
         options, name = self.options, self.paths[0]
@@ -99,13 +101,13 @@ class SequenceReader(Reader):
                 "label"
             )
 
-    def _blocks(self, byte_range: ByteRange, block_bytes: int) -> Iterator[tuple[int, bytes]]:
+    def blocks(self, byte_range: ByteRange, block_bytes: int) -> Iterator[tuple[int, bytes]]:
         return (read_records if self.fasta else text_files.read_blocks)(byte_range, block_bytes)
 
     def _first_length(self) -> int:
         """Return the number of letters of the first sequence. Local; reads the beginning of the input."""
         for byte_range in self.plan(1)[0]:
-            for _, text in self._blocks(byte_range, FIRST_BYTES):
+            for _, text in self.blocks(byte_range, FIRST_BYTES):
                 text = text.removeprefix(BYTE_ORDER_MARK)
                 plain = re.sub(rb"(?m)^;.*\n?", b"", text) if self.fasta else text
                 if self.fasta and not plain.strip():
@@ -114,27 +116,24 @@ class SequenceReader(Reader):
                     header, _, letters = plain.lstrip().split(b"\n>", 1)[0].partition(b"\n")
                     if not header.startswith(b">"):
                         at = len(text) - len(text.lstrip())
-                        raise InputError(f"{_place(TextPosition(byte_range.path), text, at)}: {_HEADER}")
+                        raise InputError(f"{place_in(text, at, TextPosition(byte_range.path))}: {_HEADER}")
                     return len(letters.translate(None, b" \t\r\n"))
                 fields = (line.partition(b"#")[0].split() for line in text.split(b"\n"))
                 if words := next(filter(None, fields), None):
                     return len(words[min(1, len(words) - 1)])
         raise InputError(f"{', '.join(self.paths)}: there is no sequence")
 
-    def _parse(self, text: bytes, origin: TextPosition) -> RowBlock:
-        if not text.endswith(b"\n"):
-            text += b"\n"
+    def parse(self, text: bytes, origin: TextPosition) -> RowBlock:
+        text, begin = whole_lines(text, origin)
         length, (first, last) = self.sequences.length, self.sequences.window
-        begin = len(BYTE_ORDER_MARK) if origin.offset == 0 and text.startswith(BYTE_ORDER_MARK) else 0
         max_rows = len(text) // max(length, 1) + 2
         codes, fields = np.empty((max_rows, last - first + 1), np.uint8), np.zeros((max_rows, 2), np.int64)
-        buffer, table = np.frombuffer(text, np.uint8), self._table
+        buffer, table, labelled = np.frombuffer(text, np.uint8), self._table, self.options.labelled
         if self.fasta:
-            result = kernel.scan_records(buffer, begin, table, first - 1, last, length, codes, fields)
+            result = scan_records(buffer, begin, table, first - 1, last, length, codes, fields)
         else:
-            labelled = self.options.labelled
-            result = kernel.scan_lines(buffer, begin, table, first - 1, last, length, labelled, codes, fields)
-        scan = kernel.Scan._make(result)
+            result = scan_lines(buffer, begin, table, first - 1, last, length, labelled, codes, fields)
+        scan = Scan._make(result)
         if scan.fault:
             self._refuse(scan, text, origin)
         n = scan.rows
@@ -142,30 +141,21 @@ class SequenceReader(Reader):
         words = [text[start:stop] for start, stop in places]
 
         def place(row: int) -> str:
-            return _place(origin, text, places[row][0])
+            return place_in(text, places[row][0], origin)
 
-        names, labels = None, np.zeros(n)
+        names = None
         if self.fasta:
             first_words = (next(iter(header.split(None, 1)), b"") for header in words)
             names = [text_of(word, partial(place, row)) for row, word in enumerate(first_words)]
-        if self.options.labelled:
-            labels = self._labels(words, names, place)
+        labels = self._labels(words, names, place) if labelled else np.zeros(n)
         metadata = RowMetadata()
         if self.options.metadata_columns:
             if not self.fasta:  # only comments say more about a row
                 lines = (text[start : text.find(b"\n", start)] for start, _ in places)
                 words = [line.partition(b"#")[2] for line in lines]
             metadata = self._metadata(words, place)
-        return RowBlock(
-            labels,
-            indptr=np.zeros(n + 1, np.int64),
-            indices=np.empty(0, np.int32),
-            data=np.empty(0),
-            n_columns=0,
-            ids=names,
-            metadata=metadata,
-            codes=codes[:n],
-        )
+        indptr, indices, data = np.zeros(n + 1, np.int64), np.empty(0, np.int32), np.empty(0)
+        return RowBlock(labels, indptr, indices, data, n_columns=0, ids=names, metadata=metadata, codes=codes[:n])
 
     def _metadata(self, words: list[bytes], place: Callable[[int], str]) -> RowMetadata:
         def strings(name: str) -> list[str]:
@@ -173,22 +163,20 @@ class SequenceReader(Reader):
             return [text_of(value, partial(place, row)) for row, value in enumerate(values)]
 
         def fail(name: str, row: int, problem: str) -> NoReturn:
+            where = "the header" if self.fasta else "a comment (#) after the sequence"
             lacking = "" if value_in(words[row], name) else f"there is no {name}=VALUE in {where}; "
             raise InputError(f"{place(row)}: {lacking or name + ': '}{problem}")
 
-        where = "the header" if self.fasta else "a comment (#) after the sequence"
         return row_metadata.read(self.options.row_columns, strings, fail)
 
-    def _labels(self, words: list[bytes], names: list[str] | None, place: Any) -> NDArray[Any]:
-        if names is None:
-            texts = list[bytes | None](words)
-        elif self._label_of is None:
-            texts = [label_in(header) for header in words]
-        else:
-            texts = [self._label_of.get(name) for name in names]
+    def _labels(self, words: list[bytes], names: list[str] | None, place: Callable[[int], str]) -> NDArray[Any]:
+        texts = list[bytes | None](words)
+        if names is not None:
+            labels = self._label_of
+            texts = [labels.get(name) for name in names] if labels is not None else [*map(label_in, words)]
         if None in texts:
             row = texts.index(None)
-            if self._label_of is not None and names is not None:
+            if names is not None and self._label_of is not None:
                 raise InputError(f"{place(row)}: {printable(names[row])!r} has no label in {self._labels_file}")
             raise InputError(
                 f"{place(row)}: the header has no label; expected >NAME LABEL, or label=LABEL after the name. Labels "
@@ -196,29 +184,20 @@ class SequenceReader(Reader):
             )
         return labels_of(texts, place)  # type: ignore[arg-type]
 
-    def _refuse(self, scan: kernel.Scan, text: bytes, origin: TextPosition) -> NoReturn:
-        fault, at = scan.fault, scan.at
-        problems = {
-            kernel.NO_SEQUENCE: "expected LABEL SEQUENCE, and found one word only",
-            kernel.TOO_MUCH: "expected LABEL SEQUENCE, and found more than two words",
-            kernel.NO_HEADER: _HEADER,
-        }
-        if fault == kernel.WRONG_LENGTH:
-            first = "the first sequence has" if self.options.encoding is None else "the training data have"
-            problem = (
-                f"the sequence has {scan.letters} letters, but {first} {self.sequences.length}; all must have as many"
-            )
-        elif fault == kernel.BAD_LETTER:
+    def _refuse(self, scan: Scan, text: bytes, origin: TextPosition) -> NoReturn:
+        at, has_model = scan.at, self.options.encoding is not None
+        problem = PROBLEMS.get(scan.fault, "")
+        if scan.fault == WRONG_LENGTH:
+            others = f"{'the training data have' if has_model else 'the first sequence has'} {self.sequences.length}"
+            problem = f"the sequence has {scan.letters} letters, but {others}; all must have as many"
+        elif scan.fault == BAD_LETTER:
             column, alphabet = at - text.rfind(b"\n", 0, at), self.sequences.alphabet
             shown = printable(text[at : at + 4].decode("utf-8", "replace")[:1])
             problem = f"character {column} of the line, {shown!r}, is no letter of {alphabet}"
             if alphabet != "protein" and text[at : at + 1].isalpha() and text[at : at + 1].isascii():
-                has_model = self.options.encoding is not None
                 for_protein = f" (for protein give {option('alphabet', 'protein')})"
                 problem += ", which the model is for" if has_model else for_protein
-        else:
-            problem = problems[fault]
-        raise InputError(f"{_place(origin, text, at)}: {problem}")
+        raise InputError(f"{place_in(text, at, origin)}: {problem}")
 
 
 def read_records(byte_range: ByteRange, block_bytes: int) -> Iterator[tuple[int, bytes]]:
@@ -245,10 +224,6 @@ def _rest_of_record(path: str, offset: int, text: bytes, stream: Any) -> bytes:
                 "windows out of longer sequences, one for each row"
             )
     return b"".join(lines)
-
-
-def _place(origin: TextPosition, text: bytes, at: int) -> str:
-    return f"{origin.path}:{line_number(origin, text, at)}"
 
 
 def text_of(word: bytes, place: Callable[[], str]) -> str:
@@ -297,7 +272,7 @@ def read_labels(path: str) -> dict[str, bytes]:
         at = 0
         for line in text.split(b"\n"):
             words = line.removeprefix(BYTE_ORDER_MARK).partition(b"#")[0].split()
-            where = partial(_place, TextPosition(path, offset), text, at)
+            where = partial(place_in, text, at, TextPosition(path, offset))
             name = text_of(words[0], where) if words else ""
             if words and (len(words) != 2 or name in labels):
                 problem = "expected NAME LABEL" if len(words) != 2 else f"{printable(name)!r} has a label already"
@@ -306,3 +281,123 @@ def read_labels(path: str) -> dict[str, bytes]:
                 labels[name] = words[1]
             at += len(line) + 1
     return labels
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# The compiled passes over text, which ends in a newline
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+class Scan(NamedTuple):
+    """What a pass over text returns."""
+
+    fault: int  # one of the codes, or 0
+    at: int  # where it is
+    letters: int  # how many letters that sequence has
+    rows: int  # the number of rows
+
+
+@njit()
+def _is_blank(byte: int) -> bool:
+    return byte in (_SPACE, _TAB, _RETURN)
+
+
+@njit()
+def _skip_blanks(text: NDArray[np.uint8], i: int) -> Any:
+    """Return the place of the first byte from i on that is no blank."""
+    while _is_blank(text[i]):
+        i += 1
+    return i
+
+
+@njit()
+def _end_of_field(text: NDArray[np.uint8], i: int) -> Any:
+    """Return the place of the first byte from i on that is a blank, the beginning of a comment or a newline."""
+    while not _is_blank(text[i]) and text[i] != _NEWLINE and text[i] != _HASH:
+        i += 1
+    return i
+
+
+@njit()
+def scan_lines(text, begin, table, first, last, length, labelled, codes, fields):  # type: ignore[no-untyped-def]
+    """Read lines LABEL SEQUENCE, of which the labels may be absent if `labelled` is false; return what `Scan` says.
+
+    text : (bytes,) uint8, whole lines, of which the first begins at `begin`.  length : the letters of each sequence.
+    table : (256,) uint8, see `sequence_rules.code_table`.  first, last : the letters first <= k < last are kept.
+    codes : (rows, last - first) uint8, receives the codes.
+    fields : (rows, 2) int64, receives where each label begins and ends; both are equal if there is none.
+    """
+    n = 0
+    i = begin
+    while i < len(text):
+        # 1) The label and the sequence, as two words; the only word is the sequence.
+        label = _skip_blanks(text, i)
+        label_end = _end_of_field(text, label)
+        start = _skip_blanks(text, label_end)
+        stop = _end_of_field(text, start)
+        if label_end == label:  # a blank line or a comment
+            stop = label
+        else:
+            if stop == start:
+                if labelled:
+                    return NO_SEQUENCE, label, 0, n
+                start, stop, label_end = label, label_end, label
+            # 2) The codes of the letters within the window.
+            for k in range(start, stop):
+                code = table[text[k]]
+                if code == NO_LETTER:
+                    return BAD_LETTER, k, 0, n
+                if k - start >= length:
+                    break
+                if first <= k - start < last:
+                    codes[n, k - start - first] = code
+            # 3) The row is complete, unless something else than a comment follows.
+            if stop - start != length:
+                return WRONG_LENGTH, start, stop - start, n
+            fields[n, 0], fields[n, 1] = label, label_end
+            n += 1
+            stop = _skip_blanks(text, stop)
+            if text[stop] != _NEWLINE and text[stop] != _HASH:
+                return TOO_MUCH, stop, 0, n
+        while text[stop] != _NEWLINE:
+            stop += 1
+        i = stop + 1
+    return 0, 0, 0, n
+
+
+@njit()
+def scan_records(text, begin, table, first, last, length, codes, fields):  # type: ignore[no-untyped-def]
+    """Read records of FASTA as `scan_lines`: a line with >, then lines of letters, or of comments (;). `fields` gets
+    where each header begins, after its >, and ends; a fault in the length is at the header."""
+    n = 0
+    letters = 0
+    i = begin
+    while i < len(text):
+        if text[i] == _GREATER:  # a header ends the record before it, and begins the next one
+            if n and letters != length:
+                return WRONG_LENGTH, fields[n - 1, 0], letters, n
+            fields[n, 0] = i + 1
+            while text[i] != _NEWLINE:
+                i += 1
+            fields[n, 1] = i
+            n += 1
+            letters = 0
+        elif text[i] == _SEMICOLON:  # a comment
+            while text[i] != _NEWLINE:
+                i += 1
+        else:  # a line of letters
+            while text[i] != _NEWLINE:
+                if not _is_blank(text[i]):
+                    code = table[text[i]]
+                    if not n:
+                        return NO_HEADER, i, 0, n
+                    if code == NO_LETTER:
+                        return BAD_LETTER, i, 0, n
+                    if first <= letters < last:
+                        codes[n - 1, letters - first] = code
+                    letters += 1
+                i += 1
+        i += 1
+    if n and letters != length:
+        return WRONG_LENGTH, fields[n - 1, 0], letters, n
+    return 0, 0, 0, n

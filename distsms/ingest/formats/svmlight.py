@@ -7,19 +7,14 @@ bzip2, xz or Zstandard, which its first bytes tell. Explicit zeros (`3:0`) are c
 stored. A query id after the label (`qid:7`) is left out and counted, since all rows are ranked together here, unless it
 is asked for as the row's group or time.
 
-Every number equals Python's `float` of its text, bit for bit. Rank r of P reads its share by
-
-    rows = concatenate(read(plan(paths, P)[r]))
-
-or, if the share is larger than memory, takes the blocks of `read` one by one.
+Every number equals Python's `float` of its text, bit for bit.
 """
 
 from __future__ import annotations
 
 import math
 import re
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from itertools import islice
 from typing import NoReturn
 
@@ -27,17 +22,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from distsms.base.errors import InputError
-from distsms.base.text_files import BYTE_ORDER_MARK, ByteRange, TextPosition, line_number, read_blocks
+from distsms.base.text_files import ByteRange, TextPosition
 from distsms.base.wording import Message, marked, option
-from distsms.ingest.formats.base import Reader
+from distsms.ingest.formats.base import TextReader, place_in, whole_lines
 from distsms.ingest.formats.svmlight_kernels import BASE, LARGE, MAX_INDEX, ORDER, WIDE, Scan, count_lines, scan
 from distsms.matrix.local import index_dtype
 from distsms.shards import row_metadata
 from distsms.shards.row_metadata import RowMetadata
 from distsms.shards.rows import RowBlock
 
-BLOCK_BYTES = 2**21
-"""Bytes of text that are parsed at a time: enough to make the cost of a call negligible, and few enough for a cache."""
 _EXCERPT = 40
 QUERY_ID = "qid"
 ENDINGS = (".svm", ".svmlight", ".libsvm")
@@ -48,88 +41,74 @@ QUERY_IDS_LEFT_OUT = Message(
 )
 
 
-class SvmlightReader(Reader):
+class SvmlightReader(TextReader):
     """Reader of svmlight text; see `distsms.ingest.formats.base.Reader`."""
 
+    block_bytes = 2**21  # enough to make the cost of a call negligible, and few enough for a cache
+
     def read(self, share: Iterable[ByteRange]) -> Iterator[RowBlock]:
-        """Yield the rows of a share; see `read`. With a label map, labels are +1 and -1."""
-        grouped, timed = self.options.group is not None, self.options.time is not None
-        meter = self.options.meter
-        blocks = read(share, self.options.zero_based, None, self.warnings, grouped, timed, meter.add)
-        for rows in _naming_the_format(blocks, self.paths):
-            yield rows._replace(labels=self.signs(rows.labels, ", ".join(self.paths)))
+        """Yield the rows of a share. An error in the first line of a file says that its name made it svmlight text."""
+        try:
+            yield from super().read(share)
+        except InputError as error:
+            named = [path for path in self.paths if not path.lower().endswith(ENDINGS)]
+            if not str(error).startswith(tuple(f"{path}:1:" for path in named)):
+                raise
+            problem = f"{marked(error.message)}. Taken for svmlight text because of its name; {NAMES}"
+            raise InputError(problem) from error
 
+    def parse(self, text: bytes, origin: TextPosition) -> RowBlock:
+        """Parse lines. InputError names the first fault of the text. Lines are counted only then."""
+        text, first = whole_lines(text, origin)
+        buffer = np.frombuffer(text, np.uint8)
+        max_rows, max_entries = count_lines(buffer)
+        labels, indptr, queries = np.empty(max_rows), np.zeros(max_rows + 1, np.int64), np.empty(max_rows, np.int64)
+        data = np.empty(max_entries)
+        hard = np.empty((max_rows + max_entries, 2), np.int64)  # memory pages that are never written cost nothing
+        base = 0 if self.options.zero_based else 1
+        for kind in (np.int32, np.int64):
+            indices, largest = np.empty(max_entries, kind), np.iinfo(kind).max - 1  # p itself is an int32, too
+            scanned = Scan._make(scan(buffer, first, base, largest, labels, indptr, indices, data, hard, queries))
+            if scanned.fault != WIDE:
+                break
+        # All numbers left to Python lie before the fault of the kernel, so a fault in one of them comes first.
+        for position, slot in hard[: scanned.hard].tolist():
+            value = _number(text, position, slot < 0, origin)
+            if slot < 0:
+                labels[-1 - slot] = value
+            else:
+                data[slot] = value
+        if scanned.fault:
+            _refuse(scanned.fault, text, scanned.at, origin)
+        n, nnz, n_columns = scanned.rows, scanned.entries, scanned.columns
+        metadata = RowMetadata()
+        if self.options.group is not None or self.options.time is not None:
+            metadata = self._metadata(queries[:n], text, first, origin)
+        elif scanned.queries:
+            self.warnings[QUERY_IDS_LEFT_OUT] += scanned.queries
+        indices = indices[:nnz].astype(index_dtype(0, n_columns), copy=False)
+        rows = RowBlock(labels[:n], indptr[: n + 1], indices, data[:nnz], n_columns, metadata=metadata)
+        return _without_zeros(rows) if scanned.hard else rows
 
-def _naming_the_format(blocks: Iterator[RowBlock], paths: Sequence[str]) -> Iterator[RowBlock]:
-    """Yield the blocks. An error in the first line of a file says that its name made it svmlight text."""
-    try:
-        yield from blocks
-    except InputError as error:
-        named = [path for path in paths if str(error).startswith(f"{path}:1:") and not path.lower().endswith(ENDINGS)]
-        if not named:
-            raise
-        raise InputError(f"{marked(error.message)}. Taken for svmlight text because of its name; {NAMES}") from error
+    def _metadata(self, queries: NDArray[np.int64], text: bytes, first: int, origin: TextPosition) -> RowMetadata:
+        """Return query ids (n,) as groups or times. Raises InputError for a row that has none, or a too large one."""
 
+        def fail(row: int, problem: str) -> NoReturn:
+            lines = re.finditer(rb"^[ \t]*(?=[^ \t\r\n#])", text[first:], re.MULTILINE)
+            _fail(text, first + next(islice(lines, row, None)).end(), problem, origin)
 
-def read(
-    share: Iterable[ByteRange],
-    zero_based: bool = False,
-    block_bytes: int | None = None,
-    warnings: Counter[str] | None = None,
-    grouped: bool = False,
-    timed: bool = False,
-    seen: Callable[[int], None] = lambda n_bytes: None,
-) -> Iterator[RowBlock]:
-    """Yield the rows of a share, in order, in blocks of about `block_bytes` of text. Local. `warnings` counts query ids
-    that are not taken as groups (`grouped`) or times (`timed`); `seen` gets the bytes of each block after its rows were
-    used."""
-    for byte_range in share:
-        for offset, text in read_blocks(byte_range, block_bytes or BLOCK_BYTES):
-            yield parse(text, zero_based, TextPosition(byte_range.path, offset), warnings, grouped, timed)
-            seen(len(text))
-
-
-def parse(
-    text: bytes,
-    zero_based: bool = False,
-    origin: TextPosition | None = None,
-    warnings: Counter[str] | None = None,
-    grouped: bool = False,
-    timed: bool = False,
-) -> RowBlock:
-    """Parse whole lines, of which the last may lack its newline, as `read` does. InputError names the first fault of
-    the text; `origin` is where it begins. Lines are counted only then."""
-    origin = origin or TextPosition()
-    first = len(BYTE_ORDER_MARK) if origin.offset == 0 and text.startswith(BYTE_ORDER_MARK) else 0
-    if not text.endswith(b"\n"):
-        text += b"\n"  # so that no loop of the kernel over a field has to look for the end of the text
-    buffer = np.frombuffer(text, np.uint8)
-    max_rows, max_entries = count_lines(buffer)
-    labels, indptr, queries = np.empty(max_rows), np.zeros(max_rows + 1, np.int64), np.empty(max_rows, np.int64)
-    data = np.empty(max_entries)
-    hard = np.empty((max_rows + max_entries, 2), np.int64)  # memory pages that are never written cost nothing
-    base = 0 if zero_based else 1
-    for kind in (np.int32, np.int64):
-        indices, largest = np.empty(max_entries, kind), np.iinfo(kind).max - 1  # p itself is an int32, too
-        scanned = Scan._make(scan(buffer, first, base, largest, labels, indptr, indices, data, hard, queries))
-        if scanned.fault != WIDE:
-            break
-    # All numbers left to Python lie before the fault of the kernel, so a fault in one of them comes first in the text.
-    for position, slot in hard[: scanned.hard].tolist():
-        value = _number(text, position, slot < 0, origin)
-        if slot < 0:
-            labels[-1 - slot] = value
-        else:
-            data[slot] = value
-    if scanned.fault:
-        _refuse(scanned.fault, text, scanned.at, origin)
-    if scanned.queries and warnings is not None and not (grouped or timed):
-        warnings[QUERY_IDS_LEFT_OUT] += scanned.queries
-    n, nnz, n_columns = scanned.rows, scanned.entries, scanned.columns
-    indices = indices[:nnz].astype(index_dtype(0, n_columns), copy=False)
-    metadata = _metadata(queries[:n], text, first, origin, grouped, timed) if grouped or timed else RowMetadata()
-    rows = RowBlock(labels[:n], indptr[: n + 1], indices, data[:nnz], n_columns, metadata=metadata)
-    return _without_zeros(rows) if scanned.hard else rows
+        wrong = (queries < 0) | (queries > MAX_INDEX)
+        if wrong.any():
+            row = int(wrong.argmax())
+            too_large = f"the query id is above {MAX_INDEX}"
+            fail(row, too_large if queries[row] > 0 else "the row has no query id after its label (qid:7)")
+        groups = times = None
+        if self.options.group is not None:
+            different, inverse = np.unique(queries, return_inverse=True)
+            groups = row_metadata.groups(row_metadata.as_strings(different), fail)[inverse]
+        if self.options.time is not None:
+            times = queries.astype(float)
+        return RowMetadata(groups, times, frozenset() if times is None else frozenset([row_metadata.NUMBERS]))
 
 
 def _without_zeros(rows: RowBlock) -> RowBlock:
@@ -139,25 +118,6 @@ def _without_zeros(rows: RowBlock) -> RowBlock:
         return rows
     n_kept = np.concatenate([np.zeros(1, np.int64), np.cumsum(kept, dtype=np.int64)])
     return rows._replace(indptr=n_kept[rows.indptr], indices=rows.indices[kept], data=rows.data[kept])
-
-
-def _metadata(
-    queries: NDArray[np.int64], text: bytes, first: int, origin: TextPosition, grouped: bool, timed: bool
-) -> RowMetadata:
-    """Return query ids (n,) as groups or times. Raises InputError for a row that has none, or one that is too large."""
-
-    def fail(row: int, problem: str) -> NoReturn:
-        lines = re.finditer(rb"^[ \t]*(?=[^ \t\r\n#])", text[first:], re.MULTILINE)
-        _fail(text, first + next(islice(lines, row, None)).end(), problem, origin)
-
-    wrong = (queries < 0) | (queries > MAX_INDEX)
-    if wrong.any():
-        row = int(wrong.argmax())
-        too_large = f"the query id is above {MAX_INDEX}"
-        fail(row, too_large if queries[row] > 0 else "the row has no query id after its label (qid:7)")
-    different, inverse = np.unique(queries, return_inverse=True)
-    groups = row_metadata.groups(row_metadata.as_strings(different), fail)[inverse] if grouped else None
-    return RowMetadata(groups, queries.astype(float) if timed else None, frozenset([row_metadata.NUMBERS] * timed))
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -233,7 +193,7 @@ def _fail(text: bytes, position: int, problem: str, origin: TextPosition) -> NoR
     cut = "..." if len(field) > _EXCERPT else ""
     if b"\0" in field or not field.isascii():
         problem += "; is this a text file, in ASCII or UTF-8?"
-    raise InputError(f"{origin.path}:{line_number(origin, text, position)}: found {shown}{cut}: {problem}")
+    raise InputError(f"{place_in(text, position, origin)}: found {shown}{cut}: {problem}")
 
 
 def _field(text: bytes, position: int) -> bytes:

@@ -7,7 +7,7 @@ follows, and `encoding` computes the features. They are the same for CSV, Parque
 from __future__ import annotations
 
 import os
-from collections import ChainMap, Counter
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -23,19 +23,18 @@ from distsms.base.errors import InputError
 from distsms.base.memory import available
 from distsms.base.wording import Message, marked, option
 from distsms.ingest.formats import arrow, columns, csv_files, dates
-from distsms.ingest.formats.amounts import readings_of
 from distsms.ingest.formats.arrow import Batch, Selection
 from distsms.ingest.formats.base import Reader
-from distsms.ingest.formats.column_kinds import decide, spelled
+from distsms.ingest.formats.column_kinds import Decision, decide, spelled
 from distsms.ingest.formats.column_survey import TableSurvey, TextSurvey
+from distsms.ingest.formats.columns import Columns
 from distsms.ingest.formats.encoding import encode
 from distsms.ingest.options import ReadOptions
 from distsms.shards import labels, row_metadata
-from distsms.shards.column_options import ColumnReport
 from distsms.shards.labels import Label
 from distsms.shards.row_metadata import MetadataColumns, RowMetadata
 from distsms.shards.rows import RowBlock, of_rank
-from distsms.shards.table_schema import MAX_BITS, NUMBER, Column, Table, check_columns, format_names
+from distsms.shards.table_schema import MAX_BITS, NUMBER, Table, check_columns, format_names
 
 KEPT_BYTES, KEPT_SHARE, KEPT_WITH_ROWS = 2**30, 8, 2
 """What the survey has parsed is kept for the reading of the rows: at most these bytes in the memory of each rank, and
@@ -87,12 +86,12 @@ class TableReader(Reader):
 
     def read(self, share: Iterable[Any]) -> Iterator[RowBlock]:
         table = self.table
-        used = [table.label if self.options.labelled else None, table.id]
-        names = [column.name for column in table.columns] + [name for name in used if name is not None]
-        numeric = {column.name for column in table.columns if column.kind == NUMBER} - set(used)
-        selection = Selection(names, self.options.metadata_columns, numeric.__contains__)
-        for batch in self._batches(share, selection):
-            X = encode(table, batch.columns, batch.n, partial(self._fail, batch), self.warnings)
+        label = table.label if self.options.labelled else None
+        as_strings = [name for name in (label, table.id, *self.options.metadata_columns) if name is not None]
+        names = list(dict.fromkeys([*(column.name for column in table.columns), *as_strings]))
+        numeric = {column.name for column in table.columns if column.kind == NUMBER}.difference(as_strings)
+        for batch in self._batches(share, Selection(names, numeric.__contains__)):
+            X = encode(table, batch.columns, partial(self._fail, batch), self.warnings)
             ids = None if table.id is None else self._ids(batch, table.id)
             indptr = X.indptr.astype(np.int64)
             yield RowBlock(self._signs(batch), indptr, X.indices, X.data, table.p, ids, self._metadata(batch))
@@ -101,11 +100,11 @@ class TableReader(Reader):
     def _batches(self, share: Iterable[Any], selection: Selection) -> Iterator[Batch]:
         """Yield the rows of a share as the files do, without those that are left out since they have no group."""
         group = self.options.group if self.options.missing_group == "drop" else None
-        if group is not None and group not in selection.metadata:
-            selection = selection._replace(metadata=[*selection.metadata, group])
+        if group is not None and group not in selection.names:
+            selection = selection._replace(names=[*selection.names, group])
         for batch in self.files.batches(share, selection):
-            if group is not None and "" in batch.metadata[group]:
-                rows = np.array([row for row, text in enumerate(batch.metadata[group]) if text], np.intp)
+            if group is not None and "" in (groups := batch.strings(group)):
+                rows = np.array([row for row, text in enumerate(groups) if text], np.intp)
                 self.warnings[f"column {group!r}: rows without a group are left out"] += batch.n - len(rows)
                 if not len(rows):
                     continue
@@ -114,56 +113,48 @@ class TableReader(Reader):
 
     def _check_names(self, table: Table | None) -> Table | None:
         """Return the table to read by, if it is known. Raises InputError for files with other columns. Local."""
-        files = self.files
+        files, path = self.files, self.files.paths[0]
         self.options = options = self.options.split_names(files.names)
-        partitions = files if isinstance(files, PartitionedFiles) else None
+        of_folders = files if isinstance(files, PartitionedFiles) else None
         indices = {name for path in files.paths for name in files.headers[path] if arrow.INDEX.fullmatch(name)}
+        special = [name for name in (options.label, options.id, *options.metadata_columns) if name is not None]
+        choice = f"{option('label', text='COLUMN')}; columns: {format_names(files.names)}"
         if table is None:
-            special = [options.label, options.id, *options.metadata_columns]
-            declared = [name for name in files.declared if name not in (*options.non_features, *options.columns.named)]
+            # 1) Leave out what tells rows nothing, unless it is named, and check the names of the options.
+            named = {*special, *options.columns.named, *options.drop}
+            declared = files.declared - options.non_features.union(options.columns.named)
             column_options = replace(options.columns, categorical=(*options.columns.categorical, *declared))
-            drop = options.drop
-            if partitions:
-                drop += tuple(sorted(partitions.constant - {*special, *options.columns.named, *drop}))
-            indices -= {*special, *options.columns.named}
-            drop += tuple(sorted(indices & set(files.names) - set(drop)))
+            indices -= named
+            constant = of_folders.constant - named if of_folders else set()
+            drop = (*options.drop, *sorted(constant), *sorted(indices.intersection(files.names)))
             self.options = options = replace(options, columns=column_options, drop=drop)
             hint = files.header_hint
             for name in (*special, *options.drop):
-                if name is not None and name not in files.names:
-                    raise InputError(
-                        f"{files.paths[0]}: has no column {name!r}; it has {format_names(files.names)}{hint}"
-                    )
+                if name not in files.names:
+                    raise InputError(f"{path}: has no column {name!r}; it has {format_names(files.names)}{hint}")
             if options.label is None:
-                raise InputError(
-                    f"{files.paths[0]}: which column is the label? {option('label', text='COLUMN')}; columns: "
-                    f"{format_names(files.names)}{hint}"
-                )
-            feature_columns = [name for name in files.names if name not in options.non_features]
+                raise InputError(f"{path}: which column is the label? {choice}{hint}")
+            left_out = options.non_features
+            feature_columns = [name for name in files.names if name not in left_out]
             if "" in feature_columns and files.names[0]:
-                raise InputError(
-                    f"{files.paths[0]}: column {files.names.index('') + 1} has no name; name it in the first line, or "
-                    f"leave it out with {option('drop', [''])}"
-                )
-            required, optional = [*feature_columns, *(name for name in special if name)], [*options.drop]
+                problem = f"has no name; name it in the first line, or leave it out with {option('drop', [''])}"
+                raise InputError(f"{path}: column {files.names.index('') + 1} {problem}")
+            required, optional = [*feature_columns, *special], [*options.drop, *indices]
         else:
-            feature_columns = [column.name for column in table.columns]
+            # 2) Take the columns of the training table; ids may be absent.
             label, id_ = options.label or table.label, options.id or table.id
             if options.labelled and label is None:
-                raise InputError(
-                    f"{files.paths[0]}: which column is the label? The training data had none among its columns. "
-                    f"{option('label', text='COLUMN')}; columns: {format_names(files.names)}"
-                )
-            if options.id is None and id_ is not None and any(id_ not in files.headers[path] for path in files.paths):
+                training = "The training data had none among its columns"
+                raise InputError(f"{path}: which column is the label? {training}. {choice}")
+            if options.id is None and any(id_ not in files.headers[path] for path in files.paths):
                 id_ = None
-            required = [*feature_columns, *([label] if options.labelled and label else []), *([id_] if id_ else [])]
-            required += options.metadata_columns
-            optional = [*table.dropped, *(name for name in (table.label, table.id, label) if name)]
+            names = [*(column.name for column in table.columns), label if options.labelled else None, id_]
+            required = [name for name in (*names, *options.metadata_columns) if name is not None]
+            optional = [*table.dropped, *filter(None, (table.label, table.id, label)), *indices]
+            optional += of_folders.from_folders if of_folders else ()
             table = replace(table, label=label, id=id_)
-        first = files.paths[0] if table is None else None
-        optional += indices
-        optional += partitions.from_folders if partitions and table else ()
         for path in files.paths:
+            first = files.paths[0] if table is None else None
             check_columns(required, files.headers[path], optional, path, options.ignore_new, first)
         return table
 
@@ -172,28 +163,26 @@ class TableReader(Reader):
         options, files = self.options, self.files
         left_out = options.non_features
         names = [name for name in files.names if name not in left_out]
-        assert options.label is not None
         with comm.fail_together():
             self._check_options(names)
         as_text = [name for name in options.columns.as_text if name in names]
-        label = options.label
         try:
-            survey, label_survey = self._surveyed([*names], as_text, options.columns.dates, [label], comm)
+            survey = self._surveyed(names, comm, as_text, options.label)
         except InputError:
             # Ranks that began to read inside of a field may have met anything.
             if self.compressed or not any(comm.allgather(files.text.several_lines and not files.text.knows_rows)):
                 raise
             files.find_rows(comm)
-            survey, label_survey = self._surveyed([*names], as_text, options.columns.dates, [label], comm)
+            survey = self._surveyed(names, comm, as_text, options.label)
         if uncounted := survey.uncounted():  # only these columns are read again
             files.forget_cleaned(uncounted)
-            survey.recount(self._surveyed(uncounted, uncounted, {}, [], comm)[0])
+            survey.recount(self._surveyed(uncounted, comm, uncounted))
         amounts = {name: text.amounts.writing() for name, text in survey.texts.items() if name not in as_text}
         if writings := {name: writing for name, writing in amounts.items() if writing is not None}:
             files.read_as(writings)  # and so are those of numbers with units
-        of_amounts = self._surveyed([*writings], [], {}, [], comm)[0] if writings else survey
+        of_amounts = self._surveyed([*writings], comm) if writings else survey
         with comm.fail_together():
-            self.label_map = self._meaning(label_survey.texts[label])
+            self.label_map = self._meaning(survey.label)
             decisions = self._decided(names, survey, of_amounts)
             self.reports = [replace(report, notes=list(map(Message, report.notes))) for _, report in decisions]
             encoded = tuple(column for column, _ in decisions if column is not None)
@@ -205,18 +194,16 @@ class TableReader(Reader):
         dropped += [report.name for column, report in decisions if column is None]
         return Table(encoded, options.label, options.id, tuple(dict.fromkeys(dropped)), files.cells)
 
-    def _decided(
-        self, names: Sequence[str], survey: TableSurvey, of_amounts: TableSurvey
-    ) -> list[tuple[Column | None, ColumnReport]]:
+    def _decided(self, names: Sequence[str], survey: TableSurvey, of_amounts: TableSurvey) -> list[Decision]:
         """Return what becomes of each column, by the survey, or that of the columns of numbers with units and marks."""
         decisions, refused = [], []
         for name in names:
-            of_column = survey
+            of_column, example = survey, ""
             if name in self.files.writings:
-                of_column = of_amounts
-                of_amounts.written[name] = (self.files.writings[name], survey.texts[name].example)
+                of_column, example = of_amounts, survey.texts[name].example
+            keep = name in self.options.keep
             try:
-                decisions.append(decide(name, of_column, self.options.columns, self.files, name in self.options.keep))
+                decisions.append(decide(name, of_column, self.options.columns, self.files, keep, example))
             except InputError as error:
                 refused.append(marked(error.message))
         if refused:
@@ -225,49 +212,41 @@ class TableReader(Reader):
         return decisions
 
     def _surveyed(
-        self,
-        names: list[str],
-        as_text: list[str],
-        date_forms: Mapping[str, str | None],
-        label: list[str],
-        comm: Communicator,
-    ) -> tuple[TableSurvey, TableSurvey]:
-        """Return the survey of some columns, and that of the label, over all ranks. Collective; one pass."""
-        among, readings = self.options.cells.among_numbers, readings_of(self.options.cells)
-        local, local_labels = TableSurvey(names, as_text, date_forms, among, readings), TableSurvey(label, label, {})
-        neighbours = len(comm.node_ranks())
+        self, names: list[str], comm: Communicator, as_text: Sequence[str] = (), label: str | None = None
+    ) -> TableSurvey:
+        """Return the survey of some columns, and the label, over all ranks. Collective; one pass."""
+        options, neighbours = self.options, len(comm.node_ranks())
+        survey = TableSurvey(names, options.cells, as_text, options.columns.dates, label)
         with comm.fail_together():
-            meter = self.options.meter
             # Text is cut as for the reading of the rows, so that the same batches come; see `CsvFiles.batches`.
-            n_shares = comm.size if self.compressed else max(comm.size, self.options.n_shares)
+            n_shares = comm.size if self.compressed else max(comm.size, options.n_shares)
             shares = [part for part in self.plan(n_shares) if part]
             share = [part for k in of_rank(len(shares), comm) for part in shares[k]]
             keep_bytes = min(KEPT_BYTES, available() / (KEPT_SHARE * neighbours))
-            if self.options.workspace.rows_stay:
+            if options.workspace.rows_stay:
                 keep_bytes = available() / (KEPT_WITH_ROWS * neighbours)
-            if (allowed := self.options.workspace.memory) is not None:
+            if (allowed := options.workspace.memory) is not None:
                 keep_bytes = min(keep_bytes, allowed / KEPT_SHARE)
-            if not (self.compressed or n_shares == self.options.n_shares):
+            if not (self.compressed or n_shares == options.n_shares):
                 keep_bytes = 0  # since rows are read by other shares, which may end within a block that was kept
-            meter.begin("looking at the columns", share)
-            weight = self.options.weight
-            metadata = [weight] if weight else []
-            to_keep = [] if self.compressed or not label else [self.options.id, *self.options.metadata_columns]
-            all_names = [*names, *label, *filter(None, to_keep)]
-            selection = Selection(all_names, metadata, local.may_be_numbers, keep_bytes)
-            for batch in self._batches(share, selection):
-                only_weights, fail = MetadataColumns(None, None, weight), partial(self._refuse, batch)
-                weights = row_metadata.read(only_weights, batch.metadata.__getitem__, fail).weights
-                local.add(batch, weights)
-                local_labels.add(batch)
-                meter.add(batch.size)
-            local.finish()
-            local_labels.finish()
-        (survey, label_survey), *of_other_ranks = comm.allgather((local, local_labels))
-        for other, other_labels in of_other_ranks:
+            options.meter.begin("looking at the columns", share)
+            as_strings = {*options.metadata_columns}
+            to_keep = [] if self.compressed or label is None else [options.id, *options.metadata_columns]
+            others = [name for name in (label, options.weight, *to_keep) if name is not None]
+            columns_to_read = list(dict.fromkeys([*names, *others]))
+
+            def as_numbers(name: str) -> bool:
+                return name not in as_strings and survey.may_be_numbers(name)
+
+            for batch in self._batches(share, Selection(columns_to_read, as_numbers, keep_bytes)):
+                only_weights, fail = MetadataColumns(None, None, options.weight), partial(self._refuse, batch)
+                survey.add(batch, row_metadata.read(only_weights, batch.strings, fail).weights)
+                options.meter.add(batch.size)
+            survey.finish()
+        survey, *of_other_ranks = comm.allgather(survey)
+        for other in of_other_ranks:
             survey.merge(other)
-            label_survey.merge(other_labels)
-        return survey, label_survey
+        return survey
 
     def _check_options(self, names: Sequence[str]) -> None:
         column_options = self.options.columns
@@ -282,11 +261,8 @@ class TableReader(Reader):
             seen.add(name)
         for name, form in column_options.dates.items():
             if form is not None and "%" not in form:
-                raise InputError(
-                    f"{option('dates', {name: form}, text=f'{name}:{form}')}: a form is written as in "
-                    f"{option('dates', {name: '%d.%m.%Y'}, text=f'{name}:%d.%m.%Y')}",
-                    everywhere=True,
-                )
+                shown = [option("dates", {name: each}, text=f"{name}:{each}") for each in (form, "%d.%m.%Y")]
+                raise InputError(f"{shown[0]}: a form is written as in {shown[1]}", everywhere=True)
         for name, bits in column_options.hashed.items():
             if not 1 <= bits <= MAX_BITS:
                 raise InputError(f"{option('hashed', {name: bits})}: the number of bits is from 1 to {MAX_BITS}", True)
@@ -296,26 +272,25 @@ class TableReader(Reader):
         path, name = self.files.paths[0], self.options.label
         if (place := survey.first_missing) is not None:
             labelled = survey.rows_with_numbers + survey.rows_with_strings
-            raise InputError(
-                f"{self.files.where(place.position, place.row)}: column {name!r}: the label is missing here, and in "
-                f"{survey.missing:,} of {survey.missing + labelled:,} rows in all. Training needs labels: remove "
-                f"these rows from the file, for example with pandas: frame.dropna(subset=[{name!r}])"
+            problem = (
+                f"the label is missing here, and in {survey.missing:,} of {survey.missing + labelled:,} rows in all"
             )
+            remedy = f"remove these rows from the file, for example with pandas: frame.dropna(subset=[{name!r}])"
+            where = self.files.where(place.position, place.row)
+            raise InputError(f"{where}: column {name!r}: {problem}: {remedy}")
         example = f"frame['large'] = frame[{name!r}] > LIMIT in pandas"
         two = f"A label tells two classes apart: name another column, or make one, such as {example}"
-        if survey.strings is None or survey.numbers is None or survey.sample.sizes[0] > labels.MAX_LABELS:
-            raise InputError(
-                f"{path}: column {name!r} has more than {labels.MAX_LABELS} values: is it the label? {two}"
-            )
-        if len(survey.numbers) > MOST_NUMBERS and not survey.strings and self.options.positive is None:
-            different = f"{len(survey.numbers)} different numbers"
-            positive = f"or name the positive ones by {option('positive')}"
-            raise InputError(f"{path}: column {name!r} has {different}: is it the label? {two}, {positive}")
-        if not survey.sample.sizes[0]:
+        question = f"values: is it the label? {two}"
+        if (values := survey.categories) is None or survey.sample.sizes[0] > labels.MAX_LABELS:
+            raise InputError(f"{path}: column {name!r} has more than {labels.MAX_LABELS} {question}")
+        if len(values) > MOST_NUMBERS and not survey.strings and self.options.positive is None:
+            question = f"different numbers: is it the label? {two}, or name the positive ones by {option('positive')}"
+            raise InputError(f"{path}: column {name!r} has {len(values)} {question}")
+        if not values:
             group = self.options.group
             which = f" with a group in the column {group!r}" if self.options.missing_group == "drop" else ""
             raise InputError(f"{path}: there is no row{which} below the names of the columns")
-        rows = spelled(survey.strings + survey.numbers, not survey.strings)
+        rows = spelled(values, not survey.strings)
         counts: Counter[Label] = Counter(rows) if survey.strings else Counter({float(k): v for k, v in rows.items()})
         try:
             label_map = labels.interpret(counts, self.options.positive)
@@ -331,10 +306,8 @@ class TableReader(Reader):
             return np.zeros(batch.n)
         column = batch.columns[name]
         if (missing := columns.is_missing(column)).any():
-            raise InputError(
-                f"{self.files.where(batch.position, int(missing.argmax()))}: column {name!r}: the label is missing; "
-                "remove the rows without a label from the file"
-            )
+            problem = "the label is missing; remove the rows without a label from the file"
+            self._refuse(batch, name, int(missing.argmax()), problem)
         assert self.label_map is not None
         different, codes = columns.dictionary_encode(column)
         model_labels = [*labels.original_labels(self.label_map, "+1"), *labels.original_labels(self.label_map, "-1")]
@@ -357,21 +330,20 @@ class TableReader(Reader):
 
     def _metadata(self, batch: arrow.Batch) -> RowMetadata:
         options, fail = self.options, partial(self._refuse, batch)
-        if options.group is not None and (n_alone := batch.metadata[options.group].count("")):
+        strings = {name: batch.strings(name) for name in options.metadata_columns}
+        if options.group is not None and (n_alone := strings[options.group].count("")):
             leave_out = option("missing_group", "drop")
             problem = f"rows without a group; each is a group of its own ({leave_out} leaves them out)"
             self.warnings[f"column {options.group!r}: {problem}"] += n_alone
         if options.time is None or (form := self._time_form(options.time)) is None:
-            return row_metadata.read(options.row_columns, batch.metadata.__getitem__, fail, alone=True)
-        strings = batch.metadata[options.time]
-        times, valid = dates.as_microseconds(columns.as_strings_column(strings), form)
+            return row_metadata.read(options.row_columns, strings.__getitem__, fail, alone=True)
+        texts = strings[options.time]
+        times, valid = dates.as_microseconds(columns.as_strings_column(texts), form)
         if not valid.all():
             row = int(valid.argmin())
-            advice = dates.describe_other_order(options.time, strings[row], form)
-            fail(options.time, row, f"found {strings[row]!r:.40}: expected a time, written as {form}{advice}")
-        others = row_metadata.read(
-            options.row_columns._replace(time=None), batch.metadata.__getitem__, fail, alone=True
-        )
+            advice = dates.describe_other_order(options.time, texts[row], form)
+            fail(options.time, row, f"found {texts[row]!r:.40}: expected a time, written as {form}{advice}")
+        others = row_metadata.read(options.row_columns._replace(time=None), strings.__getitem__, fail, alone=True)
         return others._replace(times=times / 1e6, kinds=frozenset({row_metadata.DATES}))
 
     def _time_form(self, name: str) -> str | None:
@@ -387,7 +359,7 @@ class TableReader(Reader):
         self._refuse(batch, name, row, f"found {value!r:.40}: {problem}")
 
     def _refuse(self, batch: arrow.Batch, name: str, row: int, problem: str) -> NoReturn:
-        if problem.endswith(row_metadata.NO_TIME) and (strings := batch.metadata.get(name)) and strings[row]:
+        if problem.endswith(row_metadata.NO_TIME) and (strings := batch.strings(name))[row]:
             forms = dates.describe_forms(name, strings)
             problem += f"; dates that are written in another way need their form, as in {forms}"
         raise InputError(f"{self.files.where(batch.position, row)}: column {name!r}: {problem}")
@@ -408,15 +380,11 @@ class PartitionedFiles:
 
     def __init__(self, files: Any, values: Mapping[str, Mapping[str, str]]) -> None:
         self._files, self._values = files, values
-        self.headers = {
-            path: [*names, *(name for name in values[path] if name not in names)]
-            for path, names in files.headers.items()
-        }
+        self.headers = {path: list(dict.fromkeys([*names, *values[path]])) for path, names in files.headers.items()}
         self.names = self.headers[files.paths[0]]
         self.from_folders = {name for path in files.paths for name in values[path] if name not in files.headers[path]}
-        self.constant = {
-            name for name in self.from_folders if len({values[path].get(name) for path in files.paths}) == 1
-        }
+        values_of_name = {name: {values[path].get(name) for path in files.paths} for name in self.from_folders}
+        self.constant = {name for name, different in values_of_name.items() if len(different) == 1}
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._files, name)
@@ -425,20 +393,13 @@ class PartitionedFiles:
         return name in self.from_folders or self._files.is_text(name)
 
     def batches(self, share: Iterable[Any], selection: Selection) -> Iterator[Batch]:
-        names, metadata = selection.names, selection.metadata
         for part in share:
             header = self._files.headers[part.path]
-            in_file = [name for name in names if name in header] or header[:1]
-            metadata_in_file = [name for name in metadata if name in header]
-            of_file = selection._replace(names=in_file, metadata=metadata_in_file)
-            for batch in self._files.batches([part], of_file):
-                others = [name for name in (*names, *metadata) if name not in header]
-                folders = {name: self._column(part.path, name, batch.n) for name in others}
-                strings = {name: columns.as_strings(folders[name]) for name in metadata if name in folders}
-                yield batch._replace(
-                    columns=ChainMap(folders, batch.columns) if folders else batch.columns,  # type: ignore[arg-type]
-                    metadata={**batch.metadata, **strings},
-                )
+            in_file = [name for name in selection.names if name in header] or header[:1]
+            for batch in self._files.batches([part], selection._replace(names=in_file)):
+                names = [name for name in selection.names if name not in header]
+                of_folders = Columns.of({name: self._column(part.path, name, batch.n) for name in names}, batch.n)
+                yield batch._replace(columns=batch.columns.beside(of_folders))
 
     def _column(self, path: str, name: str, n: int) -> Any:
         text = columns.numbered(np.zeros(n, np.int32), [self._values[path][name]])

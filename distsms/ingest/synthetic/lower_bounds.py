@@ -27,12 +27,15 @@ class _LowerBound:
     """The base class of both constructions, a `write.RowSource`. Row 1 is the only positive row."""
 
     measure: str
+    least: int  # the smallest size
+    x_1: float  # the factor of e_2 in the row x_1
     row_bytes, coded = 33.0, NOT_CODED
     block_rows = 2**16
 
-    def __init__(self, size: int, rows: int, epsilon: Fraction, x_1: float) -> None:
-        self.size, self.epsilon, self._x_1 = size, epsilon, x_1  # x_1: the factor of e_2 in the row x_1
-        self.n, self.p = rows, size + 2
+    def __init__(self, size: int, rows: int) -> None:
+        if size < self.least:
+            raise InputError(f"--n {size}: this construction needs an n of at least {self.least}")
+        self.size, self.n, self.p = size, rows, size + 2
 
     def block(self, number: int) -> tuple[sparse.csr_matrix, NDArray[np.int8]]:
         first = number * self.block_rows
@@ -40,7 +43,7 @@ class _LowerBound:
         columns, values = self._negatives(i)
         entries = np.full(len(i), columns.shape[1])
         if number == 0:
-            entries[0], columns[0, 0], values[0, 0] = 1, 2, self._x_1
+            entries[0], columns[0, 0], values[0, 0] = 1, 2, self.x_1
         stored = np.arange(columns.shape[1]) < entries[:, None]
         indptr = np.concatenate(([0], np.cumsum(entries)))
         X = sparse.csr_matrix((values[stored], columns[stored] - 1, indptr), shape=(len(i), self.p))
@@ -58,12 +61,12 @@ class _LowerBound:
 class PrbepLowerBound(_LowerBound):
     """Section 2.2: n rows, x_1 = c n e_2 and x_i = -c n e_3 - c n e_{i+2}, with c = sqrt(2)/4."""
 
-    measure = "prbep"
+    measure, least = "prbep", 2
 
     def __init__(self, size: int, epsilon: Fraction | None = None) -> None:
         """Construct the data for n = `size` >= 2, chosen for `epsilon`, by default 1/(n - 1), the smallest."""
-        _require_size(size, 2)
-        super().__init__(size, size, epsilon or Fraction(1, size - 1), x_1=_C * size)
+        super().__init__(size, rows=size)
+        self.epsilon, self.x_1 = epsilon or Fraction(1, size - 1), _C * size
         norm = 1 + 1 / (2 * (size - 1))  # ||a||^2
         self.w_0 = self._start(1.0, 2 * _C, 2 * _C)
         self.J_0 = 1.0
@@ -83,12 +86,12 @@ class PrbepLowerBound(_LowerBound):
 class RocAreaLowerBound(_LowerBound):
     """Section 2.3: n negatives and n + 1 rows, x_1 = sqrt(n) e_2 and x_i = -n e_{i+1}."""
 
-    measure = "rocarea"
+    measure, least = "rocarea", 1
 
     def __init__(self, size: int, epsilon: Fraction | None = None) -> None:
         """Construct the data for n = `size` >= 1, chosen for `epsilon`, by default 1/n."""
-        _require_size(size, 1)
-        super().__init__(size, size + 1, epsilon or Fraction(1, size), x_1=sqrt(size))
+        super().__init__(size, rows=size + 1)
+        self.epsilon, self.x_1 = epsilon or Fraction(1, size), sqrt(size)
         self.w_0 = self._start(1.0, 1 / sqrt(size))
         self.J_0 = (1 + 1 / size) / 2
         self.minimum = 1 / (4 * size)
@@ -115,8 +118,3 @@ def _exact(epsilon: float) -> Fraction:
     if not 1e-9 <= epsilon <= 1:
         raise InputError(f"--epsilon {epsilon:g}: must be from 1e-9 to 1")
     return Fraction(repr(float(epsilon)))
-
-
-def _require_size(size: int, least: int) -> None:
-    if size < least:
-        raise InputError(f"--n {size}: this construction needs an n of at least {least}")

@@ -55,9 +55,7 @@ class Recipe:
     def __post_init__(self) -> None:
         _require(2 <= self.n < 2**53, f"--rows {self.n}: must be at least 2, for both classes, and below 2^53")
         _require(1 <= self.p < 2**31, f"--columns {self.p}: must be from 1 to 2^31 - 1")
-        _require(
-            0 < self.positive < 1, f"--positive {self.positive:g}: must be a share of the rows, above 0 and below 1"
-        )
+        _require(0 < self.positive < 1, f"--positive {self.positive:g}: must be a share of rows, above 0 and below 1")
         _require(0.001 <= self.noise <= 1000, f"--noise {self.noise:g}: must be from 0.001 (separable) to 1000")
         _require(0 <= self.seed < 2**64, f"--seed {self.seed}: must be from 0 to 2^64 - 1")
         _require(self.dtype in ("float32", "float64"), f"--dtype {self.dtype}: is neither float32 nor float64")
@@ -177,15 +175,13 @@ class SparseSource:
         mean, variance, third, fourth = _cumulants(q, moments, self.w)
         spread = float(np.sqrt(variance))
         sigma, total = recipe.noise * spread, spread * float(np.hypot(1, recipe.noise))
-        if self.ends[-1] > WIDE and not self.unit:
-            quantile = _quantile(1 - recipe.positive, third / total**3, fourth / total**4)
-            return float(mean + total * quantile), sigma
+        if self.ends[-1] > WIDE and not self.unit:  # Cornish and Fisher's expansion
+            z, skewness, kurtosis = float(ndtri(1 - recipe.positive)), third / total**3, fourth / total**4
+            quantile = z + skewness * (z**2 - 1) / 6 + kurtosis * (z**3 - 3 * z) / 24
+            return float(mean + total * (quantile - skewness**2 * (2 * z**3 - 5 * z) / 36)), sigma
         rows = min(PILOT_ROWS, max(4 * self.n, 1000), int(PILOT_ENTRIES // self.ends[-1]))
-        pilot = [
-            self._features(recipe.stream(PILOT + k), self.block_rows) @ self.w
-            for k in range(-(-rows // self.block_rows))
-        ]
-        scores = np.concatenate(pilot)
+        streams = map(recipe.stream, range(PILOT, PILOT - (-rows // self.block_rows)))
+        scores = np.concatenate([self._features(stream, self.block_rows) @ self.w for stream in streams])
         if self.unit:
             return threshold_of(scores, recipe)
         if scores.std() > 0:
@@ -213,19 +209,10 @@ def _cumulants(q: Floats, moments: Floats, w: Floats) -> Floats:
     for start in range(0, len(q), 2**16):  # a part of the columns at a time, to save memory if p is large
         part = slice(start, start + 2**16)
         m1, m2, m3, m4 = moments[:, None] * q[part]
-        of_x = (
-            m1,
-            m2 - m1**2,
-            m3 - 3 * m2 * m1 + 2 * m1**3,
-            m4 - 4 * m3 * m1 - 3 * m2**2 + 12 * m2 * m1**2 - 6 * m1**4,
-        )
+        third, fourth = m3 - 3 * m2 * m1 + 2 * m1**3, m4 - 4 * m3 * m1 - 3 * m2**2 + 12 * m2 * m1**2 - 6 * m1**4
+        of_x = m1, m2 - m1**2, third, fourth
         total += [kappa @ w[part] ** k for k, kappa in enumerate(of_x, 1)]
     return total
-
-
-def _quantile(share: float, skewness: float, kurtosis: float) -> float:
-    z = float(ndtri(share))
-    return z + skewness * (z**2 - 1) / 6 + kurtosis * (z**3 - 3 * z) / 24 - skewness**2 * (2 * z**3 - 5 * z) / 36
 
 
 def block_rows(entries: float) -> int:

@@ -16,10 +16,9 @@ from scipy import sparse
 
 from distsms.base.communicator import Communicator
 from distsms.ingest.synthetic.planted import LabelledRows
-from distsms.shards import dataset
+from distsms.shards import storage
 from distsms.shards.coded_columns import CodedColumns
-from distsms.shards.manifest import Manifest, read_manifest
-from distsms.shards.publish import publish, writing
+from distsms.shards.manifest import Manifest, publish, publishing, read_manifest
 from distsms.shards.rows import of_rank
 from distsms.shards.writer import ShardForm, finish_shard, stage_shard
 
@@ -56,12 +55,12 @@ def write(
     every 64 MiB. **Collective.** A rank holds a block, and its largest shard, which is there twice for a moment.
     Raises InputError on every rank."""
     with comm.fail_together():
-        dataset.check_writable(compression)
+        storage.check_codec(compression)
     first, last = part or (0, source.n)
     n = last - first
     n_shards = min(n, n_shards or max(1, round(n * source.row_bytes / SHARD_BYTES)))
     my_shards = of_rank(n_shards, comm)
-    with writing(directory, comm, overwrite):
+    with publishing(directory, comm, overwrite):
         entries = []
         with comm.fail_together():
             for done, k in enumerate(my_shards):

@@ -10,14 +10,13 @@ sigma) of Nesterov, Gradient methods for minimizing composite objective function
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 
 from distsms.base.typing import Floats
 from distsms.optim.penalty import soft_threshold
 from distsms.optim.result import Snapshot
-from distsms.optim.solvers.base import Outcome, Problem, Traits
+from distsms.optim.solvers import base
+from distsms.optim.solvers.base import Traits
 
 RAISE = 2.0  # the paper's gamma_u: L is multiplied by this when it was too small
 LOWER = 1.2  # the paper's gamma_d: L is divided by this after a step. With 2, the usual value, every other step fails
@@ -26,34 +25,28 @@ HUGE = 1e60
 TRIALS = 100  # largest number of values of L in one step; L then grows by a factor of 2^100, more than ever needed
 
 
-class Solver:
+class Solver(base.Solver):
     """Nesterov's method on a `Problem`, where a trial of L takes two evaluations; a pause ends its momentum."""
 
     traits = Traits(l1=True)
 
-    def __init__(
-        self, problem: Problem, w: Floats, history: int = 0, options: Sequence[str] = (), remembers: int = 0
-    ) -> None:
-        self._problem = problem
-        self._sigma = problem.strong_convexity
-        self._L: float | None
-        self._A: float
-        self._total: Floats
-        self.restart(w)
+    def restart(self, w: Floats) -> None:
+        self._sigma = self._problem.strong_convexity
+        self._L: float | None = None
+        self._x, self._A, self._total = w, 0.0, w.copy()  # A: the sum of all a_i; total: x_0 - sum a_i f'(x_i)
 
-    def run(self) -> tuple[Outcome, str]:
+    def run(self) -> str:
         if self._L is None and not self._first_estimate():
-            return Outcome.FAILED, "the gradient is zero where it starts"
+            return "the gradient is zero where it starts"
         assert self._L is not None
         while True:
             step = self._step(self._A, self._shrunk(self._total, self._A) / (1.0 + self._sigma * self._A))
             if step is None:
-                why = f"no step decreases the function beyond rounding (Lipschitz estimate {self._L:.3g})"
-                return Outcome.FAILED, why
+                return f"no step decreases the function beyond rounding (Lipschitz estimate {self._L:.3g})"
             self._x, a, slope = step
             if self._problem.iterated():
                 self._A, self._total = 0.0, self._x.copy()
-                return Outcome.PAUSED, ""
+                return ""
             self._A += a
             self._total -= a * slope
             if self._sigma * self._A > HUGE:  # 1 + sigma A = sigma A within rounding, so both can be scaled down
@@ -103,16 +96,9 @@ class Solver:
         dot, room = self._problem.dot, 2 * self._norm(change) + L * self._norm(move)
         return dot(change, change) - L * dot(change, move) <= noise * room
 
-    def restart(self, w: Floats) -> None:
-        self._x, self._L = w, None
-        self._A, self._total = 0.0, w.copy()  # the sum of all a_i, and x_0 - sum a_i f'(x_i)
-
     def memory(self) -> Snapshot:
         return Snapshot({"L": self._L, "A": self._A}, {}, {"points": [self._x, self._total]})
 
     def recall(self, memory: Snapshot) -> None:
         self._L, self._A = memory.numbers["L"], memory.numbers["A"]
         self._x, self._total = memory.vectors["points"]
-
-    def close(self) -> None:
-        """Nothing to free."""

@@ -1,12 +1,13 @@
 """The interfaces `Solver` and `Problem`, and the table of all solvers.
 
 A solver is given a `Problem`, the function to minimize, and vectors. It knows nothing of the data, the loss or the
-ranks. To add a solver, write a module with a class that follows `Solver`, and add a line to `SOLVERS`.
+ranks. To add a solver, write a module with a class that derives from `Solver`, and add a line to `SOLVERS`.
 """
 
 from __future__ import annotations
 
 import importlib
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from enum import Enum
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol
@@ -72,52 +73,48 @@ class Problem(Protocol):
         """Return the solver's variables at the w of the function J, (p,)."""
 
 
-class Scaled:
-    """The same problem as a function of u = w / scale.
+class OtherVariables(ABC):
+    """A problem as a function of other variables u. Its model stays in terms of w."""
 
-    Parameters
-    ----------
-    problem : Problem
-        The function of w; its model stays in terms of w.
-    scale : ndarray of shape (p,)
-        Positive factors.
-    least : float
-        The smallest of them, over all processes.
-    """
+    l1: float | Floats = 0.0
 
-    def __init__(self, problem: Problem, scale: Floats, least: float) -> None:
-        self._problem, self._scale = problem, scale
-        self.dot = problem.dot
-        self.strong_convexity = problem.strong_convexity * min(1.0, least) ** 2
-        self.l1 = problem.l1 and scale * problem.l1
+    def __init__(self, problem: Problem, strong_convexity: float) -> None:
+        self._problem, self.dot, self.strong_convexity = problem, problem.dot, strong_convexity
 
     @property
     def holders(self) -> Any:
         return self._problem.holders
 
+    @abstractmethod
     def value_and_gradient(self, u: Floats) -> tuple[float, Floats]:
         """See `Problem`; u and the gradient are (p,)."""
-        value, gradient = self._problem.value_and_gradient(self._scale * u)
-        gradient *= self._scale  # it is the caller's, and no copy is needed
-        return value, gradient
 
     def iterated(self) -> bool:
         return self._problem.iterated()
 
     def model_minimum(self) -> tuple[Floats, float]:
         w, value = self._problem.model_minimum()
-        return w / self._scale, value
+        return self.variables(w), value
 
+    @abstractmethod
     def variables(self, w: Floats) -> Floats:
         """Return u, (p,)."""
+
+
+class Scaled(OtherVariables):
+    """The same problem as a function of u = w / scale, with positive factors (p,); `least` is that of all processes."""
+
+    def __init__(self, problem: Problem, scale: Floats, least: float) -> None:
+        super().__init__(problem, problem.strong_convexity * min(1.0, least) ** 2)
+        self._scale, self.l1 = scale, problem.l1 and scale * problem.l1
+
+    def value_and_gradient(self, u: Floats) -> tuple[float, Floats]:
+        value, gradient = self._problem.value_and_gradient(self._scale * u)
+        gradient *= self._scale  # it is the caller's, and no copy is needed
+        return value, gradient
+
+    def variables(self, w: Floats) -> Floats:
         return w / self._scale
-
-
-class Outcome(Enum):
-    """The reason why `Solver.run` returned."""
-
-    PAUSED = "the problem asked for a pause"
-    FAILED = "no further progress is possible"
 
 
 class PlaneUse(Enum):
@@ -143,7 +140,7 @@ class Traits(NamedTuple):
     l1: bool = False  # whether it minimizes functions with a sum of l_j |w_j|: see `Problem`
 
 
-class Solver(Protocol):
+class Solver(ABC):
     """One minimization, which can be paused, and continued after its function has changed.
 
     Parameters
@@ -163,22 +160,28 @@ class Solver(Protocol):
     traits: ClassVar[Traits]
 
     def __init__(
-        self, problem: Problem, w: Floats, history: int, options: Sequence[str], remembers: int = 0
-    ) -> None: ...
+        self, problem: Problem, w: Floats, history: int = 0, options: Sequence[str] = (), remembers: int = 0
+    ) -> None:
+        self._problem, self._history = problem, history
+        self.restart(w)
 
-    def run(self) -> tuple[Outcome, str]:
-        """Minimize until the problem asks for a pause, and return "", or why there is no further progress."""
+    @abstractmethod
+    def run(self) -> str:
+        """Minimize until the problem asks for a pause, and return "", or why no further progress is possible."""
 
+    @abstractmethod
     def restart(self, w: Floats) -> None:
         """Make the next `run` start at w (p,), with nothing remembered from earlier runs."""
 
+    @abstractmethod
     def memory(self) -> Snapshot:
         """Return the state with which another solver of this class can continue, at any time."""
 
+    @abstractmethod
     def recall(self, memory: Snapshot) -> None:
         """Set the state to another solver's memory. Called before the first `run`, after the problem was restored."""
 
-    def close(self) -> None:
+    def close(self) -> None:  # noqa: B027 - most solvers hold nothing that has to be freed
         """Free what the solver holds."""
 
 

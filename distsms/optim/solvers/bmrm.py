@@ -8,13 +8,12 @@ variant LineSearch has two planes, the mixture of all old ones and the newest.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 
 from distsms.base.typing import Floats
 from distsms.optim.result import Snapshot
-from distsms.optim.solvers.base import Outcome, PlaneUse, Problem, Traits
+from distsms.optim.solvers import base
+from distsms.optim.solvers.base import PlaneUse, Traits
 
 REPEATS, HAIR = 20, 4 * float(np.finfo(float).eps)
 """The solver ends if this many planes in a row did not raise the minimum of the model by a share of it that exceeds
@@ -22,40 +21,31 @@ REPEATS, HAIR = 20, 4 * float(np.finfo(float).eps)
 """
 
 
-class Solver:
+class Solver(base.Solver):
     """BMRM on a `Problem`: a step is an evaluation, one pass over the k planes, 8 k p bytes, and the program."""
 
     traits = Traits(smooth=False, planes=PlaneUse.MODEL, vectors=1, l1=True)
 
-    def __init__(
-        self, problem: Problem, w: Floats, history: int = 0, options: Sequence[str] = (), remembers: int = 0
-    ) -> None:
-        self._problem, self._w = problem, w
+    def restart(self, w: Floats) -> None:
+        self._w = w
 
-    def run(self) -> tuple[Outcome, str]:
+    def run(self) -> str:
         highest, repeats = -np.inf, 0
         while True:
             self._problem.value_and_gradient(self._w)
             if self._problem.iterated():
-                return Outcome.PAUSED, ""
+                return ""
             self._w, least = self._problem.model_minimum()
             repeats = 0 if least - HAIR * abs(least) > highest else repeats + 1
             highest = max(highest, least)
             if repeats == REPEATS:
-                why = f"{REPEATS} new planes have not raised the lower bound; rounding errors limit it"
-                return Outcome.FAILED, why
-
-    def restart(self, w: Floats) -> None:
-        self._w = w
+                return f"{REPEATS} new planes have not raised the lower bound; rounding errors limit it"
 
     def memory(self) -> Snapshot:
         return Snapshot()  # the problem stores the planes
 
     def recall(self, memory: Snapshot) -> None:
         self._w, _ = self._problem.model_minimum()
-
-    def close(self) -> None:
-        """Nothing to free."""
 
 
 class LineSearch(Solver):

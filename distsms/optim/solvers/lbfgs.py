@@ -11,7 +11,7 @@ from __future__ import annotations
 import functools
 import os
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
 
@@ -22,7 +22,8 @@ from distsms.base.typing import Floats
 from distsms.matrix.blocks import thread_count
 from distsms.optim.penalty import soft_threshold
 from distsms.optim.result import Snapshot
-from distsms.optim.solvers.base import Outcome, Problem, Traits
+from distsms.optim.solvers import base
+from distsms.optim.solvers.base import Traits
 from distsms.optim.solvers.line_search import LONGEST, search
 
 ALPHA, THETA = 0.8, 0.4  # of the diagonal: see `InverseHessian.update`. The values are those that `lmvm` has
@@ -152,7 +153,7 @@ class Line(NamedTuple):
         return gradient if self.tilt is None else gradient + self.tilt
 
 
-class Solver:
+class Solver(base.Solver):
     """L-BFGS on a `Problem`; `options` and `remembers` are not used. Pairs take 16 history p bytes; most steps take an
     evaluation and 4 history + 10 passes over vectors. Pairs are kept after a pause, although the function may have
     changed.
@@ -160,22 +161,23 @@ class Solver:
 
     traits = Traits(history=2, vectors=14, scaled=True, movable=True, l1=True)
 
-    def __init__(
-        self, problem: Problem, w: Floats, history: int, options: Sequence[str] = (), remembers: int = 0
-    ) -> None:
-        self._problem, self._w = problem, w
-        self._inverse = InverseHessian(problem.dot, len(w), history)
-        self._here: tuple[float, Floats] | None = None  # the function and its gradient at w, if they are known
+    def restart(self, w: Floats) -> None:
+        self._inverse = InverseHessian(self._problem.dot, len(w), self._history)
         self._before: tuple[Floats, Floats] | None = None  # where the next pair begins: a point, and the gradient there
+        self.move(w)
 
-    def run(self) -> tuple[Outcome, str]:
+    def move(self, w: Floats) -> None:
+        self._w = w
+        self._here: tuple[float, Floats] | None = None  # the function and its gradient at w, if they are known
+
+    def run(self) -> str:
         if self._here is None:
             self._here = self._problem.value_and_gradient(self._w)
         while self._step(self._here[0], self._here[1]):
             if self._problem.iterated():
                 self._here = None
-                return Outcome.PAUSED, ""
-        return Outcome.FAILED, "no step decreases the function beyond rounding"
+                return ""
+        return "no step decreases the function beyond rounding"
 
     def _step(self, value: float, gradient: Floats) -> bool:
         """Go to the end of a line search. Return False if there is none, not even along the gradient."""
@@ -219,14 +221,6 @@ class Solver:
 
         return trial if search(evaluate, value, slope, line.longest) else None
 
-    def restart(self, w: Floats) -> None:
-        self._inverse.reset()
-        self._before = None
-        self.move(w)
-
-    def move(self, w: Floats) -> None:
-        self._w, self._here = w, None
-
     def memory(self) -> Snapshot:
         """See `base.Solver.memory`. During a line search, this is the state at its beginning."""
         pairs, (value, *gradient) = self._inverse.pairs, self._here or (None,)
@@ -250,6 +244,3 @@ class Solver:
         self._here = (memory.numbers["value"], *gradient) if gradient else None
         before = list(memory.vectors["before"])
         self._before = (before[0], before[1]) if before else None
-
-    def close(self) -> None:
-        """Nothing to free."""

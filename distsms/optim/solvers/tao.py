@@ -14,10 +14,11 @@ from typing import Any
 import numpy as np
 
 from distsms.base.errors import InputError
-from distsms.base.surroundings import NO_WORKING_FOLDER, has_working_folder
+from distsms.base.program import NO_WORKING_FOLDER, has_working_folder
 from distsms.base.typing import Floats
 from distsms.optim.result import Snapshot
-from distsms.optim.solvers.base import Outcome, Problem, Scaled, Traits
+from distsms.optim.solvers import base
+from distsms.optim.solvers.base import Problem, Scaled, Traits
 from distsms.parallel.communicator import self_communicator
 
 CONTINUE, CONVERGED_USER, IDLE = 0, 8, -8  # TaoConvergedReason; petsc4py 3.26 has no names for them any more
@@ -90,7 +91,7 @@ def _called_back(function: Callable[..., Any]) -> Callable[..., Any]:
     return guarded
 
 
-class Solver:
+class Solver(base.Solver):
     """TAO's LMVM on a `Problem`. Building and closing it is **collective** among the holders of the vectors. Pairs take
     24 history p bytes, `remembers` points 16 p each. Options such as "-tao_ls_type" apply to this process from now on.
     """
@@ -168,7 +169,7 @@ class Solver:
             self._record.append((self._x.array_r.copy(), self._gradient.array_r.copy()))
         return CONVERGED_USER if self._problem.iterated() else CONTINUE  # with None, TAO would use its own test
 
-    def run(self) -> tuple[Outcome, str]:
+    def run(self) -> str:
         self._evaluated, collected = False, gc.isenabled()
         try:
             self._tao.solve()
@@ -176,14 +177,14 @@ class Solver:
             # The cause is an exception of our function. Older versions of petsc4py let it pass unchanged.
             if error.__cause__ is not None:
                 raise error.__cause__ from None
-            return Outcome.FAILED, f"TAO gave up with PETSc's error {error.ierr}"
+            return f"TAO gave up with PETSc's error {error.ierr}"
         finally:
             if collected:
                 gc.enable()
         reason = int(self._tao.getConvergedReason())
         if reason == CONVERGED_USER:
-            return Outcome.PAUSED, ""
-        return Outcome.FAILED, REASONS.get(reason, f"TAO's reason {reason}")
+            return ""
+        return REASONS.get(reason, f"TAO's reason {reason}")
 
     def restart(self, w: Floats) -> None:
         self.close()

@@ -23,7 +23,7 @@ from distsms.optim.run import minimize
 from distsms.optim.settings import Settings
 from distsms.parallel.communicator import Communicator
 from distsms.parallel.mpi import as_communicator
-from distsms.parallel.vector_placement import make_vectors
+from distsms.parallel.vectors import make_vectors
 from distsms.training import checkpoint
 from scripts.experiments.attacks import oracle
 from scripts.experiments.attacks.problems import Problem, Way

@@ -191,7 +191,10 @@ def test_plain_lines_are_read_as_pyarrow_reads_them(tmp_path_factory, cells, end
         assert odd in ODD and columns.clean(plain.texts["x"], files.cells).equals(number)
     else:
         assert odd in (None, "NA", "nan", "1e-30", '"5"')
-        assert plain.values[0].tobytes() == columns.numbers({"x": number}, ["x"]).values[:, 0].tobytes()
+        assert (
+            plain.values[0].tobytes()
+            == columns.Columns.of({"x": number}, len(number)).numbers(["x"]).values[0].tobytes()
+        )
         assert plain.gaps.tolist() == [number.null_count]
         assert plain.padded == ({"x"} if any(re.fullmatch("0[0-9]+", number) for number, _ in cells) else set())
 
@@ -231,8 +234,8 @@ def test_what_the_survey_has_parsed_is_not_parsed_again(comm, shared_dir, monkey
 def test_batches_that_are_in_the_file_take_no_memory(tmp_path):
     array = np.arange(2000.0).reshape(2, 1000)
     texts = {"w": columns.numbered(np.zeros(1000, np.int32), ["a"])}
-    plain = columns.PlainColumns(["x", "z"], array, np.zeros(2, np.int64), texts)
-    batch = csv_files.Batch(csv_files.BatchPosition("a", 7), plain, 1000, n_bytes=5)
+    plain = columns.Columns(["x", "z"], array, np.zeros(2, np.int64), texts)
+    batch = csv_files.Batch(csv_files.BatchPosition("a", 7), plain, n_bytes=5)
     kept, of_array = kept_batches.KeptBatches(tmp_path), weakref.ref(array)
     kept.add(("a", 7), batch, 1)
     del array, plain, batch
@@ -315,7 +318,7 @@ def test_the_sample_counts_each_value_whatever_the_order():
     values = rng.integers(0, 3000, (20_000, 1)).astype(float)
     survey = NumberSurvey(1)
     for part in np.split(values, 4):
-        survey.add(part, np.zeros(1, np.intp))
+        survey.add(part.T, np.zeros(1, np.intp))
     different, rows = np.unique(values, return_counts=True)
     hashes = _mix.py_func(different.view(np.uint64) * GOLDEN + np.uint64(1))
     order = np.argsort(hashes)[: survey.sample.hashes.shape[1]]

@@ -21,7 +21,7 @@ from distsms.ingest.options import ReadOptions
 from distsms.matrix import normalization
 from distsms.shards.column_options import ColumnOptions
 from distsms.shards.dataset import load_matrix, read_ids, read_manifest
-from distsms.shards.publish import verify
+from distsms.shards.manifest import verify
 from tests.support.conversion import convert
 from tests.support.files import (
     ALONE,
@@ -103,7 +103,7 @@ def claim(path, honest, lie):
         ({100: 156}, "it claims 300 rows, but its row groups have 356"),
         ({100: 64}, "it claims 300 rows, but its row groups have 264"),
         ({100: -2, 300: 198}, "it claims 198 rows, but its row groups have 198"),
-        ({100: 156, 300: 356}, "56 rows are missing in group 1"),
+        ({100: 156, 300: 356}, "group 1 lacks 56 rows"),
     ],
 )
 def test_parquet_that_lies_about_its_rows(comm, shared_dir, lies, message):
@@ -242,6 +242,7 @@ def test_arrays_of_other_kinds(tmp_path):
     refused("cannot be read", "t.npz")
     write_anndata(tmp_path / "a.h5ad", X, list("abcdefa"), {"y": y})
     refused("'a' occurs twice", "a.h5ad", label="y")
+    write_anndata(tmp_path / "a.h5ad", X, list("abcdefg"), {"y": y})
     refused("has no column 'z'; it has 'y'", "a.h5ad", label="z")
     refused("--label COLUMN", "a.h5ad")
     (tmp_path / "no.h5ad").write_bytes(b"x")

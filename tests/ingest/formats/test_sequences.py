@@ -18,7 +18,7 @@ from distsms.ingest.options import ReadOptions
 from distsms.parallel.communicator import Communicator
 from distsms.shards import row_metadata
 from distsms.shards.dataset import load, load_matrix, read_ids, read_manifest
-from distsms.shards.groupby import describe
+from distsms.shards.row_statistics import describe
 from distsms.shards.rows import concatenate
 from distsms.shards.sequence_rules import SequenceOptions, encoding
 from distsms.shards.splits import Splitter
@@ -94,7 +94,7 @@ def test_rows_are_the_same_however_the_files_are_cut(
     first, last = (1 + length // 3, max(length - 1, 1 + length // 3)) if window == 0 else (1, length)
     asked = SequenceOptions(window=(first, last) if window == 0 else None, degree=1)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sequences, "BLOCK_BYTES", block)
+        patch.setattr(sequences.SequenceReader, "block_bytes", block)
         patch.setattr(sequences, "FIRST_BYTES", block)
         rows, reader = read(path, n_shares, sequences=asked)
     np.testing.assert_array_equal(rows.codes, codes_of(words)[:, first - 1 : last])
@@ -160,7 +160,7 @@ FAULTS = {
 @pytest.mark.parametrize(("name", "text", "message"), [(name, *fault) for name in FAULTS for fault in FAULTS[name]])
 @pytest.mark.parametrize("block", [1, 2**20])
 def test_faults_are_refused_with_file_and_line(tmp_path, monkeypatch, name, text, message, block):
-    monkeypatch.setattr(sequences, "BLOCK_BYTES", block)
+    monkeypatch.setattr(sequences.SequenceReader, "block_bytes", block)
     (tmp_path / name).write_bytes(text if isinstance(text, bytes) else text.encode())
     with pytest.raises(InputError) as error:
         read(tmp_path / name, sequences=SequenceOptions(degree=1))
@@ -169,7 +169,7 @@ def test_faults_are_refused_with_file_and_line(tmp_path, monkeypatch, name, text
 
 def test_a_record_without_end_is_refused(tmp_path, monkeypatch):
     monkeypatch.setattr(sequences, "LONGEST_RECORD", 100)
-    monkeypatch.setattr(sequences, "BLOCK_BYTES", 10)
+    monkeypatch.setattr(sequences.SequenceReader, "block_bytes", 10)
     monkeypatch.setattr(sequences, "FIRST_BYTES", 10)
     (tmp_path / "a.fa").write_text(">a 1\nACGT\n>b 1\n" + "A\n" * 100)
     for n_shares in (1, 9):

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from distsms.ingest.formats import column_survey, survey_kernels
+from distsms.ingest.formats import column_survey, columns
 from distsms.ingest.formats.column_survey import NumberSurvey
 
 pytestmark = pytest.mark.serial
@@ -27,7 +28,7 @@ def test_numpy_finds_the_same_to_the_bit(rows, cut, size):
             for name in ("hashes", "times"):
                 setattr(survey.sample, name, getattr(survey.sample, name)[:, :size].copy())
             for batch in (values[:cut], values[cut:]):
-                survey.add(batch, np.array([2, 0, 3]))
+                survey.add(batch.T, np.array([2, 0, 3]))
             sample = [survey.sample.hashes[c, :used].tolist() for c, used in enumerate(survey.sample.sizes)]
             times = [survey.sample.times[c, :used].tolist() for c, used in enumerate(survey.sample.sizes)]
             arrays = survey.counts, survey.sums, survey.extremes, survey.whole, survey.sample.sizes
@@ -38,6 +39,7 @@ def test_numpy_finds_the_same_to_the_bit(rows, cut, size):
 @given(st.lists(st.binary(max_size=13), max_size=12), st.integers(0, 2**31))
 def test_hashes_of_strings_are_those_of_scikit_learn(strings, seed):
     utils = pytest.importorskip("sklearn.utils")
-    offsets = np.cumsum([0, *map(len, strings)])
-    found = survey_kernels.hash_strings(np.frombuffer(b"".join(strings) or b"\0", np.uint8), offsets, seed)
+    buffers = np.cumsum([0, *map(len, strings)], dtype=np.int64), np.frombuffer(b"".join(strings) or b"\0", np.uint8)
+    column = pa.Array.from_buffers(pa.large_string(), len(strings), [None, *map(pa.py_buffer, buffers)])
+    found = columns.hash_strings(column, seed)
     assert found.tolist() == [utils.murmurhash3_32(string, seed, positive=True) for string in strings]

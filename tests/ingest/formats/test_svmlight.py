@@ -6,7 +6,6 @@ import gzip
 import io
 import math
 import struct
-from collections import Counter
 from pathlib import Path
 
 import numpy as np
@@ -19,9 +18,11 @@ from distsms.base import text_files
 from distsms.base.errors import InputError
 from distsms.base.text_files import TextPosition, plan
 from distsms.ingest.formats import svmlight
-from distsms.ingest.formats.svmlight import parse, read
+from distsms.ingest.formats.svmlight import SvmlightReader
+from distsms.ingest.options import ReadOptions
 from distsms.shards.rows import RowBlock, concatenate
 from tests.support.examples import examples
+from tests.support.files import parse, read
 
 pytestmark = pytest.mark.serial
 
@@ -226,12 +227,15 @@ FAULTS = [
 
 
 def test_query_ids_are_left_out_and_counted() -> None:
-    notes = Counter[str]()
-    rows = parse(b"1 qid:3 1:2 4:1\n-1\tqid:0012 2:1\n1 qid:7\n1 3:1 # qid:8\n0 qid:9#\n", warnings=notes)
+    reader, text = (
+        SvmlightReader([], ReadOptions()),
+        b"1 qid:3 1:2 4:1\n-1\tqid:0012 2:1\n1 qid:7\n1 3:1 # qid:8\n0 qid:9#\n",
+    )
+    rows = reader.parse(text, TextPosition())
     expected = parse(b"1 1:2 4:1\n-1 2:1\n1\n1 3:1\n0\n")
     for mine, theirs in zip(rows, expected, strict=True):
         np.testing.assert_array_equal(mine, theirs)
-    assert list(notes.values()) == [4]
+    assert list(reader.warnings.values()) == [4]
 
 
 @pytest.mark.parametrize(("line", "message"), FAULTS)
@@ -242,7 +246,7 @@ def test_a_fault_names_its_line(line: bytes, message: str, tmp_path: Path) -> No
         path = tmp_path / "rows.txt"
         path.write_bytes(compress(text))
         pattern = f"^{path}:53: .*{message}"
-        for n_shares, block_bytes in ((1, None), (1, 100), (9, 100), (300, 10)):
+        for n_shares, block_bytes in ((1, 2**21), (1, 100), (9, 100), (300, 10)):
             for share in plan([path], n_shares):
                 try:
                     list(read(share, block_bytes=block_bytes))

@@ -22,11 +22,10 @@ from distsms.base.errors import InputError
 from distsms.base.text_files import ByteRange, plan
 from distsms.ingest.formats import row_ranges, svmlight
 from distsms.ingest.formats.registry import open_reader
-from distsms.ingest.formats.svmlight import parse, read
 from distsms.ingest.options import ReadOptions
 from distsms.shards.rows import concatenate
 from tests.ingest.formats.test_svmlight import assert_same, texts_of
-from tests.support.files import ALONE
+from tests.support.files import ALONE, parse, read
 
 pytestmark = pytest.mark.serial
 DATA = Path(__file__).resolve().parents[4] / "shared" / "data"
@@ -74,7 +73,7 @@ def test_shares_are_balanced(tmp_path: Path) -> None:
 
 
 def test_a_long_line_belongs_to_one_piece(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(svmlight, "BLOCK_BYTES", 64)
+    monkeypatch.setattr(svmlight.SvmlightReader, "block_bytes", 64)
     path = tmp_path / "long"
     path.write_text("1 " + " ".join(f"{i}:1" for i in range(1, 400)) + "\n-1 3:1\n")
     counts = [len(concatenate(read(share)).labels) for share in plan([path], 9)]

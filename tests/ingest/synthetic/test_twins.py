@@ -13,7 +13,7 @@ from distsms.ingest.synthetic.write import rows, write
 from distsms.metrics.ranking import ranking
 from distsms.parallel.communicator import Communicator
 from distsms.shards.dataset import load, read_manifest
-from distsms.shards.publish import verify
+from distsms.shards.manifest import verify
 from scripts.experiments.common import PUBLISHED
 from tests.ingest.synthetic.test_write import command
 

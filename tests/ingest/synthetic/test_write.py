@@ -27,7 +27,7 @@ from distsms.optim.run import minimize
 from distsms.optim.settings import Settings
 from distsms.parallel.communicator import Communicator
 from distsms.shards.dataset import load, read_manifest
-from distsms.shards.publish import verify
+from distsms.shards.manifest import verify
 from tests.ingest.synthetic.worst_cases import J as known_J
 from tests.ingest.synthetic.worst_cases import iterate, iterates, minimizer
 from tests.support.examples import examples

@@ -7,7 +7,8 @@ import pytest
 from sklearn import metrics
 
 from distsms.base.measures import Measure
-from distsms.metrics.headline import chooser_value, decision_threshold, headline_measures
+from distsms.metrics.ranking import decision_threshold
+from distsms.metrics.summary import chooser_value, summary_measures
 from tests.support.problems import drawn_scores, local_part
 
 
@@ -22,7 +23,7 @@ def test_ranking_measures_and_the_trained_one(measure, comm):
     expected = {"rocarea": metrics.roc_auc_score(labels, scores), "prbep": np.mean(labels[scores >= cut] > 0)}
     expected |= {"f1": {"f1": metrics.f1_score(labels > 0, called)}}.get(measure, {})
     expected |= {"precision@50": {"precision@50": np.mean(labels[called] > 0)}}.get(measure, {})
-    found = headline_measures(Measure.parse(measure), *mine, threshold, comm)
+    found = summary_measures(Measure.parse(measure), *mine, threshold, comm)
     assert found == pytest.approx(expected)
 
 

@@ -1,5 +1,6 @@
-"""Rows that do not fit in memory: they are read from their shards on each pass, ahead of the computation.
+"""A rank's rows, as they are loaded from their shards: into memory, a bounded part at a time, or as a stream.
 
+Rows that do not fit in memory are streamed: they are read from their shards on each pass, ahead of the computation.
 Each computing thread processes several consecutive parts, of which some stay in memory, and another thread reads the
 others into two buffers in turn. Parts and order are those of rows in memory, so the results are identical. The first
 pass checks what it reads; later ones compare checksums, so that a changed file raises InputError.
@@ -13,9 +14,11 @@ from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from itertools import pairwise
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
+import scipy
 from numpy.typing import NDArray
 
 from distsms.base.errors import InputError
@@ -23,11 +26,137 @@ from distsms.base.wording import option
 from distsms.matrix import kernels as kernel
 from distsms.matrix.blocks import Entries, LocalRows, Part
 from distsms.matrix.code_maps import CodeMap
-from distsms.matrix.coded import CodedRows
-from distsms.matrix.local import DenseRows, SparseRows, length_dtype, unsigned
-from distsms.shards import codes
+from distsms.matrix.coded import CodedRows, to_csr
+from distsms.matrix.local import PART_ENTRIES, DenseRows, SparseRows, index_dtype, length_dtype, unsigned
+from distsms.shards.coded_columns import StoredPart, read_part
+from distsms.shards.entries_in_memory import EntriesInMemory
 from distsms.shards.reader import OpenShard, ShardRange
 from distsms.shards.storage import StoredArray
+
+
+def _count_entries(lengths: NDArray[Any], local: slice, new: NDArray[np.int64]) -> NDArray[Any]:
+    """Return the numbers of entries of all local rows, with those of some rows, in a type that holds them."""
+    lengths = lengths.astype(np.promote_types(lengths.dtype, length_dtype(int(new.max(initial=0)))), copy=False)
+    lengths[local] = new
+    return lengths
+
+
+class SparseLoader:
+    """The local rows of CSR shards, read into arrays of the final size and type, or taken over from a `store`."""
+
+    def __init__(
+        self,
+        ranges: list[ShardRange],
+        n_local: int,
+        nnz: int,
+        width: int,
+        dtype: str,
+        store: EntriesInMemory | None = None,
+    ) -> None:
+        nnz = max(nnz, 0)  # it is negative only if indptr descends, which `add` reports
+        self.lengths, self._taken_over = np.zeros(n_local, length_dtype(0)), store is not None
+        if store is not None:
+            self.indices, self.values = store.columns, store.values
+            self.filled, self.width = nnz, width
+            return
+        self.indices = np.empty(nnz, unsigned(width - 1))
+        valued = any(part.shard.values for part in ranges)
+        self.values = np.empty(nnz, dtype) if valued else None
+        self.filled, self.width = 0, width
+
+    def add(self, shard: OpenShard, part: ShardRange, local: slice) -> None:
+        indptr = shard.read_indptr(part)
+        self.lengths = _count_entries(self.lengths, local, np.diff(indptr))
+        if self._taken_over:
+            return
+        cut = 0
+        while cut < len(indptr) - 1:
+            end = max(cut + 1, int(np.searchsorted(indptr, indptr[cut] + PART_ENTRIES, side="right")) - 1)
+            piece = part._replace(start=part.start + cut, stop=part.start + end)
+            self._add_entries(shard, piece, indptr[cut : end + 1], slice(local.start + cut, local.start + end))
+            cut = end
+
+    def _add_entries(self, shard: OpenShard, rows: ShardRange, indptr: NDArray[np.int64], local: slice) -> None:
+        start, stop = int(indptr[0]), int(indptr[-1])
+        indptr = indptr - start
+        indices = shard.read_indices(rows, indptr, start)
+        new = indices >= self.width  # columns to leave out; without ignore_new_features, `load` has refused them
+        entries = slice(self.filled, self.filled + stop - start)
+        if self.values is not None and rows.shard.values:
+            shard.read("X/data", start, stop, self.values[entries])
+            shard.check_finite(rows, indptr, self.values[entries])
+        elif self.values is not None:
+            self.values[entries] = 1
+        if new.any():
+            old = ~new
+            indptr = np.concatenate(([0], np.cumsum(old)))[indptr]
+            self.lengths[local] = np.diff(indptr)
+            indices = indices[old]
+            if self.values is not None:
+                self.values[self.filled : self.filled + len(indices)] = self.values[entries][old]
+        self.indices[self.filled : self.filled + len(indices)] = indices
+        self.filled += len(indices)
+
+    def features(self, longest: int, differ: bool) -> SparseRows:
+        """Return the rows; `longest` is the longest of all ranks, and some have fewer entries if they `differ`."""
+        indices, lengths = self.indices[: self.filled], self.lengths.astype(length_dtype(longest), copy=False)
+        values = None if self.values is None else self.values[: self.filled]
+        return SparseRows(values, indices, lengths, self.width, sort=differ)
+
+    def matrix(self) -> scipy.sparse.csr_matrix:
+        kind, nnz = index_dtype(self.filled, self.width), self.filled
+        values = np.ones(nnz) if self.values is None else self.values[:nnz].astype(float)
+        indptr = np.concatenate(([0], np.cumsum(self.lengths, dtype=np.int64))).astype(kind)
+        return scipy.sparse.csr_matrix(
+            (values, self.indices[:nnz].astype(kind), indptr), (len(self.lengths), self.width)
+        )
+
+
+class DenseLoader:
+    """The local rows of dense shards. Columns beyond `width` are left out."""
+
+    lengths = None
+
+    def __init__(self, n_local: int, width: int, dtype: str) -> None:
+        self.array = np.zeros((n_local, width), dtype)
+
+    def add(self, shard: OpenShard, part: ShardRange, local: slice) -> None:
+        for piece in part.parts(max(1, PART_ENTRIES // max(shard.file["X"].shape[1], self.array.shape[1]))):
+            rows = self.array[local.start + piece.start - part.start : local.start + piece.stop - part.start]
+            shard.read_dense(piece, rows)
+            shard.check_finite(piece, None, rows)
+
+    def features(self, longest: int, differ: bool) -> DenseRows:
+        """Return the rows. The parameters are for sparse rows."""
+        return DenseRows(self.array)
+
+    def matrix(self) -> NDArray[np.float64]:
+        return self.array.astype(float, copy=False)
+
+
+class CodedLoader:
+    """The codes of the local rows, of group `number` of the coded columns."""
+
+    lengths = None
+
+    def __init__(self, number: int, code_map: CodeMap, n_local: int) -> None:
+        self.number, self.code_map = number, code_map
+        self.codes, self.cuts = np.empty(n_local * code_map.n_codes, code_map.dtype), [0]
+
+    def add(self, shard: OpenShard, part: ShardRange, local: slice) -> None:
+        n_codes = self.code_map.n_codes
+        ends = shard.read_codes(self.number, part, self.codes[local.start * n_codes : local.stop * n_codes])
+        self.cuts += [local.start + end for end in ends]
+
+    def features(self, longest: int, differ: bool) -> CodedRows:
+        """Return the rows. The parameters are for sparse rows."""
+        return CodedRows(self.code_map, self.codes, self.cuts)
+
+    def matrix(self) -> scipy.sparse.csr_matrix:
+        n_codes = self.code_map.n_codes
+        pieces = (self.codes[a * n_codes : b * n_codes].reshape(n_codes, -1).T for a, b in pairwise(self.cuts))
+        empty = scipy.sparse.csr_matrix((0, self.code_map.p))
+        return scipy.sparse.vstack([empty, *(to_csr(self.code_map, piece) for piece in pieces)], "csr")
 
 
 def evenly(parts: Sequence[Part], max_entries: int) -> list[Part]:
@@ -142,7 +271,7 @@ class Stream(ABC):
 
     @abstractmethod
     def features(self, longest: int, differ: bool) -> LocalRows:
-        """Return the rows, which use this object as source; see `resident.SparseLoader.features`."""
+        """Return the rows, which use this object as source; see `SparseLoader.features`."""
 
     @property
     def nbytes(self) -> int:
@@ -310,16 +439,13 @@ class SparseStream(Stream):
 
     def add(self, shard: OpenShard, part: ShardRange, local: slice) -> None:
         indptr = shard.read_indptr(part)
-        lengths = np.diff(indptr)
-        dtype = length_dtype(int(lengths.max(initial=0)))
-        self.lengths = self.lengths.astype(np.promote_types(self.lengths.dtype, dtype), copy=False)
-        self.lengths[local] = lengths
+        self.lengths = _count_entries(self.lengths, local, np.diff(indptr))
         if not self._segments or self._segments[-1].shard is not shard:
             stored = shard.stored("X/indices", "X/data" if shard.shard.values else None)
             assert stored[0] is not None
             self._column = np.promote_types(self._column, stored[0].dtype)
             self._segments.append(ShardSegment(shard, part.start, local.start, self._filled, int(indptr[0]), stored))
-        self._segments[-1].rows += len(lengths)
+        self._segments[-1].rows += part.rows
         self._segments[-1].entries += int(indptr[-1] - indptr[0])
         self._filled += int(indptr[-1] - indptr[0])
 
@@ -360,7 +486,7 @@ class DenseStream(Stream):
             self._segments.append(
                 ShardSegment(shard, part.start, local.start, local.start, part.start, shard.stored("X"))
             )
-        self._segments[-1].rows += part.stop - part.start
+        self._segments[-1].rows += part.rows
         self._segments[-1].entries += part.stop - part.start
 
     def features(self, longest: int, differ: bool) -> DenseRows:
@@ -412,7 +538,7 @@ class CodedStream(Stream):
         first = overlap.first - segment.row + segment.first
         last = first + overlap.last - overlap.first
         table = self._table(overlap, buffer)
-        codes.read_part(segment.stored[0], codes.StoredPart(first, last, overlap.at, segment.distance), table)
+        read_part(segment.stored[0], StoredPart(first, last, overlap.at, segment.distance), table)
         if segment.stored[0].checked:
             return 0
         octets = buffer.view(np.uint8)
@@ -428,3 +554,7 @@ class CodedStream(Stream):
 
     def _as_held(self, count: int) -> Entries:
         return (np.empty(count, self._map.dtype),)
+
+
+ColumnGroup: TypeAlias = SparseLoader | DenseLoader | CodedLoader | Stream
+"""The local rows of a group of columns: of X, or of a group of coded columns."""

@@ -1,6 +1,7 @@
-"""Count the rows of all ranks that have the same key, wherever they are. No rank needs memory for all n rows.
+"""What is known of the rows of a data set besides their columns: equal rows, groups, times and weights, all ranks'.
 
-`distsms.parallel.groups` brings the counts of each key together.
+Equal rows are found by a hash of each row (`distsms.base.hashing`). Rows with the same key are counted wherever they
+are (`distsms.parallel.groups`), and no rank needs memory for all of them.
 """
 
 from __future__ import annotations
@@ -17,30 +18,31 @@ from distsms.base.errors import InputError
 from distsms.base.typing import Floats, Hashes
 from distsms.base.wording import Message, option
 from distsms.parallel.groups import Groups
-from distsms.shards import duplicates
 from distsms.shards.labels import class_names
 from distsms.shards.manifest import Manifest
 from distsms.shards.row_metadata import MetadataColumns, RowMetadata, format_time
 
-_BITS = np.uint64(32)
 AT_ONCE = 2**21
 """The number of rows of a rank that are counted in one round. Each takes some 100 bytes during the round."""
-
-
-class GroupCounts(NamedTuple):
-    """How many rows of all ranks have a key in common with another row."""
-
-    groups: int  # different keys
-    shared: int  # rows in groups of two or more
-    largest: int  # rows in the largest group
-    mixed: int  # rows in groups that hold both classes
-
-
+MANY, ONE_ROW = 0.05, 0.01
+"""Folds by rows are misleading if more than the share MANY of the rows have an equal row, and no row makes up the share
+ONE_ROW: then many rows occur a few times each, and a model remembers them. Others are combinations of categories.
+"""
 MOSTLY = 0.8
 """From this share of positive rows on, the wrong label may have been used as the positive one."""
+_BITS = np.uint64(32)
 
 
-def count_groups(keys: Hashes, labels: NDArray[np.int8], comm: Communicator) -> GroupCounts:
+class Doubles(NamedTuple):
+    """How many rows of all ranks have a key in common with another row: the manifest's record of equal rows."""
+
+    different: int  # keys
+    rows: int  # rows whose key another row has, too
+    largest: int  # rows with the most frequent key
+    contradicting: int  # rows whose key both classes have
+
+
+def count_groups(keys: Hashes, labels: NDArray[np.int8], comm: Communicator) -> Doubles:
     """Count the rows that share their key (n_local,), a hash, with others; labels are +1 and -1. **Collective.** In a
     round, AT_ONCE rows of each rank are counted; those with a key of their own, which are most, are not sorted."""
     rounds = max(1, int(comm.maximum(np.array([-(-len(keys) // AT_ONCE)]))[0]))
@@ -57,13 +59,13 @@ def count_groups(keys: Hashes, labels: NDArray[np.int8], comm: Communicator) -> 
         sums += np.array([len(sizes) + n_alone, sizes[sizes > 1].sum(), sizes[both_classes].sum()])
         largest[0] = max(largest[0], sizes.max(initial=0), n_alone > 0)
     n_groups, shared, mixed = comm.sum(sums).tolist()
-    return GroupCounts(n_groups, shared, int(comm.maximum(largest)[0]), mixed)
+    return Doubles(n_groups, shared, int(comm.maximum(largest)[0]), mixed)
 
 
 def _may_be_shared(keys: Hashes, comm: Communicator) -> NDArray[np.bool_]:
     """Return which rows (n_local,) may have a key that another row of any rank has. **Collective.** Takes O(n_local)
     time if few do. A rank sends each of its different keys once, and gets a byte back."""
-    shared = duplicates.share_places(keys)
+    shared = hashing.share_places(keys)
     if comm.size > 1:
         alone = np.flatnonzero(~shared)
         queries = np.concatenate((keys[alone], np.unique(keys[shared])))
@@ -71,7 +73,7 @@ def _may_be_shared(keys: Hashes, comm: Communicator) -> NDArray[np.bool_]:
         order = np.argsort(owner, kind="stable")
         received, origin = comm.alltoall_rows(queries[order], np.bincount(owner.astype(np.intp), minlength=comm.size))
         answers = np.empty(len(queries), np.int8)
-        answers[order] = comm.alltoall_rows(duplicates.share_places(received).astype(np.int8), origin)[0]
+        answers[order] = comm.alltoall_rows(hashing.share_places(received).astype(np.int8), origin)[0]
         shared[alone] = answers[: len(alone)] > 0
     return shared
 
@@ -85,21 +87,19 @@ def group_statistics(
 ) -> dict[str, dict[str, Any]]:
     """Return the manifest's records "doubles", "group", "time" and "weight", as far as rows have these. **Collective.**
     `hashes` are those of the rows. Raises InputError on every rank if some times are numbers and others dates."""
-    equal, (group, time, weight) = count_groups(hashes, labels, comm), columns
-    doubles = {"different": equal.groups, "rows": equal.shared, "largest": equal.largest, "contradicting": equal.mixed}
-    statistics: dict[str, dict[str, Any]] = {"doubles": doubles}
-    if group is not None:
-        counted = count_groups(np.empty(0, np.uint64) if metadata.groups is None else metadata.groups, labels, comm)
-        statistics["group"] = {"column": group, "groups": counted.groups, "largest": counted.largest}
-    if time is not None:
+    statistics: dict[str, dict[str, Any]] = {"doubles": count_groups(hashes, labels, comm)._asdict()}
+    if columns.group is not None:
+        counts = count_groups(np.empty(0, np.uint64) if metadata.groups is None else metadata.groups, labels, comm)
+        statistics["group"] = {"column": columns.group, "groups": counts.different, "largest": counts.largest}
+    if (time := columns.time) is not None:
         times = np.empty(0) if metadata.times is None else metadata.times
         ends = comm.maximum(np.array([np.max(-times, initial=-np.inf), np.max(times, initial=-np.inf)]))
         kinds = sorted(set().union(*comm.allgather(metadata.kinds)))
         if len(kinds) > 1:
             raise InputError(f"column {time!r} holds both {' and '.join(kinds)}; times must be all of one kind", True)
         statistics["time"] = {"column": time, "kind": kinds[0], "first": float(-ends[0]), "last": float(ends[1])}
-    if weight is not None:
-        statistics["weight"] = {"column": weight, **_weight_statistics(labels, metadata.weights, comm)}
+    if columns.weight is not None:
+        statistics["weight"] = {"column": columns.weight, **_weight_statistics(labels, metadata.weights, comm)}
     return statistics
 
 
@@ -116,10 +116,19 @@ def _weight_statistics(labels: NDArray[np.int8], weights: Floats | None, comm: C
 
 
 def doubles_warning(manifest: Manifest, by: str | None = None) -> str:
-    """Return `duplicates.warning` for a data set; none for features, as different rows often have the same codes."""
-    if manifest.coded and manifest.coded.features:
+    """Return a warning that to split rows by anything but "doubles" separates equal rows; "" if they are few. There is
+    none for features, as different rows often have the same codes."""
+    doubles, n = manifest.doubles, manifest.n
+    if manifest.coded.features or doubles is None or (by or (manifest.split or {}).get("by")) == "doubles":
         return ""
-    return duplicates.warning(manifest.doubles, manifest.n, by or (manifest.split or {}).get("by"))
+    if doubles["rows"] <= MANY * n or doubles["largest"] >= ONE_ROW * n:
+        return ""
+    return Message(
+        f"{doubles['rows'] / n:.1%} of the rows have an exact duplicate. If rows are held out, their duplicates may be "
+        f"among the training rows, and the measures on them are too good. `{option('split_by', 'doubles')}` (of "
+        f"`shard` and `train`) and `{option('folds_by', 'doubles')}` (of `path` and `baseline`) keep equal rows "
+        "together"
+    )
 
 
 def describe(manifest: Manifest) -> dict[str, str]:
@@ -144,8 +153,15 @@ def describe(manifest: Manifest) -> dict[str, str]:
             if unknown["rows"]
             else "no letter of the window"
         )
-    if manifest.doubles:
-        lines["repeated"] = duplicates.describe(manifest.doubles, n)
+    if doubles := manifest.doubles:
+        both = doubles["contradicting"]
+        agreement = f"the duplicates of {both} rows have both labels" if both else "their labels agree"
+        lines["repeated"] = (
+            f"{doubles['rows'] / n:.1%} of the rows have a duplicate: {doubles['different']} different rows, the most "
+            f"frequent one occurs {doubles['largest']} times; {agreement}"
+            if doubles["rows"]
+            else "no row occurs twice"
+        )
         lines |= {"warning": warning} if (warning := doubles_warning(manifest)) else {}
     return lines
 

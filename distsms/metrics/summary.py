@@ -1,4 +1,4 @@
-"""The threshold of a trained model, and the measures by which it is summarized in logs and in the model file."""
+"""The measures that summarize a model in logs and in its file, and the one that chooses among models."""
 
 from __future__ import annotations
 
@@ -7,29 +7,15 @@ from dataclasses import replace
 import numpy as np
 
 from distsms.base.communicator import Communicator
-from distsms.base.measures import RANKING, HeadMeasure, Measure
+from distsms.base.measures import HeadMeasure, Measure
 from distsms.base.typing import Floats, Hashes, Labels
 from distsms.metrics import ranking
-from distsms.metrics.contingency import contingency
-from distsms.metrics.operating_points import head_value
-from distsms.metrics.row_weights import mass_of_classes
+from distsms.metrics.operating_points import contingency, head_value
 from distsms.metrics.tied_scores import tied_scores
 from distsms.metrics.within_groups import gauc_estimate
 
 
-def decision_threshold(
-    calls_positive: int | None, scores: Floats, labels: Labels, comm: Communicator, weights: Floats | None = None
-) -> float:
-    """Return the score from which `calls_positive` rows, in proportion by weight, are positive. **Collective.**"""
-    if calls_positive is None:
-        return 0.0
-    k: float = calls_positive
-    if weights is not None:
-        k *= mass_of_classes(labels, weights, comm)[0] / mass_of_classes(labels, None, comm)[0]
-    return ranking.top_k(scores, labels, k, comm, weights).threshold
-
-
-def headline_measures(
+def summary_measures(
     measure: Measure,
     scores: Floats,
     labels: Labels,
@@ -39,8 +25,7 @@ def headline_measures(
     groups: Hashes | None = None,
 ) -> dict[str, float]:
     """Return ROCArea, PRBEP and the measure that was trained for (in groups if given), by name. **Collective.**"""
-    ranked = ranking.ranking(scores, labels, comm, weights)
-    values = {name: float(getattr(ranked, name)) for name in RANKING}
+    values: dict[str, float] = ranking.ranking(scores, labels, comm, weights)._asdict()
     if measure.within_groups:
         if groups is not None:
             estimate = gauc_estimate(measure.within_groups, scores, labels, groups, comm, weights)
