@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+import time
 from typing import TYPE_CHECKING
 
 from distsms.base.errors import EXIT_OK
@@ -76,8 +77,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace, comm: Communicator) -> int:
     """Score the rows part by part, and write the scores of each part at once. **Collective.**"""
-    import time
-
     from distsms.base.formatting import format_rows
     from distsms.cli.progress import Progress
     from distsms.cli.terminal import fold, is_watched
@@ -103,9 +102,6 @@ def run(args: argparse.Namespace, comm: Communicator) -> int:
         print(fold(f"distsms predict: warning: {warning}"), file=sys.stderr, flush=True)
     if speaks:
         seconds, place = time.perf_counter() - start, "standard output" if args.output == "-" else args.output
-        print(
-            f"{format_rows(predicted.n, ',')} scored in {seconds:.2f} s; written to {place}",
-            file=sys.stderr,
-            flush=True,
-        )
+        scored = f"{format_rows(predicted.n, ',')} scored in {seconds:.2f} s"
+        print(f"{scored}; written to {place}", file=sys.stderr, flush=True)
     return EXIT_OK

@@ -71,8 +71,5 @@ def run(args: argparse.Namespace, comm: Communicator) -> int:
         print(f"{written.path}: {written.size / 1024:.0f} KiB")
         if args.figures:
             print(f"{args.figures}: {len(written.figures)} files")
-        say = Speaker(bool(written.warnings))
-        for warning in written.warnings:
-            say.warn(warning)
-        say.close()
+        Speaker(bool(written.warnings)).close(written.warnings)
     return EXIT_OK

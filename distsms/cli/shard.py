@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import time
 from dataclasses import fields
 from typing import TYPE_CHECKING
 
@@ -142,13 +143,10 @@ def reading_options(args: argparse.Namespace) -> dict[str, Any]:
 
 def run(args: argparse.Namespace, comm: Communicator) -> int:
     """Convert the files, and print what they contain. **Collective.**"""
-    import time
-
     from distsms.cli import shard_text
     from distsms.workflow.shard import shard
 
-    start = time.perf_counter()
-    verbose = comm.is_root and not args.quiet
+    start, verbose = time.perf_counter(), comm.is_root and not args.quiet
     narrator, say = shard_text.ShardNarrator(verbose), Speaker(verbose)
     result = shard(_request(args), comm, narrator)
     narrator.close()
@@ -157,9 +155,7 @@ def run(args: argparse.Namespace, comm: Communicator) -> int:
             shard_text.show_summary(manifest, say)
         shard_text.show_split(result.data_sets, say)
         shard_text.show_rate(result.data_sets[0], time.perf_counter() - start, comm, say)
-        for warning in result.warnings:
-            say.warn(warning)
-    say.close()
+    say.close(result.warnings)
     return EXIT_OK
 
 

@@ -21,7 +21,7 @@ from distsms.ingest.options import ConversionObserver
 from distsms.models import inputs
 from distsms.shards import dataset, storage
 from distsms.shards.dataset import DataBlock, MemoryBudget
-from distsms.shards.manifest import Manifest, read_manifest
+from distsms.shards.manifest import read_manifest
 from distsms.shards.row_statistics import doubles_warning
 from distsms.training.solver_choice import choose_solver
 from distsms.workflow import baseline_fits, baseline_text, competitors, folds, method_results, tables
@@ -93,11 +93,7 @@ def compare_methods(
         if tables.are_tables(request.data, comm):
             # All rows are used, since the folds hold out those that judge, and folds are read from files.
             rows = TrainRequest(
-                request.data,
-                reading=request.reading,
-                shards=request.shards,
-                resume=True,
-                memory=request.memory,
+                request.data, reading=request.reading, shards=request.shards, resume=True, memory=request.memory
             )
             sets = opened.enter_context(tables.as_data_sets(rows, comm, observer, clock, in_files=True))
             for warning in sets.warnings if comm.is_root else ():
@@ -105,11 +101,7 @@ def compare_methods(
             called = frames.short_list(sets.files) or "the table"
             request = replace(request, data=sets.training.directory)
         elif request.reading or request.shards is not None:
-            raise InputError(
-                "label, shards, and how columns are read are for tables, such as CSV or Parquet; data sets have what "
-                "distsms shard gave them",
-                everywhere=True,
-            )
+            raise InputError("label, shards, and how columns are read are for tables, such as CSV or Parquet", True)
         run = _BaselineRun(request, comm, observer, stop_wanted, opened, called)
         with clock.phase("fits"):
             stopped = run.fit()
@@ -360,13 +352,11 @@ def _evaluate(result: Baseline, plan: BaselinePlan, store: BaselineStore, rows: 
     sentences += baseline_text.describe_beyond([methods, *head.values()], sentences)
     sentences += [f"Settings are chosen by {display_name(select)} on the other folds."] if select else []
     sentences += method_results.check_logistic(methods, rows, plan.problem)
-    sentences += _notes(plan.problem.folds_by, plan.manifest)
+    # What the folds do not take into account.
+    manifest, by = plan.manifest, plan.problem.folds_by
+    applying = [kind for kind in folds.CAVEATS if kind == by or (kind == "groups" and manifest.group)]
+    sentences += [f"Note: {folds.CAVEATS[kind]}." for kind in applying]
+    warnings = doubles_warning(manifest, by), folds.labels_warning(manifest)
+    sentences += [f"{WARNING}{text}." for text in warnings if text]
     effort = method_results.effort(plan, fits, store.trials())
     return replace(result, methods=methods, head=head, sentences=sentences, effort=effort)
-
-
-def _notes(by: str, manifest: Manifest) -> list[str]:
-    """Return sentences on what the folds do not take into account."""
-    applying = [kind for kind in folds.CAVEATS if kind == by or (kind == "groups" and manifest.group)]
-    warnings = filter(None, [doubles_warning(manifest, by), folds.labels_warning(manifest)])
-    return [f"Note: {folds.CAVEATS[kind]}." for kind in applying] + [f"{WARNING}{text}." for text in warnings]

@@ -167,9 +167,8 @@ def _check_output(request: ReportRequest, is_root: bool) -> None:
 
 def _read_training(request: ReportRequest) -> dict[str, Any]:
     """Read the fields of `ReportData` on the training. Raises InputError if something does not fit. On the root."""
-    in_memory = isinstance(request.model, Model)
+    folder = None if isinstance(request.model, Model) else Path(request.model).parent
     loaded = request.model if isinstance(request.model, Model) else model.load(request.model)
-    folder = None if in_memory else Path(os.fspath(request.model)).parent  # type: ignore[arg-type]
     names: Sequence[str] | None = loaded.feature_names
     if request.feature_names is not None:
         names = _names(request.feature_names, loaded.p)
@@ -301,14 +300,12 @@ def _points(at: Sequence[Condition], evaluated: Evaluated, comm: Communicator) -
 
 def _probabilities(evaluated: Evaluated, comm: Communicator) -> OwnProbabilities | None:
     """Return how good the model's probabilities are on these rows; None if it has none. **Collective.**"""
-    (of_model,), rows = evaluated.models, evaluated.rows
+    (of_model,), labels, weights = evaluated.models, evaluated.rows.labels, evaluated.rows.weights
     if "calibration" not in of_model.model.info:
         return None
     predicted = of_model.model.probabilities(of_model.scores)
-    before, after = (
-        calibration.losses(p, rows.labels, comm, rows.weights) for p in (expit(of_model.scores), predicted)
-    )
-    return OwnProbabilities(calibration.reliability(predicted, rows.labels, comm, rows.weights), before, after)
+    before, after = (calibration.losses(p, labels, comm, weights) for p in (expit(of_model.scores), predicted))
+    return OwnProbabilities(calibration.reliability(predicted, labels, comm, weights), before, after)
 
 
 def _contributions(of: Model, sums: ColumnSums) -> Contributions | str | None:

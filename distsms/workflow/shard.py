@@ -100,6 +100,6 @@ def _lost_weights(like: Manifest, new: Manifest) -> str:
         return ""
     column = like.weight["column"]
     return Message(
-        f"{like.directory} has weights from {column}, which {option('like')} does not take over, and these rows have "
-        f"none; give {option('weight', column)} (or {option('weight_file')}) if they should have weights, too"
+        f"{like.directory} has weights from {column}, which {option('like')} does not take over. Give "
+        f"{option('weight', column)} (or {option('weight_file')}) if these rows should have weights, too"
     )
