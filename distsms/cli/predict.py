@@ -27,10 +27,8 @@ file's name says which format is written:
 The ids are those of `distsms shard --id`, or of --id here; if the rows have none, only scores are written. Progress and
 the closing line go to standard error.
 
-With --labels, each row also gets its class, by the threshold that held-out folds support (`distsms path --at`,
-`distsms train --at`); with --probability, the probability that it is positive (--calibrate of the same commands). If
-the share of positive rows differs from the training data's, a warning says what the threshold is worth, and how to
-correct the probabilities.
+If the share of positive rows differs from the training data's, a warning says what the threshold of --labels is worth,
+and how to correct the probabilities of --probability.
 
 The data are a data set, or a file of any format that `distsms shard` reads. Rows are given as they were before any
 normalization, and the columns of a table may come in any order. Labels are ignored, but svmlight text must have one in

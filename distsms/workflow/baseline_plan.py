@@ -72,6 +72,7 @@ class BaselinePlan:
     by_distsms: Mapping[str, MethodPlan]  # the methods on the columns that distsms trains
     small: bool  # whether every rank holds all rows, since messages would cost more than evaluations
     done: set[FitSpec]  # those of `all_fits` that are in the folder
+    store: BaselineStore  # the folder, of which only the root reads
 
     @property
     def select(self) -> str:
@@ -98,14 +99,14 @@ class BaselinePlan:
         """The fits of all lambdas, and the trials of trees; quick trials leave out most of them."""
         return baseline_fits.first_round(self.methods, self.problem.lambdas, self.problem.folds, self.tree_fits)
 
-    def missing(self, methods: Sequence[str], store: BaselineStore) -> list[FitSpec]:
+    def missing(self, methods: Sequence[str]) -> list[FitSpec]:
         """Return the quick trials of these linear methods that are not made yet or, after them, the fits to the end."""
-        trials = self.trials(store)
+        trials = self.trials()
         specs = [spec._replace(quick=True) for name in methods for spec in self._missing_trials(name, trials)]
         if specs:
             return specs
         # Fits are made of all lambdas that trials leave to any fold.
-        done = {fit[:3] for fit in store.fits()}
+        done = {fit[:3] for fit in self.store.fits()}
         for name in methods:
             left = {lam for lams in baseline_fits.left_lambdas(trials, name).values() for lam in lams}
             specs += self._all_folds(name, sorted(left, reverse=True) or self.problem.lambdas)
@@ -122,23 +123,23 @@ class BaselinePlan:
         further = choice.beyond(curve, [max(curve, key=lambda mean: mean.mean)], grid)
         return [] if further is None else self._all_folds(name, [further])
 
-    def missing_of_trees(self, methods: Sequence[str], folds: Sequence[int], store: BaselineStore) -> list[FitSpec]:
+    def missing_of_trees(self, methods: Sequence[str], folds: Sequence[int]) -> list[FitSpec]:
         """Return the trials of settings on these folds that are not made yet or, after them, the fits of the best."""
         tries = baseline_fits.first_round(methods, (), self.problem.folds, self.tree_fits)
-        tried, fitted = store.done(), {fit[:3] for fit in store.fits()}
+        tried, fitted = self.store.done(), {fit[:3] for fit in self.store.fits()}
         if missing := [spec for spec in tries if spec.fold in folds and spec not in tried]:
             return missing
-        best = baseline_fits.second_round(store.trials(), self.tree_fits)
+        best = baseline_fits.second_round(self.store.trials(), self.tree_fits)
         return [spec for spec in best if spec.method in methods and spec.fold in folds and spec[:3] not in fitted]
 
-    def trials(self, store: BaselineStore) -> list[Trial]:
+    def trials(self) -> list[Trial]:
         """Return the quick trials in the folder, if they say which lambdas are fitted."""
-        return store.trials() if self.halves else []
+        return self.store.trials() if self.halves else []
 
-    def counted_fits(self, store: BaselineStore) -> list[Fit]:
+    def counted_fits(self) -> list[Fit]:
         """Return the fits in the folder that this plan asks for, whatever an earlier one has tried beyond."""
-        grid = set(self.problem.lambdas)
-        return [fit for fit in store.fits() if self.halves or not METHODS[fit.method].linear or fit.setting in grid]
+        fits, grid = self.store.fits(), set(self.problem.lambdas)
+        return [fit for fit in fits if self.halves or not METHODS[fit.method].linear or fit.setting in grid]
 
     def _all_folds(self, name: str, lambdas: Sequence[float]) -> list[FitSpec]:
         return baseline_fits.first_round([name], lambdas, self.problem.folds, 0)

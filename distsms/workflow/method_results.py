@@ -367,15 +367,15 @@ class _Part(NamedTuple):
         return _Part(self.value - other.value, drawn)
 
 
-def unsettled(methods: Sequence[str], plan: BaselinePlan, store: BaselineStore, rows: FoldedRows) -> list[str]:
+def unsettled(methods: Sequence[str], plan: BaselinePlan, rows: FoldedRows) -> list[str]:
     """Return the methods that the folds so far do not settle at `EARLY_LEVEL`, so strict (Haybittle and Peto) that the
     interval at the end may stay as narrow as without this look. On the root.
     """
-    fits, trials, by = plan.counted_fits(store), plan.trials(store), plan.select
+    fits, trials, by = plan.counted_fits(), plan.trials(), plan.select
     left = list[str]()
     for name in methods:
         of_both = [fit for fit in fits if fit.method in (OURS, name)]
-        results = Evaluator(store, of_both, rows, trials, EARLY_LEVEL).methods(by)
+        results = Evaluator(plan.store, of_both, rows, trials, EARLY_LEVEL).methods(by)
         differences = next((each.differences for each in results if each.method == name), {})
         left += [] if by in differences and is_settled(differences[by]) else [name]
     return left
@@ -397,16 +397,18 @@ class Effort(NamedTuple):
     unknown: list[str]  # the methods whose fits these seconds do not count, since none was made
 
 
-def effort(plan: BaselinePlan, fits: Sequence[Fit], trials: Sequence[Trial]) -> Effort:
+def effort(plan: BaselinePlan) -> Effort:
     """Return how much was done, and what is left of a thorough comparison. On the root."""
+    fits, trials = plan.counted_fits(), plan.store.trials()
     problem, optional = plan.problem, [name for each in plan.left_out if each.optional for name in each.methods]
     everything = first_round([*plan.methods, *optional], problem.lambdas, problem.folds, THOROUGH_TREES)
     done: list[Fit | Trial] = [fit for fit in fits if METHODS[fit.method].linear]
     done += [trial for trial in trials if not METHODS[trial.method].linear]
-    more = Counter(spec.method for spec in everything if spec[:3] not in {each[:3] for each in done})
+    keys = {each[:3] for each in done}
+    more = Counter(spec.method for spec in everything if spec[:3] not in keys)
     seconds = {name: [each.seconds for each in done if each.method == name] for name in METHODS}
     of_trees = [each.seconds for each in done if each.method in TREES]
-    means = {name: float(np.mean(own)) for name in more if (own := seconds[name] or of_trees * (name in TREES))}
+    means = {name: float(np.mean(of_fits)) for name in more if (of_fits := seconds[name] or of_trees * (name in TREES))}
     return Effort(
         fits=len(fits),
         trials=len(trials),

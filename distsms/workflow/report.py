@@ -292,8 +292,8 @@ def _points(at: Sequence[Condition], evaluated: Evaluated, comm: Communicator) -
     tied = tied_scores(of_model.scores, rows.labels, effective(rows.weights, comm), comm)
     points = list[ShownPoint]()
     for each in conditions:
-        chosen = operating_point(each, tied, comm).threshold
-        rates = rates_at(chosen, evaluated.level, of_model.scores, rows.labels, comm, rows.weights)
+        threshold = operating_point(each, tied, comm).threshold
+        rates = rates_at(threshold, evaluated.level, of_model.scores, rows.labels, comm, rows.weights)
         points.append(ShownPoint(each, rates, each in at))
     return points
 
