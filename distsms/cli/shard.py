@@ -136,8 +136,8 @@ def reading_options(args: argparse.Namespace) -> dict[str, Any]:
     """Return how files are read, by the names of `ReadOptions`."""
     from distsms.ingest.options import ReadOptions
 
-    options = {each.name: getattr(args, each.name) for each in fields(ReadOptions) if hasattr(args, each.name)}
-    options = {name: tuple(value) if isinstance(value, list) else value for name, value in options.items()}
+    named = {each.name: getattr(args, each.name) for each in fields(ReadOptions) if hasattr(args, each.name)}
+    options = {name: tuple(value) if isinstance(value, list) else value for name, value in named.items()}
     return options | {"columns": column_options(args), "sequences": sequence_options(args)}
 
 
