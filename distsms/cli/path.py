@@ -12,7 +12,7 @@ from distsms.base.measures import CHOOSERS, RANKING, RIVALS, Measure
 from distsms.cli import options
 from distsms.cli.terminal import Speaker
 from distsms.cli.types import add_old_names, checked, chooser, count, not_negative, path_measures, positive, whole
-from distsms.optim.solvers.base import SOLVERS, WIDE
+from distsms.optim.solvers.base import WIDE
 from distsms.workflow.candidates import COLUMNS, parse
 
 if TYPE_CHECKING:
@@ -193,8 +193,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="The folder for points, table and model (default: %(default)s).",
     )
     method = parser.add_argument_group("method")
-    solvers = f"The solver. {options.SOLVERS_HELP}. {options.USUAL_SOLVER}."
-    method.add_argument("--solver", choices=tuple(SOLVERS), help=solvers)
+    options.add_solver(method)
     method.add_argument(
         "--at-once",
         type=count,
@@ -204,7 +203,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     options.add_vectors(method)
     options.add_memory(method)
-    options.add_stopping(parser, float("inf"))
+    options.add_stopping(parser)
     options.add_decisions(
         parser,
         "When lambda is chosen, the models of the folds are trained once more at this lambda, from those that the path"
@@ -240,18 +239,16 @@ def check_measure(args: argparse.Namespace) -> str | None:
 def run(args: argparse.Namespace, comm: Communicator) -> int:
     """Solve the missing points, then choose a lambda. **Collective.**"""
     from distsms.cli.path_text import PathNarrator
-    from distsms.training.task import Distribution
     from distsms.workflow.path_run import run_path
     from distsms.workflow.requests import PathRequest
 
-    request = PathRequest.of(
-        vars(args),
+    request = options.request_of(
+        PathRequest,
+        args,
         measure=measure_of(args),
         lambdas=args.lambdas and flat(args.lambdas),
         l1=flat(args.l1),
         features=args.features or [COLUMNS],
-        settings={"epsilon": args.epsilon, "relative": args.relative, **options.of_vectors(args)},
-        distribution=Distribution(args.ordering, args.step),
         check=not args.no_check,
     )
     with args.signals as signals, closing(PathNarrator(args, comm)) as narrator:

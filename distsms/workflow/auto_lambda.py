@@ -26,7 +26,7 @@ from distsms.matrix.side_by_side import SideBySide
 from distsms.optim.result import Result
 from distsms.optim.settings import Settings
 from distsms.shards import dataset, from_arrays
-from distsms.shards.dataset import DataBlock, MemoryBudget, rows_in_memory
+from distsms.shards.dataset import DataBlock, MemoryBudget, ends_in_memory
 from distsms.shards.manifest import Manifest
 from distsms.shards.splits import Shares, in_sample
 from distsms.training.task import TrainingTask
@@ -136,7 +136,7 @@ def load_sample(
     if min(shares) >= 1:
         return dataset.load(manifest, comm, budget=budget, with_groups=with_groups)
     first, last = (manifest.n * rank // comm.size for rank in (comm.rank, comm.rank + 1))
-    if ends := rows_in_memory(manifest, comm.rank):
+    if ends := ends_in_memory(manifest, comm.rank):
         first, last = (end.row for end in ends)
     # A rank may have no rows, so that each list begins with none.
     X: list[Any] = [np.empty((0, manifest.p_entries), manifest.dtype)]
@@ -318,7 +318,7 @@ def _sample(
         share = (shares.positive * n_pos + shares.negative * n_neg) / data.n
         few = shares_folds(data.n, 0, comm) and shares_folds(0, int(share * (data.n + data.nnz)), comm)
         # Of few rows, each rank reads the whole sample, and trains the models of some folds alone.
-        share_folds = few and rows_in_memory(data, comm.rank) is None
+        share_folds = few and ends_in_memory(data, comm.rank) is None
         block = load_sample(data, ALONE if share_folds else comm, shares, budget=budget, whole_groups=in_groups)
         return PathRows(block, comm, block.groups, share_folds)
     shares = sample_shares(n_pos, n_neg, int(comm.sum(np.array([data.features.nnz]))[0]), measure)
