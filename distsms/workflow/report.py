@@ -29,7 +29,7 @@ from distsms.models.contributions import ColumnSums, Contributions
 from distsms.models.evaluation import ModelEvaluation
 from distsms.models.model import Model
 from distsms.optim.result import Status
-from distsms.training.trace import read_trace
+from distsms.training.recorder import read_trace
 from distsms.workflow.baseline_fits import BaselineStore
 from distsms.workflow.evaluate import Evaluated, evaluate
 from distsms.workflow.method_results import Baseline, MethodResult
