@@ -26,7 +26,7 @@ from distsms.features.build import build
 from distsms.features.fit import FeatureOptions
 from distsms.models import model
 from distsms.parallel.communicator import Communicator
-from distsms.shards.dataset import Manifest, load_matrix, read_manifest
+from distsms.shards.dataset import load_matrix, read_manifest
 from distsms.shards.from_arrays import write_data
 from distsms.training import checkpoint
 from distsms.training.checkpoint import Rows
@@ -75,7 +75,10 @@ def make(folder: Path) -> dict[str, Kind]:
     if b'"checksum"' in (plain / "manifest.json").read_bytes():
         kinds["manifest"] = Kind(plain / "manifest.json", lambda: repr(read_manifest(plain)))
         kinds["shard"] = Kind(plain / "shard-00000.h5", lambda: _rows(plain))
-    kinds["features"] = Kind(folder / "coded" / "features.h5", lambda: _features(coded))
+    kinds["features"] = Kind(
+        folder / "coded" / "features.h5",
+        lambda: feature_map.load(coded, keep=False).hash,  # type: ignore[union-attr]
+    )
     path, fits, fit = PathStore(folder), BaselineStore(folder), Fit("svm", 0.1, 1, 0.5, 0.75, 0.5, "")
     path.describe({"lambda": 0.1}, points=[1.5])
     kinds["path"] = Kind(path.identity, lambda: [path.read("problem")[name] for name in ("problem", "points")])
@@ -90,12 +93,6 @@ def _model(path: Path) -> Any:
     found = model.load(path)
     parts = found.info, found.table, found.coded, found.features and (found.features.hash, found.features.options)
     return found.w.tobytes(), None if found.scale is None else found.scale.tobytes(), repr(parts)
-
-
-def _features(manifest: Manifest) -> str:
-    features = feature_map.load(manifest, keep=False)
-    assert features is not None
-    return features.hash
 
 
 def _rows(folder: Path) -> Any:
