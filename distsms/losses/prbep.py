@@ -167,10 +167,8 @@ class Prbep(PrbepRisk, GatheringLoss):
         # 3) Without the errors of rounding, the plane is a lower bound.
         tau, balance = refine(tau, nu, sums_at)
         corrections = balancing_corrections(balance.pos, balance.neg)
-        pos, neg = (
-            correction.apply(beta, near) for correction, (_, beta, near) in zip(corrections, sides(tau), strict=True)
-        )
-        coef_pos, coef_neg = (beta if a is None else a * beta for beta, a in zip((pos, neg), weights, strict=True))
+        changed = [each.apply(beta, near) for each, (_, beta, near) in zip(corrections, sides(tau), strict=True)]
+        coef_pos, coef_neg = (beta if a is None else a * beta for beta, a in zip(changed, weights, strict=True))
         R, R_mu, d = self.risks(balance, corrections, nu)
         return Solution(R, R_mu, d, -2.0 / self.A * coef_pos, 2.0 / self.A * coef_neg)
 
@@ -336,9 +334,7 @@ def _sums(scores, kinds, weights, shift, tau0, delta, nu):  # type: ignore[no-un
 
 @njit(error_model="numpy")
 def _coefficients(scores, kinds, weights, shift, tau0, delta, nu, corrections, out):  # type: ignore[no-untyped-def]
-    """Set out (n_local,) to the coefficients. corrections (2, 3): `Correction` of either class, P first; its scale
-    includes the factor 2/A.
-    """
+    """Set out to the coefficients. corrections (2, 3): `Correction` of either class, P first, with 2/A in its scale."""
     # Outside of the loop, since for all that the compiler knows, `out` could lie in the same place.
     share_pos, goal_pos, scale_pos = corrections[0, 0], corrections[0, 1], corrections[0, 2]
     share_neg, goal_neg, scale_neg = corrections[1, 0], corrections[1, 1], corrections[1, 2]

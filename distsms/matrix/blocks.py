@@ -303,7 +303,5 @@ def prepared(
     if wrong := [vector.shape for vector in vectors if vector.shape != (length,)]:
         raise ValueError(f"a vector has the shape {wrong[0]}, but ({length},) is needed")
     if out.shape != shape or out.dtype != np.float64 or not out.flags.c_contiguous:
-        raise ValueError(
-            f"out must be a C-contiguous float64 array of shape {shape}; it is {out.dtype} of shape {out.shape}"
-        )
+        raise ValueError(f"out must be C-contiguous float64 of shape {shape}; it is {out.dtype} of shape {out.shape}")
     return vectors, out, [out] if single else list(out)

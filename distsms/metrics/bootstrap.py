@@ -98,9 +98,7 @@ def _margin(scores: Floats, labels: Labels, weights: Floats, place: float, comm:
 
 
 class DrawnRows(NamedTuple):
-    """This rank's rows that are drawn, each with the key at which its random generator starts and a column of the table
-    of its replicates.
-    """
+    """This rank's rows that are drawn: where each one's random numbers start, and its column in the tables."""
 
     keys: Hashes
     column: NDArray[np.int64]

@@ -104,9 +104,7 @@ def require_equal(weights: Floats | None, measure: str, comm: Communicator) -> N
     """Raise InputError if some rows have other weights than others, since the measure counts rows. **Collective.**"""
     if differ(weights, comm):
         raise InputError(
-            f"{measure} counts rows, so it has no meaning for rows of different weights: leave the weights out, or "
-            "choose a measure such as rocarea, prbep, error-rate or average-precision",
-            everywhere=True,
+            f"{measure} counts rows, and these have weights: leave them out or choose a measure such as rocarea", True
         )
 
 
