@@ -52,12 +52,10 @@ class PrbepRisk(Loss):
         """Return nu = mu n / 2 = c_mu epsilon, since D = n / 2."""
         return c_mu * epsilon
 
-    def risks(
-        self, balance: Balance, corrections: tuple[Correction, Correction], nu: float
-    ) -> tuple[float, float, float]:
+    def risks(self, balance: Balance, of_pos: Correction, nu: float) -> tuple[float, float, float]:
         """Return R, R_mu before the corrections, which change it by less than rounding does, and d."""
         R, R_mu = (2.0 / self.A * total for total in (balance.hinge, balance.huber))
-        return R, R_mu if nu > 0 else R, corrections[0].total(balance.pos) / self.A_pos
+        return R, R_mu if nu > 0 else R, of_pos.total(balance.pos) / self.A_pos
 
 
 class ClassSums(NamedTuple):
@@ -169,7 +167,7 @@ class Prbep(PrbepRisk, GatheringLoss):
         corrections = balancing_corrections(balance.pos, balance.neg)
         changed = [each.apply(beta, near) for each, (_, beta, near) in zip(corrections, sides(tau), strict=True)]
         coef_pos, coef_neg = (beta if a is None else a * beta for beta, a in zip(changed, weights, strict=True))
-        R, R_mu, d = self.risks(balance, corrections, nu)
+        R, R_mu, d = self.risks(balance, corrections[0], nu)
         return Solution(R, R_mu, d, -2.0 / self.A * coef_pos, 2.0 / self.A * coef_neg)
 
     def _both_weights(self) -> Floats | None:
@@ -273,7 +271,7 @@ class PrbepExchange(PrbepRisk):
         scale = 2.0 / self.A
         of_pos, of_neg = (pos.share, pos.goal, -scale * pos.scale), (neg.share, neg.goal, scale * neg.scale)
         self._write(scores, tau0, delta, nu, np.array([of_pos, of_neg]), out)
-        R, R_mu, d = self.risks(balance, (pos, neg), nu)
+        R, R_mu, d = self.risks(balance, pos, nu)
         return LossValue(R, R_mu, d, out)
 
     def _local_sums(self, scores: Any, tau0: float, delta: float, nu: float) -> Floats:
