@@ -208,16 +208,12 @@ def _publish(writer: _ShardWriter, normalization: Normalization, comm: Communica
         if comm.is_root:
             with hdf5.write_file(directory / FEATURES_PARTIAL) as file:
                 feature_map.write(writer.features, file)
+            same = ("label_map", "zero_based", "source", "table", "split", "columns")
             publish(
                 directory,
                 [entry for of_rank in entries for entry in of_rank],
-                label_map=manifest.label_map,
-                zero_based=manifest.zero_based,
-                source=manifest.source,
-                table=manifest.table,
                 normalization=normalization,
-                split=manifest.split,
                 statistics=statistics,
-                columns=manifest.columns,
                 coded=writer.features.coded,
+                **{name: getattr(manifest, name) for name in same},
             )
