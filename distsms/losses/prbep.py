@@ -62,7 +62,7 @@ class ClassSums(NamedTuple):
     """Sums over all rows of one class (P or N), on all ranks, each term times the weight of its row."""
 
     total: float  # the sum of beta
-    near: float  # the number of rows near the kink (see `near_kink`), and the sum of their beta
+    near: float  # the number of rows near the kink, whose beta rounding may change, and the sum of their beta
     near_total: float
 
 
@@ -95,11 +95,6 @@ class Correction(NamedTuple):
     def apply(self, beta: Floats, near: NDArray[np.bool_]) -> Floats:
         """Return beta (n_class,) of the class's rows after the change; `near`: those near the kink."""
         return self.scale * np.where(near, beta + self.share * (self.goal - beta), beta)
-
-
-def near_kink(tau: float, nu: float) -> float:
-    """Return the largest |t| of the rows whose beta may change when tau changes by its rounding error."""
-    return nu + 8 * float(np.spacing(abs(tau))) if nu > 0 else 0.0
 
 
 def refine(tau: float, nu: float, sums_at: Callable[[float], Balance]) -> tuple[float, Balance]:
@@ -149,8 +144,10 @@ class Prbep(PrbepRisk, GatheringLoss):
         hinge += weighted_sum(np.maximum(shifted, 0.0), self.a_neg)
 
         def sides(tau: float) -> Iterator[tuple[Floats, Floats, NDArray[np.bool_]]]:
+            # Near the kink is a row whose beta may change when tau changes by its rounding error.
+            largest = nu + 8 * float(np.spacing(abs(tau))) if nu > 0 else 0.0
             for t in (tau - positive, shifted - tau):
-                yield t, ramp(t, nu), np.abs(t) <= near_kink(tau, nu)
+                yield t, ramp(t, nu), np.abs(t) <= largest
 
         def sums_at(tau: float) -> Balance:
             both = list(zip(sides(tau), weights, strict=True))
