@@ -11,7 +11,6 @@ from distsms.base.measures import RANKING
 from distsms.cli import options, train
 from distsms.cli.path import FoldsNarrator, add_grid, check_measure, flat, measure_of
 from distsms.cli.types import count, ranking_measure
-from distsms.optim.solvers.base import SOLVERS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -101,12 +100,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--tree-fits", type=count, metavar="N", help=text)
     text = "The folder for fits and table (default: %(default)s)."
     parser.add_argument("--output", default="baseline", metavar="FOLDER", help=text)
-    solvers = f"The solver of the fits of distsms. {options.SOLVERS_HELP}. {options.USUAL_SOLVER}."
-    parser.add_argument("--solver", choices=tuple(SOLVERS), help=solvers)
+    options.add_solver(parser, " of the fits of distsms")
     of_distsms = parser.add_argument_group("method of distsms")
     options.add_vectors(of_distsms)
     options.add_memory(of_distsms)
-    options.add_stopping(parser, float("inf"))
+    options.add_stopping(parser)
     files = parser.add_argument_group(
         "files instead of a data set",
         "The files become shards. All rows are used, since the folds hold out those that judge models. All of these"
@@ -140,19 +138,17 @@ def run(args: argparse.Namespace, comm: Communicator) -> int:
 
 def _request(args: argparse.Namespace, files: bool = False) -> BaselineRequest:
     """Return what the command line asks for; `files` says whether the data are files."""
-    from distsms.training.task import Distribution
     from distsms.workflow.requests import BaselineRequest
 
-    return BaselineRequest.of(
-        vars(args),
+    return options.request_of(
+        BaselineRequest,
+        args,
         data=args.data if len(args.data) > 1 else args.data[0],
         reading=train.reading_of(args) if files else {},
         measure=measure_of(args),
         lambdas=args.lambdas and flat(args.lambdas),
         trees=not args.no_trees,
         features=not args.no_features,
-        settings=options.of_vectors(args),
-        distribution=Distribution(args.ordering, args.step),
     )
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from distsms.base.errors import EXIT_ERROR, EXIT_OK, InputError
 from distsms.base.formatting import format_bytes, format_number, format_table, to_json
 from distsms.base.measures import SHOWN
-from distsms.base.untrusted_text import printable
+from distsms.base.wording import printable
 from distsms.cli.terminal import Speaker
 
 if TYPE_CHECKING:

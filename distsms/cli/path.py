@@ -14,7 +14,7 @@ from distsms.base.measures import CHOOSERS, RANKING, RIVALS, Measure
 from distsms.cli import options
 from distsms.cli.terminal import Speaker
 from distsms.cli.types import add_old_names, chooser, count, not_negative, path_measures, positive, whole
-from distsms.optim.solvers.base import SOLVERS, WIDE
+from distsms.optim.solvers.base import WIDE
 from distsms.workflow.candidates import COLUMNS, Candidate, parse
 
 if TYPE_CHECKING:
@@ -206,8 +206,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="The folder for points, table and model (default: %(default)s).",
     )
     method = parser.add_argument_group("method")
-    solvers = f"The solver. {options.SOLVERS_HELP}. {options.USUAL_SOLVER}."
-    method.add_argument("--solver", choices=tuple(SOLVERS), help=solvers)
+    options.add_solver(method)
     method.add_argument(
         "--at-once",
         type=count,
@@ -217,7 +216,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     options.add_vectors(method)
     options.add_memory(method)
-    options.add_stopping(parser, float("inf"))
+    options.add_stopping(parser)
     options.add_decisions(
         parser,
         "When lambda is chosen, the models of the folds are trained once more at this lambda, from those that the path"
@@ -268,17 +267,15 @@ def run(args: argparse.Namespace, comm: Communicator) -> int:
 
 def _request(args: argparse.Namespace) -> PathRequest:
     """Return what the command line asks for."""
-    from distsms.training.task import Distribution
     from distsms.workflow.requests import PathRequest
 
-    return PathRequest.of(
-        vars(args),
+    return options.request_of(
+        PathRequest,
+        args,
         measure=measure_of(args),
         lambdas=args.lambdas and flat(args.lambdas),
         l1=flat(args.l1),
         features=args.features or [COLUMNS],
-        settings={"epsilon": args.epsilon, "relative": args.relative, **options.of_vectors(args)},
-        distribution=Distribution(args.ordering, args.step),
         check=not args.no_check,
     )
 

@@ -8,7 +8,7 @@ import time
 from typing import TYPE_CHECKING
 
 from distsms.base.errors import EXIT_OK
-from distsms.cli.types import add_new_columns, add_threads, count
+from distsms.cli.types import add_new_columns, add_threads, count, from_arguments
 
 if TYPE_CHECKING:
     from distsms.base.communicator import Communicator
@@ -90,7 +90,7 @@ def run(args: argparse.Namespace, comm: Communicator) -> int:
         def scored(self, done: int, of: int) -> None:
             progress(done, of)
 
-    reading = InputOptions(args.ignore_new_features, labelled=False, zero_based=args.zero_based, id=args.id)
+    reading = from_arguments(InputOptions, args, labelled=False)
     request = PredictRequest.of(vars(args), reading=reading)
     predicted = predict(request, comm, Observer())
     progress.close()

@@ -9,8 +9,13 @@ from typing import TYPE_CHECKING
 
 from distsms.base.choices import TOGETHER
 from distsms.base.errors import EXIT_OK
-from distsms.cli.columns import add_column_options, add_list, column_options
-from distsms.cli.sequences import add_sequence_options, sequence_options
+from distsms.cli.columns import (
+    add_column_options,
+    add_list,
+    add_sequence_options,
+    column_options,
+    sequence_options,
+)
 from distsms.cli.terminal import Speaker
 from distsms.cli.types import add_compress, add_missing_group, add_old_names, add_output_folder, count, shares, whole
 

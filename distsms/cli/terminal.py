@@ -13,7 +13,7 @@ from typing import TextIO
 from distsms.base import program
 from distsms.base.formatting import terminal_width, wrap
 from distsms.base.program import StandardStream, failure_of_standard_output
-from distsms.base.untrusted_text import printable, without_credentials
+from distsms.base.wording import printable, without_credentials
 
 COLOURS = {"red": "31", "yellow": "33"}
 LONG = 1.0

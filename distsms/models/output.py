@@ -26,7 +26,7 @@ from distsms.base.errors import InputError
 from distsms.base.files import OutputFile, atomic_write, naming_failures
 from distsms.base.program import failure_of_standard_output
 from distsms.base.text_files import COMPRESSED
-from distsms.base.untrusted_text import harmless_cell, printable
+from distsms.base.wording import harmless_cell, printable
 
 Columns = Mapping[str, NDArray[Any]]
 Further = Callable[[NDArray[np.float64]], Columns]

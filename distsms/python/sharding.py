@@ -11,8 +11,7 @@ from numpy.typing import ArrayLike
 from distsms.base.errors import speaking_python
 from distsms.base.wording import in_python
 from distsms.ingest.options import ConversionObserver
-from distsms.python.calls import ranks_of, require_columns, warn, watching
-from distsms.python.reading import conversion_options, describe_columns, shares
+from distsms.python.calls import conversion_options, describe_columns, ranks_of, require_columns, shares, warn, watching
 from distsms.shards import from_arrays
 from distsms.shards.from_arrays import is_frame
 from distsms.workflow.requests import Arrays, Path, ShardRequest, Split

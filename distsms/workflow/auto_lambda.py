@@ -25,7 +25,7 @@ from distsms.matrix.side_by_side import SideBySide
 from distsms.optim.result import Result
 from distsms.optim.settings import Settings
 from distsms.shards import dataset
-from distsms.shards.dataset import DataBlock, MemoryBudget, rows_in_memory
+from distsms.shards.dataset import DataBlock, MemoryBudget, ends_in_memory
 from distsms.shards.manifest import Manifest
 from distsms.shards.row_metadata import in_range
 from distsms.shards.splits import Shares, in_sample
@@ -147,7 +147,7 @@ def load_sample(
         block = dataset.load(manifest, comm, budget=budget, with_groups=whole_groups)
         return Sample(block, block.first_row + np.arange(len(block.labels)))
     first, last = (manifest.n * rank // comm.size for rank in (comm.rank, comm.rank + 1))
-    if ends := rows_in_memory(manifest, comm.rank):
+    if ends := ends_in_memory(manifest, comm.rank):
         first, last = (end.row for end in ends)
     X, labels, rows = list[Any](), list[NDArray[np.int8]](), list[NDArray[np.int64]]()
     weights, groups = list[NDArray[Any]](), list[NDArray[np.uint64]]()
@@ -309,7 +309,7 @@ def for_more_rows(lam: float, low: float, means: Sequence[Mean], share: float) -
 
 def _shares_folds(data: Manifest, measure: Measure, comm: Communicator) -> bool:
     """Return whether each rank should read the whole sample, and train the models of some folds alone. Local."""
-    if rows_in_memory(data, comm.rank) is not None:
+    if ends_in_memory(data, comm.rank) is not None:
         return False
     shares = sample_shares(data.n_pos, data.n_neg, data.nnz, measure)
     share = (shares.positive * data.n_pos + shares.negative * data.n_neg) / data.n

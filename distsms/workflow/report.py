@@ -16,7 +16,7 @@ from distsms.base.errors import InputError
 from distsms.base.files import check_writable, read_toml, read_whole
 from distsms.base.measures import SHOWN, Condition, Measure
 from distsms.base.typing import Floats
-from distsms.base.untrusted_text import without_credentials
+from distsms.base.wording import without_credentials
 from distsms.metrics import calibration, curves
 from distsms.metrics.curves import Curve, Histogram
 from distsms.metrics.head_intervals import rates_at
@@ -29,7 +29,7 @@ from distsms.models.contributions import ColumnSums, Contributions
 from distsms.models.evaluation import ModelEvaluation
 from distsms.models.model import Model
 from distsms.optim.result import Status
-from distsms.training.trace import read_trace
+from distsms.training.recorder import read_trace
 from distsms.workflow.baseline_fits import BaselineStore
 from distsms.workflow.evaluate import Evaluated, evaluate
 from distsms.workflow.method_results import Baseline, MethodResult

@@ -192,11 +192,11 @@ class Checker:
 
     def __init__(self, fit: Fit, comm: Communicator) -> None:
         block, seconds, evaluations = fit.rows.block, fit.result.seconds, fit.result.evaluations
-        self._fit, self._comm, self._measure = fit, comm, fit.task.measure
-        self._settings = replace(fit.task.settings, checkpoint_every=None, time_limit=math.inf)
+        self._fit, self._comm, self._measure = fit, comm, fit.rows.task.measure
+        self._settings = replace(fit.rows.task.settings, checkpoint_every=None, time_limit=math.inf)
         self._begun = time.monotonic()
         end = self._begun + max(LEAST_SECONDS, SHARE * seconds)
-        self._late = lambda: fit.options.stop_wanted() or time.monotonic() > end
+        self._late = lambda: fit.rows.options.stop_wanted() or time.monotonic() > end
         counted, reserved = block.counted, fit.rows.reserved
         counts = [np.count_nonzero(counted), block.features.nnz, len(counted), block.features.nbytes]
         n, nnz, *sizes = map(int, comm.sum(np.array(counts)))
@@ -289,7 +289,7 @@ class Checker:
         return result
 
     def _with_bias(self) -> Features:
-        return with_bias(self._block.features, self._fit.task.bias)
+        return with_bias(self._block.features, self._fit.rows.task.bias)
 
     def _quick(self, lam: float) -> Settings:
         solver = "lmvm" if self._settings.solver == "lmvm" else "lbfgs"  # lmvm only if PETSc is loaded already

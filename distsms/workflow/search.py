@@ -22,7 +22,7 @@ from scipy import sparse
 
 from distsms.base.communicator import Communicator
 from distsms.base.errors import InputError, StoppedError
-from distsms.base.formatting import format_duration
+from distsms.base.formatting import format_duration, format_seconds
 from distsms.base.jit import compiling
 from distsms.base.measures import Measure, display_name
 from distsms.base.typing import Floats, Labels
@@ -43,6 +43,7 @@ from distsms.shards.dataset import DataBlock, other_weights
 from distsms.shards.from_arrays import is_frame
 from distsms.shards.manifest import FEATURES_FOLDER, Manifest
 from distsms.shards.row_metadata import in_range
+from distsms.training.rows import TrainingObserver
 from distsms.training.solver_choice import choose_solver, settings_for
 from distsms.workflow import auto_lambda, choice
 from distsms.workflow.auto_lambda import LambdaChoice
@@ -51,7 +52,7 @@ from distsms.workflow.choice import Point, leads
 from distsms.workflow.folds import Folds, choose_folds_by, make_folds, read_fold_keys
 from distsms.workflow.path import ALONE, FoldRows, PathRows, Problem
 from distsms.workflow.requests import DEFAULT_LAMBDA, TrainRequest
-from distsms.workflow.search_result import Search, SearchObserver, Tried
+from distsms.workflow.search_result import Search, Tried
 from distsms.workflow.tables import DataSets, of_paths
 
 LEAST_SECONDS, TIMES = 30.0, 10.0
@@ -261,20 +262,23 @@ def search(
     request: TrainRequest,
     manifest: Manifest,
     comm: Communicator,
-    observer: SearchObserver,
+    observer: TrainingObserver,
     stop_wanted: Callable[[], bool],
 ) -> Search | None:
     """Try candidates on a sample of the rows, and choose; None if there are too few rows. **Collective.**"""
     begun, rows = seconds(), load_sample(manifest, request.measure, comm)
     if rows is None:
-        observer.left_out_search(f"there are too few rows{' or groups' * (manifest.group is not None)} for folds")
+        groups = " or groups" * (manifest.group is not None)
+        observer.noted("search", f"left out: there are too few rows{groups} for folds")
         return None
     size, most = len(rows.y), min(request.search or math.inf, request.settings.get("time_limit") or math.inf)
     in_words = "" if most == math.inf else f"{most:g} s" if most < 1 else format_duration(most)
     if request.search is None and most > LEAST_SECONDS:
         usual = f"{LEAST_SECONDS:g} s or, if that is more, {TIMES:g} times what a training on the columns takes"
         in_words = f"{usual}, and no more than {in_words}" if in_words else usual
-    observer.searching(size, rows.n_folds, in_words)
+    on_folds = f"features of the columns, and logistic regression, on {rows.n_folds} folds of {size} rows"
+    plain = option("search", 0.0, text="0")
+    observer.noted("search", Message(f"{on_folds}, for at most {in_words}; {plain} leaves it out"))
     # 1) The columns, which tell how long the plain training takes: the choice of lambda, and a training on all rows.
     tried, why = list[Tried](), ""
     with comm.fail_together():
@@ -283,7 +287,7 @@ def search(
     tried, why = comm.bcast((tried, why))
     end_if_stopped(stop_wanted, comm)
     if why:
-        observer.left_out_search(Message(f"the columns were not tried to the end: {marked(why)}"))
+        observer.noted("search", Message(f"left out: the columns were not tried to the end: {marked(why)}"))
         return None
     budget = min(most, request.search or max(LEAST_SECONDS, TIMES * tried[0].seconds * (1 + manifest.n / size)))
     # 2) The others, which the ranks share. A signal to one of them ends all after the candidates of that time.
@@ -318,7 +322,9 @@ def search(
         reason=reason,
     )
     outcome = comm.bcast(outcome)
-    observer.searched(outcome)
+    observer.noted("search", f"{outcome.reason}; {format_seconds(outcome.seconds)}")
+    for features, why in outcome.left_out.items():
+        observer.noted("search", f"{features} left out: {why}")
     return outcome
 
 

@@ -1,4 +1,4 @@
-"""What a search among features has tried and chosen, and who is told of it; `distsms.workflow.search` makes it."""
+"""What a search among features has tried and chosen; `distsms.workflow.search` makes it."""
 
 from __future__ import annotations
 
@@ -49,16 +49,3 @@ class Search:
             each["means"] = [mean._asdict() for mean in each["means"]]
         winner = {"features": self.winner.features, "measure": self.winner.measure}
         return vars(self) | {"tried": tried, "winner": winner}
-
-
-class SearchObserver:
-    """Receives what a search reports. Override its methods, which are called on every rank."""
-
-    def left_out_search(self, why: str) -> None:
-        """Called with why a table is trained on without a search among features."""
-
-    def searching(self, rows: int, folds: int, limit: str) -> None:
-        """Called before a search, on so many rows in folds, with the most time that it takes in words."""
-
-    def searched(self, outcome: Search) -> None:
-        """Called with what a search has tried and chosen."""

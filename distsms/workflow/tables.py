@@ -27,7 +27,7 @@ from distsms.shards.row_statistics import label_warnings
 from distsms.shards.sequence_rules import SequenceOptions
 from distsms.training import checkpoint
 from distsms.training.plan import INTERPRETER
-from distsms.training.trace import check_trace
+from distsms.training.recorder import check_trace
 from distsms.workflow.requests import Arrays, TrainRequest
 
 RECORD = "made-from.json"

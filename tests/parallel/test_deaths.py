@@ -153,7 +153,7 @@ def test_a_death_while_a_certificate_is_made(manifest, tmp_path, monkeypatch, me
         return dual_bound(loss, *args)
 
     for deaths in ([(1, "LoadedRun.certify")], []):
-        monkeypatch.setattr("distsms.training.certify.dual_bound", dual_bound if deaths else deadly)
+        monkeypatch.setattr("distsms.training.certificate.dual_bound", dual_bound if deaths else deadly)
         found, _ = trained(manifest, measure, deaths, options=options)
         agree(found, whole)
         assert found.fit.certified["bound"] == pytest.approx(whole.fit.certified["bound"], abs=1e-7)

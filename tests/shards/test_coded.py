@@ -215,7 +215,7 @@ def test_damaged_manifests_are_refused(tmp_path, change, message):
 @pytest.mark.parametrize(
     ("codes", "message"),
     [
-        (np.zeros((5, 2), int), r"whole numbers of shape \(n, 3\) are wanted"),
+        (np.zeros((5, 2), int), r"codes 0: whole numbers of shape \(n, 3\) are wanted"),
         (np.zeros((5, 3)), "codes 0: whole numbers"),
         (np.full((5, 3), 256), "codes 0 are not all from 0 to 255"),
         (np.full((5, 3), -1), "codes 0 are not all from 0 to 255"),
@@ -224,7 +224,7 @@ def test_damaged_manifests_are_refused(tmp_path, change, message):
     ],
 )
 def test_codes_that_cannot_be_written(tmp_path, codes, message):
-    with pytest.raises(InputError, match=message):
+    with pytest.raises(InputError, match=f"^({message})"):
         write_data(tmp_path, np.ones((5, 1)), np.ones(5), codes=[(MAPS["categories"], codes)])
 
 

@@ -14,7 +14,7 @@ from distsms.base.errors import InputError
 from distsms.losses.registry import all_losses
 from distsms.metrics import estimates
 from distsms.optim.batching import solve_batched
-from distsms.optim.evaluation import Request
+from distsms.optim.objective import Request
 from distsms.optim.penalty import SquaredNorm
 from distsms.optim.result import Status
 from distsms.optim.run import minimize

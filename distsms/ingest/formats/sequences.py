@@ -30,8 +30,7 @@ from distsms.base.communicator import Communicator
 from distsms.base.errors import InputError
 from distsms.base.jit import njit
 from distsms.base.text_files import BYTE_ORDER_MARK, ByteRange, TextPosition
-from distsms.base.untrusted_text import printable
-from distsms.base.wording import option
+from distsms.base.wording import option, printable
 from distsms.ingest.formats.base import TextReader, place_in, whole_lines
 from distsms.ingest.options import ReadOptions
 from distsms.shards import row_metadata
