@@ -16,10 +16,10 @@ from distsms.base.communicator import Communicator
 from distsms.base.errors import InputError
 from distsms.base.files import FileState
 from distsms.base.formatting import format_bytes
-from distsms.base.text_files import ByteRange, TextPosition, line_number, read_blocks
+from distsms.base.text_files import ByteRange, TextPosition, read_blocks
 from distsms.base.wording import option
 from distsms.ingest import file_names, staging
-from distsms.ingest.formats.base import Reader
+from distsms.ingest.formats.base import Reader, place_in
 from distsms.ingest.formats.registry import open_reader, reader_warnings
 from distsms.ingest.options import ConversionObserver, Meter, ReadOptions, WriteOptions
 from distsms.matrix import normalization
@@ -240,7 +240,8 @@ class _Conversion:
 
     def _stage_all(self, highest: HighestColumn) -> tuple[staging.Part, EntriesInMemory | None]:
         """Write this rank's rows to staged shards; return these, and their entries if all ranks have them in memory."""
-        comm, reader, writing, coded = self.comm, self.reader, self.writing, self.coded
+        comm, reader, writing = self.comm, self.reader, self.writing
+        coded = self.coded
         n_bytes = sum(file["bytes"] for file in self.source)
         expanded = n_bytes * (text_files.EXPANSION if reader.compressed else 1)
         # All ranks cut alike. A compressed file is in one share as a whole, and may leave other shares empty.
@@ -278,16 +279,13 @@ class _Conversion:
         for rows in self.reader.read(share):
             highest.add(rows, share)
             if n_features is not None and rows.n_columns > n_features:
-                raise InputError(
-                    f"{', '.join(sorted({part.path for part in share}))}: uses column {rows.n_columns} "
-                    f"(counted from 1), but {option('n_features')} is {n_features}"
-                )
+                allowed = f"{option('n_features')} is {n_features}"
+                raise InputError(f"{_names(share)}: uses column {rows.n_columns} (counted from 1), but {allowed}")
             yield rows
 
     def _sizes(self, parts: Sequence[staging.Part], places: Sequence[Path | str]) -> list[int]:
         """Return the number of rows of each part. Raises InputError, naming the part's place, if it has no row."""
-        split, sizes_of_ranks = self.writing.split, self.comm.allgather([part.n for part in parts])
-        sizes = [sum(counts) for counts in zip(*sizes_of_ranks, strict=True)]
+        split, sizes = self.writing.split, self.comm.sum(np.array([part.n for part in parts])).tolist()
         for place, size in zip(places, sizes, strict=False):
             if not size:
                 needs = "a data set needs at least one"
@@ -370,11 +368,11 @@ class HighestColumn:
         if not far:
             observer.told(f"{place}: has the highest index, {index}")
             return
+        have = f"{rows} of {n} rows {'has' if rows == 1 else 'have'} one of {2 ** (near - 1) - 1 + base} or more"
+        vectors = f"vectors with a number for each of the {columns} columns ({format_bytes(8 * columns)} each)"
         observer.cautioned(
-            f"{place}: has the index {index}, which is far above the others: only {rows} of {n} rows "
-            f"{'has' if rows == 1 else 'have'} one of {2 ** (near - 1) - 1 + base} or more. A training holds many "
-            f"vectors with a number for each of the {columns} columns ({format_bytes(8 * columns)} each). If this is a "
-            "mistake, correct the line and convert again"
+            f"{place}: has the index {index}, which is far above the others: only {have}. A training holds many "
+            f"{vectors}. If this is a mistake, correct the line and convert again"
         )
 
 
@@ -387,6 +385,10 @@ def _find(index: int, share: Sequence[ByteRange]) -> str:
             while at >= 0:
                 line = text[text.rfind(b"\n", 0, at) + 1 : at]
                 if b"#" not in line and not line.rstrip(b"0")[-1:].isdigit():
-                    return f"{byte_range.path}:{line_number(TextPosition(byte_range.path, offset), text, at)}"
+                    return place_in(text, at, TextPosition(byte_range.path, offset))
                 at = text.find(prefix, at + 1)
-    return ", ".join(sorted({byte_range.path for byte_range in share}))  # the file has changed meanwhile
+    return _names(share)  # the file has changed meanwhile
+
+
+def _names(share: Sequence[Any]) -> str:
+    return ", ".join(sorted({part.path for part in share}))

@@ -135,7 +135,8 @@ class ReadOptions:
         if wrong := sorted(set(keep) - set(self.metadata_columns)):
             raise InputError(f"{option('keep', [wrong[0]])}: is for columns of groups, times and weights")
         if wrong := sorted(set(drop) & set(self.metadata_columns)):
-            raise InputError(f"{option('drop', [wrong[0]])}: a column of groups, times or weights is no feature anyway")
+            columns = f"{option('group')}, {option('time')} or {option('weight')}"
+            raise InputError(f"{option('drop', [wrong[0]])}: the column of {columns} is not a feature anyway")
         return replace(self, drop=drop, keep=keep, columns=self.columns.split(table_columns), decimal=decimal)
 
     @property

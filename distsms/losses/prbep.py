@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,10 +26,11 @@ from distsms.base.jit import njit
 from distsms.base.typing import Floats, Labels
 from distsms.losses.base import Cost, Loss, LossValue, huber, ramp
 from distsms.losses.gather import GatheringLoss, Solution, in_order, root_of_ramps, weighted_sum
-from distsms.losses.newton import Piece, rising_root
 from distsms.parallel.order_statistics import LEFT_OUT, NEGATIVE, POSITIVE, PositionSearch
 
 LEAST = math.ulp(0.0)  # used in place of nu = 0: then t / LEAST is either at least 1 or at most 0
+STEPS, PATIENCE = 200, 9  # the largest number of steps; from PATIENCE on, every other one halves the bracket
+ROUNDING = 2e-15  # the relative error of a sum over many rows, and of a point in the first bracket
 
 
 class PrbepRisk(Loss):
@@ -186,12 +187,44 @@ class Prbep(PrbepRisk, GatheringLoss):
         return float(places[order[min(at, len(order) - 1)]])
 
 
+class Piece(NamedTuple):
+    """A function at a point: its value, its slope, and the sum of the absolute values of what its value consists of."""
+
+    value: float
+    slope: float
+    size: float
+
+
+T = TypeVar("T")
+
+
+def rising_root(at: Callable[[float], tuple[Piece, T]], start: float, low: float, high: float) -> tuple[float, T]:
+    """Return the root, between `low` and `high`, of a function that rises, is piecewise linear, and costs a pass over
+    the rows, and what `at` returned there besides the piece. Collective if `at` is. A step goes to the root of the
+    present linear piece, or to the middle of the bracket if it would leave it. The end is where rounding is all that is
+    left, so that the root does not depend on `start` but in the last digits.
+    """
+    point, smallest_step = min(max(start, low), high), ROUNDING * (high - low)
+    for step in range(STEPS):
+        piece, more = at(point)
+        if abs(piece.value) <= ROUNDING * piece.size:
+            break
+        low, high = (low, point) if piece.value > 0 else (point, high)
+        moved = point - piece.value / piece.slope if piece.slope > 0 else math.nan
+        if not low <= moved <= high or (step >= PATIENCE and step % 2):
+            moved = 0.5 * (low + high)
+        if abs(moved - point) <= smallest_step:
+            break
+        point = moved
+    return point, more
+
+
 class PrbepExchange(PrbepRisk):
     """The PRBEP risk without gathering or sorting the margins (JMLR, section 4.1).
 
     Let u_i = tau0 - s_i on P and u_j = s_j + a - tau0 on N, tau0 the minimizing tau of R: the position of a row. With
     delta = tau - tau0, which is from -nu to nu, t = u + delta on P and u - delta on N. The ranks find tau0 near the
-    last one (`distsms.parallel.order_statistics`), and then delta by Newton's method (`distsms.losses.newton`), whose
+    last one (`distsms.parallel.order_statistics`), and then delta by Newton's method (`rising_root`), whose
     last step also has all sums for R, R_mu and d. Neither depends on where its search began, but in the last digits.
 
     Cost for any n: some small Allreduces and an Allgather of at most 16 KiB for tau0, and 72 bytes for each of two to

@@ -94,14 +94,12 @@ class RocAreaWithinGroups(RocAreaRisk):
             return self.only.evaluate(scores, nu)
         groups, sums = self.groups, np.full(3, np.nan)
         large, width = np.zeros(3), 0.0
-        finite = bool(np.isfinite(scores).all())
-        extended = np.zeros(groups.extended)
-        of_groups = groups.extend(scores)
-        if finite:
+        extended, of_groups = np.zeros(groups.extended), groups.extend(scores)
+        if np.isfinite(scores).all():
             sums[:] = _add_groups(of_groups, groups.rows, groups.edges, self.scale, groups.weights, nu, extended)
         coefficients = groups.bring_back(extended)
         for rows, omega, loss in self.large:
-            value = loss.evaluate(scores[rows], nu)
+            value = loss.evaluate_in_place(scores[rows], nu)
             large += omega * np.array(value[:3])
             width += omega * value.width
             coefficients[rows] = omega * value.coefficients

@@ -132,11 +132,6 @@ class LocalRows(ABC):
         taken.row_factors = self.row_factors[rows] if len(self.row_factors) else self.row_factors
         return taken
 
-    def _factors_or_none(self, rows: NDArray[Any] | None) -> tuple[Floats | None, Floats | None]:
-        """Return the factors of the columns and those of some rows, or of all; None where all are 1."""
-        of_rows = self.row_factors if rows is None or not len(self.row_factors) else self.row_factors[rows]
-        return self.column_factors if len(self.column_factors) else None, of_rows if len(of_rows) else None
-
     def lengths(self) -> Floats:
         """Return the norms ||x_i|| of the rows as they are stored, (n_local,)."""
         lengths = np.empty(self.shape[0])
@@ -230,14 +225,19 @@ class LocalRows(ABC):
     def rows_in_memory(self) -> NDArray[np.bool_]:
         return np.ones(self.shape[0], bool) if self.source is None else self.source.rows_in_memory(self.shape[0])
 
-    def _in_memory(self, rows: NDArray[Any] | None) -> tuple[Entries, Any]:
-        """Return the arrays that hold rows in memory, and what to add to the places of these rows in `Part`."""
-        if self.source is None or rows is None:
-            return self.arrays, 0
-        return self.source.held_rows(rows)
-
     def row_entries(self, rows: NDArray[Any] | None = None) -> RowEntries | None:
-        return None
+        if self.source is not None and rows is None:
+            return None
+        # The arrays that hold the rows, and what to add to the places of these rows in `Part`.
+        arrays, shifts = (self.arrays, 0) if self.source is None or rows is None else self.source.held_rows(rows)
+        of_rows = self.row_factors if rows is None or not len(self.row_factors) else self.row_factors[rows]
+        of_columns = self.column_factors if len(self.column_factors) else None
+        entries = self._entries_of(rows, arrays, shifts)
+        return entries._replace(column_factors=of_columns, row_factors=of_rows if len(of_rows) else None)
+
+    def _entries_of(self, rows: NDArray[Any] | None, arrays: Entries, shifts: Any) -> RowEntries:
+        """Return the entries of some rows, or of all, without factors."""
+        raise NotImplementedError
 
     @np.errstate(over="ignore", invalid="ignore")
     def moments(self, group: NDArray[np.int16], k: int, weights: Floats | None = None) -> Moments:

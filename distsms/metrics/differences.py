@@ -66,12 +66,11 @@ def difference(measure: Measure, judged: JudgedRows, comm: Communicator) -> Inte
         head = HeadMeasure.parse(measure.name)
         assert head is not None
         scaled = effective(weights, comm)
-        of_head = []
-        for of_model in both:
-            tied = tied_scores(of_model, labels, scaled, comm)
-            by_name = head_replicates([head], tied, of_model, labels, draws, comm, scaled)
-            of_head.append(by_name[head.name])
-        replicates = of_head[0] - of_head[1]
+        of_both = [
+            head_replicates([head], tied_scores(scores, labels, scaled, comm), scores, labels, draws, comm, scaled)
+            for scores in both
+        ]
+        replicates = of_both[0][head.name] - of_both[1][head.name]
     else:
         replicates = _replicates(measure, judged, comm)
     replicates = replicates[np.isfinite(replicates)] if np.isfinite(replicates).any() else np.array([math.nan])

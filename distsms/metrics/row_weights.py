@@ -78,9 +78,9 @@ def mean_and_deviation(values: Floats, weights: Floats | None, comm: Communicato
 
 def describe_weights(labels: Labels, weights: Floats, comm: Communicator) -> dict[str, float]:
     """Return the sum of the weights of each class, and the effective numbers of rows. **Collective.**"""
-    names = "positive", "negative", "effective_positive", "effective_negative"
-    numbers = *mass_of_classes(labels, weights, comm), *effective_sizes(labels, weights, comm)
-    return dict(zip(names, numbers, strict=True))
+    sums = dict(zip(("positive", "negative"), mass_of_classes(labels, weights, comm), strict=True))
+    sizes = effective_sizes(labels, weights, comm)
+    return sums | {"effective_positive": sizes[0], "effective_negative": sizes[1]}
 
 
 def effective(weights: Floats | None, comm: Communicator) -> Floats | None:

@@ -32,7 +32,8 @@ def compose(data: ReportData) -> tuple[str, list[Drawing]]:
     name = data.evaluation.path
     head = element("header", element("h1", f"Report on {name}"), element("p", _subtitle(data), class_="soft"))
     of_rows = row_sample.describe_share(data.evaluation.measures["training_rows"])
-    notices = map(html.notice, [*filter(None, [of_rows]), *(data.info.get("warnings") or [])])
+    warnings = [*filter(None, [of_rows]), *(data.info.get("warnings") or [])]
+    notices = [element("p", text, class_="notice", role="alert") for text in warnings]
     first = [head, *notices, measure_sections.headline(data), html.contents(list(CHAPTERS))]
     return html.page(f"{name} - distsms report", *first, *chapters), drawings
 

@@ -125,7 +125,7 @@ def report_data(request: ReportRequest, comm: Communicator) -> ReportData | None
     judged = EvaluateRequest([request.model], request.data, request.measures, request.reading)
     evaluated = evaluate(judged, comm, sums)
     (of_model,), rows = evaluated.models, evaluated.rows
-    if of_model.model.features is not None:
+    if of_model.model.features is not None or of_model.model.table is not None:
         sums.reduce(of_model.model.p, comm)
     # Curves are exact at the thresholds that the page names.
     points = _points(request.measures.at, evaluated, comm)

@@ -34,8 +34,9 @@ _TWO_MARKS = "[.,].*[.,]|['\u2019 \u00a0\u202f].*[.,]"
 
 
 @cache
-def _number(thousands: str, decimal: str) -> str:
-    """Return the pattern of numbers with these marks, without sign and unit."""
+def _number(marks: tuple[str, str]) -> str:
+    """Return the pattern of numbers with marks between thousands and before decimals, without sign and unit."""
+    thousands, decimal = marks
     grouped = rf"|[1-9][0-9]{{0,2}}(?:{MARKS[thousands]}[0-9]{{3}})+" if thousands else ""
     return rf"(?:(?:[0-9]+{grouped})(?:{MARKS[decimal]}[0-9]*)?|{MARKS[decimal]}[0-9]+)"
 
@@ -66,7 +67,7 @@ class Amounts:
             return
         before, number, behind = (pc.struct_field(parts, name) for name in ("before", "number", "behind"))
         self.units |= set(pc.unique(pc.binary_join_element_wise(before, behind, "")).to_pylist())
-        self.readings = frozenset(reading for reading in self.readings if _all_match(number, _number(*reading)))
+        self.readings = frozenset(reading for reading in self.readings if _all_match(number, _number(reading)))
         self._marks |= {mark for mark, pattern in MARKS.items() if _any_matches(number, pattern)}
         self._two_marks |= _any_matches(number, _TWO_MARKS)
 
@@ -106,7 +107,7 @@ def _any_matches(values: Any, pattern: str) -> bool:
 def as_plain(text: Any, writing: Writing) -> Any:
     """Return strings that are written in this way as plain numbers. Other numbers become strings that are none, and so
     do those with a mark that training had not where three digits follow, as in 3.125, which may be 3125 elsewhere."""
-    unit, number = re.escape(writing.unit), _number(writing.thousands, writing.decimal)
+    unit, number = re.escape(writing.unit), _number((writing.thousands, writing.decimal))
     with_unit = rf"(?:[+-]?{unit}{_SPACE}?|{unit}{_SPACE}?[+-]?){number}|[+-]?{number}{_SPACE}?{unit}"
     fits = pc.match_substring_regex(text, f"^(?:{with_unit})$")
     left_out = "|".join(filter(None, (unit, MARKS.get(writing.thousands), _SPACE)))

@@ -20,7 +20,7 @@ from distsms.base import hdf5
 from distsms.base.communicator import Communicator
 from distsms.base.errors import InputError
 from distsms.base.wording import option
-from distsms.ingest.formats.row_ranges import MatrixSize, RowRangeReader, blocks_of
+from distsms.ingest.formats.base import MatrixSize, RowRangeReader, blocks_of
 from distsms.ingest.options import ReadOptions
 from distsms.matrix.arrays import subtract
 from distsms.shards.rows import RowRange
@@ -74,11 +74,9 @@ class AnnDataReader(RowRangeReader):
             names = set(file)  # what links lead to is not opened
             X = hdf5.member(file, "X") if "X" in names else None
             if X is None or (isinstance(X, h5py.Dataset) and X.shape is None):
-                layers = sorted(hdf5.member(file, "layers")) if "layers" in names else []
-                raise InputError(
-                    f"{path}: has no X, the matrix of the rows. Choose a layer and write it again: adata.X = "
-                    f"adata.layers[NAME]; layers: {format_names(layers) or 'none'}"
-                )
+                layers = format_names(sorted(hdf5.member(file, "layers"))) if "layers" in names else ""
+                remedy = "Choose a layer and write it again: adata.X = adata.layers[NAME]"
+                raise InputError(f"{path}: has no X, the matrix of the rows. {remedy}; layers: {layers or 'none'}")
             if isinstance(X, h5py.Dataset):
                 if (dense := hdf5.dataset(file, "X")).ndim != 2:
                     raise InputError(f"{path}: X has the shape {dense.shape}; expected rows and columns")

@@ -18,6 +18,7 @@ from distsms.base.wording import option
 from distsms.ingest.formats import columns
 from distsms.ingest.formats.columns import Columns
 from distsms.shards import rows
+from distsms.shards.rows import RowRange
 from distsms.shards.table_schema import USUAL, Cells, Writing, format_names
 
 import pyarrow as pa  # isort: skip
@@ -66,6 +67,10 @@ class Batch(NamedTuple):
         """Return a column as strings (n,) with all digits, which needs one that was not read as numbers."""
         return columns.as_strings(self.columns[name])
 
+    def beside(self, other: Batch) -> Batch:
+        """Return these columns, and those of another batch of the same rows that have other names."""
+        return self._replace(columns=self.columns.beside(other.columns), padded=self.padded | other.padded)
+
     def take(self, rows: Any) -> Batch:
         """Return these rows, (m,)."""
         written = {name: columns.take(column, rows) for name, column in self.written.items()}
@@ -104,11 +109,11 @@ class ParquetFiles:
                 self.declared = _declared(schema)
         self.names = self.headers[self.paths[0]]
 
-    def plan(self, n_shares: int) -> list[list[rows.RowRange]]:
+    def plan(self, n_shares: int) -> list[list[RowRange]]:
         """Cut the files into shares by numbers of rows, wherever row groups end."""
         return rows.plan(self.counts, n_shares)
 
-    def batches(self, share: Iterable[rows.RowRange], selection: Selection) -> Iterator[Batch]:
+    def batches(self, share: Iterable[RowRange], selection: Selection) -> Iterator[Batch]:
         """Yield the rows of a share, as `CsvFiles.batches` does. Memory: one batch, and what pyarrow decodes."""
         for row_range in share:
             with _parquet(row_range.path) as file:
@@ -141,9 +146,7 @@ class ParquetFiles:
         """Return the file and the number of a row of the batch at `position`, for messages."""
         return f"{position.path}: row {position.at + position.row(row)} (counted from 0)"
 
-    def _group(
-        self, file: Any, group: int, first: int, row_range: rows.RowRange, selection: Selection
-    ) -> Iterator[Batch]:
+    def _group(self, file: Any, group: int, first: int, row_range: RowRange, selection: Selection) -> Iterator[Batch]:
         row_group, names = file.metadata.row_group(group), set(selection.names)
         end = first + row_group.num_rows
         for name in selection.names:  # before anything of a column is read
@@ -186,9 +189,8 @@ def _pieces(batch: Any) -> Iterator[Any]:
 def _declared(schema: Any) -> set[str]:
     """Return the columns that were categories in pandas, which Parquet has as plain numbers or strings."""
     try:
-        return {
-            column["name"] for column in schema.pandas_metadata["columns"] if column["pandas_type"] == "categorical"
-        }
+        about = schema.pandas_metadata["columns"]
+        return {column["name"] for column in about if column["pandas_type"] == "categorical"}
     except (LookupError, TypeError, ValueError):  # there is no such record, or a strange one
         return set()
 
@@ -254,10 +256,9 @@ def require_small_pages(file: BinaryIO, column: Any, path: str) -> None:
         except (LookupError, RecursionError):
             return
         if page_bytes > MOST_PAGE_BYTES:
-            raise InputError(
-                f"{path}: column {column.path_in_schema!r} has a page of {page_bytes} bytes, and at most "
-                f"{MOST_PAGE_BYTES} are read; write it with smaller pages, or leave out the column: {option('drop')}"
-            )
+            problem = f"has a page of {page_bytes} bytes, and at most {MOST_PAGE_BYTES} are read"
+            remedy = f"write it with smaller pages, or leave out the column: {option('drop')}"
+            raise InputError(f"{path}: column {column.path_in_schema!r} {problem}; {remedy}")
         if stored_bytes < 0:
             return
         position += header_bytes + stored_bytes

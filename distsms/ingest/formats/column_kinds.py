@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, NoReturn
 
 from distsms.base.errors import InputError
 from distsms.base.formatting import format_rows
-from distsms.base.wording import option
+from distsms.base.wording import Message, option
 from distsms.ingest.formats import amounts, columns, dates
 from distsms.ingest.formats.column_survey import MAX_CATEGORIES, MAX_NUMBERS, Cell, TableSurvey, TextSurvey
 from distsms.shards.column_options import BITS, ColumnOptions, ColumnReport
@@ -71,8 +71,9 @@ class _Choice:
 
     def __init__(self, name: str, survey: TableSurvey, options: ColumnOptions, files: Any, keep: bool) -> None:
         self.name, self.options, self.files = name, options, files
-        self.survey, self.keep = survey, keep
+        self.survey, self.numbers, self.keep = survey, survey.numbers, keep
         self.place, text = survey.place[name], survey.texts.get(name)
+        self.low, self.high = survey.numbers.extremes[self.place].tolist()
         count, missing = survey.numbers.counts[self.place].tolist()
         if text is None:
             values, exact = survey.numbers.sample.different(self.place)
@@ -92,9 +93,10 @@ class _Choice:
             self._note("no value at all")
             return Column(name, None, missing > 0)
         if self.report.values == 1:
-            self._note("constant: every value is the same")
-            if self.text is None and not (missing or self.keep or is_number) and count >= FEW_ROWS:
-                self.report.notes[-1] += f"; left out: {option('numeric', [name])} keeps it"
+            left_out = self.text is None and not (missing or self.keep or is_number) and count >= FEW_ROWS
+            keeps = f"; left out: {option('numeric', [name])} keeps it" if left_out else ""
+            self._note(f"constant: every value is the same{keeps}")
+            if left_out:
                 return None
         if missing >= (count + missing) / 2:
             self._note(f"missing in {missing / (count + missing):.0%} of the rows")
@@ -104,8 +106,7 @@ class _Choice:
         return self._words(self.text)
 
     def _number(self, example: str) -> Column | None:
-        name, report, numbers, place = self.name, self.report, self.survey.numbers, self.place
-        low, high = numbers.extremes[place]
+        name = self.name
         # 1) Refuse what is no number.
         if self.text is not None:
             if self.text.first is None:
@@ -123,35 +124,32 @@ class _Choice:
             )
         elif name not in self.options.numeric:
             self._check_marks()
-        if 0 < max(-low, high) < TINY:
+        if 0 < max(-self.low, self.high) < TINY:
             self._note(f"all numbers are smaller than {TINY:g}, too small to compute with; multiply them")
         # 3) Whole numbers may be names of something, unless the user says that they are numbers.
-        if name not in self.options.numeric and numbers.whole[place]:
+        if name not in self.options.numeric and self.numbers.whole[self.place]:
             if self._are_ids():
                 return self._left_out(ID_LIKE, f"whole numbers that all differ; {option('numeric', [name])} keeps it")
             self._look_for_codes()
         if marks := self.survey.missing.get(name):
             self._note_missing(marks, "numbers")
-        mean, centred = numbers.fill(place), numbers.is_offset(place)
+        mean, centred = self.numbers.fill(self.place), self.numbers.is_offset(self.place)
         if centred:
             self._note(_centred(mean))
-        column = Column(name, None, report.missing > 0, fill=mean, centred=centred)
+        column = Column(name, None, self.report.missing > 0, fill=mean, centred=centred)
         return column if writing is None else replace(column, **writing._asdict())
 
     def _are_ids(self) -> bool:
         """Return whether whole numbers all differ and number the rows, as far as can be seen."""
-        numbers, place, count = self.survey.numbers, self.place, self.count
-        low, high = numbers.extremes[place]
-        if self.keep or count < FEW_ROWS or numbers.sample.repeated(place) > 0:
+        if self.keep or self.count < FEW_ROWS or self.numbers.sample.repeated(self.place) > 0:
             return False
-        counted = high / 2 - low / 2 < count  # in halves, since the difference may overflow
-        return bool(counted or _ID_NAME.search(_HUMP.sub("_", self.name)) or count >= VERY_MANY_ROWS)
+        counted = self.high / 2 - self.low / 2 < self.count  # in halves, since the difference may overflow
+        return bool(counted or _ID_NAME.search(_HUMP.sub("_", self.name)) or self.count >= VERY_MANY_ROWS)
 
     def _look_for_codes(self) -> None:
         """Note whole numbers that may be codes."""
-        name, numbers, place = self.name, self.survey.numbers, self.place
+        name, low, high = self.name, self.low, self.high
         count, values, exact = self.count, self.report.values, self.report.exact
-        low, high = numbers.extremes[place].tolist()
         if max(-low, high) > 2**53:
             self._note(
                 "whole numbers above 2^53, whose last digits float64 cannot hold; if they are codes: "
@@ -166,7 +164,7 @@ class _Choice:
             name in self.survey.padded
             or _CODE_NAME.search(_HUMP.sub("_", name))
             or (few and same_length and 20 * values <= count)
-            or self._is_even(low, high)
+            or self._is_even()
         )
         recur = exact and values <= FEW_VALUES and 10 * values <= count >= FEW_ROWS
         if codes or (recur and not self.survey.wide):
@@ -175,16 +173,15 @@ class _Choice:
             remedy = f"{codes_option} or {option('drop', [name])}"
             self._note(f"{kind}, treated as amounts; if they are codes: {remedy}")
 
-    def _is_even(self, low: float, high: float) -> bool:
+    def _is_even(self) -> bool:
         """Return whether whole numbers recur and are spread evenly, as those that were given one after the other.
         Amounts and counts are rarely even, years and ages too few, and numbers up to 255 may be brightness."""
-        numbers, place, values = self.survey.numbers, self.place, self.report.values
-        repeated, spread = numbers.sample.repeated(place), high - low
-        often = repeated > 0.5 and self.count >= 2 * values
-        if values < EVEN_VALUES or high == 255 or not (often or (high >= 1e6 and repeated >= 0.1)):
+        repeated, spread, high = self.numbers.sample.repeated(self.place), self.high - self.low, self.high
+        often = repeated > 0.5 and self.count >= 2 * self.report.values
+        if self.report.values < EVEN_VALUES or high == 255 or not (often or (high >= 1e6 and repeated >= 0.1)):
             return False
-        off_middle = abs(numbers.mean(place) - low - spread / 2)
-        return bool(off_middle < 0.1 * spread and 0.24 * spread < numbers.deviation(place) < 0.34 * spread)
+        off_middle = abs(self.numbers.mean(self.place) - self.low - spread / 2)
+        return off_middle < 0.1 * spread and 0.24 * spread < self.numbers.deviation(self.place) < 0.34 * spread
 
     def _check_marks(self) -> None:
         marks, thousands = self.survey.marks.get(self.name, set()), self.files.cells.thousands
@@ -237,7 +234,8 @@ class _Choice:
             return self._left_out(TEXT, f"text; {keeps}")
         if not self.keep and like_ids:
             self._left_out(ID_LIKE, f"most values occur only once; {keeps}")
-            report.notes += filter(None, [_unit(text)])
+            if unit := _unit(text):
+                self._note(unit)
             return None
         if text.categories is None:
             return self._left_out(CATEGORY, f"more than {MAX_CATEGORIES} categories; {keeps}")
@@ -299,7 +297,7 @@ class _Choice:
         return text.words >= TEXT_WORDS * count and self.report.values >= max(TEXT_VALUES, TEXT_SHARE * count)
 
     def _note(self, note: str) -> None:
-        self.report.notes.append(note)
+        self.report.notes.append(Message(note))
 
     def _note_missing(self, marks: Counter[str], others: str) -> None:
         listed = ", ".join(f"'{mark}' ({format_rows(rows, ',')})" for mark, rows in sorted(marks.items()))

@@ -7,7 +7,7 @@ row, so that whatever is to be found out about strings is done once for each dif
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import IO, Any, NamedTuple
 
 import numpy as np
@@ -43,9 +43,7 @@ PATTERNS = {
     "other date": r"^[0-9]{1,4}[-./ ](?:[0-9]{1,2}|[A-Za-z]{3,9})[-./ ][0-9]{2,4}(?:[T ,]+[0-9]{1,2}:[0-9]{2}\S*.*)?$",
     "marks": "^[+-]?[0-9]*(?:,[0-9]+|[0-9](?:[.,'\u2019 \u00a0\u202f][0-9]{3})+(?:[.,][0-9]+)?)$",
 }
-"""What all strings of a column may look like: dates as in ISO 8601, dates in another form, numbers with decimal commas
-or with marks between thousands.
-"""
+"""What all strings of a column may look like. The last are numbers with decimal commas or marks between thousands."""
 
 
 class Numbers(NamedTuple):
@@ -58,7 +56,7 @@ class Numbers(NamedTuple):
     marks: Mapping[str, Mapping[str, int]]  # of the columns with marks among the numbers: the rows of each mark
 
 
-class Columns(Mapping[str, Any]):
+class Columns:
     """The columns of a batch of n rows: m columns of finite numbers, an array (m, n) with `gaps` (m,), and `others`."""
 
     def __init__(
@@ -76,12 +74,6 @@ class Columns(Mapping[str, Any]):
     def __getitem__(self, name: str) -> Any:
         return self.others[name] if name in self.others else pa.array(self.array[self.places[name]])
 
-    def __iter__(self) -> Iterator[str]:
-        return iter((*self.names, *self.others))
-
-    def __len__(self) -> int:
-        return len(self.names) + len(self.others)
-
     @property
     def n(self) -> int:
         return self.array.shape[1]
@@ -97,7 +89,8 @@ class Columns(Mapping[str, Any]):
 
     def beside(self, others: Columns) -> Columns:
         """Return these columns, and of others of the same rows those that have other names."""
-        places = [place for name, place in others.places.items() if name not in self]
+        there = self.places.keys() | self.others.keys()
+        places = [place for name, place in others.places.items() if name not in there]
         return Columns(
             [*self.names, *(others.names[place] for place in places)],
             np.concatenate((self.array, others.array[places])) if places else self.array,
@@ -158,9 +151,13 @@ def _counts(column: Any, marks: Sequence[str]) -> dict[str, int]:
     return {text: int(k) for text, k in zip(different.to_pylist(), rows, strict=True) if text in marks and k}
 
 
+def as_strings_column(strings: Sequence[str]) -> Any:
+    return pa.array(strings, pa.string())
+
+
 def numbered(codes: NDArray[np.int32], strings: Sequence[str]) -> Any:
     """Return an encoded column of the strings with these numbers, (n,)."""
-    return pa.DictionaryArray.from_arrays(codes, pa.array(strings, pa.string()))
+    return pa.DictionaryArray.from_arrays(codes, as_strings_column(strings))
 
 
 def narrow(text: Any) -> Any:
@@ -212,8 +209,7 @@ def _cast_numbers(text: Any) -> NDArray[np.float64] | None:
 
 
 def clean(text: Any, cells: Cells, decimal: str = ".", writing: Writing | None = None) -> Any:
-    """Return strings without space around them, and numbers as in English, with nulls for missing values. The numbers
-    of a column may have a writing of their own."""
+    """Return strings without space around them, numbers as in English, and nulls for missing values."""
     if is_encoded(text):
         return _mapped(text, lambda strings: clean(strings, cells, decimal, writing))
     text, thousands = pc.utf8_trim_whitespace(text), cells.thousands
@@ -224,20 +220,15 @@ def clean(text: Any, cells: Cells, decimal: str = ".", writing: Writing | None =
         text = pc.if_else(grouped, pc.replace_substring_regex(text, MARKS[thousands], ""), text)
     if decimal == ",":
         text = pc.replace_substring_regex(text, _DECIMAL_COMMA, r"\1.\2")
-    text, _ = without(text, cells.marks)
-    if cells.numbers:
-        text = without_numbers(text, cells)
-    return text
+    return without_numbers(without(text, cells.marks)[0], cells)
 
 
 def without_numbers(column: Any, cells: Cells) -> Any:
     """Return a column of strings or numbers with nulls in the place of the numbers that stand for missing values."""
     if not cells.numbers:
         return column
-    values = column
-    if is_text(column):
-        values = pc.cast(pc.if_else(pc.match_substring_regex(column, _NUMBER), column, None), pa.float64())
-    wrong = pc.is_in(pc.cast(values, pa.float64(), safe=False), value_set=pa.array(cells.numbers, pa.float64()))
+    numbers = pc.if_else(pc.match_substring_regex(column, _NUMBER), column, None) if is_text(column) else column
+    wrong = pc.is_in(pc.cast(numbers, pa.float64(), safe=False), value_set=pa.array(cells.numbers, pa.float64()))
     return pc.if_else(wrong, pa.scalar(None, column.type), column)
 
 
@@ -279,9 +270,9 @@ def is_not_number(column: Any) -> Any:
     return pc.fill_null(pc.invert(pc.match_substring_regex(column, _NUMBER)), False).to_numpy(zero_copy_only=False)
 
 
-def looks_like(column: Any, pattern: str) -> bool:
-    """Whether all strings of a column, but missing ones, match one of the `PATTERNS`."""
-    return bool(pc.all(pc.match_substring_regex(column, PATTERNS[pattern]), min_count=0).as_py())
+def all_match(column: Any, pattern: str) -> bool:
+    """Whether all strings of a column, but missing ones, match a pattern."""
+    return bool(pc.all(pc.match_substring_regex(column, pattern), min_count=0).as_py())
 
 
 def n_words(column: Any) -> NDArray[np.int64]:
@@ -442,14 +433,7 @@ def is_string(kind: Any) -> bool:
 def require_readable(kind: Any, name: str, path: str) -> None:
     """Raise InputError if the columns of a type are not read: those of lists, structures and bytes."""
     value_type = kind.value_type if pa.types.is_dictionary(kind) else kind
-    of_numbers, others = (pa.types.is_integer, pa.types.is_floating, pa.types.is_decimal), (pa.types.is_date, is_string)
-    tests = (*of_numbers, *others, pa.types.is_timestamp, pa.types.is_boolean, pa.types.is_null)
-    if not any(test(value_type) for test in tests):
-        raise InputError(
-            f"{path}: column {name!r} has the type {kind}, which is neither numbers, strings nor dates: convert it, or "
-            f"leave it out with {option('drop')}"
-        )
-
-
-def as_strings_column(strings: Sequence[str]) -> Any:
-    return pa.array(strings, pa.string())
+    kinds = "integer", "floating", "decimal", "date", "timestamp", "boolean", "null"
+    if not (is_string(value_type) or any(getattr(pa.types, f"is_{each}")(value_type) for each in kinds)):
+        problem = f"has the type {kind}, which is neither numbers, strings nor dates"
+        raise InputError(f"{path}: column {name!r} {problem}: convert it, or leave it out with {option('drop')}")

@@ -11,28 +11,32 @@ the batch agrees and the first rows had nothing but numbers. If a later batch ha
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import math
+import os
 import re
+import shutil
+import tempfile
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import IO, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from distsms.base import text_files
+from distsms.base import memory, text_files
 from distsms.base.communicator import Communicator
 from distsms.base.errors import InputError
 from distsms.base.wording import option
 from distsms.ingest.formats import columns
 from distsms.ingest.formats.arrow import Batch, BatchPosition, Selection, distinct
-from distsms.ingest.formats.columns import Columns
+from distsms.ingest.formats.base import TO_UTF8, place_in
+from distsms.ingest.formats.columns import Columns, narrow
 from distsms.ingest.formats.csv_kernels import NUMBER, TEXT, UNUSED, read_plain
 from distsms.ingest.formats.csv_text import CsvText, follow_quotes, rows_of, with_quotes_first
-from distsms.ingest.formats.kept_batches import KeptBatches, Place
 from distsms.shards.table_schema import USUAL, Cells, Writing, format_names
 
 import pyarrow as pa  # isort: skip
@@ -45,6 +49,10 @@ SAMPLE_BYTES, SAMPLE_LINES = 2**16, 100
 """So much text shows which columns hold numbers, and so many lines what separates the fields."""
 LONGEST_QUOTED = 60
 """A message quotes at most so many characters of a line."""
+ROOM = 4
+"""Batches are written to the file only where the disk has room for so many times their bytes, since shards follow."""
+GIVE_BACK = 2**28
+"""The bytes of batches that are taken before their memory is given back to the system."""
 _ENCODED = pa.dictionary(pa.int32(), pa.string())
 
 
@@ -69,12 +77,12 @@ class CsvFiles:
         self._label = label
         self.text = CsvText(alone)
         self._separators = dict[str, str]()
-        self._hints = dict[str, str]()  # that the names may be missing, or that something else separates them
+        self._hints = dict[str, str]()  # "; ..." if the names may be missing, or something else may separate them
         self.writings = dict[str, Writing]()  # how the numbers of columns are written
         self._kept = KeptBatches(folder)
         self._words: frozenset[str] | None = None  # columns that do not only hold numbers, as far as text was read
         self.headers = {path: self._header(path) for path in paths}
-        self.names = self.headers[self.paths[0]]
+        self.names, self.header_hint = self.headers[self.paths[0]], self._hints.get(self.paths[0], "")
         if cells.names is not None:
             self.cells = replace(cells, names=tuple(self.names))
 
@@ -94,32 +102,30 @@ class CsvFiles:
         def numeric() -> set[str]:
             return set(filter(selection.as_numbers, may_be_numeric))
 
-        def absent(place: Place) -> list[str]:
-            if (kept := self._kept.find(place)) is None:
+        def absent(position: BatchPosition) -> list[str]:
+            if (kept := self._kept.find(position)) is None:
                 return list(selection.names)
             there = kept.texts | (numeric() & set(kept.numbers))
             return [name for name in selection.names if name not in there]
 
         def skip(path: str, offset: int) -> int:
-            kept = self._kept.find((path, offset))
-            return 0 if kept is None or absent((path, offset)) else kept.batch.n_bytes or 0
+            position = BatchPosition(path, offset)
+            kept = self._kept.find(position)
+            return 0 if kept is None or absent(position) else kept.batch.n_bytes or 0
 
         for byte_range in share:
             path = byte_range.path
             for offset, text in self.text.blocks(byte_range, partial(skip, path)):
                 if text and text.isspace() and len(self.headers[path]) > 1:
                     continue
-                place = path, offset
-                to_parse, batch = absent(place), self._kept.take(place)
+                position = BatchPosition(path, offset)
+                to_parse, batch = absent(position), self._kept.take(position)
                 if to_parse:
-                    parsed = self._parse(text, BatchPosition(path, offset), to_parse, numeric())
-                    if batch is not None:
-                        beside, padded = parsed.columns.beside(batch.columns), parsed.padded | batch.padded
-                        parsed = parsed._replace(columns=beside, padded=padded)
-                    batch = parsed
+                    parsed = self._parse(text, position, to_parse, numeric())
+                    batch = parsed if batch is None else parsed.beside(batch)
                 assert batch is not None
                 if selection.keep_bytes:
-                    self._kept.add(place, batch, selection.keep_bytes)
+                    self._kept.add(batch, selection.keep_bytes)
                 n_bytes = (batch.n_bytes or 0) + (offset if offset == self.text.start(path) else 0)  # with the names
                 yield batch._replace(n_bytes=n_bytes)
 
@@ -190,16 +196,14 @@ class CsvFiles:
         """Return the first rows, cut by what separates the fields; note a hint if that may be another mark."""
         separator = beginning.separator
         samples = {mark: _sample(beginning, mark) for mark in [*SEPARATORS, *OTHER_SEPARATORS, *separator]}
-        fits = {mark: sample.fit() for mark, sample in samples.items()}
         fits_user = bool(separator) and len(samples[separator].names) > 1
-        by = separator if fits_user else self._separator(path, samples, fits)
+        by = separator if fits_user else self._separator(path, samples)
         n = len(samples[by].names)
-        best = max(fits, key=lambda mark: fits[mark] if mark != by else (-1,))
-        if fits[best][0] and (n == 1 or best in SEPARATORS):
+        best = max(samples, key=lambda mark: samples[mark].fit if mark != by else (-1,))
+        if samples[best].fit[0] and (n == 1 or best in SEPARATORS):
             assumption = f"the fields are taken to be separated by {by!r}; " if n > 1 else ""
-            self._hints[path] = (
-                f"; {assumption}if {best!r} separates them: {option('separator', best, text=repr(best))}"
-            )
+            other = f"if {best!r} separates them: {option('separator', best, text=repr(best))}"
+            self._hints[path] = f"; {assumption}{other}"
         return samples[by]
 
     def _named(self, path: str, first: Sequence[str]) -> list[str]:
@@ -211,36 +215,28 @@ class CsvFiles:
         if self._label in names and len(names) == len(first) + 1:
             names.remove(self._label)
         if len(names) != len(first):
-            remedy = (
-                "give all columns of the training data, with or without the label" if self._label else "name them all"
-            )
-            raise InputError(
-                f"{path}:1: the first row has {len(first)} fields, and there are {len(names)} names of columns "
-                f"({format_names(names)}): put a line with the names of its columns before the rows, or {remedy}"
-            )
+            problem = f"the first row has {len(first)} fields, and there are {len(names)} names of columns"
+            training = "give all columns of the training data, with or without the label"
+            remedy = f"put a line with names before the rows, or {training if self._label else 'name them all'}"
+            raise InputError(f"{path}:1: {problem} ({format_names(names)}): {remedy}")
         return distinct(names, option("names"))
 
-    def _separator(self, path: str, samples: Mapping[str, Sample], fits: Mapping[str, tuple[int, ...]]) -> str:
+    def _separator(self, path: str, samples: Mapping[str, Sample]) -> str:
         """Return what separates the fields of the first line and of those below, so that the known names are there."""
         usual = "\t" if text_files.ending(path) == ".tsv" else SEPARATORS
         for marks in (usual, SEPARATORS, OTHER_SEPARATORS) if self._known_names else ():
-            matching = [mark for mark in marks if fits[mark][0] and self._known_names <= {*samples[mark].names}]
+            matching = [mark for mark in marks if samples[mark].fit[0] and self._known_names <= {*samples[mark].names}]
             if matching:
-                return max(matching, key=fits.__getitem__)
-        return max(usual, key=fits.__getitem__)
-
-    @property
-    def header_hint(self) -> str:
-        """Return a hint, with a semicolon before it, if the first line may not be names, or not be cut rightly."""
-        return self._hints.get(self.paths[0], "")
+                return max(matching, key=lambda mark: samples[mark].fit)
+        return max(usual, key=lambda mark: samples[mark].fit)
 
     def _parse(self, text: bytes, position: BatchPosition, names: Sequence[str], numeric: Collection[str]) -> Batch:
         if not text.isascii():
             try:
                 text.decode()
             except UnicodeDecodeError as error:
-                line = text_files.line_number(text_files.TextPosition(position.path, position.at), text, error.start)
-                raise _not_utf8(f"{position.path}:{line}", error) from error
+                where = place_in(text, error.start, text_files.TextPosition(position.path, position.at))
+                raise _not_utf8(where, error) from error
         delimiter, n_bytes = self._separators[position.path], len(text)
         decimal = self._decimal_of(delimiter)
         if decimal == "," or self.cells.thousands:
@@ -255,23 +251,20 @@ class CsvFiles:
         # 2) Read plain lines, and others by pyarrow, without numbers.
         plain = self._read_plain(text, position, names, set(numeric).difference(self._words or ()))
         if plain is None:
-            strings = self._read(text, position, names)
-            no_numbers = np.empty((0, len(strings[names[0]])))
-            plain = PlainLines([], no_numbers, np.empty(0, np.int64), frozenset(), strings, frozenset())
+            plain = PlainLines(self._read(text, position, names))
         # 3) Put missing values and numbers into one form. What should be numbers may be, in other spellings.
-        values, gaps = plain.values, plain.gaps
+        array, gaps, written = plain.columns.array, plain.columns.gaps, plain.columns.others
         if self.cells.numbers:
-            values[np.isin(values, self.cells.numbers)] = np.nan
-            gaps = np.isnan(values).sum(axis=1)
-        texts = {
-            name: columns.clean(column, self.cells, decimal, self.writings.get(name))
-            for name, column in plain.texts.items()
+            array[np.isin(array, self.cells.numbers)] = np.nan
+            gaps = np.isnan(array).sum(axis=1)
+        others = {
+            name: columns.clean(text, self.cells, decimal, self.writings.get(name)) for name, text in written.items()
         }
+        cleaned = Columns(plain.columns.names, array, gaps, others)
         if plain.words:
-            numbers = Columns.of(texts, values.shape[1]).numbers(sorted(plain.words)).names
+            numbers = cleaned.numbers(sorted(plain.words)).names
             self._words = (self._words or frozenset()) | plain.words.difference(numbers)
-        written = plain.texts if decimal == "," else {}
-        return Batch(position, Columns(plain.names, values, gaps, texts), n_bytes, written, plain.padded)
+        return Batch(position, cleaned, n_bytes, written if decimal == "," else {}, plain.padded)
 
     def _read_plain(
         self, text: bytes, position: BatchPosition, names: Sequence[str], numeric: Collection[str]
@@ -281,7 +274,7 @@ class CsvFiles:
         n_inner = follow_quotes(text, separator).n_inner if self.text.several_lines else 0
         return read_plain_lines(text, ord(separator), header, names, numeric, self.cells.marks, n_inner)
 
-    def _read(self, text: bytes, position: BatchPosition, names: Sequence[str]) -> dict[str, Any]:
+    def _read(self, text: bytes, position: BatchPosition, names: Sequence[str]) -> Columns:
         """Parse lines of any kind as encoded strings, by pyarrow."""
         header, delimiter, bad = self.headers[position.path], self._separators[position.path], list[Any]()
         if b' "' in text or b'\t"' in text:
@@ -290,8 +283,7 @@ class CsvFiles:
         quotes = follow_quotes(text, delimiter)
         lines = quotes.flat.split(b"\n")
         n = len(lines) - 1 if len(header) == 1 else sum(1 for line in lines if line.rstrip(b"\r"))
-        # A row of empty fields is appended. If a quote is still open at the end, this row becomes part of the quoted
-        # field.
+        # If a quote is still open at the end, the empty row that is appended becomes part of the quoted field.
         guarded = text + delimiter.join(['""'] * len(header)).encode() + b"\n"
 
         def skip(row: Any) -> str:
@@ -319,38 +311,100 @@ class CsvFiles:
         except pa.ArrowInvalid as error:
             raise InputError(f"{self.where(position, 0)}: in or after this line: {error}; is it CSV?") from error
         if bad:
-            line = self._line(position, bad[0].number - 1)[0]
-            text_of_line = bad[0].text.split("\n")[0].rstrip("\r")
-            many = bad[0].actual_columns > len(header)
-            if len(text_of_line) > LONGEST_QUOTED:  # both ends, since what is missing is at the end
-                half = LONGEST_QUOTED // 2
-                text_of_line = f"{text_of_line[:half]} ... {text_of_line[-half:]}"
-            cause = f"a field that contains {delimiter!r} must be in quotes" if many else "the line may be cut off"
-            raise InputError(
-                f"{position.path}:{line}: found {bad[0].actual_columns} fields, expected {bad[0].expected_columns} as "
-                f"in the first line; {cause}: {text_of_line!r}"
-            )
+            where, n_fields = self.where(position, bad[0].number - 1), bad[0].actual_columns
+            shown = bad[0].text.split("\n")[0].rstrip("\r")
+            if len(shown) > LONGEST_QUOTED:  # both ends, since what is missing is at the end
+                shown = f"{shown[: LONGEST_QUOTED // 2]} ... {shown[-LONGEST_QUOTED // 2 :]}"
+            many = f"a field that contains {delimiter!r} must be in quotes"
+            cause = many if n_fields > len(header) else "the line may be cut off"
+            expected = f"expected {bad[0].expected_columns} as in the first line"
+            raise InputError(f"{where}: found {n_fields} fields, {expected}; {cause}: {shown!r}")
         if table.num_rows != n + 1:
             text_files.refuse_return(text, position.path)
-            raise InputError(
-                f"{self.where(position, 0)}: in or after this line, a field has quotes where none may be; is it CSV?"
-            )
+            where = self.where(position, 0)
+            raise InputError(f"{where}: in or after this line, a field has quotes where none may be; is it CSV?")
         table = table.combine_chunks().slice(0, n)
-        return {name: table[name].chunk(0) for name in names}
+        return Columns.of({name: table[name].chunk(0) for name in names}, n)
 
     def _decimal_of(self, delimiter: str) -> str:
         return "," if delimiter == ";" and self.cells.thousands != "," else self.cells.decimal
 
 
-class PlainLines(NamedTuple):
-    """The columns of plain lines."""
+class KeptBatch(NamedTuple):
+    """A batch, and the names of its columns; if it is in the file, at the bytes start..stop - 1, it has no columns."""
 
-    names: list[str]  # of the columns of numbers
-    values: NDArray[np.float64]  # (m, n), these columns; NaN for missing values
-    gaps: NDArray[np.int64]  # (m,), how many are missing
-    padded: frozenset[str]  # those that have a whole number with a leading zero
-    texts: dict[str, Any]  # the other columns, encoded; see `columns`
-    words: frozenset[str]  # those that should be numbers, and hold something else
+    batch: Batch
+    texts: frozenset[str]
+    numbers: list[str]
+    start: int = 0
+    stop: int = 0
+
+
+class KeptBatches:
+    """The batches that the survey has parsed, so that the text is read once: in memory, or in a temporary file."""
+
+    def __init__(self, folder: Path | None) -> None:
+        """Take the folder of the file; without it, only as many batches are kept as fit into memory."""
+        self.folder, self._end, self._taken = folder, 0, 0
+        self.nbytes = 0  # of batches in memory
+        self._file: IO[bytes] | None = None
+        self._batches = dict[BatchPosition, KeptBatch]()
+
+    def find(self, position: BatchPosition) -> KeptBatch | None:
+        return self._batches.get(position)
+
+    def add(self, batch: Batch, most_bytes: float) -> None:
+        """Keep a batch, in memory if all batches there then take at most so many bytes."""
+        others = {name: narrow(column) for name, column in batch.columns.others.items()}
+        columns = Columns(batch.columns.names, batch.columns.array, batch.columns.gaps, others)
+        kept = KeptBatch(batch._replace(columns=columns, written={}), frozenset(others), columns.names)
+        if self.nbytes + columns.nbytes <= most_bytes:
+            self._batches[batch.position] = kept
+            self.nbytes += columns.nbytes
+        elif self.folder is not None and shutil.disk_usage(self.folder).free >= ROOM * (self._end + columns.nbytes):
+            with contextlib.suppress(OSError):  # then the text is read again
+                start, self._end = self._end, self._write(columns)
+                empty = Columns([], np.empty((0, columns.n)), columns.gaps, {})
+                in_file = kept.batch._replace(columns=empty)
+                self._batches[batch.position] = kept._replace(batch=in_file, start=start, stop=self._end)
+
+    def forget(self, names: Collection[str]) -> None:
+        """Take texts of columns for missing from now on."""
+        for position, kept in self._batches.items():
+            self._batches[position] = kept._replace(texts=kept.texts - set(names))
+
+    def take(self, position: BatchPosition) -> Batch | None:
+        """Return what was kept of a block, and keep it no more."""
+        if (kept := self._batches.pop(position, None)) is None:
+            return None
+        columns = kept.batch.columns
+        if kept.start == kept.stop:
+            self.nbytes -= columns.nbytes
+            self._taken += columns.nbytes
+            if self._taken > GIVE_BACK:  # else the memory of batches would still be held beside that of rows
+                memory.give_back()
+                self._taken = 0
+            return kept.batch
+        assert self._file is not None
+        content = os.pread(self._file.fileno(), kept.stop - kept.start, kept.start)
+        return kept.batch._replace(columns=Columns.read(content, kept.numbers, columns.gaps, columns.n))
+
+    def _write(self, columns: Columns) -> int:
+        """Write columns behind what is there; return where they end."""
+        if self._file is None:
+            self._file = tempfile.TemporaryFile(dir=self.folder)  # noqa: SIM115 - as long as this object
+        self._file.seek(self._end)
+        columns.write(self._file)
+        self._file.flush()
+        return self._file.tell()
+
+
+class PlainLines(NamedTuple):
+    """Rows of plain lines."""
+
+    columns: Columns
+    padded: frozenset[str] = frozenset()  # columns of numbers that have a whole one with a leading zero
+    words: frozenset[str] = frozenset()  # columns that should be numbers, and hold something else
 
 
 def read_plain_lines(
@@ -366,53 +420,46 @@ def read_plain_lines(
     Between quotes there are `n_inner` newlines."""
     if text.startswith(text_files.BYTE_ORDER_MARK):  # which pyarrow leaves out
         return None
+    # 1) What becomes of each column, and which texts are missing values.
+    numbers, strings = [name for name in names if name in numeric], [name for name in names if name not in numeric]
     place_of = {name: place for place, name in enumerate(header)}
-    buffer = np.frombuffer(text, np.uint8)
-    n = sum(int(np.count_nonzero(buffer[k : k + 2**17] == ord("\n"))) for k in range(0, len(buffer), 2**17)) - n_inner
+    kinds, places = np.full(len(header), UNUSED), np.zeros(len(header), np.int64)
+    for kind, group in ((NUMBER, numbers), (TEXT, strings)):
+        for k, name in enumerate(group):
+            kinds[place_of[name]], places[place_of[name]] = kind, k
     marks = [encoded.ljust(8, b"\0") for one in missing if len(encoded := one.encode()) <= 7]
     missing_words = np.frombuffer(b"".join(marks), "<u8")
-
-    def read(numbers: list[str], strings: list[str]) -> tuple[PlainLines, NDArray[np.int64]] | None:
-        kinds, places = np.full(len(header), UNUSED), np.zeros(len(header), np.int64)
-        for kind, group in ((NUMBER, numbers), (TEXT, strings)):
-            for k, name in enumerate(group):
-                kinds[place_of[name]], places[place_of[name]] = kind, k
-        m, c = len(numbers), len(strings)
-        values, gaps, padded = np.empty((m, n)), np.zeros(m, np.int64), np.zeros(m, bool)
-        odd = np.empty((m * n, 4), np.int64)  # memory pages that are never written cost nothing
-        codes, spans, sizes = np.empty((c, n), np.int32), np.empty((c, n, 2), np.int32), np.zeros(c, np.int64)
-        table = np.zeros((c, 2 << n.bit_length()), np.int32)
-        with np.errstate(over="ignore"):  # for NUMBA_DISABLE_JIT
-            n_odd = read_plain(
-                buffer, mark, missing_words, kinds, places, values, gaps, padded, odd, codes, table, spans, sizes
-            )
-        if n_odd < 0:
+    # 2) Read all rows.
+    buffer = np.frombuffer(text, np.uint8)
+    n = sum(int(np.count_nonzero(buffer[k : k + 2**17] == ord("\n"))) for k in range(0, len(buffer), 2**17)) - n_inner
+    m, c = len(numbers), len(strings)
+    values, gaps, padded = np.empty((m, n)), np.zeros(m, np.int64), np.zeros(m, bool)
+    odd = np.empty((m * n, 4), np.int64)  # memory pages that are never written cost nothing
+    codes, spans, sizes = np.empty((c, n), np.int32), np.empty((c, n, 2), np.int32), np.zeros(c, np.int64)
+    table = np.zeros((c, 2 << n.bit_length()), np.int32)
+    with np.errstate(over="ignore"):  # for NUMBA_DISABLE_JIT
+        n_odd = read_plain(
+            buffer, mark, missing_words, kinds, places, values, gaps, padded, odd, codes, table, spans, sizes
+        )
+    if n_odd < 0:
+        return None
+    odd = odd[:n_odd]
+    texts = {
+        name: columns.numbered(of_rows, _strings(text, where[:size]))
+        for name, of_rows, where, size in zip(strings, codes, spans, sizes.tolist(), strict=True)
+    }
+    # 3) Columns that hold something else than numbers are read again, as texts.
+    wrong = [k for k in np.unique(odd[:, 0]).tolist() if not _add_odd(text, odd[odd[:, 0] == k], values)]
+    words = frozenset(numbers[k] for k in wrong)
+    if wrong:
+        again = read_plain_lines(text, mark, header, [numbers[k] for k in wrong], (), missing, n_inner)
+        if again is None:
             return None
-        texts = {
-            name: columns.numbered(of_rows, _strings(text, where[:size]))
-            for name, of_rows, where, size in zip(strings, codes, spans, sizes.tolist(), strict=True)
-        }
-        with_zeros = frozenset(numbers[k] for k in padded.nonzero()[0])
-        return PlainLines(numbers, values, gaps, with_zeros, texts, frozenset()), odd[:n_odd]
-
-    numbers = [name for name in names if name in numeric]
-    if (lines := read(numbers, [name for name in names if name not in numeric])) is None:
-        return None
-    plain, odd = lines
-    wrong = [k for k in np.unique(odd[:, 0]).tolist() if not _add_odd(text, odd[odd[:, 0] == k], plain.values)]
-    if not wrong:
-        return plain
-    words = [numbers[k] for k in wrong]  # these columns alone are read again, as texts
-    if (again := read([], words)) is None:
-        return None
-    return PlainLines(
-        [name for name in numbers if name not in words],
-        np.delete(plain.values, wrong, axis=0),
-        np.delete(plain.gaps, wrong),
-        plain.padded.difference(words),
-        plain.texts | again[0].texts,
-        frozenset(words),
-    )
+        texts |= again.columns.others
+        values, gaps = np.delete(values, wrong, axis=0), np.delete(gaps, wrong)
+    with_zeros = frozenset(numbers[k] for k in padded.nonzero()[0])
+    rest = [name for name in numbers if name not in words]
+    return PlainLines(Columns(rest, values, gaps, texts), with_zeros - words, words)
 
 
 _DECIMAL = re.compile(rb"-?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
@@ -486,8 +533,9 @@ class Sample:
         """The rows below that have as many fields as the first."""
         return [row for row in self.rows if len(row) == len(self.names)]
 
-    def fit(self) -> tuple[int, int, int]:
-        """Return how many rows have as many fields as the first, how many these are, and how many are numbers."""
+    @cached_property
+    def fit(self) -> tuple[int, ...]:
+        """How many rows have as many fields as the first, how many these are, and how many are numbers."""
         if len(self.names) < 2:
             return 0, 0, 0
         n_numbers = sum(not _is_word(field) for row in self.complete for field in row)
@@ -520,7 +568,4 @@ def _is_word(field: str) -> bool:
 
 
 def _not_utf8(where: str, error: UnicodeDecodeError) -> InputError:
-    return InputError(
-        f"{where}: is not UTF-8 ({error.reason}); convert the file first, from Latin-1 for instance by: "
-        "iconv -f LATIN1 -t UTF-8 OLD > NEW (Excel: save as CSV UTF-8)"
-    )
+    return InputError(f"{where}: is not UTF-8 ({error.reason}); {TO_UTF8} (Excel: save as CSV UTF-8)")

@@ -104,9 +104,8 @@ def _dates(text: Any, form: str) -> Any:
     """Return timestamps, with nulls for dates that do not exist: pyarrow takes 31 February for 2 or 3 March."""
     times = pc.strptime(text, format=form, unit="us", error_is_null=True)
     early = pc.fill_null(pc.less_equal(pc.day(times), 3), False)
-    wrong = [
-        value for value in pc.unique(text.filter(early)).to_pylist() if "out of range for month" in _fault(value, form)
-    ]
+    values = pc.unique(text.filter(early)).to_pylist()
+    wrong = [value for value in values if "out of range for month" in _fault(value, form)]
     return pc.if_else(pc.is_in(text, value_set=pa.array(wrong, pa.string())), None, times) if wrong else times
 
 

@@ -23,8 +23,7 @@ NUMBER_RECORD = np.dtype([("start", np.int64), ("fill", np.float64), ("centre", 
 Number = tuple[int, float, float, int]
 """How a column of numbers is read: see `NUMBER_RECORD`."""
 Features = NDArray[np.int64]
-"""A feature for each different value of a column, (m,), which is 1. No feature is NO_FEATURE; -2 - f is feature f with
-the value -1."""
+"""A feature, which is 1, for each different value of a column, (m,); or NO_FEATURE, or -2 - f: feature f is -1."""
 DAY, HOUR = 86400 * 10**6, 3600 * 10**6
 THURSDAY = 3
 """The weekday of 1970-01-01, counted from Monday."""
@@ -37,6 +36,7 @@ def encode(
 ) -> sparse.csr_matrix:
     """Return the features of n rows, (n, p) float64, without explicit zeros and with ascending columns. `fail` raises
     InputError for a column, a row and a problem; `warnings` counts rows with what the training rows did not have."""
+    # 1) Numbers, and what each column of other kinds adds to the rows.
     numbers, records = _numbers(table, cells, fail, warnings)
     m, place, order = len(numbers), 0, list[int]()
     amounts, codes, words = list[NDArray[np.float64]](), list[tuple[NDArray[Any], Features]](), []
@@ -66,8 +66,21 @@ def encode(
         if column.missing:
             no_features = np.full(len(different), NO_FEATURE)
             codes.append((slots, np.append(no_features, start + column.n_values)))
-    shape = cells.n, table.p
-    X = _rows(shape, order, numbers, np.array(amounts).reshape(-1, cells.n), records, codes)
+    # 2) Fill the rows.
+    n, p = cells.n, table.p
+    max_entries = n * (len(order) + sum(gap != NO_FEATURE for *_, gap in records))
+    indptr, data = np.zeros(n + 1, np.int64), np.empty(max_entries)
+    indices: NDArray[Any] = np.empty(max_entries, index_dtype(0, p))
+    of_rows = np.array([slots for slots, _ in codes], np.int32).reshape(len(codes), n)
+    starts = np.cumsum([0, *(len(features) for _, features in codes)])
+    of_codes = np.concatenate([np.empty(0, np.int64), *(features for _, features in codes)])
+    dates_of_rows, number_records = np.array(amounts).reshape(-1, n), np.array(records, NUMBER_RECORD)
+    order_of_row = np.array(order, np.int64)
+    nnz = _fill_rows(
+        order_of_row, numbers, dates_of_rows, number_records, of_rows, starts, of_codes, indptr, indices, data
+    )
+    X = sparse.csr_matrix((data[:nnz], indices[:nnz], indptr), (n, p))
+    X.has_canonical_format = True
     for entries in words:
         X = X + sparse.csr_matrix(entries, X.shape)
     return X
@@ -83,29 +96,6 @@ def _different(table: Table, column: Column, cell: Any) -> tuple[Any, NDArray[An
         cell = columns.as_codes(cell, table.cells.version)
     different, slots = columns.dictionary_encode(cell)
     return different, np.where(slots < 0, len(different), slots) if slots.min(initial=0) < 0 else slots
-
-
-def _rows(
-    shape: tuple[int, int],
-    order: list[int],
-    numbers: NDArray[np.float64],
-    amounts: NDArray[np.float64],
-    records: list[Number],
-    codes: list[tuple[NDArray[Any], Features]],
-) -> sparse.csr_matrix:
-    n, p = shape
-    max_entries = n * (len(order) + sum(gap != NO_FEATURE for *_, gap in records))
-    indptr, data = np.zeros(n + 1, np.int64), np.empty(max_entries)
-    indices: NDArray[Any] = np.empty(max_entries, index_dtype(0, p))
-    slots = np.array([slots for slots, _ in codes], np.int32).reshape(len(codes), n)
-    starts = np.cumsum([0, *(len(features) for _, features in codes)])
-    features = np.concatenate([np.empty(0, np.int64), *(features for _, features in codes)])
-    number_records = np.array(records, NUMBER_RECORD)
-    order_of_row = np.array(order, np.int64)
-    nnz = _fill_rows(order_of_row, numbers, amounts, number_records, slots, starts, features, indptr, indices, data)
-    X = sparse.csr_matrix((data[:nnz], indices[:nnz], indptr), shape)
-    X.has_canonical_format = True
-    return X
 
 
 @njit()
@@ -170,19 +160,18 @@ def _numbers(table: Table, cells: Columns, fail: Any, warnings: Any) -> tuple[ND
         fail(names[k], row, "the value is not finite; expected a decimal number")
     for k in numbers.gaps.nonzero()[0].tolist():
         _check_gaps(numeric.columns[k], int(numbers.gaps[k]), warnings)
-    marks = [
-        start + 1 if column.missing else NO_FEATURE
-        for column, start in zip(numeric.columns, numeric.starts, strict=True)
-    ]
+    has_marks = np.array([column.missing for column in numeric.columns], bool)
+    marks = np.where(has_marks, numeric.starts + 1, NO_FEATURE)
     records = list(zip(numeric.starts, numeric.fills, numeric.centres, marks, strict=True))
     return np.ascontiguousarray(numbers.values), records
 
 
 def _check_gaps(column: Column, n_missing: int, warnings: Any) -> None:
     if n_missing and not column.missing:
-        effect = "they count as the mean" if column.fill else "they count as 0"
-        problem = f"column {column.name!r}: missing values, of which the training data had none; {effect}"
-        warnings[problem] += n_missing
+        problem = (
+            f"missing values, of which the training data had none; they count as {'the mean' if column.fill else 0}"
+        )
+        warnings[f"column {column.name!r}: {problem}"] += n_missing
 
 
 def _category(column: Column, start: int, different: Any, rows: NDArray[np.int64], warnings: Any) -> Features:
@@ -192,10 +181,8 @@ def _category(column: Column, start: int, different: Any, rows: NDArray[np.int64
     if column.other:
         category = np.where(unknown, len(column.categories), category)
     elif n_unknown := int(rows[:-1][unknown].sum()):
-        problem = (
-            f"column {column.name!r}: categories that the training data did not have; they add nothing to the score"
-        )
-        warnings[problem] += n_unknown
+        problem = "categories that the training data did not have; they add nothing to the score"
+        warnings[f"column {column.name!r}: {problem}"] += n_unknown
     return np.where(category < 0, NO_FEATURE, start + category)
 
 

@@ -21,7 +21,7 @@ from distsms.base.communicator import Communicator
 from distsms.base.errors import InputError
 from distsms.base.files import DAMAGED, look_at, open_zip
 from distsms.base.wording import option
-from distsms.ingest.formats.row_ranges import MatrixSize, RowRangeReader, blocks_of
+from distsms.ingest.formats.base import MatrixSize, RowRangeReader, blocks_of
 from distsms.ingest.options import ReadOptions
 from distsms.shards.rows import RowRange
 
@@ -40,15 +40,23 @@ class ArrayReader(RowRangeReader):
         super().__init__(paths, options, comm)
 
     def read_size(self, path: str) -> MatrixSize:
-        if not path.lower().endswith(".npz"):
-            return _dense_size(NpyArray(path), path)
-        members = _members(path)
-        if {"indptr", "indices", "data", "shape"} <= members:
-            return _sparse_size(path, members)
-        if "X" not in members:
-            arrays = ", ".join(sorted(members))
-            raise InputError(f"{path}: has {arrays}; expected an array X, or what scipy.sparse.save_npz writes")
-        return _dense_size(NpyArray(path, "X"), path)
+        is_archive = path.lower().endswith(".npz")
+        members = _members(path) if is_archive else frozenset()
+        with _naming_damage(path):
+            if {"indptr", "indices", "data", "shape"} <= members:
+                kind = NpyArray(path, "format").whole().item() if "format" in members else "csr"
+                kind = kind.decode("utf-8", "replace") if isinstance(kind, bytes) else kind
+                if kind != "csr":
+                    raise InputError(f"{path}: holds a matrix in the format {kind}; expected CSR (save X.tocsr())")
+                n, p = map(int, NpyArray(path, "shape").whole())
+                return MatrixSize(n, p, NpyArray(path, "data").shape[0])
+            if is_archive and "X" not in members:
+                arrays = ", ".join(sorted(members))
+                raise InputError(f"{path}: has {arrays}; expected an array X, or what scipy.sparse.save_npz writes")
+            shape = NpyArray(path, "X" if is_archive else None).shape
+            if len(shape) != 2:
+                raise InputError(f"{path}: has the shape {shape}; expected rows and columns")
+            return MatrixSize(shape[0], shape[1], shape[0] * shape[1])
 
     def read_blocks(self, part: RowRange) -> Iterator[tuple[RowRange, scipy.sparse.csr_matrix]]:
         """Read these rows; a compressed file is decompressed from those before on, or from its start."""
@@ -120,15 +128,14 @@ class NpyArray:
             raise InputError(f"{self.path}: is stored by columns; save numpy.ascontiguousarray(X)")
         n_bytes = self.dtype.itemsize * math.prod(self.shape[1:])
         stop = min(stop, self.shape[0]) if self.shape else 0
-        if (stop - start) * n_bytes > MAX_READ:
-            raise InputError(
-                f"{self.path}: rows {start} to {stop - 1} (counted from 0) of an array of {self.dtype} take "
-                f"{(stop - start) * n_bytes} bytes, more than is read at once; save shorter rows, or sparse ones"
-            )
+        size = (stop - start) * n_bytes
+        if size > MAX_READ:
+            rows = f"rows {start} to {stop - 1} (counted from 0) of an array of {self.dtype}"
+            raise InputError(f"{self.path}: {rows} take {size} bytes, more than is read at once; save shorter ones")
         with _naming_damage(self.path):
             self._stream.seek(self._first + start * n_bytes)
-            content = bytearray(self._stream.read(max(stop - start, 0) * n_bytes))
-            if len(content) < (stop - start) * n_bytes:
+            content = bytearray(self._stream.read(max(size, 0)))
+            if len(content) < size:
                 raise InputError(f"{self.path}: ends too early; copy it again")
             return np.frombuffer(content, self.dtype).reshape(-1, *self.shape[1:])
 
@@ -156,22 +163,3 @@ def _members(path: str) -> frozenset[str]:
             return frozenset(name.removesuffix(".npy") for name in archive.namelist())
     except (OSError, *DAMAGED) as error:
         raise InputError(f"{path}: cannot be read as .npz: {error}") from error
-
-
-def _sparse_size(path: str, members: frozenset[str]) -> MatrixSize:
-    try:
-        kind = NpyArray(path, "format").whole().item() if "format" in members else "csr"
-        kind = kind.decode("utf-8", "replace") if isinstance(kind, bytes) else kind
-        if kind != "csr":
-            raise InputError(f"{path}: holds a matrix in the format {kind}; expected CSR (save X.tocsr())")
-        n, p = map(int, NpyArray(path, "shape").whole())
-        return MatrixSize(n, p, NpyArray(path, "data").shape[0])
-    except DAMAGED as error:
-        raise InputError(f"{path}: holds no matrix as scipy.sparse.save_npz writes it: {error}") from error
-
-
-def _dense_size(array: NpyArray, path: str) -> MatrixSize:
-    if len(array.shape) != 2:
-        raise InputError(f"{path}: has the shape {array.shape}; expected rows and columns")
-    n, p = array.shape
-    return MatrixSize(n, p, n * p)

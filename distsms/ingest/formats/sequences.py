@@ -20,7 +20,7 @@ import math
 import re
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,17 +28,17 @@ from numpy.typing import NDArray
 from distsms.base import text_files
 from distsms.base.communicator import Communicator
 from distsms.base.errors import InputError
-from distsms.base.jit import njit
 from distsms.base.text_files import BYTE_ORDER_MARK, ByteRange, TextPosition
 from distsms.base.wording import option, printable
-from distsms.ingest.formats.base import TextReader, place_in, whole_lines
+from distsms.ingest.formats import sequence_kernels as kernel
+from distsms.ingest.formats.base import TO_UTF8, TextReader, place_in, whole_lines
 from distsms.ingest.options import ReadOptions
 from distsms.shards import row_metadata
 from distsms.shards.column_options import ColumnOptions
 from distsms.shards.labels import Label, in_one_type
 from distsms.shards.row_metadata import RowMetadata
 from distsms.shards.rows import RowBlock
-from distsms.shards.sequence_rules import LONGEST, NO_LETTER, SequenceOptions, Sequences, code_table, encoding
+from distsms.shards.sequence_rules import LONGEST, SequenceOptions, Sequences, code_table, encoding
 
 FIRST_BYTES = 2**16
 """Bytes of text that are read at a time where only the first sequence is of interest."""
@@ -46,13 +46,10 @@ LONGEST_RECORD = 2 * LONGEST + 2**22
 """The bytes of a record, with its header and the ends of its lines, that are read at most, besides a block."""
 _NUMBER = re.compile(rb"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
 _HEADER = "expected a header, a line that begins with >, before the first letter"
-BAD_LETTER, WRONG_LENGTH, NO_SEQUENCE, TOO_MUCH, NO_HEADER = 1, 2, 3, 4, 5
-"""The codes of the faults that the compiled passes over text find."""
-_TAB, _NEWLINE, _RETURN, _SPACE, _HASH, _SEMICOLON, _GREATER = 9, 10, 13, 32, 35, 59, 62
 PROBLEMS = {
-    NO_SEQUENCE: "expected LABEL SEQUENCE, and found one word only",
-    TOO_MUCH: "expected LABEL SEQUENCE, and found more than two words",
-    NO_HEADER: _HEADER,
+    kernel.NO_SEQUENCE: "expected LABEL SEQUENCE, and found one word only",
+    kernel.TOO_MUCH: "expected LABEL SEQUENCE, and found more than two words",
+    kernel.NO_HEADER: _HEADER,
 }
 """What is said of those faults that need no more words."""
 
@@ -79,10 +76,9 @@ class SequenceReader(TextReader):
     def _refuse_options(self, sequence_options: SequenceOptions) -> None:
         options, name = self.options, self.paths[0]
         if options.label or options.id:
-            raise InputError(
-                f"{name}: {option('label' if options.label else 'id')} names a column, and sequences have none: labels "
-                f"are in the text (or for FASTA in {option('labels', text='FILE')}), and ids are the names in FASTA"
-            )
+            problem = f"{option('label' if options.label else 'id')} names a column, and sequences have none"
+            labels = f"labels are in the text (or for FASTA in {option('labels', text='FILE')})"
+            raise InputError(f"{name}: {problem}: {labels}, and ids are the names in FASTA")
         of_columns = ("drop", "keep", "zero_based", "thousands", "separator", "missing", "not_missing")
         wrong = [option(each) for each in of_columns if getattr(options, each)]
         wrong += [f"{option('categorical')} and the like"] * (options.columns != ColumnOptions())
@@ -90,15 +86,11 @@ class SequenceReader(TextReader):
             raise InputError(f"{name}: {wrong[0]}: this option is for columns, and sequences have none")
         for word in options.metadata_columns:
             if "=" in word or word.split() != [word] or word == "label":
-                raise InputError(
-                    f"{name}: {option('group')}, {option('time')} or {option('weight', text=repr(word))}: for "
-                    "sequences, give the NAME of words NAME=VALUE, and not that of the label"
-                )
-        if sequence_options.labels is not None and not self.fasta:
-            raise InputError(
-                f"{option('labels', sequence_options.labels)}: is for FASTA; in other text, each line begins with its "
-                "label"
-            )
+                wrong_name = f"{option('group')}, {option('time')} or {option('weight', text=repr(word))}"
+                remedy = "for sequences, give the NAME of words NAME=VALUE, and not that of the label"
+                raise InputError(f"{name}: {wrong_name}: {remedy}")
+        if (file := sequence_options.labels) is not None and not self.fasta:
+            raise InputError(f"{option('labels', file)}: is for FASTA; in other text, a line begins with its label")
 
     def blocks(self, byte_range: ByteRange, block_bytes: int) -> Iterator[tuple[int, bytes]]:
         return (read_records if self.fasta else text_files.read_blocks)(byte_range, block_bytes)
@@ -129,10 +121,10 @@ class SequenceReader(TextReader):
         codes, fields = np.empty((max_rows, last - first + 1), np.uint8), np.zeros((max_rows, 2), np.int64)
         buffer, table, labelled = np.frombuffer(text, np.uint8), self._table, self.options.labelled
         if self.fasta:
-            result = scan_records(buffer, begin, table, first - 1, last, length, codes, fields)
+            result = kernel.scan_records(buffer, begin, table, first - 1, last, length, codes, fields)
         else:
-            result = scan_lines(buffer, begin, table, first - 1, last, length, labelled, codes, fields)
-        scan = Scan._make(result)
+            result = kernel.scan_lines(buffer, begin, table, first - 1, last, length, labelled, codes, fields)
+        scan = kernel.Scan._make(result)
         if scan.fault:
             self._refuse(scan, text, origin)
         n = scan.rows
@@ -177,19 +169,18 @@ class SequenceReader(TextReader):
             row = texts.index(None)
             if names is not None and self._label_of is not None:
                 raise InputError(f"{place(row)}: {printable(names[row])!r} has no label in {self._labels_file}")
-            raise InputError(
-                f"{place(row)}: the header has no label; expected >NAME LABEL, or label=LABEL after the name. Labels "
-                f"in a file of their own are read by `distsms shard {option('labels', text='FILE')}`"
-            )
+            problem = "the header has no label; expected >NAME LABEL, or label=LABEL after the name"
+            of_file = f"Labels in a file of their own are read by `distsms shard {option('labels', text='FILE')}`"
+            raise InputError(f"{place(row)}: {problem}. {of_file}")
         return labels_of(texts, place)  # type: ignore[arg-type]
 
-    def _refuse(self, scan: Scan, text: bytes, origin: TextPosition) -> NoReturn:
+    def _refuse(self, scan: kernel.Scan, text: bytes, origin: TextPosition) -> NoReturn:
         at, has_model = scan.at, self.options.encoding is not None
         problem = PROBLEMS.get(scan.fault, "")
-        if scan.fault == WRONG_LENGTH:
+        if scan.fault == kernel.WRONG_LENGTH:
             others = f"{'the training data have' if has_model else 'the first sequence has'} {self.sequences.length}"
             problem = f"the sequence has {scan.letters} letters, but {others}; all must have as many"
-        elif scan.fault == BAD_LETTER:
+        elif scan.fault == kernel.BAD_LETTER:
             column, alphabet = at - text.rfind(b"\n", 0, at), self.sequences.alphabet
             shown = printable(text[at : at + 4].decode("utf-8", "replace")[:1])
             problem = f"character {column} of the line, {shown!r}, is no letter of {alphabet}"
@@ -218,10 +209,8 @@ def _rest_of_record(path: str, offset: int, text: bytes, stream: Any) -> bytes:
         lines.append(text_files.read_line(stream, path, text_files.LONGEST_LINE))
         n_bytes += len(lines[-1])
         if n_bytes > LONGEST_RECORD:
-            raise InputError(
-                f"{path}: a sequence takes more than {LONGEST_RECORD} bytes; up to {LONGEST} letters are read. Cut "
-                "windows out of longer sequences, one for each row"
-            )
+            problem = f"a sequence takes more than {LONGEST_RECORD} bytes; up to {LONGEST} letters are read"
+            raise InputError(f"{path}: {problem}. Cut windows out of longer sequences, one for each row")
     return b"".join(lines)
 
 
@@ -230,10 +219,7 @@ def text_of(word: bytes, place: Callable[[], str]) -> str:
     try:
         return word.decode()
     except UnicodeDecodeError as error:
-        raise InputError(
-            f"{place()}: {printable(word.decode('latin-1'))!r} is not UTF-8; convert the file first, from Latin-1 for "
-            "instance by: iconv -f LATIN1 -t UTF-8 OLD > NEW"
-        ) from error
+        raise InputError(f"{place()}: {printable(word.decode('latin-1'))!r} is not UTF-8; {TO_UTF8}") from error
 
 
 def label_in(header: bytes) -> bytes | None:
@@ -270,133 +256,12 @@ def read_labels(path: str) -> dict[str, bytes]:
     for offset, text in text_files.read_blocks(ByteRange(path, 0, None if compression else size)):
         at = 0
         for line in text.split(b"\n"):
-            words = line.removeprefix(BYTE_ORDER_MARK).partition(b"#")[0].split()
-            where = partial(place_in, text, at, TextPosition(path, offset))
-            name = text_of(words[0], where) if words else ""
-            if words and (len(words) != 2 or name in labels):
-                problem = "expected NAME LABEL" if len(words) != 2 else f"{printable(name)!r} has a label already"
-                raise InputError(f"{where()}: {problem}")
-            if words:
+            if words := line.removeprefix(BYTE_ORDER_MARK).partition(b"#")[0].split():
+                where = partial(place_in, text, at, TextPosition(path, offset))
+                name = text_of(words[0], where)
+                if len(words) != 2 or name in labels:
+                    problem = "expected NAME LABEL" if len(words) != 2 else f"{printable(name)!r} has a label already"
+                    raise InputError(f"{where()}: {problem}")
                 labels[name] = words[1]
             at += len(line) + 1
     return labels
-
-
-# ---------------------------------------------------------------------------------------------------------------------
-# The compiled passes over text, which ends in a newline
-# ---------------------------------------------------------------------------------------------------------------------
-
-
-class Scan(NamedTuple):
-    """What a pass over text returns."""
-
-    fault: int  # one of the codes, or 0
-    at: int  # where it is
-    letters: int  # how many letters that sequence has
-    rows: int  # the number of rows
-
-
-@njit()
-def _is_blank(byte: int) -> bool:
-    return byte in (_SPACE, _TAB, _RETURN)
-
-
-@njit()
-def _skip_blanks(text: NDArray[np.uint8], i: int) -> Any:
-    """Return the place of the first byte from i on that is no blank."""
-    while _is_blank(text[i]):
-        i += 1
-    return i
-
-
-@njit()
-def _end_of_field(text: NDArray[np.uint8], i: int) -> Any:
-    """Return the place of the first byte from i on that is a blank, the beginning of a comment or a newline."""
-    while not _is_blank(text[i]) and text[i] != _NEWLINE and text[i] != _HASH:
-        i += 1
-    return i
-
-
-@njit()
-def scan_lines(text, begin, table, first, last, length, labelled, codes, fields):  # type: ignore[no-untyped-def]
-    """Read lines LABEL SEQUENCE, of which the labels may be absent if `labelled` is false; return what `Scan` says.
-
-    text : (bytes,) uint8, whole lines, of which the first begins at `begin`.  length : the letters of each sequence.
-    table : (256,) uint8, see `sequence_rules.code_table`.  first, last : the letters first <= k < last are kept.
-    codes : (rows, last - first) uint8, receives the codes.
-    fields : (rows, 2) int64, receives where each label begins and ends; both are equal if there is none.
-    """
-    n = 0
-    i = begin
-    while i < len(text):
-        # 1) The label and the sequence, as two words; the only word is the sequence.
-        label = _skip_blanks(text, i)
-        label_end = _end_of_field(text, label)
-        start = _skip_blanks(text, label_end)
-        stop = _end_of_field(text, start)
-        if label_end == label:  # a blank line or a comment
-            stop = label
-        else:
-            if stop == start:
-                if labelled:
-                    return NO_SEQUENCE, label, 0, n
-                start, stop, label_end = label, label_end, label
-            # 2) The codes of the letters within the window.
-            for k in range(start, stop):
-                code = table[text[k]]
-                if code == NO_LETTER:
-                    return BAD_LETTER, k, 0, n
-                if k - start >= length:
-                    break
-                if first <= k - start < last:
-                    codes[n, k - start - first] = code
-            # 3) The row is complete, unless something else than a comment follows.
-            if stop - start != length:
-                return WRONG_LENGTH, start, stop - start, n
-            fields[n, 0], fields[n, 1] = label, label_end
-            n += 1
-            stop = _skip_blanks(text, stop)
-            if text[stop] != _NEWLINE and text[stop] != _HASH:
-                return TOO_MUCH, stop, 0, n
-        while text[stop] != _NEWLINE:
-            stop += 1
-        i = stop + 1
-    return 0, 0, 0, n
-
-
-@njit()
-def scan_records(text, begin, table, first, last, length, codes, fields):  # type: ignore[no-untyped-def]
-    """Read records of FASTA as `scan_lines`: a line with >, then lines of letters, or of comments (;). `fields` gets
-    where each header begins, after its >, and ends; a fault in the length is at the header."""
-    n = 0
-    letters = 0
-    i = begin
-    while i < len(text):
-        if text[i] == _GREATER:  # a header ends the record before it, and begins the next one
-            if n and letters != length:
-                return WRONG_LENGTH, fields[n - 1, 0], letters, n
-            fields[n, 0] = i + 1
-            while text[i] != _NEWLINE:
-                i += 1
-            fields[n, 1] = i
-            n += 1
-            letters = 0
-        elif text[i] == _SEMICOLON:  # a comment
-            while text[i] != _NEWLINE:
-                i += 1
-        else:  # a line of letters
-            while text[i] != _NEWLINE:
-                if not _is_blank(text[i]):
-                    code = table[text[i]]
-                    if not n:
-                        return NO_HEADER, i, 0, n
-                    if code == NO_LETTER:
-                        return BAD_LETTER, i, 0, n
-                    if first <= letters < last:
-                        codes[n - 1, letters - first] = code
-                    letters += 1
-                i += 1
-        i += 1
-    if n and letters != length:
-        return WRONG_LENGTH, fields[n - 1, 0], letters, n
-    return 0, 0, 0, n

@@ -25,7 +25,7 @@ from distsms.base.errors import InputError
 from distsms.base.text_files import ByteRange, TextPosition
 from distsms.base.wording import Message, marked, option
 from distsms.ingest.formats.base import TextReader, place_in, whole_lines
-from distsms.ingest.formats.svmlight_kernels import BASE, LARGE, MAX_INDEX, ORDER, WIDE, Scan, count_lines, scan
+from distsms.ingest.formats.svmlight_kernels import BASE, LARGE, MAX_INDEX, ORDER, WIDE, Scan, scan
 from distsms.matrix.local import index_dtype
 from distsms.shards import row_metadata
 from distsms.shards.row_metadata import RowMetadata
@@ -36,9 +36,8 @@ QUERY_ID = "qid"
 ENDINGS = (".svm", ".svmlight", ".libsvm")
 """Files of such names are surely svmlight text."""
 NAMES = "the names of CSV files end in .csv or .tsv, those of Parquet files in .parquet"
-QUERY_IDS_LEFT_OUT = Message(
-    f"query ids (qid:), left out: all rows are ranked together (shard {option('group', 'qid')} keeps them)"
-)
+_KEEPS = f"shard {option('group', 'qid')} keeps them"
+QUERY_IDS_LEFT_OUT = Message(f"query ids (qid:), left out: all rows are ranked together ({_KEEPS})")
 
 
 class SvmlightReader(TextReader):
@@ -61,7 +60,7 @@ class SvmlightReader(TextReader):
         """Parse lines. InputError names the first fault of the text. Lines are counted only then."""
         text, first = whole_lines(text, origin)
         buffer = np.frombuffer(text, np.uint8)
-        max_rows, max_entries = count_lines(buffer)
+        max_rows, max_entries = (np.count_nonzero(buffer == mark) for mark in b"\n:")
         labels, indptr, queries = np.empty(max_rows), np.zeros(max_rows + 1, np.int64), np.empty(max_rows, np.int64)
         data = np.empty(max_entries)
         hard = np.empty((max_rows + max_entries, 2), np.int64)  # memory pages that are never written cost nothing

@@ -39,12 +39,6 @@ class Scan(NamedTuple):
     queries: int  # the number of query ids
 
 
-def count_lines(text: NDArray[np.uint8]) -> tuple[int, int]:
-    """Return upper bounds of the numbers of rows and of entries: the numbers of newlines and of colons."""
-    newlines, colons = (np.count_nonzero(text == mark) for mark in (_NEWLINE, _COLON))
-    return newlines, colons
-
-
 @njit(**UNCOUNTED)
 def byte_at(text: NDArray[np.uint8], i: int) -> Any:
     """Return text[i]. An unsigned place needs no test of whether it counts from the end."""

@@ -21,7 +21,7 @@ from distsms.base import addresses
 from distsms.base.communicator import Communicator
 from distsms.base.errors import InputError
 from distsms.base.memory import available
-from distsms.base.wording import Message, marked, option
+from distsms.base.wording import marked, option
 from distsms.ingest.formats import arrow, columns, csv_files, dates
 from distsms.ingest.formats.arrow import Batch, Selection
 from distsms.ingest.formats.base import Reader
@@ -184,7 +184,7 @@ class TableReader(Reader):
         with comm.fail_together():
             self.label_map = self._meaning(survey.label)
             decisions = self._decided(names, survey, of_amounts)
-            self.reports = [replace(report, notes=list(map(Message, report.notes))) for _, report in decisions]
+            self.reports = [decision.report for decision in decisions]
             encoded = tuple(column for column, _ in decisions if column is not None)
             if not encoded:
                 out = "".join(f"; {report.name}: {marked(report.notes[-1])}" for report in self.reports)
@@ -300,7 +300,7 @@ class TableReader(Reader):
             raise InputError(f"{path}: column {name!r}: {marked(error.message)}") from error
         return label_map
 
-    def _signs(self, batch: arrow.Batch) -> NDArray[np.float64]:
+    def _signs(self, batch: Batch) -> NDArray[np.float64]:
         name = self.table.label
         if not self.options.labelled or name is None:
             return np.zeros(batch.n)
@@ -321,14 +321,14 @@ class TableReader(Reader):
             values = columns.as_float(different)
         return labels.to_signs(values, self.label_map, f"{batch.position.path}: column {name!r}").astype(float)[codes]
 
-    def _ids(self, batch: arrow.Batch, name: str) -> list[str]:
+    def _ids(self, batch: Batch, name: str) -> list[str]:
         column = batch.columns[name]
         if (missing := columns.is_missing(column)).any():
             problem = f"the row id is missing ({option('not_missing', text='MARK')} takes one for an id)"
             self._fail(batch, name, int(missing.argmax()), problem)
         return columns.as_text(column).to_pylist()
 
-    def _metadata(self, batch: arrow.Batch) -> RowMetadata:
+    def _metadata(self, batch: Batch) -> RowMetadata:
         options, fail = self.options, partial(self._refuse, batch)
         strings = {name: batch.strings(name) for name in options.metadata_columns}
         if options.group is not None and (n_alone := strings[options.group].count("")):
@@ -352,13 +352,13 @@ class TableReader(Reader):
         form = self.options.columns.dates.get(name) or forms.get(name)
         return form if form and self.files.is_text(name) else None
 
-    def _fail(self, batch: arrow.Batch, name: str, row: int, problem: str) -> NoReturn:
+    def _fail(self, batch: Batch, name: str, row: int, problem: str) -> NoReturn:
         value = batch.columns[name][row].as_py()
         if value is None:  # what was written there may tell more
             value = self.files.written(batch.position, row, name)
         self._refuse(batch, name, row, f"found {value!r:.40}: {problem}")
 
-    def _refuse(self, batch: arrow.Batch, name: str, row: int, problem: str) -> NoReturn:
+    def _refuse(self, batch: Batch, name: str, row: int, problem: str) -> NoReturn:
         if problem.endswith(row_metadata.NO_TIME) and (strings := batch.strings(name))[row]:
             forms = dates.describe_forms(name, strings)
             problem += f"; dates that are written in another way need their form, as in {forms}"

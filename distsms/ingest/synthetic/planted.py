@@ -16,6 +16,7 @@ wanted share if that was 0.01 or more, and by at most 10 % of it if that was 0.0
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import gcd
 from typing import Any
 
 import numpy as np
@@ -113,7 +114,8 @@ class DenseSource:
 class SparseSource:
     """Rows with column j with probability q_j = 1 - exp(-rate_j), rate_j = min(C (j + 1)^-skew, 3), independently. C is
     such that the q_j add up to density * p. Values are uniform on (0, 1], or all 1 (pattern); rows may be empty. With
-    `unit`, rows are divided by their lengths. With `informative`, w is 0 but for that many of the first columns."""
+    `unit`, rows are divided by their lengths. With `informative`, w is 0 but for that many of the first columns. With
+    `spread`, columns then get another order, in which frequent ones are no neighbours."""
 
     coded = NOT_CODED
 
@@ -125,12 +127,15 @@ class SparseSource:
         pattern: bool = False,
         unit: bool = False,
         informative: int | None = None,
+        spread: bool = False,
     ) -> None:
         """Draw w and compute the threshold; takes 20 p bytes (about 50 p meanwhile), and the time of a pilot sample."""
         _require(0 < density <= MAX_DENSITY, f"--density {density:g}: must be above 0 and at most {MAX_DENSITY}")
         _require(0 <= skew <= 5, f"--skew {skew:g}: must be from 0 (the same density in all columns) to 5")
         self.recipe, self.pattern, self.unit = recipe, pattern, unit
-        self.n, self.p = recipe.n, recipe.p
+        self.n, self.p, self.step = recipe.n, recipe.p, 1
+        if spread:
+            self.step = next(step for step in range(int(0.618 * self.p) + 1, 2 * self.p) if gcd(step, self.p) == 1)
         entries = density * self.p
         self.block_rows = block_rows(entries)
         self.row_bytes = entries * (4 + (0 if pattern else np.dtype(recipe.dtype).itemsize)) + 9
@@ -149,6 +154,11 @@ class SparseSource:
         rng = self.recipe.stream(number)
         X = self._features(rng, rows)
         margins = X @ self.w + self.sigma * rng.standard_normal(rows)
+        if self.step > 1:
+            X.indices = (X.indices.astype(np.int64) * self.step % self.p).astype(X.indices.dtype)
+            X.has_sorted_indices = False
+            X.sort_indices()
+            X.has_canonical_format = True
         return X, self.recipe.label(number, margins, self.threshold)
 
     def _features(self, rng: np.random.Generator, rows: int) -> sparse.csr_matrix:

@@ -82,8 +82,7 @@ class Twin:
         if self.kind == "letters":
             return LetterSource(recipe, self.letters, self.degree)
         ones = self.kind == "ones"
-        rows = SparseSource(recipe, self.density / 100, self.skew, ones, not ones, self.informative)
-        return SpreadColumns(rows)
+        return SparseSource(recipe, self.density / 100, self.skew, ones, not ones, self.informative, spread=True)
 
 
 @cache
@@ -98,24 +97,6 @@ def twin(name: str, scale: float = 1.0) -> Twin:
     if name not in twins():
         raise InputError(f"there is no twin of {name!r}, but of {', '.join(twins())}")
     return twins()[name].scaled(scale)
-
-
-class SpreadColumns:
-    """Rows of a sparse source with its columns in another order, in which frequent ones are no neighbours."""
-
-    def __init__(self, source: SparseSource) -> None:
-        self._source, self.n = source, source.n
-        self.p, self.coded = source.p, source.coded
-        self.block_rows, self.row_bytes = source.block_rows, source.row_bytes
-        self._step = next(step for step in range(int(0.618 * self.p) + 1, 2 * self.p) if math.gcd(step, self.p) == 1)
-
-    def block(self, number: int) -> LabelledRows:
-        X, y = self._source.block(number)
-        X.indices = (X.indices.astype(np.int64) * self._step % self.p).astype(X.indices.dtype)
-        X.has_sorted_indices = False
-        X.sort_indices()
-        X.has_canonical_format = True
-        return X, y
 
 
 class LetterSource:

@@ -14,10 +14,12 @@ from hypothesis import strategies as st
 import distsms
 from distsms.base.errors import InputError
 from distsms.cli.columns import format_columns
-from distsms.ingest.formats import amounts
+from distsms.ingest.formats import amounts, columns
+from distsms.ingest.formats.arrow import Batch, BatchPosition
+from distsms.ingest.formats.column_survey import TableSurvey
 from distsms.shards.column_options import ColumnOptions
 from distsms.shards.dataset import read_manifest
-from distsms.shards.table_schema import Table, Writing
+from distsms.shards.table_schema import Cells, Table, Writing
 from tests.support.conversion import convert
 from tests.support.examples import examples
 from tests.support.files import ALONE, content, on_root
@@ -75,6 +77,24 @@ def test_a_column_is_read_if_there_is_one_way_to_read_it(texts, unit):
     if writing is not None:
         plain = amounts.as_plain(pa.array([f"{text}{unit}" for text in texts]), writing)
         assert [float(text) for text in plain.to_pylist()] == expected
+
+
+@pytest.mark.serial
+def test_ranks_without_a_value_do_not_change_how_numbers_are_written():
+    """Also where the user has named the marks."""
+    cells, writings = Cells(thousands=","), []
+
+    def surveyed(text):
+        column = columns.clean(columns.numbered(np.zeros(1, np.int32), [text]), cells)
+        survey = TableSurvey(["x"], cells)
+        survey.add(Batch(BatchPosition("a", 0), columns.Columns.of({"x": column}, 1)))
+        return survey
+
+    for one, other in (("", "1.5%"), ("1.5%", "")):
+        survey = surveyed(one)
+        survey.merge(surveyed(other))
+        writings.append(survey.texts["x"].amounts.writing())
+    assert writings[0] == writings[1] == Writing("%", ",", ".")
 
 
 LABELS = "yn" * 4

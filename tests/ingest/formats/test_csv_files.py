@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from distsms.base import text_files
 from distsms.base.errors import InputError
 from distsms.base.hashing import GOLDEN, _mix
-from distsms.ingest.formats import columns, csv_files, kept_batches, table
+from distsms.ingest.formats import columns, csv_files, table
 from distsms.ingest.formats.arrow import Selection
 from distsms.ingest.formats.column_survey import NumberSurvey
 from distsms.parallel.communicator import Communicator
@@ -100,7 +100,7 @@ def test_texts_that_share_a_place_in_the_table_are_left_to_pyarrow():
         lines = "".join(f"{word},1\n" for word in words).encode()
         found = csv_files.read_plain_lines(lines, ord(","), ["x", "y"], ["x", "y"], ["y"])
         assert (found is not None) == plain
-        assert found is None or found.texts["x"].to_pylist() == words
+        assert found is None or found.columns["x"].to_pylist() == words
 
 
 def outcome(comm, folder, name, n_shards=3, **options):
@@ -186,16 +186,16 @@ def test_plain_lines_are_read_as_pyarrow_reads_them(tmp_path_factory, cells, end
         return
     strings = files._read(text, position, ["word", "x"])
     number = columns.clean(strings["x"], files.cells)
-    assert columns.clean(plain.texts["word"], files.cells).equals(columns.clean(strings["word"], files.cells))
+    assert columns.clean(plain.columns["word"], files.cells).equals(columns.clean(strings["word"], files.cells))
     if plain.words:
-        assert odd in ODD and columns.clean(plain.texts["x"], files.cells).equals(number)
+        assert odd in ODD and columns.clean(plain.columns["x"], files.cells).equals(number)
     else:
         assert odd in (None, "NA", "nan", "1e-30", '"5"')
         assert (
-            plain.values[0].tobytes()
+            plain.columns.array[0].tobytes()
             == columns.Columns.of({"x": number}, len(number)).numbers(["x"]).values[0].tobytes()
         )
-        assert plain.gaps.tolist() == [number.null_count]
+        assert plain.columns.gaps.tolist() == [number.null_count]
         assert plain.padded == ({"x"} if any(re.fullmatch("0[0-9]+", number) for number, _ in cells) else set())
 
 
@@ -208,7 +208,7 @@ def test_lines_without_fields_and_other_ends_of_lines_are_not_plain():
 def test_numpy_may_count_in_integers_of_its_own(monkeypatch):
     """As it does from 2.4 on: they have no bit_length."""
     monkeypatch.setattr(np, "count_nonzero", lambda array: np.int64(np.sum(array)))
-    assert len(csv_files.read_plain_lines(b"1,a\n2,b\n", ord(","), ["x", "y"], ["x", "y"], ["x"]).values[0]) == 2
+    assert len(csv_files.read_plain_lines(b"1,a\n2,b\n", ord(","), ["x", "y"], ["x", "y"], ["x"]).columns.array[0]) == 2
 
 
 @pytest.mark.parametrize("kept", [2**30, 2500, 1])
@@ -235,15 +235,16 @@ def test_batches_that_are_in_the_file_take_no_memory(tmp_path):
     array = np.arange(2000.0).reshape(2, 1000)
     texts = {"w": columns.numbered(np.zeros(1000, np.int32), ["a"])}
     plain = columns.Columns(["x", "z"], array, np.zeros(2, np.int64), texts)
-    batch = csv_files.Batch(csv_files.BatchPosition("a", 7), plain, n_bytes=5)
-    kept, of_array = kept_batches.KeptBatches(tmp_path), weakref.ref(array)
-    kept.add(("a", 7), batch, 1)
+    position = csv_files.BatchPosition("a", 7)
+    batch = csv_files.Batch(position, plain, n_bytes=5)
+    kept, of_array = csv_files.KeptBatches(tmp_path), weakref.ref(array)
+    kept.add(batch, 1)
     del array, plain, batch
     assert of_array() is None and kept.nbytes == 0 and not list(tmp_path.iterdir())
-    assert kept.find(("a", 7)).batch.n_bytes == 5
-    found = kept.take(("a", 7))
+    assert kept.find(position).batch.n_bytes == 5
+    found = kept.take(position)
     assert found.columns.array.tolist() == np.arange(2000.0).reshape(2, 1000).tolist()
-    assert found.columns["w"].to_pylist() == ["a"] * 1000 and kept.take(("a", 7)) is None
+    assert found.columns["w"].to_pylist() == ["a"] * 1000 and kept.take(position) is None
 
 
 LATE = ["word", "?", "2024-05-01", "+5", "1e400", '"a ""b"""', "NA", "", "007", "1e-300", "12345678901234567890"]

@@ -154,7 +154,7 @@ def test_a_field_that_nothing_closes_takes_no_more_memory_than_a_line_may(tmp_pa
 def test_plain_rows_of_several_lines_are_read_without_pyarrow():
     text = b'1,"a\nb ""c""\r\n"\n2,"a\nb ""c""\r\n"\n'
     found = csv_files.read_plain_lines(text, ord(","), ["x", "t"], ["x", "t"], ["x"], n_inner=4)
-    assert found.values.tolist() == [[1.0, 2.0]] and found.texts["t"].to_pylist() == ['a\nb "c"\r\n'] * 2
+    assert found.columns.array.tolist() == [[1.0, 2.0]] and found.columns["t"].to_pylist() == ['a\nb "c"\r\n'] * 2
     assert csv_files.read_plain_lines(text, ord(","), ["x", "t"], ["x", "t"], ["x"]) is None
     assert csv_files.read_plain_lines(b'1,"a\n', ord(","), ["x", "t"], ["x", "t"], ["x"]) is None
 

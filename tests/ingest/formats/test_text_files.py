@@ -20,7 +20,7 @@ from sklearn.datasets import load_svmlight_file
 
 from distsms.base.errors import InputError
 from distsms.base.text_files import ByteRange, plan
-from distsms.ingest.formats import row_ranges, svmlight
+from distsms.ingest.formats import base, svmlight
 from distsms.ingest.formats.registry import open_reader
 from distsms.ingest.options import ReadOptions
 from distsms.shards.rows import concatenate
@@ -204,13 +204,13 @@ def test_the_pieces_of_rows_are_bounded(tmp_path: Path, monkeypatch: pytest.Monk
     sparse.save_npz(tmp_path / "X.npz", X)
     np.savez_compressed(tmp_path / "dense.npz", X=X.toarray(), y=np.arange(55) % 2)
     for most in (30, 31, 100, 10**6):
-        monkeypatch.setattr(row_ranges, "MAX_ENTRIES", most)
+        monkeypatch.setattr(base, "MAX_ENTRIES", most)
         reader = open_reader([tmp_path / "X.npz"], ReadOptions(label=str(tmp_path / "y.npy")), ALONE)
         blocks = list(reader.read(reader.plan(1)[0]))
         assert max(len(block.data) for block in blocks) <= most
         assert concatenate(blocks).indptr.tolist() == X.indptr.tolist()
         assert concatenate(blocks).data.tolist() == X.data.tolist()
-    monkeypatch.setattr(row_ranges, "MAX_ENTRIES", 29)
+    monkeypatch.setattr(base, "MAX_ENTRIES", 29)
     reader = open_reader([tmp_path / "X.npz"], ReadOptions(label=str(tmp_path / "y.npy")), ALONE)
     with pytest.raises(InputError, match=r"X\.npz: row 50 \(counted from 0\) has 30 nonzeros"):
         list(reader.read(reader.plan(1)[0]))
