@@ -42,8 +42,8 @@ from distsms.workflow.competitors import FEATURED, METHODS
 from distsms.workflow.fold_features import FOLDER, FoldFeatures, FoldsObserver
 from distsms.workflow.method_results import EARLY_FOLDS, WARNING, Baseline
 from distsms.workflow.path import SMALL, PathRows, Problem, load_rows
+from distsms.workflow.provenance import usage_of_ranks
 from distsms.workflow.requests import BaselineRequest, TrainRequest
-from distsms.workflow.usage import usage_of_ranks
 
 T = TypeVar("T")
 
