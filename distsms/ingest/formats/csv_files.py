@@ -79,9 +79,9 @@ class CsvFiles(TableFiles):
         self._words: frozenset[str] | None = None  # columns that do not only hold numbers, as far as text was read
         in_file = {path: self._header(path, cells) for path in paths}
         self.header_hint = self._hints.get(paths[0], "")
-        super().__init__(
-            paths, cells if cells.names is None else replace(cells, names=tuple(in_file[paths[0]])), in_file
-        )
+        if cells.names is not None:
+            cells = replace(cells, names=tuple(in_file[paths[0]]))
+        super().__init__(paths, cells, in_file)
 
     @property
     def kept_bytes(self) -> int:  # type: ignore[override]

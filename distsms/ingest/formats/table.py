@@ -263,9 +263,8 @@ class TableReader(Reader):
         path, name = self.files.paths[0], self.options.label
         if (place := survey.first_missing) is not None:
             labelled = survey.rows_with_numbers + survey.rows_with_strings
-            problem = (
-                f"the label is missing here, and in {survey.missing:,} of {survey.missing + labelled:,} rows in all"
-            )
+            of_all = f"{survey.missing:,} of {survey.missing + labelled:,} rows in all"
+            problem = f"the label is missing here, and in {of_all}. Training needs labels"
             remedy = f"remove these rows from the file, for example with pandas: frame.dropna(subset=[{name!r}])"
             where = self.files.where(place.position, place.row)
             raise InputError(f"{where}: column {name!r}: {problem}: {remedy}")
