@@ -7,8 +7,7 @@ import pytest
 
 from distsms.losses.registry import make_loss
 from distsms.matrix.local import SparseRows
-from distsms.optim.evaluation import Request
-from distsms.optim.objective import Objective
+from distsms.optim.objective import Objective, Request
 from distsms.optim.penalty import SquaredNorm
 from distsms.optim.result import Status
 from distsms.optim.run import minimize

@@ -16,7 +16,7 @@ from typing import Any, BinaryIO
 from urllib.parse import unquote, urlsplit
 
 from distsms.base.errors import InputError
-from distsms.base.untrusted_text import printable
+from distsms.base.wording import printable
 
 BUFFER, DISCARDED = 2**20, 2**22
 """The least bytes that a server is asked for, and how many are read at once of those that are not needed."""

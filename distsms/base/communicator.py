@@ -55,7 +55,7 @@ class Communicator:
     def __init__(self) -> None:
         self.sent: Counter[str] = Counter()
         self.received: Counter[str] = Counter()
-        self.dead: list[Any] = []  # the `DeadRank`s, while the others went on
+        self.dead: list[Any] = []  # each a `survival.Rank`, while the others went on
         # called on every living rank with the numbers that newly dead ranks had at the beginning of the job
         self.on_death: Callable[[list[int]], None] = lambda ranks: None
 

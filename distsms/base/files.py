@@ -328,10 +328,10 @@ def take_noted() -> dict[str, str]:
     return noted
 
 
-def read_whole(path: str | os.PathLike[str], most: int = MOST_TEXT) -> bytes:
-    """Return the content of a file of at most so many bytes. Local. Raises InputError or OSError as `look_at`."""
-    if (size := look_at(path).st_size) > most:
-        raise InputError(f"{path}: has {size} bytes, and at most {most} are read; is it the right file?")
+def read_whole(path: str | os.PathLike[str]) -> bytes:
+    """Return the content of a file of at most `MOST_TEXT` bytes. Local. Raises InputError or OSError as `look_at`."""
+    if (size := look_at(path).st_size) > MOST_TEXT:
+        raise InputError(f"{path}: has {size} bytes, and at most {MOST_TEXT} are read; is it the right file?")
     with open(path, "rb") as file:
         return file.read(size)
 
@@ -358,13 +358,9 @@ def check_writable(path: str | os.PathLike[str]) -> None:
 
 def require_regular(path: Path) -> None:
     """Raise InputError if `path` exists and is not a regular file, but a directory or a device, say."""
-    try:
+    with naming_failures(path), contextlib.suppress(FileNotFoundError):
         if not stat.S_ISREG(os.stat(path).st_mode):
             raise InputError(f"{path}: is not a regular file, so nothing is written there; name another file")
-    except FileNotFoundError:
-        pass
-    except OSError as error:
-        raise InputError(f"{path}: cannot be written: {error}") from error
 
 
 class FileState:
@@ -373,12 +369,12 @@ class FileState:
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
-        self.path, self._found = path, self._now(path)
-        self.size, self.seen = self._found[0], self._found[:3]
+        self.path, self._at_first = path, self._now(path)
+        self.size, self.seen = self._at_first[0], self._at_first[:3]
 
     def require_same(self) -> None:
         """Raise InputError if the file was changed or replaced since."""
-        if self._now(self.path) != self._found:
+        if self._now(self.path) != self._at_first:
             raise InputError(f"{self.path}: was changed or replaced while it was read. Run the command again")
 
     @staticmethod
@@ -392,10 +388,8 @@ class FileState:
 
 def require_space(directory: Path, n_bytes: int) -> None:
     """Raise InputError if the disk lacks space for n_bytes more: a failing write may crash HDF5 and the process."""
-    try:
+    with naming_failures(directory):
         free = os.statvfs(directory)
-    except OSError as error:
-        raise InputError(f"{directory}: cannot be written to: {error.strerror}") from error
     available = free.f_bavail * free.f_frsize
     if available < n_bytes + SLACK_BYTES:
         raise InputError(

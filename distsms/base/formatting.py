@@ -13,7 +13,7 @@ from itertools import zip_longest
 from typing import Any
 
 from distsms.base.errors import InputError
-from distsms.base.untrusted_text import printable
+from distsms.base.wording import printable
 
 
 def to_json(value: Any, indent: int | None = None) -> str:

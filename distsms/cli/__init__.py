@@ -15,14 +15,14 @@ import re
 import sys
 import textwrap
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, NoReturn
 
 from distsms.base._version import full_version
 from distsms.base.errors import EXIT_USAGE
 from distsms.cli import config
 from distsms.cli.terminal import fold
-from distsms.cli.types import add_stall_timeout
+from distsms.cli.types import patience
 from distsms.parallel import processes
 
 FIRST_SECONDS = 3.0
@@ -51,6 +51,7 @@ PETSC = "petsc"
 """The name of the words after -- in the file of --config."""
 OF_DATA_SETS = ("features", "path")
 """The commands whose rows must be a data set."""
+GLUE = "\N{NO-BREAK SPACE}"
 LIKENESS = 0.7
 """An option is proposed for an unknown one if the two are at least so much alike, by `difflib`."""
 
@@ -83,16 +84,12 @@ class HelpFormatter(argparse.HelpFormatter):
             return textwrap.fill(text, width)
         if not heading.startswith("example"):
             return "\n".join([heading, *(textwrap.fill(line, width, subsequent_indent="    ") for line in lines)])
-        wrapped = [heading]
-        for command in lines:
-            first, *options = command.split(" --")
-            wrapped.append(first)
-            for option in options:
-                if len(wrapped[-1]) + len(option) + 3 > width - 2:  # leave room for " \\"
-                    wrapped[-1] += " \\"
-                    wrapped.append("   ")
-                wrapped[-1] += f" --{option}"
-        return "\n".join(wrapped)
+        # Lines of commands may break before an option, and nowhere else.
+        glued = (re.sub(" (?!--)", GLUE, command) for command in lines)
+        wrapper = textwrap.TextWrapper(
+            width - 2, subsequent_indent="    ", break_long_words=False, break_on_hyphens=False
+        )
+        return "\n".join([heading, *(" \\\n".join(wrapper.wrap(command)) for command in glued)]).replace(GLUE, " ")
 
 
 class Parser(argparse.ArgumentParser):
@@ -122,21 +119,14 @@ class _Version(argparse.Action):
 def make_parsers(names: Iterable[str] = COMMANDS) -> tuple[argparse.ArgumentParser, dict[str, argparse.ArgumentParser]]:
     """Return the parser of the whole command line, and the parsers of some commands by their names."""
     parser = Parser(prog="distsms", description=DESCRIPTION, epilog=EXAMPLE, formatter_class=HelpFormatter)
-    parser.add_argument(
-        "--version",
-        action=_Version,
-        nargs=0,
-        dest=argparse.SUPPRESS,
-        default=argparse.SUPPRESS,
-        help="show the version and, if it is known, the commit",
-    )
+    hidden, text = argparse.SUPPRESS, "show the version and, if it is known, the commit"
+    parser.add_argument("--version", action=_Version, nargs=0, dest=hidden, default=hidden, help=text)
     commands = parser.add_subparsers(dest="command", metavar="COMMAND")
     parsers: dict[str, argparse.ArgumentParser] = {}
     for name in names:
         module = importlib.import_module(f"distsms.cli.{name}")
-        parsers[name] = commands.add_parser(
-            name, help=COMMANDS[name], allow_abbrev=False, usage=f"distsms {name} {module.USAGE}"
-        )
+        usage = f"distsms {name} {module.USAGE}"
+        parsers[name] = commands.add_parser(name, help=COMMANDS[name], allow_abbrev=False, usage=usage)
         describe(parsers[name], COMMANDS[name], module)
     return parser, parsers
 
@@ -145,70 +135,61 @@ def describe(parser: argparse.ArgumentParser, summary: str, module: Any) -> None
     """Give a parser the summary and the arguments of a command's module, and what `__main__` asks of a command."""
     parser.description = summary
     parser.epilog, parser.formatter_class = module.EPILOG, HelpFormatter
-    parser.set_defaults(
-        program=parser.prog,
-        run=module.run,
-        check=lambda args: None,
-        mpi=True,
-        solver_options=[],
-        threads=None,
-        signals=None,
-        survive=False,
-        given={},
-        written="",
-    )
+    parser.set_defaults(program=parser.prog, run=module.run, check=lambda args: None, given={}, written="")
+    parser.set_defaults(mpi=True, survive=False, threads=None, signals=None, solver_options=())
     module.add_arguments(parser)
     if parser.get_default("mpi"):
-        add_stall_timeout(parser)
+        text = "If a rank does not answer for this time, end the job and name the rank; with 0, never (default: 10m)."
+        parser.add_argument("--stall-timeout", type=patience, default=600.0, metavar="TIME", help=text)
         config.add_config(parser)
 
 
 def parse(argv: Sequence[str]) -> argparse.Namespace:
     """Parse a command line, without the name of the program; `run` of the options is the command's function."""
-    argv = list(argv)
-    parser, parsers = make_parsers(argv[:1] if argv and argv[0] in COMMANDS else COMMANDS)
-    if argv[:1] == ["compare"]:
+    argv, command = list(argv), argv[0] if argv else ""
+    parser, parsers = make_parsers([command] if command in COMMANDS else COMMANDS)
+    of_command = parsers.get(command, parser)
+    if command == "compare":
         parser.exit(EXIT_USAGE, fold(COMPARE_MOVED) + "\n")
-    if argv and argv[0] not in COMMANDS and not argv[0].startswith("-"):
-        close = difflib.get_close_matches(argv[0], COMMANDS, 1)
+    if command and command not in COMMANDS and not command.startswith("-"):
+        close = difflib.get_close_matches(command, COMMANDS, 1)
         meant = f"did you mean {close[0]}?" if close else f"the commands are {', '.join(COMMANDS)}"
-        parser.error(f"there is no command {argv[0]!r}; {meant}")
+        parser.error(f"there is no command {command!r}; {meant}")
     options: list[str] = []
-    if argv[:1] == ["train"] and "--" in argv:  # the words after -- are PETSc's options
+    if command == "train" and "--" in argv:  # the words after -- are PETSc's options
         at = argv.index("--")
         argv, options = argv[:at], argv[at + 1 :]
+    takes = command in parsers and command != "info"
     try:
-        takes = argv and argv[0] in parsers and argv[0] != "info"
         file, values = config.read(argv) if takes else ("", {})
-        words = values.pop(PETSC, []) if argv[:1] == ["train"] else []
+        words = values.pop(PETSC, []) if command == "train" else []
         if not isinstance(words, list) or not all(isinstance(word, str) for word in words):
             raise ValueError(f"--config {file}: {PETSC}: takes a list of texts")
         options = options or words
         if takes:
-            config.apply(file, values, parsers[argv[0]], argv)
+            config.apply(file, values, of_command, argv)
     except ValueError as error:
-        parsers.get(argv[0], parser).error(str(error))
-    args, unknown = _parse_known(parser, parsers, argv)
+        of_command.error(str(error))
+    args, unknown = _parse_known(parser, of_command, argv)
     if args.command is None:
         parser.print_help(sys.stderr)
         parser.exit(EXIT_USAGE)
     # Files may stand behind options: evaluate MODEL --json DATA.
+    of_command, words = parsers[args.command], argv[argv.index(args.command) + 1 :]
     if unknown and not any(word.startswith("-") for word in unknown):
-        words, known = argv[argv.index(args.command) + 1 :], argparse.Namespace(command=args.command)
-        args, unknown = parsers[args.command].parse_known_intermixed_args(words, known)
+        args, unknown = of_command.parse_known_intermixed_args(words, argparse.Namespace(command=args.command))
     if unknown:
-        hint = _hint(args.command, parsers[args.command], unknown)
-        parsers[args.command].error(f"unrecognized arguments: {' '.join(unknown)}{hint} (see --help)")
+        hint = _hint(args.command, of_command, unknown)
+        of_command.error(f"unrecognized arguments: {' '.join(unknown)}{hint} (see --help)")
     if options and not options[0].startswith("-"):
-        parsers[args.command].error(f"only PETSc's options may follow --, such as -tao_monitor; found {options[0]!r}")
+        of_command.error(f"only PETSc's options may follow --, such as -tao_monitor; found {options[0]!r}")
     if "--json" in argv[:-1] and (file := argv[argv.index("--json") + 1]).endswith(".json"):
-        parsers[args.command].error(f"--json takes no file, since it prints to standard output: --json > {file}")
+        of_command.error(f"--json takes no file, since it prints to standard output: --json > {file}")
     if problem := args.check(args):
-        parsers[args.command].error(problem)
-    args.solver_options = options
+        of_command.error(problem)
+    args.solver_options = tuple(options)
     if args.mpi:
-        words = argv[argv.index(args.command) + 1 :]
-        args.given = values | config.given(parsers[args.command], words) | ({PETSC: options} if options else {})
+        args.given = values | config.given(of_command, words) | ({PETSC: options} if options else {})
     return args
 
 
@@ -232,7 +213,7 @@ def _hint(command: str, parser: argparse.ArgumentParser, unknown: Sequence[str])
 
 
 def _parse_known(
-    parser: argparse.ArgumentParser, parsers: Mapping[str, argparse.ArgumentParser], argv: Sequence[str]
+    parser: argparse.ArgumentParser, of_command: argparse.ArgumentParser, argv: Sequence[str]
 ) -> tuple[argparse.Namespace, list[str]]:
     """Parse the words: `--drop a b` names two columns, and `distsms train --drop a my.csv` a column and a file."""
     said = io.StringIO()
@@ -240,7 +221,7 @@ def _parse_known(
         with contextlib.redirect_stderr(said):
             return parser.parse_known_args(argv)
     except SystemExit as ended:
-        lists = [action for action in parsers.get(argv[0], parser)._actions if action.dest in ("drop", "keep")]
+        lists = [action for action in of_command._actions if action.dest in ("drop", "keep")]
         if ended.code == EXIT_USAGE and lists:
             for action in lists:
                 action.nargs = 1

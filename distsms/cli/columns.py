@@ -1,14 +1,16 @@
-"""The options that say what the columns of a table contain, and the list that shows how each column is used."""
+"""The options on the columns of tables and on sequences of letters, and the list that shows how columns are used."""
 
 from __future__ import annotations
 
 import argparse
 import re
+import textwrap
+from collections import Counter
 from typing import TYPE_CHECKING
 
-from distsms.base.untrusted_text import printable
-from distsms.base.wording import Message
-from distsms.cli.types import count
+from distsms.base.errors import InputError
+from distsms.base.wording import Message, printable
+from distsms.cli.types import count, from_arguments, whole
 from distsms.shards.column_options import BITS
 
 if TYPE_CHECKING:
@@ -16,11 +18,14 @@ if TYPE_CHECKING:
     from typing import Any
 
     from distsms.shards.column_options import ColumnOptions, ColumnReport
+    from distsms.shards.sequence_rules import SequenceOptions
 
 WIDTH, NAME_WIDTH, MOST_SHOWN = 80, 28, 15
 """The largest numbers of characters in a line, of characters in a name, and of lines in the list of columns."""
 MOST_NAMED = 5
 """A note that is true of more columns than this names only the first of them."""
+SEQUENCES = ["fasta", "labels", "alphabet", "window", "degree", "spectrum", "spectrum_degree"]
+"""The options of `add_sequence_options`, by their names in argparse's namespace."""
 
 
 def add_list(parser: argparse._ActionsContainer, name: str, text: str, metavar: str = "COLUMN", **more: Any) -> None:
@@ -30,98 +35,57 @@ def add_list(parser: argparse._ActionsContainer, name: str, text: str, metavar: 
 
 def add_column_options(parser: argparse._ActionsContainer) -> None:
     """Add the options that say what the columns of a table contain."""
-    add_list(
-        parser,
-        "--categorical",
+    text = (
         "Take these columns of a table for categories, such as codes that are written as numbers. Here and in the"
-        " other options for columns, several are written as a,b or a b.",
+        " other options for columns, several are written as a,b or a b."
     )
+    add_list(parser, "--categorical", text)
     add_list(parser, "--numeric", "Take these columns for numbers, also if they look like ids.")
-    add_list(
-        parser,
-        "--date",
+    text = (
         "Take these columns for dates, written in the FORM of strptime, such as day:%%d.%%m.%%Y (default: as"
-        " 2024-05-31 or 2024-05-31T12:30:00, which needs no option).",
-        "COLUMN[:FORM]",
-        type=_date,
+        " 2024-05-31 or 2024-05-31T12:30:00, which needs no option)."
     )
-    add_list(
-        parser,
-        "--hash",
+    add_list(parser, "--date", text, "COLUMN[:FORM]", type=_date)
+    text = (
         "Keep these columns of text, ids or very many categories: each word (or value) adds 1 or -1 to one of"
-        f" 2^BITS features (default: {BITS}). From 20 bits on, training takes more than 1 GiB of memory.",
-        "COLUMN[:BITS]",
-        type=_hash,
+        f" 2^BITS features (default: {BITS}). From 20 bits on, training takes more than 1 GiB of memory."
     )
-    parser.add_argument(
-        "--min-count",
-        type=count,
-        default=1,
-        metavar="N",
-        help="Put categories with fewer than N rows together as one (default: %(default)s).",
-    )
-    parser.add_argument(
-        "--decimal",
-        choices=(".", ","),
-        default=".",
-        help="The decimal mark of numbers in CSV. Where semicolons separate the fields, both are read"
-        " (default: %(default)s).",
-    )
-    parser.add_argument(
-        "--thousands",
-        choices=("", ".", ",", "'", " "),
-        type=lambda text: " " if text == "space" else text,
-        default="",
-        metavar="MARK",
-        help="The mark between thousands, as in 1.213.400,50: one of . , ' and space. With a point, numbers have"
-        " decimal commas (default: there is none).",
-    )
-    parser.add_argument(
-        "--separator",
-        type=lambda text: {"space": " ", "tab": "\t"}.get(text, text),
-        default="",
-        metavar="MARK",
-        help="What separates the fields of CSV: one character, or tab or space (default: commas, semicolons, tabs or"
-        " bars, whichever the first lines show).",
-    )
-    parser.add_argument(
-        "--no-header",
-        action="store_true",
-        help="CSV has rows from the first line on. Its columns are called column_1, column_2 and so on, or as --names"
-        " says.",
-    )
+    add_list(parser, "--hash", text, "COLUMN[:BITS]", type=_hash)
+    text = "Put categories with fewer than N rows together as one (default: %(default)s)."
+    parser.add_argument("--min-count", type=count, default=1, metavar="N", help=text)
+    text = "The decimal mark of numbers in CSV; with semicolons between fields, both are read (default: %(default)s)."
+    parser.add_argument("--decimal", choices=(".", ","), default=".", help=text)
+    marks = ("", ".", ",", "'", " ")
+    text = "The mark between thousands: . , ' or space; with a point, numbers have decimal commas (default: none)."
+    parser.add_argument("--thousands", choices=marks, type=_mark, default="", metavar="MARK", help=text)
+    text = "What separates the fields of CSV: a character, tab or space (default: , ; tab or |, as lines show)."
+    parser.add_argument("--separator", type=_mark, default="", metavar="MARK", help=text)
+    text = "CSV has rows from the first line on. Its columns are called column_1, column_2, ..., or as --names says."
+    parser.add_argument("--no-header", action="store_true", help=text)
     add_list(parser, "--names", "The names of the columns, from left to right, of CSV that does not have them.", "NAME")
-    add_list(
-        parser,
-        "--missing",
+    text = (
         "Further marks of missing values, strings or numbers, in all columns, such as --missing=-999. In columns of"
-        " numbers, marks such as - ? None and \\N are missing values without this option.",
-        "MARK",
+        " numbers, marks such as - ? None and \\N are missing values without this option."
     )
-    add_list(
-        parser,
-        "--not-missing",
-        "Usual marks of missing values that are values here, such as NA for Namibia.",
-        "MARK",
-    )
+    add_list(parser, "--missing", text, "MARK")
+    text = "Usual marks of missing values that are values here, such as NA for Namibia."
+    add_list(parser, "--not-missing", text, "MARK")
 
 
 def column_options(args: argparse.Namespace) -> ColumnOptions:
     """Return the values of the options of `add_column_options`."""
-    from distsms.base.errors import InputError
     from distsms.shards.column_options import ColumnOptions
 
     hashed = [pair for pairs in args.hash for pair in pairs]
     for option, columns in (("date", args.date), ("hash", hashed)):
         if len({column for column, _ in columns}) < len(columns):
             raise InputError(f"--{option}: a column is named twice", everywhere=True)
-    return ColumnOptions(
-        categorical=tuple(args.categorical),
-        numeric=tuple(args.numeric),
-        dates=dict(args.date),
-        hashed=dict(hashed),
-        min_count=args.min_count,
-    )
+    lists = {"categorical": tuple(args.categorical), "numeric": tuple(args.numeric)}
+    return from_arguments(ColumnOptions, args, **lists, dates=dict(args.date), hashed=dict(hashed))
+
+
+def _mark(text: str) -> str:
+    return {"space": " ", "tab": "\t"}.get(text, text)
 
 
 def _date(text: str) -> tuple[str, str | None]:
@@ -135,11 +99,57 @@ def _hash(text: str) -> list[tuple[str, int]]:
     return [(pair[1], int(pair[2])) if pair else (part, BITS) for part, pair in zip(parts, matches, strict=True)]
 
 
+def add_sequence_options(parser: argparse._ActionsContainer) -> None:
+    """Add the options for sequences."""
+    kind = parser.add_mutually_exclusive_group()
+    text = "The files have lines LABEL SEQUENCE (default for names that end in .strings)."
+    kind.add_argument("--strings", dest="fasta", action="store_false", default=None, help=text)
+    text = (
+        "The files are FASTA (default for .fa, .fasta, .fna and .faa). The label of a sequence follows label= in"
+        " its header, or is the second of two words."
+    )
+    kind.add_argument("--fasta", action="store_true", default=None, help=text)
+    text = "The labels of sequences in FASTA, in lines NAME LABEL; every rank holds them."
+    parser.add_argument("--labels", metavar="FILE", help=text)
+    text = (
+        "The letters of sequences. T and U are the same, and so are small and capital letters; k-mers with an"
+        " ambiguous letter such as N count nothing, and any other character is an error (default: %(default)s)."
+    )
+    parser.add_argument("--alphabet", choices=("dna", "rna", "protein"), default="dna", help=text)
+    text = "Keep these positions of each sequence, counted from 1, both included (default: all)."
+    parser.add_argument("--window", type=span, metavar="FROM:TO", help=text)
+    text = (
+        "Make a feature for each position and each k-mer that begins there, k = 1 to K, with the weights of the"
+        " weighted degree kernel: up to 8 for dna and rna, 4 for protein; 0 makes none (default: 5, for protein 3)."
+    )
+    parser.add_argument("--degree", type=whole, metavar="K", help=text)
+    text = (
+        "Make a feature for each k-mer, which counts it in this region of the sequence, wherever it is there."
+        " Positions are those of the whole sequence. May be repeated."
+    )
+    parser.add_argument("--spectrum", type=span, action="append", default=[], metavar="FROM:TO", help=text)
+    text = "The largest k of --spectrum (default: that of --degree)."
+    parser.add_argument("--spectrum-degree", type=whole, metavar="K", help=text)
+
+
+def sequence_options(args: argparse.Namespace) -> SequenceOptions | None:
+    """Return the values of the options of `add_sequence_options`; None if none of them was given."""
+    from distsms.shards.sequence_rules import SequenceOptions
+
+    options = from_arguments(SequenceOptions, args, spectra=tuple(args.spectrum))
+    return None if options == SequenceOptions() else options
+
+
+def span(text: str) -> tuple[int, int]:
+    """Parse two positions such as 139:279."""
+    positions = re.fullmatch(r"([0-9]{1,9})[:-]([0-9]{1,9})", text)
+    if positions is None or not 1 <= int(positions[1]) <= int(positions[2]):
+        raise argparse.ArgumentTypeError(f"{text!r} is not FROM:TO, two positions from 1, such as 139:279")
+    return int(positions[1]), int(positions[2])
+
+
 def format_columns(reports: Sequence[ColumnReport]) -> str:
     """Return a list of how columns are used, those with notes (?) first, and last the numbers if they are very many."""
-    import textwrap
-    from collections import Counter
-
     first = sorted(reports, key=lambda report: (not report.notes, report.taken_for == "number"))[:MOST_SHOWN]
     listed = {report.name for report in first}
     shown = [report for report in reports if report.name in listed]
@@ -155,10 +165,10 @@ def format_columns(reports: Sequence[ColumnReport]) -> str:
         kinds = ", ".join(f"{number:,} {kind}" for kind, number in rest.items())
         in_all = sum(report.features for report in reports)
         lines.append(f"... and {rest.total():,} more ({kinds}); {in_all:,} features in all")
+    wrapper = textwrap.TextWrapper(WIDTH, initial_indent="  ", subsequent_indent="    ", break_on_hyphens=False)
     for text, names in _notes(reports).items():
-        lines += textwrap.wrap(
-            f"{_listed(names)}: {text}", WIDTH, initial_indent="  ", subsequent_indent="    ", break_on_hyphens=False
-        )
+        more = f" and {len(names) - MOST_NAMED:,} more" if len(names) > MOST_NAMED else ""
+        lines += wrapper.wrap(f"{', '.join(names[:MOST_NAMED])}{more}: {text}")
     return "\n".join(lines)
 
 
@@ -179,11 +189,6 @@ def _general(note: str, name: str) -> str:
         for part in parts
     )
     return "".join(text if rest == text else f"{rest} COLUMN" for text, rest in options)
-
-
-def _listed(names: Sequence[str]) -> str:
-    more = f" and {len(names) - MOST_NAMED:,} more" if len(names) > MOST_NAMED else ""
-    return ", ".join(names[:MOST_NAMED]) + more
 
 
 def shorten(name: str) -> str:

@@ -21,32 +21,29 @@ from typing import Any
 
 def add_config(parser: argparse.ArgumentParser) -> None:
     """Add --config, for the commands that run for long."""
-    parser.add_argument(
-        "--config",
-        metavar="FILE",
-        help="Read options from this TOML file, such as lambda = 1e-4; those of the command line come before them."
-        " `distsms info MODEL --config` prints the file that repeats a model's run.",
+    text = (
+        "Read options from this TOML file, such as lambda = 1e-4; those of the command line come before them. `distsms"
+        " info MODEL --config` prints the file that repeats a model's run."
     )
+    parser.add_argument("--config", metavar="FILE", help=text)
 
 
 def read(argv: Sequence[str]) -> tuple[str, dict[str, Any]]:
     """Return the file that a command line names, and what it says; "" and nothing if none. Raises ValueError."""
-    if not any(word.startswith("--config") for word in argv):
-        return "", {}
     finder = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
-    finder.add_argument("--config", action="append")
+    finder.add_argument("--config", action="append", default=[])
     try:
         paths = finder.parse_known_args(list(argv))[0].config
     except argparse.ArgumentError:  # which the parser of the command reports
-        paths = None
-    if paths is None:
+        paths = []
+    if not paths:
         return "", {}
     if len(paths) > 1:
         raise ValueError("--config is given twice; put all options into one file")
-    path = paths[0]
     from distsms.base.errors import InputError
     from distsms.base.files import read_toml
 
+    path = paths[0]
     try:
         return path, read_toml(path)
     except OSError as error:
@@ -93,8 +90,8 @@ def given(parser: argparse.ArgumentParser, words: Sequence[str]) -> dict[str, An
     namespace = vars(parser.parse_known_intermixed_args(list(words))[0])
     values = {}
     for dest, value in namespace.items():
-        actions = [action for action in parser._actions if action.dest == dest]
         if value is not None and value != [] and dest != "config":
+            actions = [action for action in parser._actions if action.dest == dest]
             action = next((action for action in actions if action.const is value), actions[0])
             flag = action.nargs == 0 and not isinstance(action, argparse.BooleanOptionalAction)
             number = dest in typed and isinstance(value, str)

@@ -22,7 +22,7 @@ from distsms.base.program import (
     has_working_folder,
     memory_limit,
 )
-from distsms.base.untrusted_text import printable
+from distsms.base.wording import printable
 from distsms.cli.terminal import fold, open_streams, output_was_lost
 
 if TYPE_CHECKING:
@@ -85,58 +85,53 @@ def main(argv: Sequence[str] | None = None, parse: Callable[[Sequence[str]], arg
             comm.surviving(comm.barrier)
         comm.leave(code)
         return code
-    except DistsmsError as error:
-        where = "" if comm.size == 1 or error.everywhere else f"rank {comm.rank} of {comm.size}: "
+    except BaseException as error:
+        return _failed(error, args, comm)
+    finally:
+        program.options = {}
+
+
+def _failed(error: BaseException, args: argparse.Namespace, comm: Communicator) -> int:
+    """Say what has failed, end the other ranks unless they fail alike, and return the exit code."""
+    rank = f"rank {comm.rank} of {comm.size}"
+    place, code, alike = f"{rank} on {os.uname().nodename}", EXIT_ERROR, False
+    if isinstance(error, DistsmsError):
+        alike, code = error.everywhere and not comm.dead, error.exit_code
+        where = "" if comm.size == 1 or error.everywhere else f"{rank}: "
+        gone = "" if has_working_folder() else f" ({NO_WORKING_FOLDER})"
         if comm.dead:  # another rank may still wait for this one; the first that wakes up reports it and ends all
             time.sleep(min(comm.rank, 4) * 0.5)
-        if comm.is_root or comm.dead or not error.everywhere:
-            place = "" if has_working_folder() else f" ({NO_WORKING_FOLDER})"
-            print(fold(f"{args.program}: {where}{printable(str(error))}{place}"), file=sys.stderr, flush=True)
-        if not error.everywhere or comm.dead:
-            _abort_others(comm, EXIT_ERROR)
-        return error.exit_code
-    except comm.failures as error:
+        text = "" if alike and not comm.is_root else fold(f"{args.program}: {where}{printable(str(error))}{gone}")
+    elif isinstance(error, comm.failures):
         time.sleep(min(comm.rank, 4) * 0.5)  # the first rank that wakes up reports it, and ends the others
-        where = f"rank {comm.rank} of {comm.size} on {os.uname().nodename}"
-        when = (
-            f"the model is in {args.written}"
-            if args.written
-            else "no model was written, since the rows were not loaded yet"
-        )
-        text = f"{args.program}: {where}: another rank has died while the run could not go on without it; {when}"
-        print(fold(f"{text} ({error})"), file=sys.stderr, flush=True)
-        _abort_others(comm, EXIT_KILLED)
-        return EXIT_KILLED
-    except KeyboardInterrupt:
-        print(f"{args.program}: interrupted", file=sys.stderr, flush=True)
-        _abort_others(comm, EXIT_INTERRUPTED)
-        return EXIT_INTERRUPTED
-    except MemoryError as error:
-        where = f"rank {comm.rank} of {comm.size} on {os.uname().nodename}"
+        missing = "no model was written, since the rows were not loaded yet"
+        when = f"the model is in {args.written}" if args.written else missing
+        died = "another rank has died while the run could not go on without it"
+        text, code = fold(f"{args.program}: {place}: {died}; {when} ({error})"), EXIT_KILLED
+    elif isinstance(error, KeyboardInterrupt):
+        text, code = f"{args.program}: interrupted", EXIT_INTERRUPTED
+    elif isinstance(error, MemoryError):
         limited = "" if (limit := memory_limit()).bytes == math.inf else f" ({limit})"
         limited += f": {error}" if str(error) else ""
-        text = f"{args.program}: {where} is out of memory{limited}. More ranks hold less each"
+        text = f"{args.program}: {place} is out of memory{limited}. More ranks hold less each"
         if "memory" in args:
             text += ", and with --memory SIZE, rows that do not fit are read from the disk on each pass"
-        print(fold(text), file=sys.stderr)
-        _abort_others(comm, EXIT_ERROR)
-        return EXIT_ERROR
-    except BaseException as error:
-        if error is failure_of_standard_output() and output_was_lost(args.program):
-            _abort_others(comm, EXIT_ERROR)
-            return EXIT_ERROR
-        where = f"rank {comm.rank} of {comm.size} on {os.uname().nodename}"
+        text = fold(text)
+    elif error is failure_of_standard_output() and output_was_lost(args.program):
+        text = ""
+    else:
         why = f" failed:\n{traceback.format_exc()}"
         if not has_working_folder():
             why = f": {NO_WORKING_FOLDER}. Go to a folder that exists (cd), and give the command again"
         elif isinstance(error, OSError) and error.errno in FAILING_DISK:
             gone = ", or a file was taken away" if error.errno == errno.ENOENT else ""
             why = f": a disk or a file server fails{gone}: {error}. Give the command again when it works"
-        print(f"{args.program}: {where}{why}", file=sys.stderr, flush=True)
-        _abort_others(comm, EXIT_ERROR)
-        return EXIT_ERROR
-    finally:
-        program.options = {}
+        text = f"{args.program}: {place}{why}"
+    if text:
+        print(text, file=sys.stderr, flush=True)
+    if not alike and comm.size > 1:
+        comm.abort(EXIT_ERROR if isinstance(error, DistsmsError) else code)
+    return code
 
 
 def _load_libraries(quiet: bool) -> None:
@@ -147,8 +142,3 @@ def _load_libraries(quiet: bool) -> None:
     program.runs, compiling.silent = True, quiet
     gc.freeze()  # later searches leave out all that there is now
     gc.enable()
-
-
-def _abort_others(comm: Communicator, code: int) -> None:
-    if comm.size > 1:
-        comm.abort(code)

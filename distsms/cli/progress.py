@@ -37,9 +37,7 @@ class TrainingProgress:
     def __init__(
         self, stream: TextIO | None, live: bool = False, brief: bool = False, patience: float = PATIENCE
     ) -> None:
-        self._stream = stream
-        self._live = live
-        self._brief = brief
+        self._stream, self._live, self._brief = stream, live, brief
         self._last_time = 0.0
         self._last: State | None = None
         self._pending: State | None = None

@@ -7,11 +7,12 @@ import contextlib
 import os
 from typing import TYPE_CHECKING
 
+from distsms.base.choices import DEVICES
 from distsms.base.errors import InputError
 from distsms.base.measures import NAMES
-from distsms.cli import options, sequences, shard
-from distsms.cli.types import duration, measure, not_negative, positive
-from distsms.optim.solvers.base import SOLVERS
+from distsms.cli import options, shard
+from distsms.cli.columns import SEQUENCES
+from distsms.cli.types import duration, measure, not_negative, patience, positive
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -36,14 +37,12 @@ The best model so far is written with its proved gap, unless the exit code is 1,
 
 Words after -- go to PETSc (solver lmvm only), for example: -- -tao_ls_type armijo -tao_monitor
 
-With --checkpoint FOLDER --resume, the same command line first starts the run, and later resumes it from its last
-checkpoint. Data, measure, lambda and method must stay the same; ordering, limits, outputs and the number of ranks may
-change.
+With --checkpoint FOLDER --resume, the same command line first starts the run, and later resumes it. Data, measure,
+lambda and method must stay the same; ordering, limits, outputs and the number of ranks may change.
 
 With files instead of a data set, such as a CSV file and --label, the command does all that a first model needs: it
-makes shards in a temporary folder, holds out a fifth of the rows (the latest with --time, whole groups with --group),
-searches among features of the columns (--search, --plain), trains, evaluates the model on the held-out rows, and writes
-model.h5 and report.html.
+makes shards, holds out a fifth of the rows (the latest with --time, whole groups with --group), searches among features
+of the columns (--search, --plain), trains, evaluates the model on the held-out rows, and writes model.h5, report.html.
 
 examples:
   distsms train payments.csv --label isFraud --time day
@@ -52,10 +51,9 @@ examples:
   mpirun -n 32 distsms train data/train --measure prbep --lambda 1e-6 --output model.h5 --trace trace.jsonl
 """
 
-COLUMNS = ["label", "positive", "id", "drop", "group", "time", "weight", "weight_file", "keep"]
-COLUMNS += ["categorical", "numeric", "date", "hash", "min_count", "decimal", "thousands", "separator", "missing"]
-COLUMNS += ["not_missing", "no_header", "names", "missing_group"]
-READING = [*COLUMNS, *sequences.NAMES, "normalize", "zero_based"]
+READING = ["label", "positive", "id", "drop", "group", "time", "weight", "weight_file", "keep", "normalize"]
+READING += ["categorical", "numeric", "date", "hash", "min_count", "decimal", "thousands", "separator", "missing"]
+READING += ["not_missing", "no_header", "names", "missing_group", "zero_based", *SEQUENCES]
 """The options of `distsms shard` on reading files, which `distsms baseline` has, too, by their names in argparse's
 namespace."""
 OF_SHARD = [*READING, "split", "split_by", "seed"]
@@ -66,120 +64,68 @@ USUAL_SPLIT = (0.8, 0.2)
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `distsms train`."""
     options.add_data(parser)
-    parser.add_argument(
-        "--measure",
-        type=measure,
-        default="rocarea",
-        metavar="NAME",
-        help=f"What to optimize: {NAMES} (default: %(default)s).",
-    )
+    text = f"What to optimize: {NAMES} (default: %(default)s)."
+    parser.add_argument("--measure", type=measure, default="rocarea", metavar="NAME", help=text)
     options.add_within_groups(parser)
-    parser.add_argument(
-        "--lambda",
-        metavar="LAMBDA",
-        dest="lam",
-        type=_number_or_auto,
-        help="The weight lambda of the regularizer lambda/2 ||w||^2. auto chooses it before the training, by a quick"
-        " cross-validation on a sample of the rows (default: auto for data sets that were made from CSV or Parquet;"
-        " 1e-4 for others; with --resume that of the checkpoint, or 1e-4).",
+    text = (
+        "The weight lambda of the regularizer lambda/2 ||w||^2. auto chooses it by a quick cross-validation on a"
+        " sample of the rows (default: auto for data sets that were made from CSV or Parquet; 1e-4 for others; with"
+        " --resume that of the checkpoint, or 1e-4)."
     )
-    parser.add_argument(
-        "--l1",
-        metavar="L1",
-        type=not_negative,
-        default=0.0,
-        help="The weight of ||w||_1. With a positive number the regularizer is the elastic net L1 ||w||_1 + lambda/2"
-        " ||w||^2, and many coefficients of the model are exactly 0 (default: 0).",
-    )
+    parser.add_argument("--lambda", metavar="LAMBDA", dest="lam", type=_number_or_auto, help=text)
+    text = "The weight of ||w||_1: the regularizer is then the elastic net, and many coefficients are 0 (default: 0)."
+    parser.add_argument("--l1", metavar="L1", type=not_negative, default=0.0, help=text)
     options.add_bias(parser)
-    parser.add_argument(
-        "--test",
-        metavar="DATA",
-        help="Evaluate the model at the end on this data set, or on this file of a format that `distsms shard` reads"
-        " (default for files: the rows that are held out).",
-    )
-    parser.add_argument(
-        "--output",
-        default="model.h5",
-        metavar="FILE",
-        help="The model file to write; an older model there is replaced (default: %(default)s).",
-    )
-    parser.add_argument(
-        "--trace",
-        metavar="FILE",
-        help="Write a JSON line after each evaluation, with J, lower_bound, gap, seconds and more.",
-    )
-    parser.add_argument(
-        "--certificate",
-        metavar="FILE",
-        help="Write a certificate, one number for each training row, from which `distsms verify` and programs of other"
-        " people derive the lower bound again.",
-    )
-    parser.add_argument(
-        "--init",
-        metavar="MODEL",
-        help="Start from the coefficients of this model, for example that of a larger lambda.",
-    )
+    text = "Evaluate the model at the end on this data set or file (default for files: the rows that are held out)."
+    parser.add_argument("--test", metavar="DATA", help=text)
+    text = "The model file to write; an older model there is replaced (default: %(default)s)."
+    parser.add_argument("--output", default="model.h5", metavar="FILE", help=text)
+    text = "Write a JSON line after each evaluation: J, lower_bound, gap, seconds and more."
+    parser.add_argument("--trace", metavar="FILE", help=text)
+    text = "Write a certificate, a number for each row, from which `distsms verify` and others derive the bound again."
+    parser.add_argument("--certificate", metavar="FILE", help=text)
+    text = "Start from this model, for example that of a larger lambda."
+    parser.add_argument("--init", dest="start", metavar="MODEL", help=text)
     method = parser.add_argument_group("method")
-    method.add_argument(
-        "--c-mu",
-        type=positive,
-        metavar="C",
-        help="Keep the smoothing fixed at the paper's mu = C epsilon/D; the paper takes C = 10. Without this option the"
-        " smoothing is reduced during the run.",
+    text = (
+        "Keep the smoothing fixed at mu = C epsilon/D; the paper takes C = 10 (default: it is reduced during the run)."
     )
-    method.add_argument(
-        "--solver",
-        choices=tuple(SOLVERS),
-        help=f"The solver. {options.SOLVERS_HELP}. {options.USUAL_SOLVER}; for F-beta and the measures at K, which have"
-        " no smoothed risk, it is bmrm.",
-    )
+    method.add_argument("--c-mu", type=positive, metavar="C", help=text)
+    options.add_solver(method, but="; for F-beta and the measures at K, which have no smoothed risk, it is bmrm")
     options.add_vectors(method)
     options.add_memory(method)
-    options.add_device(method)
-    options.add_stopping(parser, float("inf"))
-    options.add_decisions(parser)
+    text = (
+        "What computes with the rows: cpu, or cuda, the graphics processor of each rank, for rocarea, pauc@BETA,"
+        " prbep and the logistic measures, with the same proof. It needs numba-cuda (pip install 'distsms[cuda]')"
+        " (default: %(default)s)."
+    )
+    method.add_argument("--device", choices=DEVICES, default="cpu", help=text)
+    options.add_stopping(parser)
+    options.add_decisions(
+        parser,
+        "After the training, models are trained on four fifths of the rows each, five times, and score the other fifth:"
+        " this takes up to four times as long again.",
+    )
     keep = parser.add_argument_group("long jobs")
-    keep.add_argument(
-        "--checkpoint", metavar="FOLDER", help="Keep the state of the run in this folder, at intervals and at the end."
-    )
-    keep.add_argument(
-        "--checkpoint-every",
-        type=duration,
-        default=300.0,
-        metavar="TIME",
-        help="The time between two checkpoints (default: 300s).",
-    )
-    keep.add_argument(
-        "--resume",
-        action="store_true",
-        help="Continue from the newest checkpoint in the folder of --checkpoint; without one, start at the beginning.",
-    )
-    keep.add_argument(
-        "--survive",
-        action="store_true",
-        help="Go on if a rank other than rank 0 dies once the rows are loaded: the others read the rows again, and"
-        " repeat the evaluation. This needs Open MPI 5, started by mpirun --with-ft ulfm.",
-    )
-    parser.add_argument(
-        "--ignore-new-features",
-        action="store_true",
-        help="Leave out those columns of --test that the model lacks, instead of refusing them.",
-    )
+    text = "Keep the state of the run in this folder, at intervals and at the end."
+    keep.add_argument("--checkpoint", metavar="FOLDER", help=text)
+    text = "The time between two checkpoints (default: 300s)."
+    keep.add_argument("--checkpoint-every", type=duration, default=300.0, metavar="TIME", help=text)
+    text = "Continue from the newest state in the folder of --checkpoint; without one, start at the beginning."
+    keep.add_argument("--resume", action="store_true", help=text)
+    text = "Go on if another rank than rank 0 dies once rows are loaded (Open MPI 5, by mpirun --with-ft ulfm)."
+    keep.add_argument("--survive", action="store_true", help=text)
+    text = "Leave out those columns of --test that the model lacks, instead of refusing them."
+    parser.add_argument("--ignore-new-features", dest="ignore_new", action="store_true", help=text)
     _add_file_options(parser)
-    parser.add_argument(
-        "--no-check",
-        action="store_true",
-        help="Do not compare the model with a quick ROCArea model. After a training for another measure than rocarea,"
-        " such a model is trained on a sample of the rows, in at most a tenth of the run's time or two seconds, and a"
-        " warning says if it is clearly better on rows that trained neither: those of --test, or a part of the sample."
-        " The first time, compiling its loops takes some seconds more.",
+    text = (
+        "Do not compare the model with a quick ROCArea model. After a training for another measure, one is trained on a"
+        " sample of the rows, in at most a tenth of the run's time or two seconds (and some more when its loops are"
+        " first compiled), and a warning says if it is clearly better on rows that trained neither."
     )
-    parser.add_argument(
-        "--usage",
-        action="store_true",
-        help="Show the reasons of the plan, and what the run took on each rank: seconds by phase, bytes, memory.",
-    )
+    parser.add_argument("--no-check", action="store_true", help=text)
+    text = "Show the reasons of the plan, and what the run took on each rank: seconds by phase, bytes, memory."
+    parser.add_argument("--usage", action="store_true", help=text)
     parser.add_argument("--quiet", action="store_true", help="Print nothing but errors and warnings on the model.")
     parser.set_defaults(check=_check)
 
@@ -189,43 +135,29 @@ def _add_file_options(parser: argparse.ArgumentParser) -> None:
     files = parser.add_argument_group(
         "files instead of a data set",
         "The files become shards. A fifth of the rows is held out as test rows unless --split or --test says otherwise."
-        " All of these options except --shards, --overwrite, --search, --plain, --report and --no-report are those of"
-        " `distsms shard`.",
+        " The options from --label on are those of `distsms shard`.",
     )
-    files.add_argument(
-        "--shards",
-        metavar="FOLDER",
-        help="Keep the shards, in FOLDER/train and, without --test, FOLDER/test (default: they lie in a temporary"
-        " folder, which is removed at the end; those of the training rows are removed as soon as the rows are in"
-        " memory, and without --memory their entries are there from the beginning if they fit). Runs on several"
-        " hosts, and runs with --checkpoint, need it.",
+    text = (
+        "Keep the shards, in FOLDER/train and, without --test, FOLDER/test (default: a temporary folder, which is"
+        " removed at the end; entries of training rows are there until they are in memory, where they are from the"
+        " beginning if they fit, without --memory). Runs on several hosts, and runs with --checkpoint, need it."
     )
-    files.add_argument(
-        "--overwrite", action="store_true", help="Replace the data sets that the folder of --shards has already."
-    )
+    files.add_argument("--shards", metavar="FOLDER", help=text)
+    text = "Replace the data sets that the folder of --shards has already."
+    files.add_argument("--overwrite", action="store_true", help=text)
     searching = files.add_mutually_exclusive_group()
-    searching.add_argument(
-        "--search",
-        type=duration,
-        metavar="TIME",
-        help="The time for the search among features and losses: the columns, their bins, crosses, and leaves of trees,"
+    text = (
+        "The time for the search among features and losses: the columns, their bins, crosses, and leaves of trees,"
         " each trained for the measure and by logistic regression, are compared on folds of the training rows, and the"
         " best is trained (default: ten times what a training on the columns takes, and at least 30s; no search with"
-        " fewer than 1,000 rows or 50 of a class, and where an option is for a model of the columns).",
+        " fewer than 1,000 rows or 50 of a class, and where an option is for a model of the columns)."
     )
-    searching.add_argument(
-        "--plain",
-        action="store_const",
-        dest="search",
-        const=0.0,
-        help="Train a model of the columns, for the measure, without a search.",
-    )
+    searching.add_argument("--search", type=patience, metavar="TIME", help=text)
+    text = "Train a model of the columns, for the measure, without a search, as --search 0 does."
+    searching.add_argument("--plain", action="store_const", dest="search", const=0.0, help=text)
     report = files.add_mutually_exclusive_group()
-    report.add_argument(
-        "--report",
-        metavar="FILE",
-        help="The report on the test rows (default: report.html beside model.h5, NAME.html beside NAME.h5).",
-    )
+    text = "The report on the test rows (default: report.html beside model.h5, NAME.html beside NAME.h5)."
+    report.add_argument("--report", metavar="FILE", help=text)
     report.add_argument("--no-report", action="store_true", help="Write no report, which takes about a second.")
     add_reading(files, OF_SHARD)
 
@@ -239,12 +171,26 @@ def add_reading(group: argparse._ActionsContainer, names: Sequence[str] = READIN
 
 def has_files(args: argparse.Namespace, comm: Communicator, names: Sequence[str]) -> bool:
     """Return whether the data are files. **Collective.** InputError if these options are given, and they are none."""
+    from distsms.shards.manifest import MANIFEST
     from distsms.workflow.tables import are_tables
 
-    files = are_tables(args.data, comm)
-    if not files:
-        _check_data_set(args, names)
-    return files
+    if are_tables(args.data, comm):
+        return True
+    usual, path = _shard_parser(), args.data[0]
+    for_files = [name for name in names if getattr(args, name, None) != usual.get_default(name)]
+    for_files += [name for name in ("shards", "report") if getattr(args, name, None) is not None]
+    for_files += [name for name in ("no_report", "overwrite", "search") if getattr(args, name, False)]
+    for name in for_files:
+        why = f"{path}: is no data set, and no folder of CSV or Parquet files"
+        if not os.path.exists(path):
+            why = f"{path}: there is no such file or data set"
+        elif os.path.exists(os.path.join(path, MANIFEST)):
+            why = (
+                f"--{name.replace('_', '-')} is for files, such as CSV, and {path} is a data set. Leave the option out;"
+                " it belongs to the command `distsms shard` that makes the data set"
+            )
+        raise InputError(why, everywhere=True)
+    return False
 
 
 def reading_of(args: argparse.Namespace) -> dict[str, Any]:
@@ -256,27 +202,6 @@ def _shard_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(add_help=False)
     shard.add_arguments(parser)
     return parser
-
-
-def _check_data_set(args: argparse.Namespace, names: Sequence[str]) -> None:
-    """Raise InputError if options that are for files were given with a data set, or with nothing. On every rank."""
-    from distsms.shards.manifest import MANIFEST
-
-    usual = _shard_parser()
-    options = [name for name in names if getattr(args, name, None) != usual.get_default(name)]
-    options += [name for name in ("shards", "report") if getattr(args, name, None) is not None]
-    options += [name for name in ("no_report", "overwrite", "search") if getattr(args, name, False)]
-    if options and not os.path.exists(args.data[0]):
-        raise InputError(f"{args.data[0]}: there is no such file or data set", everywhere=True)
-    if options and not os.path.exists(os.path.join(args.data[0], MANIFEST)):
-        raise InputError(f"{args.data[0]}: is no data set, and no folder of CSV or Parquet files", everywhere=True)
-    if options:
-        option = options[0].replace("_", "-")
-        raise InputError(
-            f"--{option} is for files, such as CSV, and {args.data[0]} is a data set. Leave the option out; it belongs "
-            "to the command `distsms shard` that makes the data set",
-            everywhere=True,
-        )
 
 
 def _number_or_auto(text: str) -> float | str:
@@ -321,15 +246,12 @@ def _request(args: argparse.Namespace, files: bool) -> TrainRequest:
     from distsms.workflow.requests import Split, TrainRequest
 
     shares = USUAL_SPLIT if files and args.split is None and args.test is None else args.split
-    return TrainRequest.of(
-        vars(args),
+    return options.request_of(
+        TrainRequest,
+        args,
         measure=args.measure.within(args.within_groups),
-        settings={name: getattr(args, name) for name in ("epsilon", "relative", "time_limit", "l1", "c_mu")}
-        | {"solver_options": tuple(args.solver_options), **options.of_vectors(args)},
-        start=args.init,
         distribution=Distribution(args.ordering, "root" if args.survive else args.step),
         checkpoint_every=args.checkpoint_every if args.checkpoint else None,
-        ignore_new=args.ignore_new_features,
         split=Split(shares, args.split_by, args.seed),
         reading=reading_of(args) if files else {},
         check=not args.no_check,

@@ -17,7 +17,7 @@ import numpy as np
 from distsms.base.communicator import Communicator
 from distsms.base.errors import EXIT_REQUEUE, InputError
 from distsms.base.files import check_writable
-from distsms.base.formatting import format_bytes, format_duration, format_objective, format_seconds
+from distsms.base.formatting import format_bytes, format_objective, format_seconds
 from distsms.base.measures import display_name
 from distsms.base.typing import Floats
 from distsms.cli import progress, shard_text
@@ -30,10 +30,9 @@ from distsms.shards.labels import class_names
 from distsms.shards.manifest import Manifest
 from distsms.shards.row_statistics import doubles_warning
 from distsms.training.plan import Layout, Plan
-from distsms.training.rows import Survived
 from distsms.training.task import TrainingTask
 from distsms.workflow.tables import DataSets
-from distsms.workflow.train import Trained, TrainObserver, why_lambda
+from distsms.workflow.train import Trained, TrainObserver
 from distsms.workflow.trained_model import TrainedModel, was_too_wide
 from distsms.workflow.verdict import AreaOnTest
 
@@ -44,8 +43,6 @@ if TYPE_CHECKING:
     from distsms.models.inputs import InputOptions
     from distsms.optim.result import Result, State
     from distsms.parallel.vectors import Vectors
-    from distsms.workflow.auto_lambda import LambdaChoice
-    from distsms.workflow.search_result import Search
 
 
 def describe_task(
@@ -80,17 +77,16 @@ def describe_task(
         lines.append(f"method    {settings.solver}, {up_to}{kept}, {smoothing}")
     if manifest.table and (many := manifest.table.very_many()):
         lines.append(
-            f"note      {'; '.join(many)}. Few rows have each value, so that the model may know some by heart; "
-            "--min-count N puts those of few rows together, and --drop COLUMN leaves a column out"
+            f"note      {'; '.join(many)}. Few rows have each value, so that the model may know some by heart;"
+            " --min-count N puts those of few rows together, and --drop COLUMN leaves a column out"
         )
     if warning := doubles_warning(manifest):
         lines.append(f"warning   {warning}")
     if task.measure.k not in (None, manifest.n_pos):
         lines.append(
-            f"warning   K differs from the number of positive rows, {manifest.n_pos}. Then training can lower its risk"
-            " by adding the same number to all scores, which changes nothing in their order, and the model may be"
-            " useless although its gap is proved. Compare it with models for rocarea and prbep by `distsms evaluate"
-            " --k K`" + ("; train without --bias" if bias else "")
+            f"warning   K differs from the number of positive rows, {manifest.n_pos}: the model may be useless although"
+            " its gap is proved, since adding the same number to all scores can lower its risk. Compare it with models"
+            " for rocarea and prbep by `distsms evaluate --k K`" + ("; train without --bias" if bias else "")
         )
     return lines
 
@@ -120,12 +116,18 @@ class TrainingNarrator(shard_text.ShardNarrator, TrainObserver):
     def opening(self, files: Sequence[str]) -> None:
         self._report = None if self._args.no_report else check_report(self._args, files)
 
-    def converted(self, sets: DataSets) -> None:
+    def began(self, sets: DataSets | None) -> None:
         self._converting.close()
         self.close()
         self._sets = sets
-        if not (sets.made and self._comm.is_root):
-            return
+        if sets is not None and sets.made and self._comm.is_root:
+            self._show(sets)
+        self._closing.enter_context(self._args.signals)
+        self._closing.callback(self._say.close)
+        if self._args.survive and self._comm.size == 1:
+            self.noted("survive", "a single process has no others that could go on; mpirun --with-ft ulfm starts them")
+
+    def _show(self, sets: DataSets) -> None:
         parts = [part for part in (sets.training, sets.held_out) if part is not None]
         for part in parts if not self._brief else ():
             shard_text.show_summary(part, self._say)
@@ -133,38 +135,8 @@ class TrainingNarrator(shard_text.ShardNarrator, TrainObserver):
         if not self._brief:
             shard_text.show_rate(sets.training, time.perf_counter() - self._begun, self._comm, self._say)
 
-    def began(self) -> None:
-        self._closing.enter_context(self._args.signals)
-        self._closing.callback(self._say.close)
-        if self._args.survive and self._comm.size == 1:
-            self._say(
-                "survive   a single process has no others that could go on; start several by mpirun --with-ft ulfm"
-            )
-
-    def left_out_search(self, why: str) -> None:
-        self._say(f"search    none: {why}")
-
-    def searching(self, rows: int, folds: int, limit: str) -> None:
-        self._say(
-            f"search    features of the columns, and logistic regression, on {folds} folds of {rows} rows, for at most"
-            f" {limit}; --plain leaves it out"
-        )
-
-    def searched(self, outcome: Search) -> None:
-        self._say(f"search    {outcome.reason}; {format_seconds(outcome.seconds)}")
-        for features, why in outcome.left_out.items():
-            self._say(f"          {features} left out: {why}")
-
-    def chose_solver(self, solver: str, why: str) -> None:
-        if why:
-            self._say(f"solver    {solver}: {why}")
-
-    def warned(self, warnings: Sequence[str]) -> None:
-        for warning in warnings:
-            self._say.warn(warning)
-
-    def chose_lambda(self, lam: float, choice: LambdaChoice | None, resumed: bool) -> None:
-        self._say(f"lambda    {lam:g}, {why_lambda(choice, resumed)}")
+    def noted(self, kind: str, text: str) -> None:
+        self._say(f"{kind:<9} {text}")
 
     def ready(self, task: TrainingTask) -> None:
         self._task = task
@@ -175,21 +147,17 @@ class TrainingNarrator(shard_text.ShardNarrator, TrainObserver):
         directory = os.fspath(manifest.directory)
         name = args.data[0] if self._sets is None else self._sets.called.get(directory, directory)
         task_lines = describe_task(name, self._task, manifest, plan.distribution.step, plan.ranks, brief)
-        for line in [*task_lines, *(plan.on_device if brief else plan.describe(args.usage)), *notes]:
-            self._say(line)
+        self._say("\n".join([*task_lines, *(plan.on_device if brief else plan.describe(args.usage)), *notes]))
         if plan.allowed is not None and args.memory is None:
-            self._say(
-                f"memory    not all rows fit, so each rank takes at most {format_bytes(plan.allowed)}, as with --memory"
-                f" {plan.allowed / 2**20:.0f}MiB; what does not fit is read from temporary shards on each pass"
-            )
+            as_with = f"{format_bytes(plan.allowed)}, as with --memory {plan.allowed / 2**20:.0f}MiB"
+            text = f"not all rows fit, so each rank takes at most {as_with}; others are read from temporary shards"
+            self.noted("memory", f"{text} on each pass")
         self._memory = plan.allowed
 
     def loaded(self, block: DataBlock, vectors: Vectors) -> None:
-        for line in rows_held(block, self._comm, self._memory, self._args.usage):
-            self._say(line)
-        if self._args.usage and self._comm.size > 1:
-            self._say(f"vectors   {vectors.describe()}")
-        self._say("")
+        lines = rows_held(block, self._comm, self._memory, self._args.usage)
+        lines += [f"vectors   {vectors.describe()}"] * (self._args.usage and self._comm.size > 1)
+        self._say("\n".join([*lines, ""]))
         stream = sys.stdout if self._comm.is_root and not self._args.quiet else None
         self._progress = progress.TrainingProgress(stream, is_watched(sys.stdout), self._brief)
         self._closing.callback(self._progress.stop)
@@ -197,19 +165,10 @@ class TrainingNarrator(shard_text.ShardNarrator, TrainObserver):
     def evaluated(self, state: State, w: Floats) -> None:
         self._progress(state)
 
-    def survived(self, survived: Survived) -> None:
-        self._say(f"survived  {survived}")
-
-    def deciding(self, folds: int, seconds: float) -> None:
+    def minimized(self) -> None:
         self._progress.close()
-        self._progress = progress.TrainingProgress(None)
-        self._say(
-            f"\nfolds     {folds} more models, each trained on {100 * (1 - 1 / folds):.0f} % of the rows; this takes up"
-            f" to about {format_duration(max((folds - 1) * seconds, 1.0))}"
-        )
 
     def trained(self, trained: Trained) -> None:
-        self._progress.close()
         self._args.written = self._args.output
         run = trained.run
         lines = describe_result(self._args, self._task, run.result)
@@ -220,8 +179,7 @@ class TrainingNarrator(shard_text.ShardNarrator, TrainObserver):
         if run.scores.means:
             mean, share = (100 * run.scores.means["by_weight"][name] for name in ("mean", "share"))
             lines.append(f"            mean probability {mean:.3g} %, share of positives {share:.3g} %")
-        for line in [*lines, *describe(run.decided or {})]:
-            self._say(line)
+        self._say("\n".join([*lines, *describe(run.decided or {})]))
 
     def tested(self, trained: Trained) -> None:
         assert trained.test is not None and trained.area is not None
@@ -256,11 +214,8 @@ def describe_result(args: argparse.Namespace, task: TrainingTask, result: Result
     share = f"{100 * result.gap / result.J:.3g} % of J" if result.J else "J is 0"
     width = f", final width nu {result.nu:.3g}" if result.nu else ""
     starts = f", in {result.starts} starts" if result.starts > 1 else ""
-    files = [f"  {name:<9} {path}" for name, path in (("trace", args.trace), ("checkpoint", args.checkpoint)) if path]
-    sparse = []
-    if task.settings.l1:
-        w = result.w[: task.data.p]
-        sparse = [f"  nonzeros  {np.count_nonzero(w)} of {len(w)} coefficients"]
+    files = {"model": args.output, "trace": args.trace, "checkpoint": args.checkpoint}
+    nonzeros = f"  nonzeros  {np.count_nonzero(result.w[: task.data.p])} of {task.data.p} coefficients"
     J, lower_bound = (format_objective(value) for value in (result.J, result.lower_bound))
     lines = [
         f"\n{result.status.sentence}{': ' + result.detail if result.detail else ''}",
@@ -268,17 +223,12 @@ def describe_result(args: argparse.Namespace, task: TrainingTask, result: Result
         f"  gap {result.gap:.3g} ({share}; target {task.settings.target(result.J):.3g})",
         f"  {result.evaluations} evaluations, {result.seconds:.2f} s{starts}{width}",
         *describe_interval(result, args.usage),
-        *sparse,
-        f"  model     {args.output}",
-        *files,
+        *([nonzeros] if task.settings.l1 else []),
+        *(f"  {name:<9} {path}" for name, path in files.items() if path),
     ]
     if result.status.exit_code == EXIT_REQUEUE:
-        again = (
-            "the same line with --resume"
-            if args.checkpoint
-            else f"--init {args.output}, since there is no --checkpoint"
-        )
-        lines.append(f"  continue  {again}")
+        again = "the same line with --resume"
+        lines.append(f"  continue  {again if args.checkpoint else f'--init {args.output}, without --checkpoint'}")
     return lines
 
 

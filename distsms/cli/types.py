@@ -5,12 +5,13 @@ from __future__ import annotations
 import argparse
 import math
 from collections.abc import Callable
+from dataclasses import fields
 from typing import Any, TypeVar
 
 from distsms.base.errors import InputError
 from distsms.base.formatting import parse_bytes, parse_duration
 from distsms.base.measures import (
-    CONDITIONS,
+    CONDITIONS_OF_MODELS,
     Condition,
     Measure,
     check_chooser,
@@ -72,11 +73,9 @@ def checked(check: Callable[[str], T]) -> Callable[[str], T]:
     return parse
 
 
-def condition(text: str, examples: str = CONDITIONS) -> Condition:
-    """Parse a condition for a threshold, such as precision>=0.9."""
-    return checked(lambda words: Condition.parse(words, examples))(text)
-
-
+condition = checked(Condition.parse)
+condition_of_models = checked(lambda text: Condition.parse(text, CONDITIONS_OF_MODELS))
+"""Conditions for thresholds, such as precision>=0.9, and those that a model can keep."""
 measure, memory, duration = checked(Measure.parse), checked(parse_bytes), checked(parse_duration)
 ranking_measure, path_measures, chooser = map(checked, (check_ranking, check_path_measures, check_chooser))
 """The measures that `baseline` and `path` train for, and those of held-out rows that can choose a lambda."""
@@ -87,26 +86,22 @@ def patience(text: str) -> float:
     return 0.0 if text.rstrip("smhd") == "0" else duration(text)
 
 
+def from_arguments(kind: type[T], args: argparse.Namespace, **others: Any) -> T:
+    """Return a dataclass whose fields are the arguments that have their names, with `others` in their place."""
+    named = {each.name: getattr(args, each.name) for each in fields(kind) if each.name in args}  # type: ignore[arg-type]
+    return kind(**named | others)
+
+
 def add_missing_group(parser: argparse._ActionsContainer) -> None:
     """Add --missing-group."""
-    parser.add_argument(
-        "--missing-group",
-        choices=("own", "drop"),
-        default="own",
-        help="What becomes of rows of a table without a group: each is a group of its own, or they are dropped"
-        " (default: %(default)s).",
-    )
+    text = "Rows of a table without a group: each is a group of its own, or they are dropped (default: %(default)s)."
+    parser.add_argument("--missing-group", choices=("own", "drop"), default="own", help=text)
 
 
 def add_threads(parser: argparse._ActionsContainer) -> None:
     """Add --threads, for the commands that compute scores. The program sets the number before it loads numpy."""
-    parser.add_argument(
-        "--threads",
-        type=count,
-        metavar="N",
-        help="How many threads each rank computes with (default: OMP_NUM_THREADS, or else 1). More ranks instead of"
-        " threads are as fast, but threads share the memory of their rank.",
-    )
+    text = "How many threads each rank computes with; they share its memory (default: OMP_NUM_THREADS, or else 1)."
+    parser.add_argument("--threads", type=count, metavar="N", help=text)
 
 
 def add_old_names(parser: argparse.ArgumentParser, **old: str) -> None:
@@ -130,11 +125,8 @@ class _OutputFolder(argparse.Action):
 
 def add_new_columns(parser: argparse.ArgumentParser) -> None:
     """Add the options on the columns of rows, which `evaluate`, `report` and `predict` have in common."""
-    parser.add_argument(
-        "--ignore-new-features",
-        action="store_true",
-        help="Leave out columns that the model lacks, instead of refusing them.",
-    )
+    text = "Leave out columns that the model lacks, instead of refusing them."
+    parser.add_argument("--ignore-new-features", dest="ignore_new", action="store_true", help=text)
     base = parser.add_mutually_exclusive_group()
     text = "The svmlight file counts columns from %d (default: as the training data did)."
     base.add_argument("--zero-based", action="store_true", default=None, help=text % 0)
@@ -143,24 +135,10 @@ def add_new_columns(parser: argparse.ArgumentParser) -> None:
 
 def add_output_folder(parser: argparse.ArgumentParser) -> None:
     """Add the last positional argument OUTDIR, and the option --output, which sets `folder`, to a command."""
-    parser.add_argument(
-        "output", metavar="OUTDIR", help="The folder to make: it gets the shards and their manifest.json."
-    )
-    parser.add_argument(
-        "--output", dest="folder", metavar="OUTDIR", action=_OutputFolder, help="Another way to name the folder."
-    )
-
-
-def add_stall_timeout(parser: argparse._ActionsContainer) -> None:
-    """Add --stall-timeout, for all commands that run on several ranks."""
-    parser.add_argument(
-        "--stall-timeout",
-        type=patience,
-        default=600.0,
-        metavar="TIME",
-        help="If a rank has not answered for this time, end the whole job with a message that names the rank; with 0"
-        " the job is never ended for this reason (default: 10m).",
-    )
+    text = "The folder to make: it gets the shards and their manifest.json."
+    parser.add_argument("output", metavar="OUTDIR", help=text)
+    text = "Another way to name the folder."
+    parser.add_argument("--output", dest="folder", metavar="OUTDIR", action=_OutputFolder, help=text)
 
 
 def add_compress(parser: argparse._ActionsContainer) -> None:
@@ -171,8 +149,7 @@ def add_compress(parser: argparse._ActionsContainer) -> None:
         dest="compression",
         const="blosc-lz4",
         default="none",
-        help="Compress the files with Blosc's LZ4. They become smaller, and are read faster from a slow disk."
-        " It needs numcodecs (pip install 'distsms[codecs]').",
+        help="Compress the files by Blosc's LZ4, for slow disks. It needs numcodecs (pip install 'distsms[codecs]').",
     )
 
 

@@ -17,8 +17,8 @@ from distsms.base.typing import Floats
 from distsms.device import loss_kernels as kernel
 from distsms.device.runtime import DeviceVector, folded, tiles_of, zeros
 from distsms.losses.base import Loss, LossValue
-from distsms.losses.binned import BinnedLoss, Grid, RocAreaBins
-from distsms.losses.logistic import Logistic, LogisticBalanced, LogisticLoss
+from distsms.losses.binned import Grid, RocAreaBins
+from distsms.losses.logistic import Logistic, LogisticBalanced
 from distsms.losses.pauc import PaucBins
 from distsms.losses.prbep import LEAST, PrbepExchange
 
@@ -66,11 +66,10 @@ def _tiles(scores: DeviceVector, count: int) -> Any:
     return cuda.device_array((tiles_of(len(scores)), count), np.float64)
 
 
-class DeviceBins(OnDevice, BinnedLoss):
-    """A loss of pairs from cells, into which the device counts the rows."""
+class DeviceRocArea(OnDevice, RocAreaBins):
+    """The ROCArea risk from cells, into which the device counts the rows."""
 
-    def _are_apart(self, scores: Any) -> bool:
-        return False  # the device counts rows faster than the processor passes over them
+    may_be_apart = False  # the device counts rows faster than the processor passes over them
 
     def _sorted(self, scores: Any, nu: float) -> LossValue:
         value = super()._sorted(np.asarray(scores), nu)
@@ -109,16 +108,12 @@ def _vector(scores: Any) -> DeviceVector:
     return scores if isinstance(scores, DeviceVector) else DeviceVector.of(scores)
 
 
-class DeviceRocArea(DeviceBins, RocAreaBins):
-    """The ROCArea risk from cells."""
-
-
-class DevicePauc(DeviceBins, PaucBins):
+class DevicePauc(DeviceRocArea, PaucBins):
     """The risk of pauc@beta from cells."""
 
 
-class DeviceLogisticLoss(OnDevice, LogisticLoss):
-    """The logistic loss with some weight for each class."""
+class DeviceLogistic(OnDevice, Logistic):
+    """The mean logistic loss."""
 
     def evaluate_vector(self, scores: DeviceVector, nu: float) -> LossValue:
         parts, (of_pos, of_neg) = _tiles(scores, 2), self.class_factors()
@@ -129,11 +124,7 @@ class DeviceLogisticLoss(OnDevice, LogisticLoss):
         return LossValue(R, R, d, scores)  # type: ignore[arg-type]
 
 
-class DeviceLogistic(DeviceLogisticLoss, Logistic):
-    """The mean logistic loss."""
-
-
-class DeviceLogisticBalanced(DeviceLogisticLoss, LogisticBalanced):
+class DeviceLogisticBalanced(DeviceLogistic, LogisticBalanced):
     """The mean of both classes' mean logistic losses."""
 
 

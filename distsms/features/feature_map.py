@@ -113,8 +113,7 @@ class FeatureMap:
         raise IndexError(j)
 
     def describe(self) -> str:
-        parts = [part.describe() for part in self.parts]
-        return " and ".join(["the original columns"] * self.keep + parts)
+        return " and ".join(["the original columns"] * self.keep + [part.describe() for part in self.parts])
 
     def listing(self) -> list[str]:
         """Return a line for each attribute, at most `SHOWN`, for people."""

@@ -35,7 +35,6 @@ from distsms.shards.splits import Shares, in_sample
 
 LIMIT = 10**6
 """The most rows on which a forest grows, unless the user says another number."""
-ALL = Shares(1.0, 1.0)
 
 
 class GrowingRows(NamedTuple):
@@ -56,13 +55,13 @@ def _share(size: int, n: int) -> float:
     return 1.0 if size >= n else max(size - 6 * size**0.5, 0.0) / n
 
 
-def sample(manifest: Manifest, parts: Iterable[RowPart], of_classes: Shares = ALL, seed: int = 0) -> GrowingRows:
+def sample(manifest: Manifest, parts: Iterable[RowPart], of_classes: Shares, seed: int = 0) -> GrowingRows:
     """Return this rank's rows of a sample, in float32. Local."""
     return stacked([rows._replace(X=singles(rows.X)) for _, rows in drawn(manifest, parts, of_classes, seed)])
 
 
 def drawn(
-    manifest: Manifest, parts: Iterable[RowPart], of_classes: Shares = ALL, seed: int = 0
+    manifest: Manifest, parts: Iterable[RowPart], of_classes: Shares, seed: int = 0
 ) -> Iterator[tuple[NDArray[np.int64], GrowingRows]]:
     """Yield no rows, since a rank may have none, and then the numbers of the rows of each part that are in a sample,
     and these rows; none has weight 0. Local."""
@@ -220,14 +219,8 @@ def _rounded(x: float) -> int:
 N_TREES, MIN_LEAF = 100, 3
 _EXCHANGE_BYTES = 48
 """Bytes for each node while the ranks exchange their trees, and find leaves."""
-
-
-class _Tree(NamedTuple):
-    """The nodes of a tree in preorder; see `Forest`."""
-
-    column: NDArray[np.int32]
-    threshold: NDArray[np.float32]
-    gain: Floats  # each split's share of what all splits of the tree gained
+_NODES = np.dtype([("column", np.int32), ("threshold", np.float32), ("gain", np.float64)])
+"""The nodes of a tree in preorder, see `Forest`, and the share of each split in what all splits of the tree gained."""
 
 
 def grow(
@@ -282,20 +275,20 @@ def check_growing(n_trees: int, min_leaf: int = MIN_LEAF, seed: int = 0) -> None
 
 def _grown(
     rows: GrowingRows, numbers: range, min_leaf: int, seed: int, observer: FeaturesObserver, most: float
-) -> list[_Tree]:
+) -> list[NDArray[Any]]:
     """Grow the trees of these numbers, which may have at most so many nodes. Local; on several threads."""
     from sklearn.tree import ExtraTreeClassifier
 
     done, nodes, lock = 0, 0, threading.Lock()
 
-    def one_tree(number: int) -> _Tree:
+    def one_tree(number: int) -> NDArray[Any]:
         nonlocal done, nodes
         state = int(np.random.SeedSequence((seed, number)).generate_state(1)[0])
         tree = ExtraTreeClassifier(max_features=None, min_samples_leaf=min_leaf, random_state=state)
         grown = _tree(tree.fit(rows.X, rows.y > 0, rows.weights).tree_)
         with lock:
             done += 1
-            nodes += len(grown.column)
+            nodes += len(grown)
             if nodes > most:
                 raise InputError(
                     f"the first {done} of {len(numbers)} trees have {nodes} nodes, and there is memory for {most:.0f} "
@@ -310,7 +303,7 @@ def _grown(
         return list(pool.map(one_tree, numbers))
 
 
-def _tree(grown: Any) -> _Tree:
+def _tree(grown: Any) -> NDArray[Any]:
     left, right, n = grown.children_left, grown.children_right, grown.n_node_samples
     inner = left >= 0
     if inner.sum() >= MOST_LEAVES:  # as many leaves as inner nodes, and one more
@@ -326,30 +319,26 @@ def _tree(grown: Any) -> _Tree:
     threshold = exact.astype(np.float32)
     # The values are float32. So at most the threshold is the same as at most the next float32 below it.
     threshold = np.where(threshold > exact, np.nextafter(threshold, np.float32(-np.inf)), threshold)
-    column = np.where(split, grown.feature[order], -1).astype(np.int32)
-    return _Tree(column, threshold, gain[order] / (gain.sum() or 1.0))
+    tree = np.empty(len(order), _NODES)
+    tree["column"], tree["threshold"] = np.where(split, grown.feature[order], -1), threshold
+    tree["gain"] = gain[order] / (gain.sum() or 1.0)
+    return tree
 
 
-def _gather(trees: list[_Tree], n_trees: int, p: int, comm: Communicator) -> Forest:
+def _gather(trees: list[NDArray[Any]], n_trees: int, p: int, comm: Communicator) -> Forest:
     """Return the forest of all ranks' trees, in the order of their numbers. **Collective.**"""
     sizes = np.zeros(n_trees, np.int64)
-    sizes[comm.rank :: comm.size] = [len(tree.column) for tree in trees]
+    sizes[comm.rank :: comm.size] = [len(tree) for tree in trees]
     comm.sum(sizes)
-    counts = [int(sizes[rank :: comm.size].sum()) for rank in range(comm.size)]
-    of_ranks = np.concatenate([sizes[rank :: comm.size] for rank in range(comm.size)])
-    numbers = np.concatenate([np.arange(rank, n_trees, comm.size) for rank in range(comm.size)])
+    n_bytes = [_NODES.itemsize * int(sizes[rank :: comm.size].sum()) for rank in range(comm.size)]
+    local = np.concatenate([np.empty(0, _NODES), *trees])
+    nodes = comm.allgather_rows(local.view(np.uint8), n_bytes).view(_NODES)
     # The nodes of all trees come in the order of the ranks, and are put in that of the trees.
-    stops, order = np.cumsum(of_ranks), np.argsort(numbers)
-    pieces = [slice(start, stop) for start, stop in zip((stops - of_ranks)[order], stops[order], strict=True)]
-
-    def of_all(arrays: list[NDArray[Any]], kind: Any) -> NDArray[Any]:
-        nodes = comm.allgather_rows(np.concatenate([np.empty(0, kind), *arrays]), counts)
-        return np.concatenate([nodes[piece] for piece in pieces])
-
-    column = of_all([tree.column for tree in trees], np.int32)
-    threshold = of_all([tree.threshold for tree in trees], np.float32)
-    gain = of_all([tree.gain for tree in trees], np.float64)
-    inner = column >= 0
-    importance = np.bincount(column[inner], gain[inner], p)
+    numbers = np.concatenate([np.arange(rank, n_trees, comm.size) for rank in range(comm.size)])
+    of_trees = np.split(nodes, np.cumsum(sizes[numbers])[:-1])
+    nodes = np.concatenate([of_trees[k] for k in np.argsort(numbers)])
+    inner = nodes["column"] >= 0
+    importance = np.bincount(nodes["column"][inner], nodes["gain"][inner], p)
     total = importance.sum()
-    return Forest(column, threshold, np.cumsum([0, *sizes]), importance / total if total else importance)
+    starts = np.cumsum([0, *sizes])
+    return Forest(nodes["column"], nodes["threshold"], starts, importance / total if total else importance)

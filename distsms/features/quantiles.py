@@ -101,14 +101,12 @@ def _added_up(keys: Keys, weights: Floats | None) -> tuple[Keys, Floats]:
 def _divide(values: Sequence[_Sorted], n_bins: int, comm: Communicator) -> list[NDArray[np.int64]]:
     few = comm.allgather([column.keys if len(column.keys) <= n_bins else None for column in values])
     edges: list[NDArray[np.int64] | None] = []
-    for k in range(len(values)):
-        parts = [of_rank[k] for of_rank in few]
-        union = None if any(part is None for part in parts) else np.unique(np.concatenate(parts)).astype(np.int64)
+    for of_ranks in zip(*few, strict=True):
+        union = None if any(keys is None for keys in of_ranks) else np.unique(np.concatenate(of_ranks)).astype(np.int64)
         edges.append(union[1:] if union is not None and len(union) <= n_bins else None)
-    places = [k for k, keys in enumerate(edges) if keys is None]
-    for k, of_column in zip(places, _quantiles([values[k] for k in places], n_bins, comm), strict=True):
-        edges[k] = of_column
-    return [np.empty(0, np.int64) if keys is None else keys for keys in edges]
+    many = [column for column, keys in zip(values, edges, strict=True) if keys is None]
+    quantiles = iter(_quantiles(many, n_bins, comm))
+    return [next(quantiles) if keys is None else keys for keys in edges]
 
 
 def _quantiles(values: Sequence[_Sorted], n_bins: int, comm: Communicator) -> list[NDArray[np.int64]]:

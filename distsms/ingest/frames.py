@@ -13,8 +13,7 @@ import numpy as np
 from distsms.base.communicator import Communicator
 from distsms.base.errors import InputError
 from distsms.base.files import naming_failures, temporary_folder
-from distsms.base.untrusted_text import without_credentials
-from distsms.base.wording import Message, marked
+from distsms.base.wording import Message, marked, without_credentials
 from distsms.matrix.arrays import as_numbers
 from distsms.shards.manifest import Manifest
 

@@ -169,7 +169,7 @@ class Part:
             keys = self.metadata.groups if split.by == "groups" else self.metadata.times
         if keys is None:
             keys = np.arange(first, first + self.n)
-        return split.in_time(keys, comm) if split.by == "time" else split.by_hash(keys)
+        return split.parts(keys, comm)
 
     def divide(
         self, part_of: NDArray[np.intp], folders: Sequence[Path], meter: Meter, store: EntriesInMemory | None

@@ -46,22 +46,13 @@ EXACT = "exactly at the end"
 
 
 class LossValue(NamedTuple):
-    """The result of one evaluation.
+    """The result of one evaluation. All numbers are global, the same on all ranks."""
 
-    Attributes
-    ----------
-    R, R_mu, d : float
-        The risk, the smoothed risk, and the constant of the plane that lies below R. Global, the same on all ranks.
-    coefficients : (n_local,) float64
-        c, the derivative of R_mu with respect to the score of each local row.
-    width : float
-        R is at least `R - width`: a loss that does not compute it exactly returns the upper end of an interval.
-    """
-
-    R: float
-    R_mu: float
-    d: float
-    coefficients: Floats
+    R: float  # the risk
+    R_mu: float  # the smoothed risk
+    d: float  # the constant of the plane that lies below R
+    coefficients: Floats  # (n_local,): c, the derivative of R_mu with respect to the score of each local row
+    # R is at least `R - width`: a loss that does not compute it exactly returns the upper end of an interval
     width: float = 0.0
 
     @classmethod
@@ -78,22 +69,11 @@ ROW_BYTES_IN_PLACE = 24
 
 
 class Cost(NamedTuple):
-    """The cost of one evaluation on the busiest rank.
+    """The cost of one evaluation on the busiest rank."""
 
-    Attributes
-    ----------
-    bytes : float
-        Bytes sent and received.
-    steps : float
-        Elementary steps: looking up, comparing or adding one number.
-    held_by_root, held_by_each : float
-        Bytes of memory needed on the root only, and on every rank.
-    of_row : int
-        Bytes of memory for each row of a rank besides its entries.
-    """
-
-    bytes: float
-    steps: float
+    bytes: float  # sent and received
+    steps: float  # elementary ones: looking up, comparing or adding one number
+    # bytes of memory on the root only, on every rank, and for each row of a rank besides its entries
     held_by_root: float = 0.0
     held_by_each: float = 0.0
     of_row: int = ROW_BYTES
@@ -173,14 +153,12 @@ class Loss(ABC):
         self.A_pos, self.A_neg, self.A = float(self.n_pos), float(self.n_neg), float(self.n)
         if not (self.n_pos and self.n_neg):
             which = "positive " if self.n_neg else "negative " if self.n_pos else ""
-            there = comm.sum(np.array([np.count_nonzero(labels > 0), np.count_nonzero(labels < 0)]))
-            if there.all():
+            labeled = comm.sum(np.array([np.count_nonzero(labels > 0), np.count_nonzero(labels < 0)]))
+            if labeled.all():
                 raise InputError(f"all {which}rows have weight 0; rows of both classes must count", everywhere=True)
-            present = "none" if not self.n else "positive" if self.n_pos else "negative"
             raise InputError(
                 f"the measure needs rows of both classes, but these data have {self.n_pos} positive and {self.n_neg} "
-                f"negative rows (only class present: {present}). Was the right value declared positive "
-                f"({option('positive')})?",
+                f"negative rows. Was the right value declared positive ({option('positive')})?",
                 everywhere=True,
             )
         self._set_weights(weights)
@@ -220,9 +198,7 @@ class Loss(ABC):
             return
         if self.family.counts_rows:
             raise InputError(
-                f"{self.measure or self.family} counts rows, so it has no meaning for rows of different weights: leave "
-                "the weights out, or choose rocarea, prbep, error-rate, logistic or pauc@BETA",
-                everywhere=True,
+                f"{self.measure or self.family} counts rows, and these have weights: omit them or use rocarea", True
             )
         mean = float(self.comm.sum(np.array([np.sum(of_rows / high)]))[0]) / self.n  # in (0, 1]
         self.weights = weights = np.zeros(len(row_weights))
@@ -232,9 +208,7 @@ class Loss(ABC):
         if min(self.A_pos, self.A_neg) < np.finfo(float).tiny:  # zero, or its reciprocal may be infinite
             smaller = "negative" if self.A_pos > self.A_neg else "positive"
             raise InputError(
-                f"the weights of the {smaller} rows are so small beside the largest weight, {high:g}, that they vanish "
-                "in float64: give both classes weights of a similar size",
-                everywhere=True,
+                f"weights of the {smaller} rows are so small beside {high:g} that they vanish: give similar ones", True
             )
         self.A = self.A_pos + self.A_neg
 

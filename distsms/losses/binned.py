@@ -19,7 +19,6 @@ the scores, a sum of 32 c bytes over ranks, O(c) time and 100 c bytes of memory.
 from __future__ import annotations
 
 import math
-from abc import abstractmethod
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -125,7 +124,7 @@ class Cells(NamedTuple):
 
 
 class OfCells(NamedTuple):
-    """The solution of the small problem. All but neg and pos is to be divided by m = A+ `_of_neg`."""
+    """The solution of the small problem. All but neg and pos is to be divided by m = A+ K."""
 
     R: float  # the sums over pairs of the hinge (its lower end), of the Huber hinge, and of beta
     R_mu: float
@@ -140,15 +139,17 @@ def is_sortable(n_pos: int, n_neg: int, n: int) -> bool:
     return min(n_pos, n_neg) <= EVERYWHERE and n <= SORTABLE
 
 
-class BinnedLoss(Loss):
-    """A loss of pairs whose rows are counted into cells; see the module's docstring."""
+class RocAreaBins(RocAreaRisk):
+    """The ROCArea risk without sorting; see the module's docstring."""
 
-    exact_class: Any
-    nonnegative = True
+    exact_class: Any = RocAreaExchange
+    may_be_apart = True
+    """Whether rows are sorted where sorting passes over most of them; see `_are_apart`."""
 
     def __init__(self, labels: Labels, weights: Floats | None, comm: Communicator, *parameters: Any) -> None:
         super().__init__(labels, weights, comm, *parameters)
         self._kinds = labels if self._kept is None else labels * self._kept
+        self._few: NDArray[np.int64] | None = None
         self._exact: Loss | None = None
         self._make_exact = partial(self.exact_class, labels, weights, comm, *parameters)
         row_bits = max(math.ceil(math.log2(self.n)), 1)
@@ -156,6 +157,9 @@ class BinnedLoss(Loss):
         self._bits = min(FINEST, *room) if self.weights is None else FINEST
         self._most = min(max(2**row_bits // OF_CELL, FEWEST // 4), MOST)
         self._number = np.int64 if self.weights is None else np.float64
+        smaller = min(self.n_pos, self.n_neg)
+        if self.may_be_apart and self._sortable and self.n / comm.size >= max(LARGE, RARE * smaller):
+            self._few = np.flatnonzero(self.positive if self.n_pos == smaller else self.negative)
         # Compile the kernels, or load them, before the first evaluation.
         none, grid = np.zeros(0), Grid.over(0.0, 1.0, 1, 1, 1.0, 1.0)
         kernel.extremes(none, self._kinds[:0])
@@ -163,8 +167,12 @@ class BinnedLoss(Loss):
         self._look_up(none, grid, np.zeros(2))
 
     @property
+    def _sortable(self) -> bool:
+        return is_sortable(self.n_pos, self.n_neg, self.n)
+
+    @property
     def additions(self) -> float:
-        return self.n if is_sortable(self.n_pos, self.n_neg, self.n) else self.coefficient_additions
+        return self.n if self._sortable else self.coefficient_additions
 
     @property
     def coefficient_additions(self) -> float:
@@ -183,12 +191,11 @@ class BinnedLoss(Loss):
 
     def exact_is_cheap(self, entries: float, evaluations: float) -> bool:
         """See `Loss.exact_is_cheap`. Local."""
-        exact, usual = (
-            sum(of.cost(self.n_pos, self.n_neg, self.comm.size)[:2]) for of in (self.exact_class, type(self))
-        )
+        exact = sum(self.exact_class.cost(self.n_pos, self.n_neg, self.comm.size)[:2])
+        usual = sum(self.cost(self.n_pos, self.n_neg, self.comm.size)[:2])
         product = OF_ENTRY * entries
         part = SMALL_PART * evaluations * (2 * product + usual)
-        return is_sortable(self.n_pos, self.n_neg, self.n) and OF_LOADING + product + exact <= part
+        return self._sortable and OF_LOADING + product + exact <= part
 
     def exact_risk(self, scores: Floats) -> float:
         """See `Loss.exact_risk`. **Collective.**"""
@@ -217,7 +224,7 @@ class BinnedLoss(Loss):
         if high < low:  # all t > nu
             low, high = ends.high_q, ends.low_b
         grid = Grid.over(low, high, self._cells(high - low, nu), self._bits, ends.high_b, ends.high_q)
-        m = self.A_pos * self._of_neg
+        m = self.A_pos * self.K
         # Places are rounded down to whole units; beyond the range, and in q = s - 1, scores are rounded to floats.
         rounding = grid.unit + 2 * EPS * max(abs(low), abs(high), 1.0)
         # 2) The small problem, with the worst cells divided while R is uncertain.
@@ -234,7 +241,7 @@ class BinnedLoss(Loss):
             grid = grid._replace(fine=finer)
         way = FROM_CELLS if grid.fine is UNDIVIDED else DIVIDED
         if width > enough or not math.isfinite(R):
-            if is_sortable(self.n_pos, self.n_neg, self.n):
+            if self._sortable:
                 self.ways[SORTED] += 1
                 return self._sorted(scores, nu)
             way = WIDE
@@ -253,21 +260,36 @@ class BinnedLoss(Loss):
         return self._exact.evaluate_in_place(scores, nu)
 
     def _are_apart(self, scores: Floats) -> bool:
-        """Return whether the classes are so far apart that sorting is faster than counting. **Collective.**"""
-        return False
+        """Return whether the classes are so far apart that sorting is faster than counting. **Collective.**
 
-    @property
-    @abstractmethod
-    def _of_neg(self) -> float:
-        """What A+ is multiplied with in m."""
+        Sorting leaves out rows of the larger class without a pair with t > 0; a sample shows how many have one.
+        """
+        if self._few is None:
+            return False
+        sign = 1.0 if self.n_pos <= self.n_neg else -1.0
+        lowest = -self.comm.maximum(np.max(-sign * scores[self._few], initial=-np.inf, keepdims=True))
+        sample = sign * scores[:: max(len(scores) // SAMPLE, 1)]
+        paired, rows = self.comm.sum(np.array([np.count_nonzero(sample > lowest - 1.0), len(sample)], float))
+        return bool(paired <= APART * rows)
 
-    @abstractmethod
     def _upper_end(self, high_b: float, high_q_nu: float) -> float:
         """Return where the cells end, from the largest b and the largest q + nu."""
+        return min(high_b, high_q_nu)
 
-    @abstractmethod
     def _solve(self, cells: Cells, nu: float) -> OfCells:
         """Solve the small problem. Local; the result is the same on every rank."""
+        neg, pos = cells.neg, cells.pos
+        sums = sums_in_order(pos.mean, neg.mean, nu, pos.weight, neg.weight)
+        beyond = self.A_neg * cells.below + self.A_pos * cells.above
+        beta = float(np.sum(pos.weight * sums.gamma_pos))
+        return OfCells(
+            R=sums.hinge + beyond,
+            R_mu=sums.huber + beyond,
+            beta=beta,
+            neg=sums.gamma_neg / self.A_neg / self.A_pos,
+            pos=-sums.gamma_pos / self.A_pos / self.A_neg,
+            widths=cells.widths,
+        )
 
     def _ends(self, scores: Floats) -> Floats:
         """Return -least and largest score of each class, infinite if a score is not finite, (4,). Local."""
@@ -339,47 +361,3 @@ class BinnedLoss(Loss):
             return None
         count = 2 ** (grid.bits - finer)
         return np.array([np.cumsum(count) - count, finer])
-
-
-class RocAreaBins(BinnedLoss, RocAreaRisk):
-    """The ROCArea risk without sorting; see the module's docstring."""
-
-    exact_class = RocAreaExchange
-
-    def __init__(self, labels: Labels, weights: Floats | None, comm: Communicator) -> None:
-        super().__init__(labels, weights, comm)
-        smaller, n_local = min(self.n_pos, self.n_neg), self.n / comm.size
-        self._few: NDArray[np.int64] | None = None
-        if is_sortable(self.n_pos, self.n_neg, self.n) and n_local >= max(LARGE, RARE * smaller):
-            self._few = np.flatnonzero(self.positive if self.n_pos == smaller else self.negative)
-
-    def _are_apart(self, scores: Floats) -> bool:
-        """Sorting leaves out rows of the larger class without a pair with t > 0; a sample shows how many have one."""
-        if self._few is None:
-            return False
-        sign = 1.0 if self.n_pos <= self.n_neg else -1.0
-        lowest = -self.comm.maximum(np.max(-sign * scores[self._few], initial=-np.inf, keepdims=True))
-        sample = sign * scores[:: max(len(scores) // SAMPLE, 1)]
-        paired, rows = self.comm.sum(np.array([np.count_nonzero(sample > lowest - 1.0), len(sample)], float))
-        return bool(paired <= APART * rows)
-
-    @property
-    def _of_neg(self) -> float:
-        return self.A_neg
-
-    def _upper_end(self, high_b: float, high_q_nu: float) -> float:
-        return min(high_b, high_q_nu)
-
-    def _solve(self, cells: Cells, nu: float) -> OfCells:
-        neg, pos = cells.neg, cells.pos
-        sums = sums_in_order(pos.mean, neg.mean, nu, pos.weight, neg.weight)
-        beyond = self.A_neg * cells.below + self.A_pos * cells.above
-        beta = float(np.sum(pos.weight * sums.gamma_pos))
-        return OfCells(
-            R=sums.hinge + beyond,
-            R_mu=sums.huber + beyond,
-            beta=beta,
-            neg=sums.gamma_neg / self.A_neg / self.A_pos,
-            pos=-sums.gamma_pos / self.A_pos / self.A_neg,
-            widths=cells.widths,
-        )

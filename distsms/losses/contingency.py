@@ -42,7 +42,6 @@ class FBeta(GatheringLoss):
 
     def solve(self, positive: Floats, negative: Floats, nu: float) -> Solution:
         """Find the worst contingency table with `worst_table`. O(n log n)."""
-        assert nu == 0, "there is no smoothing"
         scale = 2.0 / self.n
         low, high = np.argsort(positive), np.argsort(-negative)
         R, d, b, c = worst_table(scale * positive[low], scale * negative[high], self.beta2)
@@ -85,8 +84,10 @@ def worst_table(low: Floats, high: Floats, beta2: float) -> tuple[float, float, 
     return best, best_delta, best_b, best_c
 
 
-class AtK(GatheringLoss):
-    """The risk of a measure of the k rows that z calls positive: Delta = 1 - tp / denominator, b = n+ - tp, c = k - tp.
+class PrecisionAtK(GatheringLoss):
+    """1 - precision among the k rows called positive; if k > n+ it cannot become 0.
+
+    Delta = 1 - tp / denominator, which is k, or n+ for recall@k, b = n+ - tp, c = k - tp.
 
     Delta is linear in z, so the best z calls the k rows of largest q positive, with q_i = s_i - a on P, q_j = s_j on N
     and a = n / (2 denominator). With tau the k-th largest q,
@@ -97,6 +98,7 @@ class AtK(GatheringLoss):
     where only the last term can lose digits. Rows with q = tau share the rest of k alike, whatever their order.
     """
 
+    family = measures.PRECISION_AT_K
     nonnegative = True
 
     def __init__(self, labels: Labels, weights: Floats | None, comm: Communicator, k: int) -> None:
@@ -111,7 +113,6 @@ class AtK(GatheringLoss):
 
     def solve(self, positive: Floats, negative: Floats, nu: float) -> Solution:
         """Find tau by a partial sort, and add up the terms of the class's docstring. O(n)."""
-        assert nu == 0, "there is no smoothing"
         k, scale = self._k, 2.0 / self.n
         q = np.concatenate([positive - self.n / (2.0 * self.denominator), negative])
         tau = np.partition(q, self.n - k)[self.n - k]
@@ -129,13 +130,7 @@ class AtK(GatheringLoss):
         return Solution(R, R, d, scale * (of_positive - 1.0), scale * of_negative)
 
 
-class PrecisionAtK(AtK):
-    """1 - precision among the k rows called positive; if k > n+ it cannot become 0."""
-
-    family = measures.PRECISION_AT_K
-
-
-class RecallAtK(AtK):
+class RecallAtK(PrecisionAtK):
     """1 - recall of the k rows called positive; if k < n+ it cannot become 0."""
 
     family = measures.RECALL_AT_K

@@ -10,7 +10,6 @@ H = |m| e / (1 + e) + log(1 + e).
 from __future__ import annotations
 
 import math
-from abc import abstractmethod
 
 import numpy as np
 
@@ -24,9 +23,12 @@ BLOCK = 4096
 """The number of rows that are computed at a time, so that intermediate results stay in the processor's cache."""
 
 
-class LogisticLoss(Loss):
-    """The logistic loss with some weight for each class; O(n_local) time and one Allreduce of two numbers."""
+class Logistic(Loss):
+    """The mean logistic loss, -log of the probability of the true label; rows count as much as they weigh. O(n_local)
+    time and one Allreduce of two numbers.
+    """
 
+    family = measures.LOGISTIC
     nonnegative = True
     R_at_zero = math.log(2.0)  # every row has the probability 1/2
     kappa = 0.0  # there is no smoothing
@@ -36,9 +38,9 @@ class LogisticLoss(Loss):
         self.calls_positive = None
         self._y = self.positive.astype(np.int8) - self.negative.astype(np.int8)  # 0 for rows that are left out
 
-    @abstractmethod
     def class_factors(self) -> tuple[float, float]:
         """Return the factors of the weights of positive and of negative rows that give a_i."""
+        return (0.5 / self.A_pos, 0.5 / self.A_neg) if self.family.balanced else (1.0 / self.A, 1.0 / self.A)
 
     @classmethod
     def cost(cls, n_pos: int, n_neg: int, size: int) -> Cost:
@@ -66,22 +68,10 @@ class LogisticLoss(Loss):
         return LossValue(R, R, d, coefficients)
 
 
-class Logistic(LogisticLoss):
-    """The mean logistic loss, -log of the probability of the true label; rows count as much as they weigh."""
-
-    family = measures.LOGISTIC
-
-    def class_factors(self) -> tuple[float, float]:
-        return 1.0 / self.A, 1.0 / self.A
-
-
-class LogisticBalanced(LogisticLoss):
+class LogisticBalanced(Logistic):
     """The mean of both classes' mean logistic losses."""
 
     family = measures.BALANCED
-
-    def class_factors(self) -> tuple[float, float]:
-        return 0.5 / self.A_pos, 0.5 / self.A_neg
 
 
 @njit(error_model="numpy", fastmath={"reassoc", "nsz", "contract"})

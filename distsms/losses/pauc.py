@@ -32,11 +32,11 @@ from distsms.base.errors import InputError
 from distsms.base.jit import njit, weight_of
 from distsms.base.typing import Floats, Labels
 from distsms.losses.base import Cost, LossValue, ramp
-from distsms.losses.binned import BinnedLoss, Cells, OfCells
+from distsms.losses.binned import Cells, OfCells, RocAreaBins
 from distsms.losses.gather import GatheringLoss, Solution, in_order, root_of_ramps, weighted_sum
-from distsms.losses.newton import Piece, rising_root
 from distsms.losses.pairwise import WholeClass
-from distsms.losses.rocarea import RocAreaRisk, sums_in_order, turned
+from distsms.losses.prbep import Piece, rising_root
+from distsms.losses.rocarea import RocAreaRisk, SumsInOrder, sums_in_order, turned
 from distsms.parallel.order_statistics import BLOCK, LEFT_OUT, NEGATIVE, PositionSearch
 
 
@@ -52,9 +52,7 @@ class PaucRisk(RocAreaRisk):
         self.K = max_fpr * self.A_neg
         if self.A_pos * self.K < np.finfo(float).tiny:
             raise InputError(
-                f"the weights of one class are so small beside those of the other that pauc@{max_fpr:g} vanishes in "
-                "float64: give both classes weights of a similar size",
-                everywhere=True,
+                f"weights of a class are so small that pauc@{max_fpr:g} vanishes: give classes similar weights", True
             )
 
 
@@ -81,24 +79,16 @@ class Pauc(PaucRisk, GatheringLoss):
         return Solution(R, R_mu, scale * weighted_sum(head.gamma_pos, a_pos), coef_pos, coef_neg)
 
 
-class HeadInOrder(NamedTuple):
-    """A+ K R and A+ K R_mu, gamma of each row in increasing order, and what gamma is to be multiplied with, 1 / K."""
-
-    hinge: float
-    huber: float
-    gamma_pos: Floats
-    gamma_neg: Floats
-    scale: float
-
-
 def position_of_cut(n: int, a_neg: Floats | None, K: float) -> int:
     """Return the position of x0 among the n negatives in increasing order, from their weights."""
     reached = np.arange(1.0, n + 1) if a_neg is None else np.cumsum(a_neg[::-1])
     return n - 1 - min(int(np.searchsorted(reached, K)), n - 1)
 
 
-def head_in_order(q: Floats, u: Floats, nu: float, K: float, a_pos: Floats | None, a_neg: Floats | None) -> HeadInOrder:
-    """Solve the problem of the module's docstring, from increasing q and u = s_j, both measured from x0. O(n)."""
+def head_in_order(q: Floats, u: Floats, nu: float, K: float, a_pos: Floats | None, a_neg: Floats | None) -> SumsInOrder:
+    """Solve the problem of the module's docstring, from increasing q and u = s_j, both measured from x0. The sums are
+    A+ K R and A+ K R_mu, and the scale is 1 / K. O(n).
+    """
     delta = 0.0
     if nu > 0:  # as a function of -x, alpha is a ramp that starts at -u
         delta = min(max(-root_of_ramps(-u[::-1], nu, K, turned(a_neg)), -nu), 0.0)
@@ -106,10 +96,8 @@ def head_in_order(q: Floats, u: Floats, nu: float, K: float, a_pos: Floats | Non
     smooth = sums_in_order(np.maximum(q, delta), u, nu, a_pos, a_neg)
     # The exact risk: the same at nu = 0 and x = x0
     exact = sums_in_order(np.maximum(q, 0.0), u, 0.0, a_pos, a_neg)
-    hinge, huber = (
-        sums + K * weighted_sum(np.maximum(x - q, 0.0), a_pos)
-        for sums, x in ((exact.hinge, 0.0), (smooth.huber, delta))
-    )
+    hinge = exact.hinge + K * weighted_sum(np.maximum(0.0 - q, 0.0), a_pos)
+    huber = smooth.huber + K * weighted_sum(np.maximum(delta - q, 0.0), a_pos)
     gamma_pos, gamma_neg = smooth.gamma_pos, smooth.gamma_neg
     if nu == 0:
         low, tied = q <= 0.0, u == 0.0
@@ -117,7 +105,7 @@ def head_in_order(q: Floats, u: Floats, nu: float, K: float, a_pos: Floats | Non
         gamma_pos[low] += share * weighted_sum(tied, a_neg)
         gamma_neg[tied] += share * weighted_sum(low, a_pos)
         huber = hinge
-    return HeadInOrder(hinge, huber, gamma_pos, gamma_neg, scale)
+    return SumsInOrder(hinge, huber, gamma_pos, gamma_neg, scale)
 
 
 class Head(NamedTuple):
@@ -137,7 +125,7 @@ class PaucExchange(PaucRisk):
 
     1. The ranks find x0 together, near the last one (`distsms.parallel.order_statistics`).
     2. One pass over the local rows lists the negatives from x0 - nu on. All others have alpha = 0.
-    3. Newton's method finds delta = x - x0 on these (`distsms.losses.newton`), near the last delta / nu.
+    3. Newton's method finds delta = x - x0 on these (`prbep.rising_root`), near the last delta / nu.
     4. The sums over their pairs with the clamped positives are those of `distsms.losses.pairwise`.
 
     The table of the positives serves for R, too. With u = s_j - x0, q from x0 on, and W the weight of u > 0,
@@ -185,16 +173,29 @@ class PaucExchange(PaucRisk):
         if math.isnan(x0):
             return LossValue.undefined(coefficients)
         head = self._head(scores, x0, nu)
-        factor = 1.0 / self.A_pos / max(self.K, head.alpha)
-        R, R_mu, d = self._pairs(head, scores, nu, factor, coefficients)
-        return LossValue(
-            R / self.A_pos / self.K, (R_mu if nu > 0 else R) / self.A_pos / self.K, factor * d, coefficients
-        )
+        # The pairs of these with all positives, which are sorted on every rank.
+        whole, factor = self._whole, 1.0 / self.A_pos / max(self.K, head.alpha)
+        offsets = _clamp(scores, whole.rows, self.weights, x0, head.delta, whole.q)
+        if not whole.tabulate_all(True, nu):  # a difference of scores overflows
+            return LossValue.undefined(coefficients)
+        whole.add_points(scores, head.above, 1.0, -x0, factor, coefficients, self.weights)
+        hinge = whole.sums.hinge
+        if nu > 0:
+            whole.add_points(scores, head.between, 1.0, -x0, factor, coefficients, self.weights)
+        gamma, numbers = whole.total(np.array([hinge, *whole.sums[1:], *offsets]))
+        hinge, huber, beta, below_x, below_x0, low = numbers.tolist()
+        if nu == 0 and low > 0:  # the lowest value is 0, at which the positives with q <= x0 are clamped
+            of_tied = 1.0 if self.weights is None else self.weights[head.between]
+            coefficients[head.between] = factor * head.share * low * of_tied
+            gamma[0] += head.alpha - head.W
+            beta += low * (head.alpha - head.W)
+        whole.write(gamma, -factor, coefficients)
+        R, R_mu = hinge + (self.K - head.W) * below_x0 + self.K * below_x, huber + self.K * below_x
+        R, R_mu = (total / self.A_pos / self.K for total in (R, R_mu if nu > 0 else R))
+        return LossValue(R, R_mu, factor * beta, coefficients)
 
     def alphas(self, scores: Floats, nu: float) -> Floats:
-        """Return the share to which each local negative row counts in an evaluation, (n_local,); 0 for the others.
-        **Collective.**
-        """
+        """Return the share to which each local negative row counts, (n_local,); 0 for the others. **Collective.**"""
         scores, alpha = np.ascontiguousarray(scores, np.float64), np.zeros(len(scores))
         head = self._head(scores, self._search.find(scores, 0.0), nu)
         for rows, at_zero in ((head.above, 1.0), (head.between, head.share)):
@@ -220,36 +221,10 @@ class PaucExchange(PaucRisk):
         self._start = delta / nu
         return Head(x0, delta, above, between, of_all, alpha)
 
-    def _pairs(self, head: Head, scores: Floats, nu: float, factor: float, out: Floats) -> tuple[float, float, float]:
-        """Return A+ K R, A+ K R_mu and the sum of beta, with all positives sorted on every rank. Collective."""
-        whole = self._whole
-        offsets = _clamp(scores, whole.rows, self.weights, head.x0, head.delta, whole.q)
-        if not whole.tabulate_all(True, nu):  # a difference of scores overflows
-            return math.nan, math.nan, math.nan
-        whole.add_points(scores, head.above, 1.0, -head.x0, factor, out, self.weights)
-        hinge = whole.sums.hinge
-        if nu > 0:
-            whole.add_points(scores, head.between, 1.0, -head.x0, factor, out, self.weights)
-        gamma, numbers = whole.total(np.array([hinge, *whole.sums[1:], *offsets]))
-        hinge, huber, beta, below_x, below_x0, low = numbers.tolist()
-        if nu == 0 and low > 0:  # the lowest value is 0, at which the positives with q <= x0 are clamped
-            gamma[0] += head.alpha - head.W
-            beta += self._share_tie(head, low, factor, out)
-        whole.write(gamma, -factor, out)
-        return hinge + (self.K - head.W) * below_x0 + self.K * below_x, huber + self.K * below_x, beta
-
-    def _share_tie(self, head: Head, low: float, factor: float, out: Floats) -> float:
-        """Set the coefficients of the negatives at x0, at nu = 0, and return their sum of beta. Local."""
-        of_tied = 1.0 if self.weights is None else self.weights[head.between]
-        out[head.between] = factor * head.share * low * of_tied
-        return low * (head.alpha - head.W)
-
 
 @njit(fastmath={"reassoc", "nsz"})
 def _mark(scores, kinds, weights, x0, nu, marks):  # type: ignore[no-untyped-def]
-    """Mark negatives with s > x0 by 1, those from x0 - nu on by 2; return their number, and the weights of s > x0, s =
-    x0.
-    """
+    """Mark negatives with s > x0 by 1, from x0 - nu on by 2; return their number, and the weights of s > x0 and x0."""
     some = above = tied = 0
     for j in range(len(scores)):
         u = scores[j] - x0
@@ -320,17 +295,14 @@ def _clamp(scores, rows, weights, x0, delta, q):  # type: ignore[no-untyped-def]
     return below_x, below_x0, low
 
 
-class PaucBins(BinnedLoss, PaucRisk):
+class PaucBins(RocAreaBins, PaucRisk):
     """The risk of pauc@beta without sorting (see `binned`): alpha_j, too, depends on the cell alone. The hinges of the
     highest negatives of the cell with the cut exceed its mean; from there to its upper edge, the sum rises by at most
     the weight of the q in lower cells times that distance, and by the hinges of the q of the cell at its upper edge.
     """
 
     exact_class = PaucExchange
-
-    @property
-    def _of_neg(self) -> float:
-        return self.K
+    may_be_apart = False
 
     def _upper_end(self, high_b: float, high_q_nu: float) -> float:
         return high_b

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,10 +26,11 @@ from distsms.base.jit import njit
 from distsms.base.typing import Floats, Labels
 from distsms.losses.base import Cost, Loss, LossValue, huber, ramp
 from distsms.losses.gather import GatheringLoss, Solution, in_order, root_of_ramps, weighted_sum
-from distsms.losses.newton import Piece, rising_root
 from distsms.parallel.order_statistics import LEFT_OUT, NEGATIVE, POSITIVE, PositionSearch
 
 LEAST = math.ulp(0.0)  # used in place of nu = 0: then t / LEAST is either at least 1 or at most 0
+STEPS, PATIENCE = 200, 9  # the largest number of steps; from PATIENCE on, every other one halves the bracket
+ROUNDING = 2e-15  # the relative error of a sum over many rows, and of a point in the first bracket
 
 
 class PrbepRisk(Loss):
@@ -51,19 +52,17 @@ class PrbepRisk(Loss):
         """Return nu = mu n / 2 = c_mu epsilon, since D = n / 2."""
         return c_mu * epsilon
 
-    def risks(
-        self, balance: Balance, corrections: tuple[Correction, Correction], nu: float
-    ) -> tuple[float, float, float]:
+    def risks(self, balance: Balance, of_pos: Correction, nu: float) -> tuple[float, float, float]:
         """Return R, R_mu before the corrections, which change it by less than rounding does, and d."""
         R, R_mu = (2.0 / self.A * total for total in (balance.hinge, balance.huber))
-        return R, R_mu if nu > 0 else R, corrections[0].total(balance.pos) / self.A_pos
+        return R, R_mu if nu > 0 else R, of_pos.total(balance.pos) / self.A_pos
 
 
 class ClassSums(NamedTuple):
     """Sums over all rows of one class (P or N), on all ranks, each term times the weight of its row."""
 
     total: float  # the sum of beta
-    near: float  # the number of rows near the kink (see `near_kink`), and the sum of their beta
+    near: float  # the number of rows near the kink, whose beta rounding may change, and the sum of their beta
     near_total: float
 
 
@@ -96,11 +95,6 @@ class Correction(NamedTuple):
     def apply(self, beta: Floats, near: NDArray[np.bool_]) -> Floats:
         """Return beta (n_class,) of the class's rows after the change; `near`: those near the kink."""
         return self.scale * np.where(near, beta + self.share * (self.goal - beta), beta)
-
-
-def near_kink(tau: float, nu: float) -> float:
-    """Return the largest |t| of the rows whose beta may change when tau changes by its rounding error."""
-    return nu + 8 * float(np.spacing(abs(tau))) if nu > 0 else 0.0
 
 
 def refine(tau: float, nu: float, sums_at: Callable[[float], Balance]) -> tuple[float, Balance]:
@@ -150,8 +144,10 @@ class Prbep(PrbepRisk, GatheringLoss):
         hinge += weighted_sum(np.maximum(shifted, 0.0), self.a_neg)
 
         def sides(tau: float) -> Iterator[tuple[Floats, Floats, NDArray[np.bool_]]]:
+            # Near the kink is a row whose beta may change when tau changes by its rounding error.
+            largest = nu + 8 * float(np.spacing(abs(tau))) if nu > 0 else 0.0
             for t in (tau - positive, shifted - tau):
-                yield t, ramp(t, nu), np.abs(t) <= near_kink(tau, nu)
+                yield t, ramp(t, nu), np.abs(t) <= largest
 
         def sums_at(tau: float) -> Balance:
             both = list(zip(sides(tau), weights, strict=True))
@@ -166,11 +162,9 @@ class Prbep(PrbepRisk, GatheringLoss):
         # 3) Without the errors of rounding, the plane is a lower bound.
         tau, balance = refine(tau, nu, sums_at)
         corrections = balancing_corrections(balance.pos, balance.neg)
-        pos, neg = (
-            correction.apply(beta, near) for correction, (_, beta, near) in zip(corrections, sides(tau), strict=True)
-        )
-        coef_pos, coef_neg = (beta if a is None else a * beta for beta, a in zip((pos, neg), weights, strict=True))
-        R, R_mu, d = self.risks(balance, corrections, nu)
+        changed = [each.apply(beta, near) for each, (_, beta, near) in zip(corrections, sides(tau), strict=True)]
+        coef_pos, coef_neg = (beta if a is None else a * beta for beta, a in zip(changed, weights, strict=True))
+        R, R_mu, d = self.risks(balance, corrections[0], nu)
         return Solution(R, R_mu, d, -2.0 / self.A * coef_pos, 2.0 / self.A * coef_neg)
 
     def _both_weights(self) -> Floats | None:
@@ -186,12 +180,44 @@ class Prbep(PrbepRisk, GatheringLoss):
         return float(places[order[min(at, len(order) - 1)]])
 
 
+class Piece(NamedTuple):
+    """A function at a point: its value, its slope, and the sum of the absolute values of what its value consists of."""
+
+    value: float
+    slope: float
+    size: float
+
+
+T = TypeVar("T")
+
+
+def rising_root(at: Callable[[float], tuple[Piece, T]], start: float, low: float, high: float) -> tuple[float, T]:
+    """Return the root, between `low` and `high`, of a function that rises, is piecewise linear, and costs a pass over
+    the rows, and what `at` returned there besides the piece. Collective if `at` is. A step goes to the root of the
+    present linear piece, or to the middle of the bracket if it would leave it. The end is where rounding is all that is
+    left, so that the root does not depend on `start` but in the last digits.
+    """
+    point, smallest_step = min(max(start, low), high), ROUNDING * (high - low)
+    for step in range(STEPS):
+        piece, more = at(point)
+        if abs(piece.value) <= ROUNDING * piece.size:
+            break
+        low, high = (low, point) if piece.value > 0 else (point, high)
+        moved = point - piece.value / piece.slope if piece.slope > 0 else math.nan
+        if not low <= moved <= high or (step >= PATIENCE and step % 2):
+            moved = 0.5 * (low + high)
+        if abs(moved - point) <= smallest_step:
+            break
+        point = moved
+    return point, more
+
+
 class PrbepExchange(PrbepRisk):
     """The PRBEP risk without gathering or sorting the margins (JMLR, section 4.1).
 
     Let u_i = tau0 - s_i on P and u_j = s_j + a - tau0 on N, tau0 the minimizing tau of R: the position of a row. With
     delta = tau - tau0, which is from -nu to nu, t = u + delta on P and u - delta on N. The ranks find tau0 near the
-    last one (`distsms.parallel.order_statistics`), and then delta by Newton's method (`distsms.losses.newton`), whose
+    last one (`distsms.parallel.order_statistics`), and then delta by Newton's method (`rising_root`), whose
     last step also has all sums for R, R_mu and d. Neither depends on where its search began, but in the last digits.
 
     Cost for any n: some small Allreduces and an Allgather of at most 16 KiB for tau0, and 72 bytes for each of two to
@@ -242,7 +268,7 @@ class PrbepExchange(PrbepRisk):
         scale = 2.0 / self.A
         of_pos, of_neg = (pos.share, pos.goal, -scale * pos.scale), (neg.share, neg.goal, scale * neg.scale)
         self._write(scores, tau0, delta, nu, np.array([of_pos, of_neg]), out)
-        R, R_mu, d = self.risks(balance, (pos, neg), nu)
+        R, R_mu, d = self.risks(balance, pos, nu)
         return LossValue(R, R_mu, d, out)
 
     def _local_sums(self, scores: Any, tau0: float, delta: float, nu: float) -> Floats:
@@ -303,9 +329,7 @@ def _sums(scores, kinds, weights, shift, tau0, delta, nu):  # type: ignore[no-un
 
 @njit(error_model="numpy")
 def _coefficients(scores, kinds, weights, shift, tau0, delta, nu, corrections, out):  # type: ignore[no-untyped-def]
-    """Set out (n_local,) to the coefficients. corrections (2, 3): `Correction` of either class, P first; its scale
-    includes the factor 2/A.
-    """
+    """Set out to the coefficients. corrections (2, 3): `Correction` of either class, P first, with 2/A in its scale."""
     # Outside of the loop, since for all that the compiler knows, `out` could lie in the same place.
     share_pos, goal_pos, scale_pos = corrections[0, 0], corrections[0, 1], corrections[0, 2]
     share_neg, goal_neg, scale_neg = corrections[1, 0], corrections[1, 1], corrections[1, 2]

@@ -10,7 +10,7 @@ from typing import Any
 
 from distsms.base.communicator import Communicator
 from distsms.base.errors import InputError
-from distsms.base.measures import FAMILIES, Family, Measure
+from distsms.base.measures import Family, Measure
 from distsms.base.typing import Floats, Hashes, Labels
 from distsms.base.wording import Message, option
 from distsms.losses.base import Loss
@@ -21,18 +21,11 @@ NO_GROUPS = Message(
 )
 
 
-def _loaded(family: Family, ordering: str) -> type[Loss]:
+def load_class(family: Family, ordering: str) -> type[Loss]:
     """Return a class; only now is its module loaded, since a training needs few of them."""
     module, _, name = family.losses[ordering].partition(".")
     loss: type[Loss] = getattr(import_module(f"distsms.losses.{module}"), name)
     return loss
-
-
-def all_losses() -> dict[tuple[str, str], type[Loss]]:
-    """Return all classes, by the names of the family of measures and of the ordering."""
-    return {
-        (name, ordering): _loaded(family, ordering) for name, family in FAMILIES.items() for ordering in family.losses
-    }
 
 
 def loss_class(measure: str | Measure, ordering: str) -> type[Loss]:
@@ -41,7 +34,7 @@ def loss_class(measure: str | Measure, ordering: str) -> type[Loss]:
     if ordering not in family.losses:
         offered = ", ".join(family.losses)
         raise InputError(f"{measure} is not offered with the ordering {ordering!r}; choose one of: {offered}")
-    return _loaded(family, ordering)
+    return load_class(family, ordering)
 
 
 def make_loss(
@@ -71,13 +64,11 @@ def choose_ordering(ordering: str, measure: str | Measure, n_pos: int, n_neg: in
     if ordering != "auto":
         return ordering, "as asked for"
     family = Measure.parse(measure).family
-    costs = {ordering: _loaded(family, ordering).cost(n_pos, n_neg, size) for ordering in family.losses}
-    best, *others = sorted(costs, key=lambda ordering: costs[ordering].bytes + costs[ordering].steps)
-    if not others:
+    costs = {ordering: load_class(family, ordering).cost(n_pos, n_neg, size) for ordering in family.losses}
+    by_cost = sorted(costs.items(), key=lambda each: each[1].bytes + each[1].steps)
+    best = by_cost[0][0]
+    if len(by_cost) == 1:
         return best, "the only one for this measure"
-    listed = "; ".join(
-        f"{ordering} {costs[ordering].bytes:.2g} bytes, {costs[ordering].steps:.2g} steps"
-        for ordering in [best, *others]
-    )
+    listed = "; ".join(f"{ordering} {cost.bytes:.2g} bytes, {cost.steps:.2g} steps" for ordering, cost in by_cost)
     ranks = "1 rank" if size == 1 else f"{size} ranks"
     return best, f"the cheapest by count on {ranks} (for one evaluation, on the busiest rank: {listed})"

@@ -36,6 +36,10 @@ class RocAreaRisk(Loss):
     R_at_zero = 1.0  # every pair has t = 1
     kappa = 0.5  # 1/m * m/2
 
+    def __init__(self, labels: Labels, weights: Floats | None, comm: Communicator) -> None:
+        super().__init__(labels, weights, comm)
+        self.K = self.A_neg  # the weight of the negatives that count, m / A+: all of them
+
 
 class RocArea(RocAreaRisk, GatheringLoss):
     """The ROCArea risk with all margins gathered on the root. `RocAreaExchange` is tested against it."""
@@ -62,6 +66,7 @@ class SumsInOrder(NamedTuple):
     huber: float
     gamma_pos: Floats
     gamma_neg: Floats
+    scale: float = 1.0  # what gamma is to be multiplied with
 
 
 def sums_in_order(q: Floats, b: Floats, nu: float, a_pos: Floats | None, a_neg: Floats | None) -> SumsInOrder:

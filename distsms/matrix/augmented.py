@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from distsms.base.typing import Floats
 from distsms.matrix.base import ColumnStatistics, Features, RowEntries
+from distsms.matrix.blocks import prepared
 
 
 def with_bias(features: Features, value: float | None) -> Features:
@@ -40,15 +41,13 @@ class WithBias:
         return out
 
     def transposed_times(self, C: Sequence[Floats] | Floats, out: Floats | None = None) -> Floats:
-        single = isinstance(C, np.ndarray) and C.ndim == 1
-        out = np.empty((*(() if single else (len(C),)), self.shape[1])) if out is None else out
-        for c, total in [(C, out)] if single else zip(C, out, strict=True):
+        vectors, out, totals = prepared(C, out, self.shape[0], self.shape[1])
+        for c, total in zip(vectors, totals, strict=True):
             total[-1] = self._value * np.sum(c)
-        if single or len(C) == 1:  # the others write to an array of p columns first
-            first, total = (C, out) if single else (C[0], out[0])
-            self._features.transposed_times(first, total[:-1])
-        else:
-            out[:, :-1] = self._features.transposed_times(C)
+        if len(vectors) == 1:
+            self._features.transposed_times(vectors[0], totals[0][:-1])
+        else:  # the others write to an array of p columns first
+            out[..., :-1] = self._features.transposed_times(vectors)
         return out
 
     def largest_terms(self, w: Floats) -> float:

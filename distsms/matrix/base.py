@@ -37,8 +37,8 @@ class RowEntries(NamedTuple):
     begins: NDArray[np.int64]
     ends: NDArray[np.int64]
     # (p,) and (n_local,) float64: factors of the values; None if all are 1
-    column_factors: Floats | None
-    row_factors: Floats | None
+    column_factors: Floats | None = None
+    row_factors: Floats | None = None
     constant: float = 0.0  # the value of one more column, the last one, in each row; 0 if there is none
 
 

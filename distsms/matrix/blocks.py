@@ -119,11 +119,9 @@ class LocalRows(ABC):
         for each column (standard, maxabs) or row (l2, with a pass over the rows), and for each vector of a product.
         Local.
         """
-        p = self.shape[1]
-        scale = normalization.scale
+        p, scale = self.shape[1], normalization.scale
         if scale is not None:
-            missing = max(p - len(scale), 0)
-            self.column_factors = np.append(scale, np.ones(missing)) if missing else scale[:p]
+            self.column_factors = scale[:p] if len(scale) >= p else np.append(scale, np.ones(p - len(scale)))
         if normalization.kind == "l2":
             self.row_factors = inverse(self.lengths())
 
@@ -131,11 +129,6 @@ class LocalRows(ABC):
         taken.column_factors = self.column_factors
         taken.row_factors = self.row_factors[rows] if len(self.row_factors) else self.row_factors
         return taken
-
-    def _factors_or_none(self, rows: NDArray[Any] | None) -> tuple[Floats | None, Floats | None]:
-        """Return the factors of the columns and those of some rows, or of all; None where all are 1."""
-        of_rows = self.row_factors if rows is None or not len(self.row_factors) else self.row_factors[rows]
-        return self.column_factors if len(self.column_factors) else None, of_rows if len(of_rows) else None
 
     def lengths(self) -> Floats:
         """Return the norms ||x_i|| of the rows as they are stored, (n_local,)."""
@@ -206,14 +199,11 @@ class LocalRows(ABC):
         return (self.longest + 4) * self.longest**0.5 * largest
 
     def columns(self, weights: Floats | None = None) -> ColumnStatistics:
-        squares, factors = None, self.row_factors
+        statistics, factors = self._described(), self.row_factors
         if weights is not None:  # the squares of a row times sqrt(a) are a times its squares
             self.row_factors = np.sqrt(weights) * (factors if len(factors) else 1.0)
-            squares = self._described().squares
+            statistics = statistics._replace(squares=self._described().squares)
             self.row_factors = factors
-        statistics = self._described()
-        if squares is not None:
-            statistics = statistics._replace(squares=squares)
         if len(self.column_factors):
             with np.errstate(over="ignore"):
                 for array in (statistics.largest, statistics.squares, statistics.squares):
@@ -230,14 +220,19 @@ class LocalRows(ABC):
     def rows_in_memory(self) -> NDArray[np.bool_]:
         return np.ones(self.shape[0], bool) if self.source is None else self.source.rows_in_memory(self.shape[0])
 
-    def _in_memory(self, rows: NDArray[Any] | None) -> tuple[Entries, Any]:
-        """Return the arrays that hold rows in memory, and what to add to the places of these rows in `Part`."""
-        if self.source is None or rows is None:
-            return self.arrays, 0
-        return self.source.held_rows(rows)
-
     def row_entries(self, rows: NDArray[Any] | None = None) -> RowEntries | None:
-        return None
+        if self.source is not None and rows is None:
+            return None
+        # The arrays that hold the rows, and what to add to the places of these rows in `Part`.
+        arrays, shifts = (self.arrays, 0) if self.source is None or rows is None else self.source.held_rows(rows)
+        of_rows = self.row_factors if rows is None or not len(self.row_factors) else self.row_factors[rows]
+        of_columns = self.column_factors if len(self.column_factors) else None
+        entries = self._entries_of(rows, arrays, shifts)
+        return entries._replace(column_factors=of_columns, row_factors=of_rows if len(of_rows) else None)
+
+    def _entries_of(self, rows: NDArray[Any] | None, arrays: Entries, shifts: Any) -> RowEntries:
+        """Return the entries of some rows, or of all, without factors."""
+        raise NotImplementedError
 
     @np.errstate(over="ignore", invalid="ignore")
     def moments(self, group: NDArray[np.int16], k: int, weights: Floats | None = None) -> Moments:
@@ -303,7 +298,5 @@ def prepared(
     if wrong := [vector.shape for vector in vectors if vector.shape != (length,)]:
         raise ValueError(f"a vector has the shape {wrong[0]}, but ({length},) is needed")
     if out.shape != shape or out.dtype != np.float64 or not out.flags.c_contiguous:
-        raise ValueError(
-            f"out must be a C-contiguous float64 array of shape {shape}; it is {out.dtype} of shape {out.shape}"
-        )
+        raise ValueError(f"out must be C-contiguous float64 of shape {shape}; it is {out.dtype} of shape {out.shape}")
     return vectors, out, [out] if single else list(out)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from itertools import pairwise
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import chain, pairwise
 from typing import Any
 
 import numpy as np
@@ -64,6 +64,9 @@ class CodedRows(LocalRows):
 
     def rows_in_memory(self) -> NDArray[np.bool_]:
         return np.zeros(self.shape[0], bool)  # they are codes, and not entries
+
+    def row_entries(self, rows: NDArray[Any] | None = None) -> None:
+        return None
 
     def take(self, rows: NDArray[np.bool_]) -> CodedRows:
         taken, cuts = [np.empty(0, self.code_map.dtype)], [0]
@@ -165,9 +168,8 @@ def _alone(part: Part) -> Part:
 
 def _parts(cuts: list[int], n_codes: int, threads: int) -> list[Part]:
     """Divide the rows equally among the threads, in as many parts each (some may be empty), cut where the codes are."""
-    n_local, shares = cuts[-1], []
-    for thread in range(threads):
-        low, high = n_local * thread // threads, n_local * (thread + 1) // threads
+    ends, shares = [cuts[-1] * thread // threads for thread in range(threads + 1)], []
+    for low, high in pairwise(ends):
         parts = []
         for start, stop in pairwise(cuts):
             first, last = max(start, low), min(stop, high)
@@ -176,21 +178,15 @@ def _parts(cuts: list[int], n_codes: int, threads: int) -> list[Part]:
                 parts.append(Part(first, last, at, at + (last - first) * n_codes, stop - start))
         shares.append(parts)
     count = max(1, *map(len, shares))
-    ends = [n_local * (thread + 1) // threads for thread in range(threads)]
-    return [
-        part
-        for parts, end in zip(shares, ends, strict=True)
-        for part in parts + [Part(end, end)] * (count - len(parts))
-    ]
+    padded = (parts + [Part(end, end)] * (count - len(parts)) for parts, end in zip(shares, ends[1:], strict=True))
+    return list(chain.from_iterable(padded))
 
 
 def code_rows(rows: Any, code_map: CodeMap, cuts: Sequence[int] | None = None) -> NDArray[Any]:
     """Return codes (n, B) as `CodedRows`, by default as one part; ValueError for a wrong shape, type or code."""
     rows = np.asarray(rows)
     if rows.ndim != 2 or rows.shape[1] != code_map.n_codes or rows.dtype != code_map.dtype:
-        raise ValueError(
-            f"the codes must be an array (n, {code_map.n_codes}) of {code_map.dtype}, not {rows.dtype} {rows.shape}"
-        )
+        raise ValueError(f"codes must be (n, {code_map.n_codes}) of {code_map.dtype}, not {rows.dtype} {rows.shape}")
     limits = code_map.limits()
     for b in np.flatnonzero(rows.max(axis=0, initial=0) >= limits):
         wrong = np.flatnonzero((rows[:, b] >= limits[b]) & (rows[:, b] != np.iinfo(rows.dtype).max))
@@ -208,61 +204,59 @@ def to_csr(code_map: CodeMap, rows: NDArray[Any]) -> scipy.sparse.csr_matrix:
     return scipy.sparse.csr_matrix(scipy.sparse.vstack(blocks, "csr")) if len(blocks) > 1 else blocks[0]
 
 
+Entry = tuple[NDArray[Any], NDArray[Any], Any]
+"""Rows and columns of some entries, and the value of each, or that of all."""
+
+
 def _block(code_map: CodeMap, rows: NDArray[Any]) -> scipy.sparse.csr_matrix:
-    entries: list[tuple[Any, Any, Any]] = []  # (rows, columns, values)
-    n = len(rows)
-    if isinstance(code_map, CategoryBlocks):
-        blocks = code_map.blocks
-        for b, size in enumerate(blocks.sizes):
-            here = np.flatnonzero(rows[:, b] < size)
-            entries.append(
-                (here, blocks.offsets[b] + rows[here, b].astype(np.int64), np.full(len(here), blocks.factors[b]))
-            )
-        crosses = zip(code_map.offsets, code_map.pairs, strict=False) if isinstance(code_map, Crosses) else ()
-        for offset, (a, b) in crosses:
-            here = np.flatnonzero((rows[:, a] < blocks.sizes[a]) & (rows[:, b] < blocks.sizes[b]))
-            code = rows[here, a].astype(np.int64) * blocks.sizes[b] + rows[here, b]
-            entries.append((here, offset + code, np.ones(len(here))))
-    elif isinstance(code_map, Strings):
-        for i in range(code_map.length):
-            degree = min(code_map.degree, code_map.length - i)
-            for here, number, k in _kmers(rows[:, i : i + degree], len(code_map.letters)):
-                values = np.full(len(here), code_map.degree_values[k - 1])
-                entries.append((here, code_map.starts[i] + number, values))
-        for spectrum, start, share in zip(code_map.spectra, code_map.spectrum_starts, code_map.shares[1:], strict=True):
-            parts = [
-                (here, number, np.full(len(here), np.sqrt(betas(spectrum.degree)[k - 1])))
-                for i in range(spectrum.first - 1, spectrum.last)
-                for here, number, k in _kmers(
-                    rows[:, i : min(i + spectrum.degree, spectrum.last)], len(code_map.letters)
-                )
-            ]
-            X = _assemble(parts, (n, code_map.block_size(spectrum.degree)))
-            lengths = np.sqrt(np.asarray(X.power(2).sum(axis=1)).ravel())
-            X.data *= np.repeat(share / np.where(lengths > 0, lengths, 1.0), np.diff(X.indptr))
-            entries.append((np.repeat(np.arange(n), np.diff(X.indptr)), start + X.indices.astype(np.int64), X.data))
-    else:
-        raise TypeError(f"{type(code_map).__name__} has no explicit form")
-    return _assemble(entries, (n, code_map.p))
+    entries = _kmers_of(code_map, rows) if isinstance(code_map, Strings) else _categories_of(code_map, rows)
+    return _assemble(entries, (len(rows), code_map.p))
 
 
-def _assemble(entries: list[tuple[Any, Any, Any]], shape: tuple[int, int]) -> scipy.sparse.csr_matrix:
-    if not entries:
-        return scipy.sparse.csr_matrix(shape)
-    rows, columns, values = (np.concatenate(arrays) for arrays in zip(*entries, strict=True))
+def _categories_of(code_map: Any, rows: NDArray[Any]) -> Iterator[Entry]:
+    blocks = code_map.blocks
+    for b, size in enumerate(blocks.sizes):
+        here = np.flatnonzero(rows[:, b] < size)
+        yield here, blocks.offsets[b] + rows[here, b].astype(np.int64), blocks.factors[b]
+    crosses = zip(code_map.offsets, code_map.pairs, strict=False) if isinstance(code_map, Crosses) else ()
+    for offset, (a, b) in crosses:
+        here = np.flatnonzero((rows[:, a] < blocks.sizes[a]) & (rows[:, b] < blocks.sizes[b]))
+        yield here, offset + rows[here, a].astype(np.int64) * blocks.sizes[b] + rows[here, b], 1.0
+
+
+def _kmers_of(code_map: Strings, rows: NDArray[Any]) -> Iterator[Entry]:
+    size = len(code_map.letters)
+    for i in range(code_map.length):
+        degree = min(code_map.degree, code_map.length - i)
+        for here, number, k in _kmers(rows[:, i : i + degree], size):
+            yield here, code_map.starts[i] + number, code_map.degree_values[k - 1]
+    for spectrum, start, share in zip(code_map.spectra, code_map.spectrum_starts, code_map.shares[1:], strict=True):
+        values = np.sqrt(betas(spectrum.degree))
+        parts = (
+            (here, number, values[k - 1])
+            for i in range(spectrum.first - 1, spectrum.last)
+            for here, number, k in _kmers(rows[:, i : min(i + spectrum.degree, spectrum.last)], size)
+        )
+        X = _assemble(parts, (len(rows), code_map.block_size(spectrum.degree)))
+        lengths, counts = np.sqrt(np.asarray(X.power(2).sum(axis=1)).ravel()), np.diff(X.indptr)
+        X.data *= np.repeat(share / np.where(lengths > 0, lengths, 1.0), counts)
+        yield np.repeat(np.arange(len(rows)), counts), start + X.indices.astype(np.int64), X.data
+
+
+def _assemble(entries: Iterable[Entry], shape: tuple[int, int]) -> scipy.sparse.csr_matrix:
+    whole = ((rows, columns, np.broadcast_to(value, len(rows))) for rows, columns, value in entries)
+    rows, columns, values = (np.concatenate(arrays) for arrays in zip(*whole, strict=True))
     X = scipy.sparse.coo_matrix((values, (rows, columns)), shape).tocsr()
     X.sum_duplicates()
     return X
 
 
-def _kmers(letters: NDArray[Any], size: int) -> list[tuple[Any, Any, int]]:
-    """Return for k = 1, 2, ... the rows whose first k letters are known, and the column of this k-mer in its block."""
-    codes, complete = [], np.ones(len(letters), bool)
-    number, before = np.zeros(len(letters), np.int64), 0
+def _kmers(letters: NDArray[Any], size: int) -> Iterator[tuple[NDArray[Any], NDArray[Any], int]]:
+    """Yield for k = 1, 2, ... the rows whose first k letters are known, and the column of this k-mer in its block."""
+    complete, number, before = np.ones(len(letters), bool), np.zeros(len(letters), np.int64), 0
     for k in range(1, letters.shape[1] + 1):
         complete &= letters[:, k - 1] < size
         number = size * number + letters[:, k - 1]
         here = np.flatnonzero(complete)
-        codes.append((here, before + number[here], k))
+        yield here, before + number[here], k
         before += size**k
-    return codes

@@ -40,12 +40,6 @@ def complete(codes: Array, size: Any) -> bool:
 
 
 @njit()
-def _four(b: int, offsets: Array) -> bool:
-    """Return whether the blocks b..b + 3 exist."""
-    return b + 4 < len(offsets)
-
-
-@njit()
 def _places(codes: Array, rows: int) -> int:
     """Return the size of a table with a place for each code; 0 where none pays: for large codes, or few rows."""
     places = 1 << 8 * min(codes.itemsize, 2)
@@ -132,7 +126,7 @@ def dot_categories(
         s[:] = 0.0
         while b < len(factors):
             block = codes[at + b * part.run :]
-            if not _four(b, offsets):
+            if b + 4 >= len(offsets):  # fewer than four blocks are left
                 look_up(block, w[offsets[b] : offsets[b + 1]], factors[b], absolute, s)
                 b += 1
                 continue
@@ -158,7 +152,7 @@ def add_categories(codes: Array, part: Part, offsets: Array, factors: Array, coe
         c = coefficients[first : first + n]
         while b < len(factors):
             block = codes[at + b * part.run :]
-            if tables.shape[1] and _four(b, offsets):
+            if tables.shape[1] and b + 4 < len(offsets):
                 for k in range(4):
                     tables[k, : offsets[b + k + 1] - offsets[b + k]] = 0.0
                 add_up_four(block, part.run, c, tables)

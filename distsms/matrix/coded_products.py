@@ -12,8 +12,8 @@ from distsms.matrix import coded_kernels as kernel
 from distsms.matrix import kmer_kernels
 from distsms.matrix.base import ColumnStatistics
 from distsms.matrix.blocks import Part
-from distsms.matrix.code_maps import Categories, CodeMap, Codes, Crosses, Products, Strings, betas
-from distsms.matrix.kmer_kernels import Kmers, Region
+from distsms.matrix.code_maps import Categories, CodeMap, Codes, Crosses, Products, Spectrum, Strings, betas
+from distsms.matrix.kmer_kernels import Kmers
 from distsms.matrix.normalization import inverse
 
 
@@ -62,9 +62,8 @@ class CrossProducts(Products):
 
     def describe(self, part: Part, codes: Codes, scales: Floats, factors: Floats, statistics: ColumnStatistics) -> None:
         largest, counts, squares = statistics
-        self._blocks.describe(
-            part, codes, scales, factors, ColumnStatistics._make(array[: self._p] for array in statistics)
-        )
+        of_blocks = ColumnStatistics._make(array[: self._p] for array in statistics)
+        self._blocks.describe(part, codes, scales, factors, of_blocks)
         kernel.add_crosses(codes, part, self._pairs, factors**2, squares)
         kernel.add_crosses(codes, part, self._pairs, np.ones(len(factors)), counts)
         kernel.raise_largest(counts, self._p, len(counts), factors.max(initial=0.0), largest)
@@ -80,16 +79,14 @@ class KmerProducts(Products):
         size, self.n_scales = len(code_map.letters), len(code_map.spectra)
         self._parts = []
         if code_map.degree:
-            region = Region(0, code_map.length, code_map.degree, size)
-            self._parts.append(_kmer_part(region, code_map.starts[:-1], code_map.degree_values, code_map.shares[0]))
+            whole, values = Spectrum(1, code_map.length, code_map.degree), code_map.degree_values
+            self._parts.append(_kmer_part(whole, size, code_map.starts[:-1], values, code_map.shares[0]))
         self._plain = len(self._parts)
         for spectrum, start, share in zip(code_map.spectra, code_map.spectrum_starts, code_map.shares[1:], strict=True):
-            region = Region(spectrum.first - 1, spectrum.last, spectrum.degree, size)
-            starts = np.full(region.last - region.first, start)
-            self._parts.append(_kmer_part(region, starts, np.sqrt(betas(spectrum.degree)), share))
+            starts = np.full(spectrum.last - spectrum.first + 1, start)
+            self._parts.append(_kmer_part(spectrum, size, starts, np.sqrt(betas(spectrum.degree)), share))
         # Terms are multiplied by a value, summed over prefixes and positions, multiplied by a factor, added.
-        regions = [part.region for part in self._parts]
-        self.roundings = sum((region.last - region.first) * region.degree + 3 for region in regions)
+        self.roundings = sum((kmers.last - kmers.first) * kmers.degree + 3 for kmers in self._parts)
 
     def _each(self, scales: Floats) -> list[tuple[Kmers, Floats]]:
         """Return the parts with the factor of each row, an empty array for the weighted degree."""
@@ -97,8 +94,8 @@ class KmerProducts(Products):
 
     def scale(self, part: Part, codes: Codes, out: Floats) -> None:
         for kmers, sizes in zip(self._parts[self._plain :], out, strict=True):
-            region, nothing = kmers.region, np.empty(0)
-            kmer_kernels.squares_of_spectra(codes, part, region, kmers.values, nothing, _counts(region), nothing, sizes)
+            nothing = np.empty(0)
+            kmer_kernels.squares_of_spectra(codes, part, kmers, nothing, _counts(kmers), nothing, sizes)
             sizes[:] = np.where(sizes > 0, kmers.share * inverse(sizes), 0.0)
 
     def dot(self, part: Part, codes: Codes, scales: Floats, w: Floats, absolute: bool, out: Floats) -> None:
@@ -115,21 +112,19 @@ class KmerProducts(Products):
         largest, counts, squares = statistics
         most, ones, nothing = factors.max(initial=0.0), np.ones(len(factors)), np.empty(0)
         for which, (kmers, squares_of_k) in enumerate(self._each(scales)):
-            region, starts, values = kmers.region, kmers.starts, kmers.values
+            starts, values = kmers.starts, kmers.values
             kmer_kernels.add_kmers(codes, part, kmers._replace(values=np.ones(len(values))), nothing, ones, counts)
             if which >= self._plain:
-                columns = slice(starts[0], starts[0] + len(_counts(region)))
-                of_rows, of_columns, lengths = squares_of_k * factors, squares[columns], np.empty(len(factors))
-                kmer_kernels.squares_of_spectra(
-                    codes, part, region, values, of_rows, _counts(region), of_columns, lengths
-                )
+                columns = slice(starts[0], starts[0] + len(_counts(kmers)))
+                of_rows, of_columns = squares_of_k * factors, squares[columns]
+                kmer_kernels.squares_of_spectra(codes, part, kmers, of_rows, _counts(kmers), of_columns, np.empty(0))
                 # Its row is as long.
                 kernel.raise_largest(counts, columns.start, columns.stop, kmers.share * most, largest)
                 continue
             kmer_kernels.add_kmers(codes, part, kmers._replace(values=values**2), nothing, factors**2, squares)
             for i, start in enumerate(starts.tolist()):
-                for k in range(min(region.degree, region.last - i)):
-                    stop = start + region.size ** (k + 1)
+                for k in range(min(kmers.degree, kmers.last - i)):
+                    stop = start + kmers.size ** (k + 1)
                     kernel.raise_largest(counts, start, stop, values[k] * most, largest)
                     start = stop
 
@@ -137,22 +132,22 @@ class KmerProducts(Products):
         out[:] = 0
         for kmers in self._parts[: self._plain]:
             totals = np.append(0.0, np.cumsum(kmers.values**2))
-            kmer_kernels.squares_of_positions(codes, part, kmers.region, totals, out)
+            kmer_kernels.squares_of_positions(codes, part, kmers, totals, out)
         for kmers, factors in zip(self._parts[self._plain :], scales, strict=True):
             out += kmers.share**2 * (factors > 0)
         np.sqrt(out, out=out)
 
 
-def _kmer_part(region: Region, starts: NDArray[np.int64], values: Floats, share: float) -> Kmers:
-    kmers = region.size**region.degree
-    numbers = np.empty(0, np.uint16 if kmers <= 2**16 else np.uint32)
-    return Kmers(region, starts, values, share, numbers, max(kernel.STRIP, 4 * kmers))
+def _kmer_part(spectrum: Spectrum, size: int, starts: NDArray[np.int64], values: Floats, share: float) -> Kmers:
+    first, last, degree = spectrum.first - 1, spectrum.last, spectrum.degree
+    numbers, strip = np.empty(0, np.uint16 if size**degree <= 2**16 else np.uint32), max(kernel.STRIP, 4 * size**degree)
+    return Kmers(first, last, degree, size, starts, values, share, numbers, strip)
 
 
-def _counts(region: Region) -> NDArray[Any]:
+def _counts(kmers: Kmers) -> NDArray[Any]:
     """Return a count of 0 for each k-mer of a region, of the smallest type that holds its length."""
-    n_kmers = sum(region.size**k for k in range(1, region.degree + 1))
-    return np.zeros(n_kmers, np.uint16 if region.last - region.first < 2**16 else np.uint32)
+    n_kmers = sum(kmers.size**k for k in range(1, kmers.degree + 1))
+    return np.zeros(n_kmers, np.uint16 if kmers.last - kmers.first < 2**16 else np.uint32)
 
 
 def products_of(code_map: CodeMap) -> Products:
@@ -160,6 +155,5 @@ def products_of(code_map: CodeMap) -> Products:
         return CategoryProducts(code_map)
     if isinstance(code_map, Crosses):
         return CrossProducts(code_map)
-    if isinstance(code_map, Strings):
-        return KmerProducts(code_map)
-    raise TypeError(f"{type(code_map).__name__} has no products")
+    assert isinstance(code_map, Strings)
+    return KmerProducts(code_map)

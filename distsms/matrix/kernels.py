@@ -289,17 +289,7 @@ def describe_columns(
 
 
 @njit()
-def add_products(
-    columns: Array,
-    values: Values,
-    runs: Runs,
-    part: Part,
-    factors: Array,
-    group: Array,
-    weights: Array,
-    sums: Array,
-    products: Array,
-) -> None:
+def add_products(columns, values, runs, part, factors, group, weights, sums, products):  # type: ignore[no-untyped-def]
     """Add a_i x_i to the sums (k, p), and the lower triangle of a_i x_i x_i' to the products (k, p, p), of the group of
     each row of a part, negative groups left out; weights are empty if all are 1.
     """

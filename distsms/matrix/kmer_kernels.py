@@ -23,21 +23,15 @@ _WORTH = 8
 """A table of so many k-mers for each row of the strip costs about as much as looking them up in w."""
 
 
-class Region(NamedTuple):
-    """A region of sequences: the letters first..last - 1, and the k-mers in it with k = 1, ..., degree."""
+class Kmers(NamedTuple):
+    """A part of the columns of `Strings`: the weighted degree, or a spectrum, of a region of the sequences."""
 
-    # the letters, counted from 0
+    # the letters of the kmers, first..last - 1, counted from 0
     first: int
     last: int
     degree: int  # the largest k
     size: int  # the number of letters of the alphabet
-
-
-class Kmers(NamedTuple):
-    """A part of the columns of `Strings`: the weighted degree, or a spectrum."""
-
-    region: Region
-    starts: Array  # (letters of the region,) int64: the first column of each position, perhaps that of the one before
+    starts: Array  # (letters of the kmers,) int64: the first column of each position, perhaps that of the one before
     values: Array  # (degree,): the value of an entry for each k; in a spectrum, before the row is as long as `share`
     share: float  # the length of a row
     numbers: Array  # (0,): of the type that holds the numbers of k-mers
@@ -69,11 +63,11 @@ def _add_up_prefixes(index: Array, divisor: int, c: Array, factor: float, table:
 
 
 @njit()
-def _tabulated(region: Region, n: int, complete: bool) -> int:
+def _tabulated(kmers: Kmers, n: int, complete: bool) -> int:
     """Return for how many letters a strip has tables; longer k-mers, if all letters are known, are looked up in w."""
-    count, degree = region.size, 1
-    while degree < region.degree and (not complete or count * region.size <= _WORTH * n):
-        count *= region.size
+    count, degree = kmers.size, 1
+    while degree < kmers.degree and (not complete or count * kmers.size <= _WORTH * n):
+        count *= kmers.size
         degree += 1
     return degree
 
@@ -133,11 +127,11 @@ def _collapse(levels: Array, values: Array, degree: int, size: int, out: Array) 
 
 
 @njit()
-def first_levels(region: Region) -> Array:
+def first_levels(kmers: Kmers) -> Array:
     """Return where each level begins in a table of all levels, and its size at the end: (degree + 1,)."""
-    before, count = np.zeros(region.degree + 1, np.int64), 1
-    for k in range(region.degree):
-        count *= region.size
+    before, count = np.zeros(kmers.degree + 1, np.int64), 1
+    for k in range(kmers.degree):
+        count *= kmers.size
         before[k + 1] = before[k] + count
     return before
 
@@ -198,23 +192,17 @@ def _index(numbers: Array, unknown: Array, count: int, size: int, before: Array,
 
 
 @njit()
-def _unknown(n: int, complete: bool) -> Array:
-    """Return the bits of unknown letters of n rows (see `_mark` and `_index`), or an empty array if all are known."""
-    return np.zeros(0 if complete else -(-n // 8) * 8, np.uint8)
-
-
-@njit()
-def _advance(codes: Array, at: int, run: int, region: Region, i: int, numbers: Array, unknown: Array) -> int:
+def _advance(codes: Array, at: int, run: int, kmers: Kmers, i: int, numbers: Array, unknown: Array) -> int:
     """Go on to position i of a strip from `at`, by `_roll` and `_mark`; return how many letters its k-mers have."""
-    size, count = region.size, min(region.degree, region.last - i)
+    size, count = kmers.size, min(kmers.degree, kmers.last - i)
     marks = unknown[: len(numbers)]
-    if i == region.first:
+    if i == kmers.first:
         numbers[:] = 0
         for k in range(count):
             _roll(codes, -1, at + (i + k) * run, size, 0, numbers)
             _mark(codes, at + (i + k) * run, size, count, marks)
         return count
-    left = min(region.degree, region.last - i + 1)  # letters at the position before
+    left = min(kmers.degree, kmers.last - i + 1)  # letters at the position before
     new = at + (i + count - 1) * run if left == count else -1
     _roll(codes, at + (i - 1) * run, new, size, size ** (left - 1), numbers)
     _mark(codes, new, size, count, marks)
@@ -222,19 +210,18 @@ def _advance(codes: Array, at: int, run: int, region: Region, i: int, numbers: A
 
 
 @njit()
-def _all_known(codes: Array, at: int, run: int, n: int, region: Region) -> bool:
+def _all_known(codes: Array, at: int, run: int, n: int, kmers: Kmers) -> bool:
     all_there = True
-    for i in range(region.first, region.last):
-        all_there = all_there and complete(codes[at + i * run : at + i * run + n], region.size)
+    for i in range(kmers.first, kmers.last):
+        all_there = all_there and complete(codes[at + i * run : at + i * run + n], kmers.size)
     return all_there
 
 
 @njit()
 def dot_kmers(codes: Array, part: Part, kmers: Kmers, factors: Array, absolute: bool, w: Array, out: Array) -> None:
     """Add to out[i] the product of row i with w over k-mers, for the rows of a part; times `factors` unless empty."""
-    region, starts = kmers.region, kmers.starts
-    values, strip = kmers.values, kmers.strip
-    before = first_levels(region)
+    starts, values, strip = kmers.starts, kmers.values, kmers.strip
+    before = first_levels(kmers)
     levels, sums = np.zeros(before[-1] + 1), np.empty(min(strip, part.last) if len(factors) else 0)
     for first in range(0, part.last, strip):
         n, at = min(strip, part.last - first), part.start + first
@@ -243,25 +230,26 @@ def dot_kmers(codes: Array, part: Part, kmers: Kmers, factors: Array, absolute: 
         if len(factors):
             target = sums[:n]
             target[:] = 0.0
-        complete = _all_known(codes, at, part.run, n, region)
-        number, unknown = np.empty(n, kmers.numbers.dtype), _unknown(n, complete)
+        complete = _all_known(codes, at, part.run, n, kmers)
+        # For each row the bits of unknown letters (see `_mark` and `_index`), unless all are known.
+        number, unknown = np.empty(n, kmers.numbers.dtype), np.zeros(0 if complete else -(-n // 8) * 8, np.uint8)
         index = np.empty(0 if complete else n, np.uint32)
-        most = _tabulated(region, n, complete)
-        for i in range(region.first, region.last):
-            count = _advance(codes, at, part.run, region, i, number, unknown)
-            start = starts[i - region.first]
-            if i == region.first or start != starts[i - region.first - 1]:
-                _expand(w[start:], values, min(count, most), region.size, absolute, levels)
+        most = _tabulated(kmers, n, complete)
+        for i in range(kmers.first, kmers.last):
+            count = _advance(codes, at, part.run, kmers, i, number, unknown)
+            start = starts[i - kmers.first]
+            if i == kmers.first or start != starts[i - kmers.first - 1]:
+                _expand(w[start:], values, min(count, most), kmers.size, absolute, levels)
             if count > most:
                 table = levels[before[most - 1] :]
-                _look_up_prefixes(number, region.size ** (count - most), table, 1.0, False, target)
+                _look_up_prefixes(number, kmers.size ** (count - most), table, 1.0, False, target)
                 for k in range(most, count):
-                    table, divisor = w[start + before[k] :], region.size ** (count - k - 1)
+                    table, divisor = w[start + before[k] :], kmers.size ** (count - k - 1)
                     _look_up_prefixes(number, divisor, table, values[k], absolute, target)
             elif complete:
                 _look_up(number, levels[before[count - 1] :], target)
             else:
-                _index(number, unknown, count, region.size, before, index)
+                _index(number, unknown, count, kmers.size, before, index)
                 _look_up(index, levels, target)
         if len(factors):
             for r in range(n):
@@ -271,9 +259,8 @@ def dot_kmers(codes: Array, part: Part, kmers: Kmers, factors: Array, absolute: 
 @njit()
 def add_kmers(codes: Array, part: Part, kmers: Kmers, factors: Array, coefficients: Array, out: Array) -> None:
     """Add the sum of c_i x_i over the rows of a part to the columns of a region's k-mers; see `dot_kmers`."""
-    region, starts = kmers.region, kmers.starts
-    values, strip = kmers.values, kmers.strip
-    before = first_levels(region)
+    starts, values, strip = kmers.starts, kmers.values, kmers.strip
+    before = first_levels(kmers)
     levels, weighted = np.empty(before[-1] + 1), np.empty(min(strip, part.last) if len(factors) else 0)
     for first in range(0, part.last, strip):
         n, at = min(strip, part.last - first), part.start + first
@@ -282,29 +269,30 @@ def add_kmers(codes: Array, part: Part, kmers: Kmers, factors: Array, coefficien
             for r in range(n):
                 weighted[r] = factors[first + r] * c[r]
             c = weighted[:n]
-        complete = _all_known(codes, at, part.run, n, region)
-        number, unknown = np.empty(n, kmers.numbers.dtype), _unknown(n, complete)
+        complete = _all_known(codes, at, part.run, n, kmers)
+        # For each row the bits of unknown letters (see `_mark` and `_index`), unless all are known.
+        number, unknown = np.empty(n, kmers.numbers.dtype), np.zeros(0 if complete else -(-n // 8) * 8, np.uint8)
         index = np.empty(0 if complete else n, np.uint32)
-        most = _tabulated(region, n, complete)
+        most = _tabulated(kmers, n, complete)
         begun = 0  # the letters of the k-mers for which `levels` was begun
-        for i in range(region.first, region.last):
-            count = _advance(codes, at, part.run, region, i, number, unknown)
-            start = starts[i - region.first]
+        for i in range(kmers.first, kmers.last):
+            count = _advance(codes, at, part.run, kmers, i, number, unknown)
+            start = starts[i - kmers.first]
             if not begun:
                 begun = min(count, most)
                 levels[: before[begun]] = 0.0
             if count > most:
-                _add_up_prefixes(number, region.size ** (count - most), c, 1.0, levels[before[most - 1] :])
+                _add_up_prefixes(number, kmers.size ** (count - most), c, 1.0, levels[before[most - 1] :])
                 for k in range(most, count):
-                    table, divisor = out[start + before[k] :], region.size ** (count - k - 1)
+                    table, divisor = out[start + before[k] :], kmers.size ** (count - k - 1)
                     _add_up_prefixes(number, divisor, c, values[k], table)
             elif complete:
                 _add_up(number, c, levels[before[count - 1] :])
             else:
-                _index(number, unknown, count, region.size, before, index)
+                _index(number, unknown, count, kmers.size, before, index)
                 _add_up(index, c, levels)
-            if i + 1 == region.last or start != starts[i - region.first + 1]:
-                _collapse(levels, values, begun, region.size, out[start:])
+            if i + 1 == kmers.last or start != starts[i - kmers.first + 1]:
+                _collapse(levels, values, begun, kmers.size, out[start:])
                 begun = 0
 
 
@@ -313,38 +301,38 @@ _TILE = 64
 
 
 @njit()
-def squares_of_positions(codes: Array, part: Part, region: Region, totals: Array, out: Array) -> None:
+def squares_of_positions(codes: Array, part: Part, kmers: Kmers, totals: Array, out: Array) -> None:
     """Add to out[i] the sum over positions of totals[letters that are known from there on], for the rows of a part."""
     letters = np.empty(min(STRIP, part.last), np.int64)
     for first in range(0, part.last, STRIP):
         n = min(STRIP, part.last - first)
         letters[:] = 0
-        for i in range(region.last - 1, region.first - 1, -1):
+        for i in range(kmers.last - 1, kmers.first - 1, -1):
             start = part.start + first + i * part.run
             for r in range(n):
-                letters[r] = min(letters[r] + 1, region.degree) if codes[start + r] < region.size else 0
+                letters[r] = min(letters[r] + 1, kmers.degree) if codes[start + r] < kmers.size else 0
                 out[first + r] += totals[letters[r]]
 
 
 @njit()
-def _tile(codes: Array, part: Part, first: int, n: int, region: Region, letters: Array) -> None:
+def _tile(codes: Array, part: Part, first: int, n: int, kmers: Kmers, letters: Array) -> None:
     """Copy the region's letters of n rows, the first of which is `first`, to letters (n, last - first)."""
-    for i in range(region.last - region.first):
-        start = part.start + first + (region.first + i) * part.run
+    for i in range(kmers.last - kmers.first):
+        start = part.start + first + (kmers.first + i) * part.run
         for r in range(n):
             letters[r, i] = codes[start + r]
 
 
 @njit()
-def _number(letters: Array, region: Region, before: Array, places: Array) -> int:
+def _number(letters: Array, kmers: Kmers, before: Array, places: Array) -> int:
     """List the places of a row's k-mers, and k - 1, by position, in places (k-mers, 2); return how many."""
     count = 0
     for i in range(len(letters)):
         number = 0
-        for k in range(min(region.degree, len(letters) - i)):
-            if letters[i + k] >= region.size:
+        for k in range(min(kmers.degree, len(letters) - i)):
+            if letters[i + k] >= kmers.size:
                 break
-            number = number * region.size + letters[i + k]
+            number = number * kmers.size + letters[i + k]
             places[count, 0], places[count, 1] = before[k] + number, k
             count += 1
     return count
@@ -352,30 +340,32 @@ def _number(letters: Array, region: Region, before: Array, places: Array) -> int
 
 @njit()
 def squares_of_spectra(
-    codes: Array, part: Part, region: Region, values: Array, factors: Array, counts: Array, squares: Array, out: Array
+    codes: Array, part: Part, kmers: Kmers, factors: Array, counts: Array, squares: Array, out: Array
 ) -> None:
-    """Set out[i] to the length of values[k - 1] times the counts of k-mers, for the rows of a part. Unless `squares` is
-    empty, add to it, in the columns of the spectrum, the squares of these terms times factors[i]. `counts` are zeros,
-    also afterwards.
+    """Add the squares of values[k - 1] times the counts of k-mers, for the rows of a part: those of each row, whose
+    root becomes out[i], or, unless `squares` is empty, those times factors[i] to the columns of the spectrum. `counts`
+    are zeros, also afterwards.
     """
-    before, weights, totals = first_levels(region), values**2, np.empty(region.degree, np.int64)
-    letters = np.empty((_TILE, region.last - region.first), np.uint8)
-    places = np.empty((letters.shape[1] * region.degree, 2), np.int32)
+    before, weights, totals = first_levels(kmers), kmers.values**2, np.empty(kmers.degree, np.int64)
+    letters = np.empty((_TILE, kmers.last - kmers.first), np.uint8)
+    places = np.empty((letters.shape[1] * kmers.degree, 2), np.int32)
+    by_column = len(squares) > 0
     for first in range(0, part.last, _TILE):
         n = min(_TILE, part.last - first)
-        _tile(codes, part, first, n, region, letters)
+        _tile(codes, part, first, n, kmers, letters)
         for r in range(n):
-            count, square = _number(letters[r], region, before, places), 0.0
-            if len(squares):
-                square = factors[first + r] ** 2
+            count = _number(letters[r], kmers, before, places)
+            square = factors[first + r] ** 2 if by_column else 0.0
             totals[:] = 0
             for q in range(count):  # the square of a count is the sum of the odd numbers up to it
                 j, k = places[q, 0], places[q, 1]
                 odd = 2 * np.int64(counts[j]) + 1
-                totals[k] += odd
-                if len(squares):
+                if by_column:
                     squares[j] += square * weights[k] * odd
+                else:
+                    totals[k] += odd
                 counts[j] += 1
             for q in range(count):
                 counts[places[q, 0]] = 0
-            out[first + r] = np.sqrt(np.sum(weights * totals))
+            if not by_column:
+                out[first + r] = np.sqrt(np.sum(weights * totals))

@@ -111,10 +111,9 @@ class SparseRows(LocalRows):
 
     def take(self, rows: NDArray[np.bool_]) -> SparseRows:
         # 1) The length and the original index of each row, in the order in which they are stored.
-        lengths, counts, order, block = self._runs
-        place = np.arange(self.shape[0])
-        place = (place & -block) + order if len(order) else place
-        lengths = np.repeat(lengths, counts.astype(np.intp) + 1)
+        runs, place = self._runs, np.arange(self.shape[0])
+        place = (place & -runs.block) + runs.order if len(runs.order) else place
+        lengths = np.repeat(runs.lengths, runs.counts.astype(np.intp) + 1)
         # 2) The entries of the marked rows, part by part; then the rows in their original order.
         taken, columns, values = rows[place], [np.empty(0, int)], [np.empty(0, np.float32)]
         for part, (indices, numbers) in self._all_parts():
@@ -127,9 +126,7 @@ class SparseRows(LocalRows):
         X = scipy.sparse.csr_matrix(arrays, (len(indptr) - 1, self.shape[1]))
         return self._normalized(SparseRows.of(X[np.argsort(place[taken])]), rows)
 
-    def row_entries(self, rows: NDArray[Any] | None = None) -> RowEntries | None:
-        if self.source is not None and rows is None:
-            return None
+    def _entries_of(self, rows: NDArray[Any] | None, arrays: Entries, shifts: Any) -> RowEntries:
         n, places = self.shape[0], None
         if rows is not None:
             n *= len(rows) > 0  # for no rows, which only show the types, nothing is looked up
@@ -137,9 +134,8 @@ class SparseRows(LocalRows):
             places[rows] = np.arange(len(rows))
         edges = np.zeros((2, n if rows is None else len(rows)), np.int64)
         self._loops.find_rows(self._runs, n, places, edges[0], edges[1])
-        (columns, values), shifts = self._in_memory(rows)
         edges += shifts
-        return RowEntries(columns, values, edges[0], edges[1], *self._factors_or_none(rows))
+        return RowEntries(arrays[0], arrays[1], edges[0], edges[1])
 
     def _dot(self, part: Part, entries: Entries, w: Floats, out: Floats) -> None:
         self._multiplied += part.stop - part.start
@@ -211,13 +207,10 @@ class DenseRows(LocalRows):
             taken.append(array[part.start : part.stop][rows[part.first : part.last]])
         return self._normalized(DenseRows(np.concatenate(taken)), rows)
 
-    def row_entries(self, rows: NDArray[Any] | None = None) -> RowEntries | None:
-        if self.source is not None and rows is None:
-            return None
+    def _entries_of(self, rows: NDArray[Any] | None, arrays: Entries, shifts: Any) -> RowEntries:
         n, p = self.shape
-        (array,), shifts = self._in_memory(rows)
         begins = p * ((np.arange(n) if rows is None else rows) + shifts)
-        return RowEntries(None, array.ravel(), begins, begins + p, *self._factors_or_none(rows))
+        return RowEntries(None, arrays[0].ravel(), begins, begins + p)
 
     def _dot(self, part: Part, entries: Entries, w: Floats, out: Floats) -> None:
         kernel.dot_dense(entries[0][part.start : part.stop], w, out[part.first : part.last])

@@ -46,7 +46,9 @@ class Normalization:
     scale: Floats | None = None  # (p,) float64: the factor of each column for standard and maxabs, else None
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Normalization) and (self.kind, _numbers(self)) == (other.kind, _numbers(other))
+        if not isinstance(other, Normalization) or self.kind != other.kind:
+            return False
+        return np.array_equal(self.scale, other.scale)  # type: ignore[arg-type]  # they may both be None
 
     def __hash__(self) -> int:
         return hash(self.kind)
@@ -64,10 +66,6 @@ class Normalization:
         return w if self.scale is None else w / self.scale
 
 
-def _numbers(normalization: Normalization) -> list[float] | None:
-    return None if normalization.scale is None else normalization.scale.tolist()
-
-
 MANY = 2**18
 """From so many entries on, a compiled loop saves more than compiling it takes; NumPy takes ten times as long."""
 Entries = tuple[NDArray[Any], NDArray[Any]] | tuple[NDArray[Any], NDArray[Any], Floats | None]
@@ -77,14 +75,13 @@ Entries = tuple[NDArray[Any], NDArray[Any]] | tuple[NDArray[Any], NDArray[Any], 
 class Extent:
     """The smallest and largest entry of each column, their number and, with weights, its sum; of rows as read."""
 
-    def __init__(self) -> None:
-        self.low, self.high = np.empty(0), np.empty(0)
-        self.count, self.mass = np.empty(0, np.int64), np.empty(0)
+    def __init__(self, p: int) -> None:
+        self.low, self.high = np.full(p, np.inf), np.full(p, -np.inf)
+        self.count, self.mass = np.zeros(p, np.int64), np.zeros(p)
 
     def add(self, indices: NDArray[Any], values: NDArray[Any], weights: Floats | None = None) -> None:
         """Include the entries of some rows, see `Entries`. Entries of weight 0 are left out."""
         indices, values, weights = _present(indices, values, weights)
-        self._widen(int(indices.max(initial=-1)) + 1)
         if len(indices) < MANY:
             np.minimum.at(self.low, indices, values)
             np.maximum.at(self.high, indices, values)
@@ -94,15 +91,8 @@ class Extent:
         if weights is not None:
             self.mass += np.bincount(indices, weights, len(self.mass))
 
-    def _widen(self, p: int) -> None:
-        missing = max(p - len(self.low), 0)
-        self.low = np.pad(self.low, (0, missing), constant_values=np.inf)
-        self.high = np.pad(self.high, (0, missing), constant_values=-np.inf)
-        self.count, self.mass = np.pad(self.count, (0, missing)), np.pad(self.mass, (0, missing))
-
-    def merge(self, p: int, n: int, comm: Communicator) -> NDArray[np.bool_]:
-        """Combine all ranks' extents of p columns and n rows; return which columns are 1 only. **Collective.**"""
-        self._widen(p)
+    def merge(self, n: int, comm: Communicator) -> NDArray[np.bool_]:
+        """Combine the extents of all ranks' rows, n together; return which columns are 1 only. **Collective.**"""
         self.low, self.high = -comm.maximum(-self.low), comm.maximum(self.high)
         self.count, self.mass = comm.sum(self.count), comm.sum(self.mass)
         flags = (self.low == 1) & (self.high == 1)
@@ -128,12 +118,13 @@ def fit(
     """
     if kind not in BY_COLUMN:
         return Normalization(kind)  # needs no vector of length p
-    (n, p), extent, neighbours = shape, Extent(), len(comm.node_ranks())
+    (n, p), neighbours = shape, len(comm.node_ranks())
     with comm.fail_together():
         _require_memory(kind, p, neighbours)
+        extent = Extent(p)
         for part in entries():
             extent.add(*part)
-    flags = extent.merge(p, n, comm)
+    flags = extent.merge(n, comm)
     sizes = np.maximum(-extent.low, extent.high)
     if kind == "standard":
         deviations = _deviations(extent, entries(), n, weight, comm)
@@ -148,9 +139,8 @@ def _require_memory(kind: str, p: int, neighbours: int) -> None:
     if needed > there:
         raise InputError(
             f"{option('normalize', kind)} takes {COLUMN_BYTES} bytes for each of the {p} columns on each rank, "
-            f"{format_bytes(needed)} for {neighbours} rank(s) on this node, but only {format_bytes(there)} are "
-            f"available. Use {option('normalize', 'none')} or l2, which hold nothing for each column, start fewer "
-            "ranks on each node, or leave out columns that few rows use"
+            f"{format_bytes(needed)} on this node, but only {format_bytes(there)} are available. Use "
+            f"{option('normalize', 'none')} or l2, start fewer ranks on a node, or leave out columns that few rows use"
         )
 
 

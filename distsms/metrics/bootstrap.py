@@ -15,6 +15,7 @@ for U <= 41 + 17 sqrt(n+) scores in the window.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -24,8 +25,8 @@ from distsms.base.communicator import Communicator
 from distsms.base.hashing import GOLDEN, _mix, row_keys
 from distsms.base.jit import is_compiled, njit
 from distsms.base.typing import Floats, Hashes, Labels
-from distsms.metrics.row_weights import masses, select_by_weight
-from distsms.parallel.order_statistics import select
+from distsms.metrics.ranking import score_at
+from distsms.metrics.row_weights import masses
 
 BLOCK = 2**20
 """Number of entries in the table of a block of replicates; tests lower it."""
@@ -35,13 +36,9 @@ FEW = 2**22
 MARGIN, SPREAD = 20, 6 * math.sqrt(2)  # the window extends MARGIN + SPREAD sqrt(n+) places in both directions
 
 
-def _poisson() -> NDArray[np.uint64]:
-    """Return P(K <= k), k = 0, 1, ..., of a Poisson number K of mean 1, in units of 2^-64, and 2^64 - 1 at the end."""
-    share = np.cumsum([math.exp(-1) / math.factorial(k) for k in range(18)])
-    return np.array([min(int(p * 2.0**64), 2**64 - 1) for p in share] + [2**64 - 1], np.uint64)
-
-
-UP_TO = _poisson()
+_SHARES = np.cumsum([math.exp(-1) / math.factorial(k) for k in range(18)])
+UP_TO = np.array([min(int(share * 2.0**64), 2**64 - 1) for share in _SHARES] + [2**64 - 1], np.uint64)
+"""P(K <= k), k = 0, 1, ..., of a Poisson number K of mean 1, in units of 2^-64, and 2^64 - 1 at the end."""
 TINY = float(np.finfo(float).tiny)
 
 
@@ -79,40 +76,41 @@ def _replicates(
     if not 0 < place <= n:
         return values, positives
     missing = np.arange(draws.replicates)
+    # How far the window around the place extends to both sides.
     margin: float = MARGIN + int(SPREAD * math.sqrt(place))
     if weights is not None:
-        margin = _margin(scores, labels, weights, place, comm)
+        above = scores >= score_at(scores, place, comm, weights)
+        squares = masses((above, labels > 0), weights * weights, comm).sum()
+        largest = float(comm.maximum(np.array([weights.max(initial=0.0)]))[0])
+        margin = MARGIN * largest + SPREAD / math.sqrt(2) * math.sqrt(squares)
     while len(missing):
         places = max(place - margin, 1 if weights is None else TINY), min(place + margin, n)
         window = _window(scores, labels, draws, places, comm, weights)
-        step = max(1, BLOCK // window.columns)
-        for block in (missing[start : start + step] for start in range(0, len(missing), step)):
-            table = np.zeros((len(block), window.columns), np.int64 if weights is None else np.float64)
-            tabulate(window.keys, window.column, block, table, window.weights)
-            values[block], positives[block] = _of_tables(comm.sum(table), k, places[1] == n)
+        for block, table in tables(window, missing, comm):
+            values[block], positives[block] = _of_tables(table, k, places[1] == n)
         missing = missing[np.isinf(values[missing])]
         margin = 4 * margin + 1
     return values, positives
 
 
-def _margin(scores: Floats, labels: Labels, weights: Floats, place: float, comm: Communicator) -> float:
-    """Return how far a window around a place extends to both sides, if rows have weights. Collective."""
-    above = scores >= select_by_weight(scores, weights, place, comm)
-    squares = masses((above, labels > 0), weights * weights, comm).sum()
-    largest = float(comm.maximum(np.array([weights.max(initial=0.0)]))[0])
-    return MARGIN * largest + SPREAD / math.sqrt(2) * math.sqrt(squares)
+class DrawnRows(NamedTuple):
+    """This rank's rows that are drawn: where each one's random numbers start, and its column in the tables."""
 
-
-class _Window(NamedTuple):
-    """This rank's rows that are drawn, each with the key at which its random generator starts and a column of the
-    table: for negatives and positives above the window, two for each score in it from the highest, and one for
-    positives below.
-    """
-
-    keys: NDArray[np.uint64]
+    keys: Hashes
     column: NDArray[np.int64]
     columns: int
     weights: Floats | None  # of these rows
+
+
+def tables(
+    rows: DrawnRows, replicates: NDArray[np.int64], comm: Communicator
+) -> Iterator[tuple[NDArray[np.int64], NDArray[Any]]]:
+    """Yield replicates, some at a time, with the table (replicates, columns) of all ranks' rows. **Collective.**"""
+    step = max(1, BLOCK // rows.columns)
+    for block in (replicates[start : start + step] for start in range(0, len(replicates), step)):
+        table = np.zeros((len(block), rows.columns), np.int64 if rows.weights is None else np.float64)
+        tabulate(rows.keys, rows.column, block, table, rows.weights)
+        yield block, comm.sum(table)
 
 
 def _window(
@@ -122,12 +120,12 @@ def _window(
     places: tuple[float, float],
     comm: Communicator,
     weights: Floats | None,
-) -> _Window:
-    """Return the window between two places, counted, or weighed, from the highest score. **Collective.**"""
-    if weights is None:
-        high, low = (select(scores, int(k), comm) for k in places)
-    else:
-        high, low = (select_by_weight(scores, weights, mass, comm) for mass in places)
+) -> DrawnRows:
+    """Return the rows down to the window between two places, counted, or weighed, from the highest score, and all
+    positives. The table has columns for negatives and positives above the window, two for each score in it from the
+    highest, and one for positives below. **Collective.**
+    """
+    high, low = (score_at(scores, place, comm, weights) for place in places)
     different = np.unique(scores[(scores >= low) & (scores <= high)])
     values = np.unique(comm.allgather_rows(different, comm.allgather(len(different))))
     positive = labels > 0
@@ -137,8 +135,8 @@ def _window(
     below = scores < low
     column[below] = last = 2 * len(values) + 2
     drawn = positive | ~below
-    different = None if weights is None else weights[drawn]
-    return _Window(row_keys(draws.rows[drawn], draws.seed), column[drawn], last + 1, different)
+    drawn_weights = None if weights is None else weights[drawn]
+    return DrawnRows(row_keys(draws.rows[drawn], draws.seed), column[drawn], last + 1, drawn_weights)
 
 
 def _of_tables(table: NDArray[Any], k: int | None, whole: bool) -> tuple[Floats, Floats]:

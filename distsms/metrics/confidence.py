@@ -86,9 +86,11 @@ def rocarea_interval(estimate: MeanEstimate, level: float) -> Interval:
     return mean_interval(estimate, level, "DeLong, beta", "" if min(estimate.counts) else "a class is missing")
 
 
-def rocarea_difference_interval(estimate: MeanEstimate, level: float) -> Interval:
-    """Return the interval of a difference, from `rocarea_estimate` of that of two models' placements. Local."""
-    value, error, method = estimate.value, estimate.error, "DeLong, paired"
+def rocarea_difference_interval(estimate: MeanEstimate, level: float, method: str = "DeLong, paired") -> Interval:
+    """Return the interval of a difference, from `rocarea_estimate` of that of two models' placements, or from another
+    estimate of a difference, by Student's t. Local.
+    """
+    value, error = estimate.value, estimate.error
     why = too_few(estimate.counts)
     if not why and error == 0:
         if not value:
@@ -134,9 +136,8 @@ def _enlarged(estimate: MeanEstimate, replicates: Floats) -> Floats:
 
 def _quantile(drawn: Floats, level: float, side: int) -> float:
     """Return the lower (0) or upper (1) end of the interval, one of the replicates: so it agrees with the p-value."""
-    if side == 0:
-        return float(np.quantile(drawn, 0.5 - level / 2, method="lower"))
-    return float(np.quantile(drawn, 0.5 + level / 2, method="higher"))
+    share, method = (0.5 + level / 2, "higher") if side else (0.5 - level / 2, "lower")
+    return float(np.quantile(drawn, share, method=method))  # type: ignore[call-overload]
 
 
 def folds_interval(values: Sequence[float], level: float, measure: str = "") -> Interval:

@@ -44,9 +44,8 @@ def difference(measure: Measure, judged: JudgedRows, comm: Communicator) -> Inte
     draws = Draws(judged.rows, REPLICATES)
     if measure.family == ROCAREA:
         placed = [placements(scores, labels, comm, weights) for scores in both]
-        return confidence.rocarea_difference_interval(
-            estimates.rocarea_estimate(placed[0] - placed[1], labels, comm, weights), LEVEL
-        )
+        area = estimates.rocarea_estimate(placed[0] - placed[1], labels, comm, weights)
+        return confidence.rocarea_difference_interval(area, LEVEL)
     if measure.family == PRBEP:
         of_pos = mass_of_classes(labels, weights, comm)[0]
         shares = [top_k_shares(scores, of_pos, comm, weights) for scores in both]
@@ -66,12 +65,11 @@ def difference(measure: Measure, judged: JudgedRows, comm: Communicator) -> Inte
         head = HeadMeasure.parse(measure.name)
         assert head is not None
         scaled = effective(weights, comm)
-        of_head = []
-        for of_model in both:
-            tied = tied_scores(of_model, labels, scaled, comm)
-            by_name = head_replicates([head], tied, of_model, labels, draws, comm, scaled)
-            of_head.append(by_name[head.name])
-        replicates = of_head[0] - of_head[1]
+        of_both = [
+            head_replicates([head], tied_scores(scores, labels, scaled, comm), scores, labels, draws, comm, scaled)
+            for scores in both
+        ]
+        replicates = of_both[0][head.name] - of_both[1][head.name]
     else:
         replicates = _replicates(measure, judged, comm)
     replicates = replicates[np.isfinite(replicates)] if np.isfinite(replicates).any() else np.array([math.nan])

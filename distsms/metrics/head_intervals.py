@@ -20,8 +20,7 @@ from distsms.base.communicator import Communicator
 from distsms.base.hashing import row_keys
 from distsms.base.measures import Condition, HeadMeasure
 from distsms.base.typing import Floats, Labels
-from distsms.metrics import bootstrap
-from distsms.metrics.bootstrap import Draws, tabulate
+from distsms.metrics.bootstrap import DrawnRows, Draws, tables
 from distsms.metrics.confidence import Interval, limits, mean_interval, prbep_interval
 from distsms.metrics.estimates import MeanEstimate
 from distsms.metrics.operating_points import POINTS, SLACK, OperatingPoint, contingency, operating_point
@@ -55,7 +54,6 @@ def head_replicates(
     values = {measure.name: np.full(replicates, np.nan) for measure in measures}
     if not (tied.n_pos and tied.n_neg and replicates):
         return values
-    kind = np.int64 if weights is None else np.float64
     thresholds = _thresholds(measures, tied, comm)
     positive = labels > 0
     # Column 2 k is for the negatives that reach threshold k and none above it, column 2 k + 1 for such positives, and
@@ -64,16 +62,12 @@ def head_replicates(
     drawn = positive | (level < len(thresholds))
     column, keys = (2 * level + positive)[drawn], row_keys(draws.rows[drawn], draws.seed)
     column[column == 2 * len(thresholds) + 1] -= 1
-    drawn_weights = None if weights is None else weights[drawn]
+    rows = DrawnRows(keys, column, 2 * len(thresholds) + 1, None if weights is None else weights[drawn])
     below = float(masses([~drawn], weights, comm)[0])
     variance = below if weights is None else float(masses([~drawn], weights * weights, comm)[0])
     rest = np.maximum(below + math.sqrt(variance) * np.random.default_rng(draws.seed).standard_normal(replicates), 0.0)
-    step = max(1, bootstrap.BLOCK // (2 * len(thresholds) + 1))
-    for start in range(0, replicates, step):
-        block = np.arange(start, min(start + step, replicates))
-        table = np.zeros((len(block), 2 * len(thresholds) + 1), kind)
-        tabulate(keys, column, block, table, drawn_weights)
-        curves = _Curves(comm.sum(table), rest[block])
+    for block, table in tables(rows, np.arange(replicates), comm):
+        curves = _Curves(table, rest[block])
         for measure in measures:
             values[measure.name][block] = curves.value(measure)
     return values

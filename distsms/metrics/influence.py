@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -104,7 +103,7 @@ def influence_interval(estimate: MeanEstimate, level: float) -> Interval:
 
 def influence_difference_interval(estimate: MeanEstimate, level: float) -> Interval:
     """Return the interval of the difference of two models, from the `influence_estimate` of the difference. Local."""
-    return replace(confidence.rocarea_difference_interval(estimate, level), method="influence of rows, paired")
+    return confidence.rocarea_difference_interval(estimate, level, "influence of rows, paired")
 
 
 def _from_below(amounts: Floats, comm: Communicator) -> Floats:

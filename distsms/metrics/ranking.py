@@ -23,7 +23,6 @@ from numpy.typing import NDArray
 from distsms.base.communicator import Communicator
 from distsms.base.measures import ERROR_RATE, F_BETA, PRECISION_AT_K, Measure
 from distsms.base.typing import Floats, Labels
-from distsms.metrics.area_from_cells import enclosed_area, enclosed_placements
 from distsms.metrics.operating_points import contingency, partial_area, ratio
 from distsms.metrics.row_weights import mass_of_classes, masses, mean_and_deviation, require_equal, select_by_weight
 from distsms.metrics.tied_scores import TiedScores, tied_scores
@@ -41,6 +40,8 @@ PIECE, SORTED = 2**24, 2**20
 """At most so many rows of the smaller class are on all ranks, and so many rows are sorted, at a time."""
 MANY = 2**24
 """If the smaller class has more rows, ROCArea is enclosed. Its standard error is larger than the interval."""
+CELLS, WIDTH, DIVISIONS = 2**18, 1e-5, 3
+"""The cells of `enclosed_area`, the share of pairs that may be in them, and how often the worst ones are divided."""
 
 
 def ranking(scores: Floats, labels: Labels, comm: Communicator, weights: Floats | None = None) -> Ranking:
@@ -68,7 +69,7 @@ class TopK(NamedTuple):
 
 def top_k(scores: Floats, labels: Labels, k: float, comm: Communicator, weights: Floats | None = None) -> TopK:
     """Compute precision@k and recall@k, k by number or weight; both are PRBEP for k = n+. **Collective.**"""
-    kth_score = _score_at(scores, k, comm, weights)
+    kth_score = score_at(scores, k, comm, weights)
     if np.isnan(kth_score):
         return TopK(np.nan, np.nan, np.nan)
 
@@ -101,8 +102,8 @@ def decision_threshold(
     return top_k(scores, labels, k, comm, weights).threshold
 
 
-def _score_at(scores: Floats, k: float, comm: Communicator, weights: Floats | None) -> float:
-    """Return the k-th highest score; NaN if there are fewer rows, or a score is not finite. Collective."""
+def score_at(scores: Floats, k: float, comm: Communicator, weights: Floats | None) -> float:
+    """Return the k-th highest score, by number or weight; NaN if rows are fewer or not all finite. **Collective.**"""
     if weights is not None:
         return select_by_weight(scores, weights, k, comm)
     n = int(comm.sum(np.array([len(scores)]))[0])
@@ -111,7 +112,7 @@ def _score_at(scores: Floats, k: float, comm: Communicator, weights: Floats | No
 
 def top_k_shares(scores: Floats, k: float, comm: Communicator, weights: Floats | None = None) -> Floats:
     """Return each row's share among the k highest scores, by number or weight, equal in ties. **Collective.**"""
-    at = _score_at(scores, k, comm, weights)
+    at = score_at(scores, k, comm, weights)
     above, tied = scores > at, scores == at
     above_all, tied_all = masses((above, tied), weights, comm).tolist()
     return above + tied * (min(k - above_all, tied_all) / (tied_all or 1))
@@ -151,7 +152,7 @@ def measure_value(
 def rocarea(scores: Floats, labels: Labels, comm: Communicator, weights: Floats | None = None) -> float:
     """Compute ROCArea of all ranks' scores, by products of weights; NaN without a class. The smaller class goes to
     every rank in pieces, 8 or 16 n_min bytes, in O((n_min + n_max/P) log n_min) time; above `MANY` rows,
-    `area_from_cells.enclosed_area` takes its place. **Collective.**
+    `enclosed_area` takes its place. **Collective.**
     """
     low, high, lengths = _classes(scores, labels, comm, weights)
     n_low, n_high = map(int, lengths.sum(axis=0))
@@ -182,7 +183,7 @@ def placements(scores: Floats, labels: Labels, comm: Communicator, weights: Floa
     """Return twice the number (int64), or weight (float64), of correctly ordered pairs of each row with the other
     class, ties as a half. Divided by 2 n- they are DeLong's V10 of the positives, by 2 n+ V01 of the negatives; 0
     without a class. Cost as `rocarea`, and an Allreduce for each piece; for a class of more than `MANY` rows, they are
-    those of `area_from_cells.enclosed_placements`. **Collective.**
+    those of `enclosed_placements`. **Collective.**
     """
     low, high, lengths = _classes(scores, labels, comm, weights)
     if lengths[:, 0].sum() > MANY and (enclosed := enclosed_placements(scores, labels, weights, comm)) is not None:
@@ -320,3 +321,88 @@ def normal_auc(scores: Floats, labels: Labels, comm: Communicator, weights: Floa
     if math.isnan(ahead):
         return math.nan
     return float(scipy.special.ndtr(ahead / deviation)) if deviation else 0.5 + 0.5 * float(np.sign(ahead))
+
+
+class Cells(NamedTuple):
+    """What all ranks' rows have in each cell; the first row of an array is that of the negative rows."""
+
+    edges: Floats  # one less than cells: one cell is below the first edge, and one begins at each edge
+    mass: Floats  # (2, cells): the number of rows, or the sum of their weights
+    low: Floats  # (cells,): the lowest and the highest score; low > high in an empty cell
+    high: Floats
+
+
+def enclosed_area(scores: Floats, labels: Labels, weights: Floats | None, comm: Communicator) -> float:
+    """Return a number that differs from ROCArea by at most half of `WIDTH`; NaN if there is none. **Collective.**
+
+    No class is sent to all ranks: rows are counted by score into cells. Pairs from different cells are in a known
+    order, and those of a single score are ties; the others make an interval, of which the middle is returned: they
+    count as ties, too. The edges are quantiles of a sample; if pairs in cells are more than `WIDTH` of all, the worst
+    cells are divided. Each count sums 32 bytes for each cell over ranks; 100 bytes of memory for each. A row's share of
+    ordered pairs is wrong by half the share of the other class in its cell, and the standard deviation that DeLong's
+    error needs by at most the root mean square of that.
+    """
+    if (cells := _narrow_cells(scores, labels, weights, comm)) is None:
+        return math.nan
+    negative, positive = cells.mass / cells.mass.sum(axis=1, keepdims=True)
+    return float(positive @ (np.cumsum(negative) - negative / 2))
+
+
+def enclosed_placements(
+    scores: Floats, labels: Labels, weights: Floats | None, comm: Communicator
+) -> NDArray[Any] | None:
+    """Return `placements` as if rows of a cell were ties; None where `enclosed_area` is NaN. **Collective.**"""
+    if (cells := _narrow_cells(scores, labels, weights, comm)) is None:
+        return None
+    negative, positive = cells.mass if weights is not None else cells.mass.astype(np.int64)
+    of_positive, of_negative = 2 * np.cumsum(negative) - negative, 2 * np.cumsum(positive[::-1])[::-1] - positive
+    twice = np.empty(len(scores), of_positive.dtype)
+    for start in range(0, len(scores), SORTED):
+        block = slice(start, start + SORTED)
+        cell = np.searchsorted(cells.edges, scores[block], "right")
+        twice[block] = np.where(labels[block] > 0, of_positive[cell], of_negative[cell])
+    return twice
+
+
+def _narrow_cells(scores: Floats, labels: Labels, weights: Floats | None, comm: Communicator) -> Cells | None:
+    """Return cells with at most `WIDTH` of all pairs in unknown order; None if there are none. **Collective.**"""
+    n, undefined = comm.sum(np.array([len(scores), np.count_nonzero(np.isnan(scores))])).tolist()
+    if undefined:
+        return None
+    some = scores[:: -(-n // CELLS)]
+    sample, times = np.unique(comm.allgather_rows(some, comm.allgather(len(some))), return_counts=True)
+    edges = np.union1d(sample, np.nextafter(sample[times > 1], np.inf))  # a score that many rows have is a cell
+    for _ in range(DIVISIONS + 1):
+        cells = _count(scores, labels, weights, edges, comm)
+        negative, positive = cells.mass / cells.mass.sum(axis=1, keepdims=True)
+        unknown = negative * positive * (cells.low < cells.high)
+        if np.sum(unknown) <= WIDTH:
+            return cells
+        worst = np.argsort(-unknown, kind="stable")[: CELLS // 16]
+        low, high = cells.low[worst], cells.high[worst]
+        with np.errstate(over="ignore", invalid="ignore"):
+            inside = low + (high - low) * np.linspace(0, 1, 17)[:-1, None]
+        more = np.concatenate([inside.ravel(), np.nextafter(low, np.inf), high])
+        edges = np.union1d(edges, more[np.isfinite(more)])
+    return None
+
+
+def _count(scores: Floats, labels: Labels, weights: Floats | None, edges: Floats, comm: Communicator) -> Cells:
+    """Count all ranks' rows in the cells between these edges. **Collective.**"""
+    mass, ends = np.zeros((2, len(edges) + 1)), np.full((2, len(edges) + 1), -np.inf)
+    for start in range(0, len(scores), SORTED):
+        block = slice(start, start + SORTED)
+        for of_class, rows in zip(mass, (labels[block] < 0, labels[block] > 0), strict=True):
+            x = scores[block][rows]
+            if weights is None:
+                x.sort()
+            else:
+                order = np.argsort(x)
+                x, reach = x[order], np.append(0.0, np.cumsum(weights[block][rows][order]))
+            at = np.concatenate([[0], np.searchsorted(x, edges), [len(x)]])
+            of_class += np.diff(at if weights is None else reach[at])
+            present = at[:-1] < at[1:]
+            first, last = x[at[:-1][present]], x[at[1:][present] - 1]
+            ends[:, present] = np.maximum(ends[:, present], [-first, last])
+    low, high = comm.maximum(ends.ravel()).reshape(ends.shape)
+    return Cells(edges, comm.sum(mass.ravel()).reshape(mass.shape), -low, high)

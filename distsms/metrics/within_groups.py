@@ -68,7 +68,7 @@ def gauc_interval(estimate: MeanEstimate, level: float) -> Interval:
 
 def gauc_difference_interval(estimate: MeanEstimate, level: float) -> Interval:
     """Return the interval of a difference of GAUC, from the `estimate` of its areas, by Student's t. Local."""
-    interval = replace(rocarea_difference_interval(estimate, level), method="groups, paired")
+    interval = rocarea_difference_interval(estimate, level, "groups, paired")
     if not interval.why:
         return interval
     few = f"{min(estimate.counts):.4g} groups are too few; a difference needs at least {FEWEST}"

@@ -25,7 +25,7 @@ from distsms.base.communicator import Communicator
 from distsms.base.errors import InputError
 from distsms.base.typing import Floats
 from distsms.base.wording import option
-from distsms.features.attributes import table_attributes, used_columns
+from distsms.features.attributes import Attribute, table_attributes, used_columns
 from distsms.features.bins import Bins, edge_text, purified
 from distsms.models.model import MEAN_CONTRIBUTIONS, Model
 from distsms.models.scoring import Rows
@@ -55,7 +55,8 @@ class ColumnSums:
 
     def __init__(self) -> None:
         self.n = self.score = self.square = 0.0
-        self.rows, self.scores = np.empty(0), np.empty(0)
+        self.rows: Any = 0.0
+        self.scores: Any = 0.0
 
     def __call__(self, models: Sequence[Model], rows: Rows, scores: list[Floats], weights: Floats | None) -> None:
         """Add some rows, with their scores by the first model. Does nothing if `check` refuses this model. Local."""
@@ -64,21 +65,16 @@ class ColumnSums:
         a = np.ones(len(scores[0])) if weights is None else weights.astype(np.float64)
         weighted = a * scores[0]
         of_rows, of_scores = rows.transposed_times([a, weighted])
-        if len(self.rows):
-            self.rows += of_rows
-            self.scores += of_scores
-        else:
-            self.rows, self.scores = of_rows, of_scores
-        self.n, self.score = self.n + float(a.sum()), self.score + float(weighted.sum())
+        self.rows += of_rows
+        self.scores += of_scores
+        self.n += float(a.sum())
+        self.score += float(weighted.sum())
         self.square += float(weighted @ scores[0])
 
     def reduce(self, p: int, comm: Communicator) -> ColumnSums:
         """Bring the sums of all ranks together, and return them. **Collective.**"""
-        if not len(self.rows):
-            self.rows, self.scores = np.zeros(p), np.zeros(p)
+        self.rows, self.scores = (comm.sum(np.zeros(p) + sums) for sums in (self.rows, self.scores))
         self.n, self.score, self.square = comm.sum(np.array([self.n, self.score, self.square])).tolist()
-        comm.sum(self.rows)
-        comm.sum(self.scores)
         return self
 
 
@@ -333,35 +329,21 @@ def columns_of(model: Model) -> tuple[list[str], Any]:
     return [names[k] for k in used[first]], np.argsort(first)[group]
 
 
-@dataclass(frozen=True)
-class Values:
-    """The columns of 0 and 1 that say the value of one column of a table."""
-
-    name: str
-    columns: NDArray[np.intp]
-    names: Sequence[str]  # of the values
-    none: bool  # whether there are rows in which no column is set
-
-    def span(self, w: Floats) -> float:
-        """Return by how much the scores of two rows that differ in nothing else can differ."""
-        return float(np.ptp(np.append(w[self.columns], 0.0) if self.none else w[self.columns]))
-
-
-def values_of(table: Table, flags: NDArray[np.bool_]) -> list[Values]:
-    """Return the columns of 0 and 1 (`flags`, (p,)) of each column of a table; of dates, those of each part."""
-    groups, names = list[Values](), table.feature_names
+def values_of(table: Table, flags: NDArray[np.bool_]) -> list[Attribute]:
+    """Return the columns of 0 and 1 (`flags`, (p,)) of each column of a table, as categories; of dates, those of each
+    part."""
+    groups, names = list[Attribute](), table.feature_names
     for attribute in table_attributes(table)[0]:
         if attribute.categories is not None:
-            columns = np.array(attribute.columns)
-            groups.append(Values(attribute.name, columns, attribute.categories, attribute.none))
+            groups.append(attribute)
         else:
             single = [j for j in (*attribute.columns, attribute.missing) if j is not None and flags[j]]
-            groups += [Values(names[j], np.array([j]), ["1"], none=True) for j in single]
+            groups += [Attribute(names[j], (j,), ("1",), none=True) for j in single]
     for column, start in zip(table.columns, table.feature_starts, strict=False):
         if column.kind == HASH:
             stop = start + column.n_features
-            values = [name.removeprefix(f"{column.name} ") for name in names[start:stop]]
-            groups.append(Values(column.name, np.arange(start, stop), values, none=True))
+            values = tuple(name.removeprefix(f"{column.name} ") for name in names[start:stop])
+            groups.append(Attribute(column.name, tuple(range(start, stop)), values, none=True))
     return groups
 
 
@@ -374,24 +356,22 @@ def leaf_rule(model: Model, column: int) -> str:
     attributes = [] if model.table is None else table_attributes(model.table)[0]
     binary = {j for a in attributes for j in (a.columns if a.categories else (a.missing,))}
     centres = {a.columns[0]: a.centre for a in attributes if a.categories is None}
-    limits = dict[int, tuple[float | None, float | None]]()  # of each column: above what its value is, and at most what
+    limits = dict[int, tuple[float, float]]()  # of each column: above what its value is, and at most what
     for j, threshold, left in features.forest.path(tree, leaf):  # each split lies within those before it
-        low, high = limits.get(j, (None, None))
+        low, high = limits.get(j, (-np.inf, np.inf))
         limits[j] = (low, threshold) if left else (threshold, high)
     words = list[str]()
     for j, (low, high) in limits.items():
-        name = model.original_name(j)
-        of_number = _between(low, high, name, centres.get(j, 0.0))
-        words.append(f"{'not ' * (low is None)}{name}" if j in binary else of_number)
+        name, centre = model.original_name(j), centres.get(j, 0.0)
+        if j in binary:
+            words.append(f"not {name}" if low == -np.inf else name)
+        elif high == np.inf:
+            words.append(f"{name} > {edge_text(low, centre)}")
+        else:
+            above = "" if low == -np.inf else f"{edge_text(low, centre)} < "
+            words.append(f"{above}{name} <= {edge_text(high, centre)}")
     more = [f"{len(words) - _SHOWN} more"] if len(words) > _SHOWN else []
     return " and ".join(words[:_SHOWN] + more) or "all rows"
-
-
-def _between(low: float | None, high: float | None, name: str, centre: float) -> str:
-    below, above = ("" if end is None else edge_text(end, centre) for end in (low, high))
-    if below and above:
-        return f"{below} < {name} <= {above}"
-    return f"{name} <= {above}" if above else f"{name} > {below}"
 
 
 def terms_of(model: Model) -> tuple[list[str], NDArray[np.int64]]:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import combinations
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -129,17 +129,19 @@ def evaluate(
     return [of_model.evaluation for of_model in details], comparisons
 
 
-class _Details(NamedTuple):
+@dataclass
+class _Details:
     """The evaluation of a model, with what its differences from other models are computed from."""
 
     evaluation: ModelEvaluation
     placements: NDArray[np.int64]
-    shares: Floats
-    prbep_replicates: Floats
     areas: GroupAreas | None  # for measures within groups
     head: dict[str, float]  # the measures of the head of the ranking
-    head_replicates: dict[str, Floats]
-    influences: dict[str, influence.Influences]
+    # what intervals need besides
+    shares: Floats = field(default_factory=lambda: np.empty(0))
+    prbep_replicates: Floats = field(default_factory=lambda: np.empty(0))
+    head_replicates: dict[str, Floats] = field(default_factory=dict)
+    influences: dict[str, influence.Influences] = field(default_factory=dict)
 
 
 class _Evaluator:
@@ -182,8 +184,10 @@ class _Evaluator:
             values["groups"] = int(comm.sum(np.array([len(areas.areas)]))[0])
         extra = [name for name in extra_measures(model.info, options.k) if name in values]
         evaluation = ModelEvaluation(path, model, scores, values, extra, {})
-        details = _Details(evaluation, placements, np.empty(0), np.empty(0), areas, head, {}, {})
-        return self._with_intervals(details, rocarea, tied) if options.intervals else details
+        details = _Details(evaluation, placements, areas, head)
+        if options.intervals:
+            self._add_intervals(details, rocarea, tied)
+        return details
 
     def _measures(
         self, model: Model, scores: Floats, tied: TiedScores, rocarea: float, head: dict[str, float]
@@ -230,53 +234,46 @@ class _Evaluator:
             "training_rows": training_rows,
         }
 
-    def _with_intervals(self, details: _Details, rocarea: estimates.MeanEstimate, tied: TiedScores) -> _Details:
+    def _add_intervals(self, details: _Details, rocarea: estimates.MeanEstimate, tied: TiedScores) -> None:
         """Add the intervals of all measures but those at the threshold, and what differences are computed from."""
-        rows, options, comm = self._rows, self._options, self._comm
-        labels, weights, level = rows.labels, rows.weights, options.level
-        evaluation, head, head_replicates = details.evaluation, details.head, dict[str, Floats]()
-        scores, values = evaluation.scores, evaluation.measures
+        comm, level = self._comm, self._options.level
+        labels, weights = self._rows.labels, self._rows.weights
+        scores, values = details.evaluation.scores, details.evaluation.measures
         # 1) Replicates, and what each row adds.
-        shares = ranking.top_k_shares(scores, self._n_pos, comm, weights)
-        prbep_replicates = bootstrap.prbep_replicates(scores, labels, self._draws, comm, weights)
+        details.shares = ranking.top_k_shares(scores, self._n_pos, comm, weights)
+        details.prbep_replicates = bootstrap.prbep_replicates(scores, labels, self._draws, comm, weights)
         # By itself, each measure that not every model shows: the replicates depend on what is computed with them.
         alone = [[measure] for measure in self._head if measure.name not in HEAD]
-        for each in [[measure for measure in self._head if measure.name in HEAD], *alone]:
-            head_replicates |= head_intervals.head_replicates(
-                each, tied, scores, labels, self._draws, comm, self._scaled
+        for together in [[measure for measure in self._head if measure.name in HEAD], *alone]:
+            details.head_replicates |= head_intervals.head_replicates(
+                together, tied, scores, labels, self._draws, comm, self._scaled
             )
-        influences = influence.row_influences(tied, scores, labels, comm)
+        details.influences = influence.row_influences(tied, scores, labels, comm)
         # 2) The intervals.
-        prbep = estimates.prbep_estimate(shares, labels, comm, weights)
+        prbep = estimates.prbep_estimate(details.shares, labels, comm, weights)
         intervals = {
             "rocarea": confidence.rocarea_interval(rocarea, level),
-            "prbep": confidence.prbep_interval(prbep, prbep_replicates, level),
+            "prbep": confidence.prbep_interval(prbep, details.prbep_replicates, level),
         }
-        for name, of_rows in influences.items():
+        for name, of_rows in details.influences.items():
             spread = influence.influence_estimate(of_rows, labels, self._scaled, comm)
             intervals[name] = influence.influence_interval(spread, level)
         for measure in self._grouped:
             assert details.areas is not None and measure.within_groups
             intervals[measure.name] = gauc_interval(details.areas.estimate(measure.within_groups, comm), level)
         for of_head in self._head:
-            estimate = head_intervals.head_estimate(of_head, head[of_head.name], self._size_pos, self._size_neg)
-            replicates = head_replicates[of_head.name]
-            intervals[of_head.name] = head_intervals.head_interval(of_head, estimate, replicates, level)
-        k = options.k or Measure.parse(evaluation.model.info.get("measure", "rocarea")).k
+            name, replicates = of_head.name, details.head_replicates[of_head.name]
+            estimate = head_intervals.head_estimate(of_head, details.head[name], self._size_pos, self._size_neg)
+            intervals[name] = head_intervals.head_interval(of_head, estimate, replicates, level)
+        k = self._options.k or Measure.parse(details.evaluation.model.info.get("measure", "rocarea")).k
         counts = [k] if k and f"precision@{k}" in values else []
-        counts += [int(each.level) for each in options.at if each.quantity == "top" and not each.share]
+        counts += [int(each.level) for each in self._options.at if each.quantity == "top" and not each.share]
         for count in dict.fromkeys(counts):
             if count <= values["n"]:
                 intervals |= self._intervals_at(count, scores)
         if values["training_rows"]:
             intervals = {name: replace(interval, of=estimates.TRAINED) for name, interval in intervals.items()}
-        return details._replace(
-            evaluation=replace(evaluation, intervals=intervals),
-            shares=shares,
-            prbep_replicates=prbep_replicates,
-            head_replicates=head_replicates,
-            influences=influences,
-        )
+        details.evaluation.intervals.update(intervals)
 
     def _intervals_at(self, k: int, scores: Floats) -> dict[str, Interval]:
         """Return the confidence intervals of precision@k and recall@k, by name."""

@@ -13,8 +13,7 @@ from typing import TextIO
 
 from distsms.base.errors import InputError
 from distsms.base.files import atomic_write
-from distsms.base.untrusted_text import harmless_cell
-from distsms.base.wording import option
+from distsms.base.wording import harmless_cell, option
 from distsms.metrics import calibration
 from distsms.models.model import Model, intercept
 

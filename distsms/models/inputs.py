@@ -156,10 +156,8 @@ def rows_in_memory(X: Any, model: Model, options: InputOptions, notes: list[str]
             return _table_rows(X, model, options, notes)
         X = ordered(X, model.table, options.ignore_new)
     if (names := names_of(X)) is not None:
-        raise InputError(
-            f"X has names of columns ({format_names(names)}), and the model's training data had none; give the numbers "
-            "alone, such as X.to_numpy(), in the order of the training data"
-        )
+        names_of_X = f"X has names of columns ({format_names(names)}), and the model's training data had none"
+        raise InputError(f"{names_of_X}; give the numbers alone, such as X.to_numpy(), in the same order")
     if model.coded.sequences is not None and not scipy.sparse.issparse(X):
         words = np.asarray(X)
         if words.ndim == 1 and (not len(words) or words.dtype.kind in "OU"):
@@ -207,53 +205,36 @@ def _too_wide(path: str | os.PathLike[str], width: int, model: Model, options: I
 def check_data_set(manifest: Manifest, model: Model, options: InputOptions) -> None:
     """Raise InputError if the manifest of a data set shows that it does not fit a model. Local."""
     storage.check_codec(manifest.compression, manifest.directory)
-    if options.label or options.id or options.weight or options.group or options.missing_group != "own":
-        columns = (
-            f"{option('label')}, {option('id')}, {option('weight')}, {option('group')} and {option('missing_group')}"
-        )
-        raise InputError(f"{manifest.directory}: {columns} are of files, and were chosen when this data set was made")
-    _check_coded(manifest, model)
-    if manifest.coded and missing_offsets(model, manifest.table):
-        raise InputError(
-            f"{manifest.directory}: its features were made with other means subtracted than those of the model; give "
-            "the rows as they were before distsms features"
-        )
-    if options.labelled:
-        _check_labels(manifest.label_map, model, manifest.directory)
+    if why := _why_other_rows(manifest, model, options):
+        raise InputError(f"{manifest.directory}: {why}")
     if manifest.table is not None and model.table is not None:
         table_schema.check_same_features(model.table, manifest.table, manifest.directory, options.ignore_new)
     if not options.ignore_new:
         dataset.check_width(manifest, model.p if manifest.coded else model.p_original)
 
 
-def _check_coded(manifest: Manifest, model: Model) -> None:
-    """Raise InputError if the coded columns of a data set are not those of a model."""
+def _why_other_rows(manifest: Manifest, model: Model, options: InputOptions) -> str:
+    """Return why the codes and labels of a data set, or how it is to be read, do not fit a model; or ""."""
+    if options.label or options.id or options.weight or options.group or options.missing_group != "own":
+        columns = f"{option('label')}, {option('id')}, {option('weight')}, {option('group')}"
+        return f"{columns} and {option('missing_group')} are of files, and were chosen when this data set was made"
     theirs, ours = manifest.coded, model.coded
-    if theirs == ours or (model.features is not None and not theirs):
-        return
-    if theirs.maps == ours.maps and not (theirs.sequences and ours.sequences) and theirs.features == ours.features:
-        return
-    if theirs.features and ours.features:
-        raise InputError(
-            f"{manifest.directory}: its features were made by other rules than those of the model; make them with "
-            f"distsms features {option('like', text='TRAINING_DATA')}, or give the rows as they were before"
-        )
-    of_data, of_model = (coded.describe() if coded else "rows without codes" for coded in (theirs, ours))
-    hint = f"; convert the sequences with {option('like')} and the training data" if ours.sequences else ""
-    raise InputError(f"{manifest.directory}: has {of_data}, but the model was trained on {of_model}{hint}")
-
-
-def _check_labels(label_map: dict[str, Any], model: Model, path: str | os.PathLike[str]) -> None:
-    """Raise InputError if a label that is positive in a data set was negative in training, or the reverse."""
-    ours = model.info["label_map"]
-    swapped = [
-        label
-        for a, b in (("+1", "-1"), ("-1", "+1"))
-        for label in labels.original_labels(label_map, a)
-        if label in labels.original_labels(ours, b)
-    ]
-    if swapped:
-        raise InputError(
-            f"{path}: the label {swapped[0]} has the other sign in the model's training data (positive there: "
-            f"{ours['+1']}). Convert again with the same {option('positive')}"
-        )
+    same_codes = theirs.maps == ours.maps and theirs.features == ours.features
+    if theirs == ours or (same_codes and not (theirs.sequences and ours.sequences)):
+        if theirs and missing_offsets(model, manifest.table):
+            return "its features are of other means than those of the model; give the rows before distsms features"
+    elif theirs.features and ours.features:
+        like = option("like", text="TRAINING_DATA")
+        return f"its features were made by other rules than those of the model; use distsms features {like}"
+    elif theirs or model.features is None:
+        of_data, of_model = (coded.describe() if coded else "rows without codes" for coded in (theirs, ours))
+        hint = f"; convert the sequences with {option('like')} and the training data" if ours.sequences else ""
+        return f"has {of_data}, but the model was trained on {of_model}{hint}"
+    of_training = model.info["label_map"]
+    positive, negative = (labels.original_labels(of_training, sign) for sign in ("+1", "-1"))
+    swapped = [label for label in labels.original_labels(manifest.label_map, "+1") if label in negative]
+    swapped += [label for label in labels.original_labels(manifest.label_map, "-1") if label in positive]
+    if options.labelled and swapped:
+        positive_there = f"in the model's training data (positive there: {of_training['+1']})"
+        return f"the label {swapped[0]} has the other sign {positive_there}. Convert with the same {option('positive')}"
+    return ""

@@ -176,11 +176,11 @@ class Model:
     def classes(self) -> tuple[Any, Any]:
         """The negative and the positive label as in the training data; -1 and 1 if a class had several labels."""
         negative, positive = (np.atleast_1d(self.info["label_map"][sign]).tolist() for sign in ("-1", "+1"))
-        if len(negative) != 1 or len(positive) != 1 or None in (*negative, *positive):
+        labels = [*negative, *positive]
+        if len(negative) != 1 or len(positive) != 1 or None in labels:
             return -1, 1
-        labels = (*negative, *positive)
-        both = [int(label) if isinstance(label, float) and label.is_integer() else label for label in labels]
-        return both[0], both[1]
+        first, last = (int(one) if isinstance(one, float) and one.is_integer() else one for one in labels)
+        return first, last
 
 
 def from_training(

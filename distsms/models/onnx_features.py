@@ -101,13 +101,10 @@ def digits(w: Floats, largest_sum: float, n_terms: int) -> tuple[Floats, Floats]
 def forest_score(graph: Graph, rows: str, forest: Forest, w: Floats) -> str:
     """Return the sum of the weights of the leaves that each row reaches, (n,); w : (leaves of all trees,)."""
     offsets = forest.code_map.offsets
-    nodes = len(forest.leaf_numbers)
+    nodes, most = len(forest.leaf_numbers), _MOST_BYTES // _NODE_BYTES
     values, powers = digits(w, float(np.maximum.reduceat(np.abs(w), offsets[:-1]).sum()), forest.n_trees)
-    if nodes * _NODE_BYTES > _MOST_BYTES:
-        raise InputError(
-            f"the forest has {nodes} nodes, and a file of ONNX can hold about {_MOST_BYTES // _NODE_BYTES}: score by "
-            f"distsms predict, or make features with fewer {option('trees')}"
-        )
+    if nodes > most:
+        raise InputError(f"the forest has {nodes} nodes, and ONNX can hold about {most}: grow fewer {option('trees')}")
     targets = np.broadcast_to(np.arange(len(powers)), values.shape)
     sums = _add_trees(graph, rows, forest, "BRANCH_LEQ", values, targets, len(powers))
     return graph.add("MatMul", graph.add("Cast", sums, to=TensorProto.DOUBLE), graph.constant(powers))

@@ -26,7 +26,7 @@ from distsms.base.errors import InputError
 from distsms.base.files import OutputFile, atomic_write, naming_failures
 from distsms.base.program import failure_of_standard_output
 from distsms.base.text_files import COMPRESSED
-from distsms.base.untrusted_text import harmless_cell, printable
+from distsms.base.wording import harmless_cell, printable
 
 Columns = Mapping[str, NDArray[Any]]
 Further = Callable[[NDArray[np.float64]], Columns]
@@ -67,13 +67,13 @@ def write(
     texts: Sequence[str] = (),
 ) -> int:
     """Write all ranks' scores, `further` columns and the `texts` of these names that the parts have; return the number
-    of rows. Every rank has equally many `parts`. **Collective.**
-    """
+    of rows. Every rank has equally many `parts`, at least one. **Collective.**"""
     # The column of ids must not have the name of another column.
     others = [*further(np.empty(0)), *texts]
     id_name = "id" if id_name in ("score", *others) else id_name
     n, make = 0, None if path == "-" else _SINKS.get(_ending(path))
     delimiter = "" if path == "-" else DELIMITERS.get(_ending(path), "")
+    spell = str if verbatim else harmless_cell if delimiter else partial(printable, kept="\t\r\n")
     with contextlib.ExitStack() as opened:
         with comm.fail_together():
             check_ending(path, others)
@@ -85,8 +85,6 @@ def write(
             if make is None:
                 names = [id_name, "score", *others][part.ids is None :]
                 header = names if not k and delimiter and comm.is_root else None
-                harmless = harmless_cell if delimiter else partial(printable, kept="\t\r\n")
-                spell = str if verbatim else harmless
                 whole = _gather_lines(part, further(part.scores), comm, delimiter or "\t", header, spell)
             else:
                 whole = _gather_arrays(part, comm)
@@ -125,26 +123,20 @@ class _Text:
 class _HDF5:
     def __init__(self, stream: OutputFile, id_name: str, further: Further, opened: contextlib.ExitStack) -> None:
         self.file, self.further = opened.enter_context(hdf5.write_to(stream)), further
-        for name, values in self._columns(np.empty(0)).items():
-            kind = h5py.string_dtype() if values.dtype.kind == "U" else values.dtype
-            self.file.create_dataset(name, (0,), kind, maxshape=(None,), chunks=(2**16,))
 
     def append(self, part: ScoresPart) -> None:
-        for name, values in self._columns(part.scores).items():
-            self._append(name, values.astype(object) if values.dtype.kind == "U" else values)
-        for name, texts in (({} if part.ids is None else {"ids": part.ids}) | dict(part.texts)).items():
+        columns: dict[str, Any] = {"score": part.scores, **self.further(part.scores)}
+        columns = {PLURALS.get(name, name): values for name, values in columns.items()}
+        columns |= ({} if part.ids is None else {"ids": part.ids}) | dict(part.texts)
+        for name, values in columns.items():
+            is_text = isinstance(values, list) or values.dtype.kind == "U"
             if name not in self.file:
-                self.file.create_dataset(name, (0,), h5py.string_dtype(), maxshape=(None,), chunks=(2**14,))
-            if texts:
-                self._append(name, texts)
-
-    def _columns(self, scores: NDArray[np.float64]) -> Columns:
-        return {PLURALS.get(name, name): values for name, values in {"score": scores, **self.further(scores)}.items()}
-
-    def _append(self, name: str, values: Any) -> None:
-        dataset = self.file[name]
-        dataset.resize(len(dataset) + len(values), axis=0)
-        dataset[len(dataset) - len(values) :] = values
+                kind, chunk = h5py.string_dtype() if is_text else values.dtype, 2**14 if is_text else 2**16
+                self.file.create_dataset(name, (0,), kind, maxshape=(None,), chunks=(chunk,))
+            dataset = self.file[name]
+            dataset.resize(len(dataset) + len(values), axis=0)
+            if len(values):
+                dataset[len(dataset) - len(values) :] = np.asarray(values, object) if is_text else values
 
 
 class _Npy:

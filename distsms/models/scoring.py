@@ -134,10 +134,10 @@ def checked(scored: ScoredRows, path: str | os.PathLike[str], comm: Communicator
     first = row + sum(comm.allgather(len(scored.labels))[: comm.rank])
     with comm.fail_together():
         for scores in scored.scores:
-            for row in np.flatnonzero(~np.isfinite(scores))[:1]:
+            for place in np.flatnonzero(~np.isfinite(scores))[:1]:
                 raise InputError(
-                    f"{path}: row {first + row} (counted from 0) has the score {scores[row]}: its values are too large "
-                    "for this model, or missing"
+                    f"{path}: row {first + place} (counted from 0) has the score {scores[place]}: its values are too "
+                    "large for this model, or missing"
                 )
     weighted = any(comm.allgather(dataset.other_weights(weights)))
     if any(comm.allgather(weights is not None)) and weights is None:  # a rank without rows

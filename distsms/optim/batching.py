@@ -12,8 +12,7 @@ from typing import Any
 from distsms.base.errors import InputError
 from distsms.base.timing import Clock
 from distsms.losses.base import Loss
-from distsms.optim.evaluation import Evaluation, Request
-from distsms.optim.objective import Objective
+from distsms.optim.objective import Evaluation, Objective, Request
 from distsms.parallel.vectors import Vectors
 
 try:

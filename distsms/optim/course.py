@@ -1,4 +1,6 @@
-"""The course of a run: each evaluation is counted, timed, added to the proof, reported, and checked against limits."""
+"""The course of a run: the function that its solver minimizes, and when the solver has to pause. Each evaluation is
+counted, timed, added to the proof, reported, and checked against limits.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,8 @@ import numpy as np
 
 from distsms.base.typing import Floats
 from distsms.losses.base import Loss
-from distsms.optim.evaluation import Evaluation, Evaluator, Request
+from distsms.optim.curvature import pays
+from distsms.optim.objective import Evaluation, Evaluator, Request
 from distsms.optim.proof import NONE_YET, Proof
 from distsms.optim.result import Snapshot, State, Status, StopRun
 from distsms.optim.settings import Settings
@@ -165,23 +168,45 @@ PATIENCE, LITTLE = 500, 1e-3
 """A run ends if `PATIENCE` evaluations have not reduced the gap by the share `LITTLE` (0.1 %)."""
 OF_EVALUATION = tuple(name for name in State._fields if name in Evaluation._fields)
 """What a state takes from its evaluation."""
-KEPT = ("count", "count_then", "gap_then", "seconds")
+STUCK = 50
+"""After this many evaluations without progress, the run takes level steps in place of the solver for a while."""
+KEPT = ("count", "count_then", "gap_then", "seconds", "patience")
 """The attributes of `Course` that a snapshot contains."""
 
 
 class Course:
-    """The course of one run, on each rank that runs the solver; `evaluated` follows evaluations."""
+    """The course of one run, on each rank that runs the solver; `evaluated` follows evaluations.
 
-    def __init__(self, objective: Evaluator, settings: Settings, watch: Watcher, evaluated: Callable[[], None]) -> None:
-        self._objective, self._settings = objective, settings
+    It is the `Problem` of the solver: J_mu, its gradient and the model of planes. The solver is asked to pause if the
+    smoothing has to narrow (`too_wide`), a level step was better (`found_better`), there was no progress for `patience`
+    evaluations (`stuck`), or the curvature shall be estimated after `curvature_at` of them (`curvature_due`).
+    """
+
+    def __init__(
+        self, objective: Evaluator, settings: Settings, watch: Watcher, evaluated: Callable[[], None], curvature_at: int
+    ) -> None:
+        self._objective, self._settings, loss = objective, settings, objective.losses[0]
         self._watch, self._evaluated = watch, evaluated
-        self.proof, self.smoothing = Proof(objective, settings), SmoothingSchedule(objective.losses[0], settings)
+        self.proof, self.smoothing = Proof(objective, settings), SmoothingSchedule(loss, settings)
         self.last = NONE_YET  # the solver's last evaluation, without gradients
         self.count = 0  # of evaluations, with those before the run was resumed
         self.count_then, self.gap_then = 0, np.inf  # when the gap was last reduced by the share `LITTLE`
         self.seconds = self.seconds_before = 0.0  # in all, and before the run was last resumed
         self._watching = 0.0  # the seconds in `watch`, which do not count
         self._start = time.perf_counter()
+        self.dot, self.l1, self.strong_convexity = (
+            objective.vectors.dot,
+            settings.l1,
+            settings.lam,
+        )  # the risk is convex
+        self.level_steps = LevelStepSchedule(objective.vectors.p > loss.n and not loss.family.smooth_by_itself)
+        # whether level steps are taken if the solver cannot continue
+        self.can_rescue = settings.bundle_steps and settings.c_mu is None
+        self.too_wide = self.found_better = self.stuck = False
+        self.patience = STUCK
+        self.curvature_at, self.curvature_due = curvature_at, False
+        self.latest: Evaluation | None = None  # the solver's last one with its gradient, if the curvature matters
+        self.at_start: Evaluation | None = None  # where the solver begins, if it need not be evaluated again
 
     def begin(self, spent: float = 0.0) -> None:
         """Start the clock, at so many seconds. Raises StopRun if a resumed run has reached target or limit."""
@@ -204,6 +229,42 @@ class Course:
         self._check_limits()
         self._evaluated()
         return e
+
+    @property
+    def holders(self) -> Any:
+        """The communicator of the ranks that hold the vectors. Reading this starts MPI, if MPI is installed."""
+        return self._objective.vectors.mpi_comm
+
+    def model_minimum(self) -> tuple[Floats, float]:
+        return self.proof.planes.minimum()
+
+    def variables(self, w: Floats) -> Floats:
+        return w
+
+    def value_and_gradient(self, w: Floats) -> tuple[float, Floats]:
+        """Evaluate J_mu (at nu = 0, J) and the gradient of J_mu - l1 ||w||_1. Raises StopRun at the end of the run."""
+        evaluation, self.at_start = self.at_start or self.evaluate(w, self.smoothing.nu), None
+        self.level_steps.solver_evaluated(self.proof.gap)
+        if self.curvature_at:
+            self.latest = evaluation._replace(w=w.copy(), gradient=evaluation.gradient.copy())
+        return evaluation.J_mu, evaluation.gradient
+
+    def iterated(self) -> bool:
+        """Return whether the solver should pause. May take level steps, and raise StopRun."""
+        proof, traits = self.proof, self._settings.traits
+        self.too_wide = self.smoothing.too_wide(self.last, proof.target, self.count)
+        if self.can_rescue and traits.movable and self.level_steps.trial_due:
+            before = proof.best
+            self.level_steps.trial(self.level_step)
+            self.found_better = proof.best is not before and proof.best.J < self.last.J
+        self.stuck = self.can_rescue and traits.smooth and self.without_progress >= self.patience
+        self.curvature_due = 0 < self.curvature_at <= self.count and pays(self.count, proof.gap, proof.target)
+        return self.too_wide or self.found_better or self.stuck or self.curvature_due
+
+    def rescue(self) -> None:
+        """Take level steps as long as each narrows the gap a little, then double `patience`."""
+        self.level_steps.rescue(self.level_step)
+        self.patience = max(STUCK, 2 * self.without_progress)
 
     def level_step(self) -> float:
         """Evaluate J at the point that `Planes.level_point` proposes, and return the gap after that."""
@@ -234,16 +295,18 @@ class Course:
         yield
         self._watching += time.perf_counter() - begun
 
-    def numbers(self) -> dict[str, Any]:
-        """Return what `restore` needs, ready for JSON."""
-        return {name: getattr(self, name) for name in KEPT} | self.smoothing.numbers()
+    def snapshot(self) -> Snapshot:
+        numbers = {name: getattr(self, name) for name in KEPT} | self.smoothing.numbers()
+        return Snapshot(numbers).joined(self.proof.snapshot()).joined(self.level_steps.snapshot().under("pace"))
 
-    def restore(self, numbers: Mapping[str, Any]) -> None:
+    def restore(self, snapshot: Snapshot) -> None:
         """Set the state to that of an earlier run, which this run continues."""
         for name in KEPT:
-            setattr(self, name, numbers[name])
+            setattr(self, name, snapshot.numbers[name])
         self.seconds_before = self.seconds
-        self.smoothing.restore(numbers)
+        self.smoothing.restore(snapshot.numbers)
+        self.proof.restore(snapshot)
+        self.level_steps.restore(snapshot.part("pace"))
 
     def _check_limits(self) -> None:
         proof, settings = self.proof, self._settings

@@ -17,7 +17,7 @@ import numpy as np
 from distsms.base.jit import UNCOUNTED, njit
 from distsms.base.typing import Floats
 from distsms.losses.base import Loss
-from distsms.losses.sorting import sort_with_rows
+from distsms.losses.pairwise import sort_with_rows
 from distsms.matrix.base import Features, RowEntries
 from distsms.optim.rows import column_of, number_at
 from distsms.optim.solvers.base import OtherVariables, Problem

@@ -125,13 +125,14 @@ class _Ascent:
             self._dual = kind(self._loss, settings.lam)
         self._w = np.zeros(objective.p if self._dual.count else 0)
         self._random = np.random.default_rng(0)
-        self._evaluations, self._passes = 0, 0
+        self._evaluations = 0
         self._estimate, self._ratio = math.inf, 1.0  # of the gap, and what the gap was as a share of it
         self._J, self._bound, self._best = self._loss.R_at_zero, -math.inf, np.zeros(objective.vectors.length)
         self._gaps: list[tuple[int, float]] = []  # with the passes before
         self._highest: tuple[Floats, DualPlane] | None = None  # r of the best plane, and the plane
         self._begun, loading = begun, time.perf_counter()
-        self._visit(np.empty(0, np.intp))  # loads the compiled loop, or compiles it, which does not count
+        if rows is not None:  # load the compiled loop, or compile it, which does not count
+            self._dual.visit(rows, np.empty(0, np.intp), True, self._w)
         self._watching = time.perf_counter() - loading
 
     def run(self) -> Opened | None:
@@ -172,8 +173,9 @@ class _Ascent:
         settings, passes = self._settings, 0
         with self._objective.clock.phase("passes"):
             while self._rows is not None and passes < (UNCHECKED if self._gaps else self._dual.unchecked):
-                before, self._estimate = self._estimate, self._visit(self._random.permutation(self._dual.count))
-                passes, self._passes = passes + 1, self._passes + 1
+                before, order = self._estimate, self._random.permutation(self._dual.count)
+                self._estimate = self._dual.visit(self._rows, order, before == math.inf, self._w)  # at first it is inf
+                passes += 1
                 if not math.isfinite(self._estimate):
                     passes = -1
                     break
@@ -187,11 +189,6 @@ class _Ascent:
         self._evaluations += max(passes, 0)
         self._objective.evaluations += max(passes, 0)
         return passes
-
-    def _visit(self, order: NDArray[np.intp]) -> float:
-        if self._rows is None:
-            return math.inf
-        return self._dual.visit(self._rows, order, self._passes == 0, self._w)
 
     def _plane(self) -> tuple[DualPlane, Floats]:
         objective = self._objective

@@ -10,8 +10,7 @@ gradient lam w + r. Ranks with the solver (`distsms.parallel.vectors`) call `eva
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from enum import IntEnum
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 
@@ -21,7 +20,7 @@ from distsms.base.typing import Floats
 from distsms.losses.base import Loss
 from distsms.matrix.base import Features
 from distsms.optim.curvature import local_sums
-from distsms.optim.evaluation import Evaluation, Request
+from distsms.optim.penalty import SquaredNorm
 from distsms.optim.rows import EPS, RowSizes
 from distsms.parallel.vectors import Vectors
 
@@ -29,20 +28,58 @@ T = TypeVar("T")
 
 BLOCK = 2**16
 """Number of entries of vectors that are worked on at a time."""
-_NO_NUMBERS = np.empty((0, 2))
+QUERIES = ("plane_rounding", "margin_rounding", "assess", "curvature", "exact_risk")
+"""What the ranks in `serve` are asked, each answered by the method of this name: they get -1, -2, and so on; k > 0 asks
+for k evaluations, and 0 lets them leave.
+"""
+_NOTHING, _NO_NUMBERS = np.empty(0), np.empty((0, 2))
 
 
-class Query(IntEnum):
-    """The requests to the ranks in `serve`: one of these, answered by the method of its name, or a number k > 0, which
-    asks for k evaluations.
-    """
+class Request(NamedTuple):
+    """A request for one evaluation: a slice of w, the width nu, the regularizer, and the index of the loss."""
 
-    RELEASE = 0  # the others may leave `serve`
-    MARGIN_ROUNDING = -1
-    ASSESS = -2
-    PLANE_ROUNDING = -3
-    CURVATURE = -4
-    EXACT_RISK = -5
+    w: Floats
+    nu: float
+    regularizer: SquaredNorm
+    loss: int = 0
+
+
+class Evaluation(NamedTuple):
+    """The result of one evaluation on the ranks that run the solver: global numbers, and slices of vectors."""
+
+    w: Floats  # the array of the request
+    nu: float  # the width of the smoothing
+    J: float  # the objective and the risk, exact and smoothed
+    J_mu: float
+    gradient: Floats  # of J_mu; with an elastic net, of J_mu - l1 ||w||_1
+    R: float
+    R_mu: float
+    r: Floats  # the gradient of R_mu, and the constant of its plane: <r, v> + d <= R(v) for every v
+    d: float
+    smoothing_gap: float  # R(w) - (<r, w> + d) >= 0, caused by the smoothing alone
+    # Omega(w) + Omega*(-r) + <r, w> >= J_mu(w) - min J_mu, with Omega* the conjugate of Omega. The sum of the two gaps
+    # is J(w) minus the lower bound that this one plane proves.
+    optimization_gap: float
+    width: float = 0.0  # J and R are the upper ends of intervals of this width; see `distsms.losses.base.LossValue`
+
+    def without_slopes(self) -> Evaluation:
+        return self._replace(gradient=_NOTHING, r=_NOTHING)
+
+
+class Evaluator(Protocol):
+    """The part of an objective that a run uses. `Objective` and `distsms.optim.batching.BatchedSolve` provide it."""
+
+    vectors: Vectors
+    clock: Clock
+    losses: Sequence[Loss]
+
+    @property
+    def stop_requested(self) -> bool: ...
+    def evaluate(self, requests: Sequence[Request]) -> list[Evaluation]: ...
+    def plane_errors(self) -> tuple[Floats | float, float]: ...
+    def rounding(self, evaluation: Evaluation, enough: float) -> float: ...
+    def exact_risk(self, w: Floats, evaluations: float) -> float: ...
+    def curvature(self, w: Floats, nu: float) -> Floats: ...
 
 
 class Objective:
@@ -110,8 +147,9 @@ class Objective:
         # One sum over ranks serves two purposes. The products are summed over slices. The numbers of the loss are known
         # on every rank; only the root adds them, so that all ranks get the root's, identical to the last bit.
         numbers = np.array(value if self.comm.is_root else [0.0] * len(value))
-        R, R_mu, d, width, rw, *sums = self.vectors.sum_values(np.concatenate((numbers, products))).tolist()
-        omega, optimization_gap = regularizer.value_and_gap(sums, rw)
+        totals = self.vectors.sum_values(np.concatenate((numbers, products))).tolist()
+        (R, R_mu, d), (width, rw) = totals[:3], totals[3:5]
+        omega, optimization_gap = regularizer.value_and_gap(totals[5:], rw)
         return Evaluation(
             w=w,
             nu=request.nu,
@@ -139,7 +177,7 @@ class Objective:
         if self._column_errors is None and self.row_sizes is not None:
             return self.row_sizes.plane_error(self._coefficient_additions), of_d
         if self._column_errors is None:
-            self._column_errors = self._ask(Query.PLANE_ROUNDING)
+            self._column_errors = self._ask("plane_rounding")
         return self._column_errors, of_d
 
     def rounding(self, evaluation: Evaluation, enough: float = 0.0, loss: int = 0) -> float:
@@ -157,7 +195,7 @@ class Objective:
         norm = max(self.vectors.dot(w, w), 1e-300) ** 0.5  # where squares vanish, the length is not known better
         terms = 2 * (self._most_terms * norm if sizes is None else sizes.margin_terms(norm))
         if not EPS * (growth * terms + of_sum) <= enough:
-            terms = self._ask(Query.MARGIN_ROUNDING, [w])
+            terms = self._ask("margin_rounding", [w])
         square = 0.5 * EPS * terms * terms if growth > 1 else 0.0
         return float(EPS * (growth * terms + square + of_sum))
 
@@ -167,24 +205,24 @@ class Objective:
 
     def assessment(self, w: Floats, loss: int = 0) -> Any:
         """Return the result of `assess` for the margins at a slice of w. One pass over the data."""
-        return self._ask(Query.ASSESS, [w], np.array([[0.0, loss]]))
+        return self._ask("assess", [w], np.array([[0.0, loss]]))
 
     def exact_risk(self, w: Floats, evaluations: float, loss: int = 0) -> float:
         """Return R at a slice of w for a loss that encloses it; NaN if that is not cheap (`Loss.exact_is_cheap`)."""
-        return float(self._ask(Query.EXACT_RISK, [w], np.array([[evaluations, loss]], float)))
+        return float(self._ask("exact_risk", [w], np.array([[evaluations, loss]], float)))
 
     def curvature(self, w: Floats, nu: float) -> Floats:
         """Return the sums that `distsms.optim.curvature.factor` needs, at a slice of w. One pass over the data."""
-        return self._ask(Query.CURVATURE, [w], np.array([[nu, 0.0]]))
+        return self._ask("curvature", [w], np.array([[nu, 0.0]]))
 
     def release(self) -> None:
         """Let the other ranks leave `serve`."""
-        self.surviving(lambda: self.vectors.send_request(Query.RELEASE, _NO_NUMBERS))
+        self.surviving(lambda: self.vectors.send_request(0, _NO_NUMBERS))
 
-    def _ask(self, query: Query, slices: list[Floats] | None = None, numbers: Floats = _NO_NUMBERS) -> Any:
+    def _ask(self, query: str, slices: list[Floats] | None = None, numbers: Floats = _NO_NUMBERS) -> Any:
         def answer() -> Any:
-            self.vectors.send_request(query, numbers)
-            return self._answer_to(query)(slices, numbers)
+            self.vectors.send_request(-1 - QUERIES.index(query), numbers)
+            return getattr(self, f"_{query}")(slices, numbers)
 
         return self.surviving(answer)
 
@@ -267,12 +305,9 @@ class Objective:
             query, numbers = self.vectors.receive_request()
         if query > 0:
             self._answer(None, numbers)
-        elif query != Query.RELEASE:
-            self._answer_to(Query(query))(None, numbers)
-        return query != Query.RELEASE
-
-    def _answer_to(self, query: Query) -> Callable[[list[Floats] | None, Floats], Any]:
-        return getattr(self, f"_{query.name.lower()}")  # type: ignore[no-any-return]
+        elif query < 0:
+            getattr(self, f"_{QUERIES[-1 - query]}")(None, numbers)
+        return query != 0
 
     # The answers to the requests. All are collective. slices : this rank's slices of the vectors in the request; None
     # on ranks that do not run the solver.

@@ -7,7 +7,7 @@ import math
 import numpy as np
 
 from distsms.base.typing import Floats
-from distsms.optim.evaluation import Evaluation, Evaluator
+from distsms.optim.objective import Evaluation, Evaluator
 from distsms.optim.penalty import penalty
 from distsms.optim.planes import Origins, Planes
 from distsms.optim.result import Origin, Snapshot, Status, StopRun

@@ -83,17 +83,6 @@ def add(rows: RowEntries, i: int, step: float, w: Floats) -> None:
         w[-1] += step * rows.constant
 
 
-def entries(rows: RowEntries, i: int) -> tuple[Any, Any]:
-    """Return the columns of a row's entries, and the entries, without the constant one."""
-    begin, end = rows.begins[i], rows.ends[i]
-    columns = np.arange(end - begin) if rows.columns is None else rows.columns[begin:end]
-    of_row = 1.0 if rows.row_factors is None else rows.row_factors[i]
-    values = (
-        np.full(len(columns), of_row) if rows.values is None else of_row * rows.values[begin:end].astype(np.float64)
-    )
-    return columns, values if rows.column_factors is None else values * rows.column_factors[columns]
-
-
 class RowSizes(NamedTuple):
     """The largest sizes of those rows of all ranks that the risk depends on."""
 

@@ -15,10 +15,9 @@ import numpy as np
 from distsms.base.errors import EXIT_NONFINITE, EXIT_REQUEUE
 from distsms.base.typing import Floats
 from distsms.optim import curvature, stochastic
-from distsms.optim.course import Course, LevelStepSchedule, Watcher
+from distsms.optim.course import Course, Watcher
 from distsms.optim.dual_ascent import Opened, ascend, suits
-from distsms.optim.evaluation import Evaluation, Evaluator
-from distsms.optim.objective import Objective
+from distsms.optim.objective import Evaluator, Objective
 from distsms.optim.planes import OPENING
 from distsms.optim.result import Origin, Result, Snapshot, Status, StopRun
 from distsms.optim.settings import Settings, curves, usual_pairs
@@ -86,70 +85,6 @@ def scale_of(objective: Objective, settings: Settings) -> Floats | None:
         return np.where(np.isfinite(moments), moments, 1.0) ** -exponent
 
 
-STUCK = 50
-"""After this many evaluations without progress, the run takes level steps in place of the solver for a while."""
-
-
-class SmoothedProblem:
-    """J_mu, its gradient and the model of planes: a `Problem`. The solver is asked to pause if the smoothing has to
-    narrow (`too_wide`), a level step was better (`found_better`), there was no progress for `patience` evaluations
-    (`stuck`), or the curvature shall be estimated after `curvature_at` of them (`curvature_due`).
-    """
-
-    def __init__(self, objective: Evaluator, course: Course, settings: Settings, curvature_at: int) -> None:
-        self._course, self._vectors, self._traits = course, objective.vectors, settings.traits
-        self.dot, self.strong_convexity = self._vectors.dot, settings.lam  # the risk is convex
-        self.l1, loss = settings.l1, objective.losses[0]
-        self.level_steps = LevelStepSchedule(self._vectors.p > loss.n and not loss.family.smooth_by_itself)
-        # whether level steps are taken if the solver cannot continue
-        self.can_rescue = settings.bundle_steps and settings.c_mu is None
-        self._tries = self.can_rescue and settings.traits.movable
-        self.too_wide = self.found_better = self.stuck = False
-        self.patience = STUCK
-        self.curvature_at, self.curvature_due = curvature_at, False
-        self.latest: Evaluation | None = None  # the solver's last one with its gradient, if the curvature matters
-        self.at_start: Evaluation | None = None  # where the solver begins, if it need not be evaluated again
-
-    @property
-    def holders(self) -> Any:
-        """The communicator of the ranks that hold the vectors. Reading this starts MPI, if MPI is installed."""
-        return self._vectors.mpi_comm
-
-    def model_minimum(self) -> tuple[Floats, float]:
-        return self._course.proof.planes.minimum()
-
-    def value_and_gradient(self, w: Floats) -> tuple[float, Floats]:
-        """Evaluate J_mu (at nu = 0, J) and the gradient of J_mu - l1 ||w||_1. Raises StopRun at the end of the run."""
-        evaluation, self.at_start = self.at_start or self._course.evaluate(w, self._course.smoothing.nu), None
-        self.level_steps.solver_evaluated(self._course.proof.gap)
-        if self.curvature_at:
-            self.latest = evaluation._replace(w=w.copy(), gradient=evaluation.gradient.copy())
-        return evaluation.J_mu, evaluation.gradient
-
-    def iterated(self) -> bool:
-        """Return whether the solver should pause. May take level steps, and raise StopRun."""
-        course = self._course
-        proof = course.proof
-        self.too_wide = course.smoothing.too_wide(course.last, proof.target, course.count)
-        if self._tries and self.level_steps.trial_due:
-            before = proof.best
-            self.level_steps.trial(course.level_step)
-            self.found_better = proof.best is not before and proof.best.J < course.last.J
-        self.stuck = self.can_rescue and self._traits.smooth and course.without_progress >= self.patience
-        self.curvature_due = 0 < self.curvature_at <= course.count and curvature.pays(
-            course.count, proof.gap, proof.target
-        )
-        return self.too_wide or self.found_better or self.stuck or self.curvature_due
-
-    def rescue(self) -> None:
-        """Take level steps as long as each narrows the gap a little, then double `patience`."""
-        self.level_steps.rescue(self._course.level_step)
-        self.patience = max(STUCK, 2 * self._course.without_progress)
-
-    def variables(self, w: Floats) -> Floats:
-        return w
-
-
 class TrainingRun:
     """One run, which can run once, on each rank with the solver; vectors are slices, and `scale` is of `scale_of`."""
 
@@ -164,11 +99,10 @@ class TrainingRun:
     ) -> None:
         self._objective, self._settings = objective, settings
         self._keep, self._scale = keep, scale
-        self._course = Course(objective, settings, watch, self._keep_if_due)
-        self._problem = SmoothedProblem(objective, self._course, settings, curvature_at)
-        self._of_solver: Problem = self._problem
+        self._course = Course(objective, settings, watch, self._keep_if_due, curvature_at)
+        self._of_solver: Problem = self._course
         if scale is not None:
-            self._of_solver = Scaled(self._problem, scale, objective.vectors.minimum(scale))
+            self._of_solver = Scaled(self._course, scale, objective.vectors.minimum(scale))
         self._starts, self._seconds_kept = 1, 0.0
         self._ways_before = Counter(objective.losses[0].ways)  # of other runs with this loss
         self._solver: Any = None
@@ -192,7 +126,7 @@ class TrainingRun:
                 # The first evaluation will bound the rounding errors more closely.
                 course.proof.planes.add(opened.r, opened.d, np.inf, Origin(w[:0], OPENING))
                 # This often proves the gap, and then no solver is needed.
-                self._problem.at_start = course.evaluate(w, course.smoothing.nu)
+                course.at_start = course.evaluate(w, course.smoothing.nu)
                 with course.not_counted():
                     self._make_solver(w)
             self._solve()
@@ -218,18 +152,17 @@ class TrainingRun:
         )
 
     def _solve(self) -> NoReturn:
-        course, problem, failures = self._course, self._problem, 0
-        proof = course.proof
+        course, proof, failures = self._course, self._course.proof, 0
         while True:
             # 1) The solver, until it pauses or fails; then perhaps level steps in its place.
             before = proof.gap
             why = self._solver.run()
             paused = not why
-            if problem.can_rescue and (problem.stuck or not paused):
-                problem.rescue()
+            if course.can_rescue and (course.stuck or not paused):
+                course.rescue()
             # 2) A narrower smoothing, or the end if nothing helps.
-            can_continue = paused and not problem.stuck  # the solver paused only because it was asked to
-            if problem.too_wide if can_continue else course.smoothing.matters(course.last, proof.target):
+            can_continue = paused and not course.stuck  # the solver paused only because it was asked to
+            if course.too_wide if can_continue else course.smoothing.matters(course.last, proof.target):
                 course.smoothing.shrink(course.count)
                 failures = 0
             elif not paused:
@@ -242,29 +175,29 @@ class TrainingRun:
             # 3) Where the solver goes on.
             if not can_continue:
                 self._solver.restart(self._of_solver.variables(proof.best.w))
-            elif problem.found_better:
+            elif course.found_better:
                 self._solver.move(self._of_solver.variables(proof.best.w))
-            elif problem.curvature_due:
+            elif course.curvature_due:
                 self._precondition()
-            problem.found_better = problem.stuck = False
+            course.found_better = course.stuck = False
 
     def _precondition(self) -> None:
         """Let the solver start anew in variables in which the curvature is about equal, where it is now."""
-        objective, problem, settings = self._objective, self._problem, self._settings
-        here, p = problem.latest, objective.vectors.p
+        objective, course, settings = self._objective, self._course, self._settings
+        here, p = course.latest, objective.vectors.p
         assert here is not None
         sums = objective.curvature(here.w, here.nu)
         moments = np.zeros(p)
         if self._scale is not None:
             moments = self._scale ** (-1 / settings.scaling_of(p)) - settings.lam
         L = curvature.factor(sums, p, settings.lam, moments)
-        problem.curvature_at = 0 if L is None else curvature.GROWTH * self._course.count
+        course.curvature_at = 0 if L is None else curvature.GROWTH * course.count
         if L is not None:
-            self._of_solver, self._turned = curvature.Preconditioned(problem, L), True
+            self._of_solver, self._turned = curvature.Preconditioned(course, L), True
             self._solver.close()
             self._make_solver(here.w)
-            if here.nu == self._course.smoothing.nu:  # the function is the same
-                problem.at_start = here
+            if here.nu == course.smoothing.nu:  # the function is the same
+                course.at_start = here
 
     def _keep_if_due(self) -> None:
         every = self._settings.checkpoint_every
@@ -272,26 +205,21 @@ class TrainingRun:
             self._keep_snapshot()
 
     def _keep_snapshot(self) -> None:
-        course, problem = self._course, self._problem
+        course = self._course
         if self._settings.checkpoint_every is None or not course.count:
             return
         with self._objective.clock.phase("checkpoint"):
-            numbers = {"starts": self._starts, "patience": problem.patience, "ways": self._ways_of_run()}
-            snapshot = Snapshot(numbers | course.numbers())
-            snapshot = snapshot.joined(course.proof.snapshot()).joined(problem.level_steps.snapshot().under("pace"))
+            snapshot = Snapshot({"starts": self._starts, "ways": self._ways_of_run()}).joined(course.snapshot())
             # What the solver remembers is of no use without the matrix. A resumed run estimates that anew.
             memory = Snapshot({"turned": True}) if self._turned else self._solver.memory().under("solver")
             self._keep(snapshot.joined(memory))
         self._seconds_kept = course.seconds
 
     def _restore(self, snapshot: Snapshot) -> None:
-        course, problem = self._course, self._problem
-        course.restore(snapshot.numbers)
-        self._starts, problem.patience = snapshot.numbers["starts"] + 1, snapshot.numbers["patience"]
-        self._seconds_kept = course.seconds
+        course = self._course
+        course.restore(snapshot)
+        self._starts, self._seconds_kept = snapshot.numbers["starts"] + 1, course.seconds
         self._ways_before.subtract(snapshot.numbers.get("ways", {}))
-        course.proof.restore(snapshot)
-        problem.level_steps.restore(snapshot.part("pace"))
         self._solver.restart(self._of_solver.variables(course.proof.best.w))
         if not snapshot.numbers.get("turned"):
             self._solver.recall(snapshot.part("solver"))

@@ -21,10 +21,9 @@ from numpy.typing import NDArray
 
 from distsms.base.jit import njit
 from distsms.base.typing import Floats
-from distsms.matrix.base import RowEntries
 from distsms.optim.dual_ascent import is_usual
 from distsms.optim.objective import Objective
-from distsms.optim.rows import add, entries, score
+from distsms.optim.rows import add, column_of, score
 from distsms.optim.settings import Settings, descends
 
 RATE = 0.5
@@ -47,6 +46,7 @@ def start(objective: Objective, settings: Settings) -> tuple[Floats | None, floa
     lam, p = settings.lam, objective.p
     w, lag, none = np.zeros(p), np.zeros(p), np.empty(0, np.intp)
     if (rows := objective.features.row_entries(none)) is not None:  # load the loops, which does not count, or compile
+        squared_distances(rows, none, none, w)
         descend(rows, none, none, lam, 2.0, w, lag)
     begun, rng = time.perf_counter(), np.random.default_rng(0)
     with objective.clock.phase("start"):
@@ -62,9 +62,7 @@ def start(objective: Objective, settings: Settings) -> tuple[Floats | None, floa
         positives, negatives = np.split(places, [len(picked[0])])
         # 2) The length of the steps, from the mean distance of pairs.
         pairs = min([PAIRS, *map(len, picked)])
-        distances = (
-            squared_distances(rows, positives[:pairs], negatives[:pairs], p) if rows is not None and pairs else 0.0
-        )
+        distances = squared_distances(rows, positives[:pairs], negatives[:pairs], w) if pairs else 0.0
         total, number = comm.sum(np.array([distances, pairs]))
         # 3) Each rank descends on its rows; the start is the mean of the results.
         totals = np.zeros(p + 2)
@@ -124,14 +122,17 @@ def descend(rows, positives, negatives, lam, t0, w, lag):  # type: ignore[no-unt
     return hinges, number
 
 
-def squared_distances(rows: RowEntries, positives: NDArray[np.intp], negatives: NDArray[np.intp], p: int) -> float:
-    """Return the sum of ||x_i - x_j||^2 over pairs of rows (k,)."""
-    total, difference = np.float64(0.0), np.zeros(p)
-    for i, j in zip(positives, negatives, strict=True):
-        (columns, x), (others, y) = entries(rows, i), entries(rows, j)
-        difference[columns] = x
-        difference[others] -= y
-        for each in (columns, others):
-            total = np.cumsum(np.append(total, difference[each] ** 2))[-1]
-            difference[each] = 0.0
-    return float(total)
+@njit(error_model="numpy")
+def squared_distances(rows, positives, negatives, difference):  # type: ignore[no-untyped-def]
+    """Return the sum of ||x_i - x_j||^2 over pairs of rows (k,); `difference` (p,) is 0, and will be so again."""
+    total = 0.0
+    for i, j in zip(positives, negatives):  # noqa: B905 - Numba's has no `strict`
+        add(rows, i, 1.0, difference)
+        add(rows, j, -1.0, difference)
+        for row in (i, j):
+            begin = rows.begins[row]
+            for k in range(begin, rows.ends[row]):
+                column = column_of(rows.columns, k, begin)
+                total += difference[column] ** 2
+                difference[column] = 0.0
+    return total

@@ -81,11 +81,6 @@ def tiles(entries: Sequence[tuple[str, str, str]]) -> Html:
     return element("dl", *each, class_="tiles")
 
 
-def notice(text: str) -> Html:
-    """Return a warning that stands out."""
-    return element("p", text, class_="notice", role="alert")
-
-
 def side_by_side(*parts: Html) -> Html:
     """Return the parts side by side, or one below the other where the page is narrow."""
     return element("div", *parts, class_="beside")

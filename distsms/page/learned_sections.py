@@ -11,7 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from distsms.base.typing import Floats
-from distsms.models.contributions import Contributions, Term, Values, leaf_rule, values_of
+from distsms.features.attributes import Attribute
+from distsms.models.contributions import Contributions, Term, leaf_rule, values_of
 from distsms.models.kmers import best_kmers, letter_importance
 from distsms.models.model import Model
 from distsms.page import html, mpl, plots, shape_plots
@@ -277,8 +278,8 @@ def _values(model: Model, flags: NDArray[np.bool_]) -> list[Html]:
     """Return what is said of columns of 0 and 1, those of one column of the table together; nothing without any."""
     if model.table is None or not flags.any():
         return []
-    groups = sorted(values_of(model.table, flags), key=lambda values: -values.span(model.w))
-    rows = [[each.name, f"{each.span(model.w):.4g}", _weights_of(each, model.w)] for each in groups[:LARGEST]]
+    groups = sorted(values_of(model.table, flags), key=lambda values: -_span(values, model.w))
+    rows = [[each.name, f"{_span(each, model.w):.4g}", _weights_of(each, model.w)] for each in groups[:LARGEST]]
     meaning = (
         "The values of a column that has no numbers, and missing values, are columns of 0 and 1. A row gets the weights"
         " of those that it has, per value and not per standard deviation, so these weights do not compare with those of"
@@ -289,11 +290,17 @@ def _values(model: Model, flags: NDArray[np.bool_]) -> list[Html]:
     return [element("p", meaning), html.table(caption, header, rows, text=True)]
 
 
-def _weights_of(values: Values, w: Floats) -> str:
+def _span(values: Attribute, w: Floats) -> float:
+    """Return by how much the scores of two rows that differ in nothing else can differ."""
+    of_values = w[list(values.columns)]
+    return float(np.ptp(np.append(of_values, 0.0) if values.none else of_values))
+
+
+def _weights_of(values: Attribute, w: Floats) -> str:
     """Return the values with their weights, from the largest on; of many, those at both ends."""
-    of_values, half = w[values.columns], SHOWN // 2
+    of_values, names, half = w[list(values.columns)], values.categories or (), SHOWN // 2
     order = np.argsort(-of_values, kind="stable").tolist()
     middle = [f"({len(order) - SHOWN:,} more)"] if len(order) > SHOWN else []
     ends = (order[:half], order[-half:]) if middle else (order, [])
-    first, last = ([f"{values.names[k]} {of_values[k]:+.3g}" for k in end] for end in ends)
+    first, last = ([f"{names[k]} {of_values[k]:+.3g}" for k in end] for end in ends)
     return ", ".join([*first, *middle, *last])

@@ -13,7 +13,7 @@ from distsms.metrics.confidence import Interval
 from distsms.models import decision_text
 from distsms.page import html, plots
 from distsms.page.html import Html, element
-from distsms.page.plots import Drawing, Mark
+from distsms.page.plots import Drawing
 from distsms.workflow.report import ReportData
 
 
@@ -39,15 +39,14 @@ def measures(data: ReportData, drawings: list[Drawing]) -> Html:
     measured, intervals = data.evaluation.measures, data.evaluation.intervals
     if measured["n_pos"] and measured["n_neg"]:
         interval = _describe_interval(intervals["rocarea"], data.level)
-        marks = [
-            Mark(str(point.condition), point.rates["tp"], point.rates["fp"]) for point in data.points if point.marked
-        ]
+        marked = {str(point.condition): point.rates for point in data.points if point.marked}
+        points = {"threshold": measured, **marked}
         curves = [
-            plots.precision_recall(data.curve, measured, marks),
-            plots.roc(data.curve, measured, interval, marks),
-            plots.roc_head(data.curve, measured, marks),
-            plots.gain(data.curve, measured, marks),
-            plots.lift(data.curve, measured, marks),
+            plots.precision_recall(data.curve, measured, points),
+            plots.roc(data.curve, measured, points, interval),
+            plots.roc_head(data.curve, measured, points),
+            plots.gain(data.curve, measured, points),
+            plots.lift(data.curve, measured, points),
         ]
         first = plots.beside(drawings, curves, element("div", _head(data)))
     else:

@@ -16,7 +16,7 @@ from matplotlib.ticker import FuncFormatter, MaxNLocator, NullFormatter
 from matplotlib.transforms import Affine2D
 
 from distsms.base.files import atomic_write, real_path
-from distsms.base.untrusted_text import printable
+from distsms.base.wording import printable
 
 STYLE: Any = {"svg.fonttype": "none", "svg.hashsalt": "distsms", "font.size": 9, "axes.grid": True, "grid.alpha": 0.3}
 

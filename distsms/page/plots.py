@@ -45,12 +45,9 @@ class Drawing(NamedTuple):
         return html.figure(mpl.as_svg(self.figure), self.name, self.caption, self.description)
 
 
-class Mark(NamedTuple):
-    """An operating point on the curves: how many positive and negative rows it calls positive, or their weights."""
-
-    name: str
-    tp: float
-    fp: float
+Points = Mapping[str, Mapping[str, Any]]
+"""Operating points by name, that of the model first: how many positive and negative rows each calls positive, or their
+weights (`tp`, `fp`)."""
 
 
 def scores(histogram: Histogram, threshold: float) -> Drawing:
@@ -144,8 +141,8 @@ def methods(name: str, caption: str, label: str, intervals: Mapping[str, Interva
     return Drawing(figure, name, caption, f"{label}: {'; '.join(each)}.")
 
 
-def roc(curve: Curve, measured: Mapping[str, Any], interval: str, marks: Sequence[Mark] = ()) -> Drawing:
-    """Draw the ROC curve, with the point of the PRBEP, the threshold, and further operating points, `marks`."""
+def roc(curve: Curve, measured: Mapping[str, Any], points: Points, interval: str) -> Drawing:
+    """Draw the ROC curve, with the point of the PRBEP, and operating points."""
     figure, (axes,) = mpl.blank(SQUARE)
     axes.plot(curve.fpr, curve.tpr, color=BLUE, label="model")
     axes.plot([0, 1], [0, 1], color="grey", linestyle=":", label="chance")
@@ -153,7 +150,7 @@ def roc(curve: Curve, measured: Mapping[str, Any], interval: str, marks: Sequenc
     prbep_fpr = n_pos * (1 - measured["prbep"]) / n_neg  # at the PRBEP, as many rows are false positives as are missed
     axes.plot([prbep_fpr], [measured["prbep"]], color=PURPLE, marker="D", label="PRBEP point", **POINT)
     axes.set(xlabel="false positive rate", ylabel="true positive rate (recall)", xlim=FROM_0_TO_1, ylim=FROM_0_TO_1)
-    _draw(axes, measured, marks, lambda tp, fp: (fp / n_neg, tp / n_pos))
+    _draw(axes, points, lambda tp, fp: (fp / n_neg, tp / n_pos))
     description = (
         f"ROC curve: the area below it is {measured['rocarea']:.4f}, {interval}. At the model's threshold the false "
         f"positive rate is {measured['fp'] / n_neg:.4f} and the true positive rate {measured['tp'] / n_pos:.4f}."
@@ -162,7 +159,7 @@ def roc(curve: Curve, measured: Mapping[str, Any], interval: str, marks: Sequenc
     return Drawing(figure, "roc", f"{caption} negative rows it calls positive by mistake (right).", description)
 
 
-def roc_head(curve: Curve, measured: Mapping[str, Any], marks: Sequence[Mark] = ()) -> Drawing:
+def roc_head(curve: Curve, measured: Mapping[str, Any], points: Points) -> Drawing:
     """Draw the ROC curve over a logarithmic false positive rate, from half a negative row on."""
     figure, (axes,) = mpl.blank(SQUARE)
     n_pos, n_neg = sizes(measured)
@@ -176,14 +173,14 @@ def roc_head(curve: Curve, measured: Mapping[str, Any], marks: Sequence[Mark] = 
     axes.set(xscale="log", xlabel="false positive rate", ylabel="true positive rate (recall)")
     axes.set(xlim=(least * 0.9, 1.1), ylim=FROM_0_TO_1)
     mpl.show_percent(axes.xaxis)
-    _draw(axes, measured, marks, lambda tp, fp: (max(fp / n_neg, least), tp / n_pos))
+    _draw(axes, points, lambda tp, fp: (max(fp / n_neg, least), tp / n_pos))
     each = ", ".join(f"{value:.4f} at {100 * rate:g} %" for rate, value in rates.items())
     description = f"Head of the ROC curve over a logarithmic false positive rate: the true positive rate is {each}."
     caption = "The same ROC curve, with its head enlarged: each step to the left allows a tenth of the false alarms."
     return Drawing(figure, "roc_head", caption, description)
 
 
-def precision_recall(curve: Curve, measured: Mapping[str, Any], marks: Sequence[Mark] = ()) -> Drawing:
+def precision_recall(curve: Curve, measured: Mapping[str, Any], points: Points) -> Drawing:
     """Draw the precision-recall curve, with the operating points and where both are equal (PRBEP)."""
     figure, (axes,) = mpl.blank(SQUARE)
     n_pos, n_neg = sizes(measured)
@@ -193,7 +190,7 @@ def precision_recall(curve: Curve, measured: Mapping[str, Any], marks: Sequence[
     axes.axhline(share, color="grey", linestyle=":", label="chance")
     axes.plot([measured["prbep"]], [measured["prbep"]], color=PURPLE, marker="D", label="PRBEP point", **POINT)
     axes.set(xlabel="recall", ylabel="precision", xlim=FROM_0_TO_1, ylim=FROM_0_TO_1)
-    _draw(axes, measured, marks, lambda tp, fp: (tp / n_pos, tp / (tp + fp)))
+    _draw(axes, points, lambda tp, fp: (tp / n_pos, tp / (tp + fp)))
     precision = f"{measured['precision']:.4f}" if measured["tp"] + measured["fp"] else "not defined"
     description = (
         f"Precision-recall curve: precision equals recall at {measured['prbep']:.4f}; at the model's threshold "
@@ -203,7 +200,7 @@ def precision_recall(curve: Curve, measured: Mapping[str, Any], marks: Sequence[
     return Drawing(figure, "precision_recall", f"{caption} usually a smaller share of these is positive.", description)
 
 
-def gain(curve: Curve, measured: Mapping[str, Any], marks: Sequence[Mark] = ()) -> Drawing:
+def gain(curve: Curve, measured: Mapping[str, Any], points: Points) -> Drawing:
     """Draw the gain chart: the recall over the share of the rows that are called positive."""
     figure, (axes,) = mpl.blank(SQUARE)
     n_pos, n_neg = sizes(measured)
@@ -214,14 +211,14 @@ def gain(curve: Curve, measured: Mapping[str, Any], marks: Sequence[Mark] = ()) 
     axes.plot([0, 1], [0, 1], color="grey", linestyle=":", label="random order")
     axes.set(xlabel="share of the rows, from the highest score", ylabel="share of the positive rows among them")
     axes.set(xlim=FROM_0_TO_1, ylim=FROM_0_TO_1)
-    _draw(axes, measured, marks, lambda tp, fp: ((tp + fp) / n, tp / n_pos))
+    _draw(axes, points, lambda tp, fp: ((tp + fp) / n, tp / n_pos))
     tenth = float(np.interp(0.1, called, curve.tpr))
     description = f"Gain chart: the tenth of the rows with the highest scores has {tenth:.4f} of the positive rows."
     caption = "Gain chart. If you work through the rows from the highest score down to some share of all rows (right),"
     return Drawing(figure, "gain", f"{caption} you meet this share of the positive rows (up).", description)
 
 
-def lift(curve: Curve, measured: Mapping[str, Any], marks: Sequence[Mark] = ()) -> Drawing:
+def lift(curve: Curve, measured: Mapping[str, Any], points: Points) -> Drawing:
     """Draw the lift over the share of the rows that are called positive, on a logarithmic axis."""
     figure, (axes,) = mpl.blank(SQUARE)
     n_pos, n_neg = sizes(measured)
@@ -234,7 +231,7 @@ def lift(curve: Curve, measured: Mapping[str, Any], marks: Sequence[Mark] = ()) 
     axes.axhline(1, color="grey", linestyle=":", label="random order")
     axes.set(xscale="log", xlabel="share of the rows, from the highest score", ylabel="lift")
     mpl.show_percent(axes.xaxis)
-    _draw(axes, measured, marks, lambda tp, fp: ((tp + fp) / n, tp / n_pos / ((tp + fp) / n)))
+    _draw(axes, points, lambda tp, fp: ((tp + fp) / n, tp / n_pos / ((tp + fp) / n)))
     axes.set_ylim(bottom=0)
     hundredth = float(np.interp(0.01, called, curve.tpr)) / 0.01
     description = f"Lift over the share of rows: in the highest 1 % of the rows the lift is {hundredth:.3g}."
@@ -277,15 +274,12 @@ def reliability(bins: Mapping[str, Sequence[Mapping[str, float]]], share: float)
     return Drawing(figure, "reliability", f"{caption} 95 % interval. On the dotted line the two agree.", description)
 
 
-def _draw(
-    axes: Any, measured: Mapping[str, Any], marks: Sequence[Mark], place: Callable[[float, float], tuple[float, float]]
-) -> None:
+def _draw(axes: Any, points: Points, place: Callable[[float, float], tuple[float, float]]) -> None:
     """Draw the operating points that call any row positive, and the legend; `place` returns x and y of a point."""
-    points = [(mark, VERMILION, marker) for mark, marker in zip(marks, len(marks) * MARKERS, strict=False)]
-    for mark, colour, marker in [(Mark("threshold", measured["tp"], measured["fp"]), GREEN, "o"), *points]:
-        if mark.tp + mark.fp:
-            x, y = place(mark.tp, mark.fp)
-            axes.plot([x], [y], color=colour, marker=marker, label=mark.name, **POINT)
+    for (name, rates), marker in zip(points.items(), "o" + len(points) * MARKERS, strict=False):
+        if rates["tp"] + rates["fp"]:
+            x, y = place(rates["tp"], rates["fp"])
+            axes.plot([x], [y], color=GREEN if marker == "o" else VERMILION, marker=marker, label=name, **POINT)
     legend(axes.figure, 2)
 
 

@@ -32,7 +32,8 @@ def compose(data: ReportData) -> tuple[str, list[Drawing]]:
     name = data.evaluation.path
     head = element("header", element("h1", f"Report on {name}"), element("p", _subtitle(data), class_="soft"))
     of_rows = row_sample.describe_share(data.evaluation.measures["training_rows"])
-    notices = map(html.notice, [*filter(None, [of_rows]), *(data.info.get("warnings") or [])])
+    warnings = [*filter(None, [of_rows]), *(data.info.get("warnings") or [])]
+    notices = [element("p", text, class_="notice", role="alert") for text in warnings]
     first = [head, *notices, measure_sections.headline(data), html.contents(list(CHAPTERS))]
     return html.page(f"{name} - distsms report", *first, *chapters), drawings
 
@@ -120,8 +121,8 @@ def _path(data: ReportData, drawings: list[Drawing]) -> str:
     parts = [element("p", f"Warning: {warning}.") for warning in result.data_warnings]
     if choice:
         drawing = plots.path(result.means, result.points, choice, measure)
-        lines = path_result.describe_choice(measure, choice, result.means, result.points).strip().splitlines()
-        paragraphs = [element("p", line.strip()) for line in lines]
+        text = path_result.describe_choice(measure, choice, result.means, result.points, result.rule)
+        paragraphs = [element("p", line.strip()) for line in text.strip().splitlines()]
         note = "The standard error is that of the mean over the folds; it shows how uncertain the choice is."
         paragraphs.append(element("p", note, class_="soft"))
         parts.append(plots.beside(drawings, [drawing], element("div", *paragraphs)))

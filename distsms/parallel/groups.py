@@ -42,8 +42,8 @@ class Groups:
         self._sent = np.bincount(owner.astype(np.intp), minlength=comm.size)
         received, self._origin = comm.alltoall_rows(self.local_keys, self._sent)
         self.keys, self._of_received = np.unique(received, return_inverse=True)
-        self.positive, self.negative = (self.total((labels * sign > 0).astype(float)) for sign in (1, -1))
-        self.positive, self.negative = self.positive.astype(np.int64), self.negative.astype(np.int64)
+        of_classes = (self.total((labels * sign > 0).astype(float)) for sign in (1, -1))
+        self.positive, self.negative = (total.astype(np.int64) for total in of_classes)
         self.holders = np.bincount(self._of_received, minlength=len(self.keys))
         self.holder = np.zeros(len(self.keys), np.int64)
         self.holder[self._of_received] = np.repeat(np.arange(comm.size), self._origin)
@@ -166,11 +166,7 @@ class WholeGroups:
 
 
 def _large(
-    groups: Groups,
-    kept: NDArray[np.intp],
-    is_large: NDArray[np.bool_],
-    masses: list[Floats],
-    comm: Communicator,
+    groups: Groups, kept: NDArray[np.intp], is_large: NDArray[np.bool_], masses: list[Floats], comm: Communicator
 ) -> list[LargeGroup]:
     """Return the large groups among `kept` rows; is_large, masses : of this rank's groups. **Collective.**"""
     of_rank = groups.keys[is_large], masses[0][is_large], masses[1][is_large]

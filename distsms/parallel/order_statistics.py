@@ -99,8 +99,10 @@ class PositionSearch:
             low, high = max(lowest, middle - radius), min(highest, middle + radius)
             if not low <= high:  # it is where hardly a row was expected
                 low, high = lowest, highest
-        ends = self._by_bits(scores, shift)
-        return math.nan if ends is None else self._place(self._survey(scores, shift, *ends), (ends[1] - ends[0]) / 2)
+        if (ends := self._by_bits(scores, shift)) is None:
+            return math.nan
+        low, high = ends
+        return self._place(self._survey(scores, shift, low, high), (high - low) / 2)
 
     def _sampled(self, scores: Floats, shift: float) -> tuple[float, float]:
         """Return a bracket that probably contains the place, by a sample of the rows. **Collective.**"""
@@ -125,8 +127,8 @@ class PositionSearch:
         of_rank = survey_rows(scores, self._kinds, self._weights, shift, low, high, self._positions, self._room)
         message = np.zeros(4 + self.comm.size)
         message[:4], message[4 + self.comm.rank] = of_rank[:4], of_rank[4]
-        not_finite, below, within, rows, *positions = self.comm.sum(message).tolist()
-        return Survey(not_finite == 0.0, below, within, rows, positions)
+        total = self.comm.sum(message).tolist()
+        return Survey(total[0] == 0.0, total[1], total[2], total[3], positions=total[4:])
 
     def _place(self, survey: Survey, radius: float) -> float:
         """Return the place, which is in the bracket that was surveyed last, and remember it. **Collective.**"""

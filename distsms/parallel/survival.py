@@ -29,8 +29,8 @@ ATTEMPTS = 100
 """So many ranks may die one after the other while the others read the rows again."""
 
 
-class DeadRank(NamedTuple):
-    """A rank that has died: its number when the job began, and the host that it ran on."""
+class Rank(NamedTuple):
+    """A rank, alive or dead: its number when the job began, and the host that it runs, or ran, on."""
 
     rank: int
     host: str
@@ -51,12 +51,12 @@ class SurvivingCommunicator(MPICommunicator):
             hosts = self.allgather(os.uname().nodename)
         except self.failures as error:
             raise LaunchError(f"--survive: a rank died while the ranks were starting ({error}); start again") from error
-        self._living = list(enumerate(hosts))  # number at the beginning, and host
+        self._living = [Rank(rank, host) for rank, host in enumerate(hosts)]
 
     def node_ranks(self) -> list[int]:
         # MPI's own way makes another communicator, which a failure would not revoke.
-        host = self._living[self.rank][1]
-        return [rank for rank, (_, other) in enumerate(self._living) if other == host]
+        host = self._living[self.rank].host
+        return [rank for rank, other in enumerate(self._living) if other.host == host]
 
     def replica(self, k: int, length: int, shared: bool) -> Replica:
         return super().replica(k, length, shared=False)  # a window does not outlive its ranks
@@ -100,11 +100,11 @@ class SurvivingCommunicator(MPICommunicator):
         new = old.Shrink()
         new.Set_errhandler(self.mpi.ERRORS_RETURN)
         kept = new.Get_group().Translate_ranks(None, old.Get_group())
-        dead = [DeadRank(*self._living[rank]) for rank in range(self.size) if rank not in kept]
+        dead = [self._living[rank] for rank in range(self.size) if rank not in kept]
         self._living = [self._living[rank] for rank in kept]
         self._comm, self.rank, self.size = new, new.Get_rank(), new.Get_size()
         self.dead += dead
-        if self._living[0][0] != 0:
+        if self._living[0].rank != 0:
             if self.rank == 0:
                 print(
                     f"distsms: {dead[0]} has died. It held the state of the run, which therefore ends. A run with"

@@ -209,7 +209,7 @@ class Watcher:
         first, self.heard[message.rank] = not self.heard.get(message.rank), message.number
         self.peers[message.rank] = [(sock, None if self.rank else address)]
         if message.kind == "end":
-            self.kill()
+            kill_rank(self.parent, self.launcher)
         elif message.kind == "kill":
             os.kill(self.parent, signal.SIGKILL)
         elif message.kind == "done":
@@ -282,9 +282,6 @@ class Watcher:
         say(f"{why}; ending the job")
         for _ in range(3 if self.rank == 0 or self.survive else 0):
             self.send("died" if self.rank else "end")
-        self.kill()
-
-    def kill(self) -> None:
         kill_rank(self.parent, self.launcher)
 
 
@@ -298,7 +295,7 @@ def _connected(address: str, port: int) -> socket.socket:
 
 def say(text: str) -> None:
     with contextlib.suppress(OSError):
-        os.write(2, f"distsms watchdog: {text}\n".encode())
+        os.write(2, f"distsms watchdog: {text}\n".encode(errors="replace"))
 
 
 def lost_text(ranks: int) -> str:

@@ -37,8 +37,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from numpy.typing import ArrayLike
 
@@ -49,19 +48,22 @@ from distsms.base.measures import Measure, display_name
 from distsms.base.wording import in_python
 from distsms.models import model
 from distsms.models.model import Model
-from distsms.python.calls import logger, ranks_of, require_columns, warn, watching
+from distsms.python.calls import (
+    conversion_options,
+    describe_columns,
+    logger,
+    ranks_of,
+    require_columns,
+    shares,
+    warn,
+    watching,
+)
 from distsms.python.judging import Data, contributions, evaluate, predict, reasons, report, verify
-from distsms.python.reading import conversion_options, describe_columns, shares
 from distsms.shards import from_arrays
 from distsms.shards.from_arrays import is_frame
-from distsms.training.rows import Survived
 from distsms.training.task import TrainingTask
 from distsms.workflow import train as workflow
 from distsms.workflow.requests import Arrays, Split, TrainRequest
-
-if TYPE_CHECKING:
-    from distsms.workflow.auto_lambda import LambdaChoice
-    from distsms.workflow.search_result import Search
 
 __all__ = ["contributions", "evaluate", "load_model", "predict", "reasons", "report", "save_model", "train", "verify"]
 
@@ -131,8 +133,8 @@ def train(
     l1 : float
         The weight of ``||w||_1``. With a positive number many coefficients are exactly 0.
     bias : float
-        The value of a constant feature, whose weight is regularized like any other; 0 means that there is none. The
-        default is 1 for the logistic measures, and none for others.
+        The value of a constant feature, whose weight is regularized like any other; 0 for none. The default is 1 for
+        the logistic measures, and none for others.
     within_groups : {"pairs", "each"}
         Compare only rows of the same group, for the measure ``"rocarea"``: each group counts as much as it has pairs,
         or all groups alike. The measure is then called ``"gauc@pairs"`` or ``"gauc@each"``.
@@ -144,34 +146,27 @@ def train(
     stop_wanted : callable
         Asked on every rank at each evaluation; True on any rank ends the run with what it has, and in the search, where
         there is no model yet, with a `DistsmsError`.
-    checkpoint : path
-        A folder for the state of the run, from which it can continue on any number of ranks.
-    checkpoint_every : float
-        Seconds between two checkpoints, 300 by default. One is always written at the end of the run.
-    resume : bool
-        Continue from the newest checkpoint in the folder, if there is one. Data, measure, lambda and method must be the
-        same. The shards of a table are taken from `shards`.
-    trace : path
-        A file that gets one JSON line for each evaluation. If a run is resumed, its trace is continued.
-    certificate : path
-        A file that gets what others need to check the lower bound: a number for each training row. See `verify`.
+    checkpoint, checkpoint_every, resume : path, float, bool
+        A folder for the state of the run, the seconds between two states (300; the last one is always written), and
+        whether to continue from the newest one, if there is one, on any number of ranks. Data, measure, lambda and
+        method must then be the same. The shards of a table are taken from `shards`.
+    trace, certificate : path
+        Files that get a line of JSON for each evaluation, and what others need to check the lower bound; see `verify`.
     split_by : {"rows", "groups", "doubles", "time"}
         What the split keeps together; by default groups with ``group``, time with ``time`` alone, else rows.
     seed : int
         The seed of the split, 0 by default.
-    shards : path
-        A folder for the data sets that are made from a table; without it, they are in a temporary folder. Ranks on
-        several hosts, and `checkpoint`, need one.
-    overwrite : bool
-        Replace the data sets that `shards` has already.
+    shards, overwrite : path, bool
+        A folder for the data sets that are made from a table, by default a temporary one, and whether to replace those
+        that are there. Ranks on several hosts, and `checkpoint`, need one.
     search : float or str
         For tables, the seconds of the search (or a time such as ``"10m"``) among features of the columns (bins,
         crosses, leaves of trees) and between the measure and logistic regression, which are compared on folds. 0 leaves
         it out. By default ten times what a training on the columns takes, and at least 30; none with fewer than 1,000
         rows or 50 of a class, or where a setting is for a model of the columns. ``info["search"]`` says what was tried.
     check : bool
-        False: do not compare models for other measures than ROCArea with a quick ROCArea model. This is done on the
-        test rows or on a part of a sample of the rows, in at most a tenth of the run's time or two seconds.
+        False: do not compare models for other measures with a quick ROCArea model, on the test rows or on a part of a
+        sample of the rows, in at most a tenth of the run's time or two seconds.
     ordering : {"auto", "gather", "exchange", "bins"}
         How the scores of all rows are sorted: all on the root, or where the rows are. "bins", for ROCArea and pauc,
         counts them in place of sorting, and J is the upper end of a small interval.
@@ -208,58 +203,42 @@ def train(
     require_columns(weight, group, arrays)
     watch, stop_wanted = settings.pop("watch", None), settings.pop("stop_wanted", None)
     with speaking_python(), ranks.fail_together():
-        request = _request(data, arrays, measure, settings, {"label": label, "weight": weight, "group": group}, split)
-        request = replace(request, lam=lam, at=at, calibrate=calibrate, memory=memory)  # type: ignore[arg-type]
+        if "plain" in settings:
+            raise InputError("there is no option 'plain': search=0 trains on the columns, without a search")
+        others = settings.keys() - NAMES
+        if arrays and others:
+            raise InputError(f"there is no option {min(others)!r} for these rows{did_you_mean(min(others), NAMES)}")
+        columns = {"label": label} if arrays else {"label": label, "weight": weight, "group": group}
+        reading = conversion_options({name: settings.pop(name) for name in others} | columns, NAMES)
+        X, y = from_arrays.pair(data) if arrays else (None, None)
+        request = TrainRequest.of_options(
+            settings,
+            data=Arrays(X, y, weight, group) if arrays else data,
+            measure=Measure.parse(measure).within(settings.pop("within_groups", None)),
+            split=Split(shares(split), settings.pop("split_by", None), settings.pop("seed", 0)),
+            reading={name: value for name, value in reading.items() if value is not None},
+            lam=lam,
+            at=at,
+            calibrate=calibrate,
+            memory=memory,
+        )
     with speaking_python():
         observer = watching(Progress(ranks), "evaluated", watch)
         trained = workflow.train(request, ranks, observer, stop_wanted or (lambda: False))
-    odd = ""
-    if trained.columns:
-        trained.model.info["columns"], odd = describe_columns(trained.columns)
+    odd, reports = "", trained.sets and trained.sets.training.columns
+    if reports:
+        trained.model.info["columns"], odd = describe_columns(reports)
     warn(ranks, [*observer.warnings, *trained.warnings], [odd] if odd else [])
     return trained.model
 
 
-NAMED = {"data", "measure", "lam", "memory", "at", "calibrate", "split", "reading"}
-"""Fields of `TrainRequest` that the arguments of `train` become."""
 OF_RUN = {"settings", "distribution", "output", "test", "ignore_new", "folds", "features_of"}
-"""Fields that `train` leaves as they are, or makes of several settings."""
+OF_RUN |= {"data", "measure", "memory", "at", "calibrate", "split", "reading"}
+"""Fields of `TrainRequest` that `train` leaves as they are, or makes of its arguments and of several settings."""
 OF_PARTS = {"within_groups", "split_by", "seed", "watch", "stop_wanted"}
 """Settings of `train` that are parts of a field, or of none."""
-NAMES = TrainRequest.option_names() - NAMED - OF_RUN | OF_PARTS | {"lam"}
+NAMES = TrainRequest.option_names() - OF_RUN | OF_PARTS
 """The settings of `train`: all other fields of `TrainRequest`, and those of the solver, one of which is lambda."""
-
-
-def _request(
-    data: Data,
-    arrays: bool,
-    measure: str | Measure,
-    settings: dict[str, Any],
-    columns: dict[str, Any],
-    split: Sequence[float] | None,
-) -> TrainRequest:
-    """Return what `train` was asked for, in which `columns` are label, weight and group. Takes from `settings`. Local.
-
-    Raises InputError for a setting that does not exist, with the one that may be meant.
-    """
-    if "plain" in settings:
-        raise InputError("there is no option 'plain': search=0 trains on the columns, without a search")
-    if arrays and (unknown := settings.keys() - NAMES):
-        name = min(unknown)
-        raise InputError(f"there is no option {name!r} for these rows{did_you_mean(name, NAMES)}")
-    within = settings.pop("within_groups", None)
-    of_split = Split(shares(split), settings.pop("split_by", None), settings.pop("seed", 0))
-    reading = {name: settings.pop(name) for name in settings.keys() - NAMES}
-    reading |= {"label": columns["label"]} if arrays else columns
-    reading = conversion_options(reading, NAMES)
-    X, y = from_arrays.pair(data) if arrays else (None, None)
-    return TrainRequest.of_options(
-        settings,
-        data=Arrays(X, y, columns["weight"], columns["group"]) if arrays else data,
-        measure=Measure.parse(measure).within(within),
-        split=of_split,
-        reading={name: value for name, value in reading.items() if value is not None},
-    )
 
 
 class Progress(workflow.TrainObserver):
@@ -268,23 +247,8 @@ class Progress(workflow.TrainObserver):
     def __init__(self, comm: Communicator) -> None:
         self._log, self.warnings = logger(comm), list[str]()
 
-    def left_out_search(self, why: str) -> None:
-        self._log("no search: %s", in_python(why))
-
-    def searching(self, rows: int, folds: int, limit: str) -> None:
-        self._log("searching among features on %d folds of %d rows, for at most %s", folds, rows, limit)
-
-    def searched(self, outcome: Search) -> None:
-        self._log("search: %s", outcome.reason)
-        for features, why in outcome.left_out.items():
-            self._log("search: %s left out: %s", features, why)
-
-    def chose_solver(self, solver: str, why: str) -> None:
-        if why:
-            self._log("solver %s: %s", solver, why)
-
-    def chose_lambda(self, lam: float, choice: LambdaChoice | None, resumed: bool) -> None:
-        self._log("lambda %g, %s", lam, in_python(workflow.why_lambda(choice, resumed)))
+    def noted(self, kind: str, text: str) -> None:
+        self._log("%s %s", kind, in_python(text))
 
     def ready(self, task: TrainingTask) -> None:
         data, settings = task.data, task.settings
@@ -292,12 +256,6 @@ class Progress(workflow.TrainObserver):
 
     def cautioned(self, warning: str) -> None:
         self.warnings.append(warning)
-
-    def survived(self, survived: Survived) -> None:
-        self._log("%s", survived)
-
-    def deciding(self, folds: int, seconds: float) -> None:
-        self._log("training %d models of folds", folds)
 
     def trained(self, trained: workflow.Trained) -> None:
         result = trained.result

@@ -7,8 +7,7 @@ from typing import Any
 
 from distsms.base.errors import speaking_python
 from distsms.base.measures import Measure, check_chooser
-from distsms.python.calls import numbers, ranks_of, warn, watching
-from distsms.python.reading import conversion_options
+from distsms.python.calls import conversion_options, numbers, ranks_of, warn, watching
 from distsms.workflow import tables
 from distsms.workflow.baseline import Baseline, BaselineObserver, FitProgress, compare_methods
 from distsms.workflow.requests import BaselineRequest, Path

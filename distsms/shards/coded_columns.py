@@ -170,7 +170,7 @@ def write_codes(file: h5py.File, codes: Sequence[Codes], coded: CodedColumns, co
         try:
             flat = code_rows(array, group_map, [*range(0, len(array), rows), len(array)])
         except ValueError as error:
-            raise InputError(f"{file.filename}: codes {number}: {error}") from error
+            raise InputError(f"codes {number}: {error}") from error
         storage.write(group, str(number), flat, compression)
         group[str(number)].attrs["part_rows"] = rows
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
@@ -263,8 +263,6 @@ def write_data(
     weights: ArrayLike | None = None,
     dtype: str = "float64",
     label_map: Mapping[str, Any] | None = None,
-    zero_based: bool = False,
-    source: Iterable[Mapping[str, Any]] = (),
     overwrite: bool = False,
     compression: str = "none",
     groups: ArrayLike | None = None,
@@ -317,8 +315,7 @@ def write_data(
             directory,
             entries,
             label_map=label_map or {"+1": 1, "-1": -1},
-            zero_based=zero_based,
-            source=source,
+            zero_based=False,
             statistics=row_statistics.group_statistics(hashes, y, metadata, columns, Communicator()),
             coded=coded,
             table=table_of(names),

@@ -10,8 +10,7 @@ from numpy.typing import NDArray
 
 from distsms.base.errors import InputError
 from distsms.base.formatting import format_rows
-from distsms.base.untrusted_text import printable
-from distsms.base.wording import option
+from distsms.base.wording import option, printable
 
 Label: TypeAlias = float | str | bool
 

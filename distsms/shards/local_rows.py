@@ -54,15 +54,12 @@ class SparseLoader:
         store: EntriesInMemory | None = None,
     ) -> None:
         nnz = max(nnz, 0)  # it is negative only if indptr descends, which `add` reports
-        self.lengths, self._taken_over = np.zeros(n_local, length_dtype(0)), store is not None
+        self.lengths, self.width, self._taken_over = np.zeros(n_local, length_dtype(0)), width, store is not None
         if store is not None:
-            self.indices, self.values = store.columns, store.values
-            self.filled, self.width = nnz, width
-            return
-        self.indices = np.empty(nnz, unsigned(width - 1))
-        valued = any(part.shard.values for part in ranges)
-        self.values = np.empty(nnz, dtype) if valued else None
-        self.filled, self.width = 0, width
+            self.indices, self.values, self.filled = store.columns, store.values, nnz
+        else:
+            self.indices, self.filled = np.empty(nnz, unsigned(width - 1)), 0
+            self.values = np.empty(nnz, dtype) if any(part.shard.values for part in ranges) else None
 
     def add(self, shard: OpenShard, part: ShardRange, local: slice) -> None:
         indptr = shard.read_indptr(part)
@@ -225,6 +222,7 @@ class ShardSegment:
     stored: tuple[StoredArray | None, ...]  # (columns, values or None if all are 1), or (dense rows,)
     rows: int = 0
     entries: int = 0
+    distance: int = 0  # of codes, which are all in one part of the shard: the number of rows of that part
 
     def shard_range(self, first: int, last: int) -> ShardRange:
         """Return the range of the shard's rows that are the local rows first..last - 1."""
@@ -499,13 +497,6 @@ class DenseStream(Stream):
         overlap.segment.shard.check_finite(overlap.segment.shard_range(overlap.first, overlap.last), None, entries[0])
 
 
-@dataclass
-class CodedSegment(ShardSegment):
-    """Consecutive local rows in one part, of `distance` rows, of a shard's dataset; the first code is at `start`."""
-
-    distance: int = 0
-
-
 class CodedStream(Stream):
     """The codes of the local rows, of group `number` of the coded columns. Each part lies in one segment."""
 
@@ -517,7 +508,9 @@ class CodedStream(Stream):
         stored = shard.stored(f"codes/{self._number}")
         for piece in shard.coded_parts(self._number, part):
             rows, row = piece.last - piece.first, self._cuts[-1]
-            self._segments.append(CodedSegment(shard, piece.first, row, 0, piece.at, stored, rows, 0, piece.distance))
+            self._segments.append(
+                ShardSegment(shard, piece.first, row, 0, piece.at, stored, rows, distance=piece.distance)
+            )
             self._cuts.append(row + rows)
 
     def features(self, longest: int, differ: bool) -> CodedRows:
@@ -534,7 +527,7 @@ class CodedStream(Stream):
 
     def _read_overlap(self, overlap: Overlap, out: Entries) -> int:
         segment, (buffer,) = overlap.segment, out
-        assert isinstance(segment, CodedSegment) and segment.stored[0] is not None
+        assert segment.stored[0] is not None
         first = overlap.first - segment.row + segment.first
         last = first + overlap.last - overlap.first
         table = self._table(overlap, buffer)

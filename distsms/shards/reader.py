@@ -87,8 +87,8 @@ class OpenShard:
             raise InputError(f"{path}: is not a shard of format {FORMAT}, version {SHARD_VERSION}.")
         if hdf5.attribute(file, "complete") != 1:
             raise InputError(f"{path}: was not written to its end (it lacks 'complete'). Convert again.")
-        self.expect("y", (shard.rows,), "int8")
         for name, exists, dtype in (
+            ("y", True, "int8"),
             ("weights", manifest.weights, "float64"),
             ("groups", manifest.group, "uint64"),
             ("times", manifest.time, "float64"),

@@ -14,8 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from distsms.base.errors import InputError
-from distsms.base.untrusted_text import printable
-from distsms.base.wording import option
+from distsms.base.wording import option, printable
 from distsms.matrix.code_maps import ALPHABETS, HIGHEST_DEGREE, UNKNOWN, Spectrum, Strings
 
 AMBIGUOUS = {"dna": "RYSWKMBDHVN", "rna": "RYSWKMBDHVN", "protein": "BJOUXZ"}

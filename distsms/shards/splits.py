@@ -54,13 +54,12 @@ class Splitter:
         n = len(self.fractions)
         return ["train", "test"] if n == 2 else [f"part-{k + 1}" for k in range(n)]
 
-    def by_hash(self, hash_keys: NDArray[Any]) -> NDArray[np.intp]:
-        """Return the part of each row, (n,), from its key (n,); the number of parts if it is left out. Local."""
-        return np.searchsorted(self._ends, row_keys(hash_keys, _STREAM + self.seed) / 2.0**64, side="right")
-
-    def in_time(self, times: NDArray[Any], comm: Communicator) -> NDArray[np.intp]:
-        """Return the part of each row, (n_local,), the earliest rows in the first part. **Collective.**"""
-        return periods(times, self._ends, comm)
+    def parts(self, keys: NDArray[Any], comm: Communicator) -> NDArray[np.intp]:
+        """Return the part of each row, (n_local,), from its key; the number of parts if it is left out. **Collective**
+        by time: then the keys are times, and the earliest rows are in the first part."""
+        if self.by == "time":
+            return periods(keys, self._ends, comm)
+        return np.searchsorted(self._ends, row_keys(keys, _STREAM + self.seed) / 2.0**64, side="right")
 
     def record(self, part: int, n: int) -> dict[str, Any]:
         """Return the record of the split for the manifest of a part; `n` is the number of rows of the input."""

@@ -21,9 +21,9 @@ from __future__ import annotations
 import calendar
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields
-from functools import cache, cached_property
+from functools import cached_property
 from itertools import accumulate
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, get_type_hints
 
 import numpy as np
 from numpy.typing import NDArray
@@ -156,37 +156,27 @@ class Column:
 
     def as_json(self) -> dict[str, Any]:
         """Return the record: name, kind, categories, missing, and the other fields that are not their defaults."""
-        always, defaults = ("name", "categories", "missing", "kind"), _defaults()
-        return {name: value for name, value in vars(self).items() if name in always or value != defaults[name]}
+        always = ("name", "categories", "missing", "kind")
+        return {name: value for name, value in vars(self).items() if name in always or value != _DEFAULTS[name]}
 
     @classmethod
     def from_json(cls, record: Any) -> Column:
         """Return the column of a record made by `as_json`. Raises TypeError, KeyError or ValueError for any other."""
         if not isinstance(record, dict):
             raise TypeError("the record of a column must be an object")
-        arguments, kinds = dict(record), _kinds()
         for name, value in record.items():
-            if name not in kinds:
+            if name not in _TYPES:
                 raise ValueError(f"this distsms does not know the field {name!r:.60} of a column")
-            if not isinstance(value, kinds[name]):
+            if not isinstance(value, _TYPES[name]):
                 raise TypeError(f"the field {name} of a column has another type")
         categories = record["categories"]
-        if categories is not None:
-            arguments["categories"] = tuple(categories)
-            if any(not isinstance(category, str) for category in categories):
-                raise TypeError("categories must be strings")
-        return cls(**arguments)
+        if not all(isinstance(category, str) for category in categories or ()):
+            raise TypeError("categories must be strings")
+        return cls(**{**record, "categories": None if categories is None else tuple(categories)})
 
 
-@cache
-def _defaults() -> dict[str, Any]:
-    return {field.name: field.default for field in fields(Column)}
-
-
-@cache
-def _kinds() -> dict[str, Any]:
-    kinds = {name: type(default) for name, default in _defaults().items()} | {"name": str, "bits": int}
-    return kinds | {"categories": list | tuple | None, "format": str | None, "fill": float | int, "offset": bool | None}
+_DEFAULTS = {field.name: field.default for field in fields(Column)}
+_TYPES = get_type_hints(Column) | {"categories": list | tuple | None, "fill": float | int}
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,7 @@ import hashlib
 import json
 import math
 import os
+import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,14 +26,25 @@ import numpy as np
 from numpy.typing import NDArray
 
 from distsms.base import hdf5
+from distsms.base._version import __version__
 from distsms.base.communicator import Communicator
 from distsms.base.errors import InputError
 from distsms.base.files import atomic_write, check_writable, require_space
 from distsms.base.schema import Fields, find_fault, is_number, is_text
 from distsms.base.typing import Floats, Labels
-from distsms.losses.dual_bound import ADDITIONS, EPS, Proved
+from distsms.losses.base import Loss
+from distsms.losses.dual_bound import ADDITIONS, CERTIFIED, EPS, Further, Proved, dual_bound
+from distsms.losses.registry import make_loss
+from distsms.losses.rocarea import EVERYWHERE
+from distsms.matrix.augmented import split_bias
 from distsms.matrix.base import ColumnStatistics
-from distsms.optim.penalty import ElasticNet, SquaredNorm, soft_threshold
+from distsms.matrix.normalization import Normalization
+from distsms.optim.penalty import ElasticNet, SquaredNorm, penalty, soft_threshold
+from distsms.optim.planes import OPENING
+from distsms.optim.result import Result
+from distsms.parallel.vectors import Vectors
+from distsms.training.rows import TrainingRows
+from distsms.training.task import TrainingTask
 
 FORMAT, VERSION = "distsms-certificate", 1
 BLOCK = 2**22
@@ -164,8 +176,95 @@ def load(path: str | os.PathLike[str], checked: bool = False) -> Certificate:
             for start in range(0, len(array), BLOCK):
                 digest.update(array[start : start + BLOCK].tobytes())
         if checked and hdf5.attribute(file, "complete") != digest.hexdigest().encode():
-            raise InputError(
-                f"{path}: is damaged: its content is not what was written (SHA-256 differs); copy it again"
-            )
+            raise InputError(f"{path}: damaged: its content is not what was written (SHA-256 differs); copy it again")
         labelings = np.asarray(arrays["labelings"][()], float).reshape(-1, 3) if "labelings" in names else None
     return Certificate(os.fspath(path), info, labelings)
+
+
+def check(task: TrainingTask, loss: Loss) -> None:
+    """Raise InputError on all ranks if the measure has no certificate, or none on so many rows."""
+    name = task.measure.family.name
+    if name not in CERTIFIED:
+        why = ": distsms.losses.dual_bound does not say what coefficients prove"
+    elif name == "pauc" and loss.n_pos > EVERYWHERE:
+        why = (
+            f" with {loss.n_pos} positive rows: that needs the share to which each negative row counts, which is "
+            f"computed by sorting the positive ones on every rank, at most {EVERYWHERE}"
+        )
+    else:
+        return
+    raise InputError(f"{task.measure} has no certificate{why}", everywhere=True)
+
+
+def certify(
+    path: str | os.PathLike[str], result: Result, task: TrainingTask, rows: TrainingRows, vectors: Vectors
+) -> dict[str, Any]:
+    """Write a run's certificate, the coefficients of the mixture of planes that proves its bound, and return what a
+    model says of it: an evaluation without its gradient for each point of the mixture, and three passes more over the
+    rows for what the rounded coefficients prove. **Collective.** `OF_ROW` bytes a local row.
+    """
+    begun, measure, comm, block = time.perf_counter(), task.measure, rows.comm, rows.block
+    loss: Any = rows.loss
+    sums = {"c": np.zeros(len(block.labels))}
+    if measure.family.name == "pauc":
+        loss = make_loss(measure, "exchange", block.labels, block.weights, comm)
+        sums["alpha"] = np.zeros(len(block.labels))
+    # 1) The coefficients.
+    mixture, of_labelings = result.mixture or [], list[tuple[float, float, float]]()
+    points = comm.bcast([(point.share, point.nu) for point in mixture])
+    for number, (share, nu) in enumerate(points):
+        if nu == OPENING:
+            assert result.opening is not None
+            sums["c"] += share * result.opening
+            continue
+        w = vectors.replicate(1, [mixture[number].w] if vectors.runs_solver else None)[0]
+        scores = rows.features.margins(w)
+        coefficients = loss.evaluate(scores, nu).coefficients
+        sums["c"] += share * coefficients
+        if "alpha" in sums:
+            sums["alpha"] += share * loss.alphas(scores, nu)
+        if measure.family.name == "f-beta":
+            counts = np.array([np.count_nonzero(coefficients < 0), np.count_nonzero(coefficients > 0)])
+            missed, called = comm.sum(counts).tolist()
+            of_labelings.append((share, missed, called))
+    arrays = {name: array.astype(np.float32) for name, array in sums.items()}
+    labelings = np.array(of_labelings).reshape(-1, 3) if measure.family.name == "f-beta" else None
+    # 2) What they prove after they were rounded.
+    rounded = {name: array.astype(float) for name, array in arrays.items()}
+    proved = dual_bound(loss, rounded["c"], Further(rounded.get("alpha"), labelings))
+    r = comm.sum(rows.features.transposed_times(proved.c))
+    columns = rows.features.columns()
+    columns = ColumnStatistics(comm.maximum(columns.largest), comm.sum(columns.counts), columns.squares)
+    bound = lower_bound(proved, r, columns, penalty(task.settings.lam, task.settings.l1))
+    # 3) The file.
+    info = _info(result, task, rows) | {"bound": bound, "points": len(points)}
+    write(path, info, arrays, labelings, comm)
+    seconds = time.perf_counter() - begun
+    return {"file": os.path.abspath(path), "bound": bound, "points": len(points), "seconds": seconds}
+
+
+def _info(result: Result, task: TrainingTask, rows: TrainingRows) -> dict[str, Any]:
+    """Return what a certificate says of the problem, the model and the rows. **Collective.**"""
+    comm, block = rows.comm, rows.block
+    settings, manifest = task.settings, task.manifest
+    normalization = Normalization() if manifest is None else manifest.normalization
+    w, bias = split_bias(result.w, task.bias)
+    h: Floats = normalization.unfold(column_numbers(len(w)))
+    scores = rows.features.margins(np.append(h, 0.0) if task.bias else h)
+    return {
+        "distsms": __version__,
+        "measure": task.measure.name,
+        "lambda": settings.lam,
+        "l1": settings.l1,
+        "constant": task.bias or 0.0,
+        "normalize": normalization.kind,
+        "weights": block.weights is not None,
+        "n": sum(comm.allgather(len(block.labels))),
+        "p": len(w),
+        "dtype": "float64" if manifest is None else manifest.dtype,
+        "J": result.J if math.isfinite(result.J) else None,
+        "lower_bound": result.lower_bound if math.isfinite(result.lower_bound) else None,
+        "rows": sketch(scores, block.labels, block.weights, block.first_row, comm),
+        "model": fingerprint(normalization.fold(w), bias),
+        "data": task.fingerprint if manifest is None else manifest.fingerprint,
+    }

@@ -95,33 +95,38 @@ def _write(member: IO[bytes], array: Rows) -> None:
         member.write(np.ascontiguousarray(row, "<f8").data)
 
 
-def load(folder: Path, problem: Mapping[str, Any]) -> tuple[Checkpoint | None, list[str]]:
-    """Return the newest undamaged checkpoint, or None, and messages on damaged files; InputError if all are. Local."""
-    words = []
+def newest(folder: Path) -> tuple[Checkpoint | None, list[str]]:
+    """Return the newest undamaged checkpoint, or None, and messages on damaged files. Local."""
+    words = list[str]()
     for name in (NEWEST, OLDER):
         try:
-            kept = read(folder / name)
+            return read(folder / name), words
         except FileNotFoundError:
             continue
         except InputError as error:
             words.append(str(error))
-            continue
-        differences = [
-            f"{key} is {_words(problem.get(key))}, in the checkpoint {_words(kept.problem.get(key))}"
-            for key in {**problem, **kept.problem}
-            if problem.get(key) != kept.problem.get(key)
-        ]
-        if differences:
-            raise InputError(
-                f"{kept.path}: is the checkpoint of another problem: {'; '.join(differences)}. Give the same data and "
-                "options as before, or name another folder"
-            )
-        return kept, words
-    if words:
+    return None, words
+
+
+def load(folder: Path, problem: Mapping[str, Any]) -> tuple[Checkpoint | None, list[str]]:
+    """Return what `newest` does; InputError if all files are damaged, or it is of another problem. Local."""
+    kept, words = newest(folder)
+    if kept is None and words:
         raise InputError(
             f"{'; '.join(words)}. There is no other checkpoint. Remove the folder to start from the beginning"
         )
-    return None, []
+    before = problem if kept is None else kept.problem
+    here, there = (
+        {key: "not given" if each.get(key) is None else each[key] for key in {**problem, **before}}
+        for each in (problem, before)
+    )
+    differences = [f"{key} is {here[key]}, in the checkpoint {there[key]}" for key in here if here[key] != there[key]]
+    if kept is not None and differences:
+        raise InputError(
+            f"{kept.path}: is the checkpoint of another problem: {'; '.join(differences)}. Give the same data and "
+            "options as before, or name another folder"
+        )
+    return kept, words
 
 
 def exists(folder: Path) -> bool:
@@ -174,10 +179,6 @@ def _read_header(member: IO[bytes]) -> tuple[int, ...]:
     if by_columns or kind != np.float64:
         raise ValueError("its numbers are not float64 in row-major order")
     return tuple(shape)
-
-
-def _words(value: Any) -> str:
-    return "not given" if value is None else str(value)
 
 
 @dataclass(frozen=True)

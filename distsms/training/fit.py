@@ -20,7 +20,7 @@ from distsms.optim.result import Result
 from distsms.parallel.vectors import Vectors, choose_step, make_vectors
 from distsms.training.normal_auc_closed import ClosedForm, pays
 from distsms.training.plan import memory_to_stream, plan_run
-from distsms.training.recorder import RunRecorder, recording
+from distsms.training.recorder import recording
 from distsms.training.rows import TrainingObserver, TrainingRows
 from distsms.training.task import Distribution, RunOptions, TrainingTask
 
@@ -29,8 +29,6 @@ from distsms.training.task import Distribution, RunOptions, TrainingTask
 class Fit:
     """A minimum, and what the steps after it need. All ranks have the same, except for the rows."""
 
-    task: TrainingTask
-    options: RunOptions
     rows: TrainingRows
     result: Result  # how the run ended, and what it proved
     step: str  # where the solver's vectors were kept
@@ -43,11 +41,11 @@ class Fit:
     @cached_property
     def w(self) -> Floats:
         """The coefficients, without that of the constant feature."""
-        return split_bias(self.result.w, self.task.bias)[0]
+        return split_bias(self.result.w, self.rows.task.bias)[0]
 
     @cached_property
     def bias(self) -> float:
-        return split_bias(self.result.w, self.task.bias)[1]
+        return split_bias(self.result.w, self.rows.task.bias)[1]
 
     @property
     def distribution(self) -> Distribution:
@@ -86,49 +84,41 @@ def loaded_run(
             raise InputError(
                 "a memory limit is only for data sets, whose rows can be streamed; these rows are in memory already"
             )
-    files = recording(comm, task.settings, options.trace, options.checkpoint, options.resume, task.identity())
-    with files as recorder:
+    with recording(comm, task.settings, options, task.identity()) as recorder:
         if plan is not None:
             observer.planned(plan, recorder.notes)
-        rows = TrainingRows(task, comm, options, plan, recorder, clock, observer)
-        comm.surviving(rows.load)
-        yield LoadedRun(task, options, rows, recorder, observer)
+        run = LoadedRun(task, comm, options, plan, recorder, clock, observer)
+        comm.surviving(run.load)
+        yield run
 
 
-@dataclass
-class LoadedRun:
-    task: TrainingTask
-    options: RunOptions
-    rows: TrainingRows
-    recorder: RunRecorder
-    observer: TrainingObserver
+class LoadedRun(TrainingRows):
+    """The rows of a training, and its steps up to the minimum. Methods are collective."""
 
     def minimize(self) -> Fit:
-        """Minimize the objective. **Collective.**"""
-        rows, task, file = self.rows, self.task, self.options.certificate
-        if file is not None:
-            from distsms.training.certify import check  # which few runs need
+        """Minimize the objective."""
+        task, path = self.task, self.options.certificate
+        if path is not None:
+            from distsms.training.certificate import check  # which few runs need
 
-            check(task, rows.loss)
-        step, vectors = rows.surviving(self.prepare)
+            check(task, self.loss)
+        step, vectors = self.surviving(self.prepare)
         with contextlib.closing(vectors):
-            begun = time.monotonic()
-            start, seconds = rows.surviving(self.first_point)
-            objective = rows.objective(self.options.stop_wanted, vectors)
-            streamed = rows.plan is not None and rows.block.features.bytes_per_pass
-            with rows.reading if streamed else contextlib.nullcontext():
+            begun, certified = time.monotonic(), None
+            start, seconds = self.surviving(self.first_point)
+            objective = self.objective(self.options.stop_wanted, vectors)
+            streamed = self.plan is not None and self.block.features.bytes_per_pass
+            with self.reading if streamed else contextlib.nullcontext():
                 result = self.recorder.minimize(objective, start, self.observer.evaluated)
-                ended = result.status.exit_code not in (EXIT_REQUEUE, EXIT_NONFINITE)
-                certified = self.certify(file, result, vectors, objective.evaluations) if file and ended else None
-        result = replace(result, mixture=None, opening=None)
+                if path and result.status.exit_code not in (EXIT_REQUEUE, EXIT_NONFINITE):
+                    certified = self.certify(path, result, vectors, objective.evaluations)
+        self.observer.minimized()
         return Fit(
-            task,
-            self.options,
-            rows,
-            replace(result, seconds=seconds + result.seconds),
+            self,
+            replace(result, mixture=None, opening=None, seconds=seconds + result.seconds),
             step,
             vectors,
-            rows.loss.calls_positive,
+            self.loss.calls_positive,
             objective.evaluations,
             begun,
             certified,
@@ -137,38 +127,34 @@ class LoadedRun:
     def certify(
         self, path: str | os.PathLike[str], result: Result, vectors: Vectors, evaluations: int
     ) -> dict[str, Any]:
-        """Write the certificate, again with the rows read again if a rank dies meanwhile. **Collective.**"""
-        from distsms.training.certify import certify
-
-        rows = self.rows
+        """Write the certificate, again with the rows read again if a rank dies meanwhile."""
+        from distsms.training.certificate import certify
 
         def renew() -> None:
             vectors.close()
-            rows.reload(evaluations)
+            self.reload(evaluations)
 
-        with rows.clock.phase("certify"):
-            return rows.comm.surviving(lambda: certify(path, result, self.task, rows, vectors), renew)
+        with self.clock.phase("certify"):
+            return self.comm.surviving(lambda: certify(path, result, self.task, self, vectors), renew)
 
     def prepare(self) -> tuple[str, Vectors]:
-        """Choose where the solver's vectors are kept, and make them. **Collective.**"""
-        rows = self.rows
-        p, comm = rows.features.shape[1], rows.comm
-        step, _ = choose_step((rows.plan or self.task).distribution.step, p, comm.size)
-        with rows.clock.phase("measure"):
+        """Choose where the solver's vectors are kept, and make them."""
+        p, comm = self.features.shape[1], self.comm
+        step, _ = choose_step((self.plan or self.task).distribution.step, p, comm.size)
+        with self.clock.phase("measure"):
             vectors = make_vectors(step, p, comm)
-        self.observer.loaded(rows.block, vectors)
+        self.observer.loaded(self.block, vectors)
         return step, vectors
 
     def first_point(self) -> tuple[Floats | None, float]:
-        """Return where to begin, the minimum where a closed form pays, None for 0; and its seconds. **Collective.**"""
-        task, rows, begun = self.task, self.rows, time.monotonic()
-        comm, plan = rows.comm, rows.plan
+        """Return where to begin, the minimum where a closed form pays, None for 0; and its seconds."""
+        task, comm, begun = self.task, self.comm, time.monotonic()
         if task.start is not None:
             return task.start, 0.0
-        if not (plan.scored > 0 if plan else pays(rows.block, task.measure, comm, task.settings.l1)):
+        if not (self.plan.scored > 0 if self.plan else pays(self.block, task.measure, comm, task.settings.l1)):
             return None, 0.0
-        with rows.clock.phase("moments"), rows.reading:
-            closed = ClosedForm(rows.block, comm)
+        with self.clock.phase("moments"), self.reading:
+            closed = ClosedForm(self.block, comm)
             solved = closed.result(0, task.settings, bool(task.bias)) if comm.is_root else None
             point: tuple[Floats | None, float] = comm.bcast((solved and solved.w, time.monotonic() - begun))
             return point

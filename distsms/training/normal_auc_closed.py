@@ -63,8 +63,9 @@ def solve(classes: Moments, lam: float) -> Solution:
         S = classes.scatter[0] / mass[0] + classes.scatter[1] / mass[1]
         sizes = np.sqrt(np.diag(S) + classes.mean[0] ** 2 + classes.mean[1] ** 2)
     p = len(delta)
+    unsolved = Solution(np.zeros(p), 0.5, 0.5, -math.inf, math.inf, delta, 0.5)
     if not (np.isfinite(S).all() and np.isfinite(sizes).all() and np.all(classes.mass > 0)):
-        return Solution(np.zeros(p), 0.5, 0.5, -math.inf, math.inf, delta, 0.5)
+        return unsolved
     M = S + (lam + p * EPS * float(np.max(np.diag(S), initial=0.0))) * np.eye(p)
     try:
         factor = scipy.linalg.cho_factor(M, lower=True, overwrite_a=True, check_finite=False)
@@ -83,7 +84,7 @@ def solve(classes: Moments, lam: float) -> Solution:
     bound = J - rounding - float(slope) * float(slope) / (2 * lam)
     gap = J + rounding - bound
     if not math.isfinite(gap):
-        return Solution(np.zeros(p), 0.5, 0.5, -math.inf, math.inf, delta, 0.5)
+        return unsolved
     ahead, deviation = float(w @ delta), math.sqrt(variance)
     area = float(scipy.special.ndtr(ahead / deviation)) if deviation else 0.5 + 0.5 * float(np.sign(ahead))
     return Solution(w, J, R, bound, gap, delta, area)
@@ -141,9 +142,8 @@ class ClosedForm:
         forward: bool = False,
     ) -> None:
         self._moments = moments_of(block, comm, number, folds + 1)
-        self._folds, self._forward = folds, forward
-        self._trained: tuple[int, Moments | None] = (-1, None)
-        self._passes = 1
+        self._folds, self._forward, self._passes = folds, forward, 1
+        self._of_fold: dict[int, Moments] = {}  # of the last one that was asked for
 
     def uncounted_passes(self) -> int:
         """Return the number of passes over the rows since the last call: 1, and later 0."""
@@ -152,14 +152,13 @@ class ClosedForm:
 
     def classes(self, fold: int) -> Moments:
         """Return the moments of the positive and of the negative training rows of a fold; 0 stands for all rows."""
-        if self._trained[0] != fold:
+        if fold not in self._of_fold:
             numbers = np.arange(fold if fold and self._forward else self._folds + 1)
             kept = 2 * (numbers if self._forward or not fold else numbers[numbers != fold])
             unions = [self._moments.union(kept + sign) for sign in (0, 1)]
             parts = zip(*(vars(union).values() for union in unions), strict=True)
-            self._trained = fold, Moments(*(np.concatenate(part) for part in parts))
-        assert self._trained[1] is not None
-        return self._trained[1]
+            self._of_fold = {fold: Moments(*(np.concatenate(part) for part in parts))}
+        return self._of_fold[fold]
 
     def result(self, fold: int, settings: Settings, constant: bool = False) -> Result | None:
         """Return the outcome for a fold and lambda; None if rounding hides the gap; a constant weighs 0. Local."""

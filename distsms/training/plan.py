@@ -68,16 +68,6 @@ class Needs(Memory):
         """Return the bytes of the vectors with a number for each column on the root, or on another rank."""
         return self.columns + self.solver * (root or self.spread)
 
-    def describe_least(self, ranks: int, root: bool) -> str:
-        vectors, whole = self.vectors(root), self.least(ranks, root)
-        rows = whole - self.besides_rows(root)
-        solver = f", {format_bytes(vectors - self.columns)} of them for the solver" if vectors > self.columns else ""
-        return (
-            f"{format_bytes(vectors)} for vectors with a number for each of the {self.p} columns{solver}; "
-            f"{format_bytes(rows)} for labels, scores and buffers; {format_bytes(whole - rows - vectors)} for Python,"
-            " its libraries and what sorts scores"
-        )
-
     def of_node(self, here: int, ranks: int) -> int:
         """Return the bytes that a run takes on a node with `here` of its ranks, one of which is the root."""
         return here * self.of_rank(ranks) + self.node + self.root
@@ -108,14 +98,11 @@ class Layout(NamedTuple):
         return p if self.step == "root" else -(-p // self.size)
 
 
-ONE_RANK = Layout("root", 1)
-
-
 def needs(
     manifest: Manifest,
     settings: Settings,
     cost: Cost,
-    layout: Layout = ONE_RANK,
+    layout: Layout = Layout("root", 1),  # noqa: B008 - immutable
     bias: bool = False,
     losses: int = 1,
     solves: int = 1,
@@ -159,67 +146,68 @@ def require(
     here: list[int],
     there: int,
     allowed: float = math.inf,
-    advise: Callable[[], str] = lambda: (
-        f"Lower {option('history')}, {option('planes')} or {option('vector_memory')}, or use {option('step', 'spread')}"
-    ),
+    advise: Callable[[], str] = lambda: "",
     in_files: bool = True,
 ) -> None:
     """Raise InputError unless this node, with `there` bytes, has the memory for its ranks `here`: `LackOfMemory` if it
     has too little, or if `allowed` does not suffice for streaming. `advise` says what helps against vectors. Local.
     """
+    # 1) What each rank may take, even if it streams all of its entries.
     holding = [needed.of_rank(ranks) + needed.root * (rank == 0) for rank in here]
     least = [needed.least(ranks, rank == 0) for rank in here]
+    enough = math.ceil(max(least) / 2**20)
     if max(least) > allowed:
         root = 0 in here
         python = INTERPRETER + ROOT_LIBRARIES * (root or needed.spread)
-        by_rows = needed.rows // ranks > needed.vectors(root) and needed.besides_rows(root) < allowed
-        raise InputError(
-            f"{option('memory')} {format_bytes(allowed)} is too little: {math.ceil(max(least) / 2**20)} MiB are "
-            f"needed on {'the root' if root else 'a rank'}, even if all entries are streamed: "
-            f"{needed.describe_least(ranks, root)}. "
-            + (
-                f"Allow more memory, since Python and its libraries alone take {format_bytes(python)}"
-                if python >= allowed
-                else "Allow more memory, or start more ranks: then each has fewer rows"
-                if by_rows
-                else marked(advise())
-            )
+        if python >= allowed:
+            advice = f"Allow more memory, since Python and its libraries alone take {format_bytes(python)}"
+        elif needed.rows // ranks > needed.vectors(root) and needed.besides_rows(root) < allowed:
+            advice = "Allow more memory, or start more ranks: then each has fewer rows"
+        else:
+            advice = marked(advise())
+        vectors, rows = needed.vectors(root), max(least) - needed.besides_rows(root)
+        of_solver = (
+            f", {format_bytes(vectors - needed.columns)} of them for the solver" if vectors > needed.columns else ""
         )
+        raise InputError(
+            f"{option('memory')} {format_bytes(allowed)} is too little: {enough} MiB are needed on "
+            f"{'the root' if root else 'a rank'}, even if all entries are streamed: {format_bytes(vectors)} for vectors"
+            f" with a number for each of the {needed.p} columns{of_solver}; {format_bytes(rows)} for labels, scores and"
+            f" buffers; {format_bytes(max(least) - rows - vectors)} for Python, its libraries and what sorts scores. "
+            f"{advice}"
+        )
+    # 2) What the node has.
     total = sum(min(need, allowed) for need in holding) + needed.node * (max(holding) <= allowed)
     if total <= there:
         return
-    text = (
+    share = math.floor(there / len(here) / 2**20)
+    share = share // 64 * 64 if share >= 2**10 else share  # a round number, where little is lost by it
+    limit, stream = option("memory", share * 2**20, text=f"{share}MiB"), ""
+    if share * 2**20 >= max(least):
+        stream = f"; or give {limit}: rows that do not fit are then read from the shards on each pass"
+    elif max(least) < max(holding):
+        limit = option("memory", enough * 2**20, text=f"{enough}MiB")
+        stream = f"; if rows are read from the shards on each pass, {limit} is enough"
+    share = share * 2**20 if in_files and share * 2**20 >= max(least) else 0
+    python, fitting = INTERPRETER + ROOT_LIBRARIES, needed.ranks_that_fit(len(here), there)
+    if python >= there / len(here):
+        share, stream = 0, ""
+        advice = (
+            f"Python and its libraries alone take {format_bytes(python)} on a rank with a solver: start fewer ranks on"
+            " each node, or allow more memory"
+        )
+    elif fitting is None:
+        advice = (
+            "More ranks alone do not help, since vectors take as much with more ranks: "
+            f"{format_bytes(needed.vectors(True))} on {'each rank' if needed.spread else 'the root'} for vectors with a"
+            f" number for each of the {needed.p} columns. {marked(advise())}"
+        )
+    else:
+        advice = f"It would fit with {fitting[0]} ranks, {fitting[1]} on each node with this memory"
+    raise LackOfMemory(
         f"{len(here)} rank(s) on {os.uname().nodename} need {format_bytes(total)}, but only {format_bytes(there)} are "
         f"available ({format_bytes(needed.of_rank(ranks))} a rank, {format_bytes(needed.root)} more on the root). "
-    )
-    share = math.floor(there / len(here) / 2**20)
-    share = (share // 64 * 64 if share >= 2**10 else share) * 2**20  # a round number, where little is lost by it
-    limit = option("memory", share, text=f"{share // 2**20}MiB")
-    stream = f"; or give {limit}: rows that do not fit are then read from the shards on each pass"
-    if share < max(least):
-        mib = math.ceil(max(least) / 2**20)
-        enough = (
-            f"; if rows are read from the shards on each pass, {option('memory', mib * 2**20, text=f'{mib}MiB')} is "
-            "enough"
-        )
-        share, stream = 0, enough if max(least) < max(holding) else ""
-    share *= in_files
-    python = INTERPRETER + ROOT_LIBRARIES
-    if python >= there / len(here):
-        raise LackOfMemory(
-            f"{text}Python and its libraries alone take {format_bytes(python)} on a rank with a solver: start fewer "
-            "ranks on each node, or allow more memory"
-        )
-    fitting = needed.ranks_that_fit(len(here), there)
-    if fitting is None:
-        raise LackOfMemory(
-            f"{text}More ranks alone do not help, since vectors take as much with more ranks: "
-            f"{format_bytes(needed.vectors(True))} on {'each rank' if needed.spread else 'the root'} for vectors with a"
-            f" number for each of the {needed.p} columns. {marked(advise())}{stream}",
-            share=share,
-        )
-    raise LackOfMemory(
-        text + f"It would fit with {fitting[0]} ranks, {fitting[1]} on each node with this memory" + stream,
+        f"{advice}{stream}",
         share=share,
     )
 
@@ -237,10 +225,8 @@ def memory_to_stream(make: Callable[[], Plan], comm: Communicator) -> int | None
     share: float = math.inf
     try:
         make()
-    except LackOfMemory as lack:
-        share = lack.share
-    except InputError:
-        share = 0
+    except InputError as error:
+        share = error.share if isinstance(error, LackOfMemory) else 0
     least = min(comm.allgather(share))
     return int(least) if 0 < least < math.inf else None
 
@@ -269,36 +255,30 @@ class Plan:
 
     def describe(self, whole: bool) -> list[str]:
         """Return lines for users: ordering, step and memory, with the reasons if `whole`; and a warning."""
-        threads, cores = thread_count(), len(os.sched_getaffinity(0))
-        lines = []
+        threads, cores, lines = thread_count(), len(os.sched_getaffinity(0)), list[str]()
         if threads > cores:
             lines.append(
                 f"warning   {threads} threads of a rank share {cores} core{'s' if cores > 1 else ''}: launchers bind"
                 " ranks to cores; give them more (mpirun --bind-to none, srun --cpus-per-task)"
             )
-        ranks = f"{self.ranks} rank{'s' if self.ranks > 1 else ''}"
         ordering, step = self.distribution
-        memory, there = format_bytes(self.needs.of_node(self.node_ranks, self.ranks)), format_bytes(self.available)
+        there = format_bytes(self.available)
+        limit = "" if self.allowed is None else format_bytes(self.allowed)
         if not whole:
-            limit = "" if self.allowed is None else f"; --memory {format_bytes(self.allowed)} on each rank"
-            return [
-                *lines,
-                f"plan      {ranks}; ordering {ordering}; step {step}; {memory} of {there}{limit}",
-                *self.on_device,
-            ]
+            ranks = f"{self.ranks} rank{'s' if self.ranks > 1 else ''}"
+            memory = f"{format_bytes(self.needs.of_node(self.node_ranks, self.ranks))} of {there}"
+            limit = limit and f"; --memory {limit} on each rank"
+            return [*lines, f"plan      {ranks}; ordering {ordering}; step {step}; {memory}{limit}", *self.on_device]
         owner = "each rank" if self.needs.spread else "the root"
-        lines += [
+        return [
+            *lines,
             *self.on_device,
             f"ordering  {ordering}: {self.reasons[0]}",
             f"step      {step}: {self.reasons[1]}",
             f"memory    {self.needs.in_words(self.ranks, self.node_ranks)}, of these"
             f" {format_bytes(self.needs.solver)} of the solver's vectors on {owner}; its node has {there}",
+            *([f"          at most {limit} on each rank (--memory); other entries are streamed"] if limit else []),
         ]
-        if self.allowed is not None:
-            lines.append(
-                f"          at most {format_bytes(self.allowed)} on each rank (--memory); other entries are streamed"
-            )
-        return lines
 
 
 def plan_run(task: TrainingTask, options: RunOptions, ranks: int, node_ranks: list[int]) -> Plan:
@@ -358,36 +338,30 @@ def make_plan(
         memory = cost.memory + start
         return cost._replace(held_by_each=memory.each, held_by_root=memory.root)
 
-    cost, layout, here = cost_on(ranks), Layout(step, ranks, len(node_ranks)), len(node_ranks)
+    layout, here = Layout(step, ranks, len(node_ranks)), len(node_ranks)
     in_memory = 0 if manifest.in_memory is None else manifest.in_memory.nbytes
     there, allowed = available(held=here * in_memory), memory or math.inf
     moments = bytes_of_moments(measure, manifest.n, manifest.p, manifest.nnz, bool(manifest.coded), losses, settings.l1)
     for scored in sorted({models, min(models, losses)}, reverse=True) if moments else ():
-        needed = needs(manifest, settings, cost, layout, bias, losses, solves, moments, scored)
+        needed = needs(manifest, settings, cost_on(ranks), layout, bias, losses, solves, moments, scored)
         if needed.least(ranks, True) <= allowed and needed.of_node(here, ranks) <= max(there, allowed):
             break
     else:
-        scored, needed = 0, needs(manifest, settings, cost, layout, bias, losses, solves)
+        scored, needed = 0, needs(manifest, settings, cost_on(ranks), layout, bias, losses, solves)
 
     def fits(change: Change) -> bool:
-        layout = Layout(change.step, change.ranks, change.here)
-        other = needs(manifest, change.settings, cost_on(change.ranks), layout, bias, losses, solves)
-        each, root = other.of_rank(change.ranks), other.least(change.ranks, True)
-        node = min(each + other.root, allowed) + (change.here - 1) * min(each, allowed) + other.node
+        ranks, layout = change.layout.size, change.layout
+        other = needs(manifest, change.settings, cost_on(ranks), layout, bias, losses, solves)
+        each, root = other.of_rank(ranks), other.least(ranks, True)
+        node = min(each + other.root, allowed) + (layout.here - 1) * min(each, allowed) + other.node
         return root <= allowed and node <= there
 
-    columns_matter = needed.least(ranks, True) - needed.vectors(True) < allowed
-    now = Change("", settings, step, ranks, here)
-    smooth = Measure.parse(measure).family.smooth
-    require(
-        needed,
-        ranks,
-        node_ranks,
-        there,
-        allowed,
-        lambda: describe_changes(now, smooth, columns_matter, fits),
-        in_files=not in_memory,
-    )
+    def advise() -> str:
+        columns_matter = needed.least(ranks, True) - needed.vectors(True) < allowed
+        smooth = Measure.parse(measure).family.smooth
+        return describe_changes(Change("", settings, layout), smooth, columns_matter, fits)
+
+    require(needed, ranks, node_ranks, there, allowed, advise, in_files=not in_memory)
     return Plan(
         Distribution(ordering, step),
         reasons=(why_ordering, why_step),
@@ -404,10 +378,6 @@ FEW_PAIRS, FEW_PLANES = 5, 10
 MOST_RANKS = 1024
 SHOWN = 2
 """How many changes a message names."""
-FEWER_COLUMNS = (
-    f"leave out columns that few rows use (of a table, `distsms shard` makes fewer columns with {option('min_count')}, "
-    f"and with fewer bits of {option('hashed')}; of sequences, with a smaller {option('degree')})"
-)
 
 
 class Change(NamedTuple):
@@ -415,16 +385,17 @@ class Change(NamedTuple):
 
     words: str
     settings: Settings
-    step: str
-    ranks: int
-    here: int  # how many of the ranks are on each node
+    layout: Layout
 
 
 def describe_changes(now: Change, smooth: bool, columns_matter: bool, fits: Callable[[Change], bool]) -> str:
     """Return what makes a run fit whose vectors are too large; agm needs a `smooth` measure. Local."""
     fitting = [next(filter(fits, changes), None) for changes in _changes(now, smooth)]
     words = [change.words for change in fitting if change is not None]
-    more = "allow more memory" + f", or {FEWER_COLUMNS}" * columns_matter
+    less = (
+        f"a larger {option('min_count')}, fewer bits of {option('hashed')}, a smaller {option('degree')} of sequences"
+    )
+    more = "allow more memory" + f", or have fewer columns (`distsms shard` with {less})" * columns_matter
     if words:
         return Message(f"What makes it fit: {'; or '.join(words[:SHOWN])}. Otherwise {more}")
     others = f"{option('history')}, {option('planes')} or {option('step')}"
@@ -433,7 +404,7 @@ def describe_changes(now: Change, smooth: bool, columns_matter: bool, fits: Call
 
 def _changes(now: Change, smooth: bool) -> Iterator[list[Change]]:
     """Yield what might make a run fit, by kind; in each list the smallest change comes first."""
-    settings, ranks = now.settings, now.ranks
+    settings, (step, ranks, on_node) = now.settings, now.layout
     solvers: list[tuple[Settings, list[str]]] = [(settings, [])]
     if smooth and settings.solver != "agm":
         solvers.append((replace(settings, solver="agm", solver_options=()), [f"{option('solver', 'agm')}"]))
@@ -443,12 +414,14 @@ def _changes(now: Change, smooth: bool) -> Iterator[list[Change]]:
         less = [f"{option('history', history)}"] * bool(usual.traits.history) + [f"{option('planes', planes)}"]
         sizes = [(usual, words), (fewer, words + less)]
         yield [now._replace(words=" ".join(options), settings=size) for size, options in sizes if size != settings]
-        first = ranks if now.step == "root" and ranks > 1 else 2 * ranks
+        first = ranks if step == "root" and ranks > 1 else 2 * ranks
         doubled = [first * 2**k for k in range(MOST_RANKS.bit_length()) if first * 2**k <= MOST_RANKS]
         yield [
-            Change(" ".join([f"{n} ranks{where}, {option('step', 'spread')}", *options]), size, "spread", n, here)
+            Change(
+                " ".join([f"{n} ranks{where}, {option('step', 'spread')}", *options]), size, Layout("spread", n, here)
+            )
             for n in doubled
-            for here in ([n] if now.here == ranks else []) + [min(now.here, n)]
+            for here in ([n] if on_node == ranks else []) + [min(on_node, n)]
             for where in [f", {here} on each node" if here < n else ""]
             for size, options in sizes
         ]

@@ -8,6 +8,7 @@ import contextlib
 import math
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from typing import NamedTuple, TypeVar
 
 import numpy as np
@@ -59,70 +60,69 @@ class TrainingObserver:
     def loaded(self, block: DataBlock, vectors: Vectors) -> None:
         """Called when the rows are loaded and the places of the solver's vectors are chosen. May be collective."""
 
-    def survived(self, survived: Survived) -> None:
-        """Called when ranks have died and the others have read the rows again."""
+    def noted(self, kind: str, text: str) -> None:
+        """Called with what has been decided or has happened, as a line with a word before it."""
 
     def evaluated(self, state: State, w: Floats) -> None:
         """Called after each evaluation, on ranks that run the solver; w is the rank's slice of the best w so far."""
 
+    def minimized(self) -> None:
+        """Called when the last evaluation is made."""
 
+
+@dataclass(eq=False, repr=False)
 class TrainingRows:
     """This rank's rows, their loss and features, after `load`; `reserved` bytes are left free (inf: no limit)."""
 
-    block: DataBlock
-    loss: Loss
-    features: Features
-    ordering: str
+    task: TrainingTask
+    comm: Communicator
+    options: RunOptions
+    plan: Plan | None
+    recorder: RunRecorder
+    clock: Clock
+    observer: TrainingObserver
+    block: DataBlock = field(init=False)
+    loss: Loss = field(init=False)
+    features: Features = field(init=False)
+    ordering: str = field(init=False)
 
-    def __init__(
-        self,
-        task: TrainingTask,
-        comm: Communicator,
-        options: RunOptions,
-        plan: Plan | None,
-        recorder: RunRecorder,
-        clock: Clock,
-        observer: TrainingObserver,
-    ) -> None:
-        self._task, self._options, self._recorder = task, options, recorder
-        self.comm, self.plan = comm, plan
-        self._observer, self.clock, self.reading = observer, clock, ReadCounter()
+    def __post_init__(self) -> None:
+        self.reading, self.reserved = ReadCounter(), math.inf
         self._deaths = 0  # so many have been recorded
-        self.reserved = math.inf
-        if plan is not None and options.memory is not None:
-            least = plan.needs.least(comm.size, root=True)
-            self.reserved = 0.0 if options.reserve is None else options.reserve.of(options.memory, least)
+        if self.plan is not None and self.options.memory is not None:
+            least, reserve = self.plan.needs.least(self.comm.size, root=True), self.options.reserve
+            self.reserved = 0.0 if reserve is None else reserve.of(self.options.memory, least)
 
     @property
     def survived(self) -> list[Survived]:
         """What happened when ranks died, in all starts of the run. On the root."""
-        return [Survived(tuple(dead), *others) for dead, *others in self._recorder.survived]
+        return [Survived(tuple(dead), *others) for dead, *others in self.recorder.survived]
 
     def load(self, evaluations: int = 0) -> None:
         """Read this rank's rows within the plan's memory, after `evaluations`, and make the loss. **Collective.**"""
-        task, comm, start = self._task, self.comm, time.perf_counter()
+        task, comm, start = self.task, self.comm, time.perf_counter()
         self.free()  # the new ones need the memory
         if self.plan is not None and self.plan.ranks != comm.size:
             node_ranks = comm.node_ranks()
             with comm.fail_together():
-                self.plan = plan_run(task, self._options, comm.size, node_ranks)
+                self.plan = plan_run(task, self.options, comm.size, node_ranks)
         if comm.dead and isinstance(task.data, DataBlock):
             raise InputError("rows in memory are lost with their rank; --survive is for data sets", everywhere=True)
         self.block = task.data if isinstance(task.data, DataBlock) else self._read()
         if comm.failures and task.manifest is not None:
             comm.require_all(task.manifest.n, len(self.block.labels))
         ordering = (self.plan or task).distribution.ordering
-        place = self._options.place
+        place = self.options.place
         self.ordering, (self.loss,) = make_losses(self.block, task.measure, ordering, comm, place=place)
         self.features = place.features(self.block.features, task.bias, comm)
         if dead := tuple(str(rank) for rank in comm.dead[self._deaths :]):
             self._deaths += len(dead)
-            evaluations += self._recorder.evaluations
-            self._recorder.survived.append(Survived(dead, comm.size, evaluations, time.perf_counter() - start))
-            self._observer.survived(self._recorder.survived[-1])
+            evaluations += self.recorder.evaluations
+            self.recorder.survived.append(Survived(dead, comm.size, evaluations, time.perf_counter() - start))
+            self.observer.noted("survived", str(self.recorder.survived[-1]))
 
     def _read(self) -> DataBlock:
-        manifest, comm, options = self._task.manifest, self.comm, self._options
+        manifest, comm, options = self.task.manifest, self.comm, self.options
         assert self.plan is not None and manifest is not None
         budget = self.plan.room(comm.is_root)
         budget = budget and budget._replace(bytes=budget.bytes - int(self.reserved))
@@ -132,7 +132,7 @@ class TrainingRows:
                 manifest,
                 comm,
                 budget=budget,
-                with_groups=of_folds or self._task.measure.within_groups is not None,
+                with_groups=of_folds or self.task.measure.within_groups is not None,
                 temporary=options.temporary,
             )
 
@@ -142,7 +142,7 @@ class TrainingRows:
 
     def objective(self, stop_wanted: Callable[[], bool], vectors: Vectors) -> Objective:
         """Return the objective over the rows that the ranks hold now, which reads them again itself. Local."""
-        survives, n = bool(self.comm.failures), self._task.manifest.n if self._task.manifest else None
+        survives, n = bool(self.comm.failures), self.task.manifest.n if self.task.manifest else None
         return Objective(
             self.features,
             [self.loss],
@@ -165,7 +165,7 @@ class TrainingRows:
         for name in (freed := names or ("block", "loss", "features")):
             vars(self).pop(name, None)
         if "features" in freed:
-            self._options.place.free()
+            self.options.place.free()
 
 
 def make_losses(
@@ -177,14 +177,13 @@ def make_losses(
     place: Place = PROCESSOR,
 ) -> tuple[str, list[Loss]]:
     """Return the ordering, and a loss for each mask of `subsets` (None: all rows). **Collective.** Raises as `Loss`."""
-    counted, labels, weights = block.counted, block.labels, block.weights
-    counts = np.array([np.count_nonzero(counted & (labels == sign)) for sign in (1, -1)])
+    measure, labels, weights = Measure.parse(measure), block.labels, block.weights
+    counts = np.array([np.count_nonzero(block.counted & (labels == sign)) for sign in (1, -1)])
     n_pos, n_neg = (max(int(count), 1) for count in comm.sum(counts))
-    groups = block.groups
     ordering, _ = choose_ordering(ordering, measure, n_pos, n_neg, comm.size)
 
     def weighting(rows: NDArray[np.bool_] | None) -> NDArray[np.float64] | None:
         return weights if rows is None else np.where(rows, 1.0 if weights is None else weights, 0.0)
 
-    measure = Measure.parse(measure)
-    return ordering, [place.loss(measure, ordering, labels, weighting(rows), comm, groups) for rows in subsets]
+    losses = [place.loss(measure, ordering, labels, weighting(rows), comm, block.groups) for rows in subsets]
+    return ordering, losses

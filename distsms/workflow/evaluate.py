@@ -17,8 +17,7 @@ import numpy as np
 from distsms.base.communicator import Communicator
 from distsms.base.errors import InputError
 from distsms.base.typing import Floats
-from distsms.base.untrusted_text import without_credentials
-from distsms.base.wording import Message, option
+from distsms.base.wording import Message, option, without_credentials
 from distsms.ingest.file_names import is_data_set
 from distsms.metrics import row_sample
 from distsms.models import contributions, evaluation, inputs, model, scoring, shift
@@ -115,12 +114,9 @@ def evaluate(request: EvaluateRequest, comm: Communicator, watch: Watch | None =
     grouped = evaluation.grouped_measures([each.model.info for each in models], options.within_groups)
     rows, scores, notes = _score_in_runs(models, data, comm, replace(request.reading, groups=bool(grouped)), watch)
     if options.within_groups and rows.groups is None:
-        raise InputError(
-            f"{name}: {option('within_groups')} needs the groups of the rows; give"
-            f" {option('group', text='COLUMN')} for a file, and make data sets with distsms shard"
-            f" {option('group', text='COLUMN')}",
-            True,
-        )
+        group = option("group", text="COLUMN")
+        needs = f"{option('within_groups')} needs the groups of the rows"
+        raise InputError(f"{name}: {needs}: {group} of a file, or distsms shard {group} for a data set", True)
     if not any(comm.allgather(len(rows.labels))):
         raise InputError(f"{name}: {inputs.NO_ROWS}", True)
     scored = [(each.name, each.model, of_model) for each, of_model in zip(models, scores, strict=True)]
@@ -163,13 +159,10 @@ def _columns_of(each: Model) -> tuple[Any, ...]:
 
 def _warnings(evaluations: Sequence[ModelEvaluation]) -> list[str]:
     """Return what is odd about the rows, and about a model on them."""
-    first = evaluations[0]
-    if len(evaluations) == 1:
-        of_training = [row_sample.describe_share(first.measures["training_rows"])]
-        lines = [*of_training, *_warnings_of_rows(first)]
-    else:
-        of_training = [row_sample.describe_share(each.measures["training_rows"], each.path) for each in evaluations]
-        lines = [*_warnings_of_rows(first), *of_training]
+    first, several = evaluations[0], len(evaluations) > 1
+    shares = [(each.measures["training_rows"], each.path if several else "the model") for each in evaluations]
+    of_training = [row_sample.describe_share(share, name) for share, name in shares]
+    lines = [*_warnings_of_rows(first), *of_training] if several else [*of_training, *_warnings_of_rows(first)]
     return [line for line in lines if line]
 
 

@@ -17,7 +17,7 @@ from distsms.base import hdf5, program
 from distsms.base._version import __version__, commit
 from distsms.base.communicator import Communicator
 from distsms.base.measures import Measure
-from distsms.base.untrusted_text import without_credentials
+from distsms.base.wording import without_credentials
 from distsms.optim.result import Result
 from distsms.optim.settings import Settings, describe
 from distsms.optim.solvers import tao

@@ -116,15 +116,15 @@ class FitRequest(Request):
     @classmethod
     def option_names(cls) -> set[str]:
         """Return the names of fields, and of the options that `of_options` makes parts of fields of."""
-        return {each.name for kind in (cls, Settings) for each in fields(kind)} | {*Distribution._fields, "relative"}
+        return {each.name for kind in (cls, Settings) for each in fields(kind)} | {*Distribution._fields}
 
     @classmethod
     def of_options(cls: type[F], options: Mapping[str, Any], /, **others: Any) -> F:
-        """Return the request of `others` and of options by name: fields, ordering, step, and those of the solver."""
-        names = {field.name for field in fields(cls)} - {"settings", "distribution"}
-        distribution = Distribution(**{name: options[name] for name in Distribution._fields if name in options})
-        of_solver = {name: options[name] for name in options.keys() - names - {*Distribution._fields}}
-        return cls.of(options, **others, distribution=distribution, settings=of_solver)
+        """Return the request of fields, parts of `distribution` and settings by name, with `others` in their place."""
+        names = {each.name for each in fields(cls)} - {"settings", "distribution"}
+        distribution = {name: options[name] for name in Distribution._fields if name in options}
+        settings = {name: options[name] for name in options.keys() - names - {*Distribution._fields}}
+        return cls.of(options, **{"distribution": Distribution(**distribution), "settings": settings} | others)
 
 
 @dataclass(frozen=True)

@@ -15,9 +15,10 @@ import numpy as np
 
 from distsms.base.communicator import Communicator
 from distsms.base.errors import InputError
+from distsms.base.formatting import format_duration
 from distsms.base.timing import Clock
 from distsms.base.typing import Floats
-from distsms.base.wording import Message, option
+from distsms.base.wording import Message, marked, option
 from distsms.device.place import Place, place_of
 from distsms.ingest import frames
 from distsms.ingest.file_names import is_data_set
@@ -35,7 +36,6 @@ from distsms.models.model import Model
 from distsms.optim.result import Result, Status
 from distsms.shards import from_arrays
 from distsms.shards.coded_columns import NOT_CODED
-from distsms.shards.column_options import ColumnReport
 from distsms.shards.dataset import DataBlock, MemoryBudget
 from distsms.shards.manifest import Manifest, read_manifest
 from distsms.training import checkpoint
@@ -44,10 +44,10 @@ from distsms.training.rows import TrainingObserver
 from distsms.training.solver_choice import choose_solver, settings_for
 from distsms.training.task import RunOptions, TrainingTask
 from distsms.workflow import tables
+from distsms.workflow.candidates import Search
 from distsms.workflow.folds import labels_warning
 from distsms.workflow.provenance import describe_data_set, describe_rows
 from distsms.workflow.requests import DEFAULT_LAMBDA, Arrays, TrainRequest
-from distsms.workflow.search_result import Search, SearchObserver
 from distsms.workflow.tables import DataSets
 from distsms.workflow.trained_model import TrainedModel, TrainingScores
 from distsms.workflow.verdict import SUSPICIOUS, AreaOnTest, LeakingColumn, leaking_columns, why_chance
@@ -55,7 +55,6 @@ from distsms.workflow.verdict import SUSPICIOUS, AreaOnTest, LeakingColumn, leak
 if TYPE_CHECKING:  # what many trainings do not need is loaded where it is used, since each start would take longer
     from distsms.workflow.auto_lambda import LambdaChoice
     from distsms.workflow.decisions import Decisions
-    from distsms.workflow.rocarea_check import QuickCheck
 
 CHECKPOINT_EVERY = 300.0
 """Seconds between two checkpoints, unless the user says otherwise."""
@@ -70,6 +69,7 @@ class Trained:
     model: Model  # the model, whose information has all that is known of the run
     run: TrainedModel  # the findings of the run
     sets: DataSets | None = None  # the data sets that were made of files or of a table
+    search: Search | None = None  # what a search among features has tried
     data_warnings: list[str] = field(default_factory=list)  # what is odd about the training rows
     test: dict[str, float] | None = None  # the measures on test rows, if there are some
     area: AreaOnTest | None = None  # how sure the ROCArea on the test rows is
@@ -82,39 +82,19 @@ class Trained:
         return self.run.result
 
     @property
-    def columns(self) -> Sequence[ColumnReport]:
-        """How the columns of files and tables became features."""
-        return () if self.sets is None else self.sets.training.columns or ()
-
-    @property
     def warnings(self) -> list[str]:
         """What users must know before they use the model, of the rows and of the model."""
         return [*self.data_warnings, *self.run.warnings()]
 
 
-class TrainObserver(ConversionObserver, SearchObserver, TrainingObserver):
+class TrainObserver(ConversionObserver, TrainingObserver):
     """Receives what `train` reports. Override its methods, which are called on every rank unless they say otherwise."""
 
-    def converted(self, sets: DataSets) -> None:
-        """Called when data sets have been made of files or of a table."""
-
-    def began(self) -> None:
-        """Called when the data are there, before anything is decided."""
-
-    def chose_solver(self, solver: str, why: str) -> None:
-        """Called with the solver, and why it is not the usual one; "" if it is."""
-
-    def warned(self, warnings: Sequence[str]) -> None:
-        """Called with what is odd about the training rows."""
-
-    def chose_lambda(self, lam: float, choice: LambdaChoice | None, resumed: bool) -> None:
-        """Called unless the user gave a number: how lambda was chosen, or whether it is that of a run to resume."""
+    def began(self, sets: DataSets | None) -> None:
+        """Called when the data are there, those that were made of files or of a table, before anything is decided."""
 
     def ready(self, task: TrainingTask) -> None:
         """Called before the training, with all that was decided."""
-
-    def deciding(self, folds: int, seconds: float) -> None:
-        """Called before the models of folds are trained. `seconds` is what the training of all rows took."""
 
     def trained(self, trained: Trained) -> None:
         """Called after the training, when the model is written."""
@@ -139,10 +119,9 @@ def train(
     on every rank at each evaluation, ends the run with what it has. Raises InputError on all ranks if the request
     contradicts itself, or files cannot be used; checks that need no rows come first. **Collective.**
     """
-    clock = Clock(comm.bytes_moved)
-    place = place_of(request.device, request.measure, comm)
+    run = _Run(request, comm, observer, stop_wanted)
     if tables.are_tables(request.data, comm):
-        trained = _train_on_table(request, place, clock, comm, observer, stop_wanted)
+        trained = run.on_table()
     elif request.reading or request.split.shares is not None or request.shards or request.overwrite or request.search:
         raise InputError(
             "label, weight, group, split, shards, overwrite, search and how columns are read are for tables:"
@@ -150,40 +129,11 @@ def train(
             everywhere=True,
         )
     else:
-        observer.began()
-        trained = _train(request, None, place, clock, comm, observer, stop_wanted)
+        observer.began(None)
+        trained = run.train()
     trained.usage = comm.surviving(lambda: trained.run.usage(comm))
     observer.took(trained)
     return trained
-
-
-def _train_on_table(
-    request: TrainRequest,
-    place: Place,
-    clock: Clock,
-    comm: Communicator,
-    observer: TrainObserver,
-    stop_wanted: Callable[[], bool],
-) -> Trained:
-    """Make data sets, search among features of their columns, train what is chosen, and judge it. **Collective.**"""
-    from distsms.workflow import search  # which loads what makes features
-
-    why_left_out, choice, outcome = search.why_not_searched(request, comm), None, None
-    searched = why_left_out is None
-    with tables.as_data_sets(request, comm, observer, clock, in_files=searched) as sets:  # features are made from files
-        observer.converted(sets)
-        observer.began()
-        why_left_out = search.why_too_few(request, sets.training) if searched else why_left_out
-        if why_left_out:
-            observer.left_out_search(why_left_out)
-        elif why_left_out is None:
-            _decide(request, sets, place, comm, TrainObserver())  # only for what it refuses, before the search
-            with clock.phase("search"):
-                outcome = search.search(request, sets.training, comm, observer, stop_wanted)
-                if outcome is not None:
-                    request, sets, choice = search.request_of(request, sets, outcome, comm)
-            search.end_if_stopped(stop_wanted, comm)
-        return _train(request, sets, place, clock, comm, observer, stop_wanted, choice, outcome)
 
 
 class _Decided(NamedTuple):
@@ -199,126 +149,247 @@ class _Decided(NamedTuple):
     warnings: list[str]
 
 
-def _train(
-    request: TrainRequest,
-    sets: DataSets | None,
-    place: Place,
-    clock: Clock,
-    comm: Communicator,
-    observer: TrainObserver,
-    stop_wanted: Callable[[], bool],
-    choice: LambdaChoice | None = None,
-    searched: Search | None = None,
-) -> Trained:
-    """Train on a data set or on rows in memory, and judge the model; a search may have chosen. **Collective.**"""
-    decided = _decide(request, sets, place, comm, observer)
-    task, test = decided.task, decided.test
-    if decided.automatic:
-        from distsms.workflow import auto_lambda
+class _Run:
+    """The steps of a training. Methods are collective, unless they say otherwise."""
 
-        with clock.phase("lambda"):
-            choice = auto_lambda.choose_lambda(
-                task.data,
-                task.measure,
-                comm,
-                task.settings,
-                task.bias,
-                task.distribution,
-                stop_wanted=stop_wanted,
-                budget=None if request.memory is None else MemoryBudget(int(request.memory / 2)),
-            )
-        task = replace(task, settings=replace(task.settings, lam=choice.lam))
-    if request.lam in (None, "auto"):
-        observer.chose_lambda(task.settings.lam, choice, decided.resumed)
-    observer.ready(task)
-    options = RunOptions(
-        memory=request.memory,
-        checkpoint=request.checkpoint,
-        resume=request.resume,
-        trace=request.trace,
-        stop_wanted=stop_wanted,
-        certificate=request.certificate,
-        temporary=sets is not None and sets.temporary,
-        place=place,
-    )
-    steps = Steps(request.check, hold_out=test is None, decisions=decided.decisions)
-    run = train_task(task, comm, options, steps, observer, clock, choice)
+    sets: DataSets | None = None  # those that were made of files or of a table
+    search: Search | None = None  # what a search has tried, and the lambda that it has chosen
+    choice: LambdaChoice | None = None
 
-    def first_save() -> Model:
-        saved = run.to_model(comm)
-        if searched is not None:
-            saved.info["search"] = searched.as_json()
-        if sets and sets.temporary:  # name the user's files instead of a folder that will be gone
-            saved.info["data"]["directory"] = frames.short_list(sets.files) or None
-        _save(request, saved, comm)
-        return saved
+    def __init__(
+        self, request: TrainRequest, comm: Communicator, observer: TrainObserver, stop_wanted: Callable[[], bool]
+    ) -> None:
+        self.request, self.comm, self.observer, self.stop_wanted = request, comm, observer, stop_wanted
+        self.clock = Clock(comm.bytes_moved)
+        self.place = place_of(request.device, request.measure, comm)
 
-    trained = Trained(comm.surviving(first_save), run, sets, decided.warnings, reading=decided.reading)
-    info = trained.model.info
-    observer.trained(trained)
-    if test is not None:
-        gc.collect()  # the memory of the training rows is needed for the test rows
-        with clock.phase("test"):
-            trained.test, trained.area = comm.surviving(lambda: _judge(trained, decided, comm, observer))
-        info.update(run.findings(), test=trained.test, test_rows=trained.area.as_json())
-        observer.tested(trained)
-    info["usage"] = run.usage_info(comm.surviving(lambda: run.usage(comm)))
-    comm.surviving(lambda: _save(request, trained.model, comm))
-    with clock.phase("report") if sets else nullcontext():
-        observer.ended(trained)
-    return trained
+    def on_table(self) -> Trained:
+        """Make data sets, search among features of their columns, train what is chosen, and judge it."""
+        from distsms.workflow import search  # which loads what makes features
 
+        request, comm, observer = self.request, self.comm, self.observer
+        why_left_out = search.why_not_searched(request, comm)
+        searched = why_left_out is None  # features are made from files
+        with tables.as_data_sets(request, comm, observer, self.clock, in_files=searched) as self.sets:
+            observer.began(self.sets)
+            why_left_out = search.why_too_few(request, self.sets.training) if searched else why_left_out
+            if why_left_out:
+                observer.noted("search", Message(f"left out: {marked(why_left_out)}"))
+            elif why_left_out is None:
+                self._decide(TrainObserver())  # only for what it refuses, before the search
+                with self.clock.phase("search"):
+                    self.search = search.search(request, self.sets.training, comm, observer, self.stop_wanted)
+                    if self.search is not None:
+                        chosen = search.request_of(request, self.sets, self.search, comm)
+                        self.request, self.sets, self.choice = chosen
+                search.end_if_stopped(self.stop_wanted, comm)
+            return self.train()
 
-def why_lambda(choice: LambdaChoice | None, resumed: bool) -> str:
-    """Return why lambda is what it is, if the user named none: how it was chosen, or whether the run is resumed."""
-    if resumed:
-        return "that of the run that is resumed"
-    if choice is None:
-        return Message(f"the default; {option('lam', 'auto')} chooses it by a quick cross-validation")
-    return f"chosen automatically in {choice.seconds:.1f} s: {choice.reason}"
+    def train(self) -> Trained:
+        """Train on a data set or on rows in memory, and judge the model; a search may have chosen."""
+        request, comm, sets, observer, clock = self.request, self.comm, self.sets, self.observer, self.clock
+        decided = self._decide(observer)
+        task = self._with_lambda(decided)
+        observer.ready(task)
+        options = RunOptions(
+            memory=request.memory,
+            checkpoint=request.checkpoint,
+            resume=request.resume,
+            trace=request.trace,
+            stop_wanted=self.stop_wanted,
+            certificate=request.certificate,
+            temporary=sets is not None and sets.temporary,
+            place=self.place,
+        )
+        run = train_task(
+            task,
+            comm,
+            options,
+            check=request.check,
+            hold_out=decided.test is None,
+            decisions=decided.decisions,
+            observer=observer,
+            clock=clock,
+            lambda_choice=self.choice,
+        )
 
+        def first_save() -> Model:
+            saved = run.to_model(comm)
+            if self.search is not None:
+                saved.info["search"] = self.search.as_json()
+            if sets and sets.temporary:  # name the user's files instead of a folder that will be gone
+                saved.info["data"]["directory"] = frames.short_list(sets.files) or None
+            self._save(saved)
+            return saved
 
-class Steps(NamedTuple):
-    """What is done with the training rows after the minimum is found, besides measuring them."""
+        trained = Trained(comm.surviving(first_save), run, sets, self.search, decided.warnings, reading=decided.reading)
+        info = trained.model.info
+        observer.trained(trained)
+        if decided.test is not None:
+            gc.collect()  # the memory of the training rows is needed for the test rows
+            with clock.phase("test"):
+                trained.test, trained.area = comm.surviving(lambda: self._judge(trained, decided))
+            info.update(run.findings(), test=trained.test, test_rows=trained.area.as_json())
+            observer.tested(trained)
+        info["usage"] = run.usage_info(comm.surviving(lambda: run.usage(comm)))
+        comm.surviving(lambda: self._save(trained.model))
+        with clock.phase("report") if sets else nullcontext():
+            observer.ended(trained)
+        return trained
 
-    check: bool = False  # whether to compare models for other measures with a quick ROCArea model
-    hold_out: bool = True  # whether that comparison holds out training rows. If not, test rows compare the models
-    decisions: Decisions | None = None  # finds a threshold and probabilities on held-out folds
+    def _decide(self, observer: TrainObserver) -> _Decided:
+        """Decide what the request leaves open, and check what needs no rows; `fit` checks more."""
+        request, sets, comm = self.request, self.sets, self.comm
+        of_petsc = "PETSc's options" if request.settings.get("solver_options") else ""
+        l1 = request.settings.get("l1", 0.0)
+        solver, why = choose_solver(request.solver, request.measure, comm, lmvm_only=of_petsc, l1=l1)
+        if why:
+            observer.noted("solver", f"{solver}: {why}")
+        lam_of_checkpoint = None
+        if request.resume and request.checkpoint is not None and request.lam in (None, "auto"):
+            kept, _ = checkpoint.newest(Path(request.checkpoint)) if comm.is_root else (None, [])
+            lam_of_checkpoint = comm.bcast(kept and kept.problem.get("lambda"))
+        block, fingerprint = _rows(request, comm) if isinstance(request.data, Arrays) else (None, None)
+        with comm.fail_together():
+            decisions = None
+            if request.at is not None or request.calibrate:
+                from distsms.workflow.decisions import Decisions, check
+
+                at = check(request.at, request.calibrate, request.folds)
+                decisions = Decisions(at, request.calibrate, request.folds, request.features_of)
+            data: Manifest | DataBlock | None = sets.training if sets else block
+            data = read_manifest(tables.of_paths(request.data)[0]) if data is None else data
+            manifest = data if isinstance(data, Manifest) else None
+            sources = [] if manifest is None else [str(file.get("name", "")) for file in manifest.source]
+            automatic = any(format_of(name) == "table" for name in sources) and not request.resume
+            lam = lam_of_checkpoint or request.lam or ("auto" if automatic else DEFAULT_LAMBDA)
+            if isinstance(lam, str) and lam != "auto":
+                raise InputError(f"{option('lam')} is {lam!r}, and neither a number nor 'auto'")
+            if lam == "auto" and request.features_of is not None:
+                raise InputError(
+                    f"{option('lam', 'auto')} would choose on rows whose labels have made the features; give a number,"
+                    " or compare lambdas by GridSearchCV, where each fold has features of its own"
+                )
+            number = DEFAULT_LAMBDA if lam == "auto" else float(lam)
+            task = _task(request, data, solver, number, self.place, fingerprint)
+            test = sets.test if sets else request.test
+            if comm.is_root:
+                if manifest is not None and manifest.coded.features:
+                    from distsms.features import feature_map
+
+                    feature_map.load(manifest, keep=False)  # the model will need it
+                _check_outputs(request, manifest, test)
+            warnings, same_rows = list(sets.warnings) if sets else [], sets is not None and sets.same_rows
+            if manifest is not None and (decisions is not None or lam == "auto"):
+                warnings += filter(None, [labels_warning(manifest)])
+            reading = inputs.AS_TRAINED
+            if manifest is not None and test is not None:
+                reading = _reading_of_test(request, manifest, test)
+                inputs.check(test, inputs.untrained_model(manifest), reading)
+                same_rows |= is_data_set(test) and read_manifest(test).fingerprint == manifest.fingerprint
+        for warning in warnings:
+            observer.noted("warning", warning)
+        return _Decided(
+            task,
+            automatic=lam == "auto",
+            resumed=lam_of_checkpoint is not None,
+            decisions=decisions,
+            test=test,
+            reading=reading,
+            same_rows=same_rows,
+            warnings=warnings,
+        )
+
+    def _with_lambda(self, decided: _Decided) -> TrainingTask:
+        """Return the task with its lambda, which is chosen if that is to be; say why, if the user named none."""
+        request, task, why = self.request, decided.task, "that of the run that is resumed"
+        if decided.automatic:
+            from distsms.workflow import auto_lambda
+
+            with self.clock.phase("lambda"):
+                budget = None if request.memory is None else MemoryBudget(int(request.memory / 2))
+                self.choice = auto_lambda.choose_lambda(task, self.comm, self.stop_wanted, budget=budget)
+            task = replace(task, settings=replace(task.settings, lam=self.choice.lam))
+        if request.lam in (None, "auto"):
+            if self.choice is not None:
+                why = f"chosen automatically in {self.choice.seconds:.1f} s: {self.choice.reason}"
+            elif not decided.resumed:
+                why = f"the default; {option('lam', 'auto')} chooses it by a quick cross-validation"
+            self.observer.noted("lambda", Message(f"{task.settings.lam:g}, {why}"))
+        return task
+
+    def _save(self, saved: Model) -> None:
+        """Write the model, if the request names a file for it."""
+        with self.comm.fail_together():
+            if self.comm.is_root and self.request.output is not None:
+                model.save_or_rescue(self.request.output, saved)
+
+    def _judge(self, trained: Trained, decided: _Decided) -> tuple[dict[str, float], AreaOnTest]:
+        """Return the measures on the test rows, and their ROCArea with its interval."""
+        run, test, comm = trained.run, os.fspath(decided.test or ""), self.comm
+        quick = run.rocarea_model(trained.model)
+        with run.fit.rows.reading:
+            scored = scoring.score([trained.model, *([quick] if quick else [])], test, comm, decided.reading)
+        for note in scored.notes if comm.is_root else ():
+            self.observer.cautioned(note)
+        measures, area = run.judge_test(scored, comm, decided.same_rows)
+        if quick and not area.training_rows:
+            run.compare(scored, self.sets.called.get(test, test) if self.sets else test, comm)
+        return measures, area
 
 
 def train_task(
     task: TrainingTask,
     comm: Communicator,
     options: RunOptions = RunOptions(),  # noqa: B008 - immutable
-    steps: Steps = Steps(),  # noqa: B008 - immutable
+    check: bool = False,
+    hold_out: bool = True,
+    decisions: Decisions | None = None,
     observer: TrainObserver = TrainObserver(),  # noqa: B008 - without state
     clock: Clock | None = None,
     lambda_choice: LambdaChoice | None = None,
 ) -> TrainedModel:
-    """Fit a model, and find out what it is worth on its training rows, again if a rank dies. **Collective.**"""
-    measure, decisions, clock = task.measure, steps.decisions, clock or Clock(comm.bytes_moved)
-    check = steps.check and not measure.family.compares_pairs and not measure.family.log_loss
+    """Fit a model, and find out what it is worth on its training rows, again if a rank dies. With `check`, models for
+    other measures are compared with a quick ROCArea model, on training rows if these are to `hold_out`; `decisions`
+    find a threshold and probabilities on folds. **Collective.**
+    """
+    measure, clock = task.measure, clock or Clock(comm.bytes_moved)
+    check = check and not measure.family.compares_pairs and not measure.family.log_loss
     folds = decisions.folds if decisions else 0
     if check:
         from distsms.workflow.rocarea_check import RESERVE
 
         options = replace(options, reserve=RESERVE)
     options = replace(options, folds=folds)
-    with loaded_run(task, comm, options, observer, clock) as run:
-        rows = run.rows
+    with loaded_run(task, comm, options, observer, clock) as rows:
         if decisions:  # an error is better found before the training
             rows.surviving(lambda: decisions.make_folds(rows.block, comm))
-        fit = run.minimize()
+        fit = rows.minimize()
     finished = fit.result.status not in UNFINISHED
 
     def conclude() -> TrainedModel:
         rows.free("loss")
         scores = _measure_training_rows(fit, comm)
-        quick = _compare_with_rocarea(fit, comm, steps.hold_out) if check and rows.reserved and finished else None
-        decided = None
+        quick = decided = None
+        if check and rows.reserved and finished:
+            from distsms.workflow.rocarea_check import Checker
+
+            with rows.clock.phase("check"):
+                quick = Checker(fit, comm).run(hold_out)
         if decisions and finished:
-            observer.deciding(folds, fit.result.seconds)
-            decided = _decide_on_folds(fit, comm, decisions, scores.spread)
+            limit = format_duration(max((folds - 1) * fit.result.seconds, 1.0))
+            each = f"{folds} more models, each trained on {100 * (1 - 1 / folds):.0f} % of the rows"
+            observer.noted("folds", f"{each}; this takes up to about {limit}")
+            end = fit.begun + task.settings.time_limit
+            with rows.clock.phase("folds"):
+                decided = decisions.decide(
+                    rows.block,
+                    replace(task, distribution=fit.distribution),
+                    comm,
+                    memory=fit.rows.options.memory,
+                    spread=scores.spread,
+                    stop_wanted=lambda: fit.rows.options.stop_wanted() or time.monotonic() > end,
+                )
         return TrainedModel(fit, scores, quick, decided, lambda_choice)
 
     trained = rows.surviving(conclude, fit.evaluations)
@@ -328,7 +399,7 @@ def train_task(
 
 def _measure_training_rows(fit: Fit, comm: Communicator) -> TrainingScores:
     """Score the training rows, and find the threshold, the measures and what is odd about them. **Collective.**"""
-    task, block, manifest = fit.task, fit.rows.block, fit.task.manifest
+    task, block, manifest = fit.rows.task, fit.rows.block, fit.rows.task.manifest
     with fit.rows.clock.phase("threshold"):
         scores, labels, weights = block.counted_scores(fit.rows.features.margins(fit.result.w))
         spread = mean_and_deviation(scores, weights, comm)
@@ -361,93 +432,6 @@ def _measure_training_rows(fit: Fit, comm: Communicator) -> TrainingScores:
     return TrainingScores(threshold, measures, data, chance, spread, sample, means, leaks, contributions)
 
 
-def _compare_with_rocarea(fit: Fit, comm: Communicator, hold_out: bool) -> QuickCheck:
-    """Train a quick ROCArea model and, with `hold_out`, compare it with the run's own. **Collective.**"""
-    from distsms.workflow.rocarea_check import Checker
-
-    with fit.rows.clock.phase("check"):
-        return Checker(fit, comm).run(hold_out)
-
-
-def _decide_on_folds(
-    fit: Fit, comm: Communicator, decisions: Decisions, spread: tuple[float, float]
-) -> dict[str, Any] | None:
-    """Find the threshold and the probabilities on held-out folds; None if there is no time for it. **Collective.**"""
-    task, end = replace(fit.task, distribution=fit.distribution), fit.begun + fit.task.settings.time_limit
-    with fit.rows.clock.phase("folds"):
-        return decisions.decide(
-            fit.rows.block,
-            task,
-            comm,
-            memory=fit.options.memory,
-            spread=spread,
-            stop_wanted=lambda: fit.options.stop_wanted() or time.monotonic() > end,
-        )
-
-
-def _decide(
-    request: TrainRequest, sets: DataSets | None, place: Place, comm: Communicator, observer: TrainObserver
-) -> _Decided:
-    """Decide what the request leaves open, and check what needs no rows; `fit` checks more. **Collective.**"""
-    of_petsc, l1 = "PETSc's options" if request.settings.get("solver_options") else "", request.settings.get("l1", 0.0)
-    solver, why = choose_solver(request.solver, request.measure, comm, lmvm_only=of_petsc, l1=l1)
-    observer.chose_solver(solver, why)
-    lam_of_checkpoint = None
-    if request.resume and request.checkpoint is not None and request.lam in (None, "auto"):
-        lam_of_checkpoint = comm.bcast(lambda_of_checkpoint(Path(request.checkpoint)) if comm.is_root else None)
-    block, fingerprint = _rows(request, comm) if isinstance(request.data, Arrays) else (None, None)
-    with comm.fail_together():
-        decisions = None
-        if request.at is not None or request.calibrate:
-            from distsms.workflow.decisions import Decisions, check
-
-            at = check(request.at, request.calibrate, request.folds)
-            decisions = Decisions(at, request.calibrate, request.folds, request.features_of)
-        data: Manifest | DataBlock | None = sets.training if sets else block
-        data = read_manifest(tables.of_paths(request.data)[0]) if data is None else data
-        manifest = data if isinstance(data, Manifest) else None
-        sources = [] if manifest is None else [str(file.get("name", "")) for file in manifest.source]
-        automatic = any(format_of(name) == "table" for name in sources) and not request.resume
-        lam = lam_of_checkpoint or request.lam or ("auto" if automatic else DEFAULT_LAMBDA)
-        if isinstance(lam, str) and lam != "auto":
-            raise InputError(f"{option('lam')} is {lam!r}, and neither a number nor 'auto'")
-        if lam == "auto" and request.features_of is not None:
-            raise InputError(
-                f"{option('lam', 'auto')} would choose on rows whose labels have made the features; give a number, or "
-                "compare lambdas by GridSearchCV, where each fold has features of its own"
-            )
-        task = _task(request, data, solver, DEFAULT_LAMBDA if lam == "auto" else float(lam), fingerprint)
-        distribution = task.distribution
-        ordering = place.ordering(distribution.ordering, task.measure)
-        task = replace(task, distribution=distribution._replace(ordering=ordering))
-        test = sets.test if sets else request.test
-        if comm.is_root:
-            if manifest is not None and manifest.coded.features:
-                from distsms.features import feature_map
-
-                feature_map.load(manifest, keep=False)  # the model will need it
-            _check_outputs(request, manifest, test)
-        warnings, same_rows = list(sets.warnings) if sets else [], sets is not None and sets.same_rows
-        if manifest is not None and (decisions is not None or lam == "auto"):
-            warnings += filter(None, [labels_warning(manifest)])
-        reading = inputs.AS_TRAINED
-        if manifest is not None and test is not None:
-            reading = _reading_of_test(request, manifest, test)
-            inputs.check(test, inputs.untrained_model(manifest), reading)
-            same_rows |= is_data_set(test) and read_manifest(test).fingerprint == manifest.fingerprint
-    observer.warned(warnings)
-    return _Decided(
-        task,
-        automatic=lam == "auto",
-        resumed=lam_of_checkpoint is not None,
-        decisions=decisions,
-        test=test,
-        reading=reading,
-        same_rows=same_rows,
-        warnings=warnings,
-    )
-
-
 def _rows(request: TrainRequest, comm: Communicator) -> tuple[DataBlock, str | None]:
     """Return this rank's rows in memory, and what identifies those of all ranks in a checkpoint. **Collective.**"""
     rows = request.data
@@ -459,43 +443,23 @@ def _rows(request: TrainRequest, comm: Communicator) -> tuple[DataBlock, str | N
     return block, from_arrays.fingerprint(X, block.labels, block.first_row, comm, block.weights, block.groups)
 
 
-def lambda_of_checkpoint(folder: Path) -> float | None:
-    """Return the lambda of the run that is to be resumed; None if the folder has no readable checkpoint. Local."""
-    for name in (checkpoint.NEWEST, checkpoint.OLDER):
-        try:
-            return float(checkpoint.read(folder / name).problem["lambda"])
-        except (FileNotFoundError, InputError, KeyError):
-            continue
-    return None
-
-
 def _task(
-    request: TrainRequest, data: Manifest | DataBlock, solver: str, lam: float, fingerprint: str | None
+    request: TrainRequest, data: Manifest | DataBlock, solver: str, lam: float, place: Place, fingerprint: str | None
 ) -> TrainingTask:
     """Return what a request asks for. Raises InputError if it contradicts itself, or its start cannot be read."""
     every = request.checkpoint_every
     if request.checkpoint is None and (request.resume or every is not None):
         raise InputError("resume and checkpoint_every need checkpoint, the folder where the checkpoints are")
     every = CHECKPOINT_EVERY if every is None and request.checkpoint is not None else every
-    bias, begin, name = request.measure.bias(request.bias), request.start, "start"
+    measure, points = request.measure, request.certificate is not None
+    bias, begin, name = measure.bias(request.bias), request.start, "start"
     if isinstance(begin, str | os.PathLike):
         name, begin = os.fspath(begin), model.load(begin)
-    return TrainingTask(
-        data,
-        request.measure,
-        settings_for(
-            request.measure,
-            solver,
-            lam=lam,
-            checkpoint_every=every,
-            points=request.certificate is not None,
-            **request.settings,
-        ),
-        bias,
-        start=None if begin is None else start_vector(begin, data, bias, name),
-        distribution=request.distribution,
-        fingerprint=fingerprint,
-    )
+    settings = settings_for(measure, solver, lam=lam, checkpoint_every=every, points=points, **request.settings)
+    start = None if begin is None else start_vector(begin, data, bias, name)
+    ordering = place.ordering(request.distribution.ordering, measure)
+    distribution = request.distribution._replace(ordering=ordering)
+    return TrainingTask(data, measure, settings, bias, start, distribution, fingerprint)
 
 
 def start_vector(begin: Model, data: Manifest | DataBlock, bias: float | None, name: str = "start") -> Floats:
@@ -506,34 +470,30 @@ def start_vector(begin: Model, data: Manifest | DataBlock, bias: float | None, n
         theirs, ours = (columns.describe() if columns else "no codes" for columns in (begin.coded, coded))
         raise InputError(f"{name}: was trained on {theirs}, and the data have {ours}")
     if begin.p > data.p:
-        raise InputError(
-            f"{name}: has {begin.p} columns, the data {data.p}; a start wants a model of the same features or fewer"
-        )
-    if (begin.normalization.kind == "l2") != (normalization.kind == "l2"):
-        raise InputError(
-            f"{name}: is for rows normalized as {begin.normalization.kind}, the data are {normalization.kind}"
-        )
-    before = begin.p - coded.p  # new columns come before the coded ones
-    w = normalization.unfold(np.insert(begin.w, before, np.zeros(data.p - begin.p)))
+        raise InputError(f"{name}: has {begin.p} columns, the data {data.p}; a start has the same features or fewer")
+    before, now = begin.normalization.kind, normalization.kind
+    if (before == "l2") != (now == "l2"):
+        raise InputError(f"{name}: is for rows normalized as {before}, the data are {now}")
+    new = np.zeros(data.p - begin.p)  # new columns come before the coded ones
+    w = normalization.unfold(np.insert(begin.w, begin.p - coded.p, new))
     return np.append(w, begin.bias / bias) if bias else w
 
 
 def _check_outputs(request: TrainRequest, manifest: Manifest | None, test: str | os.PathLike[str] | None) -> None:
     """Raise InputError if an output file cannot be written, or is also an input or another output. On the root."""
     data, start = None if manifest is None else manifest.directory, request.start
-    used = [data, test, None if isinstance(start, Model) else start]
     if request.output is not None:
         model.check_replaceable(request.output)
         inputs.check_distinct(request.output, data, test, request.trace)
-    if request.trace is not None:
-        inputs.check_distinct(request.trace, *used)
     if request.certificate is not None:
         from distsms.training import certificate
 
         certificate.check_replaceable(request.certificate)
-        inputs.check_distinct(request.certificate, *used, request.output, request.trace)
-    if request.checkpoint is not None:
-        inputs.check_distinct(request.checkpoint, *used, request.output, request.trace, request.certificate)
+    used = [data, test, None if isinstance(start, Model) else start, request.output]
+    for path in (request.trace, request.certificate, request.checkpoint):
+        if path is not None:
+            inputs.check_distinct(path, *used)
+        used.append(path)
 
 
 def _reading_of_test(request: TrainRequest, manifest: Manifest, test: str | os.PathLike[str]) -> inputs.InputOptions:
@@ -546,29 +506,3 @@ def _reading_of_test(request: TrainRequest, manifest: Manifest, test: str | os.P
     group = manifest.group["column"] if manifest.group and (within or missing_group == "drop") else None
     weight = request.reading.get("weight")
     return inputs.InputOptions(request.ignore_new, weight=weight, group=group, missing_group=missing_group)
-
-
-def _save(request: TrainRequest, saved: Model, comm: Communicator) -> None:
-    """Write the model, if the request names a file for it. **Collective.**"""
-    with comm.fail_together():
-        if comm.is_root and request.output is not None:
-            model.save_or_rescue(request.output, saved)
-
-
-def _judge(
-    trained: Trained, decided: _Decided, comm: Communicator, observer: TrainObserver
-) -> tuple[dict[str, float], AreaOnTest]:
-    """Return the measures on the test rows, and their ROCArea with its interval. **Collective.**"""
-    run, test = trained.run, os.fspath(decided.test or "")
-    quick = run.rocarea_model(trained.model)
-    with run.fit.rows.reading:
-        scored = scoring.score([trained.model, *([quick] if quick else [])], test, comm, decided.reading)
-    for note in scored.notes if comm.is_root else ():
-        observer.cautioned(note)
-    scores, labels, weights = scored.counted_scores(scored.scores[0])
-    groups = scored.counted_groups
-    measures = summary_measures(run.task.measure, scores, labels, run.threshold, comm, weights, groups)
-    area = run.judge_test(scores, labels, comm, weights, groups, decided.same_rows)
-    if quick and not area.training_rows:
-        run.compare(scored, trained.sets.called.get(test, test) if trained.sets else test, comm)
-    return measures, area

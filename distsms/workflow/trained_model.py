@@ -11,11 +11,10 @@ import numpy as np
 
 from distsms.base.communicator import Communicator
 from distsms.base.errors import EXIT_OK, EXIT_REQUEUE, EXIT_VACUOUS
-from distsms.base.timing import Clock
-from distsms.base.typing import Floats, Hashes, Labels
 from distsms.base.wording import Message, marked, option
 from distsms.losses.base import WIDE
 from distsms.metrics.row_sample import describe_share, share_of_training_rows
+from distsms.metrics.summary import summary_measures
 from distsms.models import model
 from distsms.models.model import Model
 from distsms.models.scoring import ScoredRows
@@ -94,17 +93,12 @@ class TrainedModel:
     @property
     def task(self) -> TrainingTask:
         """What was trained."""
-        return self.fit.task
+        return self.fit.rows.task
 
     @property
     def result(self) -> Result:
         """How the run ended, and what it proved."""
         return self.fit.result
-
-    @property
-    def clock(self) -> Clock:
-        """This rank's seconds by phase, and its bytes."""
-        return self.fit.rows.clock
 
     @property
     def threshold(self) -> float:
@@ -127,41 +121,36 @@ class TrainedModel:
     @property
     def undecided(self) -> bool:
         """Whether a threshold or probabilities were asked for, and the run ended before the folds were trained."""
-        return self.fit.options.folds > 0 and self.decided is None
+        return self.fit.rows.options.folds > 0 and self.decided is None
 
     def warnings(self) -> list[str]:
         """Return the warnings that users must read before they use the model; usually there are none."""
-        task, result = self.task, self.result
-        advice = self._advice
+        task, result, advice, leaks = self.task, self.result, self._advice(), describe_leaks(self.scores.leaks)
         if not self.vacuous:
-            texts = [describe_idleness(result), advice, describe_leaks(self.scores.leaks), self.on_test]
+            texts = [describe_idleness(result), advice, leaks, self.on_test]
             texts += [describe_constant(task.measure, task.settings.l1, task.bias, self.fit.bias)]
-            texts += [self._on_decision, self._on_probabilities]
+            texts += [self._about_decision(), self._about_probabilities()]
             return [text for text in texts if text]
         automatic, chance = self.lambda_choice is not None, self.scores.chance
         if self.unseen and chance != ALL_TIED and (automatic or not chance):
-            said = describe_unseen(self.unseen, self.scores.measures, automatic)
-            return [
-                Message(f"{marked(said)} {marked(advice)}".rstrip()),
-                *filter(None, [describe_leaks(self.scores.leaks)]),
-            ]
-        data = self.scores.data
-        weights = data.get("weights")
-        said = describe_chance(
-            chance,
-            task.measure,
-            task.settings,
-            task.bias,
-            result,
-            data["n_pos"],
-            weights=(weights["positive"], weights["negative"]) if weights else (data["n_pos"], data["n_neg"]),
-            no_lambda_helps=automatic and bool(self.unseen),
-        )
-        return [Message(f"{marked(said)} {marked(advice)}".rstrip())]
+            text = describe_unseen(self.unseen, self.scores.measures, automatic)
+        else:
+            data, leaks = self.scores.data, ""
+            of_classes = data.get("weights") or {"positive": data["n_pos"], "negative": data["n_neg"]}
+            text = describe_chance(
+                chance,
+                task.measure,
+                task.settings,
+                task.bias,
+                result,
+                data["n_pos"],
+                weights=(of_classes["positive"], of_classes["negative"]),
+                no_lambda_helps=automatic and bool(self.unseen),
+            )
+        return [Message(f"{marked(text)} {marked(advice)}".rstrip()), *([leaks] if leaks else [])]
 
-    @property
     def _advice(self) -> str:
-        """Whether a quick ROCArea model is clearly better, or what else may help; or ""."""
+        """Return whether a quick ROCArea model is clearly better, or what else may help; or ""."""
         task = self.task
         by_l1 = task.measure.family.smooth_by_itself and task.settings.l1 > 0 and not np.any(self.fit.w)
         if by_l1 or (self.check is None and not self.vacuous):
@@ -170,9 +159,8 @@ class TrainedModel:
 
         return advise(self.check, task.measure, self.vacuous, describe_no_bias(task.measure, task.bias))
 
-    @property
-    def _on_decision(self) -> str:
-        """A warning if the model lacks the threshold or the probabilities that were asked for; "" if it has them."""
+    def _about_decision(self) -> str:
+        """Return a warning if the model lacks the threshold or the probabilities that were asked for; or ""."""
         if self.undecided:
             return (
                 "The run ended before the models of the folds were trained, so it found neither threshold nor"
@@ -188,13 +176,11 @@ class TrainedModel:
             f" {decision['condition']}: hardly any row will be called positive. A weaker condition calls more."
         )
 
-    @property
-    def _on_probabilities(self) -> str:
-        """A warning if the probabilities of the training rows are too high or too low by `FACTOR` on average, or ""."""
-        if self.scores.means is None or "calibration" in (self.decided or {}):
-            return ""
+    def _about_probabilities(self) -> str:
+        """Return a warning if the probabilities of training rows are wrong by `FACTOR` on average, or ""."""
         searched = self.lambda_choice.searched if self.lambda_choice else ""
-        if searched and searched != self.task.measure.name:  # nobody asked for probabilities
+        nobody_asked = searched not in ("", self.task.measure.name)
+        if self.scores.means is None or "calibration" in (self.decided or {}) or nobody_asked:
             return ""
         mean, share = (self.scores.means["by_weight"][name] for name in ("mean", "share"))
         if max(mean, share) <= FACTOR * min(mean, share):
@@ -216,7 +202,7 @@ class TrainedModel:
         return info | ({"rocarea_check": self.check.as_json()} if self.check else {}) | (self.decided or {})
 
     def rocarea_model(self, trained: Model) -> Model | None:
-        """Return the quick ROCArea model with the columns and labels of `own`, the model of this run; or None."""
+        """Return the quick ROCArea model with the columns and labels of `trained`, the model of this run; or None."""
         if self.check is None or self.check.why:
             return None
         info = {name: trained.info[name] for name in ("label_map", "zero_based")} | {"threshold": self.check.threshold}
@@ -234,37 +220,33 @@ class TrainedModel:
         self.check = replace(self.check, contest=judge(name, self.task.measure, judged, comm))
 
     def judge_test(
-        self,
-        scores: Floats,
-        labels: Labels,
-        comm: Communicator,
-        weights: Floats | None = None,
-        groups: Hashes | None = None,
-        same_rows: bool = False,
-    ) -> AreaOnTest:
-        """Find out whether this model ranks test rows better than chance, and whether it overfits. **Collective.**"""
-        manifest, of_training, choice = self.task.manifest, self.scores, self.lambda_choice
-        on_folds = choice.on_folds if choice else None
-        check_perfect = manifest is not None and manifest.table is not None and not of_training.leaks
-        area = area_on_test(scores, labels, comm, weights, self.task.measure, groups)
-        share = 1.0 if same_rows else share_of_training_rows(of_training.sample, scores, labels, comm)
+        self, scored: ScoredRows, comm: Communicator, same_rows: bool
+    ) -> tuple[dict[str, float], AreaOnTest]:
+        """Find out whether this model, the first in `scored`, ranks test rows better than chance, and whether it
+        overfits; return the measures and their ROCArea with its interval. **Collective.**
+        """
+        scores, labels, weights = scored.counted_scores(scored.scores[0])
+        measure, groups, on_training = self.task.measure, scored.counted_groups, self.scores
+        measures = summary_measures(measure, scores, labels, self.threshold, comm, weights, groups)
+        area = area_on_test(scores, labels, comm, weights, measure, groups)
+        share = 1.0 if same_rows else share_of_training_rows(on_training.sample, scores, labels, comm)
+        on_folds = self.lambda_choice.on_folds if self.lambda_choice else None
         if share:
-            self.on_test = describe_share(share)
-            return area._replace(training_rows=share)
-        if not self.unseen and (doubt := describe_doubt(area, on_folds)):
+            self.on_test, area = describe_share(share), area._replace(training_rows=share)
+        elif not self.unseen and (doubt := describe_doubt(area, on_folds)):
             self.on_test = doubt
-            return area
-        if area.enough and of_training.chance != ALL_TIED:  # then test rows say more than folds of the training rows
-            self.unseen = area.why_chance()
-        self.on_test = describe_test(
-            of_training.measures, area, of_training.data, check_perfect, on_folds, choice is not None
-        )
-        return area
+        else:
+            if area.enough and on_training.chance != ALL_TIED:  # test rows say more than folds of the training rows
+                self.unseen = area.why_chance()
+            manifest, chosen = self.task.manifest, self.lambda_choice is not None
+            perfect = manifest is not None and manifest.table is not None and not on_training.leaks
+            self.on_test = describe_test(on_training.measures, area, on_training.data, perfect, on_folds, chosen)
+        return measures, area
 
     def usage(self, comm: Communicator) -> list[dict[str, Any]]:
         """Return every rank's seconds, bytes and memory so far, in rank order. **Collective.**"""
-        fit = self.fit
-        return usage_of_ranks(self.clock, comm, fit.rows.reading.bytes, fit.evaluations)
+        rows = self.fit.rows
+        return usage_of_ranks(rows.clock, comm, rows.reading.bytes, self.fit.evaluations)
 
     def usage_info(self, usage: list[dict[str, Any]]) -> dict[str, Any]:
         """Return the entries of the model file on what the run took."""
@@ -272,7 +254,7 @@ class TrainedModel:
 
     def to_model(self, comm: Communicator) -> Model:
         """Return the model with all information that its file gets. Every rank gets the same. **Collective.**"""
-        task, fit, scores = self.task, self.fit, self.scores
+        task, fit, scores, trace = self.task, self.fit, self.scores, self.fit.rows.options.trace
         usage = self.usage_info(self.usage(comm))
         info = model_info(
             task.measure,
@@ -286,19 +268,17 @@ class TrainedModel:
             scores.data,
             comm.bcast(provenance() if comm.is_root else None),
         )
-        info |= self.findings() | ({"row_sample": scores.sample} if scores.sample else {})
-        info |= {model.MEAN_CONTRIBUTIONS: scores.mean_contributions} if scores.mean_contributions else {}
-        trace = fit.options.trace
-        info |= {"trace": None if trace is None else os.path.abspath(trace), "usage": usage}
-        if task.bias:
-            info["constant"] = task.bias
-        if device := fit.options.place.describe():
-            info["device"] = device
-        if fit.certified is not None:
-            info["certificate"] = fit.certified
-        if survived := comm.bcast([survived._asdict() for survived in fit.rows.survived]):
-            info["survived"] = survived
-        if self.lambda_choice:
-            info["auto_lambda"] = self.lambda_choice.as_json()
+        further = {
+            "row_sample": scores.sample,
+            model.MEAN_CONTRIBUTIONS: scores.mean_contributions,
+            "trace": None if trace is None else os.path.abspath(trace),
+            "usage": usage,
+            "constant": task.bias,
+            "device": fit.rows.options.place.describe(),
+            "certificate": fit.certified,
+            "survived": comm.bcast([survived._asdict() for survived in fit.rows.survived]),
+            "auto_lambda": self.lambda_choice and self.lambda_choice.as_json(),
+        }
+        info |= self.findings() | {name: value for name, value in further.items() if value or name == "trace"}
         table = task.data.table if isinstance(task.data, DataBlock) else None
         return model.from_training(fit.w, info, task.manifest, table)

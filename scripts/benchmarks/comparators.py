@@ -20,8 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from distsms.optim.evaluation import Request
-from distsms.optim.objective import Objective
+from distsms.optim.objective import Objective, Request
 from distsms.optim.penalty import SquaredNorm
 from distsms.optim.result import Result, State
 from distsms.optim.run import minimize

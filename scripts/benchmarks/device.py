@@ -40,8 +40,7 @@ from distsms.matrix.code_maps import Categories
 from distsms.matrix.coded import CodedRows
 from distsms.matrix.local import DenseRows
 from distsms.matrix.side_by_side import SideBySide
-from distsms.optim.evaluation import Request
-from distsms.optim.objective import Objective
+from distsms.optim.objective import Objective, Request
 from distsms.optim.penalty import SquaredNorm
 from distsms.optim.result import Result
 from distsms.optim.run import minimize

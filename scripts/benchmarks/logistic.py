@@ -24,8 +24,7 @@ from scipy import sparse
 
 from distsms.losses.registry import make_loss
 from distsms.matrix.augmented import with_bias
-from distsms.optim.evaluation import Request
-from distsms.optim.objective import Objective
+from distsms.optim.objective import Objective, Request
 from distsms.optim.penalty import SquaredNorm
 from distsms.optim.result import State
 from distsms.optim.run import minimize

@@ -14,8 +14,7 @@ import numba
 import numpy as np
 
 from distsms.losses.registry import choose_ordering, make_loss
-from distsms.optim.evaluation import Request
-from distsms.optim.objective import Objective
+from distsms.optim.objective import Objective, Request
 from distsms.optim.run import minimize
 from distsms.optim.settings import Settings
 from distsms.parallel.communicator import Communicator

@@ -15,8 +15,7 @@ from pathlib import Path
 
 from mpi4py import MPI
 
-from distsms.optim.evaluation import Request
-from distsms.optim.objective import Objective
+from distsms.optim.objective import Objective, Request
 from distsms.parallel.communicator import Communicator
 from distsms.parallel.mpi import world
 from scripts.benchmarks.measuring import Set, Triad, objective_of, requests

@@ -12,7 +12,7 @@ from distsms import cli
 from distsms.base.errors import EXIT_OK, EXIT_REQUEUE
 from distsms.base.measures import RANKING
 from distsms.cli.main import main as run_program
-from distsms.cli.options import SOLVERS_HELP, add_memory, add_stopping, add_vectors
+from distsms.cli.options import add_memory, add_stopping, add_vectors
 from distsms.cli.types import add_old_names, positive
 from distsms.optim.solvers.base import SOLVERS
 
@@ -98,8 +98,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         nargs="+",
         choices=tuple(SOLVERS),
         metavar="SOLVER",
-        help=f"The solvers to compare. {SOLVERS_HELP}. The default is all but lbfgs, which replaces lmvm where"
-        " petsc4py cannot be imported.",
+        help=f"The solvers to compare, of {', '.join(SOLVERS)} (default: all but lbfgs, which replaces lmvm where"
+        " petsc4py cannot be imported).",
     )
     how.add_argument(
         "--c-mu",
@@ -111,7 +111,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add_vectors(how)
     add_memory(how)
-    add_stopping(parser, 600.0)
+    add_stopping(parser, 600.0, "600s for each run")
     parser.add_argument(
         "--times-first",
         type=positive,
@@ -158,11 +158,13 @@ def _solver_for(
 
 def _run(args: argparse.Namespace, comm: Communicator, signals: StopSignals, folder: RunStore, held: Any) -> int:
     import os
+    from dataclasses import fields
 
     from distsms.base import files
-    from distsms.cli.options import of_vectors, rows_held
+    from distsms.cli.options import rows_held
     from distsms.cli.terminal import Speaker
     from distsms.models import inputs
+    from distsms.optim.settings import Settings
     from distsms.parallel.vectors import choose_step
     from distsms.shards import dataset
     from distsms.training.plan import make_plan
@@ -178,8 +180,9 @@ def _run(args: argparse.Namespace, comm: Communicator, signals: StopSignals, fol
     solvers = [_solver_for(args, name, args.measures[0], comm, say) for name in solvers]
     with comm.fail_together():  # all checks that can be made before the data are read
         cells = grid(args.measures, args.lambdas, solvers, args.c_mu)
-        target = {"epsilon": args.epsilon, "relative": args.relative, "time_limit": args.time_limit, **of_vectors(args)}
-        settings = {c: settings_for(c.measure, c.solver, lam=c.lam, c_mu=c.c_mu, **target) for c in cells}
+        alike = {each.name: getattr(args, each.name) for each in fields(Settings) if each.name in args}
+        del alike["c_mu"], alike["solver_options"]
+        settings = {c: settings_for(c.measure, c.solver, lam=c.lam, c_mu=c.c_mu, **alike) for c in cells}
         common = next(iter(settings.values()))
         manifest = dataset.read_manifest(args.data)
         losses = len({cell.measure for cell in cells})

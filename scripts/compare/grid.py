@@ -41,7 +41,7 @@ from distsms.base.schema import (
 from distsms.base.typing import Floats
 from distsms.optim.result import Status
 from distsms.optim.solvers.base import SOLVERS, solver_class
-from distsms.training.trace import LINE, read_trace
+from distsms.training.recorder import LINE, read_trace
 
 if TYPE_CHECKING:
     from distsms.optim.settings import Settings

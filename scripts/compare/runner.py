@@ -40,6 +40,7 @@ from distsms.shards.dataset import DataBlock
 from distsms.shards.manifest import Manifest
 from distsms.training.recorder import recording
 from distsms.training.rows import make_losses
+from distsms.training.task import RunOptions
 from scripts.compare.grid import CELLS, RESULT, TEST, TRACE, RunSpec, RunStore
 
 GROWTH = 1.12  # the number of evaluations is multiplied by this between two saved w
@@ -127,7 +128,7 @@ class Runner:
                 if self.test is not None:
                     saved(state, w)
 
-            with recording(comm, settings, trace=folder / TRACE) as recorder:
+            with recording(comm, settings, RunOptions(trace=folder / TRACE), {}) as recorder:
                 result = recorder.minimize(self._objective(cell, self.stop_wanted), watch=watch)
             if result.status is Status.STOPPED:
                 return result

@@ -35,7 +35,7 @@ import numpy as np
 
 from distsms.base.formatting import format_bytes
 from distsms.base.measures import SHOWN
-from distsms.cli.sequences import span
+from distsms.cli.columns import span
 from distsms.cli.types import count, positive
 from scripts import records
 from scripts.compare import tables

@@ -20,7 +20,7 @@ from distsms.base import files, hdf5
 from distsms.base.errors import InputError
 from distsms.base.files import atomic_write, check_writable, exclusive
 from distsms.models.output import ScoresPart, _Parquet
-from distsms.training.trace import Trace
+from distsms.training.recorder import Trace
 
 VALUES = np.random.default_rng(0).normal(size=3000)
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from distsms.__main__ import main
-from distsms.base.untrusted_text import harmless_cell, printable
+from distsms.base.wording import harmless_cell, printable
 
 
 @pytest.mark.parametrize("number", ["-0.5", "-12", "+3", "-.5e-7", "0", "-1.", "12345678901234567890"])

@@ -54,6 +54,7 @@ def test_options_and_exit_codes_stay():
         expected[command]["--missing-group"] = SINCE["--missing-group"]
     for command in ("train", "path", "baseline"):
         expected[command]["--ordering"]["choices"].append("bins")
+        expected[command]["--no-zero-plane"] = {"default": True}  # of the setting zero_plane, which the option clears
     for command in expected.keys() - {"exit codes", "export", "info"}:
         expected[command]["--config"] = {"metavar": "FILE"}
     expected["predict"]["--reasons"] = {"metavar": "K"}

@@ -13,7 +13,7 @@ from distsms.base import formatting, memory
 from distsms.base.errors import InputError
 from distsms.cli import progress
 from distsms.optim.result import State
-from distsms.training.trace import Trace
+from distsms.training.recorder import Trace
 
 pytestmark = pytest.mark.serial
 

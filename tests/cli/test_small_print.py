@@ -104,7 +104,7 @@ def test_files_may_stand_behind_options(words):
 
 def test_other_commands_take_files_behind_options_too(capsys):
     args = cli.parse(["train", "a.csv", "--label", "y", "b.csv", "--", "-tao_monitor"])
-    assert args.data == ["a.csv", "b.csv"] and args.solver_options == ["-tao_monitor"] and args.label == "y"
+    assert args.data == ["a.csv", "b.csv"] and args.solver_options == ("-tao_monitor",) and args.label == "y"
     args = cli.parse(["shard", "a.csv", "--label", "y", "b.csv", "out"])
     assert (args.input, args.output) == (["a.csv", "b.csv"], "out")
     for wrong in (["predict", "m.h5", "data", "more"], ["evaluate", "m.h5", "--jsn", "data"]):

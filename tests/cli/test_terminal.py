@@ -275,7 +275,7 @@ def test_progress_in_a_log_is_a_line_now_and_then(clock):
 def test_long_compiling_is_mentioned_once(seconds, speaks, said, kept, monkeypatch, capsys):
     monkeypatch.setattr(jit.compiling, "seconds", seconds)
     monkeypatch.setattr(jit.compiling, "kept", kept)
-    monkeypatch.setattr(jit.compiling, "told", False)
+    monkeypatch.setattr(jit.compiling, "announced", False)
     monkeypatch.setattr(program, "runs", True)
     say = terminal.Speaker(speaks)
     say.close()

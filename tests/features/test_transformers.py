@@ -27,6 +27,7 @@ from distsms.shards.from_arrays import write_data
 from distsms.shards.manifest import read_manifest
 from distsms.workflow.candidates import named
 from tests.support.files import ALONE
+from tests.support.sharded import rewrite
 
 pytestmark = [pytest.mark.serial, pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")]
 
@@ -115,7 +116,8 @@ def test_names_and_columns_of_transformers():
 def test_maps_of_arrays_are_those_of_data_sets(tmp_path):
     X, y = product()
     labels = np.where(y == "yes", 1, -1).astype(np.int8)
-    write_data(tmp_path / "d", X, labels, zero_based=True)
+    write_data(tmp_path / "d", X, labels)
+    rewrite(tmp_path / "d", lambda record: record.update(zero_based=True))
     for wanted in (FeatureOptions(8, "all"), FeatureOptions(None, trees=3), FeatureOptions(8, "top:2", trees=3)):
         build(tmp_path / "d", tmp_path / "f", ALONE, wanted, overwrite=True)
         assert load(read_manifest(tmp_path / "f")).hash == fit_arrays(X, labels, wanted).hash

@@ -20,7 +20,7 @@ import distsms
 from distsms.__main__ import main
 from distsms.base import addresses, text_files
 from distsms.base.errors import InputError
-from distsms.base.untrusted_text import without_credentials
+from distsms.base.wording import without_credentials
 from distsms.ingest.formats import csv_files
 from distsms.ingest.formats.arrow import values_of
 from distsms.ingest.formats.registry import format_of

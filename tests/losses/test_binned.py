@@ -15,8 +15,7 @@ from distsms.cli.train_text import describe_interval
 from distsms.losses import binned
 from distsms.losses.registry import make_loss
 from distsms.matrix.local import SparseRows
-from distsms.optim.evaluation import Request
-from distsms.optim.objective import EPS, Objective
+from distsms.optim.objective import EPS, Objective, Request
 from distsms.optim.penalty import SquaredNorm
 from distsms.optim.run import minimize
 from distsms.optim.settings import Settings

@@ -9,14 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from distsms.losses.registry import all_losses, choose_ordering
+from distsms.losses.registry import choose_ordering
 from distsms.losses.rocarea import RocAreaExchange
 from distsms.metrics import ranking
 from distsms.parallel.communicator import Communicator
 from tests.support.examples import examples
-from tests.support.problems import ALL, build, problems, share, spread_scores
+from tests.support.problems import ALL, LOSSES, build, problems, share, spread_scores
 
-MEASURES = all_losses()
+MEASURES = LOSSES
 
 
 def placed(placement, labels, comm, rng):

@@ -52,7 +52,7 @@ def test_widths_near_the_spacing_of_the_values(q, step, nu):
     """Where q + nu is rounded, the Huber hinge of a point above it is t - nu/2 all the same."""
     table = SortedClass(1)
     table.tabulate(np.array([q, q + 100]), nu)
-    table.add_points(np.array([q + step]), np.zeros(1, np.uint32), 1.0, 0.0, 1.0, np.empty(1))
+    table.add_points(np.array([q + step]), np.zeros(1, np.uint32), 1.0, 0.0, 1.0, np.empty(1), None)
     hinge, huber, beta = table.sums
     np.testing.assert_allclose([hinge, hinge - huber, beta], [step, nu / 2, 1.0], rtol=1e-12)
 
@@ -77,7 +77,7 @@ def test_many_values_lose_no_digits():
     q, b = np.sort(rng.normal(size=50_000)), rng.normal(size=200)
     table, out = SortedClass(1), np.empty(len(b))
     table.tabulate(q, 0.04)
-    table.add_points(b, np.arange(len(b), dtype=np.uint32), 1.0, 0.0, 1.0, out)
+    table.add_points(b, np.arange(len(b), dtype=np.uint32), 1.0, 0.0, 1.0, out, None)
     of_point, of_value, sums = by_definition(q, b, 0.04, np.ones(len(q)), np.ones(len(b)))
     np.testing.assert_allclose(out, of_point.astype(float), rtol=2e-14)
     np.testing.assert_allclose(table.gamma(), of_value.astype(float), rtol=1e-12, atol=1e-13)

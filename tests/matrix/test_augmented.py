@@ -10,8 +10,7 @@ from scipy import sparse
 
 from distsms.base.measures import Measure
 from distsms.matrix.augmented import WithBias, split_bias
-from distsms.optim.evaluation import Request
-from distsms.optim.objective import Objective
+from distsms.optim.objective import Objective, Request
 from distsms.optim.penalty import SquaredNorm
 from distsms.optim.result import Status
 from distsms.optim.run import minimize

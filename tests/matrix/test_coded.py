@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from distsms.matrix import kmer_kernels, local
 from distsms.matrix.blocks import Part
-from distsms.matrix.code_maps import ALPHABETS, Categories, Crosses, Strings
+from distsms.matrix.code_maps import ALPHABETS, Categories, Crosses, Spectrum, Strings
 from distsms.matrix.coded import CodedRows, ExplicitProducts, code_rows, to_csr
 from distsms.matrix.coded_kernels import STRIP, add_up_four, look_up_four
 from distsms.matrix.coded_products import _kmer_part
@@ -341,7 +341,7 @@ def test_four_crosses_that_are_small_one_by_one(monkeypatch):
 def test_positions_that_share_their_columns():
     """A position may have the columns of the one before: X'c is still the transposed of X w."""
     rng, n = np.random.default_rng(0), 20
-    kmers = _kmer_part(kmer_kernels.Region(0, 4, 2, 4), np.array([0, 0, 20, 20]), np.array([0.5, 0.25]), 1.0)
+    kmers = _kmer_part(Spectrum(1, 4, 2), 4, np.array([0, 0, 20, 20]), np.array([0.5, 0.25]), 1.0)
     part, codes, no_factors = Part(0, n, 0, 4 * n, n), rng.integers(0, 4, 4 * n, np.uint8), np.empty(0)
     w, c, scores, gradient = rng.normal(size=40), rng.normal(size=n), np.zeros(n), np.zeros(40)
     kmer_kernels.dot_kmers(codes, part, kmers, no_factors, False, w, scores)

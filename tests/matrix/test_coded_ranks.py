@@ -7,8 +7,7 @@ import pytest
 
 from distsms.matrix.code_maps import Categories, Strings
 from distsms.matrix.coded import CodedRows, code_rows, to_csr
-from distsms.optim.evaluation import Request
-from distsms.optim.objective import Objective
+from distsms.optim.objective import Objective, Request
 from distsms.optim.penalty import SquaredNorm
 from distsms.optim.result import Status
 from distsms.optim.run import minimize

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from distsms.metrics import area_from_cells, ranking
-from distsms.metrics.area_from_cells import WIDTH, enclosed_area, enclosed_placements
+from distsms.metrics import ranking
 from distsms.metrics.estimates import rocarea_estimate
+from distsms.metrics.ranking import WIDTH, enclosed_area, enclosed_placements
 from distsms.parallel.communicator import Communicator
 from tests.losses.test_orderings import PLACEMENTS, placed
 from tests.support.problems import local_part
@@ -33,9 +33,9 @@ def drawn(kind, n=20_000):
 
 def of_few_cells(monkeypatch, cells, width):
     """Let measures come from so many cells, of an interval of this width, for few rows."""
-    monkeypatch.setattr(area_from_cells, "CELLS", cells)
-    monkeypatch.setattr(area_from_cells, "WIDTH", width)
-    monkeypatch.setattr(area_from_cells, "SORTED", 3000)
+    monkeypatch.setattr(ranking, "CELLS", cells)
+    monkeypatch.setattr(ranking, "WIDTH", width)
+    monkeypatch.setattr(ranking, "SORTED", 3000)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -97,8 +97,8 @@ def test_scores_that_are_not_numbers_are_sorted(comm, monkeypatch):
 
 @pytest.mark.parametrize("enclosed", [enclosed_area, enclosed_placements])
 def test_bytes_moved_do_not_grow_with_the_rows(comm, monkeypatch, enclosed):
-    monkeypatch.setattr(area_from_cells, "CELLS", 256)
-    monkeypatch.setattr(area_from_cells, "WIDTH", 1.0)
+    monkeypatch.setattr(ranking, "CELLS", 256)
+    monkeypatch.setattr(ranking, "WIDTH", 1.0)
     moved = []
     for n in (5_000, 500_000):
         scores, labels, _ = drawn("normal", n)

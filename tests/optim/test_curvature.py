@@ -14,8 +14,7 @@ from distsms.matrix.augmented import with_bias
 from distsms.matrix.local import DenseRows, SparseRows
 from distsms.matrix.normalization import Normalization
 from distsms.optim import curvature, run
-from distsms.optim.evaluation import Request
-from distsms.optim.objective import Objective
+from distsms.optim.objective import Objective, Request
 from distsms.optim.penalty import SquaredNorm
 from distsms.optim.result import Status
 from distsms.optim.run import minimize

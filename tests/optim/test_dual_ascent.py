@@ -18,8 +18,7 @@ from distsms.matrix.side_by_side import SideBySide
 from distsms.optim import dual_ascent, dual_variables
 from distsms.optim.dual_ascent import ascend, gathered_rows, suits
 from distsms.optim.dual_variables import COUNTDOWN, Multipliers, Probabilities, pass_over_rows, share_of_pairs
-from distsms.optim.evaluation import Request
-from distsms.optim.objective import EPS, Objective
+from distsms.optim.objective import EPS, Objective, Request
 from distsms.optim.penalty import SquaredNorm
 from distsms.optim.result import Status
 from distsms.optim.run import minimize
@@ -205,7 +204,7 @@ def test_J_is_computed_once_the_gap_is_expected_below_half_of_the_target(estimat
     objective = problem("sparse", comm)[0]
     rows, following = gathered_rows(objective.features.row_entries(), comm)[1], iter([*estimates, 1e-9])
     ascent = dual_ascent._Ascent(objective, Settings(1e-3, 1e-3), lambda state, w: None, rows, 0.0)
-    ascent._visit = lambda order: next(following)
+    ascent._dual.visit = lambda rows, order, first, w: next(following)
     assert ascent._pass_until_due() == objective.evaluations == passes
 
 

@@ -15,7 +15,7 @@ from distsms.base.choices import STEPS
 from distsms.base.errors import InputError
 from distsms.optim import elastic_planes
 from distsms.optim.elastic_planes import ElasticPlanes, interior_point_mixture
-from distsms.optim.evaluation import Request
+from distsms.optim.objective import Request
 from distsms.optim.penalty import ElasticNet, soft_threshold
 from distsms.optim.result import Status
 from distsms.optim.run import minimize

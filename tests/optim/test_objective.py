@@ -10,8 +10,7 @@ from scipy.sparse import csr_matrix, diags
 
 from distsms.base.choices import STEPS
 from distsms.losses.registry import make_loss
-from distsms.optim.evaluation import Request
-from distsms.optim.objective import EPS
+from distsms.optim.objective import EPS, Request
 from distsms.optim.penalty import SquaredNorm, penalty
 from distsms.optim.result import Status
 from distsms.optim.run import minimize

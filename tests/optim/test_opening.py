@@ -12,8 +12,7 @@ from distsms.losses.registry import make_loss
 from distsms.matrix.augmented import with_bias
 from distsms.matrix.local import DenseRows
 from distsms.optim.dual_ascent import suits
-from distsms.optim.evaluation import Request
-from distsms.optim.objective import Objective
+from distsms.optim.objective import Objective, Request
 from distsms.optim.penalty import SquaredNorm
 from distsms.optim.result import Status
 from distsms.optim.run import minimize

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from distsms.base.errors import InputError
-from distsms.optim.evaluation import Request
+from distsms.optim.objective import Request
 from distsms.optim.penalty import SquaredNorm
 from distsms.optim.result import Status
 from distsms.optim.run import minimize

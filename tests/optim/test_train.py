@@ -15,7 +15,7 @@ from scipy.sparse import csr_matrix, diags, hstack, random
 from distsms.base.errors import InputError
 from distsms.optim import run
 from distsms.optim.course import SmoothingSchedule
-from distsms.optim.evaluation import Request
+from distsms.optim.objective import Request
 from distsms.optim.penalty import SquaredNorm
 from distsms.optim.proof import NONE_YET, Proof
 from distsms.optim.result import Status, StopRun

@@ -121,7 +121,7 @@ def test_a_death_while_rows_are_counted_into_bins(manifest, monkeypatch, measure
     monkeypatch.setattr(binned, "OF_LOADING", 0.0)
     whole, _ = trained(manifest, measure, ordering="bins", evaluations=40)
     assert whole.result.width == 0.0 and whole.result.ways[binned.EXACT] == 1
-    usual, calls = getattr(binned.BinnedLoss, place), []
+    usual, calls = getattr(binned.RocAreaBins, place), []
 
     def deadly(self, *args):
         if self.comm._living[self.comm.rank][0] == 1:
@@ -130,7 +130,7 @@ def test_a_death_while_rows_are_counted_into_bins(manifest, monkeypatch, measure
                 self.comm.mpi_comm._job.die()
         return usual(self, *args)
 
-    monkeypatch.setattr(binned.BinnedLoss, place, deadly)
+    monkeypatch.setattr(binned.RocAreaBins, place, deadly)
     found, _ = trained(manifest, measure, ordering="bins", evaluations=40)
     agree(found, whole)
     assert found.result.width == 0.0
@@ -153,7 +153,7 @@ def test_a_death_while_a_certificate_is_made(manifest, tmp_path, monkeypatch, me
         return dual_bound(loss, *args)
 
     for deaths in ([(1, "LoadedRun.certify")], []):
-        monkeypatch.setattr("distsms.training.certify.dual_bound", dual_bound if deaths else deadly)
+        monkeypatch.setattr("distsms.training.certificate.dual_bound", dual_bound if deaths else deadly)
         found, _ = trained(manifest, measure, deaths, options=options)
         agree(found, whole)
         assert found.fit.certified["bound"] == pytest.approx(whole.fit.certified["bound"], abs=1e-7)

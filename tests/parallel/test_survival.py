@@ -12,8 +12,7 @@ from distsms.base.measures import Measure
 from distsms.base.timing import Clock
 from distsms.losses.registry import make_loss
 from distsms.matrix.local import SparseRows
-from distsms.optim.evaluation import Request
-from distsms.optim.objective import Objective
+from distsms.optim.objective import Objective, Request
 from distsms.optim.penalty import SquaredNorm
 from distsms.optim.run import minimize
 from distsms.optim.settings import Settings
@@ -22,10 +21,9 @@ from distsms.parallel.communicator import Communicator
 from distsms.shards import dataset
 from distsms.shards.from_arrays import write_data
 from distsms.training.plan import make_plan
-from distsms.training.recorder import RunRecorder
+from distsms.training.recorder import RunRecorder, Trace
 from distsms.training.rows import TrainingObserver, TrainingRows
 from distsms.training.task import RunOptions, TrainingTask
-from distsms.training.trace import Trace
 from distsms.workflow.train import train_task
 from tests.support.problems import data, objective
 
@@ -220,7 +218,7 @@ class Dying(Communicator):
                 return work()
             except Failure:
                 self.size, self.recovered = 1, self.recovered + 1
-                self.dead.append(survival.DeadRank(len(self.dead) + 1, "a host"))
+                self.dead.append(survival.Rank(len(self.dead) + 1, "a host"))
                 renew()
 
 
@@ -288,8 +286,8 @@ def test_rows_are_read_again_for_fewer_ranks(stored):
     task = TrainingTask(manifest, Measure.parse("rocarea"), Settings(lam=1e-3))
 
     class Observer(TrainingObserver):
-        def survived(self, survived):
-            told.append(survived)
+        def noted(self, kind, text):
+            told.append((kind, text))
 
     plan = make_plan(manifest, task.measure, task.settings, comm.size, [0])
     recorder = RunRecorder(task.settings, Trace(None, "lmvm", 0), Path(), {}, None, [])
@@ -297,12 +295,13 @@ def test_rows_are_read_again_for_fewer_ranks(stored):
     rows.load()
     assert 0 < len(rows.block.labels) < len(y)
     assert not told
-    Two.size, comm.dead = 1, [survival.DeadRank(1, "a host")]
+    Two.size, comm.dead = 1, [survival.Rank(1, "a host")]
     features, _, weights = rows.reload(17)
     assert np.array_equal(rows.block.labels, y)
     assert weights is None
     assert features.nnz == X.nnz
-    assert [told[0]._replace(seconds=0.0)] == [type(told[0])(("rank 1 on a host",), 1, 17, 0.0)]
+    assert [survived._replace(seconds=0.0) for survived in rows.survived] == [(("rank 1 on a host",), 1, 17, 0.0)]
+    assert told == [("survived", str(rows.survived[0]))]
 
 
 def test_a_model_says_who_died(stored, tmp_path):

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from distsms.base.choices import STEPS
-from distsms.optim.evaluation import Request
+from distsms.optim.objective import Request
 from distsms.optim.penalty import SquaredNorm
 from distsms.optim.result import Status
 from distsms.optim.run import minimize

@@ -105,7 +105,8 @@ def test_wrong_shard_in_manifest(own_dir, change):
 
 
 def test_missing_fields(own_dir):
-    write_data(own_dir, *draw(), source=[{"name": "a.svm", "bytes": 7}])
+    write_data(own_dir, *draw())
+    rewrite(own_dir, lambda record: record.update(source=[{"name": "a.svm", "bytes": 7}]))
     forget_checksums(own_dir)
     whole = json.loads((own_dir / "manifest.json").read_text())
     for name in whole.keys() - {"doubles"}:

@@ -302,7 +302,7 @@ def test_a_manifest_can_be_sent_and_loaded(own_dir):
 @pytest.mark.parametrize("compression", COMPRESSIONS)
 def test_columns(own_dir, dense, size, compression):
     X, y = draw(20, 8)
-    write_data(own_dir, X.toarray() if dense else X, y, 2, zero_based=False, compression=compression)
+    write_data(own_dir, X.toarray() if dense else X, y, 2, compression=compression)
 
     def rows(**options):
         return np.concatenate([as_array(block.features) for block in load_all(own_dir, size, **options)])

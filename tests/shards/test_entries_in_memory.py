@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from distsms.base.errors import InputError
 from distsms.ingest import convert as conversion
 from distsms.shards import dataset, entries_in_memory
-from distsms.shards.dataset import MemoryBudget, rows_in_memory
+from distsms.shards.dataset import MemoryBudget, ends_in_memory
 from distsms.shards.manifest import verify
 from distsms.shards.splits import Splitter
 from distsms.workflow.auto_lambda import Shares, load_sample
@@ -116,9 +116,9 @@ def test_each_rank_keeps_its_rows(comm, shared_dir, split, seed):
     for name in ("files", "memory"):
         how = {"split": split, "durable": False, "in_memory": name == "memory"}
         made.append(in_small_shards([shared_dir / "x.svm"], shared_dir / name, comm, **how))
-    assert [rows_in_memory(manifest, comm.rank) is None for manifest in made] == [True, False]
+    assert [ends_in_memory(manifest, comm.rank) is None for manifest in made] == [True, False]
     samples = [load_sample(manifest, comm, Shares(0.5, 0.3)) for manifest in made]
-    assert all(map(np.array_equal, *(together(comm, *multiply(one.block), one.rows) for one in samples)))
+    assert all(map(np.array_equal, *(together(comm, *multiply(one)) for one in samples)))
     store = made[1].in_memory.whole([one.file for one in made[1].shards if one.file in made[1].in_memory.shards])
     blocks = [dataset.load(manifest, comm, temporary=True) for manifest in made]
     if store is not None:
@@ -135,7 +135,7 @@ def test_uneven_ranks_write_their_entries(comm, shared_dir, monkeypatch):
         monkeypatch.setattr(conversion, "FEW_BYTES", few)
         monkeypatch.setattr(conversion, "UNEVEN", uneven)
         manifest = convert([shared_dir / "x.csv"], shared_dir / name, comm, **how)
-        assert (rows_in_memory(manifest, comm.rank) is None) == (comm.size > 1 and name != "even")
+        assert (ends_in_memory(manifest, comm.rank) is None) == (comm.size > 1 and name != "even")
         block = dataset.load(manifest, comm, temporary=True)
         assert manifest.n == sum(comm.allgather(len(block.labels))) == 200
 

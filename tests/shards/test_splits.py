@@ -33,7 +33,7 @@ N = 300
 
 def assign(split, first, n):
     """Return the part of each of the rows first, ..., first + n - 1 of an input, of which nothing is kept together."""
-    return split.by_hash(np.arange(first, first + n))
+    return split.parts(np.arange(first, first + n), ALONE)
 
 
 def numbers(directory):
@@ -240,7 +240,7 @@ def test_what_belongs_together_is_not_parted(comm, shared_dir, by, n_shards):
     parts = [read_manifest(shared_dir / "d" / f"part-{k}") for k in (1, 2, 3)]
     marks = {"groups": user, "doubles": hashing.hash_rows(X), "time": day}[by]
     given = row_metadata.groups([str(one) for one in user], None) if by == "groups" else marks
-    wanted = Splitter((0.5, 0.3, 0.1), 2).by_hash(given)
+    wanted = Splitter((0.5, 0.3, 0.1), 2).parts(given, ALONE)
     if by == "time":
         ends = [np.sort(day)[N * k // 10 - 1] for k in (5, 8, 9)]
         wanted = sum((day > end).astype(int) for end in ends)

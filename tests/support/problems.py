@@ -8,8 +8,8 @@ import numpy as np
 from hypothesis import strategies as st
 from scipy import sparse
 
-from distsms.base.measures import Measure
-from distsms.losses.registry import all_losses, make_loss
+from distsms.base.measures import FAMILIES, Measure
+from distsms.losses.registry import load_class, make_loss
 from distsms.matrix.local import SparseRows
 from distsms.optim.objective import Objective
 from distsms.parallel.communicator import Communicator
@@ -89,7 +89,11 @@ def made(folder, cell, best_J, status="proved", bound=None, test=None, vacuous=F
 
 
 PAUC = "pauc@0.3"
-EXACT = {way: loss for way, loss in all_losses().items() if way[1] != "bins"}
+LOSSES = {
+    (name, ordering): load_class(family, ordering) for name, family in FAMILIES.items() for ordering in family.losses
+}
+"""All losses, by the names of the family of measures and of the ordering."""
+EXACT = {way: loss for way, loss in LOSSES.items() if way[1] != "bins"}
 WAYS = {way: loss for way, loss in EXACT.items() if way[0] in ("rocarea", "prbep")}
 WAYS |= {(PAUC, way[1]): loss for way, loss in EXACT.items() if way[0] == "pauc"}
 ALL = sorted(WAYS)

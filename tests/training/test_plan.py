@@ -107,8 +107,8 @@ def test_refusals_say_what_to_do():
     plan.require(needed, 4, [2, 3], 52 * gib)  # a node without the root
     with pytest.raises(InputError, match=r"2 rank\(s\) on .* need 52 GiB, but only 51 GiB .* 5 ranks, 2 on each node"):
         plan.require(needed, 4, [2, 3], 51 * gib)
-    with pytest.raises(InputError, match=r"as much with more ranks.*--step spread"):
-        plan.require(needed, 4, [0, 1], 3 * gib)
+    with pytest.raises(InputError, match=r"as much with more ranks.*for each of the 0 columns. Take fewer planes"):
+        plan.require(needed, 4, [0, 1], 3 * gib, advise=lambda: "Take fewer planes")
 
 
 @pytest.mark.serial

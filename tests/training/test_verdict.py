@@ -193,7 +193,7 @@ def test_a_run_that_has_hardly_begun_says_so():
 def test_a_threshold_that_hardly_any_positive_row_reaches_gets_a_warning(tpr, quantity, told):
     decision = {"why": "", "quantity": quantity, "tpr": tpr, "condition": "precision>=0.9"}
     model = SimpleNamespace(undecided=False, decided={"decision": decision})
-    said = TrainedModel._on_decision.fget(model)
+    said = TrainedModel._about_decision(model)
     assert (
         ("Only 1 % of the positive held-out rows reach the threshold for precision>=0.9" in said) == told == bool(said)
     )

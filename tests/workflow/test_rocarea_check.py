@@ -20,7 +20,7 @@ from distsms.training.task import RunOptions, TrainingTask
 from distsms.workflow import rocarea_check
 from distsms.workflow.auto_lambda import choose_lambda
 from distsms.workflow.rocarea_check import COMPARE, Checker, Contest, QuickCheck, advise
-from distsms.workflow.train import Steps, train_task
+from distsms.workflow.train import train_task
 from distsms.workflow.verdict import describe_no_bias
 from tests.support.problems import block, share
 
@@ -48,7 +48,7 @@ def train(comm, X, y, measure, lam=1e-4, bias=None, check=True, **settings):
     solver = "lbfgs" if Measure.parse(measure).family.smooth else "bmrm"
     rows = block(comm, sparse.csr_matrix(X), y)
     task = TrainingTask(rows, Measure.parse(measure), settings_for(measure, solver, lam=lam, **settings), bias)
-    return train_task(task, comm, steps=Steps(check))
+    return train_task(task, comm, check=check)
 
 
 @pytest.mark.parametrize("measure, bias", [("prbep", None), ("f1", 1.0), ("precision@30", None), ("recall@100", None)])
@@ -181,7 +181,7 @@ def test_on_test_rows_the_runs_own_model_is_compared(comm, tmp_path):
     task = TrainingTask(
         read_manifest(f"{folder}/train"), Measure.parse("prbep"), settings_for("prbep", "lbfgs", lam=1e-2)
     )
-    trained = train_task(task, comm, steps=Steps(check=True, hold_out=False))
+    trained = train_task(task, comm, check=True, hold_out=False)
     assert trained.check.contest is None
     saved = trained.to_model(comm)
     test = scoring.score([saved, trained.rocarea_model(saved)], f"{folder}/test", comm)
@@ -202,15 +202,15 @@ def test_a_check_keeps_within_the_memory_and_is_left_out_where_it_has_no_room(tm
     settings = settings_for("prbep", "lbfgs", lam=1e-2)
     task = TrainingTask(manifest, Measure.parse("prbep"), settings)
     least = make_plan(manifest, "prbep", settings, 1, [0], memory=2**40).needs.least(1, root=True)
-    assert train_task(task, ALONE, RunOptions(memory=1.2 * least), Steps(check=True)).check.contest is not None
-    assert train_task(task, ALONE, RunOptions(memory=1.02 * least), Steps(check=True)).check is None
+    assert train_task(task, ALONE, RunOptions(memory=1.2 * least), check=True).check.contest is not None
+    assert train_task(task, ALONE, RunOptions(memory=1.02 * least), check=True).check is None
 
 
 def checker(task):
     """Return what checks a model of zeros that a run for this task made in a tenth of a second."""
-    rows = SimpleNamespace(block=task.data, reserved=math.inf)
+    rows = SimpleNamespace(block=task.data, reserved=math.inf, task=task, options=RunOptions())
     result = SimpleNamespace(seconds=0.1, evaluations=10, w=np.zeros(task.data.p))
-    return Checker(SimpleNamespace(task=task, options=RunOptions(), rows=rows, result=result), ALONE)
+    return Checker(SimpleNamespace(rows=rows, result=result), ALONE)
 
 
 def as_csr(X):
@@ -227,7 +227,9 @@ def test_the_lambda_is_the_one_that_auto_takes():
     rows = block(ALONE, as_csr(X), y)
     task = TrainingTask(rows, Measure.parse("prbep"), settings_for("prbep", "lbfgs", lam=1e-4))
     found = checker(task).run(hold_out=False)
-    automatic = choose_lambda(rows, "rocarea", ALONE, settings_for("rocarea", "lbfgs", lam=1.0))
+    automatic = choose_lambda(
+        replace(task, measure=Measure.parse("rocarea"), settings=settings_for("rocarea", "lbfgs", lam=1.0)), ALONE
+    )
     assert found.rows == len(y) and found.lam == automatic.lam
 
 

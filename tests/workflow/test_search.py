@@ -21,11 +21,11 @@ from distsms.shards import dataset
 from distsms.shards.manifest import read_manifest
 from distsms.training.task import Distribution
 from distsms.workflow import auto_lambda, search
+from distsms.workflow.candidates import Search, Tried
 from distsms.workflow.choice import Mean
 from distsms.workflow.requests import Arrays, TrainRequest
 from distsms.workflow.search import candidates, choose, load_sample, request_of, why_not_searched
-from distsms.workflow.search_result import Search, Tried
-from distsms.workflow.train import TrainObserver, train
+from distsms.workflow.train import train
 from tests.support.conversion import convert
 from tests.support.program import finish, start
 from tests.support.simulated import run_ranks
@@ -128,17 +128,6 @@ def candidates_of(frame):
     return ["bins=32", "bins=32,crosses=all", "trees=100,min-leaf=10", "bins=32,crosses=all,trees=100,min-leaf=10"]
 
 
-class Told(TrainObserver):
-    def __init__(self):
-        self.why, self.outcome = [], None
-
-    def left_out_search(self, why):
-        self.why.append(str(why))
-
-    def searched(self, outcome):
-        self.outcome = outcome
-
-
 def test_few_rows_are_not_searched_unless_that_is_said(caplog):
     few = interacting(400)
     with caplog.at_level(logging.INFO, "distsms"):
@@ -191,7 +180,7 @@ def test_too_few_groups_for_folds(caplog):
     frame = interacting().assign(user=lambda table: np.arange(len(table)) % 2)
     with caplog.at_level(logging.INFO, "distsms"):
         assert "search" not in distsms.train(frame, label="label", group="user", search=300).info
-    assert "no search: there are too few rows or groups for folds" in caplog.text
+    assert "search left out: there are too few rows or groups for folds" in caplog.text
 
 
 def test_a_sample_that_lacks_a_class(tmp_path):
@@ -213,10 +202,9 @@ def test_ranks_share_the_candidates_and_choose_alike(tmp_path):
     interacting().to_csv(tmp_path / "a.csv", index=False)
 
     def on_ranks(comm):
-        told = Told()
         request = TrainRequest(tmp_path / "a.csv", reading={"label": "label"}, search=300.0, solver="lbfgs")
-        trained = train(request, comm, told)
-        return told.outcome, trained.model.w
+        trained = train(request, comm)
+        return trained.search, trained.model.w
 
     of_one, of_three = run_ranks(1, on_ranks), run_ranks(3, on_ranks)
     for outcome, w in of_three:
@@ -438,7 +426,7 @@ def test_a_time_that_is_too_short_for_the_columns_leaves_the_search_out(tmp_path
     args.run(args, ALONE)
     printed = " ".join(capsys.readouterr().out.split())
     assert "for at most 0.0001 s" in printed
-    assert "search none: the columns were not tried to the end: there was no time" in printed
+    assert "search left out: the columns were not tried to the end: there was no time" in printed
     model = distsms.load_model(tmp_path / "m.h5")
     assert "search" not in model.info and model.features is None
     plain = distsms.train(tmp_path / "a.csv", label="label", solver="lbfgs", search=0, split=(0.8, 0.2))

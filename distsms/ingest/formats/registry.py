@@ -26,8 +26,7 @@ from distsms.base import addresses, text_files
 from distsms.base.communicator import Communicator
 from distsms.base.errors import InputError
 from distsms.base.formatting import format_rows, terminal_width, wrap
-from distsms.base.untrusted_text import printable, without_credentials
-from distsms.base.wording import Message, marked, option
+from distsms.base.wording import Message, marked, option, printable, without_credentials
 from distsms.ingest.formats import svmlight
 from distsms.ingest.formats.base import Reader
 from distsms.ingest.formats.svmlight import SvmlightReader

@@ -29,8 +29,7 @@ from distsms.base import text_files
 from distsms.base.communicator import Communicator
 from distsms.base.errors import InputError
 from distsms.base.text_files import BYTE_ORDER_MARK, ByteRange, TextPosition
-from distsms.base.untrusted_text import printable
-from distsms.base.wording import option
+from distsms.base.wording import option, printable
 from distsms.ingest.formats import sequence_kernels as kernel
 from distsms.ingest.formats.base import TO_UTF8, TextReader, place_in, whole_lines
 from distsms.ingest.options import ReadOptions

@@ -36,9 +36,12 @@ class Solver(base.Solver):
         self._x, self._A, self._total = w, 0.0, w.copy()  # A: the sum of all a_i; total: x_0 - sum a_i f'(x_i)
 
     def run(self) -> str:
-        if self._L is None and not self._first_estimate():
-            return "the gradient is zero where it starts"
-        assert self._L is not None
+        if self._L is None:
+            value, gradient = self._problem.value_and_gradient(self._x)
+            norm2 = self._problem.dot(gradient, gradient)
+            if not norm2 > 0:
+                return "the gradient is zero where it starts"
+            self._L = 0.5 * norm2 / abs(value) if value else 1.0  # if F >= 0, at most the gradient's Lipschitz constant
         while True:
             step = self._step(self._A, self._shrunk(self._total, self._A) / (1.0 + self._sigma * self._A))
             if step is None:
@@ -57,7 +60,7 @@ class Solver(base.Solver):
         """Return the next x, its a and f'(x), with L increased as needed; None if rounding dominates the step."""
         assert self._L is not None
         for _ in range(TRIALS):
-            L, sigma = self._L, self._sigma
+            L, sigma, dot = self._L, self._sigma, self._problem.dot
             half = (1.0 + sigma * A) / L
             a = half + np.sqrt(half * half + 2.0 * half * A)
             y = (A * self._x + a * v) / (A + a)
@@ -67,7 +70,10 @@ class Solver(base.Solver):
             if self._norm(move) <= 32 * EPS * self._norm(y):
                 return None
             slope = self._slope(T)
-            if self._large_enough(L, slope - slope_y, -move, 8 * EPS * (self._norm(slope) + L * self._norm(y))):
+            # L is large enough but for rounding, by which it would grow where f is linear.
+            change, noise = slope - slope_y, 8 * EPS * (self._norm(slope) + L * self._norm(y))
+            excess = dot(change, change) - L * dot(change, -move)
+            if excess <= noise * (2 * self._norm(change) + L * self._norm(move)):
                 return T, a, slope
             self._L *= RAISE
         return None
@@ -79,22 +85,8 @@ class Solver(base.Solver):
     def _slope(self, w: Floats) -> Floats:
         return self._problem.value_and_gradient(w)[1] - self._sigma * w
 
-    def _first_estimate(self) -> bool:
-        """Set L to ||g||^2 / (2 F), at most the Lipschitz constant of the gradient g if F >= 0; False if g = 0."""
-        value, gradient = self._problem.value_and_gradient(self._x)
-        norm2 = self._problem.dot(gradient, gradient)
-        if not norm2 > 0:
-            return False
-        self._L = 0.5 * norm2 / abs(value) if value else 1.0
-        return True
-
     def _norm(self, x: Floats) -> float:
         return float(np.sqrt(self._problem.dot(x, x)))
-
-    def _large_enough(self, L: float, change: Floats, move: Floats, noise: float) -> bool:
-        """Return whether ||change||^2 <= L <change, move> but for `noise`, by which L would grow where f is linear."""
-        dot, room = self._problem.dot, 2 * self._norm(change) + L * self._norm(move)
-        return dot(change, change) - L * dot(change, move) <= noise * room
 
     def memory(self) -> Snapshot:
         return Snapshot({"L": self._L, "A": self._A}, {}, {"points": [self._x, self._total]})

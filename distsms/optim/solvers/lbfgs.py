@@ -11,7 +11,7 @@ from __future__ import annotations
 import functools
 import os
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
 
@@ -57,7 +57,11 @@ class InverseHessian:
     def times(self, vector: Floats, free: NDArray[np.intp] | None = None) -> Floats:
         """Return the product with a vector, in the variables `free` alone if given."""
         part = slice(None) if free is None else free
-        pairs = self.pairs if free is None else [*self._pairs_of(free)]
+        pairs: Sequence[Pair] = self.pairs
+        if free is not None:  # with the inner products of these variables alone
+            products = [self._dot(pair.s[free], pair.y[free]) for pair in self.pairs]
+            of_free = zip(self.pairs, products, strict=True)
+            pairs = [pair._replace(sy=product) for pair, product in of_free if product > LEAST_SHARE * pair.sy]
         product, shares = vector.copy(), []
         for s, y, sy in reversed(pairs):
             shares.append(self._dot(s[part], product) / sy)
@@ -66,13 +70,6 @@ class InverseHessian:
         for s, y, sy in pairs:
             add_multiple(product, shares.pop() - self._dot(y[part], product) / sy, s[part])
         return product
-
-    def _pairs_of(self, free: NDArray[np.intp]) -> Iterator[Pair]:
-        """Yield the pairs, whole, with the inner products of these variables alone."""
-        for pair in self.pairs:
-            product = self._dot(pair.s[free], pair.y[free])
-            if product > LEAST_SHARE * pair.sy:
-                yield pair._replace(sy=product)
 
     def update(self, s: Floats, y: Floats) -> None:
         """Add the pair of a step s and of the change y of the gradient, unless rounding hides the curvature. The

@@ -20,8 +20,7 @@ from distsms.ingest.synthetic.write import rows, write
 from distsms.losses.registry import make_loss
 from distsms.metrics.ranking import ranking
 from distsms.models import model
-from distsms.optim.evaluation import Request
-from distsms.optim.objective import Objective
+from distsms.optim.objective import Objective, Request
 from distsms.optim.penalty import SquaredNorm
 from distsms.optim.run import minimize
 from distsms.optim.settings import Settings
