@@ -1,9 +1,6 @@
-"""Grow a forest: extremely randomized trees (Geurts, Ernst and Wehenkel, 2006) by scikit-learn, over all ranks.
-
-The ranks share the trees, each with random numbers by seed and number, and have all rows that these grow on: so the
-forest is the same, bit for bit, on any number of ranks with the same scikit-learn. These are all rows, or a sample by a
-hash of their numbers, with all rows of the rarer class, up to half of it. At each node all columns are tried, so time
-grows with rows times columns; what growing takes is found out before hours are lost.
+"""Grow a forest: extremely randomized trees by scikit-learn, over all ranks (docs/theory/features.md). The ranks share
+the trees, and have all rows that these grow on, or a sample of them, so the forest is the same on any number of ranks.
+At each node all columns are tried; what that takes is found out before hours are lost.
 """
 
 from __future__ import annotations
@@ -27,7 +24,7 @@ from distsms.base.typing import Floats, Labels
 from distsms.base.wording import Message, option
 from distsms.features.forest import MOST_LEAVES, MOST_TREES, Forest
 from distsms.features.forest_kernels import preorder
-from distsms.features.rows import RowPart, as_single
+from distsms.features.rows import RowPart, as_single, without_duplicates
 from distsms.matrix.blocks import thread_count
 from distsms.shards.manifest import Manifest
 from distsms.shards.row_metadata import some
@@ -92,10 +89,7 @@ def singles(X: Any) -> Any:
         raise InputError("trees cannot grow on values that are missing (NaN) or infinite; fill them in, and mark them")
     if not sparse.issparse(X):
         return X if X.dtype == np.float32 else as_single(X)
-    X = sparse.csr_matrix(X)
-    if not X.has_canonical_format:
-        X = X.copy()
-        X.sum_duplicates()
+    X = without_duplicates(X)
     return X if X.dtype == np.float32 else sparse.csr_matrix((as_single(X.data), X.indices, X.indptr), X.shape)
 
 

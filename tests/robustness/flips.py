@@ -75,7 +75,10 @@ def make(folder: Path) -> dict[str, Kind]:
     if b'"checksum"' in (plain / "manifest.json").read_bytes():
         kinds["manifest"] = Kind(plain / "manifest.json", lambda: repr(read_manifest(plain)))
         kinds["shard"] = Kind(plain / "shard-00000.h5", lambda: _rows(plain))
-    kinds["features"] = Kind(folder / "coded" / "features.h5", lambda: feature_map.load(coded, keep=False).hash)
+    kinds["features"] = Kind(
+        folder / "coded" / "features.h5",
+        lambda: feature_map.load(coded, keep=False).hash,  # type: ignore[union-attr]
+    )
     path, fits, fit = PathStore(folder), BaselineStore(folder), Fit("svm", 0.1, 1, 0.5, 0.75, 0.5, "")
     path.describe({"lambda": 0.1}, points=[1.5])
     kinds["path"] = Kind(path.identity, lambda: [path.read("problem")[name] for name in ("problem", "points")])
