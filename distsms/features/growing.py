@@ -6,7 +6,6 @@ At each node all columns are tried; what that takes is found out before hours ar
 from __future__ import annotations
 
 import math
-import threading
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -273,28 +272,24 @@ def _grown(
     """Grow the trees of these numbers, which may have at most so many nodes. Local; on several threads."""
     from sklearn.tree import ExtraTreeClassifier
 
-    done, nodes, lock = 0, 0, threading.Lock()
-
     def one_tree(number: int) -> NDArray[Any]:
-        nonlocal done, nodes
         state = int(np.random.SeedSequence((seed, number)).generate_state(1)[0])
         tree = ExtraTreeClassifier(max_features=None, min_samples_leaf=min_leaf, random_state=state)
-        grown = _tree(tree.fit(rows.X, rows.y > 0, rows.weights).tree_)
-        with lock:
-            done += 1
-            nodes += len(grown)
+        return _tree(tree.fit(rows.X, rows.y > 0, rows.weights).tree_)
+
+    trees, nodes = list[NDArray[Any]](), 0
+    with ThreadPoolExecutor(thread_count()) as pool:
+        for tree in pool.map(one_tree, numbers):  # which grows no further trees if the loop ends early
+            trees.append(tree)
+            nodes += len(tree)
             if nodes > most:
                 raise InputError(
-                    f"the first {done} of {len(numbers)} trees have {nodes} nodes, and there is memory for {most:.0f} "
-                    f"({option('memory')}): allow more, grow fewer {option('trees')}, or raise {option('min_leaf')}"
+                    f"the first {len(trees)} of {len(numbers)} trees have {nodes} nodes, and there is memory for "
+                    f"{most:.0f} ({option('memory')}): allow more, grow fewer {option('trees')}, or raise "
+                    f"{option('min_leaf')}"
                 )
-            observer.progress("growing trees", "trees", done, len(numbers))
-        return grown
-
-    if thread_count() == 1:
-        return [one_tree(number) for number in numbers]
-    with ThreadPoolExecutor(thread_count()) as pool:
-        return list(pool.map(one_tree, numbers))
+            observer.progress("growing trees", "trees", len(trees), len(numbers))
+    return trees
 
 
 def _tree(grown: Any) -> NDArray[Any]:
