@@ -328,10 +328,10 @@ def take_noted() -> dict[str, str]:
     return noted
 
 
-def read_whole(path: str | os.PathLike[str], most: int = MOST_TEXT) -> bytes:
-    """Return the content of a file of at most so many bytes. Local. Raises InputError or OSError as `look_at`."""
-    if (size := look_at(path).st_size) > most:
-        raise InputError(f"{path}: has {size} bytes, and at most {most} are read; is it the right file?")
+def read_whole(path: str | os.PathLike[str]) -> bytes:
+    """Return the content of a file of at most `MOST_TEXT` bytes. Local. Raises InputError or OSError as `look_at`."""
+    if (size := look_at(path).st_size) > MOST_TEXT:
+        raise InputError(f"{path}: has {size} bytes, and at most {MOST_TEXT} are read; is it the right file?")
     with open(path, "rb") as file:
         return file.read(size)
 

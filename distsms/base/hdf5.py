@@ -45,15 +45,14 @@ def write_to(file: OutputFile, mode: str = "w") -> h5py.File:
 @contextlib.contextmanager
 def write_file(path: str | os.PathLike[str], new: bool = True, durable: bool = True) -> Iterator[h5py.File]:
     """Write an HDF5 file, or add to one if not `new`, `durable` on the disk. Raises InputError if any byte fails."""
-    with contextlib.ExitStack() as opened:
-        with naming_failures(path):
-            if new:
-                Path(path).unlink(missing_ok=True)
-            file = opened.enter_context(OutputFile(path, new))
-        with naming_failures(path, file):
-            with write_to(file, "w" if new else "r+") as target:
-                yield target
-            file.finish(durable)
+    with naming_failures(path):
+        if new:
+            Path(path).unlink(missing_ok=True)
+        file = OutputFile(path, new)
+    with file, naming_failures(path, file):
+        with write_to(file, "w" if new else "r+") as target:
+            yield target
+        file.finish(durable)
 
 
 @contextlib.contextmanager

@@ -155,9 +155,9 @@ def _request(args: argparse.Namespace, files: bool = False) -> BaselineRequest:
 class BaselineNarrator(FoldsNarrator, BaselineObserver):
     """Prints what a baseline tells, and its results. It has all methods of `BaselineObserver`."""
 
-    def __init__(self, args: argparse.Namespace, comm: Communicator) -> None:
-        super().__init__(args, comm)
-        self._of_fits: Progress | None = None
+    _of_fits: Progress | None = None
+    converting = FoldsNarrator.progress
+    told = FoldsNarrator.made_features
 
     def opening(self, files: Sequence[str]) -> None:
         """Check nothing: the folder of the fits is the only output."""
@@ -165,20 +165,14 @@ class BaselineNarrator(FoldsNarrator, BaselineObserver):
     def surveyed(self, reports: Sequence[ColumnReport]) -> None:
         from distsms.cli.columns import format_columns
 
-        self._features.close()
-        self._say(format_columns(reports))
-
-    def told(self, text: str) -> None:
-        self._features.close()
-        self._say(text)
+        self.told(format_columns(reports))
 
     def cautioned(self, warning: str) -> None:
         self._say.warn(warning)
 
-    def converting(self, task: str, unit: str, done: float, of: float) -> None:
-        self._features(task, unit, done, of)
-
     def planned(self, plan: BaselinePlan) -> None:
+        from distsms.base.formatting import format_bytes
+        from distsms.workflow.baseline_plan import ENTRY_BYTES, MANY_COLUMNS
         from distsms.workflow.competitors import METHODS
 
         self._features.close()
@@ -197,8 +191,13 @@ class BaselineNarrator(FoldsNarrator, BaselineObserver):
         for name in [name for name in plan.methods if not METHODS[name].linear]:
             tries = f"{plan.tree_fits} setting{'s' * (plan.tree_fits > 1)} tried for each fold, on its training rows"
             say(f"{name:9} {METHODS[name].about}: {tries}; then the best is fitted")
-        for line in _costs(plan) if plan.alone else ():
-            say(line)
+        if manifest.coded and plan.alone:
+            nonzeros = f"up to {manifest.explicit:,} nonzeros in place of {manifest.describe_entries()}"
+            size = format_bytes(ENTRY_BYTES * manifest.explicit)
+            say(f"matrix    the other libraries need {nonzeros}: about {size} on each rank")
+        if manifest.p >= MANY_COLUMNS and not all(METHODS[name].linear for name in plan.alone):
+            rest = "which may take long; --no-trees leaves them out, and --tree-fits 2 tries fewer settings"
+            say(f"hint      trees try all {manifest.p:,} columns at each split, {rest}")
         say("" if plan.holds_rows and (plan.small or not plan.by_distsms) else "rows      distributed over the ranks")
 
     def loaded(self, block: DataBlock) -> None:
@@ -232,14 +231,10 @@ class BaselineNarrator(FoldsNarrator, BaselineObserver):
             return
         say(f"\n{baseline_text.table(result.methods, result.select)}\n")
         if result.head:
-            say(
-                "head of the ranking; for each measure, the settings of all methods are those that are best by this"
-                " measure"
-            )
+            say("head of the ranking; for each measure, all methods have the settings that are best by it")
             say(f"{baseline_text.head_table(result.head)}\n")
         for sentence in result.sentences:
-            is_warning = sentence.startswith(WARNING)
-            say(f"warning   {sentence.removeprefix(WARNING)}" if is_warning else sentence)
+            say(f"warning   {sentence.removeprefix(WARNING)}" if sentence.startswith(WARNING) else sentence)
         if result.effort:
             say(f"\n{baseline_text.describe_effort(result.effort, result.methods, result.select)}")
         say(f"The results are in {store.identity}, and each fit is beside it in {store.parts}/")
@@ -248,22 +243,3 @@ class BaselineNarrator(FoldsNarrator, BaselineObserver):
     def close(self) -> None:
         """Print the warnings."""
         self._say.close()
-
-
-def _costs(plan: BaselinePlan) -> list[str]:
-    """Return lines on what makes fits slow: codes that stand for many nonzeros, and many columns for the trees."""
-    from distsms.base.formatting import format_bytes
-    from distsms.workflow.baseline_plan import ENTRY_BYTES, MANY_COLUMNS
-    from distsms.workflow.competitors import METHODS
-
-    manifest, lines = plan.manifest, []
-    if manifest.coded:
-        each, stored = format_bytes(ENTRY_BYTES * manifest.explicit), manifest.describe_entries()
-        nonzeros = f"up to {manifest.explicit:,} nonzeros in place of {stored}"
-        lines.append(f"matrix    the other libraries need {nonzeros}: about {each} on each rank")
-    if manifest.p >= MANY_COLUMNS and not all(METHODS[name].linear for name in plan.alone):
-        lines.append(
-            f"hint      trees try all {manifest.p:,} columns at each split, so their fits may take many times as long "
-            "as the others; --no-trees leaves them out, and --tree-fits 2 tries fewer settings"
-        )
-    return lines

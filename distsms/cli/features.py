@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from distsms.base.errors import EXIT_OK
 from distsms.base.formatting import format_rows
-from distsms.cli.terminal import Speaker
+from distsms.cli.path import FoldsNarrator
 from distsms.cli.types import add_compress, add_output_folder, count, memory, whole
 
 if TYPE_CHECKING:
@@ -118,32 +118,23 @@ def run(args: argparse.Namespace, comm: Communicator) -> int:
 
     output = args.output if args.folder is None else args.folder
     request = FeaturesRequest.of(vars(args), output=output, options=_options(args))
-    narrator = FeaturesNarrator(args, comm.is_root and not args.quiet, comm.size)
+    narrator = FeaturesNarrator(args, comm)
     narrator.conclude(make_features(request, comm, narrator))
     return EXIT_OK
 
 
-class FeaturesNarrator(FeaturesObserver):
+class FeaturesNarrator(FoldsNarrator, FeaturesObserver):
     """Prints what is told of making features, and what they are. It has all methods of `FeaturesObserver`."""
 
-    def __init__(self, args: argparse.Namespace, speaks: bool, ranks: int) -> None:
-        from distsms.cli.progress import TaskProgress
-
-        self._args, self._speaks, self._ranks = args, speaks, ranks
-        self._say, self._progress = Speaker(speaks), TaskProgress(speaks)
-
-    def progress(self, task: str, unit: str, done: float, of: float) -> None:
-        self._progress(task, unit, done, of)
-
     def noted(self, kind: str, text: str) -> None:
-        self._progress.close()
+        self._features.close()
         self._say(f"  {kind:<9} {text}")
 
     def conclude(self, result: Features) -> None:
         """Print what was made, and what it took."""
         from distsms.cli.progress import describe_files, usage_line, usage_table
 
-        self._progress.close()
+        self._features.close()
         if not self._speaks:
             return
         say, manifest = self._say, result.manifest
@@ -154,7 +145,7 @@ class FeaturesNarrator(FeaturesObserver):
         if result.labels_note:
             say(f"  note      {result.labels_note}")
         say(f"  files     {describe_files(manifest)}")
-        say(f"  from      {self._args.data} in {result.seconds:.2f} s on {self._ranks} rank(s)")
+        say(f"  from      {self._args.data} in {result.seconds:.2f} s on {self._comm.size} rank(s)")
         say(usage_line(result.usage))
         if self._args.usage:
             say(usage_table(result.usage))

@@ -77,10 +77,8 @@ def run(args: argparse.Namespace, comm: Communicator) -> int:
             raise InputError(f"{other[0]}: is a folder; several arguments, and those of --usage, must all be models")
         models = [describe_model(path) for path in paths]
         print(to_json(models, indent=1) if args.json else (_usages if args.usage else _results)(models))
-        for described in models if not (args.json or args.usage) else ():
-            for warning in described.get("warnings", []):
-                say.warn(f"{described['model']}: {warning}", "red")
-        say.close()
+        shown = () if args.json or args.usage else models
+        say.close([f"{each['model']}: {text}" for each in shown for text in each.get("warnings", [])], "red")
         return EXIT_OK
     contents: dict[str, Any] = (
         versions(load_mpi=True) | {"mpirun": describe_launcher()}
@@ -113,9 +111,7 @@ def run(args: argparse.Namespace, comm: Communicator) -> int:
         width = max(map(len, contents))
         for name, value in contents.items():
             say(f"{name:<{width}}  " + ("\n" + " " * (width + 2)).join(_lines(name, value)))
-        for warning in warnings:
-            say.warn(warning, "red")
-        say.close()
+        say.close(warnings, "red")
     if verified is not None and not args.json:
         print("\n".join(map(printable, verified["problems"] or [verified["checksum"]])))
     return EXIT_ERROR if verified is not None and verified["problems"] else EXIT_OK

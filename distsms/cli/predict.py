@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+import time
 from typing import TYPE_CHECKING
 
 from distsms.base.errors import EXIT_OK
@@ -26,10 +27,8 @@ file's name says which format is written:
 The ids are those of `distsms shard --id`, or of --id here; if the rows have none, only scores are written. Progress and
 the closing line go to standard error.
 
-With --labels, each row also gets its class, by the threshold that held-out folds support (`distsms path --at`,
-`distsms train --at`); with --probability, the probability that it is positive (--calibrate of the same commands). If
-the share of positive rows differs from the training data's, a warning says what the threshold is worth, and how to
-correct the probabilities.
+If the share of positive rows differs from the training data's, a warning says what the threshold of --labels is worth,
+and how to correct the probabilities of --probability.
 
 The data are a data set, or a file of any format that `distsms shard` reads. Rows are given as they were before any
 normalization, and the columns of a table may come in any order. Labels are ignored, but svmlight text must have one in
@@ -76,8 +75,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace, comm: Communicator) -> int:
     """Score the rows part by part, and write the scores of each part at once. **Collective.**"""
-    import time
-
     from distsms.base.formatting import format_rows
     from distsms.cli.progress import Progress
     from distsms.cli.terminal import fold, is_watched
@@ -103,9 +100,6 @@ def run(args: argparse.Namespace, comm: Communicator) -> int:
         print(fold(f"distsms predict: warning: {warning}"), file=sys.stderr, flush=True)
     if speaks:
         seconds, place = time.perf_counter() - start, "standard output" if args.output == "-" else args.output
-        print(
-            f"{format_rows(predicted.n, ',')} scored in {seconds:.2f} s; written to {place}",
-            file=sys.stderr,
-            flush=True,
-        )
+        scored = f"{format_rows(predicted.n, ',')} scored in {seconds:.2f} s"
+        print(f"{scored}; written to {place}", file=sys.stderr, flush=True)
     return EXIT_OK

@@ -19,10 +19,6 @@ The report is a model card in one HTML file that loads nothing from elsewhere, i
 All numbers are exact over all rows of all ranks; only the drawn curves leave out points. It needs matplotlib (pip
 install 'distsms[plot]').
 
-If `distsms path` chose the model, the report also shows the results of all lambdas. --baseline adds the results of
-`distsms baseline`. If the model was trained with `distsms train --trace FILE`, the report shows the course of the
-training; the model contains the name of that file.
-
 examples:
   distsms report model.h5 --test data/test --output report.html
   mpirun -n 8 distsms report model.h5 --test data/test --feature-names names.txt --figures figures
@@ -40,11 +36,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--figures", metavar="FOLDER", help="Also write each figure as PNG and SVG into this folder.")
     text = "A text file with the names of the columns, one in each line (default: the names of the table)."
     parser.add_argument("--feature-names", metavar="FILE", help=text)
-    text = "The trace of the training (default: where the model says that it was written, or beside the model)."
+    text = "The trace of the training, to be shown (default: where the model says that it is, or beside the model)."
     parser.add_argument("--trace", metavar="FILE", help=text)
-    text = "A folder of `distsms path` (default: the folder of the model, if it is one)."
+    text = "A folder of `distsms path`, whose lambdas are shown (default: the folder of the model, if it is one)."
     parser.add_argument("--path", metavar="FOLDER", help=text)
-    parser.add_argument("--baseline", metavar="FOLDER", help="A folder of `distsms baseline`.")
+    parser.add_argument("--baseline", metavar="FOLDER", help="A folder of `distsms baseline`, to be shown.")
     text = (
         'A TOML file with what only the owner of the model knows, as in intended_use = "..."; the page names the'
         " headings that lack it."
@@ -71,8 +67,5 @@ def run(args: argparse.Namespace, comm: Communicator) -> int:
         print(f"{written.path}: {written.size / 1024:.0f} KiB")
         if args.figures:
             print(f"{args.figures}: {len(written.figures)} files")
-        say = Speaker(bool(written.warnings))
-        for warning in written.warnings:
-            say.warn(warning)
-        say.close()
+        Speaker(bool(written.warnings)).close(written.warnings)
     return EXIT_OK

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import time
 from dataclasses import fields
 from typing import TYPE_CHECKING
 
@@ -140,20 +141,17 @@ def reading_options(args: argparse.Namespace) -> dict[str, Any]:
     """Return how files are read, by the names of `ReadOptions`."""
     from distsms.ingest.options import ReadOptions
 
-    options = {each.name: getattr(args, each.name) for each in fields(ReadOptions) if hasattr(args, each.name)}
-    options = {name: tuple(value) if isinstance(value, list) else value for name, value in options.items()}
+    named = {each.name: getattr(args, each.name) for each in fields(ReadOptions) if hasattr(args, each.name)}
+    options = {name: tuple(value) if isinstance(value, list) else value for name, value in named.items()}
     return options | {"columns": column_options(args), "sequences": sequence_options(args)}
 
 
 def run(args: argparse.Namespace, comm: Communicator) -> int:
     """Convert the files, and print what they contain. **Collective.**"""
-    import time
-
     from distsms.cli import shard_text
     from distsms.workflow.shard import shard
 
-    start = time.perf_counter()
-    verbose = comm.is_root and not args.quiet
+    start, verbose = time.perf_counter(), comm.is_root and not args.quiet
     narrator, say = shard_text.ShardNarrator(verbose), Speaker(verbose)
     result = shard(_request(args), comm, narrator)
     narrator.close()
@@ -162,9 +160,7 @@ def run(args: argparse.Namespace, comm: Communicator) -> int:
             shard_text.show_summary(manifest, say)
         shard_text.show_split(result.data_sets, say)
         shard_text.show_rate(result.data_sets[0], time.perf_counter() - start, comm, say)
-        for warning in result.warnings:
-            say.warn(warning)
-    say.close()
+    say.close(result.warnings)
     return EXIT_OK
 
 

@@ -44,33 +44,21 @@ class ShardNarrator(ConversionObserver):
 
 def show_split(parts: Sequence[Manifest], say: Speaker, brief: bool = False) -> None:
     """Print how the rows were split into parts; with `brief` also how many each has."""
+    train, split = parts[0], parts[0].split
     if brief and len(parts) == 2:
-        say(f"rows      {_describe_parts(*parts)}")
-    if hint := _time_hint(parts[0]):
-        say(hint)
-    split = parts[0].split
+        say(f"rows      {_describe_parts(train, parts[1])}")
+    dates = [report.name for report in train.columns or () if report.taken_for == "date"]
+    if split is not None and split.get("by", "rows") in ("rows", "doubles") and dates and train.time is None:
+        latest = f"--time {dates[0]} would hold out the latest rows, as a model meets them"
+        say(f"hint      the rows were split at random, though the table has dates; {latest}")
     if split is not None and (left := split["of"] - sum(part.n for part in parts)):
         say(f"  left out  {left} of {split['of']} rows: the fractions add up to {sum(split['fractions']):g}")
 
 
 def show_rate(manifest: Manifest, seconds: float, comm: Communicator, say: Speaker) -> None:
     n_bytes = sum(file["bytes"] for file in manifest.source)
-    say(
-        f"  from      {format_bytes(n_bytes)} in {seconds:.2f} s on {comm.size} rank(s), "
-        f"{format_bytes(n_bytes / seconds)}/s"
-    )
-
-
-def _time_hint(manifest: Manifest) -> str:
-    """Return a line that proposes --time for a table with dates that was split at random, else ""."""
-    by = (manifest.split or {}).get("by", "rows" if manifest.split else "time")
-    dates = [report.name for report in manifest.columns or () if report.taken_for == "date"]
-    if by not in ("rows", "doubles") or not dates or manifest.time is not None:
-        return ""
-    return (
-        f"hint      the rows were split at random, though the table has dates; --time {dates[0]} would hold out the "
-        "latest rows, as a model meets them"
-    )
+    speed = f"{format_bytes(n_bytes / seconds)}/s"
+    say(f"  from      {format_bytes(n_bytes)} in {seconds:.2f} s on {comm.size} rank(s), {speed}")
 
 
 def _describe_parts(train: Manifest, test: Manifest) -> str:

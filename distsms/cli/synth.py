@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import time
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from distsms.base.errors import EXIT_OK
+from distsms.base.errors import EXIT_OK, InputError
+from distsms.base.formatting import format_bytes
 from distsms.cli.types import add_compress, add_output_folder, count
 
 if TYPE_CHECKING:
@@ -103,17 +106,13 @@ def _check(args: argparse.Namespace) -> str | None:
 
 def run(args: argparse.Namespace, comm: Communicator) -> int:
     """Write the data set, and print what was written. **Collective.**"""
-    import time
-
     from distsms.cli.progress import Progress
     from distsms.ingest.synthetic.lower_bounds import LOWER_BOUNDS
     from distsms.ingest.synthetic.twins import twin
     from distsms.ingest.synthetic.write import write
 
-    start = time.perf_counter()
-    verbose = comm.is_root and not args.quiet
+    start, verbose = time.perf_counter(), comm.is_root and not args.quiet
     progress = Progress.on_root("writing", "shards", verbose)
-
     with comm.fail_together():
         options, part = _options(args), None
         if args.kind == "twin":
@@ -149,15 +148,11 @@ def run(args: argparse.Namespace, comm: Communicator) -> int:
 
 def _options(args: argparse.Namespace) -> dict[str, Any]:
     """Return the options of this kind of data, with their values or defaults; refuse those of another kind."""
-    from distsms.base.errors import InputError
-
     allowed = OPTIONS[args.kind]
     for name in sorted({name for names in OPTIONS.values() for name in names} - set(allowed)):
         if getattr(args, name) is not None:
             raise InputError(f"--{name} is not an option of {args.kind}, which takes --{', --'.join(allowed)}")
-    options = {
-        name: default if getattr(args, name) is None else getattr(args, name) for name, default in allowed.items()
-    }
+    options = allowed | {name: getattr(args, name) for name in allowed if getattr(args, name) is not None}
     if "density" in allowed and options["density"] is None:
         options["density"] = min(0.5, 20 / options["columns"])
     if "epsilon" in allowed and options["epsilon"] is None and options["n"] is None:
@@ -180,8 +175,6 @@ def _source(kind: str, options: dict[str, Any]) -> Any:
 
 
 def _write_start(bound: Any, directory: str, manifest: Manifest) -> None:
-    from pathlib import Path
-
     from distsms.models import model
 
     info = {"measure": bound.measure, "lambda": 1.0, "status": "start", "J": bound.J_0, "lower_bound": bound.minimum}
@@ -192,7 +185,6 @@ def _write_start(bound: Any, directory: str, manifest: Manifest) -> None:
 
 
 def _summarize(directory: str, manifest: Manifest, ranks: int, seconds: float) -> None:
-    from distsms.base.formatting import format_bytes
     from distsms.cli.progress import describe_files
 
     n_bytes = sum(shard.bytes for shard in manifest.shards)
@@ -205,13 +197,10 @@ def _summarize(directory: str, manifest: Manifest, ranks: int, seconds: float) -
 
 
 def _explain(bound: PrbepLowerBound | RocAreaLowerBound, directory: str) -> None:
-    from pathlib import Path
-
     start = Path(directory) / "w0.h5"
     theory = f"J(w_0) = {bound.J_0:.8g}, min J = {bound.minimum:.8g}"
     print(f"  known     for lambda = 1: {theory}; n of the paper: {bound.size}")
-    print(
-        f"            from w_0, BMRM needs {bound.steps} or more steps to come within {float(bound.epsilon):.6g} of it"
-    )
+    epsilon = float(bound.epsilon)
+    print(f"            from w_0, BMRM needs {bound.steps} or more steps to come within {epsilon:.6g} of it")
     print(f"  w_0       {start}, as in")
     print(f"            distsms train {directory} --measure {bound.measure} --lambda 1 --init {start}")

@@ -7,6 +7,7 @@ import io
 import os
 import re
 import sys
+from collections.abc import Sequence
 from typing import TextIO
 
 from distsms.base import program
@@ -87,8 +88,10 @@ class Speaker:
         """Keep a warning for the end."""
         self._warnings[printable(without_credentials(text), "\n")] = colour
 
-    def close(self) -> None:
-        """Print how long compiling has taken since the last time, if that was long, and the warnings."""
+    def close(self, warnings: Sequence[str] = (), colour: str = "yellow") -> None:
+        """Print how long compiling has taken since the last time, if that was long, and all warnings, also these."""
+        for warning in warnings:
+            self.warn(warning, colour)
         jit = sys.modules.get("distsms.base.jit")  # what has not loaded Numba has compiled nothing
         if program.runs and jit is not None and jit.compiling.seconds >= LONG:
             later = "; later runs take them from a cache" * jit.compiling.kept

@@ -63,7 +63,5 @@ def run(args: argparse.Namespace, comm: Communicator) -> int:
             say(f"{display_name(name):<12} {value:.6f}")
         for note in verified.notes:
             say(f"note         {note}")
-        for problem in verified.problems:
-            say.warn(problem, "red")
-        say.close()
+        say.close(verified.problems, "red")
     return verified.exit_code

@@ -10,11 +10,12 @@ from numpy.typing import ArrayLike
 
 from distsms.base.errors import speaking_python
 from distsms.base.wording import in_python
+from distsms.ingest.options import ConversionObserver
 from distsms.python.calls import conversion_options, describe_columns, ranks_of, require_columns, shares, warn, watching
 from distsms.shards import from_arrays
 from distsms.shards.from_arrays import is_frame
 from distsms.workflow.requests import Arrays, Path, ShardRequest, Split
-from distsms.workflow.shard import ShardObserver, ShardResult
+from distsms.workflow.shard import ShardResult
 from distsms.workflow.shard import shard as make_data_sets
 from distsms.workflow.tables import of_paths
 
@@ -105,7 +106,7 @@ def shard(
                 like=like,
                 overwrite=overwrite,
             )
-        result = make_data_sets(request, ranks, watching(ShardObserver(), "cautioned", on_files.append))
+        result = make_data_sets(request, ranks, watching(ConversionObserver(), "cautioned", on_files.append))
     reports = [replace(report, notes=[*map(in_python, report.notes)]) for report in result.data_sets[0].columns or ()]
     if reports:
         first = replace(result.data_sets[0], columns=tuple(reports))

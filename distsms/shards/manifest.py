@@ -490,7 +490,7 @@ def complete(
     text = json.dumps(record, indent=1 if max(len(columns or ()), manifest.p) < WIDE else None)
     with naming_failures(manifest.path):
         file = OutputFile(directory / (MANIFEST + PARTIAL))
-    with contextlib.closing(file), naming_failures(manifest.path, file):
+    with file, naming_failures(manifest.path, file):
         file.write(sealed(text))
         file.finish()
     renamed = {entry["staged"]: entry["file"] for entry in named}

@@ -21,7 +21,7 @@ from distsms.ingest.options import ConversionObserver
 from distsms.models import inputs
 from distsms.shards import dataset, storage
 from distsms.shards.dataset import DataBlock, MemoryBudget
-from distsms.shards.manifest import Manifest, read_manifest
+from distsms.shards.manifest import read_manifest
 from distsms.shards.row_statistics import doubles_warning
 from distsms.training.solver_choice import choose_solver
 from distsms.workflow import baseline_fits, baseline_text, competitors, folds, method_results, tables
@@ -93,11 +93,7 @@ def compare_methods(
         if tables.are_tables(request.data, comm):
             # All rows are used, since the folds hold out those that judge, and folds are read from files.
             rows = TrainRequest(
-                request.data,
-                reading=request.reading,
-                shards=request.shards,
-                resume=True,
-                memory=request.memory,
+                request.data, reading=request.reading, shards=request.shards, resume=True, memory=request.memory
             )
             sets = opened.enter_context(tables.as_data_sets(rows, comm, observer, clock, in_files=True))
             for warning in sets.warnings if comm.is_root else ():
@@ -105,11 +101,7 @@ def compare_methods(
             called = frames.short_list(sets.files) or "the table"
             request = replace(request, data=sets.training.directory)
         elif request.reading or request.shards is not None:
-            raise InputError(
-                "label, shards, and how columns are read are for tables, such as CSV or Parquet; data sets have what "
-                "distsms shard gave them",
-                everywhere=True,
-            )
+            raise InputError("label, shards, and how columns are read are for tables, such as CSV or Parquet", True)
         run = _BaselineRun(request, comm, observer, stop_wanted, opened, called)
         with clock.phase("fits"):
             stopped = run.fit()
@@ -130,18 +122,17 @@ class _BaselineRun:
         opened: ExitStack,
         called: str = "",
     ) -> None:
-        self._request, self._comm, self._observer = request, comm, observer
-        self._store, self._called = BaselineStore(request.output), called
+        self._comm, self._observer, self._called = comm, observer, called
         self._neighbours = comm.node_ranks()
         self._rows: FoldedRows | None = None  # what evaluates the fits
-        self._plan = self._decide(opened)
+        self._plan = self._decide(request, opened)
         observer.planned(self._plan)
         end = time.monotonic() + request.time_limit
         self._stop_wanted = lambda: stop_wanted() or time.monotonic() > end
 
-    def _decide(self, opened: ExitStack) -> BaselinePlan:
+    def _decide(self, request: BaselineRequest, opened: ExitStack) -> BaselinePlan:
         """Make all checks that can be made before the rows are read, open the folder, and see what is missing."""
-        request, comm, store = self._request, self._comm, self._store
+        comm, store = self._comm, BaselineStore(request.output)
         with comm.fail_together():
             methods = requested_methods(request)
             check_measures(request)
@@ -177,6 +168,7 @@ class _BaselineRun:
             by_distsms=plans,
             small=request.memory is None and manifest.n + manifest.nnz <= SMALL,
             done=comm.bcast(done),
+            store=store,
         )
 
     def fit(self) -> bool:
@@ -224,8 +216,8 @@ class _BaselineRun:
 
         If ranks share the folds, each returns whether its own were stopped.
         """
-        starts, keep = Starts(), self._store.keep
-        while specs := self._of_root(partial(self._plan.missing, [name], self._store)):
+        starts, keep = Starts(), self._plan.store.keep
+        while specs := self._of_root(partial(self._plan.missing, [name])):
             self._tell(len(specs), rows.share_folds, specs[0])
             if not specs[0].quick:
                 return baseline_fits.fit_distributed(
@@ -243,13 +235,11 @@ class _BaselineRun:
         progress = FitProgress(done or 0, total, spec.method, shared=shared)
         self._observer.fitting(progress if done is None else progress._replace(setting=setting, fold=fold))
 
-    def _of_root(self, make: Callable[[], list[T]]) -> list[T]:
-        """Return on all ranks what the root makes of the folder."""
-        made = list[T]()
+    def _of_root(self, read: Callable[[], list[T]]) -> list[T]:
+        """Return on all ranks what the root reads from the folder."""
         with self._comm.fail_together():
-            if self._comm.is_root:
-                made = make()
-        return list(self._comm.bcast(made))
+            of_folder = read() if self._comm.is_root else []
+        return list(self._comm.bcast(of_folder))
 
     def _budget(self, methods: Mapping[str, MethodPlan]) -> MemoryBudget | None:
         """Return the memory that the method that takes most leaves for rows; None if it is not limited. Local."""
@@ -259,29 +249,29 @@ class _BaselineRun:
 
     def _fit_on_features(self) -> bool:
         """Make the fits on features, which are made for each fold from its training rows; return whether stopped."""
-        plan, store = self._plan, self._store
+        plan = self._plan
         names = [name for name in plan.methods if name in FEATURED]
-        if not self._of_root(partial(plan.missing, names, store)):
+        if not self._of_root(partial(plan.missing, names)):
             return False
         stopped = any(self._fit_on(kind, names) for kind in dict.fromkeys(METHODS[name].features for name in names))
         if not stopped:
             self._comm.barrier()
             if self._comm.is_root:
-                shutil.rmtree(store.path / FOLDER, ignore_errors=True)
+                shutil.rmtree(plan.store.path / FOLDER, ignore_errors=True)
         return stopped
 
     def _fit_on(self, kind: str, names: Sequence[str]) -> bool:
         """Make the fits on one kind of features; return whether they were stopped."""
-        request, comm, plan = self._request, self._comm, self._plan
+        comm, plan = self._comm, self._plan
         # 1) Make the features of all folds.
         fold_features = FoldFeatures(
             plan.manifest,
             options=arrays.options(named(kind)),
-            folder=self._store.path / FOLDER / kind,
+            folder=plan.store.path / FOLDER / kind,
             problem=plan.problem,
             comm=comm,
             observer=self._observer,
-            memory=request.memory,
+            memory=plan.request.memory,
         )
         for fold in range(1, plan.problem.folds + 1):
             fold_features.manifest(fold)
@@ -292,39 +282,38 @@ class _BaselineRun:
         with comm.fail_together():
             featured = fold_features.manifest(1)
             method_plans = plan_methods(
-                request, plan.problem, featured, methods, comm.size, self._neighbours, one_by_one=True
+                plan.request, plan.problem, featured, methods, comm.size, self._neighbours, one_by_one=True
             )
         fold_features.budget, fold_features.with_groups = self._budget(method_plans), plan.problem.needs_groups
         return self._train(PathRows(fold_features.rows, comm), method_plans, fold_features.seconds)
 
     def _fit_alone(self) -> bool:
         """Make the fits that take whole rows, each on one of the ranks; return whether any rank was stopped."""
-        plan, store, rows = self._plan, self._store, self._rows
+        plan, rows = self._plan, self._rows
         if not plan.alone:
             return False
         assert rows is not None
         linear = [name for name in plan.alone if METHODS[name].linear]
         searches = [name for name in plan.alone if not METHODS[name].linear]
         # 1) Try lambdas quickly, and more where the best one is at an end; then fit those that are left.
-        if self._share(rows, partial(plan.missing, linear, store)):
+        if self._share(rows, partial(plan.missing, linear)):
             return True
         # 2) Search settings of trees, and fit the best: on the first folds, and on the others if that settles nothing.
         for of_folds in (range(1, EARLY_FOLDS + 1), range(EARLY_FOLDS + 1, plan.problem.folds + 1)):
-            if self._share(rows, partial(plan.missing_of_trees, searches, of_folds, store)):
+            if self._share(rows, partial(plan.missing_of_trees, searches, of_folds)):
                 return True
             if of_folds.start == 1 and not plan.request.thorough:
-                searches = self._of_root(partial(method_results.unsettled, searches, plan, store, rows))
+                searches = self._of_root(partial(method_results.unsettled, searches, plan, rows))
         return False
 
     def _share(self, rows: FoldedRows, missing: Callable[[], list[FitSpec]]) -> bool:
         """Make fits, each on one of the ranks, as long as the root misses some; return whether any rank was stopped."""
-        comm = self._comm
+        comm, plan = self._comm, self._plan
         while specs := self._of_root(missing):
             of_rank = specs[comm.rank :: comm.size]
             begin = partial(self._tell, len(of_rank), True)
-            stopped = baseline_fits.fit_alone(
-                rows, of_rank, self._plan.problem, self._store.keep, self._stop_wanted, begin
-            )
+            keep, stop_wanted = plan.store.keep, self._stop_wanted
+            stopped = baseline_fits.fit_alone(rows, of_rank, plan.problem, keep, stop_wanted, begin)
             self._observer.fitted()
             if any(comm.allgather(stopped)):
                 return True
@@ -332,10 +321,10 @@ class _BaselineRun:
 
     def conclude(self, stopped: bool) -> Baseline:
         """Evaluate all complete fits in the folder, and write baseline.json, unless the fits were stopped."""
-        plan, comm, store = self._plan, self._comm, self._store
+        plan, comm = self._plan, self._comm
         result = Baseline(
-            folder=store.path,
-            problem=identity(self._request, plan.problem, plan.manifest, self._called),
+            folder=plan.store.path,
+            problem=identity(plan.request, plan.problem, plan.manifest, self._called),
             solver=plan.problem.settings.solver,
             select=plan.select,
             stopped=stopped,
@@ -346,27 +335,25 @@ class _BaselineRun:
         with comm.fail_together():
             if comm.is_root:
                 assert self._rows is not None
-                result = _evaluate(result, plan, store, self._rows)
-                store.describe(result.problem, **result.results())
+                result = _evaluate(result, plan, self._rows)
+                plan.store.describe(result.problem, **result.results())
         return comm.bcast(result)
 
 
-def _evaluate(result: Baseline, plan: BaselinePlan, store: BaselineStore, rows: FoldedRows) -> Baseline:
+def _evaluate(result: Baseline, plan: BaselinePlan, rows: FoldedRows) -> Baseline:
     """Return the result with the table and the sentences of all complete fits in the folder. On the root."""
-    measure, select, fits = plan.problem.measure, plan.request.select, plan.counted_fits(store)
-    evaluator = method_results.Evaluator(store, fits, rows, plan.trials(store))
+    measure, select = plan.problem.measure, plan.request.select
+    evaluator = method_results.Evaluator(plan.store, plan.counted_fits(), rows, plan.trials())
     methods, head = evaluator.methods(plan.select), evaluator.head(measure, select)
     sentences = baseline_text.sentences(methods, measure, select) + baseline_text.head_sentences(head)
     sentences += baseline_text.describe_beyond([methods, *head.values()], sentences)
     sentences += [f"Settings are chosen by {display_name(select)} on the other folds."] if select else []
     sentences += method_results.check_logistic(methods, rows, plan.problem)
-    sentences += _notes(plan.problem.folds_by, plan.manifest)
-    effort = method_results.effort(plan, fits, store.trials())
-    return replace(result, methods=methods, head=head, sentences=sentences, effort=effort)
-
-
-def _notes(by: str, manifest: Manifest) -> list[str]:
-    """Return sentences on what the folds do not take into account."""
+    # What the folds do not take into account.
+    manifest, by = plan.manifest, plan.problem.folds_by
     applying = [kind for kind in folds.CAVEATS if kind == by or (kind == "groups" and manifest.group)]
-    warnings = filter(None, [doubles_warning(manifest, by), folds.labels_warning(manifest)])
-    return [f"Note: {folds.CAVEATS[kind]}." for kind in applying] + [f"{WARNING}{text}." for text in warnings]
+    sentences += [f"Note: {folds.CAVEATS[kind]}." for kind in applying]
+    warnings = doubles_warning(manifest, by), folds.labels_warning(manifest)
+    sentences += [f"{WARNING}{text}." for text in warnings if text]
+    effort = method_results.effort(plan)
+    return replace(result, methods=methods, head=head, sentences=sentences, effort=effort)

@@ -44,6 +44,15 @@ FEW_LAMBDAS = 3
 KEPT = 2
 
 
+class HeldOutRows(NamedTuple):
+    """The rows that evaluate a fold."""
+
+    numbers: NDArray[np.intp]
+    y: NDArray[np.int8]
+    weights: Floats | None
+    groups: Hashes | None
+
+
 class FoldedRows(NamedTuple):
     """All rows that are used, and their folds."""
 
@@ -62,6 +71,11 @@ class FoldedRows(NamedTuple):
         held_out = hold_out(self.folds_by, y if self.fold_keys is None else self.fold_keys[rows], y, HELD_OUT_PARTS)
         weights, groups = some(self.weights, rows), some(self.groups, rows)
         return Task(self.X[rows], y, problem.measure, problem.settings, held_out, weights=weights, groups=groups)
+
+    def held_out(self, fold: int) -> HeldOutRows:
+        """Return the rows that evaluate a fold."""
+        numbers = np.flatnonzero(self.folds.judged(fold))
+        return HeldOutRows(numbers, self.y[numbers], some(self.weights, numbers), some(self.groups, numbers))
 
     @property
     def fold(self) -> NDArray[np.int16]:
@@ -238,7 +252,7 @@ def fit_alone(
         if stop_wanted():
             return True
         begin(spec, done)
-        method, setting, judged = METHODS[spec.method], spec.setting, rows.folds.judged(spec.fold)
+        method, setting, held_out = METHODS[spec.method], spec.setting, rows.held_out(spec.fold)
         task, started = rows.task(spec.fold, problem)._replace(quick=spec.quick), time.perf_counter()
         # 1) A trial of trees is judged on a part of the training rows alone.
         if method.search and spec.best is None:
@@ -252,17 +266,17 @@ def fit_alone(
             started -= spec.best.seconds
         fitted = method.fit(task, setting)
         seconds = time.perf_counter() - started
-        scores = np.asarray(fitted.score(rows.X[judged]), float)
+        scores = np.asarray(fitted.score(rows.X[held_out.numbers]), float)
         if not np.isfinite(scores).all():
             raise InputError(
                 f"{method.name} with {setting:g} gives scores that are not finite. This happens if columns have very "
                 f"different sizes; make the data with distsms shard {option('normalize', 'standard')}, or leave this "
                 "method out"
             )
-        y, weights = rows.y[judged], some(rows.weights, judged)
+        y, weights = held_out.y, held_out.weights
         if spec.quick:
-            by, groups = problem.select or problem.measure, some(rows.groups, judged)
-            value = chooser_value(by, scores, y, np.nan, ALONE, weights, groups)
+            by = problem.select or problem.measure
+            value = chooser_value(by, scores, y, np.nan, ALONE, weights, held_out.groups)
             keep(Trial(spec.method, spec.setting, spec.fold, seconds, value, 0), None)
             continue
         ranked = ranking.ranking(scores, y, ALONE, weights)

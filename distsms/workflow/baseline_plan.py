@@ -72,6 +72,7 @@ class BaselinePlan:
     by_distsms: Mapping[str, MethodPlan]  # the methods on the columns that distsms trains
     small: bool  # whether every rank holds all rows, since messages would cost more than evaluations
     done: set[FitSpec]  # those of `all_fits` that are in the folder
+    store: BaselineStore  # the folder, of which only the root reads
 
     @property
     def select(self) -> str:
@@ -98,14 +99,14 @@ class BaselinePlan:
         """The fits of all lambdas, and the trials of trees; quick trials leave out most of them."""
         return baseline_fits.first_round(self.methods, self.problem.lambdas, self.problem.folds, self.tree_fits)
 
-    def missing(self, methods: Sequence[str], store: BaselineStore) -> list[FitSpec]:
+    def missing(self, methods: Sequence[str]) -> list[FitSpec]:
         """Return the quick trials of these linear methods that are not made yet or, after them, the fits to the end."""
-        trials = self.trials(store)
+        trials = self.trials()
         specs = [spec._replace(quick=True) for name in methods for spec in self._missing_trials(name, trials)]
         if specs:
             return specs
         # Fits are made of all lambdas that trials leave to any fold.
-        done = {fit[:3] for fit in store.fits()}
+        done = {fit[:3] for fit in self.store.fits()}
         for name in methods:
             left = {lam for lams in baseline_fits.left_lambdas(trials, name).values() for lam in lams}
             specs += self._all_folds(name, sorted(left, reverse=True) or self.problem.lambdas)
@@ -122,23 +123,23 @@ class BaselinePlan:
         further = choice.beyond(curve, [max(curve, key=lambda mean: mean.mean)], grid)
         return [] if further is None else self._all_folds(name, [further])
 
-    def missing_of_trees(self, methods: Sequence[str], folds: Sequence[int], store: BaselineStore) -> list[FitSpec]:
+    def missing_of_trees(self, methods: Sequence[str], folds: Sequence[int]) -> list[FitSpec]:
         """Return the trials of settings on these folds that are not made yet or, after them, the fits of the best."""
         tries = baseline_fits.first_round(methods, (), self.problem.folds, self.tree_fits)
-        tried, fitted = store.done(), {fit[:3] for fit in store.fits()}
+        tried, fitted = self.store.done(), {fit[:3] for fit in self.store.fits()}
         if missing := [spec for spec in tries if spec.fold in folds and spec not in tried]:
             return missing
-        best = baseline_fits.second_round(store.trials(), self.tree_fits)
+        best = baseline_fits.second_round(self.store.trials(), self.tree_fits)
         return [spec for spec in best if spec.method in methods and spec.fold in folds and spec[:3] not in fitted]
 
-    def trials(self, store: BaselineStore) -> list[Trial]:
+    def trials(self) -> list[Trial]:
         """Return the quick trials in the folder, if they say which lambdas are fitted."""
-        return store.trials() if self.halves else []
+        return self.store.trials() if self.halves else []
 
-    def counted_fits(self, store: BaselineStore) -> list[Fit]:
+    def counted_fits(self) -> list[Fit]:
         """Return the fits in the folder that this plan asks for, whatever an earlier one has tried beyond."""
-        grid = set(self.problem.lambdas)
-        return [fit for fit in store.fits() if self.halves or not METHODS[fit.method].linear or fit.setting in grid]
+        fits, grid = self.store.fits(), set(self.problem.lambdas)
+        return [fit for fit in fits if self.halves or not METHODS[fit.method].linear or fit.setting in grid]
 
     def _all_folds(self, name: str, lambdas: Sequence[float]) -> list[FitSpec]:
         return baseline_fits.first_round([name], lambdas, self.problem.folds, 0)
@@ -172,20 +173,16 @@ def check_measures(request: BaselineRequest) -> None:
     """Raise InputError unless methods without a common threshold can train for, and choose by, a request's measures."""
     measure, select = Measure.parse(request.measure), request.select
     if not measure.family.on_paths:
-        raise InputError(
-            f"a baseline cannot train for {measure}; train for {', '.join(RANKING)} or pauc@BETA, such as pauc@0.05"
-        )
+        raise InputError(f"a baseline cannot train for {measure}; train for {', '.join(RANKING)} or pauc@BETA")
     if select is None or check_chooser(select) in ("average-precision", *RANKING):
         return
     if select.startswith("lift@"):
-        raise InputError(
-            f"{select} is a recall divided by a share of the rows; choose by {select.replace('lift', 'recall')}"
-        )
+        recall = select.replace("lift", "recall")
+        raise InputError(f"{select} is {recall} divided by a share of the rows; choose by {recall}")
     if "@" not in select:
         raise InputError(
-            f"{select} depends on a threshold, and the other methods have no threshold in common with distsms;"
-            " choose by rocarea, prbep, average-precision, precision@K, recall@K,"
-            " tpr@fpr=RATE, recall@precision=RATE, pauc@RATE or recall@SHARE%"
+            f"{select} depends on a threshold, which the other methods do not have in common with distsms; choose by"
+            " average-precision, precision@K, recall@K, tpr@fpr=RATE, recall@precision=RATE, pauc@RATE or recall@SHARE%"
         )
 
 
@@ -230,23 +227,22 @@ def _of_path(request: BaselineRequest, store: PathStore, manifest: Manifest) -> 
                 + of_features * isinstance(several, FeaturesStore)
             )
     problem = store.read("problem", "points")["problem"]
-    l1, other = problem.get("l1"), problem["data"]["fingerprint"] != manifest.fingerprint
-    faults = {
-        f"is of other data, {problem['data']['path']}; name a path of {request.data}": other,
-        f"has l1 {l1 or 0:g}, and baseline compares models without l1; name a path without {option('l1')}": l1,
-        "has made features, and baseline makes those of its own; name a path without "
-        f"{option('features')}": problem.get("features"),
-    }
-    if fault := next((text for text, is_so in faults.items() if is_so), ""):
+    fault = ""
+    if problem["data"]["fingerprint"] != manifest.fingerprint:
+        fault = f"is of other data, {problem['data']['path']}; name a path of {request.data}"
+    elif l1 := problem.get("l1"):
+        fault = f"has l1 {l1:g}, and baseline compares models without l1; name a path without {option('l1')}"
+    elif problem.get("features"):
+        fault = f"has made features, and baseline makes its own; name a path without {option('features')}"
+    if fault:
         raise InputError(f"{folder}: this path {fault}")
     usual = {field.name: field.default for field in fields(request)}
     of_path = {name: problem.get(name, getattr(request, name)) for name in OF_PATH}
     for name, taken in of_path.items():
         value = getattr(request, name)
         if value not in (usual[name], taken):
-            raise InputError(
-                f"{option(name)} {value}: {folder} is a path with {name} {taken}; leave out one of the two options"
-            )
+            both = f"{folder} is a path with {name} {taken}; leave out one of the two options"
+            raise InputError(f"{option(name)} {value}: {both}")
     return of_path
 
 
@@ -304,38 +300,29 @@ def _lack_of_memory(allowed: float | None, manifest: Manifest, ranks_here: int) 
         return Message(f"each rank would hold all rows, about {format_bytes(each)}, and {limit}")
     if ranks_here * each <= available:
         return ""
-    return (
-        f"{ranks_here} rank(s) of this node would need {format_bytes(ranks_here * each)}, but only "
-        f"{format_bytes(available)} are available: each rank would hold all rows, about {format_bytes(each)}"
-    )
+    of_node = f"{ranks_here} rank(s) of this node would need {format_bytes(ranks_here * each)} for all rows each"
+    return f"{of_node}, but only {format_bytes(available)} are available"
 
 
 def leave_out_features(
     request: BaselineRequest, methods: Sequence[str], manifest: Manifest, comm: Communicator
 ) -> list[LeftOut]:
     """Leave out the methods on features that do not suit the data; see `leave_out`. **Collective.**"""
-    kinds = {METHODS[name].features for name in methods} - {""}
-    if not kinds:
+    left, why = [name for name in methods if METHODS[name].features], ""
+    if not left:
         return []
     if request.methods is not None:
         with comm.fail_together():
             refuse_codes(manifest)
         return []
-    reasons = dict.fromkeys(kinds, "")
+    crosses = [name for name in left if METHODS[name].features == "crosses"]
     if manifest.coded:
-        reasons = dict.fromkeys(kinds, "the data have no columns to make features from, but codes")
+        why = "the data have no columns to make features from, but codes"
     elif manifest.p > MOST_COLUMNS:
-        reasons = dict.fromkeys(kinds, f"more than {MOST_COLUMNS} columns take long")
-    elif "crosses" in kinds and (n_attributes := count_attributes(manifest, comm)) > MOST_ATTRIBUTES:
-        reasons["crosses"] = f"{n_attributes} attributes have many pairs, and more than {MOST_ATTRIBUTES} take long"
-    return [
-        LeftOut(
-            [name for name in methods if METHODS[name].features == kind],
-            Message(f"{why}; {option('methods')} with these names tries them"),
-        )
-        for kind, why in sorted(reasons.items())
-        if why
-    ]
+        why = f"more than {MOST_COLUMNS} columns take long"
+    elif crosses and (n_attributes := count_attributes(manifest, comm)) > MOST_ATTRIBUTES:
+        left, why = crosses, f"{n_attributes} attributes have many pairs, and more than {MOST_ATTRIBUTES} take long"
+    return [LeftOut(left, Message(f"{why}; {option('methods')} with these names tries them"))] if why else []
 
 
 def plan_methods(
@@ -369,8 +356,7 @@ def plan_methods(
     at_end = INTERPRETER + EVALUATION_BYTES * manifest.n * (len(methods) + 1)
     if request.memory is not None and methods and at_end > request.memory:
         raise InputError(
-            f"{option('memory')} {format_bytes(request.memory)} is too little: the root needs "
-            f"{format_bytes(at_end)} at the end, for the intervals of {len(methods)} methods on {manifest.n} rows. "
-            f"Allow more memory, or name fewer {option('methods')}"
+            f"{option('memory')} {format_bytes(request.memory)} is too little: the intervals of {len(methods)} methods "
+            f"take {format_bytes(at_end)} on the root. Allow more memory, or name fewer {option('methods')}"
         )
     return plans

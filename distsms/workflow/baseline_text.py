@@ -154,10 +154,10 @@ def describe_effort(effort: Effort, results: Sequence[MethodResult], select: str
 
 
 class Comparison(NamedTuple):
-    """What a difference says, and whether it is known and lambdas beyond the grid could not change it."""
+    """What a difference says in words, and by `_side`, which is None if lambdas beyond the grid might change it."""
 
     text: str
-    decided: bool
+    side: int | None
 
 
 class _Verdicts(NamedTuple):
@@ -176,43 +176,38 @@ class _Verdicts(NamedTuple):
     ) -> Comparison:
         """Say "SUBJECT ahead of OTHER, by ..." or "behind"; the grids of both sides may end too early."""
         if difference.why:
-            return Comparison(f"there is no verdict on whether {subject} ahead of {other}: {difference.why}", False)
+            return Comparison(f"there is no verdict on whether {subject} ahead of {other}: {difference.why}", None)
         # 1) Where lambdas beyond the grid might change this.
         side, tie = _side(difference), difference.low == difference.value == difference.high == 0
         names = [*(ours if side <= 0 and not tie else ()), *(theirs if side >= 0 and not tie else ())]
         of_sides = [result for result in self.results if result.method in names]
         if any(result.beyond for result in of_sides):
-            on_it = f"{100 * difference.value:+.3f} points of {self.shown}, interval "
-            on_it += describe_interval(difference, "+.3f")
-            return Comparison(f"{_undecided(subject, other)}; the difference on this grid is {on_it}", False)
+            points = f"{100 * difference.value:+.3f} points of {self.shown}"
+            on_it = f"{points}, interval {describe_interval(difference, '+.3f')}"
+            return Comparison(f"{_undecided(subject, other)}; the difference on this grid is {on_it}", None)
         flat, on_grid = [each.method for each in of_sides if METHODS[each.method].linear and each.at_end], ""
         if flat:
-            on_grid = (
-                f"; this is so with the lambdas tried: {' and '.join(flat)} took an end of their grid (*), whose last "
-                "step changed little"
-            )
+            at_end = f"{' and '.join(flat)} took an end of their grid (*), whose last step changed little"
+            on_grid = f"; this is so with the lambdas tried: {at_end}"
         # 2) Who is ahead.
         if _is_tie(difference):
             points = f"0.000 points of {self.shown} (interval {describe_interval(difference, '.3f')})"
-            return Comparison(f"{subject} level with {other}: the difference is {points}{on_grid}", True)
+            return Comparison(f"{subject} level with {other}: the difference is {points}{on_grid}", side)
         where = "behind" if difference.value < 0 else "ahead of"
         ahead = _reverse(difference) if difference.value < 0 else difference
         points = f"{100 * ahead.value:.3f} points of {self.shown} (interval {describe_interval(ahead, '.3f')})"
         chance = "" if side else "; the interval contains 0, so this may be chance"
-        return Comparison(f"{subject} {where} {other}, by {points}{chance}{on_grid}", True)
+        return Comparison(f"{subject} {where} {other}, by {points}{chance}{on_grid}", side)
 
     def on_linear(self, best: MethodResult) -> str:
         """Return whether direct optimization pays, and what to take."""
-        difference = best.differences[self.measure]
         other = "the best of the other linear models, chosen for each fold by the other folds"
         models = f"The models chosen, with their numbers of folds: {best.notes}."
-        compared = self.compare("direct optimization is", difference, other, [OURS], OTHERS)
-        if compared.decided and _side(difference) < 0:
+        compared = self.compare("direct optimization is", best.differences[self.measure], other, [OURS], OTHERS)
+        if compared.side == -1:
             text = compared.text.replace("direct optimization", "it", 1)
             return f"Direct optimization does not pay here: {text}. {models}"
-        doubts = ""
-        if compared.decided:
-            doubts = _doubts(best, self.measure, "" if _side(difference) > 0 else "Take either. ")
+        doubts = "" if compared.side is None else _doubts(best, self.measure, "" if compared.side else "Take either. ")
         return f"{_capital(compared.text)}. {doubts}{models}"
 
     def on_features(self, best: MethodResult) -> list[str]:
@@ -224,7 +219,8 @@ class _Verdicts(NamedTuple):
         if difference := best.differences.get(self.measure):
             subject, other = "distsms with the best features is", f"{OURS} on the original columns"
             featured = [name for name in OWN if name != OURS]
-            lines.append(f"{self.compare(subject, _reverse(difference), other, featured, [OURS]).text}.")
+            text = self.compare(subject, _reverse(difference), other, featured, [OURS]).text
+            lines.append(f"{_capital(text)}.")
         return lines
 
     def on_trees(self, trees: MethodResult) -> str:
@@ -236,9 +232,9 @@ class _Verdicts(NamedTuple):
         if not difference.why and (with_features := trees.with_features.get(self.measure)):
             subject = "with the best features, distsms is"
             beside = f" {_capital(self.compare(subject, with_features, 'these trees', OWN, []).text)}."
-        if compared.decided:
-            advices = {-1: " Take them if the model need not be linear." * (not beside), 0: " More rows would tell."}
-            advice = advices.get(_side(difference), " A linear model is enough here.")
+        if compared.side is not None:
+            advices = {1: " Take them if the model need not be linear." * (not beside), 0: " More rows would tell."}
+            advice = advices.get(compared.side, " A linear model is enough here.")
         return f"{_capital(compared.text)}.{advice}{beside}"
 
 
@@ -288,4 +284,4 @@ def _all(words: Sequence[str]) -> str:
 
 
 def _capital(sentence: str) -> str:
-    return sentence[0].upper() + sentence[1:]
+    return sentence if sentence.startswith(OURS) else sentence[0].upper() + sentence[1:]

@@ -103,7 +103,9 @@ def _train(task: Task, measure: Measure, lam: float) -> Fit:
     return fit(training, ALONE)
 
 
-def _distsms(trains: str, features: str = "") -> Callable[[Task, float], Fitted]:
+def _by_distsms(name: str, about: str, trains: str = "", features: str = "") -> Method:
+    """Return a method that distsms trains."""
+
     def fit_distsms(task: Task, lam: float) -> Fitted:
         rows_of: Callable[[Any], Any] = as_features
         if features:
@@ -112,7 +114,8 @@ def _distsms(trains: str, features: str = "") -> Callable[[Task, float], Fitted]
         w, bias = model.w, model.bias  # not the rows
         return Fitted(lambda X: rows_of(X).margins(w) + bias, describe_end(model.result))
 
-    return fit_distsms
+    package = "sklearn" if features == "leaves" else ""
+    return Method(name, fit_distsms, about, package, by_distsms=True, trains=trains, features=features)
 
 
 def _balancing(task: Task, balanced: bool) -> tuple[Floats, float]:
@@ -120,13 +123,13 @@ def _balancing(task: Task, balanced: bool) -> tuple[Floats, float]:
     positive, weights = task.y > 0, np.ones(len(task.y)) if task.weights is None else task.weights
     total = float(weights.sum())
     if balanced:
-        weights = weights * np.where(
-            positive, total / (2 * weights[positive].sum()), total / (2 * weights[~positive].sum())
-        )
+        weights = weights * (total / (2 * np.where(positive, weights[positive].sum(), weights[~positive].sum())))
     return weights, total
 
 
-def _svm(balanced: bool) -> Callable[[Task, float], Fitted]:
+def _svm(name: str, balanced: bool) -> Method:
+    """Return the method of the LinearSVC of scikit-learn."""
+
     def fit_svm(task: Task, lam: float) -> Fitted:
         from sklearn.exceptions import ConvergenceWarning
         from sklearn.svm import LinearSVC
@@ -139,7 +142,8 @@ def _svm(balanced: bool) -> Callable[[Task, float], Fitted]:
         converged = not any(issubclass(warning.category, ConvergenceWarning) for warning in caught)
         return Fitted(model.decision_function, "" if converged else "not converged")
 
-    return fit_svm
+    about = "linear SVM with squared hinge loss and a regularized intercept" + ", classes balanced" * balanced
+    return Method(name, fit_svm, about, "sklearn")
 
 
 def scikit_agrees(task: Task, measure: Measure, lam: float) -> tuple[bool, str]:
@@ -173,14 +177,7 @@ def _boosted(name: str, about: str, library: str) -> Method:
 
     def try_trees(task: Task, number: float) -> trees.TrialResult:
         return trees.attempt(
-            task.X,
-            task.y,
-            task.held_out,
-            task.measure,
-            int(number),
-            weights=task.weights,
-            groups=task.groups,
-            library=library,
+            task.X, task.y, task.held_out, task.measure, int(number), task.weights, task.groups, library
         )
 
     return Method(name, fit_trees, about, library, try_trees)
@@ -188,14 +185,7 @@ def _boosted(name: str, about: str, library: str) -> Method:
 
 OURS = "distsms"
 REGRESSION = "logistic regression with a regularized intercept"
-SQUARED = "linear SVM with squared hinge loss and a regularized intercept"
-BALANCED = ", classes balanced"
 _FEATURED = {"crosses": "bins and all their crosses", "leaves": "the leaves of 100 random trees"}
-
-
-def _by_distsms(name: str, about: str, trains: str = "", features: str = "") -> Method:
-    package, fit = "sklearn" if features == "leaves" else "", _distsms(trains, features)
-    return Method(name, fit, about, package, by_distsms=True, trains=trains, features=features)
 
 
 METHODS = {
@@ -203,14 +193,14 @@ METHODS = {
     for method in (
         _by_distsms(OURS, "linear model, trained for the measure"),
         _by_distsms("logistic", REGRESSION, "logistic"),
-        _by_distsms("logistic-balanced", REGRESSION + BALANCED, "logistic-balanced"),
+        _by_distsms("logistic-balanced", f"{REGRESSION}, classes balanced", "logistic-balanced"),
         *(
             _by_distsms(f"{name}-{features}", f"{name} on {about}", trains, features)
             for features, about in _FEATURED.items()
             for name, trains in ((OURS, ""), ("logistic", "logistic"))
         ),
-        Method("svm", _svm(False), SQUARED, "sklearn"),
-        Method("svm-balanced", _svm(True), SQUARED + BALANCED, "sklearn"),
+        _svm("svm", False),
+        _svm("svm-balanced", True),
         _boosted("trees", "XGBoost", trees.XGBOOST),
         _boosted("lightgbm", "LightGBM", trees.LIGHTGBM),
     )

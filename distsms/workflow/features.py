@@ -75,7 +75,7 @@ class Features:
             "hash": self.feature_map.hash,
             "features": self.feature_map.describe(),
             "options": self.feature_map.options,
-            "attributes": [] if bins is None else [*self._attributes()],
+            "attributes": self._attributes(),
             "crosses": [] if bins is None else [[bins.attributes[k].name for k in pair] for pair in bins.pairs],
             "notes": [note._asdict() for note in self.notes],
             "labels_note": self.labels_note,

@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.special import ndtri
 
 from distsms.base import schema
@@ -219,7 +218,7 @@ class Evaluator:
         left = {name: left_lambdas(self._trials, name) for name in METHODS}
         self._dropped = {t[:3] for t in self._trials if t.setting not in left[t.method].get(t.fold, ())}
         # What is computed of fits serves all measures that choose them.
-        self._value, self._scores = cache(self._measure), cache(self._score)
+        self._value, self._part = cache(self._measure), cache(self._make_part)
 
     def methods(self, by: str) -> list[MethodResult]:
         """Return a row for each method, with the settings that a measure chooses, and those of `CHOSEN`."""
@@ -284,8 +283,30 @@ class Evaluator:
 
     def _interval(self, measure: str, fits: Sequence[Fit], ours: Sequence[Fit] = ()) -> Interval:
         """Return the interval of a measure of the fits of all folds or, with `ours`, of how much better these are."""
-        if FoldScores.knows(measure):
-            return self._scores(tuple(fits)).interval(measure, self._scores(tuple(ours)) if ours else None)
+        head = HeadMeasure.parse(measure)
+        if head is None and measure not in RANKING and measure not in GROUPED:
+            return self._interval_over_folds(measure, fits, ours)
+        # 1) Estimate the mean of the folds, with replicates of it.
+        parts = [self._part(measure, fit) for fit in fits]
+        if ours:
+            parts = [self._part(measure, fit).less(part) for fit, part in zip(ours, parts, strict=False)]
+        folds = [self._estimate(measure, part, fit, bool(ours)) for fit, part in zip(fits, parts, strict=True)]
+        pooled = estimates.pool_folds(folds, of_folds=int(self._rows.fold.max()))
+        replicates = np.mean([part.replicates for part in parts], axis=0)
+        # 2) Make the interval of its kind.
+        if measure == "rocarea":
+            make = confidence.rocarea_difference_interval if ours else confidence.rocarea_interval
+            return make(pooled, self._level)
+        if measure in GROUPED:
+            return (gauc_difference_interval if ours else gauc_interval)(pooled, self._level)
+        if ours:
+            return confidence.prbep_difference_interval(pooled, replicates, self._level)
+        if head:
+            return head_intervals.head_interval(head, pooled, replicates, self._level)
+        return confidence.prbep_interval(pooled, replicates, self._level)
+
+    def _interval_over_folds(self, measure: str, fits: Sequence[Fit], ours: Sequence[Fit]) -> Interval:
+        """Return the interval of a measure of which the folds alone say how much it varies."""
         values = [self._value(measure, fit) for fit in fits]
         if not ours:
             return confidence.folds_interval(values, self._level, measure)
@@ -298,23 +319,63 @@ class Evaluator:
         """Return a measure of a fit on its fold."""
         if name in RANKING:
             return float(getattr(fit, name))
-        rows, judged = self._rows, self._rows.folds.judged(fit.fold)
-        weights, groups = some(rows.weights, judged), some(rows.groups, judged)
-        return chooser_value(name, self._store.scores(fit), rows.y[judged], np.nan, ALONE, weights, groups)
+        rows = self._rows.held_out(fit.fold)
+        return chooser_value(name, self._store.scores(fit), rows.y, np.nan, ALONE, rows.weights, rows.groups)
 
-    def _score(self, fits: tuple[Fit, ...]) -> FoldScores:
-        return FoldScores(self._store, fits, self._rows, self._level)
+    def _make_part(self, measure: str, fit: Fit) -> _Part:
+        scores, rows = self._store.scores(fit), self._rows.held_out(fit.fold)
+        y, weights, draws = rows.y, rows.weights, bootstrap.Draws(rows.numbers, REPLICATES)
+        if measure == "rocarea":
+            return _Part(ranking.placements(scores, y, ALONE, weights), np.empty(0))
+        if measure == "prbep":
+            shares = ranking.top_k_shares(scores, mass_of_classes(y, weights, ALONE)[0], ALONE, weights)
+            return _Part(shares, bootstrap.prbep_replicates(scores, y, draws, ALONE, weights))
+        if (head := HeadMeasure.parse(measure)) is None:
+            assert rows.groups is not None
+            return _Part(group_areas(scores, y, rows.groups, ALONE, weights), np.empty(0))
+        scaled = effective(weights, ALONE)
+        tied = tied_scores(scores, y, scaled, ALONE)
+        drawn = head_intervals.head_replicates([head], tied, scores, y, draws, ALONE, scaled)
+        return _Part(head_value(head, tied, ALONE), drawn[head.name])
+
+    def _estimate(self, measure: str, part: _Part, fit: Fit, paired: bool) -> MeanEstimate:
+        """Return the estimate of a measure on a fold, or with `paired` of a difference."""
+        rows = self._rows.held_out(fit.fold)
+        if measure in RANKING:
+            estimate = estimates.rocarea_estimate if measure == "rocarea" else estimates.prbep_estimate
+            return estimate(part.value, rows.y, ALONE, rows.weights)
+        if (head := HeadMeasure.parse(measure)) is None:
+            of_groups: MeanEstimate = part.value.estimate(Measure.parse(measure).within_groups, ALONE)
+            return of_groups
+        n_pos, n_neg = effective_sizes(rows.y, rows.weights, ALONE)
+        if paired:
+            return head_intervals.difference_estimate(part.value, n_pos, n_neg)
+        return head_intervals.head_estimate(head, part.value, n_pos, n_neg)
 
 
-def unsettled(methods: Sequence[str], plan: BaselinePlan, store: BaselineStore, rows: FoldedRows) -> list[str]:
+class _Part(NamedTuple):
+    """What makes up a measure of a fit on its fold, such as placements, and its replicates, if there are some."""
+
+    value: Any
+    replicates: Floats
+
+    def less(self, other: _Part) -> _Part:
+        """Return the difference of two, of groups that of their areas."""
+        drawn = self.replicates - other.replicates
+        if isinstance(self.value, GroupAreas):
+            return _Part(self.value._replace(areas=self.value.areas - other.value.areas), drawn)
+        return _Part(self.value - other.value, drawn)
+
+
+def unsettled(methods: Sequence[str], plan: BaselinePlan, rows: FoldedRows) -> list[str]:
     """Return the methods that the folds so far do not settle at `EARLY_LEVEL`, so strict (Haybittle and Peto) that the
     interval at the end may stay as narrow as without this look. On the root.
     """
-    fits, trials, by = plan.counted_fits(store), plan.trials(store), plan.select
+    fits, trials, by = plan.counted_fits(), plan.trials(), plan.select
     left = list[str]()
     for name in methods:
         of_both = [fit for fit in fits if fit.method in (OURS, name)]
-        results = Evaluator(store, of_both, rows, trials, EARLY_LEVEL).methods(by)
+        results = Evaluator(plan.store, of_both, rows, trials, EARLY_LEVEL).methods(by)
         differences = next((each.differences for each in results if each.method == name), {})
         left += [] if by in differences and is_settled(differences[by]) else [name]
     return left
@@ -336,16 +397,18 @@ class Effort(NamedTuple):
     unknown: list[str]  # the methods whose fits these seconds do not count, since none was made
 
 
-def effort(plan: BaselinePlan, fits: Sequence[Fit], trials: Sequence[Trial]) -> Effort:
+def effort(plan: BaselinePlan) -> Effort:
     """Return how much was done, and what is left of a thorough comparison. On the root."""
+    fits, trials = plan.counted_fits(), plan.store.trials()
     problem, optional = plan.problem, [name for each in plan.left_out if each.optional for name in each.methods]
     everything = first_round([*plan.methods, *optional], problem.lambdas, problem.folds, THOROUGH_TREES)
     done: list[Fit | Trial] = [fit for fit in fits if METHODS[fit.method].linear]
     done += [trial for trial in trials if not METHODS[trial.method].linear]
-    more = Counter(spec.method for spec in everything if spec[:3] not in {each[:3] for each in done})
+    keys = {each[:3] for each in done}
+    more = Counter(spec.method for spec in everything if spec[:3] not in keys)
     seconds = {name: [each.seconds for each in done if each.method == name] for name in METHODS}
     of_trees = [each.seconds for each in done if each.method in TREES]
-    means = {name: float(np.mean(own)) for name in more if (own := seconds[name] or of_trees * (name in TREES))}
+    means = {name: float(np.mean(of_fits)) for name in more if (of_fits := seconds[name] or of_trees * (name in TREES))}
     return Effort(
         fits=len(fits),
         trials=len(trials),
@@ -388,99 +451,6 @@ def choose(fits: Iterable[Fit], value: Callable[[Fit], float], dropped: Collecti
     return [
         table[candidates[best], fold] for fold, best in zip(folds, best_on_other_folds(values, without), strict=True)
     ]
-
-
-class _ScoredFold(NamedTuple):
-    """The rows that evaluate a fold, with the scores that a method gives them."""
-
-    numbers: NDArray[np.intp]
-    scores: Floats
-    y: NDArray[np.int8]
-    weights: Floats | None
-
-
-class FoldScores:
-    """The scores of a method on the first folds or on all, and what measures make of them."""
-
-    def __init__(self, store: BaselineStore, fits: Sequence[Fit], rows: FoldedRows, level: float) -> None:
-        self._rows, self._level = rows, level
-        self._made = dict[str, list[tuple[Any, Floats]]]()
-        self._folds = [
-            _ScoredFold(np.flatnonzero(mask), store.scores(fit), rows.y[mask], some(rows.weights, mask))
-            for fit in fits
-            for mask in [rows.fold == fit.fold]
-        ]
-
-    @staticmethod
-    def knows(measure: str) -> bool:
-        """Return whether the rows say how much a measure varies, and not the folds alone."""
-        return measure in RANKING or measure in GROUPED or HeadMeasure.parse(measure) is not None
-
-    def interval(self, measure: str, ours: FoldScores | None = None) -> Interval:
-        """Return a measure, the mean over the folds; with `ours`, how much better `ours` is by it on these folds."""
-        # 1) Estimate the mean of the folds, with replicates of it.
-        made = self._of_folds(measure)
-        if ours:
-            pairs = zip(ours._of_folds(measure), made, strict=False)
-            made = [(_less(mine, theirs), a - b) for (mine, a), (theirs, b) in pairs]
-        folds = [
-            self._estimate(measure, value, fold, paired=ours is not None)
-            for (value, _), fold in zip(made, self._folds, strict=True)
-        ]
-        pooled = estimates.pool_folds(folds, of_folds=int(self._rows.fold.max()))
-        replicates = np.mean([drawn for _, drawn in made], axis=0)
-        # 2) Make the interval of its kind.
-        if measure == "rocarea":
-            make = confidence.rocarea_difference_interval if ours else confidence.rocarea_interval
-            return make(pooled, self._level)
-        if measure in GROUPED:
-            return (gauc_difference_interval if ours else gauc_interval)(pooled, self._level)
-        if ours:
-            return confidence.prbep_difference_interval(pooled, replicates, self._level)
-        if head := HeadMeasure.parse(measure):
-            return head_intervals.head_interval(head, pooled, replicates, self._level)
-        return confidence.prbep_interval(pooled, replicates, self._level)
-
-    def _of_folds(self, measure: str) -> list[tuple[Any, Floats]]:
-        """Return for each fold what makes up the measure, such as placements, and its replicates, if there are some."""
-        if measure not in self._made:
-            self._made[measure] = [self._of_fold(measure, fold) for fold in self._folds]
-        return self._made[measure]
-
-    def _of_fold(self, measure: str, fold: _ScoredFold) -> tuple[Any, Floats]:
-        scores, y, weights = fold.scores, fold.y, fold.weights
-        draws = bootstrap.Draws(fold.numbers, REPLICATES)
-        if measure == "rocarea":
-            return ranking.placements(scores, y, ALONE, weights), np.empty(0)
-        if measure == "prbep":
-            shares = ranking.top_k_shares(scores, mass_of_classes(y, weights, ALONE)[0], ALONE, weights)
-            return shares, bootstrap.prbep_replicates(scores, y, draws, ALONE, weights)
-        if (head := HeadMeasure.parse(measure)) is None:
-            assert self._rows.groups is not None
-            return group_areas(scores, y, self._rows.groups[fold.numbers], ALONE, weights), np.empty(0)
-        scaled = effective(weights, ALONE)
-        tied = tied_scores(scores, y, scaled, ALONE)
-        drawn = head_intervals.head_replicates([head], tied, scores, y, draws, ALONE, scaled)
-        return head_value(head, tied, ALONE), drawn[head.name]
-
-    @staticmethod
-    def _estimate(measure: str, value: Any, fold: _ScoredFold, paired: bool) -> MeanEstimate:
-        """Return the estimate of a measure on a fold, or with `paired` of a difference."""
-        if measure in RANKING:
-            estimate = estimates.rocarea_estimate if measure == "rocarea" else estimates.prbep_estimate
-            return estimate(value, fold.y, ALONE, fold.weights)
-        if (head := HeadMeasure.parse(measure)) is None:
-            of_groups: MeanEstimate = value.estimate(Measure.parse(measure).within_groups, ALONE)
-            return of_groups
-        n_pos, n_neg = effective_sizes(fold.y, fold.weights, ALONE)
-        if paired:
-            return head_intervals.difference_estimate(value, n_pos, n_neg)
-        return head_intervals.head_estimate(head, value, n_pos, n_neg)
-
-
-def _less(first: Any, other: Any) -> Any:
-    """Return the difference of two values, or of groups that of their areas."""
-    return first._replace(areas=first.areas - other.areas) if isinstance(first, GroupAreas) else first - other
 
 
 def check_logistic(results: Sequence[MethodResult], rows: FoldedRows, problem: Problem) -> list[str]:

@@ -116,12 +116,8 @@ def _warnings(request: PredictRequest, of: Model, n: int, sums: _Sums) -> list[s
     if request.output is not None and not n:
         lines.append(f"{data}: has no rows, so there are no scores")
     if missing is not None and format_of(files_of(data)[0]) == "table":
-        lines.append(
-            Message(
-                f"{data}: has no column {missing!r}, which names the rows in the training data, so the output has the"
-                f" scores without names; {option('id', text='COLUMN')} takes another column"
-            )
-        )
+        other = f"{option('id', text='COLUMN')} takes another column"
+        lines.append(Message(f"{data}: has no column {missing!r} with names of rows, so scores have none; {other}"))
     if request.labels:
         lines.append(decision_text.shifted_decision(of.info, int(sums.called), n, positive))
     if request.probability and n:

@@ -167,9 +167,8 @@ def _check_output(request: ReportRequest, is_root: bool) -> None:
 
 def _read_training(request: ReportRequest) -> dict[str, Any]:
     """Read the fields of `ReportData` on the training. Raises InputError if something does not fit. On the root."""
-    in_memory = isinstance(request.model, Model)
+    folder = None if isinstance(request.model, Model) else Path(request.model).parent
     loaded = request.model if isinstance(request.model, Model) else model.load(request.model)
-    folder = None if in_memory else Path(os.fspath(request.model)).parent  # type: ignore[arg-type]
     names: Sequence[str] | None = loaded.feature_names
     if request.feature_names is not None:
         names = _names(request.feature_names, loaded.p)
@@ -214,20 +213,17 @@ def _trace(named: str | os.PathLike[str] | None, of: Model, folder: Path | None)
 
 def _names(names: str | os.PathLike[str] | Sequence[str], p: int) -> Sequence[str]:
     """Return a name for each of the model's p columns; a file has one in each line."""
-    if not isinstance(names, str | os.PathLike):
-        if len(names) != p:
-            raise InputError(f"{len(names)} names of features were given, but the model has {p} columns")
-        return list(map(str, names))
-    try:
-        lines = read_whole(names).decode("utf-8", errors="replace").splitlines()
-    except OSError as error:
-        raise InputError(f"{names}: cannot be read: {error.strerror}") from error
+    if isinstance(names, str | os.PathLike):
+        try:
+            lines: Sequence[str] = read_whole(names).decode("utf-8", errors="replace").splitlines()
+        except OSError as error:
+            raise InputError(f"{names}: cannot be read: {error.strerror}") from error
+        count, remedy = f"{names}: has {len(lines)} lines", "; write one name in each line, and no header"
+    else:
+        lines, count, remedy = names, f"{len(names)} names of features were given", ""
     if len(lines) != p:
-        raise InputError(
-            f"{names}: has {len(lines)} lines, but the model has {p} columns; write one name in each line, and no"
-            " header"
-        )
-    return lines
+        raise InputError(f"{count}, but the model has {p} columns{remedy}")
+    return list(map(str, lines))
 
 
 def read_card(path: str | os.PathLike[str]) -> dict[str, str]:
@@ -296,22 +292,20 @@ def _points(at: Sequence[Condition], evaluated: Evaluated, comm: Communicator) -
     tied = tied_scores(of_model.scores, rows.labels, effective(rows.weights, comm), comm)
     points = list[ShownPoint]()
     for each in conditions:
-        chosen = operating_point(each, tied, comm).threshold
-        rates = rates_at(chosen, evaluated.level, of_model.scores, rows.labels, comm, rows.weights)
+        threshold = operating_point(each, tied, comm).threshold
+        rates = rates_at(threshold, evaluated.level, of_model.scores, rows.labels, comm, rows.weights)
         points.append(ShownPoint(each, rates, each in at))
     return points
 
 
 def _probabilities(evaluated: Evaluated, comm: Communicator) -> OwnProbabilities | None:
     """Return how good the model's probabilities are on these rows; None if it has none. **Collective.**"""
-    (of_model,), rows = evaluated.models, evaluated.rows
+    (of_model,), labels, weights = evaluated.models, evaluated.rows.labels, evaluated.rows.weights
     if "calibration" not in of_model.model.info:
         return None
     predicted = of_model.model.probabilities(of_model.scores)
-    before, after = (
-        calibration.losses(p, rows.labels, comm, rows.weights) for p in (expit(of_model.scores), predicted)
-    )
-    return OwnProbabilities(calibration.reliability(predicted, rows.labels, comm, rows.weights), before, after)
+    before, after = (calibration.losses(p, labels, comm, weights) for p in (expit(of_model.scores), predicted))
+    return OwnProbabilities(calibration.reliability(predicted, labels, comm, weights), before, after)
 
 
 def _contributions(of: Model, sums: ColumnSums) -> Contributions | str | None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -138,18 +139,13 @@ def advise(check: QuickCheck | None, measure: Measure, chance: bool, no_bias: st
         return ""
     values = [_compared(contest, "measure")] if better or not worse else []
     values += [_compared(contest, "rocarea")] if worse or chance else []
-    begin = (
-        "A quick ROCArea model has"
-        if chance or not worse
-        else "This model ranks clearly worse than a quick ROCArea model, which has"
-    )
-    said = [
-        f"{begin} {' and '.join(values)}, on {contest.on}.",
-        *filter(None, [_describe_beta(check) if chance else ""]),
-    ]
-    instead = f"use the measure rocarea with lambda {check.lam:g} instead, {COMPARE}"
-    said.append(f"{no_bias} Or {instead}" if no_bias and not chance else f"U{instead[1:]}")
-    return " ".join(said)
+    begin = "A quick ROCArea model has"
+    if worse and not chance:
+        begin = "This model ranks clearly worse than a quick ROCArea model, which has"
+    beta = _describe_beta(check) if chance else ""
+    use = f"{no_bias} Or use" if no_bias and not chance else "Use"
+    instead = f"{use} the measure rocarea with lambda {check.lam:g} instead, {COMPARE}"
+    return " ".join(filter(None, [f"{begin} {' and '.join(values)}, on {contest.on}.", beta, instead]))
 
 
 def _describe_beta(check: QuickCheck) -> str:
@@ -250,10 +246,12 @@ class Checker:
         checked = QuickCheck(w, lam, threshold, n, least_beta=beta)
         if not hold_out:
             return checked
-        # 2) Compare it on the held-out rows with a model for the run's measure.
-        w_of_run, trained = self._retrained(training), f"trained neither (for that, both were trained on {n:,} others)"
-        if w_of_run is None:
-            w_of_run, trained = self._fit.result.w, "trained this one, but not the ROCArea model"
+        # 2) Compare it on the held-out rows with a model for the run's measure, of the same rows if there is a proof.
+        w_of_run, trained = self._fit.result.w, "trained this one, but not the ROCArea model"
+        with suppress(_OutOfTime, InputError):
+            result = self._solve(self._measure.on_part(n / self._n), self._settings, training)
+            if result.proved:
+                w_of_run, trained = result.w, f"trained neither (for that, both were trained on {n:,} others)"
         both_scores = scores[out], self._with_bias().margins(w_of_run)[out]
         judged = JudgedRows(labels[out], self._rows[out], both_scores, (threshold, 0.0), some(weights, out))
         n_out = self._count(out)
@@ -275,15 +273,6 @@ class Checker:
 
     def _step(self, features: Features) -> str:
         return choose_step("auto", features.shape[1], self._comm.size)[0]
-
-    def _retrained(self, training: NDArray[np.bool_]) -> Floats | None:
-        """Train for the run's measure on these rows; return w, or None if there is no proof in time. **Collective.**"""
-        n = self._count(training)
-        try:
-            result = self._solve(self._measure.on_part(n / self._n), self._settings, training)
-        except (_OutOfTime, InputError):
-            return None
-        return result.w if result.proved else None
 
     def _solve(self, measure: Measure, settings: Settings, training: NDArray[np.bool_]) -> Result:
         """Train on some rows of the sample. **Collective.** Raises `_OutOfTime`."""
@@ -361,19 +350,15 @@ class FoldComparison(NamedTuple):
         if not clear and not chance:
             return ""
         advice = f"Use the measure rocarea with lambda {self.lam:g} instead" if clear else "So they do not help, either"
+        interval = f"{self.gain.low:+.3f} to {self.gain.high:+.3f}, with {100 * LEVEL:g} % confidence"
         return (
             f"Quick ROCArea models have {display_name(measure)} {self.theirs:.3f} on the same folds instead of "
-            f"{self.ours:.3f} ({self.gain.low:+.3f} to {self.gain.high:+.3f}, with {100 * LEVEL:g} % "
-            f"confidence). {advice}"
+            f"{self.ours:.3f} ({interval}). {advice}"
         )
 
 
 def compare_on_folds(
-    rows: PathRows,
-    problem: Problem,
-    points: Sequence[Point],
-    stop_wanted: Callable[[], bool],
-    rule: str = "best",
+    rows: PathRows, problem: Problem, points: Sequence[Point], stop_wanted: Callable[[], bool], rule: str
 ) -> FoldComparison | None:
     """Compare quick ROCArea models on the folds of a path with its `points`, on the root. **Collective.**"""
     by = problem.select or problem.measure

@@ -59,14 +59,10 @@ class ShardResult:
         return {"data_sets": sets, "columns": columns, "warnings": self.warnings}
 
 
-class ShardObserver(ConversionObserver):
-    """Receives what `shard` reports. Override its methods."""
-
-
 def shard(
     request: ShardRequest,
     comm: Communicator,
-    observer: ConversionObserver = ShardObserver(),  # noqa: B008 - without state
+    observer: ConversionObserver = ConversionObserver(),  # noqa: B008 - without state
 ) -> ShardResult:
     """Make data sets of files or of rows in memory. **Collective.**"""
     data, output, reading = request.data, Path(request.output), request.reading
@@ -104,6 +100,6 @@ def _lost_weights(like: Manifest, new: Manifest) -> str:
         return ""
     column = like.weight["column"]
     return Message(
-        f"{like.directory} was made with weights from {column}; these rows have none, since {option('like')} does not "
-        f"take them over. Give {option('weight', column)} (or {option('weight_file')}) if they should have weights, too"
+        f"{like.directory} has weights from {column}, which {option('like')} does not take over. Give "
+        f"{option('weight', column)} (or {option('weight_file')}) if these rows should have weights, too"
     )

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from decimal import ROUND_CEILING, Context
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -101,10 +102,10 @@ class AreaOnTest(NamedTuple):
         few = "groups with both classes" if self.measure.within_groups else f"{fewer} rows"
         if min(self.n_pos, self.n_neg) == 0:
             return f"The test rows have no {fewer} rows, so the model is not tested. Test it on rows of both classes."
+        area = f"their {self.name} is {self.area.value:.3f}, and chance is 0.5"
         return (
-            f"The test rows have too few {few} ({self._least:.4g}) to tell whether this model ranks better than "
-            f"chance: their {self.name} is {self.area.value:.3f}, and chance is 0.5. Test it on more rows before you "
-            "use it."
+            f"The test rows have too few {few} ({self._least:.4g}) to tell whether this model ranks better than chance:"
+            f" {area}. Test it on more rows before you use it."
         )
 
 
@@ -177,8 +178,7 @@ def leaking_columns(block: DataBlock, table: Table, w: Floats, n_pos: int, comm:
     """Return the columns that rank the training rows almost perfectly by their part of the scores, the best first, but
     for those with many features, which can learn rows by heart. **Collective**, as much as `MOST_COLUMNS` evaluations.
     """
-    starts = table.feature_starts
-    features = [slice(start, end) for start, end in pairwise(starts)]
+    features = [slice(start, end) for start, end in pairwise(table.feature_starts)]
     largest = [float(np.abs(w[part]).max(initial=0.0)) for part in features]
     few = [k for k, part in enumerate(features) if largest[k] and part.stop - part.start <= max(3, n_pos / 5)]
     heaviest = sorted(few, key=lambda k: -largest[k])[:MOST_COLUMNS]
@@ -199,7 +199,7 @@ def describe_leaks(leaks: Sequence[LeakingColumn]) -> str:
     """Return a warning about columns that rank almost perfectly by themselves, or "" if there are none."""
     if not leaks:
         return ""
-    names = ", ".join(leak.name for leak in leaks[:3]) + (f" and {len(leaks) - 3} more" if len(leaks) > 3 else "")
+    names = ", ".join(leak.name for leak in leaks[:3]) + f" and {len(leaks) - 3} more" * (len(leaks) > 3)
     begin = f"Column {names} alone ranks" if len(leaks) == 1 else f"Each of the columns {names} alone ranks"
     return Message(
         f"{begin} the training rows almost perfectly (ROCArea {leaks[0].rocarea:.4f}). Is that known before the "
@@ -219,15 +219,14 @@ class OnFolds(NamedTuple):
 
 def describe_doubt(test: AreaOnTest, folds: OnFolds | None) -> str:
     """Return a warning if test rows fit chance as well as what held-out folds show, which is better; else "". Local."""
-    if not test.why_chance() or folds is None or folds.measure != test.measure.name:
+    if folds is None or folds.measure != test.measure.name or not test.why_chance():
         return ""
-    if not (folds.mean > 0.5 + ERRORS * folds.error and folds.mean <= test.area.high):
+    if not 0.5 + ERRORS * folds.error < folds.mean <= test.area.high:
         return ""
+    area = f"their {test.name} is {test.area.value:.3f}, with a standard error of {test.area.standard_error:.2g}"
     return (
-        f"The test rows do not tell whether this model ranks better than chance: their {test.name} is "
-        f"{test.area.value:.3f}, with a standard error of {test.area.standard_error:.2g}, so that it may be 0.5, which"
-        f" is chance, or the {folds.mean:.3f} of held-out folds of the training rows. Test it on more rows before you"
-        " use it."
+        f"The test rows do not tell whether this model ranks better than chance: {area}, so that it may be 0.5, which"
+        f" is chance, or the {folds.mean:.3f} of held-out folds of the training rows. Test it on more rows first."
     )
 
 
@@ -267,7 +266,7 @@ def describe_test(
         return Message(f"{clear}{reason} distsms path tell which. {unclear}".rstrip())
     on_training, measure = training[folds.measure], display_name(folds.measure)
     held_out = f"({measure} is {on_training:.3f} on the training rows, and {folds.mean:.3f} on them)"
-    if on_training - folds.mean <= max(CLEAR, ERRORS * folds.error):
+    if not on_training - folds.mean > max(CLEAR, ERRORS * folds.error):
         reason = ". But the model has not learned its training rows by heart, since held-out folds of them do not show"
         return Message(f"{clear}{reason} this {held_out}: {other_rows}. {unclear}".rstrip())
     if folds.compared:
@@ -284,12 +283,8 @@ OTHER_COLUMNS = "Another lambda will hardly help; other columns or more rows may
 
 
 def rounded_up(value: float, digits: int) -> float:
-    """Return a number of at least 0, rounded up to so many significant digits. Local."""
-    if not value:
-        return 0.0
-    rounded = float(f"{value:.{digits - 1}e}")
-    step = 10.0 ** (math.floor(math.log10(value)) - digits + 1)
-    return float(f"{rounded if rounded >= value else rounded + step:.{digits}g}")
+    """Return a number, rounded up to so many significant digits. Local."""
+    return float(Context(prec=digits, rounding=ROUND_CEILING).create_decimal(repr(float(value))))
 
 
 def largest_lambda(settings: Settings, result: Result) -> float:

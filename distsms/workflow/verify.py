@@ -116,32 +116,29 @@ def verify(request: VerifyRequest, comm: Communicator) -> Verified:
     constant = float(info.get("constant") or (loaded.bias and 1.0))
     J = value.R + _regularizer(loaded, constant)
     measures = summary_measures(measure, scores, labels, loaded.threshold, comm, weights, groups=scored.counted_groups)
-    # 3) The lower bound.
-    bound = None if proof is None else _bound(proof, loaded, scored, loss, constant, request, comm)
-    # 4) What is not as the files say.
+    # 3) What is not as the files say.
     problems, notes, written = list[str](), list(scored.notes), {"J": info.get("J"), **(info.get("training") or {})}
+    width = value.width + (info.get("width") or 0.0)  # of the interval of J, where it was computed by bins
     for label in ("J", *RANKING):
         here, there = {"J": J, **measures}[label], written.get(label)
-        slack = SAME * (1 + abs(here)) + (value.width + (info.get("width") or 0.0)) * (label == "J")
+        slack = SAME * (1 + abs(here)) + width * (label == "J")
         if there is None or not (abs(here - there) <= slack or math.isnan(here)):
-            problems.append(
-                f"{label} is {here:.10g} on these rows, and the model says {there}: it was trained on others"
-            )
-    if proof is not None and bound is not None:
-        inexact = SAME * (1 + abs(J)) + value.width + (info.get("width") or 0.0)
-        problems += _false_claims(proof, J, inexact, bound)
+            others = f"and the model says {there}: it was trained on others"
+            problems.append(f"{label} is {here:.10g} on these rows, {others}")
+    bound = None
+    if proof is None:
+        writing = f"distsms train {option('certificate', text='FILE')}"
+        notes.append(
+            Message(f"the model's bound and gap cannot be checked without a certificate; {writing} writes one")
+        )
+    else:
+        bound = _bound(proof, loaded, scored, loss, constant, request, comm)
+        problems += _false_claims(proof, J, SAME * (1 + abs(J)) + width, bound)
         if bound > J + SAME:
             problems.append("the lower bound is above J, which cannot be: please report this")
     if isinstance(request.data, str | os.PathLike) and is_data_set(request.data):
         problems += comm.bcast(verify_files(request.data) if comm.is_root else None)
         notes.append("the checksums of model and shards were compared with their contents")
-    if proof is None:
-        notes.append(
-            Message(
-                "the lower bound and the gap stand in the model, and cannot be checked without a certificate: "
-                f"distsms train {option('certificate', text='FILE')} writes one"
-            )
-        )
     path = None if proof is None else proof.path
     return Verified(named.name, name, path, J, written["J"], measures, bound, problems=problems, notes=notes)
 
@@ -163,12 +160,8 @@ def _require_same_rows(proof: Certificate, scored: ScoredRows, name: str, comm: 
     n, size = comm.sum(np.array([len(labels), np.sum(np.abs(scored.scores[1])) + len(labels)])).tolist()
     if n != info["n"] or bool(info.get("weights")) != (scored.weights is not None):
         differ = "of which one has weights" if n == info["n"] else f"{n:.0f} here and {info['n']} there"
-        raise InputError(
-            f"{name}: has other rows than the training of {proof.path} ({differ}). Give the rows of the training; of a"
-            f" table, those are in the folder train of {option('shards', text='FOLDER')} of the training, since others"
-            " were held out",
-            everywhere=True,
-        )
+        of_table = f"those of a table are in the folder train of {option('shards', text='FOLDER')} of the training"
+        raise InputError(f"{name}: has other rows than the training of {proof.path} ({differ}); {of_table}", True)
     rows = certificate.sketch(scored.scores[1], labels, scored.weights, scored.first_row, comm)
     if not abs(rows - info["rows"]) <= SAME_ROWS * size:
         raise InputError(f"{name}: has other rows than those of {proof.path}, or the same in another order", True)

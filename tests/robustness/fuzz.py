@@ -126,10 +126,9 @@ def child(name: str, words: list[str]) -> int:
     import atheris
 
     if name not in INTERPRETED:  # Numba cannot compile code that is instrumented
-        formats = ("svmlight_kernels", "sequences", "csv_kernels", "csv_text", "column_survey")
-        modules = ["base.hashing", *(f"ingest.formats.{each}" for each in formats), "matrix.kernels", "matrix.coded"]
-        for module in modules:
-            importlib.import_module(f"distsms.{module}")
+        formats = [f"ingest.formats.{name}_kernels" for name in ("survey", "svmlight", "sequence", "csv")]
+        for kernels in ("base.hashing", *formats, "ingest.formats.csv_text", "matrix.kernels", "matrix.coded"):
+            importlib.import_module(f"distsms.{kernels}")
     with atheris.instrument_imports(include=["distsms"], enable_loader_override=False):
         from tests.support import hostile
     # a fuzzer cannot guess checksums
