@@ -41,8 +41,7 @@ def features(contributions: Contributions | str | None, drawings: list[Drawing])
         return ""
     if isinstance(contributions, str):
         return html.section("What the features contribute", element("p", contributions))
-    parts = [_attributes(contributions, drawings), _pairs(contributions, drawings), _columns(contributions, drawings)]
-    return Html("".join(parts))
+    return Html("".join(section(contributions, drawings) for section in (_attributes, _pairs, _columns)))
 
 
 def _attributes(contributions: Contributions, drawings: list[Drawing]) -> str:
