@@ -10,7 +10,7 @@ import os
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
@@ -116,8 +116,8 @@ VERSION = 1
 class ResumableStore:
     """A folder with finished parts in `parts`, and with KIND.json on the problem; for the root, which holds it."""
 
-    kind: ClassVar[str]
-    parts: ClassVar[str]
+    kind: str
+    parts: str
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(path)

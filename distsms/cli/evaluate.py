@@ -154,7 +154,8 @@ def run(args: argparse.Namespace, comm: Communicator) -> int:
         print_warning(note)
     if args.json:
         print(to_json(evaluated.to_dict()))
-    elif evaluated.pairs:
+        return EXIT_OK
+    if evaluated.pairs:
         _print_several(evaluated, say)
     else:
         _print_one(evaluated, args, say)

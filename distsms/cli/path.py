@@ -1,34 +1,24 @@
-"""The command `distsms path`: its options, the request that they stand for, and what it prints."""
+"""The command `distsms path`: its options, and the request that they stand for."""
 
 from __future__ import annotations
 
 import argparse
-import sys
-from collections import Counter
-from contextlib import ExitStack
+from contextlib import closing
 from typing import TYPE_CHECKING
 
 from distsms.base.choices import RULES, TOGETHER
-from distsms.base.errors import EXIT_VACUOUS, InputError
+from distsms.base.errors import InputError
 from distsms.base.measures import CHOOSERS, RANKING, RIVALS, Measure
 from distsms.cli import options
 from distsms.cli.terminal import Speaker
-from distsms.cli.types import add_old_names, chooser, count, not_negative, path_measures, positive, whole
+from distsms.cli.types import add_old_names, checked, chooser, count, not_negative, path_measures, positive, whole
 from distsms.optim.solvers.base import WIDE
-from distsms.workflow.candidates import COLUMNS, Candidate, parse
+from distsms.workflow.candidates import COLUMNS, parse
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from distsms.base.communicator import Communicator
-    from distsms.shards.dataset import DataBlock
-    from distsms.training.plan import Plan
-    from distsms.workflow.choice import Point
-    from distsms.workflow.path_result import PathResult, PathTask, Setting
-    from distsms.workflow.path_run import PathObserver
-    from distsms.workflow.requests import PathRequest
-else:  # the workflow loads NumPy, which nothing may load before a command runs
-    PathObserver = object
 
 USUAL = "1:1e-5"
 """The lambdas that are tried if the user gives none; `distsms path` adds more at an end where it finds the best one."""
@@ -70,9 +60,6 @@ def folds(text: str) -> int:
     return number
 
 
-_CHOOSERS = CHOOSERS.replace("%", "%%")  # as argparse wants it
-
-
 def add_grid(parser: argparse.ArgumentParser, type: Callable[[str], str], names: Sequence[str]) -> None:
     """Add the options on measure (of these `names`), lambdas and folds, which `path` and `baseline` share."""
     parser.add_argument(
@@ -94,8 +81,8 @@ def add_grid(parser: argparse.ArgumentParser, type: Callable[[str], str], names:
         "--select",
         type=chooser,
         metavar="MEASURE",
-        help=f"Choose lambda by another measure of the held-out rows: {_CHOOSERS}. K counts the rows of a fold"
-        " (default: the measure that is optimized).",
+        help=f"Choose lambda by another measure of the held-out rows: {CHOOSERS.replace('%', '%%')}. K counts the rows"
+        " of a fold (default: the measure that is optimized).",
     )
     parser.add_argument(
         "--folds",
@@ -178,7 +165,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--features",
         nargs="+",
         action="extend",
-        type=candidate,
+        type=checked(parse),
         metavar="FEATURES",
         help="Make features from the columns, for each fold from the rows outside of it: bins, crosses (of all pairs of"
         " bins), leaves or trees (of 100 trees), or options of `distsms features` such as bins=16,crosses=top:20 or"
@@ -249,27 +236,13 @@ def check_measure(args: argparse.Namespace) -> str | None:
     return None
 
 
-def candidate(text: str) -> Candidate:
-    """Parse `raw`, `leaves`, or options such as bins=16,crosses=all."""
-    try:
-        return parse(text)
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(str(error)) from error
-
-
 def run(args: argparse.Namespace, comm: Communicator) -> int:
     """Solve the missing points, then choose a lambda. **Collective.**"""
+    from distsms.cli.path_text import PathNarrator
     from distsms.workflow.path_run import run_path
-
-    with args.signals as signals, ExitStack() as closing:
-        return run_path(_request(args), comm, PathNarrator(args, comm, closing), signals.wanted).exit_code
-
-
-def _request(args: argparse.Namespace) -> PathRequest:
-    """Return what the command line asks for."""
     from distsms.workflow.requests import PathRequest
 
-    return options.request_of(
+    request = options.request_of(
         PathRequest,
         args,
         measure=measure_of(args),
@@ -278,6 +251,8 @@ def _request(args: argparse.Namespace) -> PathRequest:
         features=args.features or [COLUMNS],
         check=not args.no_check,
     )
+    with args.signals as signals, closing(PathNarrator(args, comm)) as narrator:
+        return run_path(request, comm, narrator, signals.wanted).exit_code
 
 
 class FoldsNarrator:
@@ -302,159 +277,3 @@ class FoldsNarrator:
     def made_features(self, text: str) -> None:
         self._features.close()
         self._say(text)
-
-
-class PathNarrator(FoldsNarrator, PathObserver):
-    """Prints what a path, or each of several, tells. It has all methods of `PathObserver`."""
-
-    _task: PathTask
-    _setting: Setting | None = None  # with several paths, what differs
-    _number = 1  # of the path
-
-    def __init__(self, args: argparse.Namespace, comm: Communicator, closing: ExitStack) -> None:
-        from distsms.cli.progress import Progress
-
-        super().__init__(args, comm)
-        self._progress = Progress("", "", None)
-        closing.callback(self._close)
-
-    def _close(self) -> None:
-        self._progress.close()
-        self._say.close()
-
-    def comparing(self, setting: Setting, name: str, number: int, of: int) -> None:
-        from distsms.workflow.path_result import BETA
-
-        self._setting, self._number = setting, number
-        value = name if setting == BETA else f"{setting.name} {name}"
-        self._say(f"{'' if number == 1 else chr(10)}--- {number} of {of}: {value}\n")
-
-    def began(self, task: PathTask) -> None:
-        from distsms.workflow.path_result import L1
-
-        self._task = task
-        for line in _heading(task):
-            self._say(line)
-        if not (self._setting == L1 and self._number > 1):  # else the path before has said it
-            for warning in task.warnings:
-                self._say.warn(warning)
-        if task.kept:
-            self._say(f"resume    {task.folder}: {task.kept} points are there")
-
-    def planned(self, plan: Plan) -> None:
-        for line in plan.describe(self._args.usage):
-            self._say(line)
-
-    def loaded(self, block: DataBlock, rows_on_all_ranks: bool) -> None:
-        if rows_on_all_ranks and self._args.usage:
-            self._say("small     these data are so small that every rank holds all rows, and the ranks share the folds")
-        for line in options.rows_held(block, self._comm, self._args.memory, self._args.usage):
-            self._say(line)
-
-    def training(self, done: int, of: int, models_of_rank: bool) -> None:
-        from distsms.cli.progress import Progress
-
-        self._progress = Progress.on_root(
-            "training", "models of this rank" if models_of_rank else "models", self._speaks, done
-        )
-
-    def extended(self, lam: float) -> None:
-        self._progress.close()
-        self._say(f"extend    lambda {lam:g}, since the best lambda so far is at an end of those tried")
-
-    def kept(self, point: Point, done: int, of: int) -> None:
-        from distsms.workflow import path_result
-
-        problem = self._task.problem
-        self._progress(done, of, path_result.point_line(point, problem.select or problem.measure))
-
-    def trained(self) -> None:
-        self._progress.close()
-
-    def deciding(self, lam: float) -> None:
-        self._say(f"folds     the models of the folds are trained again at lambda {lam:g}, for --at and --calibrate")
-
-    def ended(self, result: PathResult) -> None:
-        from distsms.workflow import path_result
-
-        for line in _outcome(result, self._task):
-            self._say(line)
-        for warning in result.model_warnings:
-            self._say.warn(warning, "red" if result.chance else "yellow")
-            self._warn_quietly(warning)
-        if not result.stopped and (useless := path_result.describe_useless(self._task.problem.measure, result.points)):
-            self._say(useless)
-        self._say.close()
-
-    def compared(self, result: PathResult) -> None:
-        from distsms.base.formatting import format_table
-        from distsms.workflow.path_result import MODEL
-
-        setting, comparison, folder = self._setting, result.comparison, result.folder
-        if setting is None or comparison is None or folder is None:
-            return
-        evaluations = {name: path.all_evaluations for name, path in result.paths.items()}
-        header, rows = comparison.table(evaluations)
-        self._say(f"\n--- all\n\n{format_table(header, rows)}\n")
-        for sentence in comparison.sentences():
-            self._say(sentence)
-        store = setting.store(folder)
-        self._say(f"  model     {folder / MODEL}")
-        self._say(
-            f"  paths     {folder / store.parts}, one for each {setting.each}; the comparison is in {store.identity}"
-        )
-        if result.paths[comparison.best].exit_code == EXIT_VACUOUS:
-            self._warn_quietly(f"no {setting.name} gives a model that ranks better than chance")
-        self._say.close()
-
-    def _warn_quietly(self, warning: str) -> None:
-        """Print a warning on the model with --quiet, too."""
-        if self._args.quiet and self._comm.is_root:
-            print(f"distsms path: warning: {warning}", file=sys.stderr)
-
-
-def _heading(task: PathTask) -> list[str]:
-    """Return lines on what is about to be solved."""
-    request, manifest, problem = task.request, task.manifest, task.problem
-    features, l1 = request.features[0], problem.settings.l1
-    lambdas = ", ".join(f"{lam:g}" for lam in problem.lambdas)
-    more = f"; l1 {l1:g}" * bool(l1) + f"; features {features.text}" * bool(features.options)
-    by = f" and {problem.folds} folds by {problem.folds_by}, {problem.at_once} at once" * bool(problem.folds)
-    sizes = f"{manifest.n} rows, {manifest.p} columns, {manifest.describe_entries()}, {manifest.n_pos} positive"
-    return [
-        f"data      {request.data}: {sizes}",
-        f"problem   {problem.measure}; gap to prove: {problem.settings.describe_target()}; lambda {lambdas}{more}",
-        f"models    all rows{by}",
-    ]
-
-
-def _outcome(result: PathResult, task: PathTask) -> list[str]:
-    """Return the table of a path and what was chosen."""
-    from distsms.base.formatting import format_table
-    from distsms.models.decision_text import describe
-    from distsms.workflow import path_result
-    from distsms.workflow.choice import describe_left_out
-    from distsms.workflow.folds import CAVEATS
-    from distsms.workflow.path_result import MODEL
-
-    points, manifest, problem = result.points, task.manifest, task.problem
-    header, rows = path_result.points_table(points, result.select, result.choice)
-    statuses = Counter(str(point.result["status"]) for point in points)
-    models = ", ".join(f"{number} {status}" for status, number in statuses.most_common())
-    lines = [
-        f"\n{result.evaluations} evaluations in {result.passes} passes over the data, {result.seconds:.2f} s; models:"
-        f" {models}\n",
-        format_table(header, rows),
-    ]
-    classes = None if manifest.weights else (manifest.n_pos, manifest.n_neg)
-    target = problem.settings.describe_target()
-    if left_out := describe_left_out(result.left_out, target, problem.measure, points, classes):
-        lines.append(f"\n{left_out}")
-    if result.stopped:
-        return [*lines, "\nstopped; finished points are kept. To continue, give the same command line again"]
-    if result.choice is not None and result.model is not None:
-        lines.append(path_result.describe_choice(result.select, result.choice, result.means, points, result.rule))
-        if note := CAVEATS.get(problem.folds_by):
-            lines.append(f"  note      {note}")
-        lines += [*describe(result.model.info), f"  model     {task.folder / MODEL}"]
-    return [*lines, f"  points    {task.folder / 'path.json'}, and the model of each lambda beside it in points/"]

@@ -152,12 +152,12 @@ class _ShardWriter:
 
     def advance(self, n: int) -> None:
         self.done += n
-        self.observer.progress("publishing the shards", "rows", self.done, self.n_local)
+        self.observer.progress("writing the shards", "rows", self.done, self.n_local)
 
     def write(self, number: int, first: int, last: int) -> None:
         manifest, features = self.manifest, self.features
         parts = RowParts(manifest, first, last, features.columns)
-        # Each code of all rows lies together, as in the file, so that publishing need not turn them around.
+        # Each code of all rows lies together, as in the file, so that writing need not turn them around.
         codes = [np.empty((part.code_map.n_codes, last - first), part.code_map.dtype).T for part in features.parts]
         X_parts, ids = list[Any](), list[str]()
         labels, metadata = list[Labels](), list[RowMetadata]()

@@ -121,8 +121,8 @@ def _path(data: ReportData, drawings: list[Drawing]) -> str:
     parts = [element("p", f"Warning: {warning}.") for warning in result.data_warnings]
     if choice:
         drawing = plots.path(result.means, result.points, choice, measure)
-        lines = path_result.describe_choice(measure, choice, result.means, result.points).strip().splitlines()
-        paragraphs = [element("p", line.strip()) for line in lines]
+        text = path_result.describe_choice(measure, choice, result.means, result.points, result.rule)
+        paragraphs = [element("p", line.strip()) for line in text.strip().splitlines()]
         note = "The standard error is that of the mean over the folds; it shows how uncertain the choice is."
         paragraphs.append(element("p", note, class_="soft"))
         parts.append(plots.beside(drawings, [drawing], element("div", *paragraphs)))

@@ -28,8 +28,7 @@ from distsms.training.normal_auc_closed import Solution, moments_of, no_moments,
 
 FORMAT, VERSION = "distsms-class-moments", 1
 ARRAYS = ("count", "mass", "mean", "scatter")
-EPSILON = 1e-3
-"""The largest gap of a model that is called proved, as in `distsms train`."""
+EPSILON = 1e-3  # the largest gap of a model that is called proved, as in `distsms train`
 
 
 class ClassMoments:
@@ -126,9 +125,8 @@ class ClassMoments:
         with comm.fail_together():
             self._check_labels(rows.label_map or {})
             if rows.weights is not None and not np.array_equal(rows.weights, np.asarray(weights, float)):
-                raise InputError(
-                    f"the largest weight is above {LARGEST:.1g} or below {1 / LARGEST:.1g}; multiply all by a number"
-                )
+                ends = f"above {LARGEST:.1g} or below {1 / LARGEST:.1g}"
+                raise InputError(f"the largest weight is {ends}; multiply all by a number")
         moments = moments_of(rows, comm)
         if not all(np.isfinite(part).all() for part in vars(moments).values()):
             raise InputError("X has entries that are not finite, or so large that their squares overflow", True)
@@ -140,10 +138,8 @@ class ClassMoments:
         """Raise InputError unless the labels of new rows are those of the first rows, which had both classes."""
         labels = [label for sign in ("-1", "+1") for label in original_labels(self.label_map or label_map, sign)]
         if self.label_map is None and len(labels) < 2:
-            raise InputError(
-                f"y: the first rows have {f'only the label {format_labels(labels)}' if labels else 'no labels'}; they "
-                "decide which two labels there are, so begin with rows of both classes"
-            )
+            of_one = f"only the label {format_labels(labels)}" if labels else "no labels"
+            raise InputError(f"y: the first rows have {of_one}, and decide the labels; begin with rows of both classes")
         if self.label_map is not None and label_map != self.label_map:
             raise InputError(f"y: found other labels than those of the first rows, which are {format_labels(labels)}")
 
@@ -154,9 +150,7 @@ class ClassMoments:
         if None not in (self.label_map, other.label_map) and self.label_map != other.label_map:
             raise InputError(f"moments of the labels {other.label_map} cannot be merged with those of {self.label_map}")
         if self.n and other.n and self.names != other.names:
-            raise InputError(
-                "the columns of the moments have other names, or another order; make them of the same columns"
-            )
+            raise InputError("the columns of the moments have other names, or another order; make both of the same")
         self.names = self.names or other.names
         self.label_map = self.label_map or other.label_map
         self.moments.add(other.moments)
@@ -179,25 +173,16 @@ class ClassMoments:
         """
         solution, (mean_pos, mean_neg) = self.solve(lam), self.moments.mean
         if not math.isfinite(solution.gap):
-            raise InputError(
-                f"lambda {lam}: rounding errors hide the minimum; subtract its mean from each column, and scale "
-                "columns of very large or very small values"
-            )
+            remedy = "subtract its mean from each column, and scale columns of very large or very small values"
+            raise InputError(f"lambda {lam}: rounding errors hide the minimum; {remedy}")
         w = solution.w
-        means = w @ mean_pos, w @ mean_neg
-        masses = self.moments.mass.tolist()
-        deviations = [
-            math.sqrt(max(float(w @ scatter @ w) / mass, 0.0))
-            for mass, scatter in zip(masses, self.moments.scatter, strict=True)
-        ]
+        means, masses = np.array([w @ mean_pos, w @ mean_neg]), self.moments.mass
+        squares = np.array([w @ scatter @ w for scatter in self.moments.scatter])
+        deviations = np.sqrt(np.maximum(squares / masses, 0.0))
 
         def surplus(threshold: float) -> float:
             """Return by how much more weight than that of the positive rows is called positive."""
-            above = (
-                mass * ndtr((mean - threshold) / deviation)
-                for mass, mean, deviation in zip(masses, means, deviations, strict=True)
-            )
-            return float(sum(above)) - masses[0]
+            return float(np.sum(masses * ndtr((means - threshold) / deviations)) - masses[0])
 
         low, high = min(means) - 9 * max(deviations), max(means) + 9 * max(deviations)
         threshold = float(np.mean(means))

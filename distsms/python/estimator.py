@@ -28,7 +28,6 @@ from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.exceptions import ConvergenceWarning, NotFittedError
 from sklearn.utils.class_weight import compute_sample_weight
-from sklearn.utils.multiclass import check_classification_targets, type_of_target
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
 from threadpoolctl import threadpool_limits
 
@@ -43,6 +42,8 @@ from distsms.models import inputs, model, scoring
 from distsms.models.export import refuse_row_normalization
 from distsms.models.model import Model
 from distsms.python.api import Progress
+from distsms.python.transformers import in_two_classes
+from distsms.shards.row_metadata import some
 from distsms.workflow import train as workflow
 from distsms.workflow.candidates import RAW, named
 from distsms.workflow.requests import FOLDS, Arrays, TrainRequest
@@ -218,13 +219,7 @@ class SMSClassifier(ClassifierMixin, BaseEstimator):
             other, or if a class has no rows.
         """
         X, y = validate_data(self, X, y, accept_sparse="csr", dtype=(np.float64, np.float32), order="C")
-        check_classification_targets(y)
-        if (kind := type_of_target(y, input_name="y", raise_unknown=True)) != "binary":
-            raise ValueError(f"Only binary classification is supported. The type of the target is {kind}.")
-        self.classes_, codes = np.unique(y, return_inverse=True)
-        if len(self.classes_) < 2:
-            raise ValueError(f"two classes are needed, and y has one class: {format_value(self.classes_[0])}")
-        labels = np.where(codes == 1, 1, -1).astype(np.int8)
+        self.classes_, labels = in_two_classes(y)
         weights = None
         if sample_weight is not None:
             weights = _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
@@ -238,8 +233,7 @@ class SMSClassifier(ClassifierMixin, BaseEstimator):
             raise ValueError(in_python(error.message)) from error
         result, run = trained.result, trained.run
         self.solver_, self.lam_ = run.task.settings.solver, run.task.settings.lam
-        info = (run.decided or {}) | {"measure": self.measure, "bias": run.fit.bias, "threshold": run.threshold}
-        self._take(Model(run.fit.w, info))
+        self._take(trained.model)
         if self.certificate is not None:
             self.model_ = trained.model
         for attribute, name in PROVED.items():
@@ -258,22 +252,19 @@ class SMSClassifier(ClassifierMixin, BaseEstimator):
         for name, kind in (("lam", "positive number or 'auto'"), ("l1", "non-negative number")):
             value = getattr(self, name)
             if isinstance(value, bool) or not (isinstance(value, Real) or (name, value) == ("lam", "auto")):
-                raise InputError(
-                    f"{name} is {format_value(value)}; a {kind} is wanted. GridSearchCV chooses among several"
-                )
+                raise InputError(f"{name} is {format_value(value)}; a {kind} is wanted. GridSearchCV compares several")
         measure, names = Measure.parse(self.measure), getattr(self, "feature_names_in_", None)
         if hasattr(self, "map_"):
             del self.map_
         features_of: Callable[[NDArray[np.bool_]], Any] | None = None
         if self.features is not None and self.features != RAW:
             options = arrays.options(named(self.features))
-            feature_map = arrays.fit_arrays(X, rows.y, options, rows.weights, names)
-            self.map_: FeatureMap = feature_map
-            rows = rows._replace(X=feature_map.rows(X))
+            self.map_: FeatureMap = arrays.fit_arrays(X, rows.y, options, rows.weights, names)
+            rows = rows._replace(X=self.map_.rows(X))
 
-            def of_fold(some: NDArray[np.bool_]) -> Any:
-                weights = None if rows.weights is None else rows.weights[some]
-                return arrays.fit_arrays(X[some], rows.y[some], options, weights, names).rows(X)
+            def of_fold(taken: NDArray[np.bool_]) -> Any:
+                weights = some(rows.weights, taken)
+                return arrays.fit_arrays(X[taken], rows.y[taken], options, weights, names).rows(X)
 
             features_of = of_fold
 
@@ -325,9 +316,8 @@ class SMSClassifier(ClassifierMixin, BaseEstimator):
         read = model.load(path)
         refuse_row_normalization(read)
         if read.coded and read.features is None:
-            raise InputError(
-                f"{path}: the model takes {read.coded.describe()}, and no arrays; score them by distsms.predict"
-            )
+            rows = read.coded.describe()
+            raise InputError(f"{path}: the model takes {rows}, and no arrays; score them by distsms.predict")
         info = read.info
         classifier = cls(measure=info.get("measure", "rocarea"), lam=info.get("lambda", 1e-4), l1=info.get("l1", 0.0))
         classifier.lam_ = float(classifier.lam)

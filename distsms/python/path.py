@@ -6,9 +6,9 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from distsms.base.errors import InputError, speaking_python
-from distsms.base.measures import Measure, check_path_measures
+from distsms.base.measures import Measure
 from distsms.python.calls import numbers, ranks_of, warn, watching
-from distsms.workflow.candidates import Candidate, parse
+from distsms.workflow.candidates import parse
 from distsms.workflow.choice import Point
 from distsms.workflow.path_result import PathResult
 from distsms.workflow.path_run import PathObserver, run_path
@@ -95,15 +95,16 @@ def path(
     with speaking_python(), ranks.fail_together():
         if "lam" in settings:
             raise InputError("a path takes several lambdas: give lambdas in place of lam")
-        name = check_path_measures(measure) if isinstance(measure, str) else Measure.parse(measure).name
+        if within_groups is not None:
+            measure = Measure.parse(measure).within(within_groups)
         request = PathRequest.of_options(
             settings,
             data=data,
             output=output,
-            measure=name if within_groups is None else Measure.parse(name).within(within_groups).name,
+            measure=str(measure),
             lambdas=None if lambdas is None else numbers(lambdas, "lambdas"),
             l1=numbers(l1, "l1"),
-            features=[_candidate(text) for text in ([features] if isinstance(features, str) else features)],
+            features=[parse(text) for text in ([features] if isinstance(features, str) else features)],
             folds=folds,
             folds_by=folds_by,
             select=select,
@@ -116,11 +117,3 @@ def path(
         result = run_path(request, ranks, observer, stop_wanted)
     warn(ranks, result.warnings)
     return result
-
-
-def _candidate(text: str) -> Candidate:
-    """Return features by their name. Raises InputError if there are none of this name."""
-    try:
-        return parse(text)
-    except ValueError as error:
-        raise InputError(f"features: {error}") from error

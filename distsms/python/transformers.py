@@ -21,13 +21,27 @@ from numpy.typing import ArrayLike, NDArray
 from scipy import sparse
 from sklearn.base import BaseEstimator, TransformerMixin
 from sklearn.utils import ClassifierTags
-from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.multiclass import check_classification_targets, type_of_target
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
 
 from distsms.base.errors import InputError
-from distsms.base.wording import in_python
+from distsms.base.typing import Labels
+from distsms.base.wording import format_value, in_python
 from distsms.features import arrays
 from distsms.features.growing import LIMIT, MIN_LEAF, N_TREES
+
+
+def in_two_classes(y: Any) -> tuple[NDArray[Any], Labels]:
+    """Return the two classes of labels, and +1 for each row of the second one, -1 for others; ValueError for others."""
+    check_classification_targets(y)
+    classes, codes = np.unique(y, return_inverse=True)
+    if len(classes) < 2:
+        raise ValueError(f"two classes are needed, and y has one class: {format_value(classes[0])}")
+    if (kind := type_of_target(y, input_name="y", raise_unknown=True)) != "binary":
+        raise ValueError(
+            f"Only binary classification is supported. The type of the target is {kind}. y has {len(classes)} classes."
+        )
+    return classes, np.where(codes == 1, 1, -1).astype(np.int8)
 
 
 class _Codes(TransformerMixin, BaseEstimator):
@@ -41,7 +55,8 @@ class _Codes(TransformerMixin, BaseEstimator):
         return tags
 
     def _needs_labels(self) -> bool:
-        raise NotImplementedError
+        """Trees, and the choice of the strongest crosses, look at labels."""
+        return hasattr(self, "trees") or str(getattr(self, "crosses", None)).startswith("top")
 
     def fit(self, X: Any, y: ArrayLike | None = None, sample_weight: ArrayLike | None = None) -> Any:
         """Learn which codes the columns have.
@@ -65,17 +80,13 @@ class _Codes(TransformerMixin, BaseEstimator):
         ValueError
             If options or labels cannot be used.
         """
+        weights = None
         if self._needs_labels():
             X, y = validate_data(self, X, y, accept_sparse="csr", dtype=(np.float64, np.float32))
-            check_classification_targets(y)
-            classes, codes = np.unique(np.asarray(y), return_inverse=True)
-            if len(classes) != 2:
-                raise ValueError(f"Only binary classification is supported: y has {len(classes)} class(es), not two")
-            labels = np.where(codes == 1, 1, -1).astype(np.int8)
+            labels = in_two_classes(y)[1]
         else:
             X = validate_data(self, X, accept_sparse="csr", dtype=(np.float64, np.float32))
             labels = np.full(X.shape[0], -1, np.int8)
-        weights = None
         if sample_weight is not None:
             weights = _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
         try:
@@ -155,9 +166,6 @@ class LeafCodes(_Codes):
         self.tree_rows = tree_rows
         self.seed = seed
 
-    def _needs_labels(self) -> bool:
-        return True
-
 
 class BinCodes(_Codes):
     """The bins of numbers, the categories of columns of 0 and 1 that exclude each other, and crosses of two of them.
@@ -183,6 +191,3 @@ class BinCodes(_Codes):
     def __init__(self, bins: int = 32, crosses: str | None = None) -> None:
         self.bins = bins
         self.crosses = crosses
-
-    def _needs_labels(self) -> bool:
-        return str(self.crosses).startswith("top")

@@ -208,15 +208,15 @@ def require(
         f"{len(here)} rank(s) on {os.uname().nodename} need {format_bytes(total)}, but only {format_bytes(there)} are "
         f"available ({format_bytes(needed.of_rank(ranks))} a rank, {format_bytes(needed.root)} more on the root). "
         f"{advice}{stream}",
-        share,
+        share=share,
     )
 
 
 class LackOfMemory(InputError):
     """A node has too little memory for its rows; `share` is what each rank may take to stream the rest, or 0."""
 
-    def __init__(self, message: str, share: int) -> None:
-        super().__init__(message)
+    def __init__(self, message: str, everywhere: bool = False, share: int = 0) -> None:
+        super().__init__(message, everywhere)
         self.share = share
 
 

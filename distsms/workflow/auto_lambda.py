@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import time
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
@@ -24,14 +25,12 @@ from distsms.matrix.local import DenseRows, SparseRows
 from distsms.matrix.side_by_side import SideBySide
 from distsms.optim.result import Result
 from distsms.optim.settings import Settings
-from distsms.shards import dataset
+from distsms.shards import dataset, from_arrays
 from distsms.shards.dataset import DataBlock, MemoryBudget, ends_in_memory
 from distsms.shards.manifest import Manifest
-from distsms.shards.row_metadata import in_range
 from distsms.shards.splits import Shares, in_sample
-from distsms.training.solver_choice import choose_solver, settings_for
-from distsms.training.task import AUTO, Distribution
-from distsms.workflow import choice, folds
+from distsms.training.task import TrainingTask
+from distsms.workflow import choice
 from distsms.workflow.choice import Choice, Mean, Point
 from distsms.workflow.path import ALONE, PathRows, Problem, Run, run, shares_folds
 from distsms.workflow.requests import DEFAULT_LAMBDA
@@ -43,10 +42,8 @@ MODERATE = 1e-2
 """If the folds show no clear difference between the best lambda and others, the one nearest to this is taken."""
 FOLDS, FOLDS_OF_FEW = 3, 5
 """The usual number of folds, and the number for samples of at most FEWEST_ROWS rows."""
-FEWEST_ROWS = 20_000
-"""Samples have at least this many rows, if the data have."""
-EPSILON, RELATIVE = 2e-3, 0.02
-"""A training here ends at this gap, or at this gap as a share of J."""
+FEWEST_ROWS = 20_000  # of a sample, if the data have so many
+EPSILON, RELATIVE = 2e-3, 0.02  # a training here ends at this gap, or at this gap as a share of J
 EVALUATIONS, EVALUATIONS_OF_PLANES = 12, 30
 """The most evaluations of a training here: with a solver for smoothed risks, and with cutting planes. The ROCArea of
 held-out rows hardly changes after so many.
@@ -81,14 +78,13 @@ def moderate_choice(points: Sequence[Point], measure: str) -> Choice | None:
     best; None if none is usable. With few rows the best mean is often at a large lambda by chance.
     """
     curve, unusable = choice.means(points, measure), choice.faults(points)
-    if all(mean.lam in unusable for mean in curve):  # `unusable` may also have lambdas that some folds lack
+    usable = [mean for mean in curve if mean.lam not in unusable]
+    if not usable:
         return None
     best = choice.choose(curve, "best", unusable).chosen
     values = {(point.lam, point.fold): point.held_out[measure] for point in points if point.held_out and point.fold}
     folds = sorted({fold for _, fold in values})
-
     of_folds = {mean.lam: [values[mean.lam, fold] for fold in folds] for mean in curve}
-    usable = [mean for mean in curve if mean.lam not in unusable]
     as_good = [mean for mean in usable if not choice.leads(of_folds[best.lam], of_folds[mean.lam])]
     moderate = min(as_good, key=lambda mean: abs(np.log(mean.lam / MODERATE)))
     return Choice(best, moderate, low=as_good[-1], high=as_good[0])
@@ -111,77 +107,57 @@ class Starts:
     """The models of each fold so far, on the root. The next training of a fold starts from the nearest lambda's."""
 
     def __init__(self) -> None:
-        self._models: dict[tuple[int, float], Floats] = {}
+        self._models: defaultdict[int, dict[float, Floats]] = defaultdict(dict)
 
     def add(self, point: Point, result: Result, scores: Floats | None = None) -> None:
         """Keep a model. For each fold, only the models of the largest and of the newest lambda are kept."""
-        lams = [lam for fold, lam in self._models if fold == point.fold]
-        for lam in lams:
-            if lam != max(lams):
-                del self._models[point.fold, lam]
-        self._models[point.fold, point.lam] = result.w
+        of_fold = self._models[point.fold]
+        for lam in sorted(of_fold)[:-1]:
+            del of_fold[lam]
+        of_fold[point.lam] = result.w
 
     def nearest(self, fold: int, lam: float) -> Floats | None:
         """Return the model of a fold whose lambda is nearest in the logarithm; None without one."""
-        lams = [other for of_fold, other in self._models if of_fold == fold]
-        return self._models[fold, min(lams, key=lambda other: abs(np.log(other / lam)))] if lams else None
-
-
-class Sample(NamedTuple):
-    """This rank's rows of a sample."""
-
-    block: DataBlock  # normalized as in training, and numbered as if the sample were a data set of its own
-    rows: NDArray[np.int64]  # (n_local,), the number of each row in the whole data set
+        of_fold = self._models[fold]
+        return of_fold[choice.nearest(of_fold, lam)] if of_fold else None
 
 
 def load_sample(
     manifest: Manifest,
     comm: Communicator,
     shares: Shares,
-    seed: int = 0,
     budget: MemoryBudget | None = None,
     whole_groups: bool = False,
-) -> Sample:
-    """Read this rank's part of a sample of rows or `whole_groups`; `budget` counts if that is all. **Collective.**"""
+) -> DataBlock:
+    """Read this rank's part of a sample of rows or `whole_groups`, with the groups if there are some, normalized as in
+    training, and numbered as if the sample were a data set of its own; `budget` counts if that is all. **Collective.**
+    """
+    with_groups = whole_groups or manifest.group is not None
     if min(shares) >= 1:
-        block = dataset.load(manifest, comm, budget=budget, with_groups=whole_groups)
-        return Sample(block, block.first_row + np.arange(len(block.labels)))
+        return dataset.load(manifest, comm, budget=budget, with_groups=with_groups)
     first, last = (manifest.n * rank // comm.size for rank in (comm.rank, comm.rank + 1))
     if ends := ends_in_memory(manifest, comm.rank):
         first, last = (end.row for end in ends)
-    X, labels, rows = list[Any](), list[NDArray[np.int8]](), list[NDArray[np.int64]]()
-    weights, groups = list[NDArray[Any]](), list[NDArray[np.uint64]]()
-    codes: list[list[Any]] = [[] for _ in manifest.coded.maps]
+    # A rank may have no rows, so that each list begins with none.
+    X: list[Any] = [np.empty((0, manifest.p_entries), manifest.dtype)]
+    codes = [[np.empty((0, each.n_codes), each.dtype)] for each in manifest.coded.maps]
+    labels, weights, groups = [np.empty(0, np.int8)], [np.empty(0)], [np.empty(0, np.uint64)]
     with comm.fail_together():
         for part in RowParts(manifest, first, last):
+            of_rows = part.shard.read_groups(part.place) if with_groups else np.empty(0, np.uint64)
             numbers = part.first + np.arange(len(part.labels))
-            keys = part.shard.read_groups(part.place) if whole_groups else None
-            taken = in_sample(numbers if keys is None else keys, part.labels, shares, seed)
+            taken = in_sample(of_rows if whole_groups else numbers, part.labels, shares)
             X.append(part.X[taken])
-            for code_group, of_part in zip(codes, part.shard.read_code_rows(part.place) if codes else (), strict=True):
-                code_group.append(of_part[taken])
+            for pieces, of_part in zip(codes, part.shard.read_code_rows(part.place) if codes else (), strict=True):
+                pieces.append(of_part[taken])
             labels.append(part.labels[taken])
-            rows.append(numbers[taken])
-            groups += [] if keys is None else [keys[taken]]
+            groups += [of_rows[taken]] if with_groups else []
             weights += [] if part.weights is None else [part.weights[taken]]
     features = comm.root_first(lambda: _features(manifest, X, codes))
     with comm.fail_together():
         features.normalize(manifest.normalization)
-    y = np.concatenate([np.empty(0, np.int8), *labels])
-    a = in_range(np.concatenate([np.empty(0), *weights]), comm) if manifest.weights else None
-    counts = comm.allgather(len(y))
-    block = DataBlock(
-        features,
-        y,
-        a,
-        first_row=sum(counts[: comm.rank]),
-        n=sum(counts),
-        p=manifest.p,
-        bytes_read=0,
-        weighted=any(comm.allgather(dataset.other_weights(a))),
-        groups=np.concatenate([np.empty(0, np.uint64), *groups]) if whole_groups else None,
-    )
-    return Sample(block, np.concatenate([np.empty(0, np.int64), *rows]))
+    block = from_arrays.block(features, None, comm, weights=np.concatenate(weights) if manifest.weights else None)
+    return replace(block, labels=np.concatenate(labels), groups=np.concatenate(groups) if with_groups else None)
 
 
 def _features(
@@ -189,29 +165,25 @@ def _features(
 ) -> SparseRows | DenseRows | CodedRows | SideBySide:
     """Return rows as features, from pieces of X and of the codes of each group, (rows, codes of a row) each."""
     groups: list[Any] = []
-    if manifest.layout != "coded":
-        nothing = np.empty((0, manifest.p_entries), manifest.dtype)
-        if manifest.layout == "dense":
-            groups.append(as_features(np.vstack([nothing, *X])))
-        else:
-            groups.append(as_features(scipy.sparse.vstack([scipy.sparse.csr_matrix(nothing), *X], "csr")))
+    if manifest.layout == "dense":
+        groups.append(as_features(np.vstack(X)))
+    elif manifest.layout != "coded":
+        groups.append(as_features(scipy.sparse.vstack([scipy.sparse.csr_matrix(X[0]), *X[1:]], "csr")))
     for code_map, pieces in zip(manifest.coded.maps, codes, strict=True):
-        rows = np.concatenate([np.empty((0, code_map.n_codes), code_map.dtype), *pieces])
+        rows = np.concatenate(pieces)
         groups.append(CodedRows(code_map, code_rows(rows, code_map), [0, len(rows)]))
     return groups[0] if len(groups) == 1 else SideBySide(groups)
 
 
 MOST_ROWS, PART_OF_ROWS = 10**6, 12
 """A sample has one in PART_OF_ROWS of the rows, but at least FEWEST_ROWS and at most MOST_ROWS."""
-MOST_ENTRIES = 50_000_000
-"""The most stored entries of a sample, over all ranks."""
+MOST_ENTRIES = 50_000_000  # stored entries of a sample, over all ranks
 FEW, LEAST = 0.5, 0.01
 """If the folds have at most the share FEW of the rows of the rarer class, and smaller lambdas are worse on them, the
 lambda is multiplied by this share, but not by less than LEAST. With more rows, less regularization is needed: lambda n
 is constant if the regularizer stands for a prior distribution of the coefficients.
 """
-LEAST_OF_CLASS = 300
-"""The sample is enlarged if it would have fewer rows of a class than this."""
+LEAST_OF_CLASS = 300  # the sample is enlarged if it would have fewer rows of a class
 
 
 class LambdaChoice(NamedTuple):
@@ -238,27 +210,20 @@ class LambdaChoice(NamedTuple):
 
 
 def choose_lambda(
-    data: Manifest | DataBlock,
-    measure: str | Measure,
+    task: TrainingTask,
     comm: Communicator,
-    settings: Settings | None = None,
-    bias: float | None = None,
-    distribution: Distribution = AUTO,
     stop_wanted: Callable[[], bool] = lambda: False,
     budget: MemoryBudget | None = None,
 ) -> LambdaChoice:
-    """Choose a lambda for a training on these data, by the same measure on held-out rows; `settings` count but for
-    lambda, target and limits. **Collective.** Raises InputError on all ranks if the data cannot be read.
+    """Choose a lambda for a training, by its measure on held-out rows; its own lambda, target and limits do not count.
+    **Collective.** Raises InputError on all ranks if the data cannot be read.
     """
-    begun, measure = time.perf_counter(), Measure.parse(measure)
+    begun, data, measure = time.perf_counter(), task.data, task.measure
     if measure.k and measure.k > data.n:
         raise InputError(f"{measure.name}: there are {data.n:,} training rows, and K cannot be larger", everywhere=True)
-    if settings is None:
-        settings = settings_for(measure, choose_solver(None, measure, comm)[0], lam=DEFAULT_LAMBDA)
-    share_folds = isinstance(data, Manifest) and _shares_folds(data, measure, comm)
-    readers = ALONE if share_folds else comm  # each rank reads the whole sample, or its own part
-    sample, by, fold_keys = _sample(data, measure, readers, budget)
-    counts = _class_counts(sample.block, readers)
+    sizes = (data.n_pos, data.n_neg) if isinstance(data, Manifest) else _class_counts(data, comm)
+    rows = _sample(data, sizes, measure, comm, budget)
+    counts, by = _class_counts(rows.data, rows.trainers), "rows" if rows.fold_keys is None else "groups"
     n_folds, by_measure = number_of_folds(counts), choice.chooser(measure.name, None)
 
     def result(lam: float, means: list[Mean], reason: str, chance: str = "") -> LambdaChoice:
@@ -267,11 +232,12 @@ def choose_lambda(
     too_few = f"the default, since {min(counts)} rows of the rarer class are too few to compare lambdas"
     if n_folds < 2:
         return result(DEFAULT_LAMBDA, [], too_few)
+    distribution = task.distribution
     if distribution.step == "auto":
         distribution = distribution._replace(step="root")
-    problem = Problem(measure.name, GRID, n_folds, 0, settings, distribution, folds_by=by, bias=bias)
+    problem = Problem(measure.name, GRID, n_folds, 0, task.settings, distribution, folds_by=by, bias=task.bias)
     try:
-        trained = cross_validate(PathRows(sample.block, comm, fold_keys, share_folds), problem, stop_wanted)
+        trained = cross_validate(rows, problem, stop_wanted)
     except InputError as error:
         if not error.everywhere:
             raise
@@ -289,13 +255,11 @@ def choose_lambda(
     by_time = ", not by time as in distsms path --folds-by time" if in_time else ""
     folds_text = f"on {n_folds} held-out folds (by {by}{by_time}) of {sum(counts)} rows"
     reason = _describe_choice(moderate, display_name(by_measure), lambdas, folds_text)
-    lam = moderate.chosen.lam
-    whole = (data.n_pos, data.n_neg) if isinstance(data, Manifest) else _class_counts(data, comm)
-    share = min(counts) * (1 - 1 / n_folds) / min(whole)
-    if (lam := for_more_rows(lam, moderate.low.lam, means, share)) != moderate.chosen.lam:
+    share, chosen = min(counts) * (1 - 1 / n_folds) / min(sizes), moderate.chosen.lam
+    if (lam := for_more_rows(chosen, moderate.low.lam, means, share)) != chosen:
         reason += (
             f". The training has {1 / share:.3g} times as many rows of the rarer class as that of a fold, with which a"
-            f" smaller lambda is better: {moderate.chosen.lam:g} becomes {lam:g}"
+            f" smaller lambda is better: {chosen:g} becomes {lam:g}"
         )
     return result(lam, means, f"{reason}. But {chance}" if chance else reason, chance)
 
@@ -305,15 +269,6 @@ def for_more_rows(lam: float, low: float, means: Sequence[Mean], share: float) -
     if share > FEW or means[-1].lam >= low:
         return lam
     return float(f"{lam * max(share, LEAST):.1g}")
-
-
-def _shares_folds(data: Manifest, measure: Measure, comm: Communicator) -> bool:
-    """Return whether each rank should read the whole sample, and train the models of some folds alone. Local."""
-    if ends_in_memory(data, comm.rank) is not None:
-        return False
-    shares = sample_shares(data.n_pos, data.n_neg, data.nnz, measure)
-    share = (shares.positive * data.n_pos + shares.negative * data.n_neg) / data.n
-    return shares_folds(data.n, 0, comm) and shares_folds(0, int(share * (data.n + data.nnz)), comm)
 
 
 def _describe_choice(moderate: Choice, name: str, lambdas: str, folds_text: str) -> str:
@@ -350,31 +305,27 @@ def sample_shares(n_pos: int, n_neg: int, nnz: int, measure: Measure, most: int 
 
 
 def _sample(
-    data: Manifest | DataBlock, measure: Measure, comm: Communicator, budget: MemoryBudget | None
-) -> tuple[Sample, str, NDArray[Any] | None]:
-    """Return the sample, how its folds are made, and the keys of the folds. Collective."""
+    data: Manifest | DataBlock,
+    sizes: tuple[int, int],
+    measure: Measure,
+    comm: Communicator,
+    budget: MemoryBudget | None,
+) -> PathRows:
+    """Return a sample of so many rows of each class, with the groups that folds keep together. Collective."""
+    (n_pos, n_neg), in_groups = sizes, measure.within_groups is not None
     if isinstance(data, Manifest):
-        shares = sample_shares(data.n_pos, data.n_neg, data.nnz, measure)
-        grouped = measure.within_groups is not None
-        sample, by = (
-            load_sample(data, comm, shares, budget=budget, whole_groups=grouped),
-            folds.choose_folds_by(None, data),
-        )
-        if by == "rows":
-            return sample, by, None
-        with comm.fail_together():
-            rows = sample.rows
-            first, last = (int(rows[0]), int(rows[-1]) + 1) if len(rows) else (0, 0)
-            keys = folds.read_fold_keys(data, by, first, last)[rows - first]
-        return sample, by, keys
-    n_pos, n_neg = _class_counts(data, comm)
-    rows = data.first_row + np.arange(len(data.labels))
+        shares = sample_shares(n_pos, n_neg, data.nnz, measure)
+        share = (shares.positive * n_pos + shares.negative * n_neg) / data.n
+        few = shares_folds(data.n, 0, comm) and shares_folds(0, int(share * (data.n + data.nnz)), comm)
+        # Of few rows, each rank reads the whole sample, and trains the models of some folds alone.
+        share_folds = few and ends_in_memory(data, comm.rank) is None
+        block = load_sample(data, ALONE if share_folds else comm, shares, budget=budget, whole_groups=in_groups)
+        return PathRows(block, comm, block.groups, share_folds)
     shares = sample_shares(n_pos, n_neg, int(comm.sum(np.array([data.features.nnz]))[0]), measure)
-    groups = data.groups if measure.within_groups else None
-    taken = in_sample(rows if groups is None else groups, data.labels, shares)
-    weights = np.where(taken, 1.0 if data.weights is None else data.weights, 0.0)
-    block = data if min(shares) >= 1 else replace(data, weights=weights)
-    return Sample(block, rows), "rows" if groups is None else "groups", groups
+    groups = data.groups if in_groups else None
+    keys = data.first_row + np.arange(len(data.labels)) if groups is None else groups
+    weights = np.where(in_sample(keys, data.labels, shares), 1.0 if data.weights is None else data.weights, 0.0)
+    return PathRows(data if min(shares) >= 1 else replace(data, weights=weights), comm, groups)
 
 
 def _class_counts(block: DataBlock, comm: Communicator) -> tuple[int, int]:

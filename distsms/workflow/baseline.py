@@ -42,7 +42,7 @@ from distsms.workflow.candidates import named
 from distsms.workflow.competitors import FEATURED, METHODS
 from distsms.workflow.fold_features import FOLDER, FoldFeatures, FoldsObserver
 from distsms.workflow.method_results import EARLY_FOLDS, WARNING, Baseline
-from distsms.workflow.path import SMALL, PathRows, Problem
+from distsms.workflow.path import SMALL, PathRows, Problem, load_rows
 from distsms.workflow.requests import BaselineRequest, TrainRequest
 from distsms.workflow.usage import usage_of_ranks
 
@@ -180,15 +180,9 @@ class _BaselineRun:
         comm, plan = self._comm, self._plan
         manifest, problem = plan.manifest, plan.problem
         if plan.by_distsms or not plan.holds_rows:
-            share = (0, 1) if plan.small else None
-            budget = self._budget(plan.by_distsms)
-            block = dataset.load(manifest, comm, share=share, budget=budget, with_groups=problem.needs_groups)
+            rows = load_rows(manifest, problem, comm, self._budget(plan.by_distsms), share_folds=plan.small)
             if not plan.small:
-                self._observer.loaded(block)
-            with comm.fail_together():
-                last = block.first_row + len(block.labels)
-                fold_keys = folds.read_fold_keys(manifest, problem.folds_by, block.first_row, last)
-            rows = PathRows(block, comm, fold_keys, share_folds=plan.small)
+                self._observer.loaded(rows.data)
             if self._train(rows, plan.by_distsms):
                 return True
             if not plan.holds_rows:
@@ -284,7 +278,7 @@ class _BaselineRun:
             method_plans = plan_methods(
                 plan.request, plan.problem, featured, methods, comm.size, self._neighbours, one_by_one=True
             )
-        fold_features.budget, fold_features.with_groups = self._budget(method_plans), plan.problem.needs_groups
+        fold_features.budget = self._budget(method_plans)
         return self._train(PathRows(fold_features.rows, comm), method_plans, fold_features.seconds)
 
     def _fit_alone(self) -> bool:

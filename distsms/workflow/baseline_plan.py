@@ -26,7 +26,7 @@ from distsms.workflow import baseline_fits, choice, competitors, folds
 from distsms.workflow.baseline_fits import BaselineStore, Fit, FitSpec, Trial
 from distsms.workflow.competitors import FEATURED, METHODS, OURS, TREES
 from distsms.workflow.path import Problem
-from distsms.workflow.path_result import BetaStore, FeaturesStore, L1Store, PathStore
+from distsms.workflow.path_result import BETA, FEATURES, L1, PathStore, SeveralStore
 from distsms.workflow.requests import LAMBDAS, BaselineRequest
 from distsms.workflow.search import MOST_ATTRIBUTES, MOST_COLUMNS
 
@@ -218,13 +218,13 @@ def baseline_problem(request: BaselineRequest, solver: str, manifest: Manifest) 
 def _of_path(request: BaselineRequest, store: PathStore, manifest: Manifest) -> dict[str, Any]:
     """Return what a baseline takes from a path. Raises InputError if the path does not fit the data or the request."""
     folder = request.path
-    for several in (BetaStore(store.path), L1Store(store.path), FeaturesStore(store.path)):
+    for several in (SeveralStore(store.path, setting) for setting in (BETA, L1, FEATURES)):
         if several.identity.exists():
             each = several.path / several.parts
             of_features = f", which is raw, or make a path without {option('features')}; baseline makes its own"
             raise InputError(
                 f"{folder}: holds several paths; name one of them, {each}/NAME"
-                + of_features * isinstance(several, FeaturesStore)
+                + of_features * (several.setting == FEATURES)
             )
     problem = store.read("problem", "points")["problem"]
     fault = ""

@@ -1,14 +1,21 @@
-"""Candidates for features, as the options `--features` name them: `raw`, `leaves`, or `bins=16,crosses=all`."""
+"""Candidates for features, as the option `--features` names them: `raw`, `leaves`, or `bins=16,crosses=all`; and what a
+search among them has tried and chosen.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterable, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from distsms.base.errors import InputError
 from distsms.base.wording import format_value
+
+if TYPE_CHECKING:
+    from distsms.workflow.choice import Mean
 
 PRESETS: dict[str, dict[str, Any]] = {
     "bins": {"bins": 32},
@@ -18,9 +25,7 @@ PRESETS: dict[str, dict[str, Any]] = {
 }
 """The options of features that are asked for by one word."""
 
-RAW = "raw"
-"""The word for the original columns."""
-
+RAW = "raw"  # the original columns
 _NUMBERS = {"bins": 2, "trees": 1, "min-leaf": 1, "tree-rows": 1, "seed": 0}
 _TEXTS = ("crosses", "attributes")
 _HELP = (
@@ -44,28 +49,23 @@ class Candidate(NamedTuple):
 
 
 COLUMNS = Candidate(RAW, None)
-"""The original columns."""
 
 
-def distinct(candidates: Iterable[Candidate]) -> list[Candidate]:
+def distinct(candidates: Sequence[Candidate]) -> list[Candidate]:
     """Return the candidates without those that make the same features as one before."""
-    kept = list[Candidate]()
-    for candidate in candidates:
-        if all(candidate.options != other.options for other in kept):
-            kept.append(candidate)
-    return kept
+    options = [candidate.options for candidate in candidates]
+    return [candidate for k, candidate in enumerate(candidates) if candidate.options not in options[:k]]
 
 
 def named(features: str | Mapping[str, Any]) -> Mapping[str, Any]:
     """Return the options that a text of `parse` or a mapping of options stand for. InputError if they are none."""
     if not isinstance(features, (str, Mapping)):
-        raise InputError(
-            f"features={format_value(features)}: needs one of {', '.join(map(repr, PRESETS))}, or a dict of options"
-        )
+        words = ", ".join(map(repr, PRESETS))
+        raise InputError(f"features={format_value(features)}: needs one of {words}, or a dict of options")
     try:
         options = parse(features).options if isinstance(features, str) else features
-    except ValueError as error:
-        text = str(error).replace("min-leaf", "min_leaf").replace("tree-rows", "tree_rows")
+    except InputError as error:
+        text = error.message.replace("min-leaf", "min_leaf").replace("tree-rows", "tree_rows")
         raise InputError(f"features={text}, or a dict of options") from error
     if options is None:
         raise InputError(f"features={format_value(features)} makes no features")
@@ -74,7 +74,7 @@ def named(features: str | Mapping[str, Any]) -> Mapping[str, Any]:
 
 def parse(text: str) -> Candidate:
     """Return the candidate that a word, or options separated by commas, stand for, with names as on the command line or
-    in Python. Raises ValueError if they are none.
+    in Python. Raises InputError if they are none.
 
     >>> parse("raw")
     Candidate(text='raw', options=None)
@@ -97,19 +97,60 @@ def parse(text: str) -> Candidate:
         elif name == "crosses" and not equals:  # the pairs themselves are separated by commas
             options["crosses"] += f",{part}"
         else:
-            raise ValueError(f"{text!r}: {part!r} is not one of the features. Give {_HELP}")
+            raise InputError(f"{text!r}: {part!r} is not one of the features. Give {_HELP}")
     if not options.keys() & {"bins", "crosses", "attributes", "trees"}:
-        raise ValueError(f"{text!r} makes no features. Give {_HELP}")
+        raise InputError(f"{text!r} makes no features. Give {_HELP}")
     if "trees" not in options and (of_trees := options.keys() & {"min_leaf", "tree_rows", "seed"}):
-        raise ValueError(f"{text!r}: {min(of_trees).replace('_', '-')} is about trees; say how many, such as trees=100")
+        raise InputError(f"{text!r}: {min(of_trees).replace('_', '-')} is about trees; say how many, such as trees=100")
     return Candidate(text, options)
 
 
 def _number(text: str, name: str, value: str) -> int:
-    try:
+    least = _NUMBERS[name]
+    with suppress(ValueError, OverflowError):
         number = float(value)
-        if number == int(number) and number >= _NUMBERS[name]:
+        if number == int(number) and number >= least:
             return int(number)
-    except (ValueError, OverflowError):
-        pass
-    raise ValueError(f"{text!r}: {name} is {value!r}, and not a whole number of at least {_NUMBERS[name]}")
+    raise InputError(f"{text!r}: {name} is {value!r}, and not a whole number of at least {least}")
+
+
+class Tried(NamedTuple):
+    """A candidate that was tried on the folds."""
+
+    features: str  # as `parse` takes them
+    measure: str  # what was trained for
+    lam: float  # the best lambda
+    seconds: float
+    means: list[Mean]  # of the measure that chooses, for all lambdas
+    values: list[float]  # of the folds, at the best lambda
+
+    @property
+    def mean(self) -> float:
+        """The mean over the folds at the best lambda."""
+        import numpy as np  # which nothing may load before a command runs
+
+        return float(np.mean(self.values))
+
+
+@dataclass(frozen=True)
+class Search:
+    """What a search tried, and what it chose. All ranks have the same."""
+
+    by: str  # the measure that chose
+    rows: int  # those of the sample
+    folds: int
+    share: float  # of the training rows of the rarer class, those on which the models of a fold are trained
+    budget: float  # seconds
+    seconds: float
+    tried: list[Tried]  # the columns, trained for the measure of the request, come first
+    left_out: dict[str, str]  # what was not tried to the end, or would take too long on all rows, and why
+    winner: Tried
+    reason: str  # one sentence
+
+    def as_json(self) -> dict[str, Any]:
+        """Return what a model file gets."""
+        tried = [each._asdict() | {"mean": each.mean} for each in self.tried]
+        for each in tried:
+            each["means"] = [mean._asdict() for mean in each["means"]]
+        winner = {"features": self.winner.features, "measure": self.winner.measure}
+        return vars(self) | {"tried": tried, "winner": winner}

@@ -23,11 +23,10 @@ from distsms.workflow.verdict import ERRORS, describe_distance
 
 if TYPE_CHECKING:
     from distsms.optim.settings import Settings
+    from distsms.workflow.path import Problem
 
-DECADES = 4
-"""At each end, a grid is extended by at most this many powers of ten."""
-FLAT = 0.1
-"""A step of the grid makes a difference if it changes the mean by more than this many standard errors."""
+DECADES = 4  # at each end, a grid is extended by at most this many powers of ten
+FLAT = 0.1  # a step of the grid makes a difference if it changes the mean by more than this many standard errors
 THE_MEAN = "The mean in the line above is of the folds that made the choice, so it tends to look better"
 """Said beside an interval, whose value is another one."""
 _FURTHEST = 10**DECADES * (1 + 1e-6)
@@ -94,6 +93,11 @@ def leads(best: Sequence[float], other: Sequence[float]) -> bool:
     """Return whether the values of the folds are better by more than a standard error of their differences."""
     lead = np.array(best) - np.array(other)
     return bool(lead.mean() > lead.std(ddof=1) / np.sqrt(len(lead)) + 1e-12)
+
+
+def nearest(lambdas: Iterable[float], lam: float) -> float:
+    """Return the lambda that is nearest to another one in the logarithm."""
+    return min(lambdas, key=lambda other: abs(math.log(other) - math.log(lam)))
 
 
 def values_of_folds(points: Sequence[Point], measure: str, rule: str = "best") -> list[float]:
@@ -275,11 +279,10 @@ def gained_nothing(J: float | None, J_at_zero: float | None, settings: Settings)
     return J is not None and J_at_zero is not None and J_at_zero - J <= settings.target(J_at_zero)
 
 
-def next_lambdas(
-    measure: str, settings: Settings, lambdas: Sequence[float], folds: Iterable[int], points: Sequence[Point]
-) -> tuple[list[float], dict[float, float]]:
+def next_lambdas(problem: Problem, points: Sequence[Point]) -> tuple[list[float], dict[float, float]]:
     """Return the lambdas to train next, the largest first, and those to leave out, each with the most to gain there."""
-    of_folds: dict[int, dict[float, Any]] = {fold: {} for fold in folds}
+    lambdas, settings = problem.lambdas, problem.settings
+    of_folds: dict[int, dict[float, Any]] = {fold: {} for fold in problem.trained_folds}
     for point in points:
         of_folds.get(point.fold, {})[point.lam] = point.result
     missing = [lam for lam in lambdas if any(lam not in solved for solved in of_folds.values())]
@@ -292,7 +295,7 @@ def next_lambdas(
         first in solved and gained_nothing(solved[first]["J"], solved[first].get("J_at_zero"), settings)
         for solved in of_folds.values()
     )
-    if idle and min(lambdas) in rest and Measure.parse(measure).family.can_be_vacuous:
+    if idle and min(lambdas) in rest and Measure.parse(problem.measure).family.can_be_vacuous:
         rest = [min(lambdas)]
     return rest, left_out
 

@@ -32,10 +32,11 @@ from distsms.metrics.operating_points import operating_point
 from distsms.metrics.row_weights import effective, effective_sizes, masses
 from distsms.metrics.tied_scores import tied_scores
 from distsms.shards.dataset import DataBlock
+from distsms.shards.row_metadata import some
 from distsms.training.plan import folds_at_once
 from distsms.training.task import TrainingTask
 from distsms.workflow.folds import Folds, make_folds
-from distsms.workflow.path import KeptScores, PathRows, Problem, Start, start_at_zero, trainings
+from distsms.workflow.path import PathRows, Problem, RowScores, Start, run, start_at_zero
 from distsms.workflow.requests import FOLDS
 
 
@@ -60,23 +61,21 @@ def held_out(
     """Train a model for each fold, at the first lambda, and score the fold's rows; None if stopped. `spread` has mean
     and deviation of the scores of the model of all rows; `start` no model of the fold's rows. **Collective.**
     """
-    begun, comm, lam = time.perf_counter(), rows.comm, problem.lambdas[0]
-    problem = replace(problem, lambdas=[lam], all_rows=False)
-    kept = dict[int, KeptScores]()
-    models = trainings(rows, problem, stop_wanted, kept=kept)
-    lambdas = [[lam]] * len(models.numbers)
-    try:
-        trained = rows.of_all_ranks(models.run(lambda point, result, scores: None, lambdas, start))
-    finally:
-        models.close()
+    begun, comm = time.perf_counter(), rows.comm
+    problem = replace(problem, lambdas=[problem.lambdas[0]], all_rows=False)
+    kept, numbers = dict[int, RowScores](), rows.folds_of_rank(problem)
+    trained = run(rows, problem, lambda point, result, scores: None, start=start, stop_wanted=stop_wanted, kept=kept)
     if trained.stopped:
         return None
-    target = spread if Measure.parse(problem.measure).family.ignores_shift else None
-    folds = [kept[fold].rows for fold in models.numbers]
-    scores = [_rescaled(kept[fold].rows.scores, kept[fold].training, target) for fold in models.numbers]
+    folds, scores = [kept[fold] for fold in numbers], list[Floats]()
+    for fold in folds:
+        of_fold, (mean, deviation) = fold.scores, fold.spread
+        if Measure.parse(problem.measure).family.ignores_shift:
+            unit = spread[1] / deviation if min(spread[1], deviation) > 0 else 1.0
+            of_fold = spread[0] + unit * (of_fold - mean)
+        scores.append(of_fold)
     weights = [fold.weights for fold in folds if fold.weights is not None]
     weighted = any(comm.allgather(bool(weights)))
-    sizes = [len(fold.labels) for fold in folds]
     record = {"folds": problem.folds, "folds_by": problem.folds_by, "seed": problem.seed}
     record["not_proved"] = sum(point.result["status"] != "proved" for point in trained.points)
     record["seconds"] = comm.bcast(time.perf_counter() - begun)
@@ -84,21 +83,9 @@ def held_out(
         scores=np.concatenate([np.empty(0), *scores]),
         labels=np.concatenate([np.empty(0, np.int8), *(fold.labels for fold in folds)]),
         weights=np.concatenate([np.empty(0), *weights]) if weighted else None,
-        folds=np.repeat(np.array(models.numbers, np.int16), sizes),
+        folds=np.repeat(np.array(numbers, np.int16), [len(fold.labels) for fold in folds]),
         record=record,
     )
-
-
-def _rescaled(scores: Floats, spread: tuple[float, float], target: tuple[float, float] | None) -> Floats:
-    """Return scores, whose model's mean and deviation are `spread`, with those of `target`; as they are without it."""
-    if target is None:
-        return scores
-    unit = target[1] / spread[1] if min(target[1], spread[1]) > 0 else 1.0
-    return target[0] + unit * (scores - spread[0])
-
-
-BEFORE = "1 / (1 + exp(-score))"
-"""The probability that is compared with the calibrated one: the score taken for the logarithm of the odds."""
 
 
 def check(at: str | Condition | None, calibrate: str | None, folds: int) -> Condition | None:
@@ -109,14 +96,10 @@ def check(at: str | Condition | None, calibrate: str | None, folds: int) -> Cond
         raise InputError(f"calibrate is {format_value(calibrate)}; there are {' and '.join(calibration.METHODS)}")
     condition = Condition.parse(at, CONDITIONS_OF_MODELS) if isinstance(at, str) else at
     if condition is not None and condition.quantity == "top" and not condition.share:
-        raise InputError(
-            f"{condition}: a model's threshold is for any number of rows, so give a share of the rows: for 100 alerts "
-            "among the 20,000 rows of a day, top=0.5%"
-        )
+        alerts = "for 100 alerts among the 20,000 rows of a day, top=0.5%"
+        raise InputError(f"{condition}: a threshold is for any number of rows, so give a share of them: {alerts}")
     if (condition is not None or calibrate) and folds < 2:
-        raise InputError(
-            "a threshold for a condition and probabilities come from held-out folds; give at least 2 folds"
-        )
+        raise InputError("a threshold for a condition, and probabilities, need held-out folds; give at least 2 folds")
     return condition
 
 
@@ -139,8 +122,7 @@ class Decisions:
         except InputError as error:
             raise InputError(
                 f"the threshold and the probabilities come from held-out folds: {marked(error.message)} (of distsms "
-                f"path, or folds of"
-                " SMSClassifier)",
+                "path, or folds of SMSClassifier)",
                 everywhere=True,
             ) from error
 
@@ -170,11 +152,11 @@ class Decisions:
             bias=task.bias,
         )
 
-        def rows_of_fold(fold: int) -> tuple[DataBlock, NDArray[Any] | None]:
+        def rows_of_fold(fold: int) -> PathRows:
             """Return the rows with the features that are made without the rows of the fold."""
             assert self.features_of is not None
             features = self.features_of(folds.training(fold))
-            return replace(block, features=features, p=features.shape[1]), block.groups
+            return PathRows(replace(block, features=features, p=features.shape[1]), comm, block.groups)
 
         rows = PathRows(block if self.features_of is None else rows_of_fold, comm, block.groups)
         scored = held_out(rows, problem, spread, stop_wanted=stop_wanted)
@@ -201,51 +183,45 @@ def decide(condition: Condition, rows: HeldOut, comm: Communicator) -> dict[str,
     fulfilled = math.isfinite(threshold)
     rates = head_intervals.rates_at(threshold, LEVEL, scores, labels, comm, weights)
     n, n_pos = map(int, masses((labels != 0, labels > 0), None, comm).tolist())
-    total = rates["tp"] + rates["fp"] + rates["fn"] + rates["tn"]
-    called, size = (rates["tp"] + rates["fp"]) / total, sum(effective_sizes(labels, weights, comm))
+    size = sum(effective_sizes(labels, weights, comm))
+    shares = _shares(rates)
     if condition.quantity == "top":
-        ends = limits(MeanEstimate(called, (size * called * (1 - called),), (size, 0)), LEVEL, worst=1.0)
-        estimate = {"value": called, "low": ends[0], "high": ends[1]}
+        called = shares["called"]
+        low, high = limits(MeanEstimate(called, (size * called * (1 - called),), (size, 0)), LEVEL, worst=1.0)
+        estimate = {"value": called, "low": low, "high": high}
     else:
         estimate = rates["intervals"][condition.quantity]
-    why = "" if fulfilled else f"no threshold of the {n:,} held-out rows has {condition}"
     decision = {
         "condition": str(condition),
         "threshold": threshold if fulfilled else None,
-        "why": why,
+        "why": "" if fulfilled else f"no threshold of the {n:,} held-out rows has {condition}",
         "quantity": condition.quantity,
         "estimate": estimate["value"],
         "low": estimate["low"],
         "high": estimate["high"],
         "level": LEVEL,
-        "precision": rates["precision"],
-        "tpr": rates["recall"],
-        "fpr": rates["fpr"],
         "intervals": {name: finite(interval) for name, interval in rates["intervals"].items()},
-        "called": called,
-        "positive_share": (rates["tp"] + rates["fn"]) / total,
+        **shares,
         **{name: rates[name] for name in ("tp", "fp", "fn", "tn")},
         "n": n,
         "n_pos": n_pos,
         "effective": size,
     }
-    by_rows = {} if weights is None else {"by_rows": finite(_rates_of_rows(scores >= threshold, labels, comm))}
-    return finite(decision) | by_rows | rows.record
+    if weights is None:
+        return finite(decision) | rows.record
+    alike = head_intervals.rates_at(threshold, LEVEL, scores, labels, comm, None)
+    return finite(decision) | {"by_rows": finite(_shares(alike) | {"effective": n})} | rows.record
 
 
-def _rates_of_rows(above: NDArray[np.bool_], labels: Labels, comm: Communicator) -> dict[str, float]:
-    """Return the rates of a decision without the weights of the rows. **Collective.**"""
-    positive = labels > 0
-    masks = {"tp": above & positive, "fp": above & ~positive, "n_pos": positive, "n_neg": ~positive}
-    count = dict(zip(masks, map(int, masses(tuple(masks.values()), None, comm)), strict=True))
-    called, n = count["tp"] + count["fp"], count["n_pos"] + count["n_neg"]
+def _shares(rates: dict[str, Any]) -> dict[str, float]:
+    """Return the rates at a threshold, and the shares of the rows, or of their weight, that are (called) positive."""
+    total = rates["tp"] + rates["fp"] + rates["fn"] + rates["tn"]
     return {
-        "called": called / n,
-        "positive_share": count["n_pos"] / n,
-        "tpr": count["tp"] / count["n_pos"],
-        "fpr": count["fp"] / count["n_neg"],
-        "precision": count["tp"] / called if called else math.nan,
-        "effective": n,
+        "precision": rates["precision"],
+        "tpr": rates["recall"],
+        "fpr": rates["fpr"],
+        "called": (rates["tp"] + rates["fp"]) / total,
+        "positive_share": (rates["tp"] + rates["fn"]) / total,
     }
 
 
@@ -258,18 +234,22 @@ def calibrated(method: str, rows: HeldOut, comm: Communicator) -> dict[str, Any]
     after = np.empty(len(scores))
     for fold in range(1, rows.record["folds"] + 1):
         others, in_fold = rows.folds != fold, rows.folds == fold
-        weights_of_others = None if weights is None else weights[others]
-        curve_of_others = calibration.fit(method, scores[others], labels[others], comm, weights_of_others)
+        curve_of_others = calibration.fit(method, scores[others], labels[others], comm, some(weights, others))
         after[in_fold] = calibration.probabilities(curve_of_others, scores[in_fold])
-    counts, n_pos = masses((labels != 0, labels > 0), weights, comm), masses((labels > 0,), None, comm)
-    share = float(counts[1] / counts[0])
-    predictions = {"before": scipy.special.expit(scores), "after": after, "constant": np.full(len(scores), share)}
+    n, n_pos = map(int, masses((labels != 0, labels > 0), None, comm).tolist())
+    mass, mass_pos = masses((labels != 0, labels > 0), weights, comm).tolist()
+    # Probabilities are compared with scores that are taken for the logarithm of the odds, and with a constant.
+    predictions = {
+        "before": scipy.special.expit(scores),
+        "after": after,
+        "constant": np.full(len(scores), mass_pos / mass),
+    }
     losses = {name: calibration.losses(predicted, labels, comm, weights) for name, predicted in predictions.items()}
     return {
         **curve,
-        "n": int(masses((labels != 0,), None, comm)[0]),
-        "n_pos": int(n_pos[0]),
-        "before": BEFORE,
+        "n": n,
+        "n_pos": n_pos,
+        "before": "1 / (1 + exp(-score))",
         "brier": {name: loss["brier"] for name, loss in losses.items()},
         "log_loss": {name: loss["log_loss"] for name, loss in losses.items()},
         "means": calibration.means_by_class(after, labels, comm),

@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from distsms.base.communicator import Communicator
 from distsms.base.errors import InputError
@@ -26,11 +25,10 @@ from distsms.features.build import build
 from distsms.features.fit import FeatureOptions, fit, room
 from distsms.features.growing import FeaturesObserver
 from distsms.features.rows import CountedRows, RowParts
-from distsms.shards import dataset
-from distsms.shards.dataset import DataBlock, MemoryBudget
+from distsms.shards.dataset import MemoryBudget, open_shards
 from distsms.shards.manifest import Manifest, file_sha256, read_manifest
-from distsms.workflow.folds import make_folds, read_fold_keys
-from distsms.workflow.path import Problem
+from distsms.workflow.folds import Folds, fold_name, make_folds, read_fold_keys
+from distsms.workflow.path import PathRows, Problem, load_rows
 
 FOLDER = "features"
 
@@ -48,8 +46,7 @@ class FoldsObserver(FeaturesObserver):
 class FoldFeatures:
     """The data sets with features of all rows and of each fold, in `folder`, of this problem alone. **Collective.**"""
 
-    budget: MemoryBudget | None = None
-    with_groups: bool = False
+    budget: MemoryBudget | None = None  # for the rows in memory
 
     def __init__(
         self,
@@ -75,31 +72,23 @@ class FoldFeatures:
 
     def manifest(self, fold: int) -> Manifest:
         """Return the data set of a fold, 0 being all rows, and make it if it is not there whole. **Collective.**"""
+        comm, observer, directory = self._comm, self._observer, self._folder / fold_name(fold)
         if fold in self._manifests:
             return self._manifests[fold]
-        directory = self._folder / (f"fold{fold}" if fold else "all")
-        if self._comm.bcast(self._comm.is_root and self._is_kept(fold, directory)):
-            with self._comm.fail_together():
+        if comm.bcast(comm.is_root and self._is_kept(fold, directory)):
+            with comm.fail_together():
                 self._manifests[fold] = read_manifest(directory)
             return self._manifests[fold]
-        begun = time.perf_counter()
-        fitted_map = self._fit(fold)
+        begun, fitted = time.perf_counter(), self._fit(fold)
         self._manifests[fold] = manifest = build(
-            self._data.directory,
-            directory,
-            self._comm,
-            overwrite=True,
-            observer=self._observer,
-            fitted=fitted_map,
-            room=self._room,
+            self._data.directory, directory, comm, overwrite=True, observer=observer, fitted=fitted, room=self._room
         )
         seconds = time.perf_counter() - begun
-        with self._comm.fail_together():
-            if self._comm.is_root:
+        with comm.fail_together():
+            if comm.is_root:
                 _write(self._about(fold), {"seconds": seconds, "fingerprint": manifest.fingerprint})
-        if self._comm.is_root:
-            rows = f"without the rows of fold {fold}" if fold else "on all rows"
-            self._observer.made_features(f"features  {rows}: {fitted_map.describe()}, {seconds:.1f} s")
+                rows = f"without the rows of fold {fold}" if fold else "on all rows"
+                observer.made_features(f"features  {rows}: {fitted.describe()}, {seconds:.1f} s")
         return manifest
 
     def _is_kept(self, fold: int, directory: Path) -> bool:
@@ -118,33 +107,27 @@ class FoldFeatures:
             return fit(self._data, self._comm, self._options, self._observer, room=self._room)
         labels, folds = self._folds
         counted = folds.training(fold)
-        positive, rows = int((labels[counted] > 0).sum()), int(counted.sum())
-        n_pos, n = self._comm.sum(np.array([positive, rows])).tolist()
+        n_pos, n = self._comm.sum(np.array([(labels[counted] > 0).sum(), counted.sum()])).tolist()
         parts = CountedRows(RowParts.of_rank(self._data, self._comm), counted)
         training = replace(self._data, n_pos=n_pos, n_neg=n - n_pos)
         return fit(training, self._comm, self._options, self._observer, parts=parts, room=self._room)
 
     @cached_property
-    def _folds(self) -> tuple[Labels, Any]:
+    def _folds(self) -> tuple[Labels, Folds]:
         """The labels and the folds of the rows that this rank reads to make a map. Collective."""
         parts, problem = RowParts.of_rank(self._data, self._comm), self._problem
         labels, counted = np.empty(parts.last - parts.first, np.int8), np.ones(parts.last - parts.first, bool)
         with self._comm.fail_together():
-            for shard, piece in dataset.open_shards(self._data, parts.first, parts.last):
+            for shard, piece in open_shards(self._data, parts.first, parts.last):
                 labels[piece.after(parts.first)] = shard.read_labels(piece)
                 if (weights := shard.read_weights(piece)) is not None:
                     counted[piece.after(parts.first)] = weights != 0
             keys = read_fold_keys(self._data, problem.folds_by, parts.first, parts.last)
         return labels, make_folds(problem.folds_by, keys, labels, counted, problem.folds, problem.seed, self._comm)
 
-    def rows(self, fold: int) -> tuple[DataBlock, NDArray[Any] | None]:
-        """Return what `distsms.workflow.path.FoldRows` says. **Collective.**"""
-        block = dataset.load(self.manifest(fold), self._comm, budget=self.budget, with_groups=self.with_groups)
-        if not self._problem.folds:
-            return block, None
-        with self._comm.fail_together():
-            last = block.first_row + len(block.labels)
-            return block, read_fold_keys(self._data, self._problem.folds_by, block.first_row, last)
+    def rows(self, fold: int) -> PathRows:
+        """Return the rows with the features of a fold. **Collective.**"""
+        return load_rows(self.manifest(fold), self._problem, self._comm, self.budget, made_from=self._data)
 
     def seconds(self, fold: int) -> float:
         """Return how long it took to make the data set of a fold. On the root, when it has been made."""
@@ -159,7 +142,7 @@ class FoldFeatures:
                 path.unlink(missing_ok=True)
 
     def _about(self, fold: int) -> Path:
-        return self._folder / f"{f'fold{fold}' if fold else 'all'}.json"
+        return self._folder / f"{fold_name(fold)}.json"
 
 
 def record(options: FeatureOptions) -> dict[str, Any]:

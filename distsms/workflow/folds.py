@@ -9,7 +9,7 @@ fewest of its classes. By time: block f of folds + 1 evaluates models of all blo
 from __future__ import annotations
 
 import shlex
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,7 +22,7 @@ from distsms.base.typing import Hashes
 from distsms.base.wording import Message, option
 from distsms.matrix.local import PART_ENTRIES
 from distsms.parallel.groups import Groups
-from distsms.shards.dataset import open_shards
+from distsms.shards.dataset import open_shards, read_groups
 from distsms.shards.manifest import Manifest
 from distsms.shards.splits import periods
 
@@ -31,8 +31,7 @@ CAVEATS = {
     "time": "the intervals are those of folds by rows; they are a rough guide where models see earlier rows only",
 }
 """For each way of making folds, what the intervals do not take into account."""
-_STREAM = 2**62
-"""Added to the seed, so that the hashes of groups differ from those of rows."""
+_STREAM = 2**62  # added to the seed, so that the hashes of groups differ from those of rows
 
 
 class Folds(NamedTuple):
@@ -53,23 +52,25 @@ class Folds(NamedTuple):
         return self.counted & (self.number < fold if self.forward else self.number != fold)
 
 
+def fold_name(fold: int) -> str:
+    """Return what files call a fold; 0 stands for all rows."""
+    return f"fold{fold}" if fold else "all"
+
+
 def choose_folds_by(by: str | None, manifest: Manifest) -> str:
     """Return how folds are made: as `by` says, or else by groups if the data set has them, or by rows. Local."""
     if by is not None:
         require_choice("folds_by", by, TOGETHER)
-    if by == "groups" and manifest.group is None:
-        raise InputError(
-            f"{manifest.directory}: its rows have no groups; make it with distsms shard "
-            f"{option('group', text='COLUMN')}"
-        )
+    if by == "groups":
+        read_groups(manifest, 0, 0)  # raises InputError if the rows have no groups
     return by or ("groups" if manifest.group else "rows")
 
 
 def read_fold_keys(manifest: Manifest, by: str, first: int, last: int) -> NDArray[Any]:
     """Read the keys of rows first to last: hashes of groups or whole rows, times, or row numbers. Local."""
-    parts = list[NDArray[Any]]()
     if by == "rows" or (by == "time" and manifest.time is None):
         return np.arange(first, last)
+    parts = [np.empty(0, np.float64 if by == "time" else np.uint64)]
     for shard, piece in open_shards(manifest, first, last):
         if by == "groups":
             parts.append(shard.read_groups(piece))
@@ -78,7 +79,7 @@ def read_fold_keys(manifest: Manifest, by: str, first: int, last: int) -> NDArra
         else:
             rows = max(1, PART_ENTRIES * piece.shard.rows // max(piece.shard.nnz, 1))
             parts += [shard.hash_rows(part) for part in piece.parts(rows)]
-    return np.concatenate([np.empty(0, np.float64 if by == "time" else np.uint64), *parts])
+    return np.concatenate(parts)
 
 
 def make_folds(
@@ -118,10 +119,8 @@ def deal_rows(
         rows = np.flatnonzero(counted & (labels == sign))
         counts = comm.allgather(len(rows))
         if sum(counts) < folds:
-            raise InputError(
-                f"{folds} folds need at least {folds} rows of each class, and there are only {sum(counts)} {name} "
-                f"ones; give fewer {option('folds')}",
-                everywhere=True,
+            _refuse(
+                f"{folds} folds need at least {folds} rows of each class, and there are only {sum(counts)} {name} ones"
             )
         first = sum(counts[: comm.rank])  # this rank's rows are first, first + 1, ... of the class
         skipped, runs = first % folds, -(-(first % folds + len(rows)) // folds)
@@ -137,11 +136,8 @@ def deal_by_time(times: NDArray[Any], labels: NDArray[np.int8], folds: int, comm
     block = periods(times, [k / (folds + 1) for k in range(1, folds + 1)], comm)
     if lacking := _lacking(block, labels, folds + 1, comm):
         number, name = lacking
-        raise InputError(
-            f"{folds} folds by time need {folds + 1} blocks of rows with both classes, but block {number + 1} has no "
-            f"{name} row; give fewer {option('folds')}",
-            everywhere=True,
-        )
+        blocks = f"{folds} folds by time need {folds + 1} blocks of rows with both classes"
+        _refuse(f"{blocks}, but block {number + 1} has no {name} row")
     return block.astype(np.int16)
 
 
@@ -153,11 +149,7 @@ def deal_groups(
     totals = comm.sum(np.array([groups.positive.sum(), groups.negative.sum(), len(groups.keys)]))
     n_pos, n_neg, n_groups = map(int, totals)
     if n_groups < folds:
-        raise InputError(
-            f"{folds} folds by {by} need at least {folds} {_NOUNS[by]}, and there are {n_groups}; give fewer "
-            f"{option('folds')}",
-            everywhere=True,
-        )
+        _refuse(f"{folds} folds by {by} need at least {folds} {_NOUNS[by]}, and there are {n_groups}")
     # Encode each composition as one number. It fits 64 bits: up to 4e9 rows, n_pos n_neg is below 2^62.
     code = groups.positive * (n_neg + 1) + groups.negative
     local_codes, of_group, counts = np.unique(code, return_inverse=True, return_counts=True)
@@ -180,11 +172,7 @@ def deal_groups(
     fold[rest] = leftover[(np.cumsum(left) - left)[kind[rest]] + place[rest] - even[rest]]
     number = groups.to_rows(fold)
     if lacking := _lacking(number, labels, folds, comm):
-        raise InputError(
-            f"{folds} folds by {by}: the {lacking[1]} rows are in too few {_NOUNS[by]} for each fold to have some; "
-            f"give fewer {option('folds')}",
-            everywhere=True,
-        )
+        _refuse(f"{folds} folds by {by}: the {lacking[1]} rows are in too few {_NOUNS[by]} for each fold to have some")
     return (1 + number).astype(np.int16)
 
 
@@ -228,6 +216,11 @@ def _lacking(fold: NDArray[Any], labels: NDArray[np.int8], folds: int, comm: Com
     counts = np.stack([np.bincount(fold[labels * sign > 0], minlength=folds) for sign in (1, -1)])
     where = np.argwhere(comm.sum(counts) == 0)
     return (int(where[0, 1]), ("positive", "negative")[where[0, 0]]) if len(where) else None
+
+
+def _refuse(why: str) -> NoReturn:
+    """Raise InputError on all ranks, since there are too many folds for the rows."""
+    raise InputError(f"{why}; give fewer {option('folds')}", everywhere=True)
 
 
 def labels_warning(manifest: Manifest) -> str:

@@ -17,7 +17,6 @@ from numpy.typing import NDArray
 
 from distsms.base.communicator import Communicator
 from distsms.base.measures import GROUPED, RANKING, Measure
-from distsms.base.timing import Clock
 from distsms.base.typing import Floats, Hashes, Labels
 from distsms.matrix.augmented import split_bias, with_bias
 from distsms.metrics import estimates
@@ -31,17 +30,18 @@ from distsms.optim.result import Result, Status
 from distsms.optim.run import TrainingRun, scale_of
 from distsms.optim.settings import Settings
 from distsms.parallel.vectors import make_vectors
-from distsms.shards.dataset import DataBlock
+from distsms.shards.dataset import DataBlock, MemoryBudget, load
+from distsms.shards.manifest import Manifest
 from distsms.shards.row_metadata import some
 from distsms.training.normal_auc_closed import ClosedForm, pays
 from distsms.training.rows import make_losses
 from distsms.training.task import Distribution
 from distsms.workflow.choice import Point, gained_nothing, next_lambdas
-from distsms.workflow.folds import Folds, make_folds
+from distsms.workflow.folds import Folds, make_folds, read_fold_keys
 from distsms.workflow.verdict import ALL_TIED, scores_tie, why_chance
 
-FoldRows = Callable[[int], tuple[DataBlock, NDArray[Any] | None]]
-"""Returns this rank's rows for the models of a fold, and the keys of these rows as for `make_folds`. Collective."""
+FoldRows = Callable[[int], "PathRows"]
+"""Returns the rows for the models of a fold, whose `block` is this rank's. Collective."""
 Start = Callable[[int, float], Floats | None]
 """Called on the root with a fold and the lambda that is solved first for it; returns the w (p,) to start from, or None
 for 0.
@@ -52,10 +52,8 @@ held-out rows of all ranks, in the order of the rows; None if `Problem.scores` d
 """
 ALONE = Communicator()
 ON_ROOT = Distribution(step="root")
-SMALL = 2**21
-"""If rows and entries together are at most this many, messages between ranks cost more than evaluations."""
-SCORE_BYTES = 2**28
-"""The memory for the scores of the models that are scored in the same pass, if no plan says another number."""
+SMALL = 2**21  # of at most so many rows and entries together, messages between ranks cost more than evaluations
+SCORE_BYTES = 2**28  # for the scores of the models that are scored in the same pass, if no plan says another number
 
 
 def start_at_zero(fold: int, lam: float) -> Floats | None:
@@ -102,6 +100,17 @@ class Run(NamedTuple):
     left_out: Mapping[float, float] = {}  # lambdas without points, and the most to gain there
 
 
+def joined(runs: Sequence[Run]) -> Run:
+    """Return what several runs did together."""
+    return Run(
+        points=[point for run in runs for point in run.points],
+        stopped=any(run.stopped for run in runs),
+        passes=sum(run.passes for run in runs),
+        evaluations=sum(run.evaluations for run in runs),
+        left_out={lam: gain for run in runs for lam, gain in run.left_out.items()},
+    )
+
+
 @dataclass(frozen=True)
 class PathRows:
     """The rows of a path, and how the ranks hold them."""
@@ -114,6 +123,16 @@ class PathRows:
     share_folds: bool = False
 
     @property
+    def data(self) -> DataBlock:
+        """This rank's rows, if they are the same for all folds."""
+        assert isinstance(self.block, DataBlock)
+        return self.block
+
+    def of_fold(self, fold: int) -> PathRows:
+        """Return the rows for the models of a fold. **Collective.**"""
+        return self if isinstance(self.block, DataBlock) else self.block(fold)
+
+    @property
     def trainers(self) -> Communicator:
         """The ranks that train a model together."""
         return ALONE if self.share_folds else self.comm
@@ -123,24 +142,33 @@ class PathRows:
         folds = problem.trained_folds
         return folds[self.comm.rank :: self.comm.size] if self.share_folds else folds
 
-    def of_all_ranks(self, run: Run) -> Run:
-        """Return the outcome of the trainings of all ranks. **Collective.**"""
-        runs = self.comm.allgather(run) if self.share_folds else [run]
-        return Run(
-            [point for each in runs for point in each.points],
-            any(each.stopped for each in runs),
-            sum(each.passes for each in runs),
-            sum(each.evaluations for each in runs),
-        )
-
     def make_folds(self, problem: Problem) -> Folds:
         """Assign the rows of `block` to the folds of a problem. **Collective** among `trainers`."""
-        assert isinstance(self.block, DataBlock)
-        counted, labels = self.block.counted, self.block.labels
+        counted, labels = self.data.counted, self.data.labels
         if not problem.folds:
             return Folds(np.zeros(len(counted), np.int16), counted)
         keys = counted if self.fold_keys is None else self.fold_keys
         return make_folds(problem.folds_by, keys, labels, counted, problem.folds, problem.seed, self.trainers)
+
+
+def load_rows(
+    manifest: Manifest,
+    problem: Problem,
+    comm: Communicator,
+    budget: MemoryBudget | None,
+    share_folds: bool = False,
+    made_from: Manifest | None = None,
+) -> PathRows:
+    """Load this rank's rows of a data set or, if the ranks share the folds, all of them. The keys of the folds are
+    those of the data set that it was `made_from`. **Collective.**
+    """
+    share = (0, 1) if share_folds else None
+    block, keys = load(manifest, comm, share=share, budget=budget, with_groups=problem.needs_groups), None
+    with comm.fail_together():
+        if problem.folds:
+            last = block.first_row + len(block.labels)
+            keys = read_fold_keys(made_from or manifest, problem.folds_by, block.first_row, last)
+    return PathRows(block, comm, keys, share_folds)
 
 
 def run(
@@ -150,32 +178,25 @@ def run(
     earlier: Sequence[Point] = (),
     start: Start = start_at_zero,
     stop_wanted: Callable[[], bool] = lambda: False,
-    clock: Clock | None = None,
     extend: Callable[[Sequence[Point]], float | None] = lambda points: None,
+    kept: dict[int, RowScores] | None = None,
 ) -> Run:
     """Solve the points that are not done yet, and pass each one to `keep` when it is finished. **Collective.** `keep`
     and `start` are called on the root or, if the ranks share the folds, where the fold is trained; `extend` gets the
-    points of this call when all lambdas are solved, and returns another lambda or None. Raises InputError on all ranks
-    if a class has too few rows.
+    points of this call when all lambdas are solved, and returns another lambda or None; `kept` gets the scores of each
+    fold's last model. Raises InputError on all ranks if a class has too few rows.
     """
     comm = rows.comm
-    models = trainings(rows, problem, stop_wanted, clock)
+    models = trainings(rows, problem, stop_wanted, kept)
     outcome, earlier = Run([]), comm.bcast(list(earlier))
-
-    def lambdas_to_solve() -> tuple[list[float], Mapping[float, float]]:
-        """Return the lambdas to solve next, and those that are left out so far. On the root."""
-        points = [*earlier, *outcome.points]
-        lambdas, left_out = next_lambdas(
-            problem.measure, problem.settings, problem.lambdas, problem.trained_folds, points
-        )
-        if not lambdas and (further := extend(outcome.points)) is not None:
-            lambdas = [further]
-        return lambdas, left_out
-
     while not outcome.stopped:
         # Which lambdas are next depends on the bounds that were proved at the lambdas before.
+        lambdas, left_out = list[float](), dict[float, float]()
         with comm.fail_together():
-            lambdas, left_out = lambdas_to_solve() if comm.is_root else ([], {})
+            if comm.is_root:
+                lambdas, left_out = next_lambdas(problem, [*earlier, *outcome.points])
+                if not lambdas and (further := extend(outcome.points)) is not None:
+                    lambdas = [further]
         lambdas, left_out = comm.bcast((lambdas, left_out))
         outcome = outcome._replace(left_out=left_out)
         if not lambdas:
@@ -183,9 +204,8 @@ def run(
         # Of these, each fold solves those for which it has no point.
         done = {(point.lam, point.fold) for point in [*earlier, *outcome.points]}
         missing = [[lam for lam in lambdas if (lam, fold) not in done] for fold in models.numbers]
-        trained = rows.of_all_ranks(models.run(keep, missing, start))
-        points, passes = outcome.points + trained.points, outcome.passes + trained.passes
-        outcome = trained._replace(points=points, passes=passes, left_out=left_out)
+        trained = models.run(keep, missing, start)
+        outcome = joined([outcome, *(comm.allgather(trained) if rows.share_folds else [trained])])
     models.close()
     return outcome
 
@@ -202,13 +222,7 @@ class RowScores(NamedTuple):
     labels: Labels  # (m,), +1 or -1
     weights: Floats | None  # (m,); None on every rank if no rank has others than 0 and 1
     groups: Hashes | None  # (m,), for measures within groups
-
-
-class KeptScores(NamedTuple):
-    """This rank's held-out rows of a fold, and the mean and deviation of the model's scores of all training rows."""
-
-    rows: RowScores
-    training: tuple[float, float]
+    spread: tuple[float, float] = (0.0, 1.0)  # of a fold's: mean and deviation of its model's scores of training rows
 
 
 class Assessment(NamedTuple):
@@ -221,37 +235,133 @@ class Assessment(NamedTuple):
     scores: Floats | None  # on the root, those of the held-out rows of all ranks, if the problem asks for them
 
 
-class FoldsObjective(Objective):
-    """The objective of the trainings of some folds, which also measures their models. Creating it is **collective.**"""
+class CrossValidation(Objective):
+    """The trainings of some folds of a problem, by default of those of this rank: their objective, which has a loss for
+    each fold, and what is measured of their models. Creating it is **collective.**
+    """
 
     def __init__(
         self,
+        rows: PathRows,
         problem: Problem,
-        block: DataBlock,
-        folds: Folds,  # which rows each fold trains on, and which it holds out
-        numbers: Sequence[int],  # the folds that are trained; each has a loss
-        comm: Communicator,
-        kept: dict[int, KeptScores] | None = None,
         stop_wanted: Callable[[], bool] = lambda: False,
-        clock: Clock | None = None,
+        kept: dict[int, RowScores] | None = None,
+        numbers: Sequence[int] | None = None,
     ) -> None:
-        training = [folds.training(fold) for fold in numbers]
+        block, comm = rows.data, rows.trainers
+        self.problem, self._measure, self._block, self._kept = problem, Measure.parse(problem.measure), block, kept
+        self.numbers = rows.folds_of_rank(problem) if numbers is None else numbers
+        self.folds = rows.make_folds(problem)
+        training = [self.folds.training(fold) for fold in self.numbers]
         _, losses = make_losses(block, problem.measure, problem.distribution.ordering, comm, training)
         features = with_bias(block.features, problem.bias)
         vectors = make_vectors(problem.distribution.step, features.shape[1], comm)
-        super().__init__(features, losses, comm, stop_wanted, clock, vectors, block.weights)
+        super().__init__(features, losses, comm, stop_wanted, vectors=vectors, weights=block.weights)
         self.prove_to(problem.settings.target)
-        self._problem, self._measure, self._kept = problem, Measure.parse(problem.measure), kept
-        self._block, self._folds, self._numbers = block, folds, numbers
+        self._closed: ClosedForm | None = None
+        may_be_closed, l1 = losses and problem.scored != 0, problem.settings.l1
+        if may_be_closed and (problem.scored or pays(block, problem.measure, comm, l1, len(losses))):
+            self._closed = ClosedForm(block, comm, self.folds.number, problem.folds, self.folds.forward)
+
+    @cached_property
+    def scale(self) -> Floats | None:
+        """What `scale_of` returns. **Collective.**"""
+        return scale_of(self, replace(self.problem.settings, lam=self.problem.lambdas[0]))
+
+    def run(self, keep: Keep, lambdas: Sequence[Sequence[float]], start: Start = start_at_zero) -> Run:
+        """Solve these lambdas of each fold as `run`; ends after the largest if nothing was gained. **Collective.**"""
+        vectors, settings, comm = self.vectors, self.problem.settings, self.comm
+        closed = Run([])
+        if self._closed is not None:
+            closed, lambdas = self._solve_closed(self._closed, keep, lambdas)
+        if closed.stopped or not any(lambdas):
+            return closed
+        starts, scale, evaluated = list[Floats](), self.scale, self.evaluations
+        for fold, lambdas_of_fold in zip(self.numbers, lambdas, strict=True):
+            with comm.fail_together():
+                w = start(fold, lambdas_of_fold[0]) if comm.is_root and lambdas_of_fold else None
+            of_root = comm.bcast(w is not None)
+            starts.append(vectors.scatter(w) if of_root else np.zeros(vectors.length))
+        points: list[Point] = []
+        stopped: list[int] = []
+
+        def solve_fold(solve: BatchedSolve, k: int) -> None:
+            w = starts[k]
+            for lam in lambdas[k]:
+                # 1) Train, unless the pass that proved the training before, or another fold's, asked to stop.
+                result = None
+                if not solve.stop_requested:
+                    result = TrainingRun(solve, replace(settings, lam=lam), scale).run(w)
+                if result is None or result.status is Status.STOPPED:
+                    stopped.append(k)
+                    return
+                # 2) Measure the model, and keep it on the root.
+                w = result.w
+                assessment = solve.assessment(w)
+                whole = vectors.gather(w)
+                if whole is not None:
+                    points.append(self._keep(keep, k, lam, replace(result, w=whole), assessment))
+                # 3) The next training starts from this model, unless nothing was gained.
+                if lam == self.problem.lambdas[0] and gained_nothing(result.J, result.J_at_zero, settings):
+                    return
+
+        solves = [lambda solve, k=k: solve_fold(solve, k) for k in range(len(self.numbers))]
+        passes = solve_batched(self, solves, self.problem.at_once)
+        points, passes, was_stopped = comm.bcast((points, passes, bool(stopped)))
+        return joined([closed, Run(points, was_stopped, passes, self.evaluations - evaluated)])
+
+    def _keep(self, keep: Keep, k: int, lam: float, result: Result, assessed: Assessment) -> Point:
+        """Return the point of a trained model, and pass it to `keep`. On the root."""
+        problem = self.problem
+        verdict = {"vacuous": result.vacuous, "idle": result.idle, "chance": assessed.chance}
+        numbers = result.numbers() | verdict
+        if problem.settings.l1:
+            numbers["nonzeros"] = int(np.count_nonzero(split_bias(result.w, problem.bias)[0]))
+        point = Point(lam, self.numbers[k], numbers, assessed.threshold, assessed.training, assessed.held_out)
+        keep(point, result, assessed.scores)
+        return point
+
+    def _solve_closed(
+        self, closed_form: ClosedForm, keep: Keep, lambdas: Sequence[Sequence[float]]
+    ) -> tuple[Run, list[list[float]]]:
+        """Solve the lambdas of each fold as far as the closed form proves them; return what is left. **Collective.**"""
+        comm, problem = self.comm, self.problem
+        left = [list(of_fold) for of_fold in lambdas]
+        missing = [(k, lam) for k, of_fold in enumerate(lambdas) for lam in of_fold]
+        points, passes = list[Point](), closed_form.uncounted_passes()
+        largest_share = int(comm.maximum(np.array([self.features.shape[0]]))[0])
+        at_once = problem.scored or max(len(self.numbers), SCORE_BYTES // (8 * max(largest_share, 1)))
+        for first in range(0, len(missing), at_once):
+            if comm.maximum(np.array([float(self.stop_wanted())]))[0]:
+                return Run(comm.bcast(points), True, passes), left
+            # 1) The root solves as many as are scored in a pass.
+            solved = list[tuple[int, float, Result]]()
+            for k, lam in missing[first : first + at_once] if comm.is_root else ():
+                settings = replace(problem.settings, lam=lam)
+                if result := closed_form.result(self.numbers[k], settings, bool(problem.bias)):
+                    solved.append((k, lam, result))
+            solved = comm.bcast(solved)
+            if not solved:
+                continue
+            # 2) All ranks score and measure them.
+            scores = self.features.margins(np.array([result.w for _, _, result in solved]))
+            passes += 1
+            for (k, lam, result), of_model in zip(solved, scores, strict=True):
+                assessment = self.assess(of_model, k)
+                left[k].remove(lam)
+                if comm.is_root:
+                    points.append(self._keep(keep, k, lam, result, assessment))
+        return Run(comm.bcast(points), False, passes), left
 
     def assess(self, scores: Floats, loss: int) -> Assessment:
         """Measure the model of a fold on the rows that it trained on and those that it holds out. **Collective.**"""
-        comm, problem, fold = self.comm, self._problem, self._numbers[loss]
-        in_fold = self._folds.judged(fold) & bool(fold)
+        comm, problem, fold = self.comm, self.problem, self.numbers[loss]
+        in_fold = self.folds.judged(fold) & bool(fold)
         scores_of_all = comm.gather_rows(scores[in_fold]) if problem.scores and fold else None
-        training, held_out = self._scored(scores, self._folds.training(fold)), self._scored(scores, in_fold)
+        training, held_out = self._scored(scores, self.folds.training(fold)), self._scored(scores, in_fold)
         if self._kept is not None and fold:
-            self._kept[fold] = KeptScores(held_out, mean_and_deviation(training.scores, training.weights, comm))
+            spread_of_training = mean_and_deviation(training.scores, training.weights, comm)
+            self._kept[fold] = held_out._replace(spread=spread_of_training)
         threshold = decision_threshold(
             self.losses[loss].calls_positive, training.scores, training.labels, comm, training.weights
         )
@@ -290,7 +400,7 @@ class FoldsObjective(Objective):
         return gauc_estimate(measure.within_groups, rows.scores, rows.labels, rows.groups, self.comm, rows.weights)
 
     def _measures(self, rows: RowScores, threshold: float) -> dict[str, Any]:
-        select, comm = self._problem.select, self.comm
+        select, comm = self.problem.select, self.comm
         measures: dict[str, Any] = summary_measures(
             self._measure, rows.scores, rows.labels, threshold, comm, rows.weights, rows.groups
         )
@@ -299,122 +409,6 @@ class FoldsObjective(Objective):
                 select, rows.scores, rows.labels, threshold, comm, rows.weights, rows.groups
             )
         return measures
-
-
-class CrossValidation:
-    """The trainings of some folds of a problem, by default of those of this rank. Creating it is **collective.**"""
-
-    def __init__(
-        self,
-        rows: PathRows,
-        problem: Problem,
-        stop_wanted: Callable[[], bool] = lambda: False,
-        clock: Clock | None = None,
-        kept: dict[int, KeptScores] | None = None,
-        numbers: Sequence[int] | None = None,
-    ) -> None:
-        assert isinstance(rows.block, DataBlock)
-        block, comm = rows.block, rows.trainers
-        self.problem, self.comm, self._stop_wanted = problem, comm, stop_wanted
-        self.numbers = rows.folds_of_rank(problem) if numbers is None else numbers
-        self.folds = folds = rows.make_folds(problem)
-        self.objective = FoldsObjective(problem, block, folds, self.numbers, comm, kept, stop_wanted, clock)
-        self.vectors, losses = self.objective.vectors, len(self.objective.losses)
-        self._closed: ClosedForm | None = None
-        may_be_closed = losses and problem.scored != 0
-        if may_be_closed and (problem.scored or pays(block, problem.measure, comm, problem.settings.l1, losses)):
-            self._closed = ClosedForm(block, comm, folds.number, problem.folds, folds.forward)
-
-    @cached_property
-    def scale(self) -> Floats | None:
-        """What `scale_of` returns. **Collective.**"""
-        return scale_of(self.objective, replace(self.problem.settings, lam=self.problem.lambdas[0]))
-
-    def run(self, keep: Keep, lambdas: Sequence[Sequence[float]], start: Start = start_at_zero) -> Run:
-        """Solve these lambdas of each fold as `run`; ends after the largest if nothing was gained. **Collective.**"""
-        vectors, settings, comm = self.vectors, self.problem.settings, self.comm
-        closed = Run([])
-        if self._closed is not None:
-            closed, lambdas = self._solve_closed(self._closed, keep, lambdas)
-        if closed.stopped or not any(lambdas):
-            return closed
-        starts, scale = list[Floats](), self.scale
-        for fold, lambdas_of_fold in zip(self.numbers, lambdas, strict=True):
-            with comm.fail_together():
-                w = start(fold, lambdas_of_fold[0]) if comm.is_root and lambdas_of_fold else None
-            of_root = comm.bcast(w is not None)
-            starts.append(vectors.scatter(w) if of_root else np.zeros(vectors.length))
-        points: list[Point] = []
-        stopped: list[int] = []
-
-        def solve_fold(solve: BatchedSolve, k: int) -> None:
-            w = starts[k]
-            for lam in lambdas[k]:
-                # 1) Train, unless the pass that proved the training before, or another fold's, asked to stop.
-                if solve.stop_requested:
-                    stopped.append(k)
-                    return
-                result = TrainingRun(solve, replace(settings, lam=lam), scale).run(w)
-                if result.status is Status.STOPPED:
-                    stopped.append(k)
-                    return
-                # 2) Measure the model, and keep it on the root.
-                w = result.w
-                assessment = solve.assessment(w)
-                whole = vectors.gather(w)
-                if whole is not None:
-                    points.append(self._keep(keep, k, lam, replace(result, w=whole), assessment))
-                # 3) The next training starts from this model, unless nothing was gained.
-                if lam == self.problem.lambdas[0] and gained_nothing(result.J, result.J_at_zero, settings):
-                    return
-
-        solves = [lambda solve, k=k: solve_fold(solve, k) for k in range(len(self.numbers))]
-        passes = solve_batched(self.objective, solves, self.problem.at_once)
-        points, passes, was_stopped = comm.bcast((points, passes, bool(stopped)))
-        return Run(closed.points + points, was_stopped, closed.passes + passes, self.objective.evaluations)
-
-    def _keep(self, keep: Keep, k: int, lam: float, result: Result, assessed: Assessment) -> Point:
-        """Return the point of a trained model, and pass it to `keep`. On the root."""
-        problem = self.problem
-        verdict = {"vacuous": result.vacuous, "idle": result.idle, "chance": assessed.chance}
-        numbers = result.numbers() | verdict
-        if problem.settings.l1:
-            numbers["nonzeros"] = int(np.count_nonzero(split_bias(result.w, problem.bias)[0]))
-        point = Point(lam, self.numbers[k], numbers, assessed.threshold, assessed.training, assessed.held_out)
-        keep(point, result, assessed.scores)
-        return point
-
-    def _solve_closed(
-        self, closed_form: ClosedForm, keep: Keep, lambdas: Sequence[Sequence[float]]
-    ) -> tuple[Run, list[list[float]]]:
-        """Solve the lambdas of each fold as far as the closed form proves them; return what is left. **Collective.**"""
-        comm, problem, objective = self.comm, self.problem, self.objective
-        left = [list(of_fold) for of_fold in lambdas]
-        missing = [(k, lam) for k, of_fold in enumerate(lambdas) for lam in of_fold]
-        points, passes = list[Point](), closed_form.uncounted_passes()
-        largest_share = int(comm.maximum(np.array([objective.features.shape[0]]))[0])
-        at_once = problem.scored or max(len(self.numbers), SCORE_BYTES // (8 * max(largest_share, 1)))
-        for first in range(0, len(missing), at_once):
-            if comm.maximum(np.array([float(self._stop_wanted())]))[0]:
-                return Run(comm.bcast(points), True, passes), left
-            # 1) The root solves as many as are scored in a pass.
-            solved = list[tuple[int, float, Result]]()
-            for k, lam in missing[first : first + at_once] if comm.is_root else ():
-                settings = replace(problem.settings, lam=lam)
-                if result := closed_form.result(self.numbers[k], settings, bool(problem.bias)):
-                    solved.append((k, lam, result))
-            solved = comm.bcast(solved)
-            if not solved:
-                continue
-            # 2) All ranks score and measure them.
-            scores = objective.features.margins(np.array([result.w for _, _, result in solved]))
-            passes += 1
-            for (k, lam, result), of_model in zip(solved, scores, strict=True):
-                assessment = objective.assess(of_model, k)
-                left[k].remove(lam)
-                if comm.is_root:
-                    points.append(self._keep(keep, k, lam, result, assessment))
-        return Run(comm.bcast(points), False, passes), left
 
     def close(self) -> None:
         """Free what the ranks share."""
@@ -425,43 +419,33 @@ class FoldByFold:
     """The trainings of folds that have rows of their own, which `rows.block` returns, one fold after the other."""
 
     def __init__(
-        self,
-        rows: PathRows,
-        problem: Problem,
-        stop_wanted: Callable[[], bool] = lambda: False,
-        clock: Clock | None = None,
-        kept: dict[int, KeptScores] | None = None,
+        self, rows: PathRows, problem: Problem, stop_wanted: Callable[[], bool], kept: dict[int, RowScores] | None
     ) -> None:
-        self._rows, self._problem, self._kept = rows, problem, kept
-        self._stop_wanted, self._clock = stop_wanted, clock
+        self._rows, self._problem, self._stop_wanted, self._kept = rows, problem, stop_wanted, kept
         self.numbers = problem.trained_folds
-        self._evaluations = 0
 
     def run(self, keep: Keep, lambdas: Sequence[Sequence[float]], start: Start = start_at_zero) -> Run:
         """Do what `CrossValidation.run` does. **Collective.**"""
-        assert not isinstance(self._rows.block, DataBlock)
-        points, passes, stopped = list[Point](), 0, False
+        outcome = Run([])
         for fold, lambdas_of_fold in zip(self.numbers, lambdas, strict=True):
-            if not lambdas_of_fold or stopped:
-                continue
-            block, fold_keys = self._rows.block(fold)
-            rows = replace(self._rows, block=block, fold_keys=fold_keys)
-            models = CrossValidation(rows, self._problem, self._stop_wanted, self._clock, self._kept, [fold])
-            p = models.objective.features.shape[1]
+            if lambdas_of_fold and not outcome.stopped:
+                outcome = joined([outcome, self._train(fold, lambdas_of_fold, keep, start)])
+        return outcome
 
-            def fitting(fold: int, lam: float, p: int = p) -> Floats | None:
-                """Return the start, if it is for these features: another version may have made others before."""
-                w = start(fold, lam)
-                return w if w is not None and len(w) == p else None
+    def _train(self, fold: int, lambdas: Sequence[float], keep: Keep, start: Start) -> Run:
+        """Solve the lambdas of a fold, whose rows are in memory only for that. **Collective.**"""
+        models = CrossValidation(self._rows.of_fold(fold), self._problem, self._stop_wanted, self._kept, [fold])
+        p = models.features.shape[1]
 
-            try:
-                trained = models.run(keep, [lambdas_of_fold], fitting)
-            finally:
-                models.close()
-            points, passes, stopped = points + trained.points, passes + trained.passes, trained.stopped
-            self._evaluations += trained.evaluations
-            del block, rows, models  # before the rows of the next fold are read
-        return Run(points, stopped, passes, self._evaluations)
+        def fitting(fold: int, lam: float) -> Floats | None:
+            """Return the start, if it is for these features: another version may have made others before."""
+            w = start(fold, lam)
+            return w if w is not None and len(w) == p else None
+
+        try:
+            return models.run(keep, [lambdas], fitting)
+        finally:
+            models.close()
 
     def close(self) -> None:
         """Nothing is left to free."""
@@ -471,9 +455,8 @@ def trainings(
     rows: PathRows,
     problem: Problem,
     stop_wanted: Callable[[], bool] = lambda: False,
-    clock: Clock | None = None,
-    kept: dict[int, KeptScores] | None = None,
+    kept: dict[int, RowScores] | None = None,
 ) -> CrossValidation | FoldByFold:
     """Return the trainings of this rank's folds, on one block of rows, or on rows of each fold. **Collective.**"""
     kind = CrossValidation if isinstance(rows.block, DataBlock) else FoldByFold
-    return kind(rows, problem, stop_wanted, clock, kept)
+    return kind(rows, problem, stop_wanted, kept)

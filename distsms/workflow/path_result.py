@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import math
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -25,7 +25,7 @@ from distsms.optim.settings import Settings
 from distsms.shards.manifest import Manifest
 from distsms.workflow import choice as choosing
 from distsms.workflow.choice import THE_MEAN, Choice, Mean, Point
-from distsms.workflow.folds import best_on_other_folds
+from distsms.workflow.folds import best_on_other_folds, fold_name
 from distsms.workflow.path import Problem
 from distsms.workflow.requests import PathRequest
 from distsms.workflow.rocarea_check import FoldComparison
@@ -58,36 +58,32 @@ class PathStore(ResumableStore):
 
     def points(self) -> list[Point]:
         """Read all points, by falling lambda and then by fold. Raises InputError if one is damaged."""
-        points = []
-        for path in (self.path / self.parts).glob("[!.]*.json"):
-            points.append(
-                Point.from_json(read_objects(path, POINT, f"Remove {path}, and the point is computed again")[0])
-            )
-        return sorted(points, key=lambda point: (-point.lam, point.fold))
+        files = (self.path / self.parts).glob("[!.]*.json")
+        contents = (read_objects(file, POINT, f"Remove {file}, and the point is computed again")[0] for file in files)
+        return sorted(map(Point.from_json, contents), key=lambda point: (-point.lam, point.fold))
 
     def keep(self, point: Point, trained: Model) -> None:
         """Write a point and its model. For each fold, only the models of the largest and the newest lambda are kept."""
         newest = self._file(point.lam, point.fold, "h5")
         model.save(newest, trained)
         self.write(self._file(point.lam, point.fold, "json"), point.as_json())
-        models = self._models(point.fold)
-        if point.fold:
-            for lam, old in models.items():
-                if lam != max(models) and old != newest:
-                    old.unlink()
+        models = self._models(point.fold) if point.fold else {}
+        for lam, old in models.items():
+            if lam != max(models) and old != newest:
+                old.unlink()
 
     def start(self, fold: int, lam: float, bias: float | None = None) -> Floats | None:
         """Return the coefficients, for normalized rows, of the fold's model of the nearest lambda; None without one."""
         models = self._models(fold)
         if not models:
             return None
-        loaded = model.load(models[min(models, key=lambda other: abs(math.log(other) - math.log(lam)))])
+        loaded = model.load(models[choosing.nearest(models, lam)])
         w = loaded.normalization.unfold(loaded.w)
         return np.append(w, loaded.bias / bias) if bias else w
 
     def _models(self, fold: int) -> dict[float, Path]:
         """Return the files of the models of a fold, by lambda."""
-        paths = (self.path / self.parts).glob(f"[!.]*_{_rows(fold)}.h5")
+        paths = (self.path / self.parts).glob(f"[!.]*_{fold_name(fold)}.h5")
         return {float(path.name.partition("_")[0]): path for path in paths}
 
     def model(self, lam: float) -> Model:
@@ -95,7 +91,7 @@ class PathStore(ResumableStore):
         return model.load(self._file(lam, 0, "h5"))
 
     def _file(self, lam: float, fold: int, suffix: str) -> Path:
-        return self.path / self.parts / f"{lam!r}_{_rows(fold)}.{suffix}"
+        return self.path / self.parts / f"{lam!r}_{fold_name(fold)}.{suffix}"
 
 
 def finished(point: Point, settings: Settings, select: str | None = None) -> bool:
@@ -105,29 +101,7 @@ def finished(point: Point, settings: Settings, select: str | None = None) -> boo
     return measured and not (cut_short and point.result["evaluations"] < settings.max_evaluations)
 
 
-def _rows(fold: int) -> str:
-    return f"fold{fold}" if fold else "all"
-
-
 ROCAREA = "rocarea"
-
-
-class BetaStore(ResumableStore):
-    """The folder of a comparison: betas.json, a path for each measure in paths/, and the best model, model.h5."""
-
-    kind, parts, name = "betas", "paths", "path of several BETA"
-
-
-class L1Store(ResumableStore):
-    """The same for several l1: l1.json, a path for each l1 in paths/, and the best model, model.h5."""
-
-    kind, parts, name = "l1", "paths", "path of several l1"
-
-
-class FeaturesStore(ResumableStore):
-    """The same for several features: features.json, a path for each in paths/, and the best model, model.h5."""
-
-    kind, parts, name = "features", "paths", "path of several features"
 
 
 class Setting(NamedTuple):
@@ -137,14 +111,32 @@ class Setting(NamedTuple):
     header: str  # what tables call it
     usual: str  # the value with which the best one is compared
     usual_name: str  # what sentences call that
-    store: type[ResumableStore]  # the folder
+    kind: str  # the file that the folder of the paths is known by: KIND.json
     key: str  # what the information on the best model calls the comparison
     each: str  # what of it each path has
 
+    def describe(self, value: str) -> str:
+        """Return what sentences call a value."""
+        return value if self == BETA else f"{self.name} {value}"
 
-BETA = Setting("BETA", "trained for", ROCAREA, "ROCArea", BetaStore, "betas", "measure")
-L1 = Setting("l1", "l1", "0", "l1 = 0", L1Store, "l1_path", "l1")
-FEATURES = Setting("features", "features", "raw", "the original columns", FeaturesStore, "features_path", "candidate")
+
+BETA = Setting("BETA", "trained for", ROCAREA, "ROCArea", "betas", "betas", "measure")
+L1 = Setting("l1", "l1", "0", "l1 = 0", "l1", "l1_path", "l1")
+FEATURES = Setting("features", "features", "raw", "the original columns", "features", "features_path", "candidate")
+
+
+class SeveralStore(ResumableStore):
+    """The folder of several paths: KIND.json on the comparison, the paths in paths/, and the best model, model.h5."""
+
+    parts = "paths"
+
+    def __init__(self, path: str | os.PathLike[str], setting: Setting) -> None:
+        super().__init__(path)
+        self.setting, self.kind = setting, setting.kind
+
+    @property
+    def name(self) -> str:
+        return f"path of several {self.setting.name}"
 
 
 def measures_of_betas(names: str) -> list[str]:
@@ -194,8 +186,8 @@ class PathComparison(NamedTuple):
         """Return sentences that say which value won, and what that is worth beside the usual value."""
         name, choices, setting = display_name(self.select), self.choices, self.setting
         mean = choices[self.best].chosen
-        value = self.best if setting == BETA else f"{setting.name} {self.best}"
-        sentences = [f"best      {value}, lambda {mean.lam:g}: held-out {name} {mean.mean:.6f}"]
+        best = f"best      {setting.describe(self.best)}, lambda {mean.lam:g}: held-out {name} {mean.mean:.6f}"
+        sentences = [best]
         if self.nonzeros:
             sentences[0] += f", {self.nonzeros[self.best]} coefficients are not 0"
         if self.expected:
@@ -283,6 +275,9 @@ def points_table(points: Sequence[Point], measure: str, choice: Choice | None) -
         points_here = [point for point in points if point.lam == lam]
         of_all_rows, mean = next((point for point in points_here if not point.fold), None), means.get(lam)
         result = of_all_rows.result if of_all_rows else {}
+        status = result.get("status", "proved")
+        remarks = ["chosen" if mean == choice.chosen else "best" * (mean == choice.best)] if choice and mean else []
+        remarks += ["" if status == "proved" else status, unusable.get(lam, "")]
         fold_evaluations = sum(point.result["evaluations"] for point in points_here if point.fold)
         rows.append(
             [
@@ -294,7 +289,7 @@ def points_table(points: Sequence[Point], measure: str, choice: Choice | None) -
                 format_number(of_all_rows and of_all_rows.training.get(measure), ".6f"),
                 format_number(mean and mean.mean, ".6f"),
                 format_number(mean and mean.error, ".6f"),
-                _remark(of_all_rows, mean, choice, unusable.get(lam)),
+                ", ".join(filter(None, remarks)),
             ]
         )
     header = ["lambda", *(["nonzeros"] if has_nonzeros else []), "J", "gap", "evaluations"]
@@ -306,37 +301,40 @@ def describe_choice(
 ) -> str:
     """Return lines on which lambda was chosen, how good it is on the folds, and what speaks against it."""
     best, mean, unusable = choice.best, choice.chosen, choosing.faults(points)
-    text = f"\nchosen    lambda {mean.lam:g}: held-out {display_name(measure)} {mean.mean:.6f}"
-    text += f", standard error {mean.error:.6f}"
+    chosen = f"\nchosen    lambda {mean.lam:g}: held-out {display_name(measure)} {mean.mean:.6f}"
+    chosen += f", standard error {mean.error:.6f}"
     if mean != best:
-        text += f"; the best mean is {best.mean:.6f} at {best.lam:g}"
+        chosen += f"; the best mean is {best.mean:.6f} at {best.lam:g}"
+    lines = [chosen]
     if interval := choosing.expected(points, measure, rule):
-        text += f"\n  interval  {interval.low:.6f} to {interval.high:.6f} ({100 * LEVEL:g} %)"
-        text += f" about {interval.value:.6f}: of {interval.of}"
-        text += f"; the lambda of each fold is chosen by the other folds. {THE_MEAN}"
-    text += "\n  flatness  "
+        lines.append(
+            f"interval  {interval.low:.6f} to {interval.high:.6f} ({100 * LEVEL:g} %) about {interval.value:.6f}: of"
+            f" {interval.of}; the lambda of each fold is chosen by the other folds. {THE_MEAN}"
+        )
     if len(curve) == 1:
-        text += "unknown, since only one lambda was tried"
+        flatness = "unknown, since only one lambda was tried"
     elif choice.low == choice.high:
         others = "lambdas that can be used" if unusable else "lambdas"
-        text += f"the next larger and smaller {others} have means more than one standard error below the best"
+        flatness = f"the next larger and smaller {others} have means more than one standard error below the best"
     else:
         ends = [f"{end.mean - best.mean:+.6f} at {end.lam:g}" for end in (choice.low, choice.high) if end != best]
-        text += (
-            f"the means of lambda {choice.low.lam:g} to {choice.high.lam:g} are within one standard error of the best"
-        )
-        text += f" mean: {', '.join(ends)}"
+        which = f"the means of lambda {choice.low.lam:g} to {choice.high.lam:g}"
+        flatness = f"{which} are within one standard error of the best mean: {', '.join(ends)}"
+    lines.append(f"flatness  {flatness}")
     if choice.instead_of:
         lam = choice.instead_of.lam
-        text += f"\n  not       lambda {lam:g}, which the rule would choose by its mean: {unusable[lam]}"
+        lines.append(f"not       lambda {lam:g}, which the rule would choose by its mean: {unusable[lam]}")
     if mean.lam in unusable:
-        text += f"\n  warning   {unusable[mean.lam]}: at this lambda the training learns almost nothing from these data"
-        text += "; no other lambda that was tried can be used either"
+        lines.append(
+            f"warning   {unusable[mean.lam]}: at this lambda the training learns almost nothing from these data; no"
+            " other lambda that was tried can be used either"
+        )
     elif end := choosing.ends_at(curve, [best.lam]):
-        other = end.replace("est", "er")
-        text += f"\n  warning   the best lambda is the {end} one that was tried; {other} ones may be better still:"
-        text += " add some with --lambdas, or let --extend try further ones"
-    return text
+        lines.append(
+            f"warning   the best lambda is the {end} one that was tried; {end.replace('est', 'er')} ones may be better"
+            " still: add some with --lambdas, or let --extend try further ones"
+        )
+    return "\n  ".join(lines)
 
 
 def describe_useless(measure: str, points: Sequence[Point]) -> str:
@@ -349,24 +347,12 @@ def describe_useless(measure: str, points: Sequence[Point]) -> str:
     return f"  warning   none of these lambdas gives a model that ranks better than chance; {advice}"
 
 
-def _remark(of_all: Point | None, mean: Mean | None, choice: Choice | None, fault: str | None) -> str:
-    remarks = []
-    if choice and mean:
-        remarks += ["chosen"] if mean == choice.chosen else ["best"] if mean == choice.best else []
-    if of_all and of_all.result["status"] != "proved":
-        remarks.append(of_all.result["status"])
-    if fault:
-        remarks.append(fault)
-    return ", ".join(remarks)
-
-
 class PathTask(NamedTuple):
     """What is decided of a path before its rows are read."""
 
     request: PathRequest  # with one measure, one l1 and one kind of features
     manifest: Manifest
     problem: Problem
-    identity: Mapping[str, Any]  # the data and options that all points have in common, as path.json has them
     warnings: Sequence[str]  # what the folds do not take into account
     folder: Path
     kept: int  # how many points are there from an earlier start
@@ -460,15 +446,10 @@ class PathResult:
         """The exit code of the command: 0 if all gaps are proved and the chosen model is better than chance."""
         if self.stopped:
             return EXIT_REQUEUE
-        if not self.paths:
-            codes = [Status[point.result["status"].upper()].exit_code for point in self.points]
-            codes += [EXIT_VACUOUS] * bool(self.chance)
-            return max(codes, key=lambda code: (code != EXIT_VACUOUS, code) if code else (False, 0), default=EXIT_OK)
         codes = [path.exit_code for path in self.paths.values()]
-        if self.comparison is None:
-            return max(codes)
-        others = [code for code in codes if code not in (EXIT_OK, EXIT_VACUOUS)]
-        return max(others) if others else self.paths[self.comparison.best].exit_code
+        codes = codes or [Status[point.result["status"].upper()].exit_code for point in self.points]
+        not_proved = [code for code in codes if code not in (EXIT_OK, EXIT_VACUOUS)]
+        return max(not_proved, default=EXIT_VACUOUS if self.chance else EXIT_OK)
 
     @property
     def all_evaluations(self) -> int:

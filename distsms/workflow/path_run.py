@@ -10,7 +10,6 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 from distsms.base import files
@@ -22,6 +21,7 @@ from distsms.base.typing import Floats
 from distsms.base.wording import option
 from distsms.features import arrays
 from distsms.features.build import refuse_codes
+from distsms.features.fit import FeatureOptions
 from distsms.ingest.frames import folder_of_all
 from distsms.matrix.augmented import split_bias, with_bias
 from distsms.metrics import calibration
@@ -30,7 +30,6 @@ from distsms.metrics.row_weights import mean_and_deviation
 from distsms.models import inputs, model
 from distsms.optim.result import Result
 from distsms.optim.solvers.base import WIDE
-from distsms.shards import dataset
 from distsms.shards.dataset import DataBlock
 from distsms.shards.manifest import Manifest, read_manifest
 from distsms.shards.row_statistics import doubles_warning
@@ -40,9 +39,8 @@ from distsms.workflow import choice as choosing
 from distsms.workflow import decisions, folds
 from distsms.workflow.candidates import COLUMNS, distinct
 from distsms.workflow.choice import Mean, Point
-from distsms.workflow.decisions import held_out
 from distsms.workflow.fold_features import FOLDER, FoldFeatures, FoldsObserver, record
-from distsms.workflow.path import PathRows, Problem, run, shares_folds
+from distsms.workflow.path import PathRows, Problem, load_rows, run, shares_folds
 from distsms.workflow.path_result import (
     BETA,
     FEATURES,
@@ -52,6 +50,7 @@ from distsms.workflow.path_result import (
     PathStore,
     PathTask,
     Setting,
+    SeveralStore,
     compare,
     finished,
     measures_of_betas,
@@ -120,20 +119,18 @@ def run_path(
         return replace(result, folder=None, paths=paths)
     with comm.fail_together():
         request = _checked(request)
-    if setting := _setting(request):
-        return _run_several(request, setting, comm, observer, stop_wanted)
+    if several := _several(request):
+        setting, requests = several
+        return _run_several(request, setting, requests, comm, observer, stop_wanted)
     return _PathRun(request, comm, observer, stop_wanted)()
 
 
 def _checked(request: PathRequest) -> PathRequest:
     """Return a request whose values are in order, each once. Raises InputError if one is none that a path knows."""
-    numbers = {"lambdas": [lam for lam in request.lambdas or LAMBDAS if not 0 < lam < math.inf]}
-    numbers |= {"l1": [l1 for l1 in request.l1 if not 0 <= l1 < math.inf]}
-    for name, wrong in numbers.items():
-        if wrong:
-            raise InputError(
-                f"{option(name)} {wrong[0]}: is not a {'positive number' if name == 'lambdas' else 'weight'}"
-            )
+    if wrong := [lam for lam in request.lambdas or () if not 0 < lam < math.inf]:
+        raise InputError(f"{option('lambdas')} {wrong[0]}: is not a positive number")
+    if wrong := [l1 for l1 in request.l1 if not 0 <= l1 < math.inf]:
+        raise InputError(f"{option('l1')} {wrong[0]}: is not a weight")
     require_choice("rule", request.rule, RULES)
     if request.folds == 1:
         raise InputError(f"{option('folds')} {request.folds}: give at least 2, or 0 for no folds")
@@ -152,7 +149,10 @@ class _PathRun:
 
     _earlier: Sequence[Point] = ()  # those that are there when the run begins, on the root
     _warnings: Sequence[str] = ()  # what the folds do not take into account
+    _options: FeatureOptions | None = None  # those of the features that are made for each fold
+    _features: FoldFeatures | None = None
     _plan: Plan | None = None
+    _end = math.inf  # when the time of the trainings is over
 
     def __init__(
         self,
@@ -165,15 +165,12 @@ class _PathRun:
         assert request.output is not None
         self._request, self._comm, self._observer = request, comm, observer
         self._stopped_by_user, self._start_from = stop_wanted, start_from
-        self._store, self._closing = PathStore(request.output), ExitStack()
-        self._measure, self._l1, self._candidate = Measure.parse(request.measure), request.l1[0], request.features[0]
+        self._store, self._measure = PathStore(request.output), Measure.parse(request.measure)
         self._select = choosing.chooser(request.measure, request.select)
-        self._end = math.inf  # when the time of the trainings is over
 
     def __call__(self) -> PathResult:
-        with self._closing:
-            self._check()
-            self._observer.began(self._task)
+        with ExitStack() as closing:
+            self._observer.began(self._check(closing))
             self._prepare()
             result = self._train()
             result = replace(result, quick_rocarea=self._compare(result))
@@ -185,49 +182,48 @@ class _PathRun:
                     result = self._conclude(result, decided or {})
             result = self._comm.bcast(result)
             self._observer.ended(result)
-            self._clean(result)
+            if self._features is not None and not result.stopped:
+                self._comm.barrier()  # when no rank needs the features of the folds
+                if self._comm.is_root:
+                    self._features.remove(but_all=True)
             return result
 
-    def _check(self) -> None:
+    def _check(self, closing: ExitStack) -> PathTask:
         """Make all checks that can be made before the data are read, and open the folder."""
-        request, comm = self._request, self._comm
-        solver, why = choose_solver(request.solver, self._measure, comm, l1=self._l1)
+        request, comm, store = self._request, self._comm, self._store
+        solver, why = choose_solver(request.solver, self._measure, comm, l1=request.l1[0])
         self._observer.chose_solver(solver, why)
         self._node_ranks = comm.node_ranks()
         with comm.fail_together():
             self._manifest = manifest = read_manifest(request.data)
             self._condition = decisions.check(request.at, request.calibrate, request.folds)
-            self._problem = self._make_problem(solver)
-            if self._candidate.options is None:
+            self._problem = problem = self._make_problem(solver)
+            if (options := request.features[0].options) is None:
                 self._plan = self._make_plan(manifest)
             else:
                 refuse_codes(manifest)
-                self._options = arrays.options(self._candidate.options)
+                self._options = arrays.options(options)
             self._identity = self._describe_problem()
             if request.folds:
-                warnings = doubles_warning(manifest, self._problem.folds_by), folds.labels_warning(manifest)
+                warnings = doubles_warning(manifest, problem.folds_by), folds.labels_warning(manifest)
                 self._warnings = [warning for warning in warnings if warning]
             if comm.is_root:
-                self._open()
+                inputs.check_distinct(store.path, request.data)
+                store.check()
+                closing.enter_context(files.exclusive(store.path))
+                store.open(self._identity)
+                self._earlier = [point for point in store.points() if finished(point, problem.settings, problem.select)]
         self._kept = comm.bcast({(point.lam, point.fold) for point in self._earlier})
-        self._task = PathTask(
-            request=request,
-            manifest=manifest,
-            problem=self._problem,
-            identity=self._identity,
-            warnings=self._warnings,
-            folder=self._store.path,
-            kept=len(self._kept),
-        )
+        return PathTask(request, manifest, problem, self._warnings, store.path, kept=len(self._kept))
 
     def _make_problem(self, solver: str) -> Problem:
         """Return what is trained. Raises InputError if options contradict each other. Local."""
         request, measure, p = self._request, self._measure, self._manifest.p
         lambdas, most = list(request.lambdas or LAMBDAS), request.folds + 1
-        one_by_one = p >= WIDE or self._candidate.options is not None
+        one_by_one = p >= WIDE or request.features[0].options is not None
         at_once = min(most, request.at_once or (1 if one_by_one else most))
         settings = settings_for(
-            measure, solver, lam=lambdas[0], l1=self._l1, time_limit=request.time_limit, **request.settings
+            measure, solver, lam=lambdas[0], l1=request.l1[0], time_limit=request.time_limit, **request.settings
         )
         # The limits of time and memory are for all points together.
         settings = replace(settings, time_limit=math.inf, vector_bytes=settings.vector_bytes // at_once)
@@ -255,7 +251,7 @@ class _PathRun:
             distribution=request.distribution,
             memory=request.memory,
             bias=bool(problem.bias),
-            losses=models if self._candidate.options is None else 1,  # with features, folds take turns
+            losses=models if self._options is None else 1,  # with features, folds take turns
             solves=problem.at_once,
             models=models * len(problem.lambdas),
         )
@@ -264,38 +260,21 @@ class _PathRun:
         """Return the data and options that all points of a path have in common. Local."""
         problem, settings = self._problem, self._problem.settings
         identity: dict[str, Any] = {"data": {"path": self._request.data, "fingerprint": self._manifest.fingerprint}}
-        if self._candidate.options is not None:
+        if self._options is not None:
             identity["features"] = record(self._options)
-        if self._l1:
-            identity["l1"] = self._l1
+        if settings.l1:
+            identity["l1"] = settings.l1
         identity |= {name: getattr(problem, name) for name in ("measure", "folds", "folds_by", "seed")}
         identity |= {"epsilon": settings.epsilon, "relative": settings.relative}
         # Folders of earlier versions do not name the usual constant feature.
         return identity if problem.bias == self._measure.bias(None) else identity | {"bias": problem.bias}
 
-    def _open(self) -> None:
-        """Open the folder, and read the points in it. The root calls this."""
-        store, problem = self._store, self._problem
-        inputs.check_distinct(store.path, self._request.data)
-        store.check()
-        self._closing.enter_context(files.exclusive(store.path))
-        store.open(self._identity)
-        self._earlier = [point for point in store.points() if finished(point, problem.settings, problem.select)]
-
     def _prepare(self) -> None:
         """Make the features, plan the run, and load the rows."""
-        request, comm, manifest = self._request, self._comm, self._manifest
-        features = None
-        if self._candidate.options is not None:
-            features = FoldFeatures(
-                manifest,
-                self._options,
-                self._store.path / FOLDER,
-                self._problem,
-                comm,
-                self._observer,
-                request.memory,
-            )
+        request, comm, manifest, features = self._request, self._comm, self._manifest, None
+        if self._options is not None:
+            folder, observer = self._store.path / FOLDER, self._observer
+            features = FoldFeatures(manifest, self._options, folder, self._problem, comm, observer, request.memory)
         self._features = features
         with comm.fail_together():
             plan = self._plan or self._make_plan(manifest if features is None else features.manifest(0))
@@ -303,24 +282,11 @@ class _PathRun:
         self._problem = problem = replace(self._problem, distribution=plan.distribution, scored=plan.scored)
         budget = plan.room(comm.is_root)
         if features is not None:
-            features.budget, features.with_groups = budget, problem.needs_groups
-            self._rows = PathRows(features.rows, comm)
+            features.budget, self._rows = budget, PathRows(features.rows, comm)
             return
         share_folds = request.memory is None and shares_folds(manifest.n, manifest.nnz, comm)
-        block = dataset.load(
-            manifest,
-            comm,
-            budget=budget,
-            share=(0, 1) if share_folds else None,
-            with_groups=problem.needs_groups,
-        )
-        self._observer.loaded(block, share_folds)
-        keys = None
-        with comm.fail_together():
-            if request.folds:
-                last = block.first_row + len(block.labels)
-                keys = folds.read_fold_keys(manifest, problem.folds_by, block.first_row, last)
-        self._rows = PathRows(block, comm, keys, share_folds)
+        self._rows = load_rows(manifest, problem, comm, budget, share_folds)
+        self._observer.loaded(self._rows.data, share_folds)
 
     def _stop_wanted(self) -> bool:
         return self._stopped_by_user() or time.monotonic() > self._end
@@ -328,7 +294,7 @@ class _PathRun:
     def _train(self) -> PathResult:
         """Train the missing models, each of which is kept as soon as it is there."""
         request, observer = self._request, self._observer
-        rows, problem = self._rows, self._problem
+        rows, problem, features = self._rows, self._problem, self._features
         begun = time.monotonic()
         self._end = begun + request.time_limit
         folds_of_rank, earlier = rows.folds_of_rank(problem), self._earlier
@@ -340,11 +306,10 @@ class _PathRun:
         def keep(point: Point, result: Result, scores: Floats | None) -> None:
             """Write a point and its model into the folder. The rank that trained it calls this."""
             nonlocal done
-            settings = replace(problem.settings, lam=point.lam)
             w, bias = split_bias(result.w, problem.bias)
             info = model_info(
                 self._measure,
-                settings,
+                replace(problem.settings, lam=point.lam),
                 result,
                 problem.distribution,
                 rows.trainers.size,
@@ -354,7 +319,7 @@ class _PathRun:
                 data,
                 provenance(),
             )
-            trained_on = self._manifest if self._features is None else self._features.manifest(point.fold)
+            trained_on = self._manifest if features is None else features.manifest(point.fold)
             self._store.keep(point, model.from_training(w, info, trained_on))
             done += 1
             observer.kept(point, done, of)
@@ -403,21 +368,19 @@ class _PathRun:
         if not (request.check and of_use and request.folds) or result.stopped:
             return None
         until = time.monotonic() + max(LEAST_CHECK, result.seconds / 10)
-        return compare_on_folds(
-            self._rows,
-            self._problem,
-            result.points,
-            lambda: self._stopped_by_user() or time.monotonic() > until,
-            request.rule,
-        )
+
+        def stop_wanted() -> bool:
+            return self._stopped_by_user() or time.monotonic() > until
+
+        return compare_on_folds(self._rows, self._problem, result.points, stop_wanted, request.rule)
 
     def _decide(self, lam: float) -> dict[str, Any] | None:
         """Return the sample, threshold and probabilities that the model's information gets; None if it was stopped."""
         request, comm = self._request, self._comm
         w = comm.bcast(self._start(0, lam) if comm.is_root else None)
-        block = self._rows.block if isinstance(self._rows.block, DataBlock) else self._rows.block(0)[0]
-        bias, trainers = self._problem.bias, self._rows.trainers
-        scores, labels, weights = block.counted_scores(with_bias(block.features, bias).margins(w))
+        block = self._rows.of_fold(0).data
+        features, trainers = with_bias(block.features, self._problem.bias), self._rows.trainers
+        scores, labels, weights = block.counted_scores(features.margins(w))
         info: dict[str, Any] = {"row_sample": sample_rows(scores, labels, trainers, self._manifest.dtype)}
         if self._measure.family.has_probabilities:
             info["mean_probability"] = calibration.means_of_logistic(scores, labels, trainers, weights)
@@ -426,21 +389,19 @@ class _PathRun:
         self._observer.deciding(lam)
         again = replace(self._problem, lambdas=[lam], at_once=min(self._problem.at_once, request.folds))
         spread = mean_and_deviation(scores, weights, trainers)
-        scored = held_out(self._rows, again, spread, self._start, self._stop_wanted)
+        scored = decisions.held_out(self._rows, again, spread, self._start, self._stop_wanted)
         return None if scored is None else decisions.findings(self._condition, request.calibrate, scored, comm) | info
 
     def _conclude(self, result: PathResult, decided: dict[str, Any]) -> PathResult:
         """Write the chosen model and path.json; return the result with the model. The root calls this."""
         if result.choice is not None:
             result = self._with_model(result, result.choice.chosen, decided)
-            assert result.model is not None
-            model.save(self._store.path / MODEL, result.model)
         fields = result.to_dict()
         self._store.describe(fields.pop("problem"), **fields)
         return result
 
     def _with_model(self, result: PathResult, at_lambda: Mean, decided: dict[str, Any]) -> PathResult:
-        """Return the result with the model at a lambda, and what is odd about it. The root calls this."""
+        """Write the model at a lambda; return the result with it, and what is odd about it. The root calls this."""
         best, warnings = self._store.model(at_lambda.lam), list[str]()
         # 1) Whether it ranks no better than chance, on its training rows or on those of the folds.
         of_model = [point.result for point in result.points if not point.fold and point.lam == at_lambda.lam]
@@ -452,7 +413,7 @@ class _PathRun:
         # 2) What would be better.
         if result.quick_rocarea and (better := result.quick_rocarea.warning(self._select, bool(chance))):
             warnings.append(better)
-        constant = describe_constant(self._measure, self._l1, self._problem.bias, best.bias)
+        constant = describe_constant(self._measure, self._problem.settings.l1, self._problem.bias, best.bias)
         if constant and not chance:
             warnings.append(constant)
         if why := (decided.get("decision") or {}).get("why"):
@@ -461,54 +422,42 @@ class _PathRun:
         origin = {name: self._identity[name] for name in ("folds", "folds_by", "seed")}
         origin |= {"rule": result.rule, "select": result.select, "held_out": at_lambda._asdict()}
         info = best.info | decided | {"path": origin, "vacuous": bool(chance), "warnings": warnings}
-        return replace(result, model=replace(best, info=info), chance=chance, model_warnings=warnings)
-
-    def _clean(self, result: PathResult) -> None:
-        """Remove the features of the folds, when no rank needs them."""
-        if self._features is not None and not result.stopped:
-            self._comm.barrier()
-            if self._comm.is_root:
-                self._features.remove(but_all=True)
+        best = replace(best, info=info)
+        model.save(self._store.path / MODEL, best)
+        return replace(result, model=best, chance=chance, model_warnings=warnings)
 
 
-def _setting(request: PathRequest) -> Setting | None:
-    """Return the setting of which several values are asked for; None if there is none. Raises InputError for two."""
-    several = {BETA: "," in request.measure, L1: len(request.l1) > 1, FEATURES: len(request.features) > 1}
-    settings = [setting for setting, there_are in several.items() if there_are]
-    if len(settings) > 1:
-        raise InputError(
-            "several BETA, several l1 and several features make too many paths: give several of one of them only",
-            everywhere=True,
-        )
-    return settings[0] if settings else None
-
-
-def _requests(request: PathRequest, setting: Setting) -> dict[str, PathRequest]:
-    """Return the request of each of several paths, by the name of its folder."""
-    if setting == BETA:
-        return {name: replace(request, measure=name) for name in measures_of_betas(request.measure)}
-    if setting == L1:
-        return {f"{l1:g}": replace(request, l1=[l1]) for l1 in request.l1}
-    return {candidate.folder: replace(request, features=[candidate]) for candidate in request.features}
+def _several(request: PathRequest) -> tuple[Setting, dict[str, PathRequest]] | None:
+    """Return the setting of which several values are asked for, and the request of each path, by the name of its
+    folder; None if there is one path. Raises InputError for several values of two settings.
+    """
+    several = dict[Setting, dict[str, PathRequest]]()
+    if "," in request.measure:
+        several[BETA] = {name: replace(request, measure=name) for name in measures_of_betas(request.measure)}
+    if len(request.l1) > 1:
+        several[L1] = {f"{l1:g}": replace(request, l1=[l1]) for l1 in request.l1}
+    if len(request.features) > 1:
+        several[FEATURES] = {candidate.folder: replace(request, features=[candidate]) for candidate in request.features}
+    if len(several) > 1:
+        raise InputError("several BETA, l1 and features make too many paths: give several of one of them only", True)
+    return next(iter(several.items()), None)
 
 
 def _run_several(
     request: PathRequest,
     setting: Setting,
+    requests: dict[str, PathRequest],
     comm: Communicator,
     observer: PathObserver,
     stop_wanted: Callable[[], bool],
 ) -> PathResult:
     """Make a path for each value of a setting, and compare them. **Collective.**"""
     assert request.output is not None
-    store, end = setting.store(request.output), time.monotonic() + request.time_limit
-    identity: dict[str, Any] = {}
-    start_from: PathStore | None = None
-    paths, requests = dict[str, PathResult](), _requests(request, setting)
+    store, end = SeveralStore(request.output, setting), time.monotonic() + request.time_limit
+    identity, paths, start_from = dict[str, Any](), dict[str, PathResult](), None
     with ExitStack() as closing:
         with comm.fail_together():
-            manifest = read_manifest(request.data)
-            identity = _identity_of_several(request, setting, manifest)
+            identity = _identity_of_several(request, setting, read_manifest(request.data))
             if comm.is_root:
                 inputs.check_distinct(store.path, request.data)
                 store.check()
@@ -518,14 +467,14 @@ def _run_several(
             observer.comparing(setting, name, number, len(requests))
             folder, seconds_left = store.path / store.parts / name, max(end - time.monotonic(), 1e-3)
             of_path = replace(of_path, output=folder, check=False, time_limit=seconds_left)
-            paths[name] = path = _PathRun(of_path, comm, observer, stop_wanted, start_from)()
-            if path.stopped:
-                return replace(path, problem=identity, folder=store.path, paths=paths)
+            paths[name] = _PathRun(of_path, comm, observer, stop_wanted, start_from)()
+            if paths[name].stopped:
+                return replace(paths[name], problem=identity, folder=store.path, paths=paths)
             start_from = PathStore(folder) if setting == L1 else None
         result = None
         with comm.fail_together():
             if comm.is_root:
-                result = _compare_paths(setting, identity, store.path, paths)
+                result = _compare_paths(store, identity, paths)
         result = comm.bcast(result)
         observer.compared(result)
         comm.barrier()
@@ -534,15 +483,12 @@ def _run_several(
 
 def _identity_of_several(request: PathRequest, setting: Setting, manifest: Manifest) -> dict[str, Any]:
     """Return what several paths have in common. Raises InputError if they cannot be compared. Local."""
-    if setting == BETA and (request.select is None or not request.folds):
+    if not request.folds or (setting == BETA and request.select is None):
+        by = f" by one measure: name it, such as {option('select')} tpr@fpr=0.01 or {option('select')} pauc@0.01, and"
         raise InputError(
-            f"several BETA are compared by one measure of the held-out rows: name it, such as {option('select')} "
-            f"tpr@fpr=0.01 or {option('select')} pauc@0.01, and give at least 2 {option('folds')}",
+            f"several {setting.name} are compared on held-out rows{by if setting == BETA else ':'} give at least 2 "
+            f"{option('folds')}",
             everywhere=True,
-        )
-    if not request.folds:
-        raise InputError(
-            f"several {setting.name} are compared on held-out rows: give at least 2 {option('folds')}", everywhere=True
         )
     if setting == FEATURES:
         refuse_codes(manifest)
@@ -552,14 +498,12 @@ def _identity_of_several(request: PathRequest, setting: Setting, manifest: Manif
     return identity | ({"l1": request.l1[0]} if setting == FEATURES else {})
 
 
-def _compare_paths(
-    setting: Setting, identity: dict[str, Any], folder: Path, paths: dict[str, PathResult]
-) -> PathResult:
+def _compare_paths(store: SeveralStore, identity: dict[str, Any], paths: dict[str, PathResult]) -> PathResult:
     """Compare finished paths, and write the best model and the comparison. The root calls this."""
-    store, first = setting.store(folder), next(iter(paths.values()))
+    first, setting = next(iter(paths.values())), store.setting
     comparison = compare({name: path.points for name, path in paths.items()}, first.select, first.rule, setting)
     if comparison is None:
-        return replace(first, problem=identity, folder=folder, paths=paths)
+        return replace(first, problem=identity, folder=store.path, paths=paths)
     if setting == L1:
         models = {name: paths[name].model for name in comparison.choices}
         nonzeros = {name: int((each.w != 0).sum()) for name, each in models.items() if each is not None}
@@ -567,7 +511,7 @@ def _compare_paths(
     best = paths[comparison.best]
     assert best.model is not None
     best_model = replace(best.model, info=best.model.info | {setting.key: comparison.as_json()})
-    model.save(folder / MODEL, best_model)
+    model.save(store.path / MODEL, best_model)
     evaluations = {name: path.all_evaluations for name, path in paths.items()}
     store.describe(identity, **comparison.as_json(), evaluations=evaluations)
-    return replace(best, problem=identity, folder=folder, model=best_model, paths=paths, comparison=comparison)
+    return replace(best, problem=identity, folder=store.path, model=best_model, paths=paths, comparison=comparison)

@@ -28,7 +28,6 @@ from distsms.base.measures import Measure, display_name
 from distsms.base.typing import Floats, Labels
 from distsms.base.wording import Message, marked, option
 from distsms.features import arrays
-from distsms.features.arrays import ArrayRows
 from distsms.features.attributes import table_attributes
 from distsms.features.build import build
 from distsms.features.feature_map import FeatureMap
@@ -42,17 +41,14 @@ from distsms.matrix.arrays import as_features
 from distsms.shards.dataset import DataBlock, other_weights
 from distsms.shards.from_arrays import is_frame
 from distsms.shards.manifest import FEATURES_FOLDER, Manifest
-from distsms.shards.row_metadata import in_range
+from distsms.shards.row_metadata import in_range, some
 from distsms.training.rows import TrainingObserver
 from distsms.training.solver_choice import choose_solver, settings_for
 from distsms.workflow import auto_lambda, choice
-from distsms.workflow.auto_lambda import LambdaChoice
-from distsms.workflow.candidates import RAW, named
-from distsms.workflow.choice import Point, leads
+from distsms.workflow.candidates import RAW, Search, Tried, named
 from distsms.workflow.folds import Folds, choose_folds_by, make_folds, read_fold_keys
 from distsms.workflow.path import ALONE, FoldRows, PathRows, Problem
 from distsms.workflow.requests import DEFAULT_LAMBDA, TrainRequest
-from distsms.workflow.search_result import Search, Tried
 from distsms.workflow.tables import DataSets, of_paths
 
 LEAST_SECONDS, TIMES = 30.0, 10.0
@@ -129,8 +125,7 @@ class SampleRows:
             rows: Any = as_features(self.X)
             rows.normalize(self.manifest.normalization)
         else:
-            options = arrays.options(named(features))
-            binned, forest = None, None
+            options, binned, forest = arrays.options(named(features)), None, None
             if options.bins:  # which look at no labels, so that those of all rows do for each fold
                 binned = self._fit(FeatureOptions(options.bins, options.crosses), 0, observer).bins
             if options.trees:
@@ -143,7 +138,7 @@ class SampleRows:
     def _fit(self, options: FeatureOptions, fold: int, observer: FeaturesObserver) -> FeatureMap:
         if (options, fold) not in self.maps:
             taken = self.folds.training(fold)
-            rows = ArrayRows(self.X[taken], self.y[taken], None if self.weights is None else self.weights[taken])
+            rows = arrays.ArrayRows(self.X[taken], self.y[taken], some(self.weights, taken))
             rows.table = self.manifest.table
             self.maps[options, fold] = fit(cast(Manifest, rows), ALONE, options, observer, rows)
         return self.maps[options, fold]
@@ -153,7 +148,7 @@ def load_sample(manifest: Manifest, measure: Measure, comm: Communicator) -> Sam
     """Return a sample of the rows on all ranks; None if there are too few for folds. **Collective.**"""
     most = min(MOST_ROWS, MOST_ENTRIES * manifest.n // max(manifest.nnz, 1))
     shares = auto_lambda.sample_shares(manifest.n_pos, manifest.n_neg, manifest.nnz, measure, most)
-    parts, by = RowParts.of_rank(manifest, comm), choose_folds_by(None, manifest)
+    parts, by = RowParts.of_rank(manifest, comm), choose_folds_by(None, manifest)  # groups or rows
     with comm.fail_together():
         numbers, pieces = zip(*drawn(manifest, parts, shares), strict=True)
         keys = None
@@ -200,7 +195,7 @@ class Trials(FeaturesObserver):
             making = seconds() - begun
             for measure in [of_request] if of_request.family.log_loss else [of_request, LOGISTIC]:
                 begun = seconds() - making
-                points = self._points(measure, blocks[0] if 0 in blocks else lambda fold: (blocks[fold], rows.keys))
+                points = self._points(measure, blocks.get(0, lambda fold: PathRows(blocks[fold], ALONE, rows.keys)))
                 means = choice.means(points, self.by)
                 best = max(means, key=lambda mean: mean.mean)
                 of_folds = {point.fold: point.held_out for point in points if point.lam == best.lam}
@@ -212,19 +207,11 @@ class Trials(FeaturesObserver):
             return tried, "there was not enough memory to try it"
         return tried, ""
 
-    def _points(self, measure: Measure, block: DataBlock | FoldRows) -> list[Point]:
-        request, rows = self._request, self._rows
-        solver, _ = choose_solver(request.solver, measure, ALONE)
-        settings = settings_for(measure, solver, lam=DEFAULT_LAMBDA)
+    def _points(self, measure: Measure, block: DataBlock | FoldRows) -> list[choice.Point]:
+        rows, bias = self._rows, measure.bias(self._request.bias)
+        settings = settings_for(measure, choose_solver(self._request.solver, measure, ALONE)[0], lam=DEFAULT_LAMBDA)
         problem = Problem(
-            measure.name,
-            auto_lambda.GRID,
-            rows.n_folds,
-            seed=0,
-            settings=settings,
-            folds_by=rows.by,
-            select=self.by,
-            bias=measure.bias(request.bias),
+            measure.name, auto_lambda.GRID, rows.n_folds, 0, settings, folds_by=rows.by, select=self.by, bias=bias
         )
         outcome = auto_lambda.cross_validate(PathRows(block, ALONE, rows.keys), problem, self._end)
         if outcome.stopped or not outcome.points:
@@ -299,7 +286,7 @@ def search(
             for features in shared[first : first + 1]:
                 results[features] = trials.of_features(features)
         end_if_stopped(stop_wanted, comm)
-    results = {features: found for of_rank in comm.allgather(results) for features, found in of_rank.items()}
+    results = {features: result for of_rank in comm.allgather(results) for features, result in of_rank.items()}
     # 3) The choice, among those whose training on all rows fits into the budget, too.
     left_out |= {features: results[features][1] for features in shared if results[features][1]}
     for each in chain.from_iterable(results[features][0] for features in shared):
@@ -341,8 +328,8 @@ def choose(tried: Sequence[Tried], by: str) -> tuple[Tried, str]:
     """
     plain, best, name = tried[0], max(tried, key=lambda each: each.mean), display_name(by)
     twin = next(each for each in tried if (each.features, each.measure) in ((best.features, plain.measure), best[:2]))
-    as_good = not leads(best.values, twin.values) and leads(twin.values, plain.values)
-    winner = plain if not leads(best.values, plain.values) else twin if as_good else best
+    as_good = not choice.leads(best.values, twin.values) and choice.leads(twin.values, plain.values)
+    winner = plain if not choice.leads(best.values, plain.values) else twin if as_good else best
     rank = "the best" if winner is best else f"not clearly behind the best, {best.mean:.4f},"
     features = "the columns" if winner.features == RAW else winner.features
     mean = f"{features} for {winner.measure}: mean {name} {winner.mean:.4f} on the folds"
@@ -352,7 +339,7 @@ def choose(tried: Sequence[Tried], by: str) -> tuple[Tried, str]:
 
 def request_of(
     request: TrainRequest, sets: DataSets, outcome: Search, comm: Communicator
-) -> tuple[TrainRequest, DataSets, LambdaChoice | None]:
+) -> tuple[TrainRequest, DataSets, auto_lambda.LambdaChoice | None]:
     """Return the request for what a search chose, and the data sets with its features, in a folder of theirs.
     The columns for the measure of the request are trained as without a search. **Collective.**
     """
@@ -363,7 +350,7 @@ def request_of(
     if winner.measure != measure.name:
         measure, distribution = LOGISTIC, distribution._replace(ordering="auto")  # an ordering is for the other measure
     lam = auto_lambda.for_more_rows(winner.lam, winner.lam, winner.means, outcome.share)
-    picked = LambdaChoice(
+    picked = auto_lambda.LambdaChoice(
         lam=lam,
         means=winner.means,
         rows=outcome.rows,

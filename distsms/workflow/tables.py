@@ -7,6 +7,7 @@ import json
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -22,7 +23,7 @@ from distsms.ingest.file_names import are_files, expand, files_of, is_data_set
 from distsms.ingest.options import ConversionObserver, ReadOptions, Workspace, sort_options
 from distsms.models import inputs, model
 from distsms.shards.from_arrays import is_frame
-from distsms.shards.manifest import FEATURES_FOLDER, MANIFEST, Manifest, read_manifest, remove_features_of
+from distsms.shards.manifest import FEATURES_FOLDER, MANIFEST, Manifest, check_free, read_manifest, remove_features_of
 from distsms.shards.row_statistics import label_warnings
 from distsms.shards.sequence_rules import SequenceOptions
 from distsms.training import checkpoint
@@ -30,8 +31,7 @@ from distsms.training.plan import INTERPRETER
 from distsms.training.recorder import check_trace
 from distsms.workflow.requests import Arrays, TrainRequest
 
-RECORD = "made-from.json"
-"""The file, in the folder of `TrainRequest.shards`, that says what the shards were made from."""
+RECORD = "made-from.json"  # the file, in the folder of `TrainRequest.shards`, that says what these were made from
 RECORDED = ["label", "positive", "id", "drop", "group", "time", "weight", "keep", "decimal", "thousands", "separator"]
 RECORDED += ["missing", "not_missing", "zero_based", "no_header", "names", "missing_group"]
 """The fields of `ReadOptions` that are recorded."""
@@ -69,27 +69,27 @@ def are_tables(data: Any, comm: Communicator) -> bool:
 
 @contextlib.contextmanager
 def as_data_sets(
-    request: TrainRequest,
-    comm: Communicator,
-    observer: ConversionObserver,
-    clock: Clock,
-    in_files: bool = False,
+    request: TrainRequest, comm: Communicator, observer: ConversionObserver, clock: Clock, in_files: bool = False
 ) -> Iterator[DataSets]:
     """Make data sets of a request's files or table, which messages call by the names of users; `in_files`, where they
     would otherwise stay in memory. **Collective.**"""
     several, in_memory, kept = frames.on_several_hosts(comm), is_frame(request.data), request.shards is not None
     base, names, same_rows = Path(request.shards or ""), list[str](), False
-    apart = request.split.shares is not None or request.test is not None
+    test, split = request.test, request.split.shares is not None
+    part = "train" if split or test is not None else "."  # the folder of the training rows
     with comm.fail_together():
         _check(request, several)
         if not in_memory:
             names = expand(of_paths(request.data))
-        test = request.test
         test_files = [] if test is None else files_of(test)
-        same_rows = any(_is_same(name, file) for name in names for file in test_files)
+        for name, file in product(names, test_files):
+            remote = addresses.is_address(name) or addresses.is_address(file)
+            same_rows |= name == file if remote else os.path.samefile(name, file)
         if comm.is_root:
             if kept and not request.resume and os.path.lexists(base):
-                _check_free(base, base / "train" if apart else base, request.overwrite)
+                if not base.is_dir():
+                    raise InputError(f"{option('shards', base)}: is not a folder")
+                check_free(base / part, request.overwrite)
             if request.checkpoint is not None and not request.resume:
                 checkpoint.require_none(Path(request.checkpoint))
             if request.output is not None:
@@ -106,16 +106,15 @@ def as_data_sets(
         if not kept:
             temporary = open_folders.enter_context(frames.folder_of_all(comm))
             base = temporary / ("table" if in_memory else addresses.name_of(names[0]))
-            called = {f"{base / 'train'}": whole, f"{base / 'test'}": f"test rows of {whole}", f"{base}": whole}
-            called = {f"{(base / 'train' if apart else base) / FEATURES_FOLDER}": whole, **called}
+            called = {f"{base / part / FEATURES_FOLDER}": whole, f"{base / 'train'}": whole}
+            called |= {f"{base / 'test'}": f"test rows of {whole}", f"{base}": whole}
         open_folders.enter_context(frames.renaming(called))
-        directory = base / "train" if apart else base
+        directory = base / part
         with clock.phase("shards"):
             data_sets = _make(request, names, base, directory, comm, observer, in_files)
         with comm.fail_together():
-            made, split = bool(data_sets), request.split.shares is not None
-            if not made:
-                data_sets = [read_manifest(directory), *([read_manifest(base / "test")] if split else [])]
+            if not (made := bool(data_sets)):
+                data_sets = [read_manifest(folder) for folder in (directory, *[base / "test"] * split)]
             training, held_out = data_sets[0], data_sets[1] if split else None
             if not (training.n_pos and training.n_neg):
                 label = "positive" if training.n_pos else "negative"
@@ -123,9 +122,8 @@ def as_data_sets(
             test_set = read_manifest(test) if test is not None and is_data_set(test) else held_out
             if test_set is not None and not (test_set.n_pos and test_set.n_neg):
                 raise InputError(
-                    f"the {test_set.n} test rows have {test_set.n_pos} positive and {test_set.n_neg} negative ones, so "
-                    f"no model can be judged by them; hold out more rows by {option('split')}, or others by "
-                    f"{option('split_by')} or {option('seed')}"
+                    f"{test_set.n_pos} of {test_set.n} test rows are positive, so no model can be judged by them; hold "
+                    f"out more by {option('split')}, or others by {option('split_by')} or {option('seed')}"
                 )
         named = request.reading.get("positive") is not None
         yield DataSets(
@@ -146,10 +144,8 @@ def _check(request: TrainRequest, several: bool) -> None:
     if request.shards is None and several:
         raise InputError(frames.NO_FOLDER % f"{option('shards', text='FOLDER')}")
     if request.shards is None and request.checkpoint is not None:
-        raise InputError(
-            f"a run with {option('checkpoint')} needs its shards again when it is resumed; give "
-            f"{option('shards', text='FOLDER')} to keep them there"
-        )
+        shards = option("shards", text="FOLDER")
+        raise InputError(f"a run with {option('checkpoint')} is resumed with its shards; give {shards} to keep them")
     if request.overwrite and (request.shards is None or request.resume):
         raise InputError(
             f"{option('overwrite')} replaces the shards in the folder of {option('shards')}, which {option('resume')} "
@@ -165,24 +161,11 @@ def _check(request: TrainRequest, several: bool) -> None:
         raise InputError(f"{option('split')} holds out test rows, and {option('test')} names others: give one of them")
     if shares is not None and len(shares) != 2:
         first = shares[0] if len(shares) == 1 else 0.8
-        raise InputError(
-            f"{option('split')} takes two shares, for training and test rows, such as {first:g},{1 - first:g}"
-        )
+        raise InputError(f"{option('split')} takes shares for training and test rows, such as {first:g},{1 - first:g}")
     request.split.splitter(None, None)
     test = request.test
     if test is not None and not all(addresses.is_address(file) or os.path.exists(file) for file in files_of(test)):
         raise InputError(f"{option('test', request.test)}: there is no such file or data set")
-
-
-def _check_free(folder: Path, directory: Path, overwrite: bool) -> None:
-    """Raise InputError if the folder for the shards cannot be used. Local."""
-    if not folder.is_dir():
-        raise InputError(f"{option('shards', folder)}: is not a folder")
-    if (directory / MANIFEST).exists() and not overwrite:
-        raise InputError(
-            f"{directory}: holds a data set already. Train on it (distsms train {directory}), name another folder with "
-            f"{option('shards')}, or replace it ({option('overwrite')})"
-        )
 
 
 def _make(
@@ -201,11 +184,8 @@ def _make(
     with comm.fail_together():
         if comm.is_root and kept and request.resume and (directory / MANIFEST).exists():
             earlier = [file["name"] for file in read_manifest(directory).source]
-            if (
-                (earlier[:1] != ["rows-00000.parquet"])
-                if in_memory
-                else (earlier != list(map(addresses.name_of, files)))
-            ):
+            now = ["rows-00000.parquet"] if in_memory else [*map(addresses.name_of, files)]
+            if (earlier[:1] if in_memory else earlier) != now:
                 raise InputError(f"{directory}: was made from other files than these; name another folder")
             _check_record(base, _record(request, files))
             there = True
@@ -263,11 +243,6 @@ def as_files(data: Any, files: Sequence[str], folder: Path, comm: Communicator) 
             Path(my_path).unlink(missing_ok=True)
             with contextlib.suppress(OSError):  # it is not empty unless the conversion has failed
                 folder.rmdir()
-
-
-def _is_same(path: str, other: str) -> bool:
-    remote = addresses.is_address(path) or addresses.is_address(other)
-    return path == other if remote else os.path.samefile(path, other)
 
 
 def _record(request: TrainRequest, files: Sequence[str]) -> dict[str, Any]:

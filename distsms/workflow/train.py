@@ -44,10 +44,10 @@ from distsms.training.rows import TrainingObserver
 from distsms.training.solver_choice import choose_solver, settings_for
 from distsms.training.task import RunOptions, TrainingTask
 from distsms.workflow import tables
+from distsms.workflow.candidates import Search
 from distsms.workflow.folds import labels_warning
 from distsms.workflow.provenance import describe_data_set, describe_rows
 from distsms.workflow.requests import DEFAULT_LAMBDA, Arrays, TrainRequest
-from distsms.workflow.search_result import Search
 from distsms.workflow.tables import DataSets
 from distsms.workflow.trained_model import TrainedModel, TrainingScores
 from distsms.workflow.verdict import SUSPICIOUS, AreaOnTest, LeakingColumn, leaking_columns, why_chance
@@ -307,16 +307,8 @@ class _Run:
             from distsms.workflow import auto_lambda
 
             with self.clock.phase("lambda"):
-                self.choice = auto_lambda.choose_lambda(
-                    task.data,
-                    task.measure,
-                    self.comm,
-                    task.settings,
-                    task.bias,
-                    task.distribution,
-                    stop_wanted=self.stop_wanted,
-                    budget=None if request.memory is None else MemoryBudget(int(request.memory / 2)),
-                )
+                budget = None if request.memory is None else MemoryBudget(int(request.memory / 2))
+                self.choice = auto_lambda.choose_lambda(task, self.comm, self.stop_wanted, budget=budget)
             task = replace(task, settings=replace(task.settings, lam=self.choice.lam))
         if request.lam in (None, "auto"):
             if self.choice is not None:

@@ -7,6 +7,7 @@ training rows: the best measure on the other fifth is its value, and says for ho
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -17,11 +18,10 @@ from distsms.base.typing import Floats, Hashes
 from distsms.matrix.blocks import thread_count
 from distsms.metrics import ranking
 from distsms.metrics.within_groups import gauc_estimate
+from distsms.shards.row_metadata import some
 from distsms.workflow.path import ALONE
 
-XGBOOST, LIGHTGBM = "xgboost", "lightgbm"
-"""The libraries, by the names of their packages."""
-
+XGBOOST, LIGHTGBM = "xgboost", "lightgbm"  # the names of the packages
 MOST_ROUNDS, PATIENCE = 2000, 50
 """The most rounds of boosting. They end earlier if the measure on the held-out rows has not risen for `PATIENCE`
 rounds.
@@ -91,19 +91,15 @@ def attempt(
     """Try a setting on training rows, and evaluate it on those `held_out`; NaN if there are none. Local."""
     if held_out is None:
         return TrialResult(np.nan, MOST_ROUNDS // 20)
-    training, validation = (
-        _Rows(X[rows], y[rows], None if weights is None else weights[rows]) for rows in (~held_out, held_out)
-    )
-    within = Measure.parse(measure).within_groups
-    metric = None
+    training, validation = (_Rows(X[rows], y[rows], some(weights, rows)) for rows in (~held_out, held_out))
+    within, metric = Measure.parse(measure).within_groups, None
     if measure == "prbep" or within:
-        groups = None if groups is None else groups[held_out]
-
-        def metric(scores: NDArray[Any], rows: Any) -> tuple[str, float]:
-            return _metric(scores, rows, within, groups)
-
-    attempt_of_library = _try_xgboost if library == XGBOOST else _try_lightgbm
-    return attempt_of_library(number, training, validation, metric)
+        metric = partial(_metric, within=within, groups=some(groups, held_out))
+    if library == LIGHTGBM:
+        model = _train_lightgbm(number, training, MOST_ROUNDS, validation, metric)
+        return TrialResult(float(max(model.best_score["held"].values())), model.best_iteration)
+    booster = _train_xgboost(number, training, MOST_ROUNDS, validation, metric)
+    return TrialResult(float(booster.best_score), booster.best_iteration + 1)
 
 
 def grow(
@@ -111,13 +107,11 @@ def grow(
 ) -> Callable[[Any], Floats]:
     """Train trees with a setting on all these rows, and return a function that scores rows. Local."""
     if library == LIGHTGBM:
-        import lightgbm
-
-        model = lightgbm.train(_lightgbm_options(number), _dataset(_Rows(X, y, weights)), rounds)
+        model = _train_lightgbm(number, _Rows(X, y, weights), rounds)
         return lambda rows: np.asarray(model.predict(rows, raw_score=True, num_threads=thread_count()), float)
     import xgboost
 
-    booster = xgboost.train(_xgboost_options(number), _matrix(_Rows(X, y, weights)), rounds)
+    booster = _train_xgboost(number, _Rows(X, y, weights), rounds)
     return lambda rows: booster.predict(xgboost.DMatrix(rows), output_margin=True).astype(float)
 
 
@@ -126,64 +120,54 @@ class _Rows(NamedTuple):
     y: NDArray[np.int8]
     weights: Floats | None
 
+    def scaled_weights(self) -> Floats | None:
+        """Return the weights with mean 1."""
+        return None if self.weights is None else self.weights / self.weights.mean()
+
 
 _Metric = Callable[[NDArray[Any], Any], tuple[str, float]]
 
 
-def _try_xgboost(number: int, training: _Rows, validation: _Rows, metric: _Metric | None) -> TrialResult:
+def _train_xgboost(
+    number: int, training: _Rows, rounds: int, validation: _Rows | None = None, metric: _Metric | None = None
+) -> Any:
+    """Train with a setting; with rows for validation, until their metric, or else AUC, rises no more."""
     import xgboost
 
-    stopping: dict[str, Any] = {"evals": [(_matrix(validation), "held")], "early_stopping_rounds": PATIENCE}
-    options = _xgboost_options(number)
-    if metric:
-        options["disable_default_eval_metric"] = 1
-        stopping |= {"custom_metric": metric, "maximize": True}
-    else:
-        options["eval_metric"] = "auc"
-    booster = xgboost.train(options, _matrix(training), MOST_ROUNDS, verbose_eval=False, **stopping)
-    return TrialResult(float(booster.best_score), booster.best_iteration + 1)
+    def matrix(rows: _Rows) -> Any:
+        # Not QuantileDMatrix: that predicts sparse rows ten times as slowly, and early stopping predicts in each round.
+        return xgboost.DMatrix(rows.X, label=rows.y > 0, weight=rows.scaled_weights())
+
+    options = {"objective": "binary:logistic", "tree_method": "hist", "nthread": thread_count(), "verbosity": 0}
+    options |= {"seed": 0, **parameters(number, XGBOOST)}
+    stopping: dict[str, Any] = {}
+    if validation is not None:
+        stopping = {"evals": [(matrix(validation), "held")], "early_stopping_rounds": PATIENCE, "verbose_eval": False}
+        stopping |= {"custom_metric": metric, "maximize": True} if metric else {}
+        options |= {"disable_default_eval_metric": 1} if metric else {"eval_metric": "auc"}
+    return xgboost.train(options, matrix(training), rounds, **stopping)
 
 
-def _xgboost_options(number: int) -> dict[str, Any]:
-    fixed = {"objective": "binary:logistic", "tree_method": "hist", "nthread": thread_count()}
-    return {**fixed, "verbosity": 0, "seed": 0, **parameters(number, XGBOOST)}
-
-
-def _matrix(rows: _Rows) -> Any:
-    import xgboost
-
-    # Not QuantileDMatrix: that predicts sparse rows ten times as slowly, and early stopping predicts in every round.
-    weights = None if rows.weights is None else rows.weights / rows.weights.mean()
-    return xgboost.DMatrix(rows.X, label=rows.y > 0, weight=weights)
-
-
-def _try_lightgbm(number: int, training: _Rows, validation: _Rows, metric: _Metric | None) -> TrialResult:
+def _train_lightgbm(
+    number: int, training: _Rows, rounds: int, validation: _Rows | None = None, metric: _Metric | None = None
+) -> Any:
+    """Do what `_train_xgboost` does."""
     import lightgbm
 
-    rows = _dataset(training)
-    model = lightgbm.train(
-        _lightgbm_options(number) | {"metric": "None" if metric else "auc"},
-        rows,
-        MOST_ROUNDS,
-        valid_sets=[_dataset(validation, reference=rows)],
-        valid_names=["held"],
-        feval=(lambda scores, data: (*metric(scores, data), True)) if metric else None,
-        callbacks=[lightgbm.early_stopping(PATIENCE, verbose=False)],
-    )
-    return TrialResult(float(max(model.best_score["held"].values())), model.best_iteration)
+    def dataset(rows: _Rows, reference: Any = None) -> Any:
+        label = (rows.y > 0).astype(np.float32)
+        return lightgbm.Dataset(rows.X, label=label, weight=rows.scaled_weights(), reference=reference)
 
-
-def _lightgbm_options(number: int) -> dict[str, Any]:
     # Without `deterministic` and a fixed layout, LightGBM times two layouts and takes the faster one.
-    fixed = {"objective": "binary", "deterministic": True, "force_col_wise": True, "num_threads": thread_count()}
-    return {**fixed, "verbosity": -1, "seed": 0, **parameters(number, LIGHTGBM)}
-
-
-def _dataset(rows: _Rows, reference: Any = None) -> Any:
-    import lightgbm
-
-    weights = None if rows.weights is None else rows.weights / rows.weights.mean()
-    return lightgbm.Dataset(rows.X, label=(rows.y > 0).astype(np.float32), weight=weights, reference=reference)
+    options = {"objective": "binary", "deterministic": True, "force_col_wise": True, "num_threads": thread_count()}
+    options |= {"verbosity": -1, "seed": 0, **parameters(number, LIGHTGBM)}
+    rows, stopping = dataset(training), dict[str, Any]()
+    if validation is not None:
+        options["metric"] = "None" if metric else "auc"
+        stopping = {"valid_sets": [dataset(validation, reference=rows)], "valid_names": ["held"]}
+        stopping["callbacks"] = [lightgbm.early_stopping(PATIENCE, verbose=False)]
+        stopping["feval"] = (lambda scores, data: (*metric(scores, data), True)) if metric else None
+    return lightgbm.train(options, rows, rounds, **stopping)
 
 
 def _metric(scores: NDArray[Any], rows: Any, within: str | None, groups: Hashes | None) -> tuple[str, float]:

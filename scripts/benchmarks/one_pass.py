@@ -10,10 +10,9 @@ import sys
 import time
 from pathlib import Path
 
-from distsms.base.timing import Clock
 from distsms.optim.settings import Settings
 from distsms.parallel.mpi import world
-from distsms.workflow.path import PathRows, Problem, run
+from distsms.workflow.path import CrossValidation, PathRows, Problem
 from scripts.benchmarks.measuring import EPSILON, Set
 
 LAMBDAS, FOLDS = [1e-1, 1e-2, 1e-3, 1e-4, 1e-5], 5
@@ -29,11 +28,13 @@ def main() -> None:
         for number in range(1 + rounds):  # the first is not counted
             for way, at_once in WAYS.items():
                 problem = Problem(measure, LAMBDAS, FOLDS, 0, Settings(LAMBDAS[0], EPSILON), at_once=at_once)
-                clock, start = Clock(), time.perf_counter()
-                run(PathRows(block, comm), problem, lambda point, result, scores: None, clock=clock)
+                start = time.perf_counter()
+                models = CrossValidation(PathRows(block, comm), problem)
+                models.run(lambda point, result, scores: None, [LAMBDAS] * (FOLDS + 1))
+                models.close()
                 if number:
                     times[way].append(time.perf_counter() - start)
-                    times[f"products {way}"].append(sum(clock.seconds[name] for name in PRODUCTS))
+                    times[f"products {way}"].append(sum(models.clock.seconds[name] for name in PRODUCTS))
         found[measure] = times
     if comm.is_root:
         print(json.dumps(found))

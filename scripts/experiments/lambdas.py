@@ -24,7 +24,7 @@ import numpy as np
 from scipy import sparse
 
 from distsms.base.hashing import row_keys
-from distsms.base.measures import RANKING, SHOWN
+from distsms.base.measures import RANKING, SHOWN, Measure
 from distsms.matrix.arrays import as_features
 from distsms.metrics import ranking
 from distsms.optim.settings import Settings
@@ -141,10 +141,12 @@ def _compare(train: Rows, test: Rows, measure: str, record: Record) -> list[Reco
     begun = time.perf_counter()
     by_path = _by_path(block, measure, settings)
     seconds["path"] = time.perf_counter() - begun
-    auto = choose_lambda(block, measure, ALONE, settings)
+    auto = choose_lambda(TrainingTask(block, Measure.parse(measure), settings), ALONE)
     seconds["auto"] = auto.seconds
     tenth = row_keys(np.arange(len(train[1])), 17) / 2.0**64 < 0.1
-    of_tenth = choose_lambda(_block(train[0][tenth], train[1][tenth]), measure, ALONE, settings)
+    of_tenth = choose_lambda(
+        TrainingTask(_block(train[0][tenth], train[1][tenth]), Measure.parse(measure), settings), ALONE
+    )
     lams = {"1e-4": 1e-4, "1": 1.0, "path": by_path, "auto": auto.lam, "auto on a tenth": of_tenth.lam}
     values: dict[float, tuple[float, float]] = {}
     for lam in lams.values():

@@ -6,7 +6,7 @@ import pytest
 
 from distsms.cli.baseline import BaselineNarrator
 from distsms.cli.features import FeaturesNarrator
-from distsms.cli.path import PathNarrator
+from distsms.cli.path_text import PathNarrator
 from distsms.features.growing import FeaturesObserver
 from distsms.workflow.baseline import BaselineObserver
 from distsms.workflow.path_run import PathObserver

@@ -234,6 +234,27 @@ def test_path_and_baseline(folds):
 
 
 @pytest.mark.serial
+def test_the_interval_of_a_path_is_that_of_its_rule():
+    """Each fold is judged at the lambda that the rule, and not the best mean, takes by the other folds."""
+    values = {1.0: (0.81, 0.83, 0.84, 0.86), 0.1: (0.82, 0.83, 0.85, 0.87)}
+    spread = {"squares": [1.0, 1.0], "counts": [50, 50], "squares_of": "rocarea"}
+    result = {"status": "proved", "J": 0.1, "gap": 0.01, "evaluations": 9, "vacuous": False}
+    points = [
+        Point(lam, fold, result, 0.0, {}, {"rocarea": value} | spread)
+        for lam, of_folds in values.items()
+        for fold, value in enumerate(of_folds, 1)
+    ]
+    problem = {"measure": "rocarea", "folds": 4, "data": {"path": "d"}}
+    found = {}
+    for rule in ("best", "one-se"):
+        path = PathResult(points, "rocarea", rule, problem, None)
+        text, _ = sections.compose(replace(report_data([1, -1, 1, -1]), path=path))
+        found[rule] = path.interval.value
+        assert f"about {path.interval.value:.6f}: of" in text
+    assert found["one-se"] < found["best"]
+
+
+@pytest.mark.serial
 def test_what_others_wrote_is_escaped():
     info = {
         "status": EVIL,

@@ -24,6 +24,7 @@ from distsms.shards import coded_columns, dataset
 from distsms.shards.dataset import MemoryBudget, load, load_matrix, read_manifest
 from distsms.shards.from_arrays import write_data
 from distsms.shards.manifest import verify
+from distsms.shards.splits import in_sample
 from distsms.training import plan
 from distsms.workflow import folds
 from distsms.workflow.auto_lambda import Shares, load_sample
@@ -239,9 +240,12 @@ def test_samples_and_folds_by_doubles(comm, shared_dir, x):
     keys = folds.read_fold_keys(manifest, "doubles", 0, 120)
     np.testing.assert_array_equal(keys[:60], keys[60:])
     assert len(np.unique(keys)) == 60 == manifest.doubles["different"]
-    sample = load_sample(manifest, comm, Shares(0.7, 0.4))
+    sample, shares = load_sample(manifest, comm, Shares(0.7, 0.4)), Shares(0.7, 0.4)
+    rows = np.flatnonzero(in_sample(np.arange(120), np.concatenate([y, y]), shares))
+    rows = rows[sample.first_row : sample.first_row + len(sample.labels)]
+    assert sample.n == np.sum(comm.allgather(len(rows)))
     w = np.random.default_rng(1).normal(size=manifest.p)
-    np.testing.assert_allclose(sample.block.features.margins(w), whole[sample.rows % 60] @ w, atol=1e-9)
+    np.testing.assert_allclose(sample.features.margins(w), whole[rows % 60] @ w, atol=1e-9)
 
 
 def test_a_matrix_that_would_not_fit_is_refused(tmp_path, monkeypatch):

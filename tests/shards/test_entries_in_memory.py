@@ -118,7 +118,7 @@ def test_each_rank_keeps_its_rows(comm, shared_dir, split, seed):
         made.append(in_small_shards([shared_dir / "x.svm"], shared_dir / name, comm, **how))
     assert [ends_in_memory(manifest, comm.rank) is None for manifest in made] == [True, False]
     samples = [load_sample(manifest, comm, Shares(0.5, 0.3)) for manifest in made]
-    assert all(map(np.array_equal, *(together(comm, *multiply(one.block), one.rows) for one in samples)))
+    assert all(map(np.array_equal, *(together(comm, *multiply(one)) for one in samples)))
     store = made[1].in_memory.whole([one.file for one in made[1].shards if one.file in made[1].in_memory.shards])
     blocks = [dataset.load(manifest, comm, temporary=True) for manifest in made]
     if store is not None:

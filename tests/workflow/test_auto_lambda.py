@@ -17,6 +17,7 @@ from distsms.parallel.communicator import Communicator
 from distsms.shards import dataset
 from distsms.shards.from_arrays import write_data
 from distsms.training.solver_choice import settings_for
+from distsms.training.task import TrainingTask
 from distsms.workflow import auto_lambda, path
 from distsms.workflow.auto_lambda import (
     DEFAULT_LAMBDA,
@@ -45,10 +46,14 @@ def folder(tmp_path, comm):
     return comm.bcast(tmp_path)
 
 
+def chosen(rows, comm, measure="rocarea", settings=SETTINGS, bias=None, **more):
+    return choose_lambda(TrainingTask(rows, Measure.parse(measure), settings, bias), comm, **more)
+
+
 def test_the_choice_is_the_best_mean_of_the_folds(comm):
     """By brute force: each lambda on each fold alone, with scikit-learn's ROCArea of the fold's rows."""
     X, y = data(n=240, seed=4)
-    found = choose_lambda(block(comm, X, y), "rocarea", comm, SETTINGS)
+    found = chosen(block(comm, X, y), comm)
     fold = deal_rows(y, np.ones(len(y), bool), 5, 0, ALONE)
     loose = replace(SETTINGS, epsilon=1e-4)
     for mean in found.means:
@@ -117,7 +122,7 @@ def test_more_rows_than_those_of_the_sample_want_a_smaller_lambda(comm, folder, 
     taken_rows = in_sample(np.arange(8000), y[:8000], shares, 0)
     before, after = [], []
     for rows in (block(comm, X[:8000], y[:8000]), dataset.read_manifest(folder / "d")):
-        found = choose_lambda(rows, "rocarea", comm, SETTINGS)
+        found = chosen(rows, comm)
         taken, lam = map(float, re.search(r"(\S+) becomes (\S+)$", found.reason).groups())
         times = float(re.search(r"has (\S+) times", found.reason).group(1))
         folds = int(re.search(r"on (\d) held-out folds", found.reason).group(1))
@@ -139,9 +144,9 @@ def test_every_rank_has_the_same_choice_as_one_process(comm, folder):
     X, y = data(n=300, seed=2)
     on_root(comm, lambda: write_data(folder / "data", X, y, n_shards=2))
     manifest = dataset.read_manifest(folder / "data")
-    alone = choose_lambda(manifest, "rocarea", ALONE, SETTINGS)
+    alone = chosen(manifest, ALONE)
     for small in (path.SMALL, 0):  # ranks share folds, or rows
-        found = _with(path, "SMALL", small, lambda: choose_lambda(manifest, "rocarea", comm, SETTINGS))
+        found = _with(path, "SMALL", small, lambda: chosen(manifest, comm))
         assert found.lam == alone.lam
         assert [mean.lam for mean in found.means] == [mean.lam for mean in alone.means]
         assert [mean.mean for mean in found.means] == pytest.approx([mean.mean for mean in alone.means], abs=2e-3)
@@ -189,18 +194,18 @@ def test_too_few_rows_and_rows_that_say_nothing_keep_the_default(comm):
     X, y = data(n=60)
     y[:] = -1
     y[7] = 1
-    found = choose_lambda(block(comm, X, y), "rocarea", comm, SETTINGS)
+    found = chosen(block(comm, X, y), comm)
     assert (found.lam, found.means) == (DEFAULT_LAMBDA, [])
     assert "1 rows of the rarer class are too few" in found.reason
     X = sparse.csr_matrix((60, 12))
     y[::2] = 1
-    found = choose_lambda(block(comm, X, y), "rocarea", comm, SETTINGS)
+    found = chosen(block(comm, X, y), comm)
     assert found.lam == DEFAULT_LAMBDA and "none of" in found.reason
 
 
 def test_a_stop_ends_the_choice_with_a_lambda(comm):
     X, y = data(n=120)
-    found = choose_lambda(block(comm, X, y), "rocarea", comm, SETTINGS, stop_wanted=lambda: True)
+    found = chosen(block(comm, X, y), comm, stop_wanted=lambda: True)
     assert found.lam == DEFAULT_LAMBDA and "stopped" in found.reason
 
 
@@ -208,7 +213,7 @@ def test_a_stop_ends_the_choice_with_a_lambda(comm):
 def test_every_measure_has_a_lambda(measure, comm):
     X, y = data(n=120)
     settings = settings_for(measure, "bmrm", lam=1.0)
-    found = choose_lambda(block(comm, X, y), measure, comm, settings, bias=None if "@" in measure else 1.0)
+    found = chosen(block(comm, X, y), comm, measure, settings, bias=None if "@" in measure else 1.0)
     assert 0 < found.lam < 1e5
 
 
@@ -220,22 +225,20 @@ def test_a_sample_has_the_rows_that_their_numbers_name(layout, comm, folder, mon
     X = X.toarray()
     on_root(comm, lambda: write_data(folder / "data", layout(X), y, n_shards=4))
     shares = Shares(1.0, 0.3)
-    found = load_sample(dataset.read_manifest(folder / "data"), comm, shares, seed=5)
-    rows = np.concatenate(comm.allgather(found.rows))
-    wanted = np.flatnonzero(in_sample(np.arange(150), y, shares, 5))
-    assert np.array_equal(rows, wanted)
+    found = load_sample(dataset.read_manifest(folder / "data"), comm, shares)
+    wanted = np.flatnonzero(in_sample(np.arange(150), y, shares))
     assert set(np.flatnonzero(y > 0)) <= set(wanted) and 20 < len(wanted) - np.sum(y > 0) < 60
-    assert np.array_equal(np.concatenate(comm.allgather(found.block.labels)), y[wanted])
+    assert np.array_equal(np.concatenate(comm.allgather(found.labels)), y[wanted])
     w = np.arange(X.shape[1], dtype=float)
-    margins = np.concatenate(comm.allgather(found.block.features.margins(w)))
+    margins = np.concatenate(comm.allgather(found.features.margins(w)))
     assert margins == pytest.approx(X[wanted] @ w)
-    assert found.block.n == len(wanted)
+    assert found.n == len(wanted)
 
 
 def test_a_sample_of_rows_in_memory_counts_these_rows_alone(comm, monkeypatch):
     X, y = data(n=400)
     monkeypatch.setattr(auto_lambda, "FEWEST_ROWS", 100)
-    found = choose_lambda(block(comm, X, y), "rocarea", comm, SETTINGS)
+    found = chosen(block(comm, X, y), comm)
     shares = sample_shares(int(np.sum(y > 0)), int(np.sum(y < 0)), X.nnz, Measure.parse("rocarea"))
     assert found.rows == np.sum(in_sample(np.arange(400), y, shares))
     assert found.rows < 200

@@ -14,7 +14,7 @@ from distsms.parallel.communicator import Communicator
 from distsms.shards import dataset
 from distsms.workflow.baseline_plan import baseline_problem, requested_methods
 from distsms.workflow.method_results import BEST
-from distsms.workflow.path_result import FeaturesStore, L1Store, PathStore
+from distsms.workflow.path_result import FEATURES, L1, PathStore, SeveralStore
 from distsms.workflow.requests import BaselineRequest
 from tests.support import program
 
@@ -98,7 +98,7 @@ def test_only_a_path_without_l1_and_features_is_taken(tmp_path, monkeypatch):
     problem = {"data": {"path": "data", "fingerprint": "f"}, "measure": "rocarea", "folds": 3, "folds_by": "rows"}
     problem |= {"seed": 0, "epsilon": 1e-3, "relative": None}
     several = "holds several paths; name one of them, .*/paths/NAME"
-    stores = L1Store(tmp_path / "l1s"), FeaturesStore(tmp_path / "made"), PathStore(tmp_path / "l1")
+    stores = SeveralStore(tmp_path / "l1s", L1), SeveralStore(tmp_path / "made", FEATURES), PathStore(tmp_path / "l1")
     for store, more, refused in zip(
         stores, ({}, {}, {"l1": 0.01}), (several + "$", several + ", which is raw", "has l1 0.01"), strict=True
     ):

@@ -7,6 +7,7 @@ import shutil
 import numpy as np
 import pytest
 
+from distsms.base.errors import InputError
 from distsms.features import feature_map
 from distsms.features.arrays import options
 from distsms.features.build import build
@@ -162,7 +163,7 @@ def test_words_for_candidates():
         ("bins=4,age:job", "is not one"),
         ("", "is not one"),
     ):
-        with pytest.raises(ValueError, match=told):
+        with pytest.raises(InputError, match=told):
             parse(text)
     same = distinct([parse(text) for text in ("raw", "leaves", "trees=100", "raw", "trees=10")])
     assert [candidate.text for candidate in same] == ["raw", "leaves", "trees=10"]

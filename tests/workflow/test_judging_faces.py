@@ -225,7 +225,12 @@ def test_bad_input_is_refused_alike(rows, table, of_table, tmp_path, capsys):
     refused = [
         (tmp_path / "a.h5", tmp_path / "d", {"k": 10}, "precision@10"),
         (tmp_path / "a.h5", tmp_path / "d", {"within_groups": "each"}, "needs the groups of the rows"),
-        (tmp_path / "a.h5", tmp_path / "d", {"weight": "w"}, "is a data set"),
+        (
+            tmp_path / "a.h5",
+            tmp_path / "d",
+            {"weight": "w"},
+            "are of files, and were chosen when this data set was made",
+        ),
         (tmp_path / "gone.h5", tmp_path / "d", {}, "there is no such model file"),
         (of_table, tmp_path / "lacks.csv", {}, "lacks.csv"),
         (of_table, tmp_path / "empty.csv", {}, "there is no row to evaluate a model on"),

@@ -24,7 +24,7 @@ from distsms.training.task import Distribution
 from distsms.workflow.choice import Point, describe_left_out
 from distsms.workflow.folds import make_folds
 from distsms.workflow.path import CrossValidation, PathRows, Problem, run
-from distsms.workflow.path_result import L1Store, PathStore, finished
+from distsms.workflow.path_result import L1, PathStore, SeveralStore, finished
 from tests.support.problems import LOSSES, asked, block, data, objective, share
 
 EPSILON = 1e-4
@@ -81,7 +81,7 @@ def test_a_fold_is_the_problem_of_its_rows_alone(measure, ordering, step, comm):
     requests = [
         Request(models.vectors.local_slice(w), nu, SquaredNorm(0.1), f) for nu in (0.3, 0.0) for f in models.numbers
     ]
-    found = asked(models.objective, requests)
+    found = asked(models, requests)
     folds = np.concatenate(comm.allgather(models.folds.number))
     near = 1e-4 if ordering == "bins" else 1e-9  # bins take the mean of the scores in a cell for each of them
     for k, (_, nu, _, fold) in enumerate(requests):
@@ -247,7 +247,7 @@ def test_what_one_solve_raises_ends_all():
 
     models = CrossValidation(PathRows(block(Communicator(), X, y), Communicator()), replace(PROBLEM, folds=2))
     with pytest.raises(InputError, match="the disk is full"):
-        solve_batched(models.objective, [waits, fails, waits], 3)
+        solve_batched(models, [waits, fails, waits], 3)
     assert ended == ["waiting", "waiting"]
 
 
@@ -269,10 +269,10 @@ def test_rows_of_weight_0_are_in_no_fold(comm):
     models = CrossValidation(PathRows(replace(given, weights=weights[mine]), comm), PROBLEM)
     folds = np.concatenate(comm.allgather(models.folds.number))
     assert np.array_equal(folds == 0, weights == 0)
-    assert models.objective.losses[0].n == np.sum(weights)
-    assert [loss.n for loss in models.objective.losses[1:]] == [np.sum((folds != f) & (folds != 0)) for f in (1, 2, 3)]
+    assert models.losses[0].n == np.sum(weights)
+    assert [loss.n for loss in models.losses[1:]] == [np.sum((folds != f) & (folds != 0)) for f in (1, 2, 3)]
     doubled = CrossValidation(PathRows(replace(given, weights=2 * weights[mine]), comm), PROBLEM)
-    assert [loss.n for loss in doubled.objective.losses] == [loss.n for loss in models.objective.losses]
+    assert [loss.n for loss in doubled.losses] == [loss.n for loss in models.losses]
 
 
 def test_a_run_that_a_limit_ended_is_made_again_under_a_larger_one():
@@ -320,6 +320,6 @@ def test_a_folder_that_is_not_this_paths_is_refused(tmp_path):
     with pytest.raises(InputError, match="something that is not a path;"):
         folder.check()
     with pytest.raises(InputError, match="something that is not a path of several l1;"):
-        L1Store(folder.path).check()
+        SeveralStore(folder.path, L1).check()
     with pytest.raises(InputError, match="is not a folder"):
         PathStore(tmp_path / "one" / "points" / "0.1_all.json").check()

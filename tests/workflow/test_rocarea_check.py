@@ -227,7 +227,9 @@ def test_the_lambda_is_the_one_that_auto_takes():
     rows = block(ALONE, as_csr(X), y)
     task = TrainingTask(rows, Measure.parse("prbep"), settings_for("prbep", "lbfgs", lam=1e-4))
     found = checker(task).run(hold_out=False)
-    automatic = choose_lambda(rows, "rocarea", ALONE, settings_for("rocarea", "lbfgs", lam=1.0))
+    automatic = choose_lambda(
+        replace(task, measure=Measure.parse("rocarea"), settings=settings_for("rocarea", "lbfgs", lam=1.0)), ALONE
+    )
     assert found.rows == len(y) and found.lam == automatic.lam
 
 

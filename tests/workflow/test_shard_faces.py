@@ -155,7 +155,7 @@ REFUSED = [
     ({"label": "bought", "split": (0.9, 0.1), "split_by": "groups"}, "split_by='groups' needs group=COLUMN"),
     (
         {"label": "bought", "drop": ["a--x"], "weight": "a--x"},
-        "drop=['a--x']: a column of groups, times or weights is no feature anyway",
+        "drop=['a--x']: the column of group, time or weight is not a feature anyway",
     ),
     ({"label": "bought", "keep": ["a--x"]}, "keep=['a--x']: is for columns of groups, times and weights"),
     ({"label": "bought", "numeric": ["city--group"]}, "column 'city--group' of categorical, numeric, dates or hashed"),
