@@ -14,7 +14,6 @@ from itertools import groupby
 from typing import Any
 
 import numpy as np
-import scipy
 from numpy.typing import NDArray
 
 from distsms.base.communicator import Communicator
@@ -22,6 +21,7 @@ from distsms.base.errors import InputError
 from distsms.base.files import note_content, read_whole
 from distsms.base.jit import njit
 from distsms.base.wording import option
+from distsms.features.rows import without_duplicates
 from distsms.shards.table_schema import CATEGORY, DATE, DATE_PARTS, HASH, Column, Table
 
 COVERED = 0.9
@@ -75,8 +75,7 @@ class Survey:
         self.n = 0
 
     def add(self, X: Any) -> None:
-        X = scipy.sparse.csr_matrix(X)
-        X.sum_duplicates()
+        X = without_duplicates(X)
         _survey(X.indptr.astype(np.int64), X.indices, X.data, self.set_rows, self.other, self.before)
         self.n += X.shape[0]
 

@@ -1,7 +1,4 @@
-"""Codes of attributes: the bin of a number, or the category that a set of 0/1 columns names; and crosses of two.
-`purified` divides a table F(u, v) of two attributes into a(u) + b(v) + G(u, v), where G has the mean 0 over the rows of
-each code u and of each v (Lengerich et al., *Purifying Interaction Effects with the Functional ANOVA*, AISTATS 2020).
-"""
+"""Codes of attributes: the bin of a number, or the category that a set of 0/1 columns names; and crosses of two."""
 
 from __future__ import annotations
 
@@ -24,7 +21,8 @@ _SMALL = 1e-12
 
 
 def purified(table: Floats, rows: Floats) -> tuple[Floats, Floats, Floats]:
-    """Return G (n_u, n_v), a (n_u,) and b (n_v,), whose sum is the table F; `rows` are its cells' weights. Local."""
+    """Return G (n_u, n_v), a (n_u,) and b (n_v,), whose sum is the table, where G has the mean 0 over the rows of each
+    code u and of each v (docs/theory/features.md); `rows` are its cells' weights. Local."""
     G, a, b = table.astype(np.float64), np.zeros(len(table)), np.zeros(table.shape[1])
     of_u, of_v = rows.sum(axis=1), rows.sum(axis=0)
     limit = _SMALL * np.abs(G[rows > 0]).max(initial=0.0)

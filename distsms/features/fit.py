@@ -240,7 +240,7 @@ def _attributes(fitting: Fitting) -> list[Attribute]:
 def _checked(attributes: Sequence[Attribute], fitting: Fitting, path: str | os.PathLike[str]) -> list[Attribute]:
     """Return attributes of the user; those of which some row sets no category get a code for that. Collective."""
     with fitting.comm.fail_together():
-        lacking = np.zeros(len(attributes), np.int64)  # in how many rows no category is set
+        lacking = np.zeros(len(attributes), np.int64)  # in how many rows no category is set; 0 for numbers
         for part in fitting.watched("checking attributes"):
             columns = Columns(part.counted()[0])
             for k, each in enumerate(attributes):
@@ -256,10 +256,7 @@ def _checked(attributes: Sequence[Attribute], fitting: Fitting, path: str | os.P
                     raise InputError(f"{path}: {each.name!r}: a row sets {counts.max()} of its columns, not one")
                 lacking[k] += np.count_nonzero(counts == 0)
     fitting.comm.sum(lacking)
-    return [
-        replace(each, none=bool(rows and each.categories is not None))
-        for each, rows in zip(attributes, lacking.tolist(), strict=True)
-    ]
+    return [replace(each, none=rows > 0) for each, rows in zip(attributes, lacking.tolist(), strict=True)]
 
 
 def _names(manifest: Manifest) -> Sequence[str]:

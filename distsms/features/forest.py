@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from distsms.base.errors import InputError
 from distsms.base.typing import Floats
 from distsms.features import forest_kernels
+from distsms.features.rows import without_duplicates
 from distsms.matrix import local
 from distsms.matrix.blocks import thread_count
 from distsms.matrix.code_maps import Categories
@@ -37,10 +38,10 @@ class Forest:
     what all splits gained."""
 
     def __init__(self, column: Any, threshold: Any, start: Any, importance: Any) -> None:
-        arrays = {"column": column, "threshold": threshold, "start": start, "importance": importance}
-        self._arrays = {name: _checked(name, array) for name, array in arrays.items()}
-        column, threshold, start = (self._arrays[name] for name in ("column", "threshold", "start"))
-        self.importance = self._arrays["importance"]
+        self.column = column = _checked("column", column)
+        self.threshold = threshold = _checked("threshold", threshold)
+        self.start = start = _checked("start", start)
+        self.importance = _checked("importance", importance)
         self.columns, n = len(self.importance), len(column)
         if not 1 <= self.columns < 2**31 or not 1 <= n < 2**31 or not 2 <= len(start) <= MOST_TREES + 1:
             raise ValueError(f"a forest needs columns, nodes and 1 to {MOST_TREES} trees")
@@ -69,7 +70,7 @@ class Forest:
 
     def arrays(self) -> dict[str, NDArray[Any]]:
         """Return the arrays that describe the forest; see the parameters of `Forest`. They are not copied."""
-        return dict(self._arrays)
+        return {name: getattr(self, name) for name in DTYPES}
 
     def record(self) -> dict[str, Any]:
         return {"trees": self.n_trees, "leaves": self.code_map.p}
@@ -94,39 +95,35 @@ class Forest:
     @cached_property
     def used(self) -> NDArray[np.int64]:
         """The columns that the trees compare, ascending."""
-        column = self._arrays["column"]
-        return np.unique(column[column >= 0]).astype(np.int64)
+        return np.unique(self.column[self.column >= 0]).astype(np.int64)
 
     @cached_property
     def children(self) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
         """The left and the right child of each node, counted over all trees; both are the node itself in a leaf."""
-        nodes, inner = np.arange(len(self._other), dtype=np.int32), self._arrays["column"] >= 0
+        nodes, inner = np.arange(len(self._other), dtype=np.int32), self.column >= 0
         return np.where(inner, nodes + 1, nodes), np.where(inner, self._other, nodes)
 
     @cached_property
     def leaf_numbers(self) -> NDArray[np.int32]:
         """The number of each leaf in its tree, (nodes,); -1 for other nodes."""
-        return np.where(self._arrays["column"] < 0, self._other, -1)
+        return np.where(self.column < 0, self._other, -1)
 
     @cached_property
     def _nodes(self) -> NDArray[Any]:
-        nodes, column = np.zeros(len(self._other), forest_kernels.NODE), self._arrays["column"]
-        nodes["column"] = np.searchsorted(self.used, np.maximum(column, 0)) if len(self.used) else 0
-        nodes["column"][column < 0] = 0
-        nodes["threshold"] = self._arrays["threshold"]
+        nodes = np.zeros(len(self._other), forest_kernels.NODE)
+        nodes["column"] = np.searchsorted(self.used, np.maximum(self.column, 0)) if len(self.used) else 0
+        nodes["column"][self.column < 0] = 0
+        nodes["threshold"] = self.threshold
         nodes["left"], nodes["right"] = self.children
         return nodes
 
     def codes(self, X: Any) -> NDArray[Any]:
         """Return the leaves of rows X (n, p), (n, trees), in the type of the code map, those of each tree together."""
-        X = scipy.sparse.csr_matrix(X) if scipy.sparse.issparse(X) else np.asarray(X)
+        X = without_duplicates(X) if scipy.sparse.issparse(X) else np.asarray(X)
         if X.ndim != 2 or X.shape[1] != self.columns:
             raise InputError(f"X has the shape {X.shape}, but the forest was grown on {self.columns} columns")
         if X.dtype not in (np.float32, np.float64):
             X = X.astype(np.float64)
-        if scipy.sparse.issparse(X) and not X.has_canonical_format:
-            X = X.copy()
-            X.sum_duplicates()
         n = X.shape[0]
         out = np.empty((self.n_trees, n), self.code_map.dtype).T
         threads = min(thread_count(), max(1, n // forest_kernels.TOGETHER))
@@ -152,15 +149,12 @@ class Forest:
         # The values of these rows, which each tree reads, take about as much memory as a tree, which each block reads.
         rows = max(forest_kernels.TOGETHER, self._nodes.nbytes // (4 * used * self.n_trees))
         block = np.zeros((min(rows, max(8, _BLOCK // used), max(1, last - first)), used), np.float32)
-        start, numbers, out = self._arrays["start"], self._other, out[first:last]
+        nodes, start, numbers, out = self._nodes, self.start, self._other, out[first:last]
         if not scipy.sparse.issparse(X):
-            X = X[first:last]
-            return int(forest_kernels.leaves_of_dense(X, self.used, self._nodes, start, numbers, block, out))
-        indptr = X.indptr[first : last + 1]
+            return int(forest_kernels.leaves_of_dense(X[first:last], self.used, nodes, start, numbers, block, out))
+        indptr, places = X.indptr[first : last + 1], self._places
         return int(
-            forest_kernels.leaves_of_sparse(
-                indptr, X.indices, X.data, self._places, self._nodes, start, numbers, block, out
-            )
+            forest_kernels.leaves_of_sparse(indptr, X.indices, X.data, places, nodes, start, numbers, block, out)
         )
 
     def _leaves_of_few(self, X: Any, out: NDArray[Any]) -> int:
@@ -171,7 +165,7 @@ class Forest:
         block = np.zeros((len(values), max(1, len(self.used))), np.float32)
         with np.errstate(over="ignore"):  # huge values become infinite, as in the kernels
             block[:, : len(self.used)] = values
-        before, at = None, np.tile(self._arrays["start"][:-1], (len(block), 1))
+        before, at = None, np.tile(self.start[:-1], (len(block), 1))
         while before is None or not np.array_equal(at, before):
             nodes = self._nodes[at]
             low = np.take_along_axis(block, nodes["column"].astype(np.intp), axis=1) <= nodes["threshold"]
@@ -188,19 +182,17 @@ class Forest:
 
     def explained(self, values: Floats, rows: Floats, sums: Floats) -> Floats:
         """Return `forest_kernels.explained` (columns,) for the values, rows and sums of all leaves."""
-        contributions = np.zeros(self.columns)
-        column, start = self._arrays["column"], self._arrays["start"]
-        forest_kernels.explained(column, self._other, start, self.code_map.offsets, values, rows, sums, contributions)
+        column, start, offsets, contributions = self.column, self.start, self.code_map.offsets, np.zeros(self.columns)
+        forest_kernels.explained(column, self._other, start, offsets, values, rows, sums, contributions)
         return contributions
 
     def path(self, tree: int, leaf: int) -> list[tuple[int, float, bool]]:
         """Return what leads to a leaf: for each node from the root on, its column, its threshold, and whether left."""
-        column, threshold, start = (self._arrays[name] for name in ("column", "threshold", "start"))
-        goal = int(start[tree] + np.flatnonzero(self.leaf_numbers[start[tree] : start[tree + 1]] == leaf)[0])
-        steps, node = [], int(start[tree])
+        node, end = self.start[tree : tree + 2].tolist()
+        goal, steps = node + int(np.flatnonzero(self.leaf_numbers[node:end] == leaf)[0]), []
         while node != goal:
             left = goal < self._other[node]  # the nodes are in preorder
-            steps.append((int(column[node]), float(threshold[node]), bool(left)))
+            steps.append((int(self.column[node]), float(self.threshold[node]), bool(left)))
             node = node + 1 if left else int(self._other[node])
         return steps
 

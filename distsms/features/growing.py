@@ -1,15 +1,11 @@
-"""Grow a forest: extremely randomized trees (Geurts, Ernst and Wehenkel, 2006) by scikit-learn, over all ranks.
-
-The ranks share the trees, each with random numbers by seed and number, and have all rows that these grow on: so the
-forest is the same, bit for bit, on any number of ranks with the same scikit-learn. These are all rows, or a sample by a
-hash of their numbers, with all rows of the rarer class, up to half of it. At each node all columns are tried, so time
-grows with rows times columns; what growing takes is found out before hours are lost.
+"""Grow a forest: extremely randomized trees by scikit-learn, over all ranks (docs/theory/features.md). The ranks share
+the trees, and have all rows that these grow on, or a sample of them, so the forest is the same on any number of ranks.
+At each node all columns are tried; what that takes is found out before hours are lost.
 """
 
 from __future__ import annotations
 
 import math
-import threading
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -27,7 +23,7 @@ from distsms.base.typing import Floats, Labels
 from distsms.base.wording import Message, option
 from distsms.features.forest import MOST_LEAVES, MOST_TREES, Forest
 from distsms.features.forest_kernels import preorder
-from distsms.features.rows import RowPart, as_single
+from distsms.features.rows import RowPart, as_single, without_duplicates
 from distsms.matrix.blocks import thread_count
 from distsms.shards.manifest import Manifest
 from distsms.shards.row_metadata import some
@@ -92,10 +88,7 @@ def singles(X: Any) -> Any:
         raise InputError("trees cannot grow on values that are missing (NaN) or infinite; fill them in, and mark them")
     if not sparse.issparse(X):
         return X if X.dtype == np.float32 else as_single(X)
-    X = sparse.csr_matrix(X)
-    if not X.has_canonical_format:
-        X = X.copy()
-        X.sum_duplicates()
+    X = without_duplicates(X)
     return X if X.dtype == np.float32 else sparse.csr_matrix((as_single(X.data), X.indices, X.indptr), X.shape)
 
 
@@ -279,28 +272,24 @@ def _grown(
     """Grow the trees of these numbers, which may have at most so many nodes. Local; on several threads."""
     from sklearn.tree import ExtraTreeClassifier
 
-    done, nodes, lock = 0, 0, threading.Lock()
-
     def one_tree(number: int) -> NDArray[Any]:
-        nonlocal done, nodes
         state = int(np.random.SeedSequence((seed, number)).generate_state(1)[0])
         tree = ExtraTreeClassifier(max_features=None, min_samples_leaf=min_leaf, random_state=state)
-        grown = _tree(tree.fit(rows.X, rows.y > 0, rows.weights).tree_)
-        with lock:
-            done += 1
-            nodes += len(grown)
+        return _tree(tree.fit(rows.X, rows.y > 0, rows.weights).tree_)
+
+    trees, nodes = list[NDArray[Any]](), 0
+    with ThreadPoolExecutor(thread_count()) as pool:
+        for tree in pool.map(one_tree, numbers):  # which grows no further trees if the loop ends early
+            trees.append(tree)
+            nodes += len(tree)
             if nodes > most:
                 raise InputError(
-                    f"the first {done} of {len(numbers)} trees have {nodes} nodes, and there is memory for {most:.0f} "
-                    f"({option('memory')}): allow more, grow fewer {option('trees')}, or raise {option('min_leaf')}"
+                    f"the first {len(trees)} of {len(numbers)} trees have {nodes} nodes, and there is memory for "
+                    f"{most:.0f} ({option('memory')}): allow more, grow fewer {option('trees')}, or raise "
+                    f"{option('min_leaf')}"
                 )
-            observer.progress("growing trees", "trees", done, len(numbers))
-        return grown
-
-    if thread_count() == 1:
-        return [one_tree(number) for number in numbers]
-    with ThreadPoolExecutor(thread_count()) as pool:
-        return list(pool.map(one_tree, numbers))
+            observer.progress("growing trees", "trees", len(trees), len(numbers))
+    return trees
 
 
 def _tree(grown: Any) -> NDArray[Any]:

@@ -1,13 +1,7 @@
-"""The edges of bins: exact quantiles of columns over all ranks. Values are compared as float32; a bin is [edge, next
-edge), and every edge is a value of some row.
-
-A column with at most B different values has one bin for each. Else a value that more than 2 / B of the rows have, such
-as the zeros of a sparse column, gets a bin of its own. With h of these, the other rows, of weight W, are divided at the
-smallest values up to which they weigh more than k W / (B - 2 h); without, this is `np.sort(x)[k * n // B]`. Equal
-values are never divided, so there may be fewer bins.
-
-Each rank sorts its own values, and all find the 32 bits of each edge by an Allreduce for each bit, for as many columns
-at a time as fit into memory, with a pass over the rows for each such group.
+"""The edges of bins: quantiles of columns over all ranks, exact in float32. docs/reference/features.md says which these
+are, and docs/theory/features.md how all ranks find their bits. Where h values have bins of their own, the other rows,
+of weight W, are divided at the smallest values up to which they weigh more than k W / (B - 2 h); without such values,
+this is `np.sort(x)[k * n // B]`. As many columns at a time are divided as fit into memory, with a pass for each group.
 """
 
 from __future__ import annotations
@@ -61,9 +55,8 @@ def edges_of(
     step = max(1, n_bytes // (VALUE_BYTES * max(1, most)))
     edges = list[Singles]()
     for first in range(0, len(numbers), step):
-        some = numbers[first : first + step]
         with comm.fail_together():
-            values = _collect(passes(), some)
+            values = _collect(passes(), numbers[first : first + step])
         edges += [_singles(keys) for keys in _divide(values, n_bins, comm)]
     return edges
 

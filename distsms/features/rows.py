@@ -46,6 +46,15 @@ def as_single(values: NDArray[Any]) -> NDArray[np.float32]:
     return singles
 
 
+def without_duplicates(X: Any) -> Any:
+    """Return sparse rows as CSR, with one entry at most for each column; the matrix itself stays as it is."""
+    X = scipy.sparse.csr_matrix(X)
+    if not X.has_canonical_format:
+        X = X.copy()
+        X.sum_duplicates()
+    return X
+
+
 PART_ROWS, PART_ENTRIES = 2**16, 2**22
 """The most rows, and about the most entries, of a part."""
 

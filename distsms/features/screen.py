@@ -1,10 +1,6 @@
-"""Which crosses of two attributes are worth their columns: a score test on a sample of the rows.
-
-A logistic model with a term for each code is fitted by Newton steps, one attribute after the other. With its
-probabilities p_i, a cell (u, v) of a pair has g = sum of (y_i - p_i) and h = sum of p_i (1 - p_i) over its rows, times
-weights. The gain of the pair is the sum of g^2 / (h + 1) - h / (h + 1) over cells: the statistic of the score test less
-what it would be without interaction, so that many codes are no advantage. The sample has at most `ROWS` rows, both
-classes alike if possible, and is the same on any number of ranks.
+"""Which crosses of two attributes are worth their columns: the score test of docs/theory/features.md, on a sample of
+the rows that is the same on any number of ranks. Its logistic model with a term for each code is fitted by Newton
+steps, one attribute after the other. The sums g and h of a cell are over its rows, times their weights.
 """
 
 from __future__ import annotations

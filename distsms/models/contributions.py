@@ -1,10 +1,7 @@
-"""What attributes, pairs of attributes and columns contribute to the scores of a model.
+"""What attributes, pairs of attributes and columns contribute to the scores of a model (docs/theory/features.md).
 
-A model on the columns as they are is a sum of a term for each column of the table. On bins and crosses, s(x) =
-intercept + sum_a f_a(c_a) + sum_ab f_ab(c_a, c_b), with tables of the mean 0 over the rows, f_ab over those of each
-code (`distsms.features.bins`). The *share* of a term f, Cov(f, s) / Var(s), may be below 0; all add up to 1. For trees,
-f is the sum of steps from a node's mean to its child's over splits on a column. All follows from X'r and X'(r s), r the
-weights of the rows: one pass, and two vectors.
+Tables have the mean 0 over the rows, or over those of each code; for trees, the steps of the splits on a column count.
+The *share* of a term f is Cov(f, s) / Var(s). All follows from X'r and X'(r s), r the weights of the rows: in one pass.
 
 `Reasons` are for single rows: the contribution of a column of a table is sum_j w_j (x_ij - m_j) over its features j, m
 the mean of the training rows, and all add up to the score less the mean score. Bins of a column and the column itself

@@ -21,10 +21,7 @@ from distsms.models.model import Model, intercept
 def refuse_row_normalization(model: Model) -> None:
     """Raise InputError for a model whose rows must be scaled to unit length, which column weights cannot do."""
     if model.normalization.kind == "l2":
-        raise InputError(
-            "the model was trained on rows normalized by l2, which weights alone cannot express: export it as onnx, or "
-            "normalize the rows before `distsms shard` instead, and before they are scored"
-        )
+        raise InputError("weights alone cannot express rows normalized by l2: export as onnx, or normalize beforehand")
 
 
 def is_logistic(model: Model) -> bool:
@@ -67,10 +64,7 @@ def about_probabilities(model: Model, to: str) -> str:
         return "predict -b 1 of LIBLINEAR writes the probabilities of this model; without -b it writes labels"
     if model.curve == calibration.LOGISTIC:
         return f"{to} has no probabilities, only scores; the probability of a row is 1 / (1 + exp(-score))"
-    return (
-        f"{to} has no probabilities, only scores; the curve that makes probabilities from them is left out."
-        " --to onnx has it"
-    )
+    return f"{to} has no probabilities, only scores; --to onnx has the curve that makes probabilities from them"
 
 
 FORMATS: dict[str, Callable[[Model], bytes]] = {"onnx": onnx, "liblinear": liblinear, "csv": csv}

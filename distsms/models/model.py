@@ -355,17 +355,11 @@ def find_fault(model: Model) -> str | None:
     vectors = [w] if scale is None else [w, scale]
     if any(v.shape != (w.size,) or v.dtype != np.float64 or not np.isfinite(v).all() for v in vectors):
         return "w must be a vector of finite float64, and so must scale"
-    if (
-        normalize not in KINDS
-        or (normalize in BY_COLUMN and scale is None)
-        or (table and table.p > (features.columns if features else w.size))
-    ):
+    lacks_scale = normalize in BY_COLUMN and scale is None
+    if normalize not in KINDS or lacks_scale or (table and table.p > model.p_original):
         return "normalize, scale or table do not fit w"
-    if (
-        coded.p > w.size
-        or (coded.sequences is not None and coded.p != w.size)
-        or (features is not None and (features.p != w.size or features.coded != coded))
-    ):
+    other_features = features is not None and (features.p != w.size or features.coded != coded)
+    if coded.p > w.size or (coded.sequences is not None and coded.p != w.size) or other_features:
         return "its coded columns do not fit w"
     l1, nonzeros = info.get("l1", 0.0), info.get("nonzeros", 0)
     if not is_number(l1) or l1 < 0 or type(nonzeros) is not int or not 0 <= nonzeros <= w.size:

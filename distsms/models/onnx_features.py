@@ -114,11 +114,10 @@ def _add_trees(
     graph: Graph, rows: str, forest: Forest, mode: str, values: Floats, targets: NDArray[Any], n_targets: int
 ) -> str:
     """Return the sums (n, n_targets), float32, of the values that leaves add to targets, both (leaves, k)."""
-    column, threshold, start = (forest.arrays()[name] for name in ("column", "threshold", "start"))
-    tree = np.repeat(np.arange(forest.n_trees), np.diff(start))
-    first, leaf, each = start[tree], column < 0, values.shape[1]
+    tree = np.repeat(np.arange(forest.n_trees), np.diff(forest.start))
+    first, leaf, each = forest.start[tree], forest.column < 0, values.shape[1]
     left, right = (np.where(leaf, 0, nodes - first) for nodes in forest.children)
-    number = np.arange(len(column)) - first
+    number = np.arange(len(tree)) - first
     return graph.add(
         "TreeEnsembleRegressor",
         rows,
@@ -126,9 +125,9 @@ def _add_trees(
         n_targets=n_targets,
         nodes_treeids=tree.tolist(),
         nodes_nodeids=number.tolist(),
-        nodes_featureids=np.maximum(column, 0).tolist(),
+        nodes_featureids=np.maximum(forest.column, 0).tolist(),
         nodes_modes=np.where(leaf, "LEAF", mode).tolist(),
-        nodes_values=threshold.tolist(),
+        nodes_values=forest.threshold.tolist(),
         nodes_truenodeids=left.tolist(),
         nodes_falsenodeids=right.tolist(),
         target_treeids=np.repeat(tree[leaf], each).tolist(),

@@ -41,8 +41,7 @@ def features(contributions: Contributions | str | None, drawings: list[Drawing])
         return ""
     if isinstance(contributions, str):
         return html.section("What the features contribute", element("p", contributions))
-    parts = [_attributes(contributions, drawings), _pairs(contributions, drawings), _columns(contributions, drawings)]
-    return Html("".join(parts))
+    return Html("".join(section(contributions, drawings) for section in (_attributes, _pairs, _columns)))
 
 
 def _attributes(contributions: Contributions, drawings: list[Drawing]) -> str:
@@ -60,7 +59,7 @@ def _attributes(contributions: Contributions, drawings: list[Drawing]) -> str:
         "Grey bars show the share of the rows; thin lines and pale bars are bins and categories without rows. Rows "
         "without a value, and rows of a category that training did not have (unknown), have marks of their own."
     )
-    strongest = _strongest(contributions.attributes)
+    strongest = sorted(contributions.attributes, key=lambda term: -term.deviation)
     drawn = [(shape_plots.shape(term, k), _codes(term)) for k, term in enumerate(strongest[:SHAPES], 1)]
     return html.section(
         "What each attribute contributes",
@@ -79,7 +78,7 @@ def _pairs(contributions: Contributions, drawings: list[Drawing]) -> str:
         "mean over the rows of each bin or category is 0. Blue raises the score, and orange lowers it. Hatched cells "
         "have no rows."
     )
-    strongest = _strongest(contributions.pairs)
+    strongest = sorted(contributions.pairs, key=lambda term: -term.deviation)
     drawn = [(shape_plots.heat_map(term, k), _cells(term)) for k, term in enumerate(strongest[:PAIRS], 1)]
     figures = _figures(drawn, drawings)
     heading = "What pairs of attributes contribute"
@@ -120,10 +119,6 @@ def _columns(contributions: Contributions, drawings: list[Drawing]) -> str:
         plots.beside(drawings, [drawing]),
         html.details("The numbers", html.table(f"Shares of the variance of the score{left_out}", header, rows)),
     )
-
-
-def _strongest(terms: Sequence[Term]) -> list[Term]:
-    return sorted(terms, key=lambda term: -term.deviation)
 
 
 def _figures(drawn: Sequence[tuple[Drawing, Html]], drawings: list[Drawing]) -> Html:
