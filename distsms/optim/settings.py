@@ -174,6 +174,12 @@ class Settings:
             exact = " or ".join(solver for solver in SOLVERS if not solver_class(solver).traits.smooth)
             raise InputError(f"{name} has no smoothed risk, and {self.solver} needs one; use {exact}", everywhere=True)
 
+    def identity(self, p: int) -> dict[str, Any]:
+        """Return what a run with p columns must have in common with this one to continue from its checkpoint."""
+        same = {"lambda": self.lam, "scaling": self.scaling_of(p)}
+        same |= {name: getattr(self, name) for name in ("solver", "c_mu", "zero_plane")}
+        return same | ({"l1": self.l1} if self.l1 else {})  # old checkpoints have none
+
     def scaling_of(self, p: int) -> float:
         usual = SCALING if p <= FEW else SCALING_OF_MORE
         return usual if self.scaling is None else self.scaling

@@ -268,12 +268,12 @@ class SMSClassifier(ClassifierMixin, BaseEstimator):
 
             features_of = of_fold
 
-        request = TrainRequest.of(
-            self.get_params(),
+        params = {name: value for name, value in self.get_params().items() if name in TrainRequest.option_names()}
+        request = TrainRequest.of_options(
+            params,
             data=rows,
             measure=measure,
             solver=self.solver or ("lbfgs" if measure.family.smooth else None),
-            settings={name: getattr(self, name) for name in ("epsilon", "relative", "l1", "max_evaluations")},
             check=False,
             features_of=features_of,
         )

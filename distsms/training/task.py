@@ -78,15 +78,11 @@ class TrainingTask:
 
     def identity(self) -> dict[str, Any]:
         """Return what a run must have in common with this one to continue from its checkpoint, for JSON."""
-        settings = self.settings
         return {
             "data": self.manifest.fingerprint if self.manifest else self.fingerprint,
             "measure": self.measure.name,
-            "lambda": settings.lam,
-            **({"l1": settings.l1} if settings.l1 else {}),  # old checkpoints have none
             "bias": self.bias,
-            "scaling": settings.scaling_of(self.data.p + bool(self.bias)),
-            **{name: getattr(settings, name) for name in ("solver", "c_mu", "zero_plane")},
+            **self.settings.identity(self.data.p + bool(self.bias)),
         }
 
 
