@@ -224,9 +224,9 @@ def test_models_of_the_library_and_of_the_program_say_the_same(tmp_path):
         (lambda X, y: (X, y[:-1]), r"y has shape \(19,\), but X has 20 rows"),
         (lambda X, y: (np.zeros(3), y), "1 dimensions"),
         (lambda X, y: (X[:, :3], y), "3 to 12 columns"),
-        (lambda X, y: (spoiled(X, np.nan), y), r"X, row 5, column 1 \(counted from 0\): found nan; expected finite"),
-        (lambda X, y: (sparse.csc_array(spoiled(X, -np.inf)), y), "X, row 5, column 1 .*found -inf"),
-        (lambda X, y: (pd.DataFrame(spoiled(X, np.inf)), y), "X, row 5, column 1 .*found inf"),
+        (lambda X, y: (spoiled(X, np.nan), y), r"X, row 5, column 1 \(counted from 0\): nan is not finite"),
+        (lambda X, y: (sparse.csc_array(spoiled(X, -np.inf)), y), "X, row 5, column 1 .*-inf is not finite"),
+        (lambda X, y: (pd.DataFrame(spoiled(X, np.inf)), y), "X, row 5, column 1 .*: inf is not finite"),
     ],
 )
 def test_what_is_wrong_on_one_rank_is_an_error_on_all(spoil, told, comm):

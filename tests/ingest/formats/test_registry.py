@@ -214,7 +214,7 @@ def test_arrays_must_be_finite(comm, shared_dir, kind, bad):
     X, y = numbers()
     X[41, 5] = bad
     how = on_root(comm, lambda: write(shared_dir / f"a.{kind}", X, y))
-    with pytest.raises(InputError, match=rf"a\.{kind}: row 41, column 5 \(counted from 0\): found {bad}"):
+    with pytest.raises(InputError, match=rf"a\.{kind}: row 41, column 5 \(counted from 0\): {bad} is not finite"):
         convert([shared_dir / f"a.{kind}"], shared_dir / "d", comm, positive="7", **how)
 
 
