@@ -62,7 +62,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     text = "Another seed grows other trees, on another sample (default: 0)."
     parser.add_argument("--seed", type=whole, metavar="N", help=text)
     text = "Keep the original columns as features, too."
-    parser.add_argument("--keep", action="store_true", dest="keep_columns", help=text)
+    parser.add_argument("--keep", action="store_true", default=None, help=text)
     text = (
         "Use these columns. FILE is a JSON object that has a column, or a list of columns of 0 and 1 that are one"
         ' categorical attribute, for each name: {"age": "age", "job": ["job=clerk", "job=cook"]}. Columns of data'
@@ -94,7 +94,7 @@ def _check(args: argparse.Namespace) -> str | None:
     """Return what is wrong with the arguments, or None."""
     if args.folder is None and args.output is None:
         return "the following arguments are required: OUTDIR"
-    options = [f"--{name.replace('_', '-')}".replace("--keep-columns", "--keep") for name in _options(args)]
+    options = [f"--{name.replace('_', '-')}" for name in _options(args)]
     if args.like and options:
         return f"--like takes all rules from the other data set; leave out {options[0]}"
     of_trees = [name for name in options if name in ("--min-leaf", "--tree-rows", "--seed")]
@@ -105,10 +105,8 @@ def _check(args: argparse.Namespace) -> str | None:
 
 def _options(args: argparse.Namespace) -> dict[str, Any]:
     """Return the options of features that the user has given."""
-    options = {name: getattr(args, name) for name in ("bins", "crosses", "attributes", "trees")}
-    options |= {"keep": args.keep_columns or None}
-    options |= {name: getattr(args, name) for name in ("min_leaf", "tree_rows", "seed")}
-    return {name: value for name, value in options.items() if value is not None}
+    names = ("bins", "crosses", "attributes", "trees", "keep", "min_leaf", "tree_rows", "seed")
+    return {name: getattr(args, name) for name in names if getattr(args, name) is not None}
 
 
 def run(args: argparse.Namespace, comm: Communicator) -> int:

@@ -20,7 +20,6 @@ from distsms.base.formatting import (
 )
 from distsms.cli.terminal import is_watched
 from distsms.optim.result import State
-from distsms.workflow.usage import maximum_usage
 
 if TYPE_CHECKING:
     from distsms.shards.manifest import Manifest
@@ -165,6 +164,8 @@ FEW_RANKS = 6
 
 def usage_line(ranks: Sequence[dict[str, Any]]) -> str:
     """Return a line with all that the user waited, the longest phases of it, and the peak memory."""
+    from distsms.workflow.provenance import maximum_usage
+
     whole = format_seconds(max(sum(usage["seconds"].values()) for usage in ranks))
     seconds = maximum_usage(ranks)["seconds"]
     longest = sorted(seconds, key=lambda name: -seconds[name])[:3]

@@ -363,10 +363,9 @@ class HighestColumn:
         with comm.fail_together():
             place = _find(index, self.share) if comm.rank == rank else ""
         place = comm.allgather(place)[rank]
-        if not comm.is_root:
-            return
-        if not far:
+        if not far and comm.is_root:
             observer.told(f"{place}: has the highest index, {index}")
+        if not (far and comm.is_root):
             return
         have = f"{rows} of {n} rows {'has' if rows == 1 else 'have'} one of {2 ** (near - 1) - 1 + base} or more"
         vectors = f"vectors with a number for each of the {columns} columns ({format_bytes(8 * columns)} each)"

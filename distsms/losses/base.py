@@ -198,9 +198,7 @@ class Loss(ABC):
             return
         if self.family.counts_rows:
             raise InputError(
-                f"{self.measure or self.family} counts rows, so it has no meaning for rows of different weights: leave "
-                "the weights out, or choose rocarea, prbep, error-rate, logistic or pauc@BETA",
-                everywhere=True,
+                f"{self.measure or self.family} counts rows, and these have weights: omit them or use rocarea", True
             )
         mean = float(self.comm.sum(np.array([np.sum(of_rows / high)]))[0]) / self.n  # in (0, 1]
         self.weights = weights = np.zeros(len(row_weights))
@@ -210,9 +208,7 @@ class Loss(ABC):
         if min(self.A_pos, self.A_neg) < np.finfo(float).tiny:  # zero, or its reciprocal may be infinite
             smaller = "negative" if self.A_pos > self.A_neg else "positive"
             raise InputError(
-                f"the weights of the {smaller} rows are so small beside the largest weight, {high:g}, that they vanish "
-                "in float64: give both classes weights of a similar size",
-                everywhere=True,
+                f"weights of the {smaller} rows are so small beside {high:g} that they vanish: give similar ones", True
             )
         self.A = self.A_pos + self.A_neg
 

@@ -191,9 +191,8 @@ class RocAreaBins(RocAreaRisk):
 
     def exact_is_cheap(self, entries: float, evaluations: float) -> bool:
         """See `Loss.exact_is_cheap`. Local."""
-        exact, usual = (
-            sum(of.cost(self.n_pos, self.n_neg, self.comm.size)[:2]) for of in (self.exact_class, type(self))
-        )
+        exact = sum(self.exact_class.cost(self.n_pos, self.n_neg, self.comm.size)[:2])
+        usual = sum(self.cost(self.n_pos, self.n_neg, self.comm.size)[:2])
         product = OF_ENTRY * entries
         part = SMALL_PART * evaluations * (2 * product + usual)
         return self._sortable and OF_LOADING + product + exact <= part

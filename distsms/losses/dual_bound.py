@@ -96,9 +96,7 @@ class _Sides:
         right = np.isfinite(self.c).all() and least >= 0
         if self.comm.maximum(np.array([float(not right)]))[0]:
             raise InputError(
-                "the coefficients of the certificate are not finite, or have signs that contradict the labels of the "
-                "rows: they are of other rows, or of rows in another order",
-                everywhere=True,
+                "the certificate's coefficients are not finite, or contradict the labels: they are of other rows", True
             )
 
     def sums(self, *values: Any) -> list[float]:
@@ -163,10 +161,8 @@ class _Sides:
         of_u, of_v = min(missed, called - tau * few), min(called, missed + tau * few)
         if min(of_u, of_v) < 0:
             return self.proved(0.0, 0.0 * u, 0.0 * v)
-        u, v = (
-            side * (least / total if total > 0 else 0.0)
-            for side, least, total in ((u, of_u, missed), (v, of_v, called))
-        )
+        u = u * (of_u / missed if missed > 0 else 0.0)
+        v = v * (of_v / called if called > 0 else 0.0)
         d = tau + (of_u - tau * loss.n_pos) / loss.denominator
         # 3) What p lacks in the equation by rounding counts in d, divided by the denominator, which may be 1.
         rounding = EPS * (PAIRWISE + 4 * self.comm.size) * (missed + called + tau * (abs(few) + loss.n_pos))
@@ -266,9 +262,8 @@ def _within_groups(loss: Any, c: Floats) -> Proved:
         P, N = (whole.rows[whole.edges[k] : whole.edges[k + 1]] for k in (2 * g, 2 * g + 1))
         caps_u, caps_v = a[P] / whole.positive[g], a[N] / whole.negative[g]
         omega = scale * whole.positive[g] * whole.negative[g]
-        u, v, total = _balanced(
-            np.minimum(-extended[P] / omega, caps_u), np.minimum(extended[N] / omega, caps_v), alone
-        )
+        u, v = np.minimum(-extended[P] / omega, caps_u), np.minimum(extended[N] / omega, caps_v)
+        u, v, total = _balanced(u, v, alone)
         omega *= share_of_pairs(u, caps_u, v, caps_v, fine=True)
         reduced[P], reduced[N], d = -omega * u, omega * v, d + omega * total
     d, reduced = float(loss.comm.sum(np.array([d]))[0]), whole.bring_back(reduced)

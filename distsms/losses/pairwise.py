@@ -61,7 +61,9 @@ class SortedClass:
         self._table, weights = Table.allocate(1), np.ones(1) if weighted else None
         self.tabulate(np.zeros(1), 1.0, weights)
         self.add_points(np.ones(1), np.zeros(1, np.uint32), 1.0, 0.0, 1.0, np.empty(1), weights)
-        self.write_gamma(self.gamma(), np.zeros(1), np.zeros(1, np.intp), 1.0, np.empty(1), weights)
+        kernel.write_gamma(
+            self._table.value, self.gamma(), np.zeros(1), np.zeros(1, np.intp), 1.0, weights, np.empty(1)
+        )
         self._table = Table.allocate(capacity)
 
     def tabulate(self, q: Floats, nu: float, weights: Floats | None = None) -> None:
@@ -85,12 +87,6 @@ class SortedClass:
         """Return gamma (d,) of each different q, increasing, over the points so far, in a reused buffer. O(d)."""
         kernel.walk(self._nu, self._d, self._table)
         return self._table.gamma[: self._d]
-
-    def write_gamma(
-        self, gamma: Floats, q: Floats, rows: Rows, factor: float, out: Floats, weights: Floats | None = None
-    ) -> None:
-        """Write factor times `gamma`, or its sum over ranks, of increasing q (m,) to their rows in `out`. O(d + m)."""
-        kernel.write_gamma(self._table.value, gamma, q, rows, factor, weights, out)
 
 
 class WholeClass(SortedClass):
@@ -133,7 +129,7 @@ class WholeClass(SortedClass):
 
     def write(self, gamma: Floats, factor: float, out: Floats) -> None:
         """Set out[row] to factor times gamma (and the weight) of each of this rank's rows of the class. Local."""
-        self.write_gamma(gamma, self.q, self.rows, factor, out, self._weights)
+        kernel.write_gamma(self._table.value, gamma, self.q, self.rows, factor, self._weights, out)
 
 
 def sort_with_rows(values: Floats, rows: Rows) -> NDArray[Any]:

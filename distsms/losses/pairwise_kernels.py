@@ -271,7 +271,7 @@ def _sum_by_values(d: int, table: Table) -> None:
 
 @njit(**UNCOUNTED)
 def write_gamma(value, gamma, q, rows, factor, weights, out):  # type: ignore[no-untyped-def]
-    """See `pairwise.SortedClass.write_gamma`."""
+    """Write factor times gamma (d,), and the weight, of increasing q (m,) to their rows in `out`. O(d + m)."""
     i = 0
     for j in range(len(q)):
         while value[i + 1] < q[j]:

@@ -52,9 +52,7 @@ class PaucRisk(RocAreaRisk):
         self.K = max_fpr * self.A_neg
         if self.A_pos * self.K < np.finfo(float).tiny:
             raise InputError(
-                f"the weights of one class are so small beside those of the other that pauc@{max_fpr:g} vanishes in "
-                "float64: give both classes weights of a similar size",
-                everywhere=True,
+                f"weights of a class are so small that pauc@{max_fpr:g} vanishes: give classes similar weights", True
             )
 
 
@@ -98,10 +96,8 @@ def head_in_order(q: Floats, u: Floats, nu: float, K: float, a_pos: Floats | Non
     smooth = sums_in_order(np.maximum(q, delta), u, nu, a_pos, a_neg)
     # The exact risk: the same at nu = 0 and x = x0
     exact = sums_in_order(np.maximum(q, 0.0), u, 0.0, a_pos, a_neg)
-    hinge, huber = (
-        sums + K * weighted_sum(np.maximum(x - q, 0.0), a_pos)
-        for sums, x in ((exact.hinge, 0.0), (smooth.huber, delta))
-    )
+    hinge = exact.hinge + K * weighted_sum(np.maximum(0.0 - q, 0.0), a_pos)
+    huber = smooth.huber + K * weighted_sum(np.maximum(delta - q, 0.0), a_pos)
     gamma_pos, gamma_neg = smooth.gamma_pos, smooth.gamma_neg
     if nu == 0:
         low, tied = q <= 0.0, u == 0.0
@@ -199,9 +195,7 @@ class PaucExchange(PaucRisk):
         return LossValue(R, R_mu, factor * beta, coefficients)
 
     def alphas(self, scores: Floats, nu: float) -> Floats:
-        """Return the share to which each local negative row counts in an evaluation, (n_local,); 0 for the others.
-        **Collective.**
-        """
+        """Return the share to which each local negative row counts, (n_local,); 0 for the others. **Collective.**"""
         scores, alpha = np.ascontiguousarray(scores, np.float64), np.zeros(len(scores))
         head = self._head(scores, self._search.find(scores, 0.0), nu)
         for rows, at_zero in ((head.above, 1.0), (head.between, head.share)):
@@ -230,9 +224,7 @@ class PaucExchange(PaucRisk):
 
 @njit(fastmath={"reassoc", "nsz"})
 def _mark(scores, kinds, weights, x0, nu, marks):  # type: ignore[no-untyped-def]
-    """Mark negatives with s > x0 by 1, those from x0 - nu on by 2; return their number, and the weights of s > x0, s =
-    x0.
-    """
+    """Mark negatives with s > x0 by 1, from x0 - nu on by 2; return their number, and the weights of s > x0 and x0."""
     some = above = tied = 0
     for j in range(len(scores)):
         u = scores[j] - x0

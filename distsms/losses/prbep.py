@@ -52,19 +52,17 @@ class PrbepRisk(Loss):
         """Return nu = mu n / 2 = c_mu epsilon, since D = n / 2."""
         return c_mu * epsilon
 
-    def risks(
-        self, balance: Balance, corrections: tuple[Correction, Correction], nu: float
-    ) -> tuple[float, float, float]:
+    def risks(self, balance: Balance, of_pos: Correction, nu: float) -> tuple[float, float, float]:
         """Return R, R_mu before the corrections, which change it by less than rounding does, and d."""
         R, R_mu = (2.0 / self.A * total for total in (balance.hinge, balance.huber))
-        return R, R_mu if nu > 0 else R, corrections[0].total(balance.pos) / self.A_pos
+        return R, R_mu if nu > 0 else R, of_pos.total(balance.pos) / self.A_pos
 
 
 class ClassSums(NamedTuple):
     """Sums over all rows of one class (P or N), on all ranks, each term times the weight of its row."""
 
     total: float  # the sum of beta
-    near: float  # the number of rows near the kink (see `near_kink`), and the sum of their beta
+    near: float  # the number of rows near the kink, whose beta rounding may change, and the sum of their beta
     near_total: float
 
 
@@ -97,11 +95,6 @@ class Correction(NamedTuple):
     def apply(self, beta: Floats, near: NDArray[np.bool_]) -> Floats:
         """Return beta (n_class,) of the class's rows after the change; `near`: those near the kink."""
         return self.scale * np.where(near, beta + self.share * (self.goal - beta), beta)
-
-
-def near_kink(tau: float, nu: float) -> float:
-    """Return the largest |t| of the rows whose beta may change when tau changes by its rounding error."""
-    return nu + 8 * float(np.spacing(abs(tau))) if nu > 0 else 0.0
 
 
 def refine(tau: float, nu: float, sums_at: Callable[[float], Balance]) -> tuple[float, Balance]:
@@ -151,8 +144,10 @@ class Prbep(PrbepRisk, GatheringLoss):
         hinge += weighted_sum(np.maximum(shifted, 0.0), self.a_neg)
 
         def sides(tau: float) -> Iterator[tuple[Floats, Floats, NDArray[np.bool_]]]:
+            # Near the kink is a row whose beta may change when tau changes by its rounding error.
+            largest = nu + 8 * float(np.spacing(abs(tau))) if nu > 0 else 0.0
             for t in (tau - positive, shifted - tau):
-                yield t, ramp(t, nu), np.abs(t) <= near_kink(tau, nu)
+                yield t, ramp(t, nu), np.abs(t) <= largest
 
         def sums_at(tau: float) -> Balance:
             both = list(zip(sides(tau), weights, strict=True))
@@ -167,11 +162,9 @@ class Prbep(PrbepRisk, GatheringLoss):
         # 3) Without the errors of rounding, the plane is a lower bound.
         tau, balance = refine(tau, nu, sums_at)
         corrections = balancing_corrections(balance.pos, balance.neg)
-        pos, neg = (
-            correction.apply(beta, near) for correction, (_, beta, near) in zip(corrections, sides(tau), strict=True)
-        )
-        coef_pos, coef_neg = (beta if a is None else a * beta for beta, a in zip((pos, neg), weights, strict=True))
-        R, R_mu, d = self.risks(balance, corrections, nu)
+        changed = [each.apply(beta, near) for each, (_, beta, near) in zip(corrections, sides(tau), strict=True)]
+        coef_pos, coef_neg = (beta if a is None else a * beta for beta, a in zip(changed, weights, strict=True))
+        R, R_mu, d = self.risks(balance, corrections[0], nu)
         return Solution(R, R_mu, d, -2.0 / self.A * coef_pos, 2.0 / self.A * coef_neg)
 
     def _both_weights(self) -> Floats | None:
@@ -275,7 +268,7 @@ class PrbepExchange(PrbepRisk):
         scale = 2.0 / self.A
         of_pos, of_neg = (pos.share, pos.goal, -scale * pos.scale), (neg.share, neg.goal, scale * neg.scale)
         self._write(scores, tau0, delta, nu, np.array([of_pos, of_neg]), out)
-        R, R_mu, d = self.risks(balance, (pos, neg), nu)
+        R, R_mu, d = self.risks(balance, pos, nu)
         return LossValue(R, R_mu, d, out)
 
     def _local_sums(self, scores: Any, tau0: float, delta: float, nu: float) -> Floats:
@@ -336,9 +329,7 @@ def _sums(scores, kinds, weights, shift, tau0, delta, nu):  # type: ignore[no-un
 
 @njit(error_model="numpy")
 def _coefficients(scores, kinds, weights, shift, tau0, delta, nu, corrections, out):  # type: ignore[no-untyped-def]
-    """Set out (n_local,) to the coefficients. corrections (2, 3): `Correction` of either class, P first; its scale
-    includes the factor 2/A.
-    """
+    """Set out to the coefficients. corrections (2, 3): `Correction` of either class, P first, with 2/A in its scale."""
     # Outside of the loop, since for all that the compiler knows, `out` could lie in the same place.
     share_pos, goal_pos, scale_pos = corrections[0, 0], corrections[0, 1], corrections[0, 2]
     share_neg, goal_neg, scale_neg = corrections[1, 0], corrections[1, 1], corrections[1, 2]

@@ -65,12 +65,10 @@ def choose_ordering(ordering: str, measure: str | Measure, n_pos: int, n_neg: in
         return ordering, "as asked for"
     family = Measure.parse(measure).family
     costs = {ordering: load_class(family, ordering).cost(n_pos, n_neg, size) for ordering in family.losses}
-    best, *others = sorted(costs, key=lambda ordering: costs[ordering].bytes + costs[ordering].steps)
-    if not others:
+    by_cost = sorted(costs.items(), key=lambda each: each[1].bytes + each[1].steps)
+    best = by_cost[0][0]
+    if len(by_cost) == 1:
         return best, "the only one for this measure"
-    listed = "; ".join(
-        f"{ordering} {costs[ordering].bytes:.2g} bytes, {costs[ordering].steps:.2g} steps"
-        for ordering in [best, *others]
-    )
+    listed = "; ".join(f"{ordering} {cost.bytes:.2g} bytes, {cost.steps:.2g} steps" for ordering, cost in by_cost)
     ranks = "1 rank" if size == 1 else f"{size} ranks"
     return best, f"the cheapest by count on {ranks} (for one evaluation, on the busiest rank: {listed})"

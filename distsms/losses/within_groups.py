@@ -43,18 +43,14 @@ class RocAreaWithinGroups(RocAreaRisk):
         self.groups = whole = WholeGroups(groups, self.positive, self.negative, self.weights, comm)
         if not whole.count:
             raise InputError(
-                "no group has both positive and negative rows, so no two rows can be compared within a group. Is the "
-                f"column of the groups the right one? Without {option('within_groups')}, all rows are compared",
-                everywhere=True,
+                f"no group has both positive and negative rows: use other groups, or no {option('within_groups')}", True
             )
         alike = weighting == "each"
         pairs = whole.positive * whole.negative
         products = [*pairs, *(group.positive * group.negative for group in whole.large)] if alike else [whole.pairs]
         if comm.maximum(np.array([-min(products, default=1.0)]))[0] > -np.finfo(float).tiny:
             raise InputError(
-                "the weights of the rows of a group are so small beside those of other groups that their products "
-                "vanish in float64: give weights that are closer to each other",
-                everywhere=True,
+                "weights of a group are so small beside those of others that they vanish: give similar ones", True
             )
         self.scale = 1.0 / (whole.count * pairs) if alike else np.full(len(pairs), 1.0 / whole.pairs)
         self.large = [

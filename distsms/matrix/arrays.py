@@ -44,9 +44,7 @@ def require_finite(X: Any, where: str = "", first: int = 0) -> None:
         return
     at = int((~np.isfinite(values)).argmax())
     row, column = (np.searchsorted(X.indptr, at, "right") - 1, X.indices[at]) if sparse else divmod(at, X.shape[1])
-    raise InputError(
-        f"{where}row {first + row}, column {column} (counted from 0): found {values.flat[at]}; expected finite numbers"
-    )
+    raise InputError(f"{where}row {first + row}, column {column} (counted from 0): {values.flat[at]} is not finite")
 
 
 def subtract(X: Any, offsets: Mapping[int, float]) -> Any:

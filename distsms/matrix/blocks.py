@@ -119,11 +119,9 @@ class LocalRows(ABC):
         for each column (standard, maxabs) or row (l2, with a pass over the rows), and for each vector of a product.
         Local.
         """
-        p = self.shape[1]
-        scale = normalization.scale
+        p, scale = self.shape[1], normalization.scale
         if scale is not None:
-            missing = max(p - len(scale), 0)
-            self.column_factors = np.append(scale, np.ones(missing)) if missing else scale[:p]
+            self.column_factors = scale[:p] if len(scale) >= p else np.append(scale, np.ones(p - len(scale)))
         if normalization.kind == "l2":
             self.row_factors = inverse(self.lengths())
 
@@ -201,14 +199,11 @@ class LocalRows(ABC):
         return (self.longest + 4) * self.longest**0.5 * largest
 
     def columns(self, weights: Floats | None = None) -> ColumnStatistics:
-        squares, factors = None, self.row_factors
+        statistics, factors = self._described(), self.row_factors
         if weights is not None:  # the squares of a row times sqrt(a) are a times its squares
             self.row_factors = np.sqrt(weights) * (factors if len(factors) else 1.0)
-            squares = self._described().squares
+            statistics = statistics._replace(squares=self._described().squares)
             self.row_factors = factors
-        statistics = self._described()
-        if squares is not None:
-            statistics = statistics._replace(squares=squares)
         if len(self.column_factors):
             with np.errstate(over="ignore"):
                 for array in (statistics.largest, statistics.squares, statistics.squares):
@@ -303,7 +298,5 @@ def prepared(
     if wrong := [vector.shape for vector in vectors if vector.shape != (length,)]:
         raise ValueError(f"a vector has the shape {wrong[0]}, but ({length},) is needed")
     if out.shape != shape or out.dtype != np.float64 or not out.flags.c_contiguous:
-        raise ValueError(
-            f"out must be a C-contiguous float64 array of shape {shape}; it is {out.dtype} of shape {out.shape}"
-        )
+        raise ValueError(f"out must be C-contiguous float64 of shape {shape}; it is {out.dtype} of shape {out.shape}")
     return vectors, out, [out] if single else list(out)

@@ -113,14 +113,12 @@ class Categories(CategoryBlocks):
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "sizes", tuple(map(index, self.sizes)))
-        if self.values is not None:
-            object.__setattr__(self, "values", tuple(float(value) for value in self.values))
         if not 1 <= len(self.sizes) <= LONGEST or not all(1 <= size < 2**32 for size in self.sizes):
             raise ValueError(f"a row needs 1 to {LONGEST} blocks of 1 to 2^32 - 1 categories")
-        if self.values is not None and (
-            len(self.values) != len(self.sizes) or not all(0 < abs(v) < math.inf for v in self.values)
-        ):
-            raise ValueError("each block of categories needs a value that is finite and not 0")
+        if self.values is not None:
+            object.__setattr__(self, "values", tuple(float(value) for value in self.values))
+            if len(self.values) != len(self.sizes) or not all(0 < abs(value) < math.inf for value in self.values):
+                raise ValueError("each block of categories needs a value that is finite and not 0")
 
     @cached_property
     def p(self) -> int:
@@ -244,8 +242,6 @@ class Strings(CodeMap):
         object.__setattr__(self, "length", index(self.length))
         object.__setattr__(self, "degree", index(self.degree))
         object.__setattr__(self, "spectra", tuple(Spectrum(*map(index, spectrum)) for spectrum in self.spectra))
-        if self.weights is not None:
-            object.__setattr__(self, "weights", tuple(float(weight) for weight in self.weights))
         if self.alphabet not in ALPHABETS:
             raise ValueError(f"unknown alphabet {self.alphabet!r}: {', '.join(ALPHABETS)} are known")
         highest = HIGHEST_DEGREE[self.alphabet]
@@ -258,10 +254,10 @@ class Strings(CodeMap):
         n_parts = (self.degree > 0) + len(self.spectra)
         if not n_parts:
             raise ValueError("k-mers need a weighted degree, a spectrum, or both")
-        if self.weights is not None and (
-            len(self.weights) != n_parts or not all(0 < weight < math.inf for weight in self.weights)
-        ):
-            raise ValueError("each part of the k-mers needs a weight that is finite and above 0")
+        if self.weights is not None:
+            object.__setattr__(self, "weights", tuple(float(weight) for weight in self.weights))
+            if len(self.weights) != n_parts or not all(0 < weight < math.inf for weight in self.weights):
+                raise ValueError("each part of the k-mers needs a weight that is finite and above 0")
 
     @property
     def letters(self) -> str:

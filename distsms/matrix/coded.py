@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import pairwise
+from itertools import chain, pairwise
 from typing import Any
 
 import numpy as np
@@ -168,9 +168,8 @@ def _alone(part: Part) -> Part:
 
 def _parts(cuts: list[int], n_codes: int, threads: int) -> list[Part]:
     """Divide the rows equally among the threads, in as many parts each (some may be empty), cut where the codes are."""
-    n_local, shares = cuts[-1], []
-    for thread in range(threads):
-        low, high = n_local * thread // threads, n_local * (thread + 1) // threads
+    ends, shares = [cuts[-1] * thread // threads for thread in range(threads + 1)], []
+    for low, high in pairwise(ends):
         parts = []
         for start, stop in pairwise(cuts):
             first, last = max(start, low), min(stop, high)
@@ -179,21 +178,15 @@ def _parts(cuts: list[int], n_codes: int, threads: int) -> list[Part]:
                 parts.append(Part(first, last, at, at + (last - first) * n_codes, stop - start))
         shares.append(parts)
     count = max(1, *map(len, shares))
-    ends = [n_local * (thread + 1) // threads for thread in range(threads)]
-    return [
-        part
-        for parts, end in zip(shares, ends, strict=True)
-        for part in parts + [Part(end, end)] * (count - len(parts))
-    ]
+    padded = (parts + [Part(end, end)] * (count - len(parts)) for parts, end in zip(shares, ends[1:], strict=True))
+    return list(chain.from_iterable(padded))
 
 
 def code_rows(rows: Any, code_map: CodeMap, cuts: Sequence[int] | None = None) -> NDArray[Any]:
     """Return codes (n, B) as `CodedRows`, by default as one part; ValueError for a wrong shape, type or code."""
     rows = np.asarray(rows)
     if rows.ndim != 2 or rows.shape[1] != code_map.n_codes or rows.dtype != code_map.dtype:
-        raise ValueError(
-            f"the codes must be an array (n, {code_map.n_codes}) of {code_map.dtype}, not {rows.dtype} {rows.shape}"
-        )
+        raise ValueError(f"codes must be (n, {code_map.n_codes}) of {code_map.dtype}, not {rows.dtype} {rows.shape}")
     limits = code_map.limits()
     for b in np.flatnonzero(rows.max(axis=0, initial=0) >= limits):
         wrong = np.flatnonzero((rows[:, b] >= limits[b]) & (rows[:, b] != np.iinfo(rows.dtype).max))

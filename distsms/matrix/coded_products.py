@@ -62,9 +62,8 @@ class CrossProducts(Products):
 
     def describe(self, part: Part, codes: Codes, scales: Floats, factors: Floats, statistics: ColumnStatistics) -> None:
         largest, counts, squares = statistics
-        self._blocks.describe(
-            part, codes, scales, factors, ColumnStatistics._make(array[: self._p] for array in statistics)
-        )
+        of_blocks = ColumnStatistics._make(array[: self._p] for array in statistics)
+        self._blocks.describe(part, codes, scales, factors, of_blocks)
         kernel.add_crosses(codes, part, self._pairs, factors**2, squares)
         kernel.add_crosses(codes, part, self._pairs, np.ones(len(factors)), counts)
         kernel.raise_largest(counts, self._p, len(counts), factors.max(initial=0.0), largest)

@@ -139,9 +139,8 @@ def _require_memory(kind: str, p: int, neighbours: int) -> None:
     if needed > there:
         raise InputError(
             f"{option('normalize', kind)} takes {COLUMN_BYTES} bytes for each of the {p} columns on each rank, "
-            f"{format_bytes(needed)} for {neighbours} rank(s) on this node, but only {format_bytes(there)} are "
-            f"available. Use {option('normalize', 'none')} or l2, which hold nothing for each column, start fewer "
-            "ranks on each node, or leave out columns that few rows use"
+            f"{format_bytes(needed)} on this node, but only {format_bytes(there)} are available. Use "
+            f"{option('normalize', 'none')} or l2, start fewer ranks on a node, or leave out columns that few rows use"
         )
 
 

@@ -76,9 +76,13 @@ def _replicates(
     if not 0 < place <= n:
         return values, positives
     missing = np.arange(draws.replicates)
+    # How far the window around the place extends to both sides.
     margin: float = MARGIN + int(SPREAD * math.sqrt(place))
     if weights is not None:
-        margin = _margin(scores, labels, weights, place, comm)
+        above = scores >= score_at(scores, place, comm, weights)
+        squares = masses((above, labels > 0), weights * weights, comm).sum()
+        largest = float(comm.maximum(np.array([weights.max(initial=0.0)]))[0])
+        margin = MARGIN * largest + SPREAD / math.sqrt(2) * math.sqrt(squares)
     while len(missing):
         places = max(place - margin, 1 if weights is None else TINY), min(place + margin, n)
         window = _window(scores, labels, draws, places, comm, weights)
@@ -89,18 +93,8 @@ def _replicates(
     return values, positives
 
 
-def _margin(scores: Floats, labels: Labels, weights: Floats, place: float, comm: Communicator) -> float:
-    """Return how far a window around a place extends to both sides, if rows have weights. Collective."""
-    above = scores >= score_at(scores, place, comm, weights)
-    squares = masses((above, labels > 0), weights * weights, comm).sum()
-    largest = float(comm.maximum(np.array([weights.max(initial=0.0)]))[0])
-    return MARGIN * largest + SPREAD / math.sqrt(2) * math.sqrt(squares)
-
-
 class DrawnRows(NamedTuple):
-    """This rank's rows that are drawn, each with the key at which its random generator starts and a column of the table
-    of its replicates.
-    """
+    """This rank's rows that are drawn: where each one's random numbers start, and its column in the tables."""
 
     keys: Hashes
     column: NDArray[np.int64]

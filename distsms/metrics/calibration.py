@@ -199,9 +199,9 @@ def reliability(
     """
     scaled = effective(weights, comm)
     tied = tied_scores(predicted, labels, scaled, comm)
-    filled, before = (
-        np.floor(bins * (reach / (tied.n_pos or 1)) * (1 + 1e-12)) for reach in (tied.tp, tied.tp - tied.positive)
-    )
+    n_pos = tied.n_pos or 1
+    filled = np.floor(bins * (tied.tp / n_pos) * (1 + 1e-12))
+    before = np.floor(bins * ((tied.tp - tied.positive) / n_pos) * (1 + 1e-12))
     lowest = tied.values[(filled > before) & (tied.tp < tied.n_pos * (1 - 1e-12))]  # of each bin but the last
     edges = np.sort(comm.allgather_rows(np.ascontiguousarray(lowest), comm.allgather(len(lowest))))
     where, mass = np.searchsorted(edges, predicted, "right"), np.ones(len(predicted)) if weights is None else weights

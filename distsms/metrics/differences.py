@@ -44,9 +44,8 @@ def difference(measure: Measure, judged: JudgedRows, comm: Communicator) -> Inte
     draws = Draws(judged.rows, REPLICATES)
     if measure.family == ROCAREA:
         placed = [placements(scores, labels, comm, weights) for scores in both]
-        return confidence.rocarea_difference_interval(
-            estimates.rocarea_estimate(placed[0] - placed[1], labels, comm, weights), LEVEL
-        )
+        area = estimates.rocarea_estimate(placed[0] - placed[1], labels, comm, weights)
+        return confidence.rocarea_difference_interval(area, LEVEL)
     if measure.family == PRBEP:
         of_pos = mass_of_classes(labels, weights, comm)[0]
         shares = [top_k_shares(scores, of_pos, comm, weights) for scores in both]

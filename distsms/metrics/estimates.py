@@ -58,20 +58,17 @@ def rocarea_estimate(
     if weights is not None:
         of_pos, of_neg = mass_of_classes(labels, weights, comm)
         value = twice / np.where(labels > 0, 2 * (of_neg or 1.0), 2 * (of_pos or 1.0))
-        (area, of_positive, size), (_, of_negative, others) = (
-            weighted_mean(value, rows, weights, comm) for rows in (labels > 0, labels < 0)
-        )
+        area, of_positive, size = weighted_mean(value, labels > 0, weights, comm)
+        _, of_negative, others = weighted_mean(value, labels < 0, weights, comm)
         return MeanEstimate(area, (of_positive, of_negative), (size, others))
     positive = labels > 0
     n_pos, n_neg = map(int, comm.sum(np.array([np.count_nonzero(positive), np.count_nonzero(~positive)])))
     if not (n_pos and n_neg):
         return MeanEstimate(math.nan, (math.nan, math.nan), (n_pos, n_neg))
     total = exact_sum(twice[positive], comm)
-    squares = tuple(
-        (n * _squares(twice[rows], comm) - total**2) / (n * (2 * others) ** 2)
-        for rows, n, others in ((positive, n_pos, n_neg), (~positive, n_neg, n_pos))
-    )
-    return MeanEstimate(total / (2 * n_pos * n_neg), squares, (n_pos, n_neg))
+    of_pos = (n_pos * _squares(twice[positive], comm) - total**2) / (n_pos * (2 * n_neg) ** 2)
+    of_neg = (n_neg * _squares(twice[~positive], comm) - total**2) / (n_neg * (2 * n_pos) ** 2)
+    return MeanEstimate(total / (2 * n_pos * n_neg), (of_pos, of_neg), (n_pos, n_neg))
 
 
 def _squares(values: NDArray[np.int64], comm: Communicator) -> int:
@@ -123,6 +120,5 @@ def pool_folds(folds: Sequence[MeanEstimate], of_folds: int = 0) -> MeanEstimate
     masses = counts[:, : squares.shape[1]]
     about = values[:, None] - (masses * values[:, None]).sum(0) / masses.sum(0)
     n_pos, n_neg = counts.sum(0).tolist()
-    return MeanEstimate(
-        float(values.mean()), tuple((squares + masses * about**2).sum(0).tolist()), (n_pos, n_neg), len(folds), of_folds
-    )
+    pooled = tuple((squares + masses * about**2).sum(0).tolist())
+    return MeanEstimate(float(values.mean()), pooled, (n_pos, n_neg), len(folds), of_folds)

@@ -103,9 +103,7 @@ def decision_threshold(
 
 
 def score_at(scores: Floats, k: float, comm: Communicator, weights: Floats | None) -> float:
-    """Return the k-th highest score, k by number or weight; NaN if there are fewer rows, or a score is not finite.
-    **Collective.**
-    """
+    """Return the k-th highest score, by number or weight; NaN if rows are fewer or not all finite. **Collective.**"""
     if weights is not None:
         return select_by_weight(scores, weights, k, comm)
     n = int(comm.sum(np.array([len(scores)]))[0])

@@ -68,8 +68,8 @@ def mean_and_deviation(values: Floats, weights: Floats | None, comm: Communicato
         pieces = ((values[rows], 1.0 if weights is None else weights[rows]) for rows in blocks)
         return sum((float(np.sum(a * of(some))) for some, a in pieces), start=0.0)
 
-    own_mass = float(len(values)) if weights is None else float(np.sum(weights))
-    summed, mass = comm.sum(np.array([total(lambda some: some), own_mass])).tolist()
+    mass_here = float(len(values)) if weights is None else float(np.sum(weights))
+    summed, mass = comm.sum(np.array([total(lambda some: some), mass_here])).tolist()
     if not mass:
         return math.nan, math.nan
     mean = summed / mass
@@ -104,9 +104,7 @@ def require_equal(weights: Floats | None, measure: str, comm: Communicator) -> N
     """Raise InputError if some rows have other weights than others, since the measure counts rows. **Collective.**"""
     if differ(weights, comm):
         raise InputError(
-            f"{measure} counts rows, so it has no meaning for rows of different weights: leave the weights out, or "
-            "choose a measure such as rocarea, prbep, error-rate or average-precision",
-            everywhere=True,
+            f"{measure} counts rows, and these have weights: leave them out or choose a measure such as rocarea", True
         )
 
 

@@ -182,12 +182,7 @@ def evaluate(
 
 
 def reasons(
-    model: Model | Path,
-    data: Any,
-    count: int = 3,
-    comm: Any = None,
-    *,
-    ignore_new_features: bool = False,
+    model: Model | Path, data: Any, count: int = 3, comm: Any = None, *, ignore_new_features: bool = False
 ) -> NDArray[Any]:
     """Return the columns that move the score of each row most, such as "amount +1.2". **Collective.**
 

@@ -32,7 +32,7 @@ from distsms.shards.splits import Shares, in_sample
 from distsms.training.task import TrainingTask
 from distsms.workflow import choice
 from distsms.workflow.choice import Choice, Mean, Point
-from distsms.workflow.path import ALONE, PathRows, Problem, Run, run, shares_folds
+from distsms.workflow.path import ALONE, PathOutcome, PathRows, Problem, run, shares_folds
 from distsms.workflow.requests import DEFAULT_LAMBDA
 from distsms.workflow.verdict import OnFolds
 
@@ -50,7 +50,7 @@ held-out rows hardly changes after so many.
 """
 
 
-def cross_validate(rows: PathRows, problem: Problem, stop_wanted: Callable[[], bool] = lambda: False) -> Run:
+def cross_validate(rows: PathRows, problem: Problem, stop_wanted: Callable[[], bool] = lambda: False) -> PathOutcome:
     """Cross-validate the lambdas of `GRID`, and more beyond; no points if some folds lack one. **Collective.**"""
     starts, by = Starts(), choice.chooser(problem.measure, problem.select)
     settings, at_once = loosened(problem.settings), 1

@@ -20,7 +20,7 @@ from distsms.ingest import frames
 from distsms.ingest.options import ConversionObserver
 from distsms.models import inputs
 from distsms.shards import dataset, storage
-from distsms.shards.dataset import DataBlock, MemoryBudget
+from distsms.shards.dataset import DataBlock
 from distsms.shards.manifest import read_manifest
 from distsms.shards.row_statistics import doubles_warning
 from distsms.training.solver_choice import choose_solver
@@ -29,7 +29,6 @@ from distsms.workflow.auto_lambda import Starts
 from distsms.workflow.baseline_fits import BaselineStore, FitSpec, FoldedRows
 from distsms.workflow.baseline_plan import (
     BaselinePlan,
-    MethodPlan,
     baseline_problem,
     check_measures,
     identity,
@@ -43,8 +42,8 @@ from distsms.workflow.competitors import FEATURED, METHODS
 from distsms.workflow.fold_features import FOLDER, FoldFeatures, FoldsObserver
 from distsms.workflow.method_results import EARLY_FOLDS, WARNING, Baseline
 from distsms.workflow.path import SMALL, PathRows, Problem, load_rows
+from distsms.workflow.provenance import usage_of_ranks
 from distsms.workflow.requests import BaselineRequest, TrainRequest
-from distsms.workflow.usage import usage_of_ranks
 
 T = TypeVar("T")
 
@@ -152,7 +151,7 @@ class _BaselineRun:
         done: set[FitSpec] = set()
         with comm.fail_together():
             competitors.require(methods)
-            plans = plan_methods(request, problem, manifest, by_distsms, comm.size, self._neighbours)
+            problems, budget = plan_methods(request, problem, manifest, by_distsms, comm, self._neighbours)
             if comm.is_root:
                 inputs.check_distinct(request.output, request.data, request.path)
                 store.check()
@@ -165,7 +164,8 @@ class _BaselineRun:
             problem=problem,
             methods=methods,
             left_out=left_out,
-            by_distsms=plans,
+            by_distsms=problems,
+            budget=budget,
             small=request.memory is None and manifest.n + manifest.nnz <= SMALL,
             done=comm.bcast(done),
             store=store,
@@ -180,7 +180,7 @@ class _BaselineRun:
         comm, plan = self._comm, self._plan
         manifest, problem = plan.manifest, plan.problem
         if plan.by_distsms or not plan.holds_rows:
-            rows = load_rows(manifest, problem, comm, self._budget(plan.by_distsms), share_folds=plan.small)
+            rows = load_rows(manifest, problem, comm, plan.budget, share_folds=plan.small)
             if not plan.small:
                 self._observer.loaded(rows.data)
             if self._train(rows, plan.by_distsms):
@@ -193,14 +193,11 @@ class _BaselineRun:
         return False
 
     def _train(
-        self,
-        rows: PathRows,
-        method_plans: Mapping[str, MethodPlan],
-        before: Callable[[int], float] = lambda fold: 0.0,
+        self, rows: PathRows, problems: Mapping[str, Problem], before: Callable[[int], float] = lambda fold: 0.0
     ) -> bool:
         """Make the fits of methods that distsms trains, on these rows; return whether they were stopped."""
         stopped = False
-        for name, (_, problem) in method_plans.items():
+        for name, problem in problems.items():
             stopped = stopped or any(self._comm.allgather(self._train_method(rows, name, problem, before)))
         self._observer.fitted()
         return stopped
@@ -234,12 +231,6 @@ class _BaselineRun:
         with self._comm.fail_together():
             of_folder = read() if self._comm.is_root else []
         return list(self._comm.bcast(of_folder))
-
-    def _budget(self, methods: Mapping[str, MethodPlan]) -> MemoryBudget | None:
-        """Return the memory that the method that takes most leaves for rows; None if it is not limited. Local."""
-        plans = [method.memory for method in methods.values()]
-        largest = max(plans, key=lambda plan: plan.needs.least(self._comm.size, True), default=None)
-        return None if largest is None else largest.room(self._comm.is_root)
 
     def _fit_on_features(self) -> bool:
         """Make the fits on features, which are made for each fold from its training rows; return whether stopped."""
@@ -275,11 +266,11 @@ class _BaselineRun:
         methods = [name for name in names if METHODS[name].features == kind]
         with comm.fail_together():
             featured = fold_features.manifest(1)
-            method_plans = plan_methods(
-                plan.request, plan.problem, featured, methods, comm.size, self._neighbours, one_by_one=True
+            problems, budget = plan_methods(
+                plan.request, plan.problem, featured, methods, comm, self._neighbours, one_by_one=True
             )
-        fold_features.budget = self._budget(method_plans)
-        return self._train(PathRows(fold_features.rows, comm), method_plans, fold_features.seconds)
+        fold_features.budget = budget
+        return self._train(PathRows(fold_features.rows, comm), problems, fold_features.seconds)
 
     def _fit_alone(self) -> bool:
         """Make the fits that take whole rows, each on one of the ranks; return whether any rank was stopped."""

@@ -200,10 +200,11 @@ TRIAL: Fields = {
 
 def first_round(methods: Sequence[str], lambdas: Sequence[float], folds: int, budget: int) -> list[FitSpec]:
     """Return the fits of the linear methods, and `budget` trials for each fold of the methods with a search."""
+    numbers = [float(number) for number in range(budget)]
     return [
         FitSpec(name, setting, fold)
         for name in methods
-        for setting, fold in product(METHODS[name].settings(lambdas, budget), range(1, folds + 1))
+        for setting, fold in product(lambdas if METHODS[name].linear else numbers, range(1, folds + 1))
     ]
 
 

@@ -18,6 +18,7 @@ from distsms.features.build import refuse_codes
 from distsms.features.fit import count_attributes
 from distsms.losses.base import ROW_BYTES
 from distsms.optim.solvers.base import WIDE
+from distsms.shards.dataset import MemoryBudget
 from distsms.shards.manifest import Manifest
 from distsms.training.plan import INTERPRETER, Plan, make_plan
 from distsms.training.solver_choice import settings_for
@@ -53,23 +54,17 @@ class LeftOut(NamedTuple):
     optional: bool = False  # whether a thorough comparison has them
 
 
-class MethodPlan(NamedTuple):
-    """How a method is trained on rows that are distributed over the ranks."""
-
-    memory: Plan
-    problem: Problem
-
-
 @dataclass(frozen=True)
 class BaselinePlan:
-    """What is decided of a baseline before its rows are read; the same on every rank."""
+    """What is decided of a baseline before its rows are read; the same on every rank, but for `budget`."""
 
     request: BaselineRequest
     manifest: Manifest
     problem: Problem  # what all fits have in common: measure, lambdas, folds and settings
     methods: Sequence[str]
     left_out: Sequence[LeftOut]
-    by_distsms: Mapping[str, MethodPlan]  # the methods on the columns that distsms trains
+    by_distsms: Mapping[str, Problem]  # the methods on the columns that distsms trains
+    budget: MemoryBudget | None  # what they leave for the rows of this rank; None if that is not limited
     small: bool  # whether every rank holds all rows, since messages would cost more than evaluations
     done: set[FitSpec]  # those of `all_fits` that are in the folder
     store: BaselineStore  # the folder, of which only the root reads
@@ -330,21 +325,23 @@ def plan_methods(
     problem: Problem,
     manifest: Manifest,
     methods: Sequence[str],
-    size: int,
+    comm: Communicator,
     neighbours: Sequence[int],
     one_by_one: bool = False,
-) -> dict[str, MethodPlan]:
-    """Return the plan of each distributed method; with `one_by_one` each fold has rows of its own. Local."""
+) -> tuple[dict[str, Problem], MemoryBudget | None]:
+    """Return the problem of each distributed method, and the memory that the one which takes most leaves for the rows
+    of this rank; with `one_by_one` each fold has rows of its own. Local.
+    """
     at_once = 1 if one_by_one or manifest.p >= WIDE else problem.folds
     settings = replace(problem.settings, time_limit=math.inf, vector_bytes=problem.settings.vector_bytes // at_once)
-    whole, plans = replace(problem, settings=settings, at_once=at_once), dict[str, MethodPlan]()
+    whole, problems, plans = replace(problem, settings=settings, at_once=at_once), dict[str, Problem](), list[Plan]()
     for name in methods:
         of_method = baseline_fits.method_problem(whole, name, manifest.n_pos / manifest.n)
         plan = make_plan(
             manifest,
             of_method.measure,
             settings,
-            size,
+            comm.size,
             list(neighbours),
             distribution=request.distribution if name == OURS else Distribution(step=request.distribution.step),
             memory=request.memory,
@@ -352,11 +349,13 @@ def plan_methods(
             losses=1 if one_by_one else problem.folds,
             solves=at_once,
         )
-        plans[name] = MethodPlan(plan, replace(of_method, distribution=plan.distribution))
+        plans.append(plan)
+        problems[name] = replace(of_method, distribution=plan.distribution)
     at_end = INTERPRETER + EVALUATION_BYTES * manifest.n * (len(methods) + 1)
     if request.memory is not None and methods and at_end > request.memory:
         raise InputError(
             f"{option('memory')} {format_bytes(request.memory)} is too little: the intervals of {len(methods)} methods "
             f"take {format_bytes(at_end)} on the root. Allow more memory, or name fewer {option('methods')}"
         )
-    return plans
+    largest = max(plans, key=lambda plan: plan.needs.least(comm.size, True), default=None)
+    return problems, None if largest is None else largest.room(comm.is_root)

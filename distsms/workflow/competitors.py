@@ -75,10 +75,6 @@ class Method(NamedTuple):
         """Whether the method is linear, so that its setting is a lambda."""
         return self.search is None
 
-    def settings(self, lambdas: Sequence[float], budget: int) -> Sequence[float]:
-        """Return the settings to try: the lambdas, or for a search the numbers below its budget."""
-        return lambdas if self.linear else [float(number) for number in range(budget)]
-
 
 def describe_end(result: Result) -> str:
     """Return a remark on a training of distsms; empty if it was proved and its model is better than w = 0."""

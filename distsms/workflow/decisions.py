@@ -167,7 +167,7 @@ def findings(at: Condition | None, calibrate: str | None, rows: HeldOut, comm: C
     """Return what a model's information gets: `decision` with `threshold`, and `calibration`. **Collective.**"""
     info: dict[str, Any] = {}
     if at is not None:
-        info["decision"] = decision = decide(at, rows, comm)
+        info["decision"] = decision = decision_at(at, rows, comm)
         if decision["threshold"] is not None:
             info["threshold"] = decision["threshold"]
     if calibrate:
@@ -175,7 +175,7 @@ def findings(at: Condition | None, calibrate: str | None, rows: HeldOut, comm: C
     return info
 
 
-def decide(condition: Condition, rows: HeldOut, comm: Communicator) -> dict[str, Any]:
+def decision_at(condition: Condition, rows: HeldOut, comm: Communicator) -> dict[str, Any]:
     """Return a model's `decision`: the threshold, or None and `why`; `by_rows`: without weights. **Collective.**"""
     scores, labels, weights = rows.scores, rows.labels, rows.weights
     tied = tied_scores(scores, labels, effective(weights, comm), comm)

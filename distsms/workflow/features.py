@@ -21,8 +21,8 @@ from distsms.features.feature_map import FeatureMap
 from distsms.features.fit import room
 from distsms.features.growing import UNWATCHED, FeaturesObserver
 from distsms.shards.manifest import Manifest, read_manifest
+from distsms.workflow.provenance import usage_of_ranks
 from distsms.workflow.requests import FeaturesRequest
-from distsms.workflow.usage import usage_of_ranks
 
 
 class Note(NamedTuple):

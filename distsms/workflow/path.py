@@ -90,7 +90,7 @@ class Problem:
         return range(0 if self.all_rows else 1, self.folds + 1)
 
 
-class Run(NamedTuple):
+class PathOutcome(NamedTuple):
     """The outcome of a path; the same on every rank."""
 
     points: list[Point]  # those that this call computed
@@ -100,9 +100,9 @@ class Run(NamedTuple):
     left_out: Mapping[float, float] = {}  # lambdas without points, and the most to gain there
 
 
-def joined(runs: Sequence[Run]) -> Run:
+def joined(runs: Sequence[PathOutcome]) -> PathOutcome:
     """Return what several runs did together."""
-    return Run(
+    return PathOutcome(
         points=[point for run in runs for point in run.points],
         stopped=any(run.stopped for run in runs),
         passes=sum(run.passes for run in runs),
@@ -180,7 +180,7 @@ def run(
     stop_wanted: Callable[[], bool] = lambda: False,
     extend: Callable[[Sequence[Point]], float | None] = lambda points: None,
     kept: dict[int, RowScores] | None = None,
-) -> Run:
+) -> PathOutcome:
     """Solve the points that are not done yet, and pass each one to `keep` when it is finished. **Collective.** `keep`
     and `start` are called on the root or, if the ranks share the folds, where the fold is trained; `extend` gets the
     points of this call when all lambdas are solved, and returns another lambda or None; `kept` gets the scores of each
@@ -188,7 +188,7 @@ def run(
     """
     comm = rows.comm
     models = trainings(rows, problem, stop_wanted, kept)
-    outcome, earlier = Run([]), comm.bcast(list(earlier))
+    outcome, earlier = PathOutcome([]), comm.bcast(list(earlier))
     while not outcome.stopped:
         # Which lambdas are next depends on the bounds that were proved at the lambdas before.
         lambdas, left_out = list[float](), dict[float, float]()
@@ -268,10 +268,10 @@ class CrossValidation(Objective):
         """What `scale_of` returns. **Collective.**"""
         return scale_of(self, replace(self.problem.settings, lam=self.problem.lambdas[0]))
 
-    def run(self, keep: Keep, lambdas: Sequence[Sequence[float]], start: Start = start_at_zero) -> Run:
+    def run(self, keep: Keep, lambdas: Sequence[Sequence[float]], start: Start = start_at_zero) -> PathOutcome:
         """Solve these lambdas of each fold as `run`; ends after the largest if nothing was gained. **Collective.**"""
         vectors, settings, comm = self.vectors, self.problem.settings, self.comm
-        closed = Run([])
+        closed = PathOutcome([])
         if self._closed is not None:
             closed, lambdas = self._solve_closed(self._closed, keep, lambdas)
         if closed.stopped or not any(lambdas):
@@ -308,7 +308,7 @@ class CrossValidation(Objective):
         solves = [lambda solve, k=k: solve_fold(solve, k) for k in range(len(self.numbers))]
         passes = solve_batched(self, solves, self.problem.at_once)
         points, passes, was_stopped = comm.bcast((points, passes, bool(stopped)))
-        return joined([closed, Run(points, was_stopped, passes, self.evaluations - evaluated)])
+        return joined([closed, PathOutcome(points, was_stopped, passes, self.evaluations - evaluated)])
 
     def _keep(self, keep: Keep, k: int, lam: float, result: Result, assessed: Assessment) -> Point:
         """Return the point of a trained model, and pass it to `keep`. On the root."""
@@ -323,7 +323,7 @@ class CrossValidation(Objective):
 
     def _solve_closed(
         self, closed_form: ClosedForm, keep: Keep, lambdas: Sequence[Sequence[float]]
-    ) -> tuple[Run, list[list[float]]]:
+    ) -> tuple[PathOutcome, list[list[float]]]:
         """Solve the lambdas of each fold as far as the closed form proves them; return what is left. **Collective.**"""
         comm, problem = self.comm, self.problem
         left = [list(of_fold) for of_fold in lambdas]
@@ -333,7 +333,7 @@ class CrossValidation(Objective):
         at_once = problem.scored or max(len(self.numbers), SCORE_BYTES // (8 * max(largest_share, 1)))
         for first in range(0, len(missing), at_once):
             if comm.maximum(np.array([float(self.stop_wanted())]))[0]:
-                return Run(comm.bcast(points), True, passes), left
+                return PathOutcome(comm.bcast(points), True, passes), left
             # 1) The root solves as many as are scored in a pass.
             solved = list[tuple[int, float, Result]]()
             for k, lam in missing[first : first + at_once] if comm.is_root else ():
@@ -351,7 +351,7 @@ class CrossValidation(Objective):
                 left[k].remove(lam)
                 if comm.is_root:
                     points.append(self._keep(keep, k, lam, result, assessment))
-        return Run(comm.bcast(points), False, passes), left
+        return PathOutcome(comm.bcast(points), False, passes), left
 
     def assess(self, scores: Floats, loss: int) -> Assessment:
         """Measure the model of a fold on the rows that it trained on and those that it holds out. **Collective.**"""
@@ -424,15 +424,15 @@ class FoldByFold:
         self._rows, self._problem, self._stop_wanted, self._kept = rows, problem, stop_wanted, kept
         self.numbers = problem.trained_folds
 
-    def run(self, keep: Keep, lambdas: Sequence[Sequence[float]], start: Start = start_at_zero) -> Run:
+    def run(self, keep: Keep, lambdas: Sequence[Sequence[float]], start: Start = start_at_zero) -> PathOutcome:
         """Do what `CrossValidation.run` does. **Collective.**"""
-        outcome = Run([])
+        outcome = PathOutcome([])
         for fold, lambdas_of_fold in zip(self.numbers, lambdas, strict=True):
             if lambdas_of_fold and not outcome.stopped:
                 outcome = joined([outcome, self._train(fold, lambdas_of_fold, keep, start)])
         return outcome
 
-    def _train(self, fold: int, lambdas: Sequence[float], keep: Keep, start: Start) -> Run:
+    def _train(self, fold: int, lambdas: Sequence[float], keep: Keep, start: Start) -> PathOutcome:
         """Solve the lambdas of a fold, whose rows are in memory only for that. **Collective.**"""
         models = CrossValidation(self._rows.of_fold(fold), self._problem, self._stop_wanted, self._kept, [fold])
         p = models.features.shape[1]

@@ -110,8 +110,10 @@ def predict(
 
 def _warnings(request: PredictRequest, of: Model, n: int, sums: _Sums) -> list[str]:
     """Return what is odd about names, labels and probabilities."""
-    data, lines = request.data, []
-    positive = _positive_share(data) if request.labels or request.probability else None
+    data, lines, positive = request.data, [], None
+    if (request.labels or request.probability) and isinstance(data, str | os.PathLike) and is_data_set(data):
+        manifest = read_manifest(data)
+        positive = manifest.n_pos / manifest.n if manifest.n_pos and manifest.n_neg else None
     missing = of.table.id if request.output is not None and of.table is not None and n and not sums.names else None
     if request.output is not None and not n:
         lines.append(f"{data}: has no rows, so there are no scores")
@@ -124,11 +126,3 @@ def _warnings(request: PredictRequest, of: Model, n: int, sums: _Sums) -> list[s
         spread = sums.squares / n - (sums.p / n) ** 2
         lines.append(shift.describe_probabilities(of.info, sums.p / n, spread, n, positive))
     return [line for line in lines if line]
-
-
-def _positive_share(data: Any) -> float | None:
-    """Return the share of positive rows of a data set; None for other rows, and for data sets of one class. Local."""
-    if not isinstance(data, str | os.PathLike) or not is_data_set(data):
-        return None
-    manifest = read_manifest(data)
-    return manifest.n_pos / manifest.n if manifest.n_pos and manifest.n_neg else None

@@ -1,11 +1,16 @@
-"""Collect what a model file says: versions of libraries, host, command, data, settings and results."""
+"""Collect what a model file says: versions of libraries, host, command, data, settings and results, and what the run
+took on each rank: every second that a user waited, bytes moved and read, and peak memory.
+
+The time of a command begins when its launcher starts, such as mpirun, or else this process; that of a function in
+Python with the call. It ends with the line on it, which is the last one.
+"""
 
 from __future__ import annotations
 
 import os
 import shlex
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime, timezone
 from typing import Any
 
@@ -17,11 +22,13 @@ from distsms.base import hdf5, program
 from distsms.base._version import __version__, commit
 from distsms.base.communicator import Communicator
 from distsms.base.measures import Measure
+from distsms.base.memory import peak_memory
+from distsms.base.timing import Clock
 from distsms.base.wording import without_credentials
 from distsms.optim.result import Result
 from distsms.optim.settings import Settings, describe
 from distsms.optim.solvers import tao
-from distsms.parallel import mpi
+from distsms.parallel import mpi, processes
 from distsms.shards.dataset import DataBlock
 from distsms.shards.manifest import Manifest
 from distsms.training.task import Distribution
@@ -109,4 +116,40 @@ def model_info(
         "ranks": ranks,
         "data": {name: data[name] for name in ("directory", "fingerprint", *DATA_KEYS, "weights") if name in data},
         **origin,
+    }
+
+
+START, REST = "start-up", "rest"
+"""The phases before the clock began (launcher, interpreter, imports, MPI), and between the other ones."""
+
+
+def usage_of_ranks(clock: Clock, comm: Communicator, read: int, evaluations: int) -> list[dict[str, Any]]:
+    """Return what each rank has used: phases of the clock, completed, and bytes `read`. **Collective.**"""
+    seconds, since = dict(clock.seconds), clock.since_begin()
+    if program.runs:
+        seconds = {START: max(processes.waited() - since, 0.0)} | seconds
+    seconds[REST] = max(since - sum(clock.seconds.values()), 0.0)
+    sent, received = comm.bytes_moved()
+    return comm.allgather(
+        {
+            "seconds": seconds,
+            "sent": dict(clock.sent),
+            "received": dict(clock.received),
+            "bytes_sent": sent,
+            "bytes_received": received,
+            "bytes_read": read,
+            "evaluations": evaluations,
+            "peak_memory": peak_memory(),
+        }
+    )
+
+
+def maximum_usage(ranks: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Return the maximum over ranks of each number in `usage_of_ranks`; this is what a model records."""
+    first = ranks[0]
+    return {
+        name: {phase: max(usage[name].get(phase, 0) for usage in ranks) for rank in ranks for phase in rank[name]}
+        if isinstance(first[name], dict)
+        else max(usage[name] for usage in ranks)
+        for name in first
     }

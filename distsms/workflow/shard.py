@@ -88,18 +88,11 @@ def shard(
         frames.rename_in_notes(data_sets, inputs)
     with comm.fail_together():
         warnings = [text for each in data_sets for text in label_warnings(each, reading.positive is not None)]
-        if request.like is not None:
-            warnings += filter(None, [_lost_weights(read_manifest(request.like), data_sets[0])])
+        like = None if request.like is None else read_manifest(request.like)
+        if like is not None and like.weight and not data_sets[0].weight:
+            column = like.weight["column"]
+            missing = f"{like.directory} has weights from {column}, which {option('like')} does not take over"
+            remedy = f"Give {option('weight', column)} (or {option('weight_file')}) if these rows should have weights"
+            warnings.append(Message(f"{missing}. {remedy}, too"))
         warnings += filter(None, [doubles_warning(data_sets[0])])
     return ShardResult(data_sets, list(dict.fromkeys(warnings)))
-
-
-def _lost_weights(like: Manifest, new: Manifest) -> str:
-    """Return a warning if the data set whose columns were taken over has weights, and the new one has none; else ""."""
-    if not like.weight or new.weight:
-        return ""
-    column = like.weight["column"]
-    return Message(
-        f"{like.directory} has weights from {column}, which {option('like')} does not take over. Give "
-        f"{option('weight', column)} (or {option('weight_file')}) if these rows should have weights, too"
-    )

@@ -261,8 +261,8 @@ class _Run:
             data = read_manifest(tables.of_paths(request.data)[0]) if data is None else data
             manifest = data if isinstance(data, Manifest) else None
             sources = [] if manifest is None else [str(file.get("name", "")) for file in manifest.source]
-            automatic = any(format_of(name) == "table" for name in sources) and not request.resume
-            lam = lam_of_checkpoint or request.lam or ("auto" if automatic else DEFAULT_LAMBDA)
+            of_table = any(format_of(name) == "table" for name in sources) and not request.resume
+            lam = lam_of_checkpoint or request.lam or ("auto" if of_table else DEFAULT_LAMBDA)
             if isinstance(lam, str) and lam != "auto":
                 raise InputError(f"{option('lam')} is {lam!r}, and neither a number nor 'auto'")
             if lam == "auto" and request.features_of is not None:

@@ -22,8 +22,7 @@ from distsms.optim.result import Result
 from distsms.shards.dataset import DataBlock
 from distsms.training.fit import Fit
 from distsms.training.task import TrainingTask
-from distsms.workflow.provenance import model_info, provenance
-from distsms.workflow.usage import maximum_usage, usage_of_ranks
+from distsms.workflow.provenance import maximum_usage, model_info, provenance, usage_of_ranks
 from distsms.workflow.verdict import (
     ALL_TIED,
     AreaOnTest,

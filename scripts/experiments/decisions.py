@@ -29,7 +29,7 @@ from distsms.optim.settings import Settings
 from distsms.shards.dataset import DataBlock
 from distsms.training.fit import fit
 from distsms.training.task import TrainingTask
-from distsms.workflow.decisions import decide, held_out
+from distsms.workflow.decisions import decision_at, held_out
 from distsms.workflow.path import ALONE, PathRows, Problem
 from distsms.workflow.requests import FOLDS
 from scripts import records
@@ -66,7 +66,7 @@ class Cell(NamedTuple):
         assert held is not None
         own, numbers = tied_scores(X @ w, labels, None, ALONE), list[float]()
         for condition in CONDITIONS:
-            found = decide(condition, held, ALONE)
+            found = decision_at(condition, held, ALONE)
             thresholds = found["threshold"], operating_point(condition, own, ALONE).threshold
             numbers += [self.rate(condition, w, at) for at in thresholds]
             numbers += [np.nan if found[end] is None else found[end] for end in ("low", "high")]

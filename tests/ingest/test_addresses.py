@@ -22,8 +22,8 @@ from distsms.base import addresses, text_files
 from distsms.base.errors import InputError
 from distsms.base.wording import without_credentials
 from distsms.ingest.formats import csv_files
+from distsms.ingest.formats.arrow import values_of
 from distsms.ingest.formats.registry import format_of
-from distsms.ingest.formats.table import values_of
 from distsms.shards.dataset import read_manifest
 from tests.support.conversion import convert
 from tests.support.files import ALONE, content, on_root

@@ -292,7 +292,7 @@ def test_odd_options(data, words, message):
 def test_more_columns_than_memory(data):
     (data.parent / "wide.svm").write_text("1 1:1 4000000000000:1\n-1 2:1\n")
     run("shard", data.parent / "wide.svm", data.parent / "wide")
-    assert "leave out columns" in train(data.parent / "wide", code=1)
+    assert "fewer columns" in train(data.parent / "wide", code=1)
 
 
 @contextlib.contextmanager

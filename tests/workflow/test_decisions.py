@@ -16,7 +16,7 @@ from distsms.models import decision_text
 from distsms.optim.run import minimize
 from distsms.optim.settings import Settings
 from distsms.parallel.communicator import Communicator
-from distsms.workflow.decisions import HeldOut, check, decide, findings, held_out
+from distsms.workflow.decisions import HeldOut, check, decision_at, findings, held_out
 from distsms.workflow.folds import make_folds
 from distsms.workflow.path import PathRows, Problem
 from tests.support.problems import block, data, drawn_scores, local_part, objective, share
@@ -82,7 +82,7 @@ def drawn(comm, weighted, n=600):
 @pytest.mark.parametrize("condition", CONDITIONS)
 def test_a_decision_is_that_of_all_held_out_rows_by_brute_force(comm, condition, weighted):
     held, (scores, labels, weights) = drawn(comm, weighted)
-    found = decide(Condition.parse(condition), held, comm)
+    found = decision_at(Condition.parse(condition), held, comm)
     quantity, level = Condition.parse(condition)[:2]
     best = None
     for threshold in sorted(set(scores), reverse=True):
@@ -164,7 +164,7 @@ def test_folds_by_time_have_the_origin_of_the_model_of_all_rows():
         problem = replace(PROBLEM, folds_by="time", folds=4, settings=settings)
         in_time = PathRows(block(ALONE, rows, y), ALONE, np.arange(1000.0))
         held = held_out(in_time, problem, (np.mean(X @ w), np.std(X @ w)))
-        threshold = decide(Condition.parse("top=20%"), held, ALONE)["threshold"]
+        threshold = decision_at(Condition.parse("top=20%"), held, ALONE)["threshold"]
         shares.append(np.mean(X @ w >= threshold))
     assert np.max(np.abs(np.array(shares) - 0.2)) < 0.04
 

@@ -14,7 +14,7 @@ from distsms.base.timing import Clock
 from distsms.parallel import processes
 from distsms.parallel.communicator import Communicator
 from distsms.shards.from_arrays import write_data
-from distsms.workflow.usage import usage_of_ranks
+from distsms.workflow.provenance import usage_of_ranks
 
 pytestmark = pytest.mark.serial
 LATE = "import sys, time; time.sleep(1.5); from distsms.__main__ import main; sys.exit(main(sys.argv[1:]))"

@@ -1,13 +1,16 @@
-"""Batches of whole rows of a table, and Parquet files, whose columns have types. pyarrow reads them."""
+"""Files of tables as batches of whole rows, and among them Parquet files, whose columns have types."""
 
 from __future__ import annotations
 
 import contextlib
 import itertools
+import os
 import re
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, BinaryIO, NamedTuple
+from urllib.parse import unquote
 
 import numpy as np
 
@@ -30,6 +33,8 @@ PIECE_BYTES = 2**26
 """Bytes of strings of a Parquet file that are worked on at a time, unless one row has more."""
 INDEX = re.compile(r"__index_level_\d+__")
 """The name of a column in which pandas keeps the index of a DataFrame, which numbers the rows. It is no feature."""
+NO_VALUE = "__HIVE_DEFAULT_PARTITION__"
+"""The value in the name of a folder COLUMN=VALUE if the column has none."""
 
 
 class BatchPosition(NamedTuple):
@@ -87,16 +92,77 @@ class Selection(NamedTuple):
     keep_bytes: float = 0  # of batches that are kept in memory for another reading; 0: none are kept anywhere
 
 
-class ParquetFiles:
-    """Parquet files with the same columns, in any order. `declared` are columns that the file calls categories."""
+class TableFiles(ABC):
+    """Files of tables with the same columns, in any order. The folders COLUMN=VALUE of a file are columns, too, unless
+    the file itself has a column of this name."""
 
-    compressed, kept_bytes, header_hint = True, 0, ""
+    compressed, kept_bytes = False, 0
+    header_hint = ""  # "; ..." if the names of the columns may be others
+    declared = frozenset[str]()  # columns that a file calls categories
+
+    def __init__(self, paths: Sequence[str], cells: Cells, in_file: Mapping[str, list[str]]) -> None:
+        """Take how cells are read, and the columns that each file has."""
+        self.paths, self.cells, self.in_file = list(paths), cells, in_file
+        self.writings = dict[str, Writing]()  # how the numbers of columns are written
+        self._values = {path: values_of(path) for path in paths}
+        self.headers = {path: list(dict.fromkeys([*in_file[path], *self._values[path]])) for path in paths}
+        self.names = self.headers[paths[0]]
+        self.from_folders = {name for path in paths for name in {*self._values[path]}.difference(in_file[path])}
+
+    @property
+    def constant(self) -> set[str]:
+        """The columns from folders with the same value in all files."""
+        return {name for name in self.from_folders if len({each.get(name) for each in self._values.values()}) == 1}
+
+    def batches(self, share: Iterable[Any], selection: Selection) -> Iterator[Batch]:
+        """Yield the rows of a share, in order."""
+        for part in share:
+            in_file = set(self.in_file[part.path])
+            names = [name for name in selection.names if name in in_file] or self.in_file[part.path][:1]
+            others = [name for name in selection.names if name not in in_file]
+            for batch in self.batches_of(part, selection._replace(names=names)):
+                if others:
+                    folders = {name: self._from_folder(part.path, name, batch.n) for name in others}
+                    batch = batch._replace(columns=batch.columns.beside(Columns.of(folders, batch.n)))
+                yield batch
+
+    @abstractmethod
+    def batches_of(self, part: Any, selection: Selection) -> Iterator[Batch]:
+        """Yield the rows of a range, with columns that the file itself has."""
+
+    def _from_folder(self, path: str, name: str, n: int) -> Any:
+        text = columns.numbered(np.zeros(n, np.int32), [self._values[path][name]])
+        return columns.clean(text, self.cells, self.cells.decimal, self.writings.get(name))
+
+    def read_as(self, writings: Mapping[str, Writing]) -> None:
+        """Read the numbers of columns as they are written from now on."""
+        self.writings |= writings
+
+    def forget_cleaned(self, names: Collection[str]) -> None:  # noqa: B027 - mostly nothing is kept
+        """Read these columns again if what is kept of them may not show how their numbers were written."""
+
+    def is_text(self, name: str) -> bool:
+        return name in self.from_folders
+
+    def written(self, position: BatchPosition, row: int, name: str) -> str | None:
+        """Return a field as it is in the file, for messages; None if nothing else than the value was written."""
+        return None
+
+
+def values_of(path: str) -> dict[str, str]:
+    """Return the columns that the folders of a file hold, each with its value; "" if it is missing."""
+    pairs = [part.partition("=") for part in os.path.dirname(addresses.without_query(path)).split(os.sep)]
+    return {unquote(name): "" if value == NO_VALUE else unquote(value) for name, mark, value in pairs if name and mark}
+
+
+class ParquetFiles(TableFiles):
+    """Parquet files."""
+
+    compressed = True
 
     def __init__(self, paths: Sequence[str], cells: Cells = USUAL) -> None:
-        self.paths, self.cells = list(paths), cells
-        self.writings = dict[str, Writing]()  # how the numbers of columns are written
-        self.counts, self.headers = [], {}
-        for path in self.paths:
+        self.counts, in_file = [], {}
+        for path in paths:
             with _parquet(path) as file:
                 n, schema = file.metadata.num_rows, file.schema_arrow
                 sizes = [file.metadata.row_group(group).num_rows for group in range(file.num_row_groups)]
@@ -104,43 +170,29 @@ class ParquetFiles:
                     problem = f"is damaged: it claims {n} rows, but its row groups have {sum(sizes)}; copy it again"
                     raise InputError(f"{path}: {problem}")
                 self.counts.append((path, n))
-                self.headers[path] = distinct(schema.names, path)
+                in_file[path] = distinct(schema.names, path)
                 self._texts = {field.name for field in schema if columns.is_string(field.type)}
                 self.declared = _declared(schema)
-        self.names = self.headers[self.paths[0]]
+        super().__init__(paths, cells, in_file)
 
     def plan(self, n_shares: int) -> list[list[RowRange]]:
         """Cut the files into shares by numbers of rows, wherever row groups end."""
         return rows.plan(self.counts, n_shares)
 
-    def batches(self, share: Iterable[RowRange], selection: Selection) -> Iterator[Batch]:
-        """Yield the rows of a share, as `CsvFiles.batches` does. Memory: one batch, and what pyarrow decodes."""
-        for row_range in share:
-            with _parquet(row_range.path) as file:
-                end = 0
-                for group in range(file.num_row_groups):
-                    first, end = end, end + file.metadata.row_group(group).num_rows
-                    if first < row_range.stop and end > row_range.start:
-                        yield from self._group(file, group, first, row_range, selection)
-                if end < row_range.stop:
-                    raise InputError(
-                        f"{row_range.path}: has {end} rows, but had at least {row_range.stop}; is another program "
-                        "writing to it?"
-                    )
-
-    def read_as(self, writings: Mapping[str, Writing]) -> None:
-        """Read the numbers of columns as they are written from now on."""
-        self.writings |= writings
-
-    def forget_cleaned(self, names: Collection[str]) -> None:
-        """Do nothing: nothing is kept."""
+    def batches_of(self, part: RowRange, selection: Selection) -> Iterator[Batch]:
+        """Yield the rows of a range. Memory: one batch, and what pyarrow decodes."""
+        with _parquet(part.path) as file:
+            end = 0
+            for group in range(file.num_row_groups):
+                first, end = end, end + file.metadata.row_group(group).num_rows
+                if first < part.stop and end > part.start:
+                    yield from self._group(file, group, first, part, selection)
+            if end < part.stop:
+                problem = f"has {end} rows, but had at least {part.stop}; is another program writing to it?"
+                raise InputError(f"{part.path}: {problem}")
 
     def is_text(self, name: str) -> bool:
-        return name in self._texts
-
-    def written(self, position: BatchPosition, row: int, name: str) -> str | None:
-        """Return None: nothing else than the value was written."""
-        return None
+        return name in self._texts or super().is_text(name)
 
     def where(self, position: BatchPosition, row: int) -> str:
         """Return the file and the number of a row of the batch at `position`, for messages."""
@@ -186,13 +238,13 @@ def _pieces(batch: Any) -> Iterator[Any]:
         yield batch.slice(start, stop - start)
 
 
-def _declared(schema: Any) -> set[str]:
+def _declared(schema: Any) -> frozenset[str]:
     """Return the columns that were categories in pandas, which Parquet has as plain numbers or strings."""
     try:
         about = schema.pandas_metadata["columns"]
-        return {column["name"] for column in about if column["pandas_type"] == "categorical"}
+        return frozenset(column["name"] for column in about if column["pandas_type"] == "categorical")
     except (LookupError, TypeError, ValueError):  # there is no such record, or a strange one
-        return set()
+        return frozenset()
 
 
 @contextlib.contextmanager

@@ -66,8 +66,7 @@ class Sample:
         """Add values to the sample of a column, by their hashes, with the number of rows that have each of them."""
         size = self.sizes[column]
         different, place = np.unique(np.concatenate([self.hashes[column, :size], hashes]), return_inverse=True)
-        totals = np.zeros(len(different), np.int64)
-        np.add.at(totals, place, np.concatenate([self.times[column, :size], rows]))
+        totals = np.bincount(place, np.concatenate([self.times[column, :size], rows]))
         self.sizes[column] = size = min(len(different), self.hashes.shape[1])
         self.hashes[column, :size], self.times[column, :size] = different[:size], totals[:size]
 
@@ -320,9 +319,8 @@ class TableSurvey:
 
     def add(self, batch: arrow.Batch, weights: Floats | None = None) -> None:
         """Include a batch, with the weights of its rows if they have some."""
-        numbers = batch.columns.numbers(
-            [name for name in self.names if name not in self.texts], self.cells.among_numbers
-        )
+        names = [name for name in self.names if name not in self.texts]
+        numbers = batch.columns.numbers(names, self.cells.among_numbers)
         for name, rows in numbers.marks.items():
             self.missing[name].update(rows)
         values = numbers.values

@@ -18,9 +18,9 @@ import os
 import re
 import shutil
 import tempfile
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from functools import cached_property
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
@@ -30,9 +30,10 @@ from numpy.typing import NDArray
 from distsms.base import memory, text_files
 from distsms.base.communicator import Communicator
 from distsms.base.errors import InputError
+from distsms.base.text_files import ByteRange
 from distsms.base.wording import option
 from distsms.ingest.formats import columns
-from distsms.ingest.formats.arrow import Batch, BatchPosition, Selection, distinct
+from distsms.ingest.formats.arrow import Batch, BatchPosition, Selection, TableFiles, distinct, values_of
 from distsms.ingest.formats.base import TO_UTF8, place_in
 from distsms.ingest.formats.columns import Columns, narrow
 from distsms.ingest.formats.csv_kernels import NUMBER, TEXT, UNUSED, read_plain
@@ -56,11 +57,8 @@ GIVE_BACK = 2**28
 _ENCODED = pa.dictionary(pa.int32(), pa.string())
 
 
-class CsvFiles:
-    """CSV files with the same columns, in any order."""
-
-    compressed = False
-    declared = frozenset[str]()
+class CsvFiles(TableFiles):
+    """CSV files."""
 
     def __init__(
         self,
@@ -73,30 +71,29 @@ class CsvFiles:
     ) -> None:
         """Read the first lines. Known names help to find out what separates the fields; `folder` is for `_kept`, and
         `alone` for `text`. Files without names may lack the column `label`."""
-        self.paths, self.cells, self._known_names = list(paths), cells, set(known_names)
-        self._label = label
+        self._known_names, self._label = set(known_names).difference(*map(values_of, paths)), label
         self.text = CsvText(alone)
         self._separators = dict[str, str]()
         self._hints = dict[str, str]()  # "; ..." if the names may be missing, or something else may separate them
-        self.writings = dict[str, Writing]()  # how the numbers of columns are written
         self._kept = KeptBatches(folder)
         self._words: frozenset[str] | None = None  # columns that do not only hold numbers, as far as text was read
-        self.headers = {path: self._header(path) for path in paths}
-        self.names, self.header_hint = self.headers[self.paths[0]], self._hints.get(self.paths[0], "")
+        in_file = {path: self._header(path, cells) for path in paths}
+        self.header_hint = self._hints.get(paths[0], "")
         if cells.names is not None:
-            self.cells = replace(cells, names=tuple(self.names))
+            cells = replace(cells, names=tuple(in_file[paths[0]]))
+        super().__init__(paths, cells, in_file)
 
     @property
-    def kept_bytes(self) -> int:
+    def kept_bytes(self) -> int:  # type: ignore[override]
         """The memory of batches that wait for another reading."""
         return self._kept.nbytes
 
-    def plan(self, n_shares: int) -> list[list[text_files.ByteRange]]:
+    def plan(self, n_shares: int) -> list[list[ByteRange]]:
         return text_files.plan(self.paths, n_shares)
 
-    def batches(self, share: Iterable[text_files.ByteRange], selection: Selection) -> Iterator[Batch]:
-        """Yield the rows of a share, in order. Only columns are parsed that were not kept from another reading, or were
-        kept as numbers and are needed as texts."""
+    def batches_of(self, part: ByteRange, selection: Selection) -> Iterator[Batch]:
+        """Yield the rows of a range. Only columns are parsed that were not kept from another reading, or were kept as
+        numbers and are needed as texts."""
         may_be_numeric = [name for name in selection.names if name not in self.writings]
 
         def numeric() -> set[str]:
@@ -108,34 +105,30 @@ class CsvFiles:
             there = kept.texts | (numeric() & set(kept.numbers))
             return [name for name in selection.names if name not in there]
 
-        def skip(path: str, offset: int) -> int:
-            position = BatchPosition(path, offset)
+        def skip(offset: int) -> int:
+            position = BatchPosition(part.path, offset)
             kept = self._kept.find(position)
             return 0 if kept is None or absent(position) else kept.batch.n_bytes or 0
 
-        for byte_range in share:
-            path = byte_range.path
-            for offset, text in self.text.blocks(byte_range, partial(skip, path)):
-                if text and text.isspace() and len(self.headers[path]) > 1:
-                    continue
-                position = BatchPosition(path, offset)
-                to_parse, batch = absent(position), self._kept.take(position)
-                if to_parse:
-                    parsed = self._parse(text, position, to_parse, numeric())
-                    batch = parsed if batch is None else parsed.beside(batch)
-                assert batch is not None
-                if selection.keep_bytes:
-                    self._kept.add(batch, selection.keep_bytes)
-                n_bytes = (batch.n_bytes or 0) + (offset if offset == self.text.start(path) else 0)  # with the names
-                yield batch._replace(n_bytes=n_bytes)
+        for offset, text in self.text.blocks(part, skip):
+            if text and text.isspace() and len(self.in_file[part.path]) > 1:
+                continue
+            position = BatchPosition(part.path, offset)
+            to_parse, batch = absent(position), self._kept.take(position)
+            if to_parse:
+                parsed = self._parse(text, position, to_parse, numeric())
+                batch = parsed if batch is None else parsed.beside(batch)
+            assert batch is not None
+            if selection.keep_bytes:
+                self._kept.add(batch, selection.keep_bytes)
+            n_bytes = (batch.n_bytes or 0) + (offset if offset == self.text.start(part.path) else 0)  # with the names
+            yield batch._replace(n_bytes=n_bytes)
 
     def read_as(self, writings: Mapping[str, Writing]) -> None:
-        """Read the numbers of columns as they are written from now on."""
-        self.writings |= writings
+        super().read_as(writings)
         self._kept.forget(writings.keys())
 
     def forget_cleaned(self, names: Collection[str]) -> None:
-        """Parse these columns again if what is kept of them may not show how their numbers were written."""
         if any(self._decimal_of(mark) == "," for mark in self._separators.values()):
             self._kept.forget(names)
 
@@ -152,16 +145,16 @@ class CsvFiles:
         return f"{position.path}:{self._line(position, row)[0]}"
 
     def written(self, position: BatchPosition, row: int, name: str) -> str | None:
-        """Return a field as it is in the file, for messages. Reads the file up to that row."""
+        """Return a field as it is in the file. Reads the file up to that row."""
         fields = _fields(self._line(position, row)[1].decode(), self._separators[position.path])
-        return dict(zip(self.headers[position.path], fields, strict=False)).get(name)
+        return dict(zip(self.in_file[position.path], fields, strict=False)).get(name)
 
     def _line(self, position: BatchPosition, row: int) -> tuple[int, bytes]:
-        return self.text.line_of(position.path, position.at, position.row(row), len(self.headers[position.path]) > 1)
+        return self.text.line_of(position.path, position.at, position.row(row), len(self.in_file[position.path]) > 1)
 
-    def _header(self, path: str) -> list[str]:
+    def _header(self, path: str, cells: Cells) -> list[str]:
         """Return the names of the columns. Find out what separates the fields, and where the rows begin."""
-        beginning = _beginning(path, self.cells.separator)
+        beginning = _beginning(path, cells.separator)
         try:
             sample = self._cut(path, beginning)
             by, names = sample.mark, sample.names
@@ -176,8 +169,8 @@ class CsvFiles:
         self._separators[path] = by
         self.text.several_lines |= follow_quotes(beginning.text, by).n_inner > 0
         behind_names = beginning.start + len(rows_of(beginning.text, by)[0]) + 1
-        if self.cells.names is not None:
-            named = self._named(path, names or [field.strip() for row in sample.rows[:1] for field in row])
+        if cells.names is not None:
+            named = self._named(path, cells.names, names or [field.strip() for row in sample.rows[:1] for field in row])
             self.text.add(path, by, behind_names if named == names else beginning.start)
             return named
         if not any(names):
@@ -206,10 +199,10 @@ class CsvFiles:
             self._hints[path] = f"; {assumption}{other}"
         return samples[by]
 
-    def _named(self, path: str, first: Sequence[str]) -> list[str]:
+    def _named(self, path: str, usual: Sequence[str], first: Sequence[str]) -> list[str]:
         """Return the names of the columns of a file without a line for them, by its first row. If all fields there are
         among these names, the file has such a line nevertheless, and what it says is returned."""
-        names = list(self.cells.names or (f"column_{k}" for k in range(1, len(first) + 1)))
+        names = list(usual or (f"column_{k}" for k in range(1, len(first) + 1)))
         if set(first) <= set(names) and len(set(first)) == len(first) and any(map(_is_word, first)):
             return list(first)
         if self._label in names and len(names) == len(first) + 1:
@@ -270,13 +263,13 @@ class CsvFiles:
         self, text: bytes, position: BatchPosition, names: Sequence[str], numeric: Collection[str]
     ) -> PlainLines | None:
         """Return the columns of lines, of which some may be numeric; None if the lines are not plain."""
-        header, separator = self.headers[position.path], self._separators[position.path]
+        header, separator = self.in_file[position.path], self._separators[position.path]
         n_inner = follow_quotes(text, separator).n_inner if self.text.several_lines else 0
         return read_plain_lines(text, ord(separator), header, names, numeric, self.cells.marks, n_inner)
 
     def _read(self, text: bytes, position: BatchPosition, names: Sequence[str]) -> Columns:
         """Parse lines of any kind as encoded strings, by pyarrow."""
-        header, delimiter, bad = self.headers[position.path], self._separators[position.path], list[Any]()
+        header, delimiter, bad = self.in_file[position.path], self._separators[position.path], list[Any]()
         if b' "' in text or b'\t"' in text:
             text = with_quotes_first(text, delimiter)
         # Lines may be empty if there is only one column.

@@ -168,9 +168,8 @@ def _numbers(table: Table, cells: Columns, fail: Any, warnings: Any) -> tuple[ND
 
 def _check_gaps(column: Column, n_missing: int, warnings: Any) -> None:
     if n_missing and not column.missing:
-        problem = (
-            f"missing values, of which the training data had none; they count as {'the mean' if column.fill else 0}"
-        )
+        effect = "they count as the mean" if column.fill else "they count as 0"
+        problem = f"missing values, of which the training data had none; {effect}"
         warnings[f"column {column.name!r}: {problem}"] += n_missing
 
 

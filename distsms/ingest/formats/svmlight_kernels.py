@@ -89,8 +89,7 @@ def digit_at(text: NDArray[np.uint8], i: int) -> Any:
 
 @njit(error_model="numpy", **UNCOUNTED)
 def decimal(text: NDArray[np.uint8], start: int, mark: int) -> tuple[bool, float, int]:
-    """Read the number at `start` (`mark` ends fields, too): return whether `float` would agree, the value, and its
-    end."""
+    """Read the number at `start` (`mark` ends fields, too); return whether `float` would agree, the value, its end."""
     i = start
     byte = byte_at(text, i)
     negative = byte == _MINUS

@@ -6,13 +6,11 @@ follows, and `encoding` computes the features. They are the same for CSV, Parque
 
 from __future__ import annotations
 
-import os
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, NoReturn
-from urllib.parse import unquote
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,7 +25,6 @@ from distsms.ingest.formats.arrow import Batch, Selection
 from distsms.ingest.formats.base import Reader
 from distsms.ingest.formats.column_kinds import Decision, decide, spelled
 from distsms.ingest.formats.column_survey import TableSurvey, TextSurvey
-from distsms.ingest.formats.columns import Columns
 from distsms.ingest.formats.encoding import encode
 from distsms.ingest.options import ReadOptions
 from distsms.shards import labels, row_metadata
@@ -60,15 +57,12 @@ class TableReader(Reader):
             if options.table is not None:
                 names, label = [column.name for column in options.table.columns], options.table.label
             cells, alone = options.split_names(()).cells, comm.size == 1
-            values = {path: values_of(path) for path in paths}
             self.files: Any
             if addresses.name_of(paths[0]).lower().endswith((".parquet", ".pq")):
                 self.files = arrow.ParquetFiles(paths, cells)
             else:
-                known_names = {name for name in names if name}.difference(*values.values())
+                known_names = {name for name in names if name}
                 self.files = csv_files.CsvFiles(paths, cells, known_names, options.workspace.folder, alone, label)
-            if any(values.values()):
-                self.files = PartitionedFiles(self.files, values)
             if cells.names is not None and options.table is None and self.files.compressed:
                 raise InputError(f"{paths[0]}: {option('no_header')} and {option('names')} are for CSV")
             table = self._check_names(options.table)
@@ -115,7 +109,6 @@ class TableReader(Reader):
         """Return the table to read by, if it is known. Raises InputError for files with other columns. Local."""
         files, path = self.files, self.files.paths[0]
         self.options = options = self.options.split_names(files.names)
-        of_folders = files if isinstance(files, PartitionedFiles) else None
         indices = {name for path in files.paths for name in files.headers[path] if arrow.INDEX.fullmatch(name)}
         special = [name for name in (options.label, options.id, *options.metadata_columns) if name is not None]
         choice = f"{option('label', text='COLUMN')}; columns: {format_names(files.names)}"
@@ -125,8 +118,7 @@ class TableReader(Reader):
             declared = files.declared - options.non_features.union(options.columns.named)
             column_options = replace(options.columns, categorical=(*options.columns.categorical, *declared))
             indices -= named
-            constant = of_folders.constant - named if of_folders else set()
-            drop = (*options.drop, *sorted(constant), *sorted(indices.intersection(files.names)))
+            drop = (*options.drop, *sorted(files.constant - named), *sorted(indices.intersection(files.names)))
             self.options = options = replace(options, columns=column_options, drop=drop)
             hint = files.header_hint
             for name in (*special, *options.drop):
@@ -150,8 +142,7 @@ class TableReader(Reader):
                 id_ = None
             names = [*(column.name for column in table.columns), label if options.labelled else None, id_]
             required = [name for name in (*names, *options.metadata_columns) if name is not None]
-            optional = [*table.dropped, *filter(None, (table.label, table.id, label)), *indices]
-            optional += of_folders.from_folders if of_folders else ()
+            optional = [*table.dropped, *filter(None, (table.label, table.id, label)), *indices, *files.from_folders]
             table = replace(table, label=label, id=id_)
         for path in files.paths:
             first = files.paths[0] if table is None else None
@@ -272,9 +263,8 @@ class TableReader(Reader):
         path, name = self.files.paths[0], self.options.label
         if (place := survey.first_missing) is not None:
             labelled = survey.rows_with_numbers + survey.rows_with_strings
-            problem = (
-                f"the label is missing here, and in {survey.missing:,} of {survey.missing + labelled:,} rows in all"
-            )
+            of_all = f"{survey.missing:,} of {survey.missing + labelled:,} rows in all"
+            problem = f"the label is missing here, and in {of_all}. Training needs labels"
             remedy = f"remove these rows from the file, for example with pandas: frame.dropna(subset=[{name!r}])"
             where = self.files.where(place.position, place.row)
             raise InputError(f"{where}: column {name!r}: {problem}: {remedy}")
@@ -363,44 +353,3 @@ class TableReader(Reader):
             forms = dates.describe_forms(name, strings)
             problem += f"; dates that are written in another way need their form, as in {forms}"
         raise InputError(f"{self.files.where(batch.position, row)}: column {name!r}: {problem}")
-
-
-MISSING = "__HIVE_DEFAULT_PARTITION__"
-"""The value in the folder's name if the column has none."""
-
-
-def values_of(path: str) -> dict[str, str]:
-    """Return the columns that the folders of a file hold, each with its value; "" if it is missing."""
-    pairs = [part.partition("=") for part in os.path.dirname(addresses.without_query(path)).split(os.sep)]
-    return {unquote(name): "" if value == MISSING else unquote(value) for name, mark, value in pairs if name and mark}
-
-
-class PartitionedFiles:
-    """Files, of CSV or Parquet, with the columns that their folders hold. A column of the file itself comes first."""
-
-    def __init__(self, files: Any, values: Mapping[str, Mapping[str, str]]) -> None:
-        self._files, self._values = files, values
-        self.headers = {path: list(dict.fromkeys([*names, *values[path]])) for path, names in files.headers.items()}
-        self.names = self.headers[files.paths[0]]
-        self.from_folders = {name for path in files.paths for name in values[path] if name not in files.headers[path]}
-        values_of_name = {name: {values[path].get(name) for path in files.paths} for name in self.from_folders}
-        self.constant = {name for name, different in values_of_name.items() if len(different) == 1}
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._files, name)
-
-    def is_text(self, name: str) -> bool:
-        return name in self.from_folders or self._files.is_text(name)
-
-    def batches(self, share: Iterable[Any], selection: Selection) -> Iterator[Batch]:
-        for part in share:
-            header = self._files.headers[part.path]
-            in_file = [name for name in selection.names if name in header] or header[:1]
-            for batch in self._files.batches([part], selection._replace(names=in_file)):
-                names = [name for name in selection.names if name not in header]
-                of_folders = Columns.of({name: self._column(part.path, name, batch.n) for name in names}, batch.n)
-                yield batch._replace(columns=batch.columns.beside(of_folders))
-
-    def _column(self, path: str, name: str, n: int) -> Any:
-        text = columns.numbered(np.zeros(n, np.int32), [self._values[path][name]])
-        return columns.clean(text, self._files.cells, self._files.cells.decimal, self._files.writings.get(name))

@@ -19,7 +19,8 @@ from distsms.__main__ import main
 from distsms.base import text_files
 from distsms.base.errors import InputError
 from distsms.ingest.file_names import expand
-from distsms.ingest.formats.table import TableReader, values_of
+from distsms.ingest.formats.arrow import values_of
+from distsms.ingest.formats.table import TableReader
 from distsms.ingest.options import ReadOptions
 from distsms.models.inputs import untrained_model
 from distsms.shards.dataset import read_manifest
