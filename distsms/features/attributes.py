@@ -129,15 +129,13 @@ def attributes_of(survey: Survey, name: Callable[[int], str]) -> list[Attribute]
     return attributes
 
 
-def table_attributes(table: Table) -> tuple[list[Attribute], list[str]]:
-    """Return the attributes of a table, and the names of its columns that have none: those that were hashed."""
-    attributes, left_out = list[Attribute](), list[str]()
+def table_attributes(table: Table) -> list[Attribute]:
+    """Return the attributes of a table; columns that were hashed have none."""
+    attributes = list[Attribute]()
     for column, start in zip(table.columns, table.feature_starts, strict=False):
-        if column.kind == HASH:
-            left_out.append(column.name)
-        elif column.n_features:
+        if column.kind != HASH and column.n_features:
             attributes += _of_column(column, start)
-    return attributes, left_out
+    return attributes
 
 
 def _of_column(column: Column, start: int) -> list[Attribute]:

@@ -39,6 +39,7 @@ from distsms.features.quantiles import BYTES, VALUE_BYTES, edges_of
 from distsms.features.rows import PART_ENTRIES, Columns, RowPart, RowParts
 from distsms.features.screen import Pair
 from distsms.shards.manifest import Manifest
+from distsms.shards.table_schema import HASH
 
 _ENTRY_BYTES = 40
 """Bytes for each entry of a part of the rows, as it is read and looked through."""
@@ -220,14 +221,13 @@ def _attributes(fitting: Fitting) -> list[Attribute]:
     options, comm = fitting.options, fitting.comm
     if options.attributes is not None:
         with comm.fail_together():
-            of_table = [] if table is None else attribute.table_attributes(table)[0]
+            of_table = [] if table is None else attribute.table_attributes(table)
             named = attribute.read_attributes(options.attributes, lambda text: _number(manifest, text), of_table)
         return _checked(named, fitting, options.attributes)
     if table is not None:
-        of_table, left_out = attribute.table_attributes(table)
-        if left_out:
-            fitting.say("note", f"hashed columns get no bins: {', '.join(left_out)}")
-        return of_table
+        if hashed := [column.name for column in table.columns if column.kind == HASH]:
+            fitting.say("note", f"hashed columns get no bins: {', '.join(hashed)}")
+        return attribute.table_attributes(table)
     survey = Survey(manifest.p)
     with comm.fail_together():
         for part in fitting.watched("finding attributes"):

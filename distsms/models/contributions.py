@@ -316,7 +316,7 @@ def columns_of(model: Model) -> tuple[list[str], Any]:
     of_columns = 0 if model.table is None else model.table.p
     group[of_columns:] = len(names) + np.arange(p - of_columns)
     names += [model.original_name(j) for j in range(of_columns, p)]
-    of_table = set() if model.table is None else set(table_attributes(model.table)[0])
+    of_table = set() if model.table is None else set(table_attributes(model.table))
     for attribute in model.features.bins.attributes if model.features and model.features.bins else ():
         if attribute not in of_table:
             group[used_columns([attribute])] = len(names)
@@ -330,7 +330,7 @@ def values_of(table: Table, flags: NDArray[np.bool_]) -> list[Attribute]:
     """Return the columns of 0 and 1 (`flags`, (p,)) of each column of a table, as categories; of dates, those of each
     part."""
     groups, names = list[Attribute](), table.feature_names
-    for attribute in table_attributes(table)[0]:
+    for attribute in table_attributes(table):
         if attribute.categories is not None:
             groups.append(attribute)
         else:
@@ -350,7 +350,7 @@ def leaf_rule(model: Model, column: int) -> str:
     if features is None or features.forest is None or column < features.p - features.forest.code_map.p:
         return ""
     tree, leaf = features.forest.code_map.place(column - (features.p - features.forest.code_map.p))
-    attributes = [] if model.table is None else table_attributes(model.table)[0]
+    attributes = [] if model.table is None else table_attributes(model.table)
     binary = {j for a in attributes for j in (a.columns if a.categories else (a.missing,))}
     centres = {a.columns[0]: a.centre for a in attributes if a.categories is None}
     limits = dict[int, tuple[float, float]]()  # of each column: above what its value is, and at most what

@@ -20,7 +20,7 @@ from distsms.base.typing import Floats
 from distsms.base.wording import Message, option, without_credentials
 from distsms.ingest.file_names import is_data_set
 from distsms.metrics import row_sample
-from distsms.models import contributions, decision_text, evaluation, inputs, model, scoring
+from distsms.models import contributions, evaluation, inputs, model, scoring, shift
 from distsms.models.contributions import ColumnSums, Contributions
 from distsms.models.evaluation import EvaluatedRows, ModelComparison, ModelEvaluation
 from distsms.models.inputs import InputOptions
@@ -186,7 +186,7 @@ def _warnings_of_rows(evaluated: ModelEvaluation) -> list[str]:
             )
         )
     share = measures["n_pos"] / (measures["n_pos"] + measures["n_neg"])
-    return [*lines, decision_text.shifted_decision(info, 0, measures["n"], share)]
+    return [*lines, shift.describe(info, 0, measures["n"], share)]
 
 
 def contributions_of(request: PredictRequest, comm: Communicator) -> Contributions:

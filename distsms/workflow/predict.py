@@ -17,7 +17,7 @@ from distsms.base.typing import Floats
 from distsms.base.wording import Message, option
 from distsms.ingest.file_names import files_of, is_data_set
 from distsms.ingest.formats.registry import format_of
-from distsms.models import decision_text, inputs, model, output, scoring
+from distsms.models import inputs, model, output, scoring, shift
 from distsms.models.contributions import Reasons
 from distsms.models.model import Model
 from distsms.models.output import ScoresPart
@@ -121,8 +121,8 @@ def _warnings(request: PredictRequest, of: Model, n: int, sums: _Sums) -> list[s
         other = f"{option('id', text='COLUMN')} takes another column"
         lines.append(Message(f"{data}: has no column {missing!r} with names of rows, so scores have none; {other}"))
     if request.labels:
-        lines.append(decision_text.shifted_decision(of.info, int(sums.called), n, positive))
+        lines.append(shift.describe(of.info, int(sums.called), n, positive))
     if request.probability and n:
         spread = sums.squares / n - (sums.p / n) ** 2
-        lines.append(decision_text.shifted_probabilities(of.info, sums.p / n, spread, n, positive))
+        lines.append(shift.describe_probabilities(of.info, sums.p / n, spread, n, positive))
     return [line for line in lines if line]

@@ -224,7 +224,7 @@ def candidates(manifest: Manifest, by_labels: bool) -> tuple[list[str], dict[str
     others are not.
     """
     assert manifest.table is not None
-    tried, left_out, attributes = [BINS], dict[str, str](), table_attributes(manifest.table)[0]
+    tried, left_out, attributes = [BINS], dict[str, str](), table_attributes(manifest.table)
     sizes = [len(each.categories or range(N_BINS)) + each.none + (each.missing is not None) for each in attributes]
     most_columns = sum(sizes) + (sum(sizes) ** 2 - sum(size**2 for size in sizes)) // 2
     if len(sizes) > MOST_ATTRIBUTES:

@@ -10,7 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import sparse
 
+from distsms.base.communicator import Communicator
 from distsms.base.errors import InputError
+from distsms.features.arrays import ArrayRows
 from distsms.features.attributes import (
     COVERED,
     Attribute,
@@ -22,6 +24,8 @@ from distsms.features.attributes import (
     unique_names,
     used_columns,
 )
+from distsms.features.fit import FeatureOptions, fit
+from distsms.features.growing import FeaturesObserver
 from distsms.shards.table_schema import Column, Table
 
 
@@ -105,8 +109,7 @@ def test_attributes_of_a_table():
             Column("name", kind="hash", bits=3),
         )
     )
-    found, left_out = table_attributes(table)
-    assert left_out == ["name"]
+    found = table_attributes(table)
     age, job, wage, day, month, weekday = found
     assert (age.name, age.columns, age.missing) == ("age", (0,), 1)
     assert job == Attribute("job", (2, 3, 4, 5), ("clerk", "cook", "other", "missing"))
@@ -117,6 +120,10 @@ def test_attributes_of_a_table():
     assert used_columns(found).tolist() == list(range(28))
     for own in found:
         assert attribute_of(json.loads(json.dumps(own.record()))) == own
+    rows, said, observer = ArrayRows(np.zeros((2, table.p)), np.array([1, -1], np.int8)), [], FeaturesObserver()
+    rows.table, observer.noted = table, lambda kind, text: said.append(text)
+    assert fit(rows, Communicator(), FeatureOptions(2), observer, rows).bins.attributes == tuple(found)
+    assert said == ["hashed columns get no bins: name"]
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import pytest
 from scipy.special import expit, logit
 
 from distsms.metrics import calibration
-from distsms.models import decision_text
+from distsms.models import shift
 from distsms.parallel.communicator import Communicator
 
 pytestmark = pytest.mark.serial
@@ -20,7 +20,7 @@ DECISION = {
 
 
 def told(called, n, positive=None, **more):
-    return decision_text.shifted_decision({"decision": DECISION | more}, called, n, positive)
+    return shift.describe({"decision": DECISION | more}, called, n, positive)
 
 
 def test_the_precision_is_that_of_rows_with_the_new_share():
@@ -45,7 +45,7 @@ def test_the_precision_is_that_of_rows_with_the_new_share():
 )
 def test_nothing_is_said_of_small_or_chance_differences_or_without_a_threshold(called, n, positive, known):
     assert told(called, n, positive, **known) == ""
-    assert decision_text.shifted_decision({}, called, n) == ""
+    assert shift.describe({}, called, n) == ""
 
 
 def test_rows_are_compared_with_rows_where_training_had_weights():
@@ -75,18 +75,12 @@ def test_probabilities_are_mended_by_the_factor_that_is_told():
         labels, p = probabilities_of(50_000, 0.08, rng)
         share = np.mean(labels > 0)
         for known in (None, share):
-            text = decision_text.shifted_probabilities(info, p.mean(), p.var(), len(p), known)
+            text = shift.describe_probabilities(info, p.mean(), p.var(), len(p), known)
             factor = float(re.search(r"every row by (\d+\.\d+)", text)[1])
             assert "too low" in text and expit(logit(p) + np.log(factor)).mean() == pytest.approx(share, rel=0.07)
         labels, p = probabilities_of(50_000, 0.02, rng)
         share = np.mean(labels > 0)
-        assert not any(
-            decision_text.shifted_probabilities(info, p.mean(), p.var(), len(p), known) for known in (None, share)
-        )
-        assert "No share of positive rows" in decision_text.shifted_probabilities(info, 1e-5, 1e-9, 50_000)
-        assert "in other ways" in decision_text.shifted_probabilities(info, 0.5, 0.1, 50_000, share)
-    assert (
-        decision_text.shifted_probabilities({}, 0.5, 0.1, 100)
-        == decision_text.shifted_probabilities(info, 0.0, 0.0, 0)
-        == ""
-    )
+        assert not any(shift.describe_probabilities(info, p.mean(), p.var(), len(p), known) for known in (None, share))
+        assert "No share of positive rows" in shift.describe_probabilities(info, 1e-5, 1e-9, 50_000)
+        assert "in other ways" in shift.describe_probabilities(info, 0.5, 0.1, 50_000, share)
+    assert shift.describe_probabilities({}, 0.5, 0.1, 100) == shift.describe_probabilities(info, 0.0, 0.0, 0) == ""
