@@ -95,13 +95,13 @@ def path(
     with speaking_python(), ranks.fail_together():
         if "lam" in settings:
             raise InputError("a path takes several lambdas: give lambdas in place of lam")
-        if within_groups is not None:
-            measure = Measure.parse(measure).within(within_groups)
+        if within_groups is not None or not isinstance(measure, str):  # a text may name several
+            measure = Measure.parse(measure).within(within_groups).name
         request = PathRequest.of_options(
             settings,
             data=data,
             output=output,
-            measure=str(measure),
+            measure=measure,
             lambdas=None if lambdas is None else numbers(lambdas, "lambdas"),
             l1=numbers(l1, "l1"),
             features=[parse(text) for text in ([features] if isinstance(features, str) else features)],
