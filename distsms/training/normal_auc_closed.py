@@ -81,7 +81,7 @@ def solve(classes: Moments, lam: float) -> Solution:
     rounding = c * (size * (abs(t) + (1 + c) * size) + J)
     slope = np.linalg.norm(Sw - t * delta + lam * w) + EPS * lam * np.linalg.norm(w)
     slope += c * np.linalg.norm(sizes) * (3 * size + abs(t) + c * size)
-    bound = J - rounding - float(slope) * float(slope) / (2 * lam)
+    bound = max(0.0, J - rounding - float(slope) * float(slope) / (2 * lam))  # J is a sum of squares
     gap = J + rounding - bound
     if not math.isfinite(gap):
         return unsolved

@@ -6,7 +6,7 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
 
@@ -45,6 +45,7 @@ def exact_minimum(rows, y, a, lam):
     return 1 / (2 * (1 + sum(M[j][p] / M[j][j] * delta[j] for j in range(p))))
 
 
+@example(n=3, p=2, lam=1e-8, size=1e4, offset=0.0, seed=0)  # J is almost 0, and rounding would say less
 @given(
     n=st.integers(2, 12),
     p=st.integers(1, 3),
