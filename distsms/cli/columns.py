@@ -58,7 +58,10 @@ def add_column_options(parser: argparse._ActionsContainer) -> None:
     marks = ("", ".", ",", "'", " ")
     text = "The mark between thousands: . , ' or space; with a point, numbers have decimal commas (default: none)."
     parser.add_argument("--thousands", choices=marks, type=_mark, default="", metavar="MARK", help=text)
-    text = "What separates the fields of CSV: a character, tab or space (default: , ; tab or |, as lines show)."
+    text = (
+        "What separates the fields of CSV: a character, tab or space (default: comma, semicolon, tab or bar, as the"
+        " first lines show)."
+    )
     parser.add_argument("--separator", type=_mark, default="", metavar="MARK", help=text)
     text = "CSV has rows from the first line on. Its columns are called column_1, column_2, ..., or as --names says."
     parser.add_argument("--no-header", action="store_true", help=text)

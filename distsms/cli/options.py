@@ -20,11 +20,11 @@ if TYPE_CHECKING:
 
     R = TypeVar("R", bound=FitRequest)
 
-USUAL_SOLVER = "The default is lmvm, or lbfgs with --l1 and where petsc4py cannot be imported"
+USUAL_SOLVER = "The default is lmvm, or lbfgs where petsc4py cannot be imported"
 
 
 def add_solver(group: argparse._ActionsContainer, of: str = "", but: str = "") -> None:
-    """Add --solver; `of` says what it solves, and `but` which measures have another usual one."""
+    """Add --solver; `of` says what it solves, and `but` where another one is usual."""
     text = (
         f"The solver{of}. lmvm is the limited-memory quasi-Newton method of PETSc/TAO; lbfgs is the same method without"
         " PETSc; agm is Nesterov's accelerated gradient; bmrm is cutting planes on the exact risk; bmrm-linesearch is"
@@ -42,14 +42,14 @@ def add_stopping(parser: argparse.ArgumentParser, time_limit: float = float("inf
     stop.add_argument("--relative", type=positive, metavar="SHARE", help=text)
     text = "Stop without a proof after N evaluations of J and its gradient (default: %(default)s)."
     stop.add_argument("--max-evaluations", type=count, default=10_000, metavar="N", help=text)
-    text = f"Stop cleanly after this time of training, such as 90s, 55m or 1.5h, with what there is (default: {limit})."
+    text = f"After this time of training, such as 90s, 55m or 1.5h, stop and write what there is (default: {limit})."
     stop.add_argument("--time-limit", type=duration, default=time_limit, metavar="TIME", help=text)
     parser.set_defaults(signals=StopSignals())
 
 
 def add_data(parser: argparse._ActionsContainer) -> None:
     """Add the data of a command that also takes files."""
-    text = "A data set made by `distsms shard`; or files that it reads, folders of tables, or patterns: 'day-*.csv'."
+    text = "A data set made by `distsms shard`; or files that it reads, folders of tables, or patterns ('day-*.csv')."
     parser.add_argument("data", nargs="+", metavar="DATA|FILE", help=text)
 
 
@@ -108,7 +108,10 @@ def add_vectors(group: argparse._ActionsContainer) -> None:
         " costs less (default: %(default)s)."
     )
     group.add_argument("--ordering", choices=("auto", *ORDERINGS), default="auto", help=text)
-    text = "Where vectors are: root keeps them on the root, spread a slice on every rank, as auto from 2^20 columns on."
+    text = (
+        "Where the solver's vectors are: root keeps them whole on the root, spread keeps a slice of each on every rank;"
+        " auto spreads them from 2^20 columns on (default: auto)."
+    )
     group.add_argument("--step", choices=("auto", *STEPS), default="auto", help=text)
     text = (
         "How many pairs of vectors the solver remembers (default: 50, and 100 for pauc@BETA; 10 with more than"

@@ -89,7 +89,7 @@ def add_grid(parser: argparse.ArgumentParser, type: Callable[[str], str], names:
         type=folds,
         default=5,
         metavar="K",
-        help="The number of folds; 0 trains the path alone (default: %(default)s).",
+        help="The number of folds; `distsms path` also takes 0, and trains the path alone (default: %(default)s).",
     )
     parser.add_argument(
         "--folds-by",
@@ -193,13 +193,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="The folder for points, table and model (default: %(default)s).",
     )
     method = parser.add_argument_group("method")
-    options.add_solver(method)
+    options.add_solver(method, but=" and with --l1")
     method.add_argument(
         "--at-once",
         type=count,
         metavar="N",
         help="How many models are trained in the same passes, each with vectors of its own (default: all of them, but"
-        f" only one where there are {WIDE} columns or more, since vectors then cost more than rows).",
+        f" only one where there are {WIDE:,} columns or more, since vectors then cost more than rows).",
     )
     options.add_vectors(method)
     options.add_memory(method)

@@ -107,7 +107,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--split", type=shares, metavar="F,F", help=text)
     text = (
         "What --split keeps together: rows keeps nothing together, groups the rows of a group, doubles duplicate rows;"
-        " with time the last part has the latest rows (default: groups with --group, time with --time alone, or rows)."
+        " with time the last part has the latest rows (default: groups with --group, time with --time alone, else"
+        " rows)."
     )
     parser.add_argument("--split-by", choices=TOGETHER, help=text)
     text = "The seed of --split; another one gives other parts (default: %(default)s)."

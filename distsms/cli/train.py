@@ -42,7 +42,8 @@ lambda and method must stay the same; ordering, limits, outputs and the number o
 
 With files instead of a data set, such as a CSV file and --label, the command does all that a first model needs: it
 makes shards, holds out a fifth of the rows (the latest with --time, whole groups with --group), searches among features
-of the columns (--search, --plain), trains, evaluates the model on the held-out rows, and writes model.h5, report.html.
+of the columns (--search, --plain), trains, evaluates the model on the held-out rows, and writes model.h5
+and report.html.
 
 examples:
   distsms train payments.csv --label isFraud --time day
@@ -82,7 +83,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--output", default="model.h5", metavar="FILE", help=text)
     text = "Write a JSON line after each evaluation: J, lower_bound, gap, seconds and more."
     parser.add_argument("--trace", metavar="FILE", help=text)
-    text = "Write a certificate, a number for each row, from which `distsms verify` and others derive the bound again."
+    text = "Write a certificate, a number for each row, from which `distsms verify` or others derive the lower bound."
     parser.add_argument("--certificate", metavar="FILE", help=text)
     text = "Start from this model, for example that of a larger lambda."
     parser.add_argument("--init", dest="start", metavar="MODEL", help=text)
@@ -91,7 +92,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "Keep the smoothing fixed at mu = C epsilon/D; the paper takes C = 10 (default: it is reduced during the run)."
     )
     method.add_argument("--c-mu", type=positive, metavar="C", help=text)
-    options.add_solver(method, but="; for F-beta and the measures at K, which have no smoothed risk, it is bmrm")
+    options.add_solver(
+        method, but=" and with --l1; for F-beta and the measures at K, which have no smoothed risk, it is bmrm"
+    )
     options.add_vectors(method)
     options.add_memory(method)
     text = (
@@ -113,7 +116,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     keep.add_argument("--checkpoint-every", type=duration, default=300.0, metavar="TIME", help=text)
     text = "Continue from the newest state in the folder of --checkpoint; without one, start at the beginning."
     keep.add_argument("--resume", action="store_true", help=text)
-    text = "Go on if another rank than rank 0 dies once rows are loaded (Open MPI 5, by mpirun --with-ft ulfm)."
+    text = (
+        "Go on if a rank other than rank 0 dies once the rows are loaded. It needs Open MPI 5, started by mpirun"
+        " --with-ft ulfm."
+    )
     keep.add_argument("--survive", action="store_true", help=text)
     text = "Leave out those columns of --test that the model lacks, instead of refusing them."
     parser.add_argument("--ignore-new-features", dest="ignore_new", action="store_true", help=text)
@@ -139,8 +145,8 @@ def _add_file_options(parser: argparse.ArgumentParser) -> None:
     )
     text = (
         "Keep the shards, in FOLDER/train and, without --test, FOLDER/test (default: a temporary folder, which is"
-        " removed at the end; entries of training rows are there until they are in memory, where they are from the"
-        " beginning if they fit, without --memory). Runs on several hosts, and runs with --checkpoint, need it."
+        " removed at the end; training rows are in memory alone if they fit, unless --memory is given). Runs on several"
+        " hosts, and runs with --checkpoint, need it."
     )
     files.add_argument("--shards", metavar="FOLDER", help=text)
     text = "Replace the data sets that the folder of --shards has already."

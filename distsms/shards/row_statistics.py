@@ -124,10 +124,10 @@ def doubles_warning(manifest: Manifest, by: str | None = None) -> str:
     if doubles["rows"] <= MANY * n or doubles["largest"] >= ONE_ROW * n:
         return ""
     return Message(
-        f"{doubles['rows'] / n:.1%} of the rows have an exact duplicate. If rows are held out, their duplicates may be "
-        f"among the training rows, and the measures on them are too good. `{option('split_by', 'doubles')}` (of "
-        f"`shard` and `train`) and `{option('folds_by', 'doubles')}` (of `path` and `baseline`) keep equal rows "
-        "together"
+        f"{100 * doubles['rows'] / n:.1f} % of the rows have an exact duplicate. If rows are held out, their "
+        "duplicates may be among the training rows, and the measures on them are too good. "
+        f"`{option('split_by', 'doubles')}` (of `shard` and `train`) and "
+        f"`{option('folds_by', 'doubles')}` (of `path` and `baseline`) keep equal rows together"
     )
 
 
@@ -157,8 +157,8 @@ def describe(manifest: Manifest) -> dict[str, str]:
         both = doubles["contradicting"]
         agreement = f"the duplicates of {both} rows have both labels" if both else "their labels agree"
         lines["repeated"] = (
-            f"{doubles['rows'] / n:.1%} of the rows have a duplicate: {doubles['different']} different rows, the most "
-            f"frequent one occurs {doubles['largest']} times; {agreement}"
+            f"{100 * doubles['rows'] / n:.1f} % of the rows have a duplicate: {doubles['different']} different rows, "
+            f"the most frequent one occurs {doubles['largest']} times; {agreement}"
             if doubles["rows"]
             else "no row occurs twice"
         )
@@ -180,8 +180,8 @@ def label_warnings(manifest: Manifest, positive_named: bool) -> list[str]:
         )
     elif manifest.n_pos > MOSTLY * manifest.n and not positive_named:
         warnings.append(
-            f"{manifest.n_pos / manifest.n:.1%} of the rows count as positive (label {positive}); if you look for the "
-            f"rare class, name its label: {option('positive', negative)}"
+            f"{100 * manifest.n_pos / manifest.n:.1f} % of the rows count as positive (label {positive}); if you look "
+            f"for the rare class, name its label: {option('positive', negative)}"
         )
     if manifest.split is not None and manifest.split.get("by") == "groups" and manifest.time is not None:
         warnings.append(

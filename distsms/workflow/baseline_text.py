@@ -187,7 +187,7 @@ class _Verdicts(NamedTuple):
             return Comparison(f"{_undecided(subject, other)}; the difference on this grid is {on_it}", None)
         flat, on_grid = [each.method for each in of_sides if METHODS[each.method].linear and each.at_end], ""
         if flat:
-            at_end = f"{' and '.join(flat)} took an end of their grid (*), whose last step changed little"
+            at_end = f"{_all(flat)} took an end of their grid (*), whose last step changed little"
             on_grid = f"; this is so with the lambdas tried: {at_end}"
         # 2) Who is ahead.
         if _is_tie(difference):

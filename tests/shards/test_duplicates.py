@@ -120,7 +120,7 @@ def test_shard_counts_them(comm, shared_dir, dtype, n_shards):
 def test_a_warning_where_doubles_lead_astray():
     """Many rows that each occur a few times give a warning; a few equal rows, or few different rows, do not."""
     with_doubles = partial(SimpleNamespace, n=10_000, split=None, coded=NOT_CODED)
-    assert "7.0% of the rows" in doubles_warning(with_doubles(doubles={"rows": 700, "largest": 99}))
+    assert "7.0 % of the rows" in doubles_warning(with_doubles(doubles={"rows": 700, "largest": 99}))
     for rows, largest in ((500, 99), (700, 100), (0, 1)):
         assert not doubles_warning(with_doubles(doubles={"rows": rows, "largest": largest}))
     assert not doubles_warning(with_doubles(doubles=None))
@@ -128,6 +128,6 @@ def test_a_warning_where_doubles_lead_astray():
     with_doubles = partial(with_doubles, group=None, time=None, weight=None, unknown=None)
     several = {"rows": 700, "largest": 99, "different": 9400, "contradicting": 12}
     sentence = describe(with_doubles(doubles=several))["repeated"]
-    assert "7.0%" in sentence and "12 rows have both labels" in sentence
+    assert "7.0 %" in sentence and "12 rows have both labels" in sentence
     none = {"rows": 0, "largest": 1, "different": 5, "contradicting": 0}
     assert "no row" in describe(with_doubles(doubles=none))["repeated"]

@@ -195,7 +195,7 @@ def test_what_is_odd_about_the_labels(tmp_path, capsys):
     frame = pd.DataFrame({"y": ["yes"] * 90 + ["no"] * 10, "x": np.arange(100) * 0.7})
     frame.to_csv(tmp_path / "a.csv", index=False)
     own = {"label": "y", "lam": 1e-2, "solver": "lbfgs"}
-    odd = "90.0% of the rows count as positive (label yes); if you look for the rare class, name its label: "
+    odd = "90.0 % of the rows count as positive (label yes); if you look for the rare class, name its label: "
     for more, said in (({}, True), ({"positive": "yes"}, False)):
         _, warned = told(lambda more=more: distsms.train(tmp_path / "a.csv", **own, **more))
         assert (f"{odd}positive='no'" in warned) == said

@@ -99,7 +99,7 @@ class _Choice:
             if left_out:
                 return None
         if missing >= (count + missing) / 2:
-            self._note(f"missing in {missing / (count + missing):.0%} of the rows")
+            self._note(f"missing in {100 * missing / (count + missing):.0f} % of the rows")
         if is_number or (self.text is None and name not in self.options.hashed):
             return self._number(example)
         assert self.text is not None
