@@ -44,7 +44,7 @@ def wrap(text: str, width: int) -> str:
     """Break wider lines at spaces, and indent what follows a label ("data a.svm: ..."); words are never cut."""
     lines = []
     for line in text.split("\n"):
-        label = re.match(r"( *\S+ {2,}| *)", line)
+        label = re.match(r"( *\S+(?: \S+)*? {2,}| *)", line)
         indent = " " * len(label[0]) if label and len(label[0]) < width // 2 else ""
         folded = len(line) > width and textwrap.wrap(
             line, width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
