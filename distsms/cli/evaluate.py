@@ -37,11 +37,13 @@ USAGE = "MODEL DATA|FILE [options]\n       distsms evaluate MODEL MODEL ... --te
 EPILOG = """\
 All measures are exact over all rows of all ranks; from 17 million rows of each class on, ROCArea is within 5e-6 of the
 exact value. A pair of rows with equal scores counts one half. PRBEP is the precision among the n+ rows with the highest
-scores, where n+ is the number of positive rows. A row is called positive if its score is at least the threshold.
+scores, where n+ is the number of positive rows; where scores are equal, it is the expected value over random choices. A
+row is called positive if its score is at least the threshold that is stored with the model, or that of --threshold.
 
 The head of the ranking is what counts where few rows can be looked at: the TPR at FPR 1 % (at most 1 % of the negatives
 are called positive), the recall at a precision, and the area under the ROC curve up to a false positive rate, divided
-by this rate. --at finds the threshold for a condition; quote it, since > and < mean something to the shell:
+by this rate. The lift of the top 1 % is the enrichment factor. --at finds the threshold for a condition; quote it,
+since > and < mean something to the shell:
 
   precision>=0.9  the lowest threshold with this precision, which has the largest recall
   recall>=0.95    the highest threshold with this recall
@@ -49,8 +51,9 @@ by this rate. --at finds the threshold for a condition; quote it, since > and < 
   top=100, top=1%  the lowest threshold that calls at most so many rows positive; precision, recall and lift of these \
 rows are then shown with the head of the ranking
 
-An interval says how this model would do on new rows from the same source. Several models are compared in pairs on the
-same rows, with the interval of their difference; with fewer than 10 rows of a class there is no verdict.
+An interval says how this model would do on new rows from the same source; it does not include what another training set
+would change. Several models are compared in pairs on the same rows, with the interval of their difference; with fewer
+than 10 rows of a class there is no verdict.
 
 With --within-groups, only rows of the same group (query, user, day) are compared: GAUC is the mean ROCArea of groups
 with both classes, weighted by their pairs, or each alike. The interval says how the model would do on new groups.

@@ -125,7 +125,9 @@ class TrainingNarrator(shard_text.ShardNarrator, TrainObserver):
         self._closing.enter_context(self._args.signals)
         self._closing.callback(self._say.close)
         if self._args.survive and self._comm.size == 1:
-            self.noted("survive", "a single process has no others that could go on; mpirun --with-ft ulfm starts them")
+            self.noted(
+                "survive", "a single process has no others that could go on; start several by mpirun --with-ft ulfm"
+            )
 
     def _show(self, sets: DataSets) -> None:
         parts = [part for part in (sets.training, sets.held_out) if part is not None]
@@ -136,7 +138,7 @@ class TrainingNarrator(shard_text.ShardNarrator, TrainObserver):
             shard_text.show_rate(sets.training, time.perf_counter() - self._begun, self._comm, self._say)
 
     def noted(self, kind: str, text: str) -> None:
-        self._say(f"{kind:<9} {text}")
+        self._say("\n" * (kind == "folds") + f"{kind:<9} {text}")
 
     def ready(self, task: TrainingTask) -> None:
         self._task = task
@@ -228,7 +230,9 @@ def describe_result(args: argparse.Namespace, task: TrainingTask, result: Result
     ]
     if result.status.exit_code == EXIT_REQUEUE:
         again = "the same line with --resume"
-        lines.append(f"  continue  {again if args.checkpoint else f'--init {args.output}, without --checkpoint'}")
+        lines.append(
+            f"  continue  {again if args.checkpoint else f'--init {args.output}, since there is no --checkpoint'}"
+        )
     return lines
 
 

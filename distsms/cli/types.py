@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import math
+import re
 from collections.abc import Callable
 from dataclasses import fields
 from typing import Any, TypeVar
@@ -83,7 +84,7 @@ ranking_measure, path_measures, chooser = map(checked, (check_ranking, check_pat
 
 def patience(text: str) -> float:
     """Parse a duration, or 0 for none."""
-    return 0.0 if text.rstrip("smhd") == "0" else duration(text)
+    return 0.0 if re.fullmatch(r"0+(\.0*)?[smhd]?", text) else duration(text)
 
 
 def from_arguments(kind: type[T], args: argparse.Namespace, **others: Any) -> T:

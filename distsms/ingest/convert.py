@@ -127,7 +127,7 @@ def _options_like(manifest: Manifest, options: ReadOptions, normalize: str | Non
     columns, cells = replace(options.columns, dates=dates), replace(options.cells, separator="")
     if options.positive is not None or options.drop or normalize is not None or (columns, cells) != _AS_FOUND:
         own = f"{option('positive')}, {option('drop')}, {option('normalize')} and the options for columns"
-        raise InputError(f"{option('like')}: the other data set says what {own} say; leave these out")
+        raise InputError(f"{option('like')} takes what {own} say from the other data set; leave these out")
     if options.sequences is not None and replace(options.sequences, fasta=None, labels=None) != SequenceOptions():
         raise InputError(f"with {option('like')}, alphabet, window and degrees come from there; leave them out")
     if manifest.coded and manifest.coded.sequences is None:

@@ -198,7 +198,9 @@ class Loss(ABC):
             return
         if self.family.counts_rows:
             raise InputError(
-                f"{self.measure or self.family} counts rows, and these have weights: omit them or use rocarea", True
+                f"{self.measure or self.family} counts rows, so different weights of rows mean nothing to it: leave "
+                "the weights out, or choose rocarea, prbep, error-rate, logistic or pauc@BETA",
+                everywhere=True,
             )
         mean = float(self.comm.sum(np.array([np.sum(of_rows / high)]))[0]) / self.n  # in (0, 1]
         self.weights = weights = np.zeros(len(row_weights))

@@ -104,7 +104,9 @@ def require_equal(weights: Floats | None, measure: str, comm: Communicator) -> N
     """Raise InputError if some rows have other weights than others, since the measure counts rows. **Collective.**"""
     if differ(weights, comm):
         raise InputError(
-            f"{measure} counts rows, and these have weights: leave them out or choose a measure such as rocarea", True
+            f"{measure} counts rows, so different weights of rows mean nothing to it: leave the weights out, or choose "
+            "a measure such as rocarea, prbep, error-rate or average-precision",
+            everywhere=True,
         )
 
 

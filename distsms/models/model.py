@@ -163,7 +163,8 @@ class Model:
             calibrate = option("calibrate", "sigmoid")
             raise InputError(
                 f"the model has no probabilities, only scores. {why}Train with distsms path {calibrate} (or isotonic) "
-                f"or distsms train {calibrate}, which fit them on folds, or with {option('measure', 'logistic')}"
+                f"or distsms train {calibrate}, which fit them on held-out folds, or with "
+                f"{option('measure', 'logistic')}, whose scores are probabilities already"
             )
         return calibration.probabilities(self.curve, scores)
 

@@ -248,7 +248,8 @@ class Progress(workflow.TrainObserver):
         self._log, self.warnings = logger(comm), list[str]()
 
     def noted(self, kind: str, text: str) -> None:
-        self._log("%s %s", kind, in_python(text))
+        if kind != "warning":  # the root gives them as `ModelWarning`
+            self._log("%s%s %s", kind, "" if kind in ("lambda", "solver") else ":", in_python(text))
 
     def ready(self, task: TrainingTask) -> None:
         data, settings = task.data, task.settings

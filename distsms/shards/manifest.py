@@ -393,7 +393,9 @@ def shard_names(directory: Path, entries: Sequence[Mapping[str, Any]]) -> list[s
 def check_free(directory: Path, overwrite: bool = False) -> None:
     """Raise InputError if the directory holds a data set and `overwrite` is False. Local."""
     if (directory / MANIFEST).exists() and not overwrite:
-        raise InputError(f"{directory}: holds a data set already; name another, or replace it ({option('overwrite')}).")
+        raise InputError(
+            f"{directory}: holds a data set already; name another folder, or replace it ({option('overwrite')})"
+        )
 
 
 def prepare(directory: str | os.PathLike[str], overwrite: bool = False) -> None:

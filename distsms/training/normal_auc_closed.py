@@ -81,13 +81,13 @@ def solve(classes: Moments, lam: float) -> Solution:
     rounding = c * (size * (abs(t) + (1 + c) * size) + J)
     slope = np.linalg.norm(Sw - t * delta + lam * w) + EPS * lam * np.linalg.norm(w)
     slope += c * np.linalg.norm(sizes) * (3 * size + abs(t) + c * size)
-    bound = max(0.0, J - rounding - float(slope) * float(slope) / (2 * lam))  # J is a sum of squares
-    gap = J + rounding - bound
-    if not math.isfinite(gap):
+    bound = J - rounding - float(slope) * float(slope) / (2 * lam)
+    if not math.isfinite(J + rounding - bound):
         return unsolved
+    bound = max(0.0, bound)  # J is a sum of squares
     ahead, deviation = float(w @ delta), math.sqrt(variance)
     area = float(scipy.special.ndtr(ahead / deviation)) if deviation else 0.5 + 0.5 * float(np.sign(ahead))
-    return Solution(w, J, R, bound, gap, delta, area)
+    return Solution(w, J, R, bound, J + rounding - bound, delta, area)
 
 
 def bytes_of_moments(

@@ -116,7 +116,7 @@ def evaluate(request: EvaluateRequest, comm: Communicator, watch: Watch | None =
     if options.within_groups and rows.groups is None:
         group = option("group", text="COLUMN")
         needs = f"{option('within_groups')} needs the groups of the rows"
-        raise InputError(f"{name}: {needs}: {group} of a file, or distsms shard {group} for a data set", True)
+        raise InputError(f"{name}: {needs}; give {group} for a file, and make data sets by distsms shard {group}", True)
     if not any(comm.allgather(len(rows.labels))):
         raise InputError(f"{name}: {inputs.NO_ROWS}", True)
     scored = [(each.name, each.model, of_model) for each, of_model in zip(models, scores, strict=True)]

@@ -23,7 +23,7 @@ from distsms.ingest.file_names import are_files, expand, files_of, is_data_set
 from distsms.ingest.options import ConversionObserver, ReadOptions, Workspace, sort_options
 from distsms.models import inputs, model
 from distsms.shards.from_arrays import is_frame
-from distsms.shards.manifest import FEATURES_FOLDER, MANIFEST, Manifest, check_free, read_manifest, remove_features_of
+from distsms.shards.manifest import FEATURES_FOLDER, MANIFEST, Manifest, read_manifest, remove_features_of
 from distsms.shards.row_statistics import label_warnings
 from distsms.shards.sequence_rules import SequenceOptions
 from distsms.training import checkpoint
@@ -89,7 +89,11 @@ def as_data_sets(
             if kept and not request.resume and os.path.lexists(base):
                 if not base.is_dir():
                     raise InputError(f"{option('shards', base)}: is not a folder")
-                check_free(base / part, request.overwrite)
+                if (base / part / MANIFEST).exists() and not request.overwrite:
+                    raise InputError(
+                        f"{base / part}: holds a data set already. Train on it (distsms train {base / part}), name "
+                        f"another folder with {option('shards')}, or replace it ({option('overwrite')})"
+                    )
             if request.checkpoint is not None and not request.resume:
                 checkpoint.require_none(Path(request.checkpoint))
             if request.output is not None:

@@ -470,7 +470,9 @@ def start_vector(begin: Model, data: Manifest | DataBlock, bias: float | None, n
         theirs, ours = (columns.describe() if columns else "no codes" for columns in (begin.coded, coded))
         raise InputError(f"{name}: was trained on {theirs}, and the data have {ours}")
     if begin.p > data.p:
-        raise InputError(f"{name}: has {begin.p} columns, the data {data.p}; a start has the same features or fewer")
+        raise InputError(
+            f"{name}: has {begin.p} columns, the data {data.p}; a start must have the same features or fewer"
+        )
     before, now = begin.normalization.kind, normalization.kind
     if (before == "l2") != (now == "l2"):
         raise InputError(f"{name}: is for rows normalized as {before}, the data are {now}")

@@ -160,8 +160,11 @@ def _require_same_rows(proof: Certificate, scored: ScoredRows, name: str, comm: 
     n, size = comm.sum(np.array([len(labels), np.sum(np.abs(scored.scores[1])) + len(labels)])).tolist()
     if n != info["n"] or bool(info.get("weights")) != (scored.weights is not None):
         differ = "of which one has weights" if n == info["n"] else f"{n:.0f} here and {info['n']} there"
-        of_table = f"those of a table are in the folder train of {option('shards', text='FOLDER')} of the training"
-        raise InputError(f"{name}: has other rows than the training of {proof.path} ({differ}); {of_table}", True)
+        raise InputError(
+            f"{name}: has other rows than the training of {proof.path} ({differ}). Give the rows of the training; of a "
+            f"table, they are in the folder train of its {option('shards', text='FOLDER')}, since others were held out",
+            everywhere=True,
+        )
     rows = certificate.sketch(scored.scores[1], labels, scored.weights, scored.first_row, comm)
     if not abs(rows - info["rows"]) <= SAME_ROWS * size:
         raise InputError(f"{name}: has other rows than those of {proof.path}, or the same in another order", True)

@@ -364,3 +364,14 @@ def test_help_and_usage():
 
 def test_info_without_arguments():
     assert {"distsms", "petsc4py", "MPI library", "h5py", "numpy"} <= set(run_json("info"))
+
+
+@pytest.mark.by_turns
+def test_warnings_of_all_ranks_are_one_in_plain_words(tmp_path):
+    """Each process marks options in texts in its own way, and only the root prints."""
+    rows = [f"r{k},{'yn'[k % 3 == 0]},{'' if k % 5 == 0 else f'u{k % 40}'},{k % 7}" for k in range(300)]
+    (tmp_path / "t.csv").write_text("id,label,user,x\n" + "\n".join(rows) + "\n")
+    words = ("shard", tmp_path / "t.csv", tmp_path / "d", "--label", "label", "--group", "user")
+    _, _, told = finish(start(*words, ranks=3))
+    assert told.count("rows without a group") == 1
+    assert "each is a group of its own (--missing-group drop leaves them out): 60 rows" in " ".join(told.split())

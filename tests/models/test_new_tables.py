@@ -160,7 +160,7 @@ def test_test_sets_are_made_like_the_training_data(comm, shared_dir):
         api.evaluate(one, shared_dir / "unlike", comm.mpi_comm)
     with pytest.raises(InputError, match="--like TRAINING_DATA"):
         predicted(one, shared_dir / "unlike", comm, shared_dir, ignore_new=True)
-    with pytest.raises(InputError, match="--like: the other data set says"):
+    with pytest.raises(InputError, match="--like takes what --positive, --drop"):
         convert([shared_dir / "few.csv"], shared_dir / "x", comm, positive="y", like=shared_dir / "train")
 
 

@@ -180,7 +180,7 @@ def test_too_few_groups_for_folds(caplog):
     frame = interacting().assign(user=lambda table: np.arange(len(table)) % 2)
     with caplog.at_level(logging.INFO, "distsms"):
         assert "search" not in distsms.train(frame, label="label", group="user", search=300).info
-    assert "search left out: there are too few rows or groups for folds" in caplog.text
+    assert "search: left out: there are too few rows or groups for folds" in caplog.text
 
 
 def test_a_sample_that_lacks_a_class(tmp_path):

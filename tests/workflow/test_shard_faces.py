@@ -194,7 +194,7 @@ def test_names_that_look_like_options_are_not_changed(tmp_path, monkeypatch):
         distsms.shard("data--old --drop.csv", "other")
     assert str(refused.value).startswith("data--old --drop.csv: which column is the label? label=COLUMN; columns: ")
     assert "--hash it" in str(refused.value) and "x --label COLUMN" in str(refused.value)
-    with pytest.raises(InputError, match=r"^made --weight: holds a data set already; .* replace it .overwrite.\.$"):
+    with pytest.raises(InputError, match=r"^made --weight: holds a data set already; .* replace it .overwrite.$"):
         distsms.shard("data--old --drop.csv", "made --weight", label="bought")
     with pytest.raises(InputError, match=r"^made --weight/--like: there is no such file or folder$"):
         distsms.shard("data--old --drop.csv", "other", label="bought", like="made --weight/--like")

@@ -138,7 +138,8 @@ def _refuse_foreign(names: Sequence[str], kind: str) -> None:
 
 def reader_warnings(path: str | os.PathLike[str], warnings: Counter[str], comm: Communicator) -> list[str]:
     """Return the warnings that the readers of all ranks have collected. **Collective.**"""
-    total = sum(comm.allgather(warnings), Counter[str]())
+    mine = Counter({Message(text): count for text, count in warnings.items()})  # which other ranks can read
+    total = sum(comm.allgather(mine), Counter[str]())
     return [Message(f"{path}: {marked(warning)}: {format_rows(count)}") for warning, count in sorted(total.items())]
 
 
