@@ -351,7 +351,7 @@ def test_the_main_steps_are_logged_if_somebody_listens(caplog, capsys):
     chosen, begun, folds, ended, measures = caplog.messages
     assert chosen.startswith(f"lambda {model.info['lambda']:g}, chosen automatically in")
     assert begun == f"training for rocarea on 200 rows and {X.shape[1]} columns by lbfgs"
-    assert folds.startswith("folds 5 more models, each trained on 80 % of the rows; this takes up to about ")
+    assert folds.startswith("folds: 5 more models, each trained on 80 % of the rows; this takes up to about ")
     assert ended.startswith("proved") and f"gap {model.info['gap']:.3g}" in ended
     assert measures == f"training rows: ROCArea {model.info['training']['rocarea']:.4f}, PRBEP " + (
         f"{model.info['training']['prbep']:.4f}"
