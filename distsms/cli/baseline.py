@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 from distsms.base.errors import EXIT_OK, EXIT_REQUEUE
 from distsms.base.measures import RANKING
 from distsms.cli import options, train
-from distsms.cli.path import FoldsNarrator, add_grid, check_measure, flat, measure_of
+from distsms.cli.features import FoldsNarrator
+from distsms.cli.path import add_grid, check_measure, flat, measure_of
 from distsms.cli.types import count, ranking_measure
 
 if TYPE_CHECKING:

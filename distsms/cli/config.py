@@ -30,6 +30,8 @@ def add_config(parser: argparse.ArgumentParser) -> None:
 
 def read(argv: Sequence[str]) -> tuple[str, dict[str, Any]]:
     """Return the file that a command line names, and what it says; "" and nothing if none. Raises ValueError."""
+    if not any(word.startswith("--config") for word in argv):
+        return "", {}
     finder = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
     finder.add_argument("--config", action="append", default=[])
     try:

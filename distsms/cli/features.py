@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from distsms.base.errors import EXIT_OK
 from distsms.base.formatting import format_rows
-from distsms.cli.path import FoldsNarrator
-from distsms.cli.types import add_compress, add_output_folder, count, memory, whole
+from distsms.cli.terminal import Speaker
+from distsms.cli.types import add_output_folder, add_writing, count, memory, whole
 
 if TYPE_CHECKING:
     from distsms.base.communicator import Communicator
@@ -82,8 +82,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         " not fit, the command is refused, and says with how many --tree-rows they would."
     )
     parser.add_argument("--memory", type=memory, metavar="SIZE", help=text)
-    add_compress(parser)
-    parser.add_argument("--overwrite", action="store_true", help="Replace the data set in OUTDIR, if there is one.")
+    add_writing(parser)
     text = "Show what each step took on each rank: seconds, bytes, memory."
     parser.add_argument("--usage", action="store_true", help=text)
     parser.add_argument("--quiet", action="store_true", help="Print neither progress nor a summary.")
@@ -119,6 +118,30 @@ def run(args: argparse.Namespace, comm: Communicator) -> int:
     narrator = FeaturesNarrator(args, comm)
     narrator.conclude(make_features(request, comm, narrator))
     return EXIT_OK
+
+
+class FoldsNarrator:
+    """Prints what a path and a baseline report alike."""
+
+    def __init__(self, args: argparse.Namespace, comm: Communicator) -> None:
+        from distsms.cli.progress import TaskProgress
+
+        self._args, self._comm, self._speaks = args, comm, comm.is_root and not args.quiet
+        self._say, self._features = Speaker(self._speaks), TaskProgress(self._speaks)
+
+    def chose_solver(self, solver: str, why: str) -> None:
+        if why:
+            self._say(f"solver    {solver}: {why}")
+
+    def progress(self, task: str, unit: str, done: float, of: float) -> None:
+        self._features(task, unit, done, of)
+
+    def noted(self, kind: str, text: str) -> None:
+        """Print nothing: the line on the features of a fold is enough."""
+
+    def made_features(self, text: str) -> None:
+        self._features.close()
+        self._say(text)
 
 
 class FeaturesNarrator(FoldsNarrator, FeaturesObserver):

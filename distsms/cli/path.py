@@ -10,7 +10,6 @@ from distsms.base.choices import RULES, TOGETHER
 from distsms.base.errors import InputError
 from distsms.base.measures import CHOOSERS, RANKING, RIVALS, Measure
 from distsms.cli import options
-from distsms.cli.terminal import Speaker
 from distsms.cli.types import add_old_names, checked, chooser, count, not_negative, path_measures, positive, whole
 from distsms.optim.solvers.base import WIDE
 from distsms.workflow.candidates import COLUMNS, parse
@@ -253,27 +252,3 @@ def run(args: argparse.Namespace, comm: Communicator) -> int:
     )
     with args.signals as signals, closing(PathNarrator(args, comm)) as narrator:
         return run_path(request, comm, narrator, signals.wanted).exit_code
-
-
-class FoldsNarrator:
-    """Prints what a path and a baseline report alike."""
-
-    def __init__(self, args: argparse.Namespace, comm: Communicator) -> None:
-        from distsms.cli.progress import TaskProgress
-
-        self._args, self._comm, self._speaks = args, comm, comm.is_root and not args.quiet
-        self._say, self._features = Speaker(self._speaks), TaskProgress(self._speaks)
-
-    def chose_solver(self, solver: str, why: str) -> None:
-        if why:
-            self._say(f"solver    {solver}: {why}")
-
-    def progress(self, task: str, unit: str, done: float, of: float) -> None:
-        self._features(task, unit, done, of)
-
-    def noted(self, kind: str, text: str) -> None:
-        """Print nothing: the line on the features of a fold is enough."""
-
-    def made_features(self, text: str) -> None:
-        self._features.close()
-        self._say(text)

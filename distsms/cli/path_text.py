@@ -9,8 +9,8 @@ from collections import Counter
 from distsms.base.communicator import Communicator
 from distsms.base.errors import EXIT_VACUOUS
 from distsms.base.formatting import format_table
+from distsms.cli.features import FoldsNarrator
 from distsms.cli.options import rows_held
-from distsms.cli.path import FoldsNarrator
 from distsms.cli.progress import Progress
 from distsms.models.decision_text import describe
 from distsms.shards.dataset import DataBlock

@@ -17,7 +17,7 @@ from distsms.cli.columns import (
     sequence_options,
 )
 from distsms.cli.terminal import Speaker
-from distsms.cli.types import add_compress, add_missing_group, add_old_names, add_output_folder, count, shares, whole
+from distsms.cli.types import add_missing_group, add_old_names, add_output_folder, add_writing, count, shares, whole
 
 if TYPE_CHECKING:
     from typing import Any
@@ -124,8 +124,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--shards", type=count, metavar="N", help=text)
     text = "The type of the values in the files; float32 takes half the space (default: %(default)s)."
     parser.add_argument("--dtype", choices=("float64", "float32"), default="float64", help=text)
-    add_compress(parser)
-    parser.add_argument("--overwrite", action="store_true", help="Replace the data set in OUTDIR, if there is one.")
+    add_writing(parser)
     parser.add_argument("--quiet", action="store_true", help="Print neither progress nor a summary.")
     add_old_names(parser, n_features="columns")
     parser.set_defaults(check=_check)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from distsms.base.errors import EXIT_OK, InputError
 from distsms.base.formatting import format_bytes
-from distsms.cli.types import add_compress, add_output_folder, count
+from distsms.cli.types import add_output_folder, add_writing, count
 
 if TYPE_CHECKING:
     from distsms.base.communicator import Communicator
@@ -85,8 +85,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     bound.add_argument("--n", metavar="N", type=count, help=text)
     text = "The number of shards (default: one for each 64 MiB)."
     parser.add_argument("--shards", type=count, metavar="N", help=text)
-    add_compress(parser)
-    parser.add_argument("--overwrite", action="store_true", help="Replace the data set in OUTDIR, if there is one.")
+    add_writing(parser)
     parser.add_argument("--quiet", action="store_true", help="Print neither progress nor a summary.")
     parser.set_defaults(check=_check)
 

@@ -142,8 +142,8 @@ def add_output_folder(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--output", dest="folder", metavar="OUTDIR", action=_OutputFolder, help=text)
 
 
-def add_compress(parser: argparse._ActionsContainer) -> None:
-    """Add --compress, for the commands that write shards."""
+def add_writing(parser: argparse._ActionsContainer) -> None:
+    """Add --compress and --overwrite, for the commands that write shards."""
     parser.add_argument(
         "--compress",
         action="store_const",
@@ -152,6 +152,7 @@ def add_compress(parser: argparse._ActionsContainer) -> None:
         default="none",
         help="Compress the files by Blosc's LZ4, for slow disks. It needs numcodecs (pip install 'distsms[codecs]').",
     )
+    parser.add_argument("--overwrite", action="store_true", help="Replace the data set in OUTDIR, if there is one.")
 
 
 def _number(text: str) -> float:

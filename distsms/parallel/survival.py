@@ -43,11 +43,12 @@ class SurvivingCommunicator(MPICommunicator):
     """The ranks of a job that live. `rank` and `size` change when a rank dies; construction is **collective**."""
 
     def __init__(self, mpi_comm: Any) -> None:
-        super().__init__(mpi_comm.Dup())
+        super().__init__(mpi_comm)
         mpi = self.mpi
         self.failures = (mpi.Exception,)
-        self._comm.Set_errhandler(mpi.ERRORS_RETURN)
         try:
+            self._comm = mpi_comm.Dup()
+            self._comm.Set_errhandler(mpi.ERRORS_RETURN)
             hosts = self.allgather(os.uname().nodename)
         except self.failures as error:
             raise LaunchError(f"--survive: a rank died while the ranks were starting ({error}); start again") from error

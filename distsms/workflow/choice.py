@@ -1,8 +1,4 @@
-"""The points of a path: which lambdas are trained next, which one is chosen, and how sure that is.
-
-A lambda is left out if what any lambda can gain (`optim.result.largest_gain`), by the bounds at others, is at most the
-target for all rows and each fold. The smallest one is never left out.
-"""
+"""The points of a path: which lambda is chosen, and how sure that is."""
 
 from __future__ import annotations
 
@@ -17,13 +13,11 @@ from distsms.metrics import confidence, estimates
 from distsms.metrics.confidence import Interval
 from distsms.metrics.estimates import MeanEstimate
 from distsms.metrics.within_groups import gauc_interval
-from distsms.optim.result import largest_gain
 from distsms.workflow.folds import best_on_other_folds
 from distsms.workflow.verdict import ERRORS, describe_distance
 
 if TYPE_CHECKING:
     from distsms.optim.settings import Settings
-    from distsms.workflow.path import Problem
 
 DECADES = 4  # at each end, a grid is extended by at most this many powers of ten
 FLAT = 0.1  # a step of the grid makes a difference if it changes the mean by more than this many standard errors
@@ -279,27 +273,6 @@ def gained_nothing(J: float | None, J_at_zero: float | None, settings: Settings)
     return J is not None and J_at_zero is not None and J_at_zero - J <= settings.target(J_at_zero)
 
 
-def next_lambdas(problem: Problem, points: Sequence[Point]) -> tuple[list[float], dict[float, float]]:
-    """Return the lambdas to train next, the largest first, and those to leave out, each with the most to gain there."""
-    lambdas, settings = problem.lambdas, problem.settings
-    of_folds: dict[int, dict[float, Any]] = {fold: {} for fold in problem.trained_folds}
-    for point in points:
-        of_folds.get(point.fold, {})[point.lam] = point.result
-    missing = [lam for lam in lambdas if any(lam not in solved for solved in of_folds.values())]
-    solved_somewhere = {min(lambdas)}.union(*of_folds.values())
-    untouched = [lam for lam in missing if lam not in solved_somewhere]
-    gains = {lam: [_gain(solved, lam, settings) for solved in of_folds.values()] for lam in untouched}
-    left_out = {lam: max(of_lam) for lam, of_lam in gains.items() if of_lam and max(of_lam) < float("inf")}
-    rest, first = [lam for lam in missing if lam not in left_out], lambdas[0]
-    idle = all(
-        first in solved and gained_nothing(solved[first]["J"], solved[first].get("J_at_zero"), settings)
-        for solved in of_folds.values()
-    )
-    if idle and min(lambdas) in rest and Measure.parse(problem.measure).family.can_be_vacuous:
-        rest = [min(lambdas)]
-    return rest, left_out
-
-
 def describe_left_out(
     left_out: Mapping[float, float],
     target: str,
@@ -318,13 +291,3 @@ def describe_left_out(
         f"left out  lambda {named}: the bounds at the other lambdas prove that J is nowhere lower than at w = 0 by more"
         f" than {max(left_out.values()):.2g} there, and the gap to prove is {target}{distance and '. '}{distance}"
     )
-
-
-def _gain(solved: dict[float, Any], lam: float, settings: Settings) -> float:
-    """Return the most to gain at a lambda, by the results of others; infinity if more than the target."""
-    bounds = [
-        (largest_gain(result["J_at_zero"], result["lower_bound"], other, lam), result["J_at_zero"])
-        for other, result in solved.items()
-        if result["lower_bound"] is not None and result.get("J_at_zero") is not None
-    ]
-    return min((gain for gain, J_at_zero in bounds if gain <= settings.target(J_at_zero)), default=float("inf"))

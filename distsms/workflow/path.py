@@ -3,6 +3,9 @@
 Weights of 0 and 1 say on which rows a fold trains. Models are trained from the largest lambda to the smallest, each
 from the one before, and those of all folds share their passes; with features of their own, they take turns
 (`FoldByFold`).
+
+A lambda is left out if what any lambda can gain (`optim.result.largest_gain`), by the bounds at others, is at most the
+target for all rows and each fold. The smallest one is never left out.
 """
 
 from __future__ import annotations
@@ -26,7 +29,7 @@ from distsms.metrics.summary import chooser_value, summary_measures
 from distsms.metrics.within_groups import gauc_estimate
 from distsms.optim.batching import BatchedSolve, solve_batched
 from distsms.optim.objective import Objective
-from distsms.optim.result import Result, Status
+from distsms.optim.result import Result, Status, largest_gain
 from distsms.optim.run import TrainingRun, scale_of
 from distsms.optim.settings import Settings
 from distsms.parallel.vectors import make_vectors
@@ -36,7 +39,7 @@ from distsms.shards.row_metadata import some
 from distsms.training.normal_auc_closed import ClosedForm, pays
 from distsms.training.rows import make_losses
 from distsms.training.task import Distribution
-from distsms.workflow.choice import Point, gained_nothing, next_lambdas
+from distsms.workflow.choice import Point, gained_nothing
 from distsms.workflow.folds import Folds, make_folds, read_fold_keys
 from distsms.workflow.verdict import ALL_TIED, scores_tie, why_chance
 
@@ -460,3 +463,34 @@ def trainings(
     """Return the trainings of this rank's folds, on one block of rows, or on rows of each fold. **Collective.**"""
     kind = CrossValidation if isinstance(rows.block, DataBlock) else FoldByFold
     return kind(rows, problem, stop_wanted, kept)
+
+
+def next_lambdas(problem: Problem, points: Sequence[Point]) -> tuple[list[float], dict[float, float]]:
+    """Return the lambdas to train next, the largest first, and those to leave out, each with the most to gain there."""
+    lambdas, settings = problem.lambdas, problem.settings
+    of_folds: dict[int, dict[float, Any]] = {fold: {} for fold in problem.trained_folds}
+    for point in points:
+        of_folds.get(point.fold, {})[point.lam] = point.result
+    missing = [lam for lam in lambdas if any(lam not in solved for solved in of_folds.values())]
+    solved_somewhere = {min(lambdas)}.union(*of_folds.values())
+    untouched = [lam for lam in missing if lam not in solved_somewhere]
+    gains = {lam: [_gain(solved, lam, settings) for solved in of_folds.values()] for lam in untouched}
+    left_out = {lam: max(of_lam) for lam, of_lam in gains.items() if of_lam and max(of_lam) < float("inf")}
+    rest, first = [lam for lam in missing if lam not in left_out], lambdas[0]
+    idle = all(
+        first in solved and gained_nothing(solved[first]["J"], solved[first].get("J_at_zero"), settings)
+        for solved in of_folds.values()
+    )
+    if idle and min(lambdas) in rest and Measure.parse(problem.measure).family.can_be_vacuous:
+        rest = [min(lambdas)]
+    return rest, left_out
+
+
+def _gain(solved: dict[float, Any], lam: float, settings: Settings) -> float:
+    """Return the most to gain at a lambda, by the results of others; infinity if more than the target."""
+    bounds = [
+        (largest_gain(result["J_at_zero"], result["lower_bound"], other, lam), result["J_at_zero"])
+        for other, result in solved.items()
+        if result["lower_bound"] is not None and result.get("J_at_zero") is not None
+    ]
+    return min((gain for gain, J_at_zero in bounds if gain <= settings.target(J_at_zero)), default=float("inf"))

@@ -165,13 +165,14 @@ def test_an_error_that_a_death_may_have_caused_is_not_raised(ranks):
     assert len(calls) == 2
 
 
-def test_a_death_while_the_ranks_start_is_said_in_words(ranks, monkeypatch):
+@pytest.mark.parametrize("step", ["Dup", "allgather"])
+def test_a_death_while_the_ranks_start_is_said_in_words(ranks, monkeypatch, step):
     """They do not know each other yet, so that nobody can go on."""
 
-    def dead(self, item):
+    def dead(self, *sent):
         raise Failure("rank 1 has died")
 
-    monkeypatch.setattr(Ranks, "allgather", dead)
+    monkeypatch.setattr(Ranks, step, dead)
     with pytest.raises(
         LaunchError, match=r"a rank died while the ranks were starting \(rank 1 has died\); start again"
     ):
