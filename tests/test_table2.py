@@ -63,6 +63,15 @@ def test_courses_are_thinned_and_drawn(found):
     assert [table2.has(found, show) for show in shown] == [True, True, False, False, True]
 
 
+def test_sets_of_an_earlier_file_stay_with_their_commit(tmp_path, found):
+    file = tmp_path / "found.json"
+    assert table2.earlier(None, set()) == table2.earlier(file, set()) == []
+    file.write_text(json.dumps({"commit": "abc", "records": [*found, {**found[0], "set": "fd"}]}))
+    assert table2.earlier(file, {"web8"}) == [{"commit": "abc", **found[0], "set": "fd"}]
+    file.write_text(json.dumps({"commit": "def", "records": table2.earlier(file, {"web8"})}))
+    assert table2.earlier(file, set())[0]["commit"] == "abc"
+
+
 @pytest.mark.slow
 @pytest.mark.e2e
 def test_the_program_goes_on_where_it_was(tmp_path):
