@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
@@ -44,8 +43,8 @@ class Replica:
 class Communicator:
     """The communicator of a job with a single rank, and the base class of the others.
 
-    `sent` and `received` count the bytes of arrays that this rank gives to MPI and gets from it, by the collective: a
-    buffer that is reduced once in each direction, one that is broadcast once at the root and at each other rank.
+    `sent` and `received` count the bytes of arrays that this rank gives to MPI and gets from it: a buffer that is
+    reduced once in each direction, one that is broadcast once at the root and at each other rank.
     """
 
     rank, size = 0, 1
@@ -53,8 +52,7 @@ class Communicator:
     failures: tuple[type[BaseException], ...] = ()
 
     def __init__(self) -> None:
-        self.sent: Counter[str] = Counter()
-        self.received: Counter[str] = Counter()
+        self.sent = self.received = 0
         self.dead: list[Any] = []  # each a `survival.Rank`, while the others went on
         # called on every living rank with the numbers that newly dead ranks had at the beginning of the job
         self.on_death: Callable[[list[int]], None] = lambda ranks: None
@@ -64,7 +62,7 @@ class Communicator:
         return self.rank == 0
 
     def bytes_moved(self) -> tuple[int, int]:
-        return sum(self.sent.values()), sum(self.received.values())
+        return self.sent, self.received
 
     def broadcast(self, array: NDArray[Any]) -> NDArray[Any]:
         """Copy the root's `array` to every rank's, of the same shape and dtype. **Collective**, in place."""
