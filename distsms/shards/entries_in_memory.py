@@ -111,20 +111,18 @@ class ShardEntries(NamedTuple):
 
     def matrix(self) -> scipy.sparse.csr_matrix:
         """Return a copy of the rows."""
-        n = int(self.indptr[-1])
-        data = self.array("X/data").read(0, n) if self.valued else np.ones(n, self.store.raw[1].dtype)
-        shape = len(self.indptr) - 1, max(1, self.n_columns)
-        return scipy.sparse.csr_matrix((data, self.array("X/indices").read(0, n), self.indptr), shape)
+        data, indices = (self.array(name).read(0, int(self.indptr[-1])) for name in ("X/data", "X/indices"))
+        return scipy.sparse.csr_matrix((data, indices, self.indptr), (len(self.indptr) - 1, max(1, self.n_columns)))
 
     def array(self, name: str) -> MemoryArray:
         """Return an array of the shard's X by its name in a file: "X/indptr", "X/indices" or "X/data"."""
         if name == "X/indptr":
             return MemoryArray(self.indptr.dtype, self.indptr.shape, self.indptr)
-        columns, values = self.store.raw
-        array = values if name == "X/data" else columns
-        kind = array.dtype if name == "X/data" else np.dtype(index_dtype(0, self.n_columns))
-        n = int(self.indptr[-1])
-        return MemoryArray(kind, (n,), array[self.start : self.start + n])
+        (columns, values), n = self.store.raw, int(self.indptr[-1])
+        entries = slice(self.start, self.start + n)
+        if name == "X/indices":
+            return MemoryArray(np.dtype(index_dtype(0, self.n_columns)), (n,), columns[entries])
+        return MemoryArray(values.dtype, (n,), values[entries]) if self.valued else MemoryArray.ones(values.dtype, n)
 
 
 def room(n_bytes: int, neighbours: int, held: int = 0) -> int:
