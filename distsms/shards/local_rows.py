@@ -14,11 +14,9 @@ from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
-import scipy
 from numpy.typing import NDArray
 
 from distsms.base.errors import InputError
@@ -26,8 +24,8 @@ from distsms.base.wording import option
 from distsms.matrix import kernels as kernel
 from distsms.matrix.blocks import Entries, LocalRows, Part
 from distsms.matrix.code_maps import CodeMap
-from distsms.matrix.coded import CodedRows, to_csr
-from distsms.matrix.local import PART_ENTRIES, DenseRows, SparseRows, index_dtype, length_dtype, unsigned
+from distsms.matrix.coded import CodedRows
+from distsms.matrix.local import PART_ENTRIES, DenseRows, SparseRows, length_dtype, unsigned
 from distsms.shards.coded_columns import StoredPart, read_part
 from distsms.shards.entries_in_memory import EntriesInMemory
 from distsms.shards.reader import OpenShard, ShardRange
@@ -98,14 +96,6 @@ class SparseLoader:
         values = None if self.values is None else self.values[: self.filled]
         return SparseRows(values, indices, lengths, self.width, sort=differ)
 
-    def matrix(self) -> scipy.sparse.csr_matrix:
-        kind, nnz = index_dtype(self.filled, self.width), self.filled
-        values = np.ones(nnz) if self.values is None else self.values[:nnz].astype(float)
-        indptr = np.concatenate(([0], np.cumsum(self.lengths, dtype=np.int64))).astype(kind)
-        return scipy.sparse.csr_matrix(
-            (values, self.indices[:nnz].astype(kind), indptr), (len(self.lengths), self.width)
-        )
-
 
 class DenseLoader:
     """The local rows of dense shards. Columns beyond `width` are left out."""
@@ -125,9 +115,6 @@ class DenseLoader:
         """Return the rows. The parameters are for sparse rows."""
         return DenseRows(self.array)
 
-    def matrix(self) -> NDArray[np.float64]:
-        return self.array.astype(float, copy=False)
-
 
 class CodedLoader:
     """The codes of the local rows, of group `number` of the coded columns."""
@@ -146,12 +133,6 @@ class CodedLoader:
     def features(self, longest: int, differ: bool) -> CodedRows:
         """Return the rows. The parameters are for sparse rows."""
         return CodedRows(self.code_map, self.codes, self.cuts)
-
-    def matrix(self) -> scipy.sparse.csr_matrix:
-        n_codes = self.code_map.n_codes
-        pieces = (self.codes[a * n_codes : b * n_codes].reshape(n_codes, -1).T for a, b in pairwise(self.cuts))
-        empty = scipy.sparse.csr_matrix((0, self.code_map.p))
-        return scipy.sparse.vstack([empty, *(to_csr(self.code_map, piece) for piece in pieces)], "csr")
 
 
 def _some(arrays: Entries, place: slice) -> Entries:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
 from collections.abc import Callable, Iterator
@@ -166,15 +167,11 @@ def require(
         else:
             advice = marked(advise())
         vectors, rows = needed.vectors(root), max(least) - needed.besides_rows(root)
-        of_solver = (
-            f", {format_bytes(vectors - needed.columns)} of them for the solver" if vectors > needed.columns else ""
-        )
         raise InputError(
             f"{option('memory')} {format_bytes(allowed)} is too little: {enough} MiB are needed on "
             f"{'the root' if root else 'a rank'}, even if all entries are streamed: {format_bytes(vectors)} for vectors"
-            f" with a number for each of the {needed.p} columns{of_solver}; {format_bytes(rows)} for labels, scores and"
-            f" buffers; {format_bytes(max(least) - rows - vectors)} for Python, its libraries and what sorts scores. "
-            f"{advice}"
+            f" with a number for each of the {needed.p} columns, {format_bytes(rows)} for labels, scores and buffers, "
+            f"{format_bytes(max(least) - rows - vectors)} for Python, its libraries and what sorts scores. {advice}"
         )
     # 2) What the node has.
     total = sum(min(need, allowed) for need in holding) + needed.node * (max(holding) <= allowed)
@@ -182,14 +179,16 @@ def require(
         return
     share = math.floor(there / len(here) / 2**20)
     share = share // 64 * 64 if share >= 2**10 else share  # a round number, where little is lost by it
-    limit, stream = option("memory", share * 2**20, text=f"{share}MiB"), ""
-    if share * 2**20 >= max(least):
+    share, python, stream = share * 2**20, INTERPRETER + ROOT_LIBRARIES, ""
+    if share >= max(least):
+        limit = option("memory", share, text=f"{share // 2**20}MiB")
         stream = f"; or give {limit}: rows that do not fit are then read from the shards on each pass"
-    elif max(least) < max(holding):
-        limit = option("memory", enough * 2**20, text=f"{enough}MiB")
-        stream = f"; if rows are read from the shards on each pass, {limit} is enough"
-    share = share * 2**20 if in_files and share * 2**20 >= max(least) else 0
-    python, fitting = INTERPRETER + ROOT_LIBRARIES, needed.ranks_that_fit(len(here), there)
+    else:
+        share = 0
+        if max(least) < max(holding):
+            limit = option("memory", enough * 2**20, text=f"{enough}MiB")
+            stream = f"; if rows are read from the shards on each pass, {limit} is enough"
+    fitting = needed.ranks_that_fit(len(here), there)
     if python >= there / len(here):
         share, stream = 0, ""
         advice = (
@@ -208,7 +207,7 @@ def require(
         f"{len(here)} rank(s) on {os.uname().nodename} need {format_bytes(total)}, but only {format_bytes(there)} are "
         f"available ({format_bytes(needed.of_rank(ranks))} a rank, {format_bytes(needed.root)} more on the root). "
         f"{advice}{stream}",
-        share=share,
+        share=share * in_files,
     )
 
 
@@ -351,10 +350,11 @@ def make_plan(
 
     def fits(change: Change) -> bool:
         ranks, layout = change.layout.size, change.layout
-        other = needs(manifest, change.settings, cost_on(ranks), layout, bias, losses, solves)
-        each, root = other.of_rank(ranks), other.least(ranks, True)
-        node = min(each + other.root, allowed) + (layout.here - 1) * min(each, allowed) + other.node
-        return root <= allowed and node <= there
+        with contextlib.suppress(InputError):
+            other = needs(manifest, change.settings, cost_on(ranks), layout, bias, losses, solves)
+            require(other, ranks, list(range(layout.here)), there, allowed)
+            return True
+        return False
 
     def advise() -> str:
         columns_matter = needed.least(ranks, True) - needed.vectors(True) < allowed
