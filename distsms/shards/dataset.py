@@ -282,21 +282,21 @@ def load_matrix(manifest: Manifest) -> tuple[Any, Labels, NDArray[np.bool_]]:
             f"{format_bytes(needed)} as a matrix for other programs, but only {format_bytes(available)} are available. "
             "distsms itself needs no such matrix: `distsms train` and `distsms path` compute from the codes"
         )
-    parts, labels, weights = list[Any](), list[Labels](), list[Floats]()
+    parts, labels, counted = list[Any](), list[Labels](), list[NDArray[np.bool_]]()
     for shard, rows in open_shards(manifest, 0, manifest.n):
         for part in rows.parts(PART_ROWS):
-            X = shard.read_rows(part)
+            rows_of_X, weights = shard.read_rows(part), shard.read_weights(part)
             if manifest.coded:
                 codes = map(to_csr, manifest.coded.maps, shard.read_code_rows(part))
-                X = scipy.sparse.hstack([scipy.sparse.csr_matrix(X), *codes], "csr")
-            parts.append(X.astype(float, copy=False))
+                rows_of_X = scipy.sparse.hstack([scipy.sparse.csr_matrix(rows_of_X), *codes], "csr")
+            parts.append(rows_of_X.astype(float, copy=False))
             labels.append(shard.read_labels(part))
-            weights.append(shard.read_weights(part) if manifest.weights else np.ones(part.rows))
+            counted.append(np.ones(part.rows, bool) if weights is None else weights != 0)
     X: Any = np.concatenate(parts) if isinstance(parts[0], np.ndarray) else scipy.sparse.vstack(parts, "csr")
     if manifest.normalization.kind != "none":
         normalize_matrix(X, manifest.normalization)
-    y, counted = np.concatenate(labels), np.concatenate(weights) != 0
-    return (X, y, counted) if counted.all() else (X[counted], y[counted], counted)
+    y, count = np.concatenate(labels), np.concatenate(counted)
+    return (X, y, count) if count.all() else (X[count], y[count], count)
 
 
 def read_weights(manifest: Manifest) -> Floats | None:
