@@ -81,11 +81,8 @@ class Communicator:
         return array
 
     def reduce_scatter(self, array: NDArray[Any], counts: Sequence[int], in_turn: bool = False) -> NDArray[Any]:
-        """Sum (n,) arrays over ranks; return this rank's share (counts[rank],), in rank order. **Collective.**
-
-        in_turn : reduce to one rank after the other rather than by MPI's Reduce_scatter. A single rank gets its own
-        array back.
-        """
+        """Sum (n,) arrays over ranks, `in_turn` for one rank after the other; return this rank's share (counts[rank],),
+        in rank order. A single rank gets its own array back. **Collective.**"""
         return array
 
     def replica(self, k: int, length: int, shared: bool) -> Replica:
@@ -116,11 +113,8 @@ class Communicator:
         return local
 
     def alltoall_rows(self, rows: NDArray[Any], counts: NDArray[np.int64]) -> tuple[NDArray[Any], NDArray[np.int64]]:
-        """Send the first counts[0] rows of an array to rank 0, the next counts[1] to rank 1, and so on. **Collective.**
-
-        Returns the received rows in rank order, and how many came from each rank, (P,): a second call with these counts
-        sends answers back the same way. A single rank gets its own array back, not a copy.
-        """
+        """Send the first counts[0] rows of an array to rank 0, the next counts[1] to rank 1, ...; return the received
+        rows in rank order, and how many came from each rank, (P,), with which answers go back. **Collective.**"""
         return rows, counts
 
     def allgather(self, item: Any) -> list[Any]:
@@ -145,12 +139,8 @@ class Communicator:
         return make() if result is None else result
 
     def surviving(self, work: Callable[[], T], renew: Callable[[], object] = lambda: None) -> T:
-        """Return `work()`. If a rank dies meanwhile, call `renew()` on the other ranks, and repeat the work.
-        **Collective.**
-
-        So are `work`, with the same effect if it is repeated, and `renew`, for the rows of the dead. Here it only
-        works.
-        """
+        """Return `work()`, which may be repeated: if a rank dies meanwhile, call `renew()`, for the rows of the dead,
+        on the other ranks, and repeat the work. **Collective**, as are both. Here it only works."""
         return work()
 
     def require_all(self, n: int, *counts: int) -> None:
@@ -180,13 +170,10 @@ class Communicator:
 
     @contextlib.contextmanager
     def fail_together(self) -> Iterator[None]:
-        """Run local work that may fail, such as reading files, so that all ranks fail if one does. **Collective** at
-        the end.
-
-        If the body, which must not communicate, raises a `DistsmsError` on any rank, every rank raises that of the
-        lowest. Any other exception goes on where it is raised, and is a `DistsmsError` on the other ranks. Files that
-        the body has read (`distsms.base.files.note`) must be the same on all ranks.
-        """
+        """Run local work that may fail, such as reading files, so that all ranks fail if one does: every rank raises
+        the `DistsmsError` of the lowest. Any other exception goes on where it is raised, and is a `DistsmsError` on the
+        other ranks. Files that the body has read (`files.note`) must be the same on all ranks. **Collective** at the
+        end."""
         error: DistsmsError | None = None
         bug: Exception | None = None
         try:

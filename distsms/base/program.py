@@ -19,21 +19,12 @@ options: dict[str, Any] = {}
 """What its command line says, with the file of --config, by the names of options; see `distsms.cli.config`."""
 
 
-class _NoPandas:
-    """A finder of modules for which pandas is not installed."""
-
-    def find_spec(self, name: str, path: Any, target: Any = None) -> None:
-        if name == "pandas":
-            raise ModuleNotFoundError(name=name)
-
-
 def leave_out_pandas(pyarrow: Any) -> None:
     """Let pyarrow, at its first array, take pandas for absent in the program: to load it takes up to 0.7 s."""
     if runs and "pandas" not in sys.modules:
-        finder: Any = _NoPandas()
-        sys.meta_path.insert(0, finder)
+        sys.modules["pandas"] = None  # type: ignore[assignment]  # to import it fails then
         pyarrow.array([])
-        sys.meta_path.remove(finder)
+        del sys.modules["pandas"]
 
 
 class StandardStream(io.RawIOBase):

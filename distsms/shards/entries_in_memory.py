@@ -24,10 +24,6 @@ reserved for so many entries of each byte of the files.
 """
 
 
-SEVERAL = 1000
-"""So many values are compared with 1 before all of them are."""
-
-
 class EntriesInMemory:
     """The columns and values of consecutive shards, `filled` entries; address space is reserved, and then filled."""
 
@@ -71,7 +67,7 @@ class EntriesInMemory:
             return None
         if unsigned(n_columns - 1) is np.uint32 and not self._wide:
             self._columns[:start], self._wide = self.columns.copy(), True
-        valued = bool((values[:SEVERAL] != 1).any() or (values[SEVERAL:] != 1).any())
+        valued = bool((values != 1).any())
         if valued and not self._valued:
             self._values[:start], self._valued = 1.0, True
         self.filled, self.raw[0][start:stop] = stop, X.indices

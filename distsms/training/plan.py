@@ -260,8 +260,7 @@ class Plan:
                 f"warning   {threads} threads of a rank share {cores} core{'s' if cores > 1 else ''}: launchers bind"
                 " ranks to cores; give them more (mpirun --bind-to none, srun --cpus-per-task)"
             )
-        ordering, step = self.distribution
-        there = format_bytes(self.available)
+        (ordering, step), there = self.distribution, format_bytes(self.available)
         limit = "" if self.allowed is None else format_bytes(self.allowed)
         if not whole:
             ranks = f"{self.ranks} rank{'s' if self.ranks > 1 else ''}"
