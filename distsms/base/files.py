@@ -142,17 +142,9 @@ def naming_failures(path: str | os.PathLike[str], file: OutputFile | None = None
                 file.check()  # the cause of whatever was raised
             raise
     except OSError as error:
-        raise InputError(describe_failure(path, error)) from error
-
-
-def describe_failure(path: str | os.PathLike[str], error: OSError) -> str:
-    """Return the sentence for a file that cannot be written."""
-    remedy = (
-        make_space(path)
-        if error.errno in NO_ROOM
-        else "write to a folder where you have permission and whose disk is sound"
-    )
-    return f"{path}: cannot be written: {error.strerror or error}; {remedy}"
+        sound = "write to a folder where you have permission and whose disk is sound"
+        remedy = make_space(path) if error.errno in NO_ROOM else sound
+        raise InputError(f"{path}: cannot be written: {error.strerror or error}; {remedy}") from error
 
 
 def make_space(path: str | os.PathLike[str]) -> str:

@@ -220,9 +220,9 @@ def write(group: h5py.Group, name: str, array: NDArray[Any], compression: str = 
             checksums = _of_blocks(array)
         else:
             dataset = group.create_dataset(name, array.shape, dtype)
-            for start in range(0, len(array), CHUNK):  # whole blocks
-                part = array[start : start + CHUNK].astype(dtype, copy=False)
-                dataset[start : start + CHUNK] = part
+            for start in range(0, len(array), _READ):  # whole blocks
+                part = array[start : start + _READ].astype(dtype, copy=False)
+                dataset[start : start + _READ] = part
                 checksums += _of_blocks(part)
         _write_checksums(group[name], checksums)
         return

@@ -358,7 +358,7 @@ def make_plan(
     def advise() -> str:
         columns_matter = needed.least(ranks, True) - needed.vectors(True) < allowed
         smooth = Measure.parse(measure).family.smooth
-        return describe_changes(Change("", settings, layout), smooth, columns_matter, fits)
+        return describe_changes(Change(settings, layout), smooth, columns_matter, fits)
 
     require(needed, ranks, node_ranks, there, allowed, advise, in_files=not in_memory)
     return Plan(
@@ -380,17 +380,26 @@ SHOWN = 2
 
 
 class Change(NamedTuple):
-    """What a user may change so that a run fits in memory, in words, and the run as it is then."""
+    """A run that a user may ask for so that it fits in memory."""
 
-    words: str
     settings: Settings
     layout: Layout
+
+    def words(self, now: Change) -> str:
+        """Return what differs from the run that was asked for."""
+        step, ranks, on_node = self.layout
+        where = f", {on_node} on each node" if on_node < ranks else ""
+        words = [f"{ranks} ranks{where}, {option('step', step)}"] * (self.layout != now.layout)
+        for name in ("solver", "history", "planes"):
+            value = getattr(self.settings, name)
+            words += [option(name, value)] * (value != getattr(now.settings, name))
+        return " ".join(words)
 
 
 def describe_changes(now: Change, smooth: bool, columns_matter: bool, fits: Callable[[Change], bool]) -> str:
     """Return what makes a run fit whose vectors are too large; agm needs a `smooth` measure. Local."""
     fitting = [next(filter(fits, changes), None) for changes in _changes(now, smooth)]
-    words = [change.words for change in fitting if change is not None]
+    words = [change.words(now) for change in fitting if change is not None]
     less = (
         f"a larger {option('min_count')}, fewer bits of {option('hashed')}, a smaller {option('degree')} of sequences"
     )
@@ -404,23 +413,14 @@ def describe_changes(now: Change, smooth: bool, columns_matter: bool, fits: Call
 def _changes(now: Change, smooth: bool) -> Iterator[list[Change]]:
     """Yield what might make a run fit, by kind; in each list the smallest change comes first."""
     settings, (step, ranks, on_node) = now.settings, now.layout
-    solvers: list[tuple[Settings, list[str]]] = [(settings, [])]
+    first = ranks if step == "root" and ranks > 1 else 2 * ranks
+    doubled = [first * 2**k for k in range(MOST_RANKS.bit_length()) if first * 2**k <= MOST_RANKS]
+    layouts = [Layout("spread", n, here) for n in doubled for here in [n] * (on_node == ranks) + [min(on_node, n)]]
+    solvers = [settings]
     if smooth and settings.solver != "agm":
-        solvers.append((replace(settings, solver="agm", solver_options=()), [f"{option('solver', 'agm')}"]))
-    for usual, words in solvers:
-        history, planes = min(usual.history or FEW_PAIRS, FEW_PAIRS), min(usual.planes, FEW_PLANES)
-        fewer = replace(usual, history=history, planes=planes)
-        less = [f"{option('history', history)}"] * bool(usual.traits.history) + [f"{option('planes', planes)}"]
-        sizes = [(usual, words), (fewer, words + less)]
-        yield [now._replace(words=" ".join(options), settings=size) for size, options in sizes if size != settings]
-        first = ranks if step == "root" and ranks > 1 else 2 * ranks
-        doubled = [first * 2**k for k in range(MOST_RANKS.bit_length()) if first * 2**k <= MOST_RANKS]
-        yield [
-            Change(
-                " ".join([f"{n} ranks{where}, {option('step', 'spread')}", *options]), size, Layout("spread", n, here)
-            )
-            for n in doubled
-            for here in ([n] if on_node == ranks else []) + [min(on_node, n)]
-            for where in [f", {here} on each node" if here < n else ""]
-            for size, options in sizes
-        ]
+        solvers.append(replace(settings, solver="agm", solver_options=()))
+    for usual in solvers:
+        history = min(usual.history or FEW_PAIRS, FEW_PAIRS) if usual.traits.history else usual.history
+        sizes = [usual, replace(usual, history=history, planes=min(usual.planes, FEW_PLANES))]
+        yield [now._replace(settings=size) for size in sizes if size != settings]
+        yield [Change(size, layout) for layout in layouts for size in sizes]
