@@ -19,37 +19,37 @@ options: dict[str, Any] = {}
 """What its command line says, with the file of --config, by the names of options; see `distsms.cli.config`."""
 
 
+class _NoPandas:
+    """A finder of modules for which pandas is not installed."""
+
+    def find_spec(self, name: str, path: Any, target: Any = None) -> None:
+        if name == "pandas":
+            raise ModuleNotFoundError(name=name)
+
+
 def leave_out_pandas(pyarrow: Any) -> None:
     """Let pyarrow, at its first array, take pandas for absent in the program: to load it takes up to 0.7 s."""
     if runs and "pandas" not in sys.modules:
-        sys.modules["pandas"] = None  # type: ignore[assignment]  # to import it fails then
+        finder: Any = _NoPandas()
+        sys.meta_path.insert(0, finder)
         pyarrow.array([])
-        del sys.modules["pandas"]
+        sys.meta_path.remove(finder)
 
 
-class StandardStream(io.RawIOBase):
+class StandardStream(io.FileIO):
     """Standard output or error: what cannot be written is dropped, and the first `failure` kept."""
 
     def __init__(self, descriptor: int) -> None:
-        self._descriptor = descriptor
+        super().__init__(descriptor, "w", closefd=False)
         self.failure: OSError | None = None
-
-    def writable(self) -> bool:
-        return True
-
-    def fileno(self) -> int:
-        return self._descriptor
-
-    def isatty(self) -> bool:
-        return os.isatty(self._descriptor)
 
     def write(self, data: Any) -> int:
         rest = memoryview(data)
         while rest:
             try:
-                rest = rest[os.write(self._descriptor, rest) :]
+                rest = rest[os.write(self.fileno(), rest) :]
             except BlockingIOError:  # another process has made it so; wait until the reader has read
-                select.select([], [self._descriptor], [])
+                select.select([], [self], [])
             except OSError as error:
                 self.failure = self.failure or error
                 break

@@ -57,6 +57,8 @@ _OPTIONAL: dict[str, dict[str, Any]] = {  # what only some data sets have: the f
     "doubles": dict.fromkeys(("different", "rows", "largest", "contradicting"), int),
     "unknown": {"letters": int, "rows": int},
 }
+_SUMS = {"n": "rows", "nnz": "nnz", "n_pos": "n_pos", "n_neg": "n_neg"}
+"""Counts of the data set, and those of the shards that they are the sums of."""
 _NOUNS = {int: "a count", str: "a string", bool: "true or false", list: "a list", dict: "an object", float: "a number"}
 
 
@@ -318,7 +320,7 @@ def _check(manifest: Manifest) -> None:
         ordered = time["kind"] in (NUMBERS, DATES) and least <= time["first"] <= time["last"] <= most
         require(ordered, "time: must be of numbers or of dates, from a first to a last one")
     require(set(manifest.label_map) <= {"+1", "-1"}, "label_map may have the keys '+1' and '-1' only")
-    for name, part in (("n", "rows"), ("nnz", "nnz"), ("n_pos", "n_pos"), ("n_neg", "n_neg")):
+    for name, part in _SUMS.items():
         whole, total = getattr(manifest, name), sum(getattr(shard, part) for shard in manifest.shards)
         require(whole == total, f"{name} = {whole}, but the shards' {part} add up to {total}")
     names = [shard.file for shard in manifest.shards]
@@ -453,10 +455,15 @@ def complete(
     this with what `finish_shard` returned on all ranks, in the order of the rows. An old data set stays."""
     directory, entries = Path(directory), list(entries)
     named = [{**entry, "file": name} for entry, name in zip(entries, shard_names(directory, entries), strict=True)]
-    record = _summed(named)
-    record |= {"label_map": dict(label_map), "zero_based": zero_based, "source": [dict(file) for file in source]}
-    if not record["n"]:
+    if not any(entry["rows"] for entry in entries):
         raise InputError(f"{directory}: there is no row to write; a data set needs at least one")
+    record: dict[str, Any] = {"format": FORMAT, "version": 1, "creator": f"distsms {__version__}"}
+    for name, part in _SUMS.items():
+        record[name] = sum(entry[part] for entry in entries)
+    in_common = ("p", "layout", "dtype", "weights", *_DEFAULTS)
+    record |= {name: named[0][name] for name in in_common if named[0][name] != _DEFAULTS.get(name)}
+    record["shards"] = [{each.name: entry[each.name] for each in fields(Shard)} for entry in named]
+    record |= {"label_map": dict(label_map), "zero_based": zero_based, "source": [dict(file) for file in source]}
     record |= {} if table is None else {"version": TABLE_VERSION, "table": table.as_json()}
     record |= {"version": VERSION if coded.features else CODED_VERSION, **coded.record()} if coded else {}
     record |= {} if columns is None else {"columns": [dict(vars(report)) for report in columns]}
@@ -500,26 +507,6 @@ def file_sha256(path: Path, appended: bytes = b"") -> str:
     digest = digest_of(path, hashlib.sha256())
     digest.update(appended)
     return digest.hexdigest()
-
-
-def _summed(entries: list[dict[str, Any]]) -> dict[str, Any]:
-    """Return the manifest's record of the shards: their entries, the sums, and what they have in common."""
-    if len({entry["staged"] for entry in entries}) < len(entries):
-        raise ValueError("two shards are one file")
-    record: dict[str, Any] = {"format": FORMAT, "version": 1, "creator": f"distsms {__version__}"}
-    record["n"] = sum(entry["rows"] for entry in entries)
-    record |= {name: sum(entry[name] for entry in entries) for name in ("nnz", "n_pos", "n_neg")}
-    for name in ("p", "layout", "dtype", "weights", *_DEFAULTS):
-        kinds = {entry[name] for entry in entries}
-        if len(kinds) > 1:
-            raise ValueError(f"shards differ in {name}: {sorted(map(str, kinds))}")
-        record[name] = kinds.pop() if kinds else None
-    for name, default in _DEFAULTS.items():
-        if record[name] in (default, None):
-            del record[name]
-    names = [field.name for field in fields(Shard)]
-    record["shards"] = [{name: entry[name] for name in names} for entry in entries]
-    return record
 
 
 @contextlib.contextmanager

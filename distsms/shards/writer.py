@@ -183,16 +183,12 @@ def finish_shard(
     """Add labels, p (with coded columns) and weights to a staged shard, which keeps its `.partial` name; return its
     entry in the manifest. Local. `hashes` of rows stand for entries in memory in its checksum."""
     labels, p_entries = np.asarray(y, np.int8), p - staged.form.coded.p
-    if labels.shape != (staged.rows,):
-        raise InputError(f"{staged.path}: {staged.rows} rows, but labels of shape {labels.shape}.")
     if p_entries < staged.columns:
         raise InputError(f"{staged.path}: uses {staged.columns} columns, but p = {p_entries}.")
     require_space(staged.path.parent, 9 * staged.rows)
     with hdf5.write_file(staged.path, new=False, durable=staged.form.durable) as target:
         if staged.layout == "csr" and "X" in target:
             target["X"].attrs["shape"] = np.array([staged.rows, p_entries], np.int64)
-        elif staged.layout == "dense" and target["X"].shape[1] != p_entries:
-            raise InputError(f"{staged.path}: has {target['X'].shape[1]} dense columns, but p = {p_entries}.")
         storage.write(target, "y", labels, staged.form.compression)
         if weights is not None:
             storage.write(target, "weights", np.asarray(weights, np.float64), staged.form.compression)
