@@ -232,6 +232,7 @@ def write(group: h5py.Group, name: str, array: NDArray[Any], compression: str = 
     length = min(len(array), max(1, min(CHUNK // width, CHUNK_BYTES // step)))
     properties = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
     properties.set_chunk((length, *array.shape[1:]))
+    properties.set_obj_track_times(False)  # equal rows make equal files
     # The settings as Blosc's own filter writes them: versions, bytes of an element and of a chunk, level, shuffle, LZ4.
     # The filter is marked as optional because HDF5 itself does not have it.
     settings = (2, 2, dtype.itemsize, length * step, _LEVEL, blosc.SHUFFLE, 1)
