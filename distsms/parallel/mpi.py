@@ -128,7 +128,7 @@ class MPICommunicator(Communicator):
 
     def scatter_rows(self, whole: Floats | None, n_local: int) -> Floats:
         counts = self._comm.gather(n_local, root=0)
-        if whole is None:
+        if not self.is_root:
             whole, counts = np.empty(0), np.zeros(self.size)
         return self.alltoall_rows(np.asarray(whole, np.float64), counts)[0]
 

@@ -35,6 +35,8 @@ def test_rows_go_to_the_root_and_come_back(comm, pieces, dtype, n):
         assert whole.dtype == dtype
         assert len(whole) == sum(n * rank for rank in range(comm.size))
     np.testing.assert_array_equal(comm.scatter_rows(whole, n_local), local)
+    ignored = whole if comm.is_root else np.ones(5)  # only the root's rows are dealt out
+    np.testing.assert_array_equal(comm.scatter_rows(ignored, n_local), local)
 
 
 @pytest.mark.parametrize("shape", [(0,), (1,), (23,), (4, 6)])
