@@ -12,10 +12,8 @@ COMMIT = "commit.txt"
 
 @functools.cache
 def commit() -> str | None:
-    """Return the commit of the code that runs, with `-dirty` if files of the clone have changed since. Local.
-
-    In a clone, git is asked, which takes some milliseconds; elsewhere the build has recorded it. None if neither knows.
-    """
+    """Return the commit of the code that runs, with `-dirty` if files of the clone have changed since; None if neither
+    git nor the build knows it. Local."""
     import subprocess  # which every start of the program would load
 
     folder = os.path.dirname(os.path.abspath(__file__))

@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
@@ -44,8 +43,8 @@ class Replica:
 class Communicator:
     """The communicator of a job with a single rank, and the base class of the others.
 
-    `sent` and `received` count the bytes of arrays that this rank gives to MPI and gets from it, by the collective: a
-    buffer that is reduced once in each direction, one that is broadcast once at the root and at each other rank.
+    `sent` and `received` count the bytes of arrays that this rank gives to MPI and gets from it: a buffer that is
+    reduced once in each direction, one that is broadcast once at the root and at each other rank.
     """
 
     rank, size = 0, 1
@@ -53,8 +52,7 @@ class Communicator:
     failures: tuple[type[BaseException], ...] = ()
 
     def __init__(self) -> None:
-        self.sent: Counter[str] = Counter()
-        self.received: Counter[str] = Counter()
+        self.sent = self.received = 0
         self.dead: list[Any] = []  # each a `survival.Rank`, while the others went on
         # called on every living rank with the numbers that newly dead ranks had at the beginning of the job
         self.on_death: Callable[[list[int]], None] = lambda ranks: None
@@ -64,7 +62,7 @@ class Communicator:
         return self.rank == 0
 
     def bytes_moved(self) -> tuple[int, int]:
-        return sum(self.sent.values()), sum(self.received.values())
+        return self.sent, self.received
 
     def broadcast(self, array: NDArray[Any]) -> NDArray[Any]:
         """Copy the root's `array` to every rank's, of the same shape and dtype. **Collective**, in place."""
@@ -83,11 +81,8 @@ class Communicator:
         return array
 
     def reduce_scatter(self, array: NDArray[Any], counts: Sequence[int], in_turn: bool = False) -> NDArray[Any]:
-        """Sum (n,) arrays over ranks; return this rank's share (counts[rank],), in rank order. **Collective.**
-
-        in_turn : reduce to one rank after the other rather than by MPI's Reduce_scatter. A single rank gets its own
-        array back.
-        """
+        """Sum (n,) arrays over ranks, `in_turn` for one rank after the other; return this rank's share (counts[rank],),
+        in rank order. A single rank gets its own array back. **Collective.**"""
         return array
 
     def replica(self, k: int, length: int, shared: bool) -> Replica:
@@ -118,11 +113,8 @@ class Communicator:
         return local
 
     def alltoall_rows(self, rows: NDArray[Any], counts: NDArray[np.int64]) -> tuple[NDArray[Any], NDArray[np.int64]]:
-        """Send the first counts[0] rows of an array to rank 0, the next counts[1] to rank 1, and so on. **Collective.**
-
-        Returns the received rows in rank order, and how many came from each rank, (P,): a second call with these counts
-        sends answers back the same way. A single rank gets its own array back, not a copy.
-        """
+        """Send the first counts[0] rows of an array to rank 0, the next counts[1] to rank 1, ...; return the received
+        rows in rank order, and how many came from each rank, (P,), with which answers go back. **Collective.**"""
         return rows, counts
 
     def allgather(self, item: Any) -> list[Any]:
@@ -147,12 +139,8 @@ class Communicator:
         return make() if result is None else result
 
     def surviving(self, work: Callable[[], T], renew: Callable[[], object] = lambda: None) -> T:
-        """Return `work()`. If a rank dies meanwhile, call `renew()` on the other ranks, and repeat the work.
-        **Collective.**
-
-        So are `work`, with the same effect if it is repeated, and `renew`, for the rows of the dead. Here it only
-        works.
-        """
+        """Return `work()`, which may be repeated: if a rank dies meanwhile, call `renew()`, for the rows of the dead,
+        on the other ranks, and repeat the work. **Collective**, as are both. Here it only works."""
         return work()
 
     def require_all(self, n: int, *counts: int) -> None:
@@ -182,13 +170,10 @@ class Communicator:
 
     @contextlib.contextmanager
     def fail_together(self) -> Iterator[None]:
-        """Run local work that may fail, such as reading files, so that all ranks fail if one does. **Collective** at
-        the end.
-
-        If the body, which must not communicate, raises a `DistsmsError` on any rank, every rank raises that of the
-        lowest. Any other exception goes on where it is raised, and is a `DistsmsError` on the other ranks. Files that
-        the body has read (`distsms.base.files.note`) must be the same on all ranks.
-        """
+        """Run local work that may fail, such as reading files, so that all ranks fail if one does: every rank raises
+        the `DistsmsError` of the lowest. Any other exception goes on where it is raised, and is a `DistsmsError` on the
+        other ranks. Files that the body has read (`files.note`) must be the same on all ranks. **Collective** at the
+        end."""
         error: DistsmsError | None = None
         bug: Exception | None = None
         try:

@@ -42,17 +42,19 @@ MOST_LINKS = 40
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
-class OutputFile(io.RawIOBase):
+class OutputFile(io.FileIO):
     """A binary file to write to, and to read back from, that remembers the first failure, which `check` and `finish`
     raise, and drops what is written after it. It is locked while open. With `new`, it must not exist yet; else it must.
     """
 
     def __init__(self, path: str | os.PathLike[str], new: bool = True) -> None:
         # O_NOFOLLOW, since a symbolic link could lead to a file of somebody else
-        self._handle = os.open(path, os.O_RDWR | os.O_NOFOLLOW | (os.O_CREAT | os.O_EXCL if new else 0), 0o666)
+        super().__init__(
+            path, "x+" if new else "r+", opener=lambda name, flags: os.open(name, flags | os.O_NOFOLLOW, 0o666)
+        )
         self._failure: OSError | None = None
         with contextlib.suppress(OSError):
-            fcntl.flock(self._handle, fcntl.LOCK_EX)
+            fcntl.flock(self, fcntl.LOCK_EX)
 
     def check(self) -> None:
         if self._failure is not None:
@@ -61,8 +63,8 @@ class OutputFile(io.RawIOBase):
     def finish(self, durable: bool = True) -> None:
         """Flush the file to the disk, if `durable`. Raises OSError if that, or anything before it, failed."""
         if durable:
-            self._try(os.fsync, self._handle)
-        self._try(lambda: os.close(os.dup(self._handle)))  # some file servers report a failure only on closing
+            self._try(os.fsync, self.fileno())
+        self._try(lambda: os.close(os.dup(self.fileno())))  # some file servers report a failure only on closing
         self.check()
 
     def _try(self, call: Any, *args: Any) -> Any:
@@ -73,37 +75,23 @@ class OutputFile(io.RawIOBase):
                 self._failure = error
         return None
 
-    # What a file has, for those who write to it.
-
-    def readable(self) -> bool:
-        return True
-
-    def writable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
-
-    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
-        return os.lseek(self._handle, offset, whence)
-
     def write(self, data: Any) -> int:
         content = memoryview(data)
         rest = content.cast("B") if content.nbytes else content[:0]
-        while len(rest) and (count := self._try(os.write, self._handle, rest)) is not None:
+        while len(rest) and (count := self._try(os.write, self.fileno(), rest)) is not None:
             rest = rest[count:]
         self.seek(len(rest), os.SEEK_CUR)
         return content.nbytes
 
     def truncate(self, size: int | None = None) -> int:
         size = self.tell() if size is None else size
-        self._try(os.ftruncate, self._handle, size)
+        self._try(os.ftruncate, self.fileno(), size)
         return size
 
     def readinto(self, out: Any) -> int:
         view = memoryview(out).cast("B")
         count = 0
-        while count < len(view) and (more := os.readv(self._handle, [view[count:]])):  # HDF5 wants all of it at once
+        while count < len(view) and (more := os.readv(self.fileno(), [view[count:]])):  # HDF5 wants all of it at once
             count += more
         if self._failure is not None:  # what was dropped reads as zeros
             view[count:] = bytes(len(view) - count)
@@ -112,10 +100,8 @@ class OutputFile(io.RawIOBase):
 
     def close(self) -> None:
         """Close the file; failures that matter were raised by `finish`."""
-        if not self.closed:
-            with contextlib.suppress(OSError):
-                os.close(self._handle)
-        super().close()
+        with contextlib.suppress(OSError):
+            super().close()
 
 
 def real_path(path: str | os.PathLike[str]) -> Path:
@@ -156,17 +142,9 @@ def naming_failures(path: str | os.PathLike[str], file: OutputFile | None = None
                 file.check()  # the cause of whatever was raised
             raise
     except OSError as error:
-        raise InputError(describe_failure(path, error)) from error
-
-
-def describe_failure(path: str | os.PathLike[str], error: OSError) -> str:
-    """Return the sentence for a file that cannot be written."""
-    remedy = (
-        make_space(path)
-        if error.errno in NO_ROOM
-        else "write to a folder where you have permission and whose disk is sound"
-    )
-    return f"{path}: cannot be written: {error.strerror or error}; {remedy}"
+        sound = "write to a folder where you have permission and whose disk is sound"
+        remedy = make_space(path) if error.errno in NO_ROOM else sound
+        raise InputError(f"{path}: cannot be written: {error.strerror or error}; {remedy}") from error
 
 
 def make_space(path: str | os.PathLike[str]) -> str:
@@ -182,7 +160,7 @@ def create_partial(path: Path) -> tuple[Path, OutputFile]:
     while True:
         temporary = path.with_name(f".{path.name}.{host}-{secrets.token_hex(8)}{PARTIAL}")
         file = OutputFile(temporary)
-        if _is_at(file._handle, temporary):  # else another process took it for left over, before it was locked
+        if _is_at(file.fileno(), temporary):  # else another process took it for left over, before it was locked
             break
         file.close()
     _remove_left_over(path, host, temporary)

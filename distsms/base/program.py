@@ -36,29 +36,20 @@ def leave_out_pandas(pyarrow: Any) -> None:
         sys.meta_path.remove(finder)
 
 
-class StandardStream(io.RawIOBase):
+class StandardStream(io.FileIO):
     """Standard output or error: what cannot be written is dropped, and the first `failure` kept."""
 
     def __init__(self, descriptor: int) -> None:
-        self._descriptor = descriptor
+        super().__init__(descriptor, "w", closefd=False)
         self.failure: OSError | None = None
-
-    def writable(self) -> bool:
-        return True
-
-    def fileno(self) -> int:
-        return self._descriptor
-
-    def isatty(self) -> bool:
-        return os.isatty(self._descriptor)
 
     def write(self, data: Any) -> int:
         rest = memoryview(data)
         while rest:
             try:
-                rest = rest[os.write(self._descriptor, rest) :]
+                rest = rest[os.write(self.fileno(), rest) :]
             except BlockingIOError:  # another process has made it so; wait until the reader has read
-                select.select([], [self._descriptor], [])
+                select.select([], [self], [])
             except OSError as error:
                 self.failure = self.failure or error
                 break

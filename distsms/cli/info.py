@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from distsms.base.communicator import Communicator
 
 SHOWN_CATEGORIES = 20
+MORE = "--all shows everything, --columns each column, --usage what the training took"
 USAGE = "[DATA|MODEL...] [options]"
 EPILOG = """\
 The command starts neither MPI nor PETSc, so that it may be used on a login node.
@@ -61,15 +62,13 @@ def run(args: argparse.Namespace, comm: Communicator) -> int:
     paths, say = args.paths, Speaker(True)
     if missing := [path for path in paths if not os.path.exists(path)]:
         raise InputError(f"{missing[0]}: no such file or folder")
-    if args.verify and (len(paths) != 1 or args.usage):
-        raise InputError("--verify checks one data set or one model")
     for path in paths:
         refuse_other_folder(path)
-    if args.config and (args.json or args.usage or len(paths) > 1):
-        raise InputError("--config shows one model, without --json and --usage")
+    for name, others in (("columns", ("verify", "config")), ("verify", ()), ("config", ("json",))):
+        if getattr(args, name) and (len(paths) != 1 or args.usage or any(getattr(args, other) for other in others)):
+            without = " or ".join(f"--{other}" for other in ("usage", *others))
+            raise InputError(f"--{name} is for one data set or one model, without {without}")
     if args.columns:
-        if len(paths) != 1 or args.usage or args.verify or args.config:
-            raise InputError("--columns lists those of one data set or model, without --usage, --verify and --config")
         print(_columns(paths[0], args.json, None if args.all else SHOWN_CATEGORIES))
         return EXIT_OK
     if len(paths) > 1 or args.usage:
@@ -87,34 +86,32 @@ def run(args: argparse.Namespace, comm: Communicator) -> int:
         if os.path.isdir(paths[0])
         else describe_model(paths[0])
     )
-    verified = _verified(paths[0]) if args.verify else None
+    verified = _verified(paths[0]) if args.verify else {}
+    problems = verified.get("problems", [])
     if args.config:
         if not contents.get("config"):
             raise InputError("--config takes one model that a command has made; of others, no file repeats the run")
         print(f"# {printable(contents['command'])}\n{as_toml(contents['config'])}")
     elif args.json:
-        print(to_json(contents if verified is None else contents | {"verified": verified}, indent=1))
+        print(to_json(contents | ({"verified": verified} if verified else {}), indent=1))
     else:
-        of_model = bool(paths) and not os.path.isdir(paths[0])
-        if of_model and not args.all:
-            contents = brief(contents)
-        contents.pop("config", None)  # its text is the command
-        warnings = contents.pop("warnings", [])
-        for name, in_words in (("decision", decision_text.decision), ("calibration", decision_text.calibration)):
-            if name in contents and of_model:
-                contents[name] = "; ".join(in_words(contents[name]))
+        if paths and not os.path.isdir(paths[0]):
+            contents = contents if args.all else brief(contents) | {"more": MORE}
+            for name, in_words in (("decision", decision_text.decision), ("calibration", decision_text.calibration)):
+                if name in contents:
+                    contents[name] = "; ".join(in_words(contents[name]))
         if "search" in contents:
             contents["search"] = contents["search"]["reason"]
-        if of_model and not args.all:
-            contents["more"] = "--all shows everything, --columns each column, --usage what the training took"
-        contents = {name: value for name, value in contents.items() if value not in ("", None)}
+        warnings = contents.pop("warnings", [])
+        # The text of the configuration is the command.
+        contents = {name: value for name, value in contents.items() if value not in ("", None) and name != "config"}
         width = max(map(len, contents))
         for name, value in contents.items():
             say(f"{name:<{width}}  " + ("\n" + " " * (width + 2)).join(_lines(name, value)))
         say.close(warnings, "red")
-    if verified is not None and not args.json:
-        print("\n".join(map(printable, verified["problems"] or [verified["checksum"]])))
-    return EXIT_ERROR if verified is not None and verified["problems"] else EXIT_OK
+    if verified and not args.json:
+        print("\n".join(map(printable, problems or [verified["checksum"]])))
+    return EXIT_ERROR if problems else EXIT_OK
 
 
 def _verified(path: str) -> dict[str, Any]:
@@ -149,13 +146,10 @@ def _columns(path: str, as_json: bool, most: int | None) -> str:
         shown = every if most is None or len(every) <= most + 1 else every[:most]
         left = [f"({len(every) - len(shown):,} more; --all)"] * (len(shown) < len(every))
         categories = [*map(_quoted, shown), *left, *["(other)"] * column.other]
-        texts = column.name, column.kind, f"{column.n_features:,}", column.describe_missing(), ", ".join(categories)
-        rows.append(texts)
-    widths = [max(len(row[k]) for row in rows) for k in range(4)]
-    lines = [
-        "  ".join([*(text.ljust(width) for text, width in zip(row, widths, strict=False)), row[4]]).rstrip()
-        for row in rows
-    ]
+        features, missing = f"{column.n_features:,}", column.describe_missing()
+        rows.append((column.name, column.kind, features, missing, ", ".join(categories)))
+    widths = [*(max(len(row[k]) for row in rows) for k in range(4)), 0]
+    lines = ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
     return "\n".join(printable(line) for line in [*(lines if columns else []), *attributes])
 
 

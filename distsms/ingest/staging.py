@@ -80,9 +80,16 @@ def stage(
         codes = [np.empty((0, form.coded.n_codes), np.uint8) if rows.codes is None else rows.codes]
         shard = stage_shard(directory, number, None, form, ids, rows.metadata, codes)
         return Staged(shard, values, label_codes, hashing.hash_codes(codes), rows.metadata, _unknown(codes[0]))
-    X = ShardEntries.joined(entries) if entries else pieces
+    X = ShardEntries.joined(entries) if entries else stacked(pieces)
     shard = stage_shard(directory, number, X, form, ids, rows.metadata, in_memory=in_memory and bool(entries))
     return Staged(shard, values, label_codes, np.concatenate(hashes), rows.metadata, np.zeros(2, np.int64))
+
+
+def stacked(pieces: Sequence[Any]) -> sparse.csr_matrix:
+    """Return consecutive rows, which may have different numbers of columns, as one matrix."""
+    for piece in pieces:
+        piece.resize(piece.shape[0], max(other.shape[1] for other in pieces))
+    return pieces[0] if len(pieces) == 1 else sparse.vstack(pieces, "csr")
 
 
 def _stage_again(

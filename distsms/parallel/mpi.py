@@ -56,25 +56,27 @@ class MPICommunicator(Communicator):
     def broadcast(self, array: NDArray[Any]) -> NDArray[Any]:
         for piece in pieces(array):
             self._comm.Bcast(piece, root=0)
-        (self.received if self.rank else self.sent)["broadcast"] += array.nbytes
+        self.sent += array.nbytes * self.is_root
+        self.received += array.nbytes * (not self.is_root)
         return array
 
     def sum(self, array: NDArray[Any]) -> NDArray[Any]:
-        return self._reduce("sum", self.mpi.SUM, array)
+        return self._reduce(self.mpi.SUM, array)
 
     def maximum(self, array: NDArray[Any]) -> NDArray[Any]:
-        return self._reduce("maximum", self.mpi.MAX, array)
+        return self._reduce(self.mpi.MAX, array)
 
-    def _reduce(self, name: str, operation: Any, array: NDArray[Any]) -> NDArray[Any]:
+    def _reduce(self, operation: Any, array: NDArray[Any]) -> NDArray[Any]:
         for piece in pieces(array):
             self._comm.Allreduce(self.mpi.IN_PLACE, piece, op=operation)
-        self.sent[name] += array.nbytes
-        self.received[name] += array.nbytes
+        self.sent += array.nbytes
+        self.received += array.nbytes
         return array
 
     def reduce(self, array: NDArray[Any], piece: int | None = None) -> NDArray[Any]:
         self._reduce_to(0, array, piece)
-        (self.sent if self.rank else self.received)["reduce"] += array.nbytes
+        self.sent += array.nbytes * (not self.is_root)
+        self.received += array.nbytes * self.is_root
         return array
 
     def _reduce_to(self, root: int, array: NDArray[Any], piece: int | None = None) -> None:
@@ -91,8 +93,8 @@ class MPICommunicator(Communicator):
                     mine[:] = part
         else:
             self._comm.Reduce_scatter(array, mine, counts)
-        self.sent["reduce-scatter"] += array.nbytes - mine.nbytes
-        self.received["reduce-scatter"] += mine.nbytes
+        self.sent += array.nbytes - mine.nbytes
+        self.received += mine.nbytes
         return mine
 
     def replica(self, k: int, length: int, shared: bool) -> Replica:
@@ -119,41 +121,16 @@ class MPICommunicator(Communicator):
         return bool(self.maximum(np.array([self.rank == node[0] and free < size + 2**24], np.int64))[0] == 0)
 
     def gather_rows(self, local: NDArray[Any]) -> NDArray[Any] | None:
-        local = np.ascontiguousarray(local)
-        counts = self._comm.gather(len(local), root=0)
-        if self.rank != 0:
-            for piece in pieces(local):
-                self._comm.Send(piece, dest=0)
-            self.sent["gather"] += local.nbytes
-            return None
-        whole = np.empty(sum(counts), local.dtype)
-        for rank, part in parts(whole, counts):
-            if rank == 0:
-                part[:] = local
-                continue
-            for piece in pieces(part):
-                self._comm.Recv(piece, source=rank)
-            self.received["gather"] += part.nbytes
-        return whole
+        counts = np.zeros(self.size, np.int64)
+        counts[0] = len(local)
+        whole, _ = self.alltoall_rows(local, counts)
+        return whole if self.is_root else None
 
     def scatter_rows(self, whole: Floats | None, n_local: int) -> Floats:
         counts = self._comm.gather(n_local, root=0)
-        local = np.empty(n_local)
-        if self.rank != 0:
-            for piece in pieces(local):
-                self._comm.Recv(piece, source=0)
-            self.received["scatter"] += local.nbytes
-            return local
-        assert whole is not None
-        whole = np.ascontiguousarray(whole, np.float64)
-        for rank, part in parts(whole, counts):
-            if rank == 0:
-                local[:] = part
-                continue
-            for piece in pieces(part):
-                self._comm.Send(piece, dest=rank)
-            self.sent["scatter"] += part.nbytes
-        return local
+        if not self.is_root:
+            whole, counts = np.empty(0), np.zeros(self.size)
+        return self.alltoall_rows(np.asarray(whole, np.float64), counts)[0]
 
     def allgather_rows(self, local: NDArray[Any], counts: Sequence[int]) -> NDArray[Any]:
         local = np.ascontiguousarray(local)
@@ -173,8 +150,8 @@ class MPICommunicator(Communicator):
                 for piece in pieces(part):
                     among.Bcast(piece, root=rank)
         mine = counts[among.Get_rank()] * whole.itemsize
-        self.sent["allgather"] += mine
-        self.received["allgather"] += whole.nbytes - mine
+        self.sent += mine
+        self.received += whole.nbytes - mine
 
     def alltoall_rows(self, rows: NDArray[Any], counts: NDArray[np.int64]) -> tuple[NDArray[Any], NDArray[np.int64]]:
         rows, counts = np.ascontiguousarray(rows), np.ascontiguousarray(counts, np.int64)
@@ -189,13 +166,13 @@ class MPICommunicator(Communicator):
                 mine = part
                 continue
             requests += [self._comm.Isend(piece, dest=rank) for piece in pieces(part)]
-            self.sent["alltoall"] += part.nbytes
+            self.sent += part.nbytes
         for rank, part in parts(got, incoming):
             if rank == self.rank:
                 part[:] = mine
                 continue
             requests += [self._comm.Irecv(piece, source=rank) for piece in pieces(part)]
-            self.received["alltoall"] += part.nbytes
+            self.received += part.nbytes
         self.mpi.Request.Waitall(requests)
         return got, incoming
 
@@ -272,7 +249,8 @@ class OnePerNode(Replica):
         if self._leads:
             for piece in pieces(self._rows):
                 self._leaders.Bcast(piece, root=0)
-            (self._comm.received if self._comm.rank else self._comm.sent)["broadcast"] += self._rows.nbytes
+            self._comm.sent += self._rows.nbytes * self._comm.is_root
+            self._comm.received += self._rows.nbytes * (not self._comm.is_root)
         self._synchronize()
         return self._rows
 

@@ -61,11 +61,8 @@ def parent(pid: int) -> int:
 
 
 def waited() -> float:
-    """Return how long a user has waited for this process, in seconds; 0 if Linux does not say when it started.
-
-    A launcher that is its parent was started by the user, and so counts, too: not its daemons on other hosts, nor a
-    launcher above a shell, which may have done other things before.
-    """
+    """Return how long a user has waited for this process, in seconds, or for a launcher that is its parent; 0 if Linux
+    does not say when it started."""
     own, above = os.getpid(), os.getppid()
     started = fields(above if name(above) in STARTED_BY_USERS else own) or fields(own)
     if not started or not hasattr(time, "CLOCK_BOOTTIME"):

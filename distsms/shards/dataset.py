@@ -27,6 +27,7 @@ from distsms.base.typing import Floats, Hashes, Labels
 from distsms.base.wording import option
 from distsms.matrix.arrays import normalize_matrix
 from distsms.matrix.blocks import LocalRows
+from distsms.matrix.coded import to_csr
 from distsms.matrix.local import PART_ENTRIES, unsigned
 from distsms.matrix.normalization import Normalization
 from distsms.matrix.side_by_side import SideBySide
@@ -274,27 +275,28 @@ def _start(streams: Sequence[tuple[Stream, LocalRows]], available: int) -> None:
 
 def load_matrix(manifest: Manifest) -> tuple[Any, Labels, NDArray[np.bool_]]:
     """Read all rows that count, normalized as for training, as a matrix (CSR, or an array) for other libraries. Local.
-    Returns X (n, p) float64, the labels (n,), and which rows of the data set count. Memory: 12 bytes for each entry."""
-    first, last = (boundary(manifest, k, 1) for k in (0, 1))
+    Returns X (n, p) float64, the labels (n,), and which rows of the data set count. Memory: 24 bytes for each entry."""
     if manifest.coded and (needed := _MATRIX_BYTES * manifest.explicit) > (available := memory.available()):
         raise InputError(
             f"{manifest.directory}: its codes stand for up to {manifest.explicit} nonzeros, which would take "
             f"{format_bytes(needed)} as a matrix for other programs, but only {format_bytes(available)} are available. "
             "distsms itself needs no such matrix: `distsms train` and `distsms path` compute from the codes"
         )
-    loaded = _read_rows(manifest, first, last, manifest.p)
-    matrices = []
-    for group in loaded.groups:
-        assert not isinstance(group, Stream)
-        matrices.append(group.matrix())
-    X = matrices[0]
-    if len(matrices) > 1:
-        X = scipy.sparse.hstack([scipy.sparse.csr_matrix(part) for part in matrices], "csr")
+    parts, labels, counted = list[Any](), list[Labels](), list[NDArray[np.bool_]]()
+    for shard, rows in open_shards(manifest, 0, manifest.n):
+        for part in rows.parts(PART_ROWS):
+            rows_of_X, weights = shard.read_rows(part), shard.read_weights(part)
+            if manifest.coded:
+                codes = map(to_csr, manifest.coded.maps, shard.read_code_rows(part))
+                rows_of_X = scipy.sparse.hstack([scipy.sparse.csr_matrix(rows_of_X), *codes], "csr")
+            parts.append(rows_of_X.astype(float, copy=False))
+            labels.append(shard.read_labels(part))
+            counted.append(np.ones(part.rows, bool) if weights is None else weights != 0)
+    X: Any = np.concatenate(parts) if isinstance(parts[0], np.ndarray) else scipy.sparse.vstack(parts, "csr")
     if manifest.normalization.kind != "none":
         normalize_matrix(X, manifest.normalization)
-    if loaded.weights is None:
-        return X, loaded.labels, np.ones(len(loaded.labels), bool)
-    return X[counted := loaded.weights != 0], loaded.labels[counted], counted
+    y, count = np.concatenate(labels), np.concatenate(counted)
+    return (X, y, count) if count.all() else (X[count], y[count], count)
 
 
 def read_weights(manifest: Manifest) -> Floats | None:
@@ -357,8 +359,8 @@ def _read_rows(
     first: Boundary,
     last: Boundary,
     width: int,
-    budget: MemoryBudget | None = None,
-    temporary: bool = False,
+    budget: MemoryBudget | None,
+    temporary: bool,
 ) -> _LoadedRows:
     ranges = list(shard_ranges(manifest, first.row, last.row))
     for rows in ranges:

@@ -24,10 +24,6 @@ reserved for so many entries of each byte of the files.
 """
 
 
-SEVERAL = 1000
-"""So many values are compared with 1 before all of them are."""
-
-
 class EntriesInMemory:
     """The columns and values of consecutive shards, `filled` entries; address space is reserved, and then filled."""
 
@@ -71,7 +67,7 @@ class EntriesInMemory:
             return None
         if unsigned(n_columns - 1) is np.uint32 and not self._wide:
             self._columns[:start], self._wide = self.columns.copy(), True
-        valued = bool((values[:SEVERAL] != 1).any() or (values[SEVERAL:] != 1).any())
+        valued = bool((values != 1).any())
         if valued and not self._valued:
             self._values[:start], self._valued = 1.0, True
         self.filled, self.raw[0][start:stop] = stop, X.indices
@@ -111,20 +107,18 @@ class ShardEntries(NamedTuple):
 
     def matrix(self) -> scipy.sparse.csr_matrix:
         """Return a copy of the rows."""
-        n = int(self.indptr[-1])
-        data = self.array("X/data").read(0, n) if self.valued else np.ones(n, self.store.raw[1].dtype)
-        shape = len(self.indptr) - 1, max(1, self.n_columns)
-        return scipy.sparse.csr_matrix((data, self.array("X/indices").read(0, n), self.indptr), shape)
+        data, indices = (self.array(name).read(0, int(self.indptr[-1])) for name in ("X/data", "X/indices"))
+        return scipy.sparse.csr_matrix((data, indices, self.indptr), (len(self.indptr) - 1, max(1, self.n_columns)))
 
     def array(self, name: str) -> MemoryArray:
         """Return an array of the shard's X by its name in a file: "X/indptr", "X/indices" or "X/data"."""
         if name == "X/indptr":
             return MemoryArray(self.indptr.dtype, self.indptr.shape, self.indptr)
-        columns, values = self.store.raw
-        array = values if name == "X/data" else columns
-        kind = array.dtype if name == "X/data" else np.dtype(index_dtype(0, self.n_columns))
-        n = int(self.indptr[-1])
-        return MemoryArray(kind, (n,), array[self.start : self.start + n])
+        (columns, values), n = self.store.raw, int(self.indptr[-1])
+        entries = slice(self.start, self.start + n)
+        if name == "X/indices":
+            return MemoryArray(np.dtype(index_dtype(0, self.n_columns)), (n,), columns[entries])
+        return MemoryArray(values.dtype, (n,), values[entries]) if self.valued else MemoryArray.ones(values.dtype, n)
 
 
 def room(n_bytes: int, neighbours: int, held: int = 0) -> int:

@@ -14,11 +14,9 @@ from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
-import scipy
 from numpy.typing import NDArray
 
 from distsms.base.errors import InputError
@@ -26,8 +24,8 @@ from distsms.base.wording import option
 from distsms.matrix import kernels as kernel
 from distsms.matrix.blocks import Entries, LocalRows, Part
 from distsms.matrix.code_maps import CodeMap
-from distsms.matrix.coded import CodedRows, to_csr
-from distsms.matrix.local import PART_ENTRIES, DenseRows, SparseRows, index_dtype, length_dtype, unsigned
+from distsms.matrix.coded import CodedRows
+from distsms.matrix.local import PART_ENTRIES, DenseRows, SparseRows, length_dtype, unsigned
 from distsms.shards.coded_columns import StoredPart, read_part
 from distsms.shards.entries_in_memory import EntriesInMemory
 from distsms.shards.reader import OpenShard, ShardRange
@@ -79,11 +77,9 @@ class SparseLoader:
         indices = shard.read_indices(rows, indptr, start)
         new = indices >= self.width  # columns to leave out; without ignore_new_features, `load` has refused them
         entries = slice(self.filled, self.filled + stop - start)
-        if self.values is not None and rows.shard.values:
+        if self.values is not None:
             shard.read("X/data", start, stop, self.values[entries])
             shard.check_finite(rows, indptr, self.values[entries])
-        elif self.values is not None:
-            self.values[entries] = 1
         if new.any():
             old = ~new
             indptr = np.concatenate(([0], np.cumsum(old)))[indptr]
@@ -99,14 +95,6 @@ class SparseLoader:
         indices, lengths = self.indices[: self.filled], self.lengths.astype(length_dtype(longest), copy=False)
         values = None if self.values is None else self.values[: self.filled]
         return SparseRows(values, indices, lengths, self.width, sort=differ)
-
-    def matrix(self) -> scipy.sparse.csr_matrix:
-        kind, nnz = index_dtype(self.filled, self.width), self.filled
-        values = np.ones(nnz) if self.values is None else self.values[:nnz].astype(float)
-        indptr = np.concatenate(([0], np.cumsum(self.lengths, dtype=np.int64))).astype(kind)
-        return scipy.sparse.csr_matrix(
-            (values, self.indices[:nnz].astype(kind), indptr), (len(self.lengths), self.width)
-        )
 
 
 class DenseLoader:
@@ -127,9 +115,6 @@ class DenseLoader:
         """Return the rows. The parameters are for sparse rows."""
         return DenseRows(self.array)
 
-    def matrix(self) -> NDArray[np.float64]:
-        return self.array.astype(float, copy=False)
-
 
 class CodedLoader:
     """The codes of the local rows, of group `number` of the coded columns."""
@@ -149,11 +134,10 @@ class CodedLoader:
         """Return the rows. The parameters are for sparse rows."""
         return CodedRows(self.code_map, self.codes, self.cuts)
 
-    def matrix(self) -> scipy.sparse.csr_matrix:
-        n_codes = self.code_map.n_codes
-        pieces = (self.codes[a * n_codes : b * n_codes].reshape(n_codes, -1).T for a, b in pairwise(self.cuts))
-        empty = scipy.sparse.csr_matrix((0, self.code_map.p))
-        return scipy.sparse.vstack([empty, *(to_csr(self.code_map, piece) for piece in pieces)], "csr")
+
+def _some(arrays: Entries, place: slice) -> Entries:
+    """Return what arrays have of some entries."""
+    return tuple(None if array is None else array[place] for array in arrays)
 
 
 def evenly(parts: Sequence[Part], max_entries: int) -> list[Part]:
@@ -185,7 +169,7 @@ class KeptParts:
             return False
         begin = self._begins[part.first]
         place = slice(begin, begin + part.stop - part.start)
-        self.stored[part.first] = tuple(None if array is None else array[place] for array in self.arrays)
+        self.stored[part.first] = _some(self.arrays, place)
         for array, values in zip(self.stored[part.first], entries, strict=True):
             if array is not None:
                 array[:] = values
@@ -219,7 +203,7 @@ class ShardSegment:
     row: int
     entry: int
     start: int
-    stored: tuple[StoredArray | None, ...]  # (columns, values or None if all are 1), or (dense rows,)
+    stored: tuple[StoredArray, ...]  # (columns, values), (dense rows,) or (codes,)
     rows: int = 0
     entries: int = 0
     distance: int = 0  # of codes, which are all in one part of the shard: the number of rows of that part
@@ -239,6 +223,16 @@ class Overlap(NamedTuple):
     start: int
     stop: int
     at: int
+
+    @property
+    def end(self) -> int:
+        """Where they end in the shard."""
+        return self.at + self.stop - self.start
+
+    @property
+    def n_bytes(self) -> int:
+        """The number of bytes of the file that have to be read for them."""
+        return sum(stored.n_bytes(self.at, self.end) for stored in self.segment.stored)
 
 
 @dataclass
@@ -300,7 +294,7 @@ class Stream(ABC):
         for thread in range(len(self._runs)):
             for part, (_, entries) in zip(self._runs[thread], self.passing(thread), strict=True):
                 if not self._kept.store(part, entries):
-                    self.bytes_per_pass += self._n_bytes(part)
+                    self.bytes_per_pass += sum(overlap.n_bytes for overlap in self._overlaps(part))
 
     def rows_in_memory(self, n_local: int) -> NDArray[np.bool_]:
         return self._kept.rows(n_local)
@@ -341,19 +335,17 @@ class Stream(ABC):
     def _read(self, parts: list[Part], buffer: Buffer, raw: Entries) -> Entries:
         """Read the first of `parts` into a buffer; ask the operating system to load the others."""
         part, count = parts[0], parts[0].stop - parts[0].start
-        arrays = tuple(None if array is None else array[:count] for array in buffer.arrays)
+        arrays = _some(buffer.arrays, slice(count))
         if buffer.holds == part.first:
             return arrays
         for other in parts[1:]:
             for overlap in self._overlaps(other):
                 for stored in overlap.segment.stored:
-                    if stored is not None:
-                        stored.prefetch(overlap.at, overlap.at + overlap.stop - overlap.start)
+                    stored.prefetch(overlap.at, overlap.end)
         buffer.holds = -1
-        entries = tuple(None if array is None else array[:count] for array in raw) or arrays
+        entries = _some(raw, slice(count)) or arrays
         for overlap in self._overlaps(part):
-            place = slice(overlap.start, overlap.stop)
-            self._fetch(part, overlap, tuple(None if array is None else array[place] for array in entries))
+            self._fetch(part, overlap, _some(entries, slice(overlap.start, overlap.stop)))
         self._arrange(part, entries, arrays)
         buffer.holds = part.first
         return arrays
@@ -368,9 +360,7 @@ class Stream(ABC):
             raise InputError(f"{row}: the file has become shorter while it was in use. Copy it again.") from error
         except OSError as error:
             raise InputError(f"{row}: {error.strerror}. Copy the data set again, or convert again.") from error
-        for stored in segment.stored:
-            if stored is not None:
-                self.bytes_read += stored.n_bytes(overlap.at, overlap.at + overlap.stop - overlap.start)
+        self.bytes_read += overlap.n_bytes
         key = part.first, segment.row
         if key not in self._sums:
             self._check(overlap, out)
@@ -382,11 +372,9 @@ class Stream(ABC):
         """Read the entries of an overlap; return a checksum of those without their own. Raises OSError or EOFError."""
         total = 0
         for stored, array in zip(overlap.segment.stored, out, strict=True):
-            if stored is None:
-                if array is not None:
-                    array[:] = 1
+            if array is None:  # all values are 1
                 continue
-            stored.read(overlap.at, overlap.at + overlap.stop - overlap.start, array)
+            stored.read(overlap.at, overlap.end, array)
             if not stored.checked:
                 total = 3 * total + int(kernel.checksum(array.reshape(-1).view(np.uint32)))
         return total
@@ -399,14 +387,6 @@ class Stream(ABC):
             first, last = max(part.first, segment.row), min(part.last, segment.row + segment.rows)
             at = segment.start + start - segment.entry
             yield Overlap(segment, first, last, start - part.start, stop - part.start, at)
-
-    def _n_bytes(self, part: Part) -> int:
-        return sum(
-            stored.n_bytes(overlap.at, overlap.at + overlap.stop - overlap.start)
-            for overlap in self._overlaps(part)
-            for stored in overlap.segment.stored
-            if stored is not None
-        )
 
     def _as_stored(self, count: int) -> Entries:
         """Return arrays for `count` entries as they are in the files; () if the form in memory is the same."""
@@ -439,8 +419,7 @@ class SparseStream(Stream):
         indptr = shard.read_indptr(part)
         self.lengths = _count_entries(self.lengths, local, np.diff(indptr))
         if not self._segments or self._segments[-1].shard is not shard:
-            stored = shard.stored("X/indices", "X/data" if shard.shard.values else None)
-            assert stored[0] is not None
+            stored = shard.stored("X/indices", "X/data")
             self._column = np.promote_types(self._column, stored[0].dtype)
             self._segments.append(ShardSegment(shard, part.start, local.start, self._filled, int(indptr[0]), stored))
         self._segments[-1].rows += part.rows
@@ -527,7 +506,6 @@ class CodedStream(Stream):
 
     def _read_overlap(self, overlap: Overlap, out: Entries) -> int:
         segment, (buffer,) = overlap.segment, out
-        assert segment.stored[0] is not None
         first = overlap.first - segment.row + segment.first
         last = first + overlap.last - overlap.first
         table = self._table(overlap, buffer)

@@ -13,11 +13,11 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
-import math
 import os
 import re
+import sys
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import MISSING, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -49,21 +49,17 @@ MOST_EXPANDED = 256
 """An upper bound on the number of bytes that LZ4 can expand one byte to."""
 NOT_NORMALIZED = Normalization()
 
-_ROW_STATISTICS: dict[str, dict[str, Any]] = {  # optional statistics of the rows: their fields and types
+_OPTIONAL: dict[str, dict[str, Any]] = {  # what only some data sets have: the fields and their types
+    "split": {"fractions": list, "seed": int, "part": str, "of": int},
     "group": {"column": str, "groups": int, "largest": int},
     "time": {"column": str, "kind": str, "first": float, "last": float},
     "weight": dict.fromkeys(("positive", "negative", "largest", "effective"), float) | {"column": str},
     "doubles": dict.fromkeys(("different", "rows", "largest", "contradicting"), int),
     "unknown": {"letters": int, "rows": int},
 }
-_NOUNS = {
-    int: "a count",
-    str: "a string",
-    bool: "true or false",
-    list: "a list",
-    dict: "an object",
-    float: "a number",
-}
+_SUMS = {"n": "rows", "nnz": "nnz", "n_pos": "n_pos", "n_neg": "n_neg"}
+"""Counts of the data set, and those of the shards that they are the sums of."""
+_NOUNS = {int: "a count", str: "a string", bool: "true or false", list: "a list", dict: "an object", float: "a number"}
 
 
 @dataclass(frozen=True)
@@ -237,32 +233,18 @@ def parse_manifest(record: Any, directory: Path, in_memory: RowsInMemory | None 
     version = _checked(record, {"version": int}, str(path))["version"]
     if version > VERSION:
         raise InputError(f"{path}: has format version {version}, this distsms reads up to {VERSION}; update distsms.")
-    kinds = {"n": int, "p": int, "nnz": int, "n_pos": int, "n_neg": int, "layout": str, "dtype": str, "weights": bool}
-    kinds |= {"label_map": dict, "zero_based": bool, "source": list, "shards": list, "creator": str}
-    values = _checked(record, kinds, str(path))
+    values = _checked(record, _kinds(Manifest, {"source": list, "shards": list}), str(path))
     for number, source in enumerate(values["source"]):
         _checked(source, {"name": str, "bytes": int}, f"{path}: source {number}")
-    values["source"] = tuple(values["source"])
-    values["shards"] = tuple(_parse_shard(shard, f"{path}: shard {k}") for k, shard in enumerate(values["shards"]))
-    values |= _parse_optional(record, str(path))
-    manifest = Manifest(directory=directory, in_memory=in_memory, **values)
-    _check_whole(manifest)
-    for shard in manifest.shards:
-        _check_shard(manifest, shard)
-    return manifest
-
-
-def _parse_optional(record: Mapping[str, Any], where: str) -> dict[str, Any]:
-    if (split := record.get("split")) is not None:
-        _checked(split, {"fractions": list, "seed": int, "part": str, "of": int}, f"{where}: split")
-    for name, kinds in _ROW_STATISTICS.items():
+    shards = []
+    for number, shard in enumerate(values["shards"]):
+        more = {"digests": dict} if isinstance(shard, dict) and "digests" in shard else {}  # older programs wrote none
+        shards.append(Shard(**_checked(shard, _kinds(Shard, more), f"{path}: shard {number}")))
+    for name, kinds in _OPTIONAL.items():
         if record.get(name) is not None:
-            _checked(record[name], kinds, f"{where}: {name}")
-    if (time := record.get("time")) and not (
-        (time["kind"] == NUMBERS and -math.inf < time["first"] <= time["last"] < math.inf)
-        or (time["kind"] == DATES and EARLIEST <= time["first"] <= time["last"] <= LATEST)
-    ):
-        raise InputError(f"{where}: time: must be of numbers or of dates, from a first to a last one.")
+            _checked(record[name], kinds, f"{path}: {name}")
+    values |= {name: record.get(name) for name in _OPTIONAL}
+    values |= {"source": tuple(values["source"]), "shards": tuple(shards)}
     try:
         table = None if record.get("table") is None else Table.from_json(record["table"])
         columns = None if record.get("columns") is None else tuple(map(ColumnReport.from_json, record["columns"]))
@@ -270,28 +252,27 @@ def _parse_optional(record: Mapping[str, Any], where: str) -> dict[str, Any]:
         normalization = Normalization(kind, None if scale is None else np.array(scale, np.float64))
         coded = CodedColumns.of(record)
     except (TypeError, KeyError, ValueError, AttributeError, OverflowError) as error:
-        raise InputError(f"{where}: table, columns, scale, coded or sequences is damaged: {error!r}") from error
-    p, compression = record["p"], record.get("compression", "none")
-    if compression not in COMPRESSIONS:
-        raise InputError(f"{where}: this distsms does not know the compression {compression!r:.60}; update distsms.")
-    by_column = kind in BY_COLUMN
-    if (
-        kind not in KINDS
-        or by_column != (normalization.scale is not None)
-        or (by_column and not (normalization.scale.shape == (p,) and np.all(normalization.scale > 0)))  # type: ignore
-        or (table is not None and table.p > (coded.features.columns if coded.features else p))
-    ):
-        raise InputError(f"{where}: normalize, scale or table do not fit p = {p}.")
-    return {
-        "ids": bool(record.get("ids", False)),
-        "table": table,
-        "columns": columns,
-        "coded": coded,
-        "normalization": normalization,
-        "split": split,
-        "compression": compression,
-        **{name: record.get(name) for name in _ROW_STATISTICS},
-    }
+        raise InputError(f"{path}: table, columns, scale, coded or sequences is damaged: {error!r}") from error
+    manifest = Manifest(
+        directory=directory,
+        ids=bool(record.get("ids", False)),
+        table=table,
+        columns=columns,
+        normalization=normalization,
+        compression=record.get("compression", "none"),
+        coded=coded,
+        in_memory=in_memory,
+        **values,
+    )
+    _check(manifest)
+    return manifest
+
+
+def _kinds(record: type, more: Mapping[str, type]) -> dict[str, type]:
+    """Return the required fields of a record whose types are plain in JSON, and more."""
+    plain = {"int": int, "str": str, "bool": bool, "dict[str, Any]": dict}
+    required = [each for each in fields(record) if each.default is MISSING and each.type in plain]
+    return {each.name: plain[str(each.type)] for each in required} | dict(more)
 
 
 def normalization_record(normalization: Normalization) -> dict[str, Any]:
@@ -300,14 +281,6 @@ def normalization_record(normalization: Normalization) -> dict[str, Any]:
         return {}
     record: dict[str, Any] = {"normalize": normalization.kind}
     return record if normalization.scale is None else record | {"scale": normalization.scale.tolist()}
-
-
-def _parse_shard(record: Any, where: str) -> Shard:
-    kinds: dict[str, type] = {"file": str, "sha256": str, "values": bool}
-    kinds |= {name: int for name in ("rows", "nnz", "n_pos", "n_neg", "columns", "bytes")}
-    if isinstance(record, dict) and "digests" in record:  # older programs wrote none
-        kinds["digests"] = dict
-    return Shard(**_checked(record, kinds, where))
 
 
 def _checked(record: Any, kinds: Mapping[str, Any], where: str) -> dict[str, Any]:
@@ -321,50 +294,55 @@ def _checked(record: Any, kinds: Mapping[str, Any], where: str) -> dict[str, Any
     return {name: record[name] for name in kinds}
 
 
-def _check_whole(manifest: Manifest) -> None:
-    def require(condition: bool, problem: str) -> None:
+def _check(manifest: Manifest) -> None:
+    def require(condition: Any, problem: str, where: object = manifest.path) -> None:
         if not condition:
-            raise InputError(f"{manifest.path}: {problem}.")
+            raise InputError(f"{where}: {problem}.")
 
-    n, p, layout = manifest.n, manifest.p, manifest.layout
+    # 1) The data set.
+    n, p, p_entries, layout = manifest.n, manifest.p, manifest.p_entries, manifest.layout
     require(n >= 1 and p >= 1, f"n = {n} rows and p = {p} columns must be at least 1")
     require(layout in ("csr", "dense", "coded"), f"layout '{layout:.60}' is not 'csr', 'dense' or 'coded'")
-    possible = manifest.p_entries == 0 if layout == "coded" else manifest.p_entries >= 1
+    possible = p_entries == 0 if layout == "coded" else p_entries >= 1
     require(possible, f"p = {p} columns do not fit the layout '{layout}' and {manifest.coded.p} coded columns")
     if manifest.coded.features:
-        require(manifest.p_entries in (0, manifest.p_original), f"p = {manifest.p} columns do not fit the feature map")
+        require(p_entries in (0, manifest.p_original), f"p = {p} columns do not fit the feature map")
     require(manifest.dtype in ("float32", "float64"), f"dtype '{manifest.dtype:.60}' is neither float32 nor float64")
+    packing = manifest.compression
+    require(packing in COMPRESSIONS, f"this distsms does not know the compression {packing!r:.60}; update distsms")
+    kind, scale, table = manifest.normalization.kind, manifest.normalization.scale, manifest.table
+    by_column = scale is not None and scale.shape == (p,) and np.all(scale > 0)
+    fits = table is None or table.p <= manifest.p_original
+    scaled = by_column if kind in BY_COLUMN else scale is None
+    require(kind in KINDS and scaled and fits, f"normalize, scale or table do not fit p = {p}")
+    if time := manifest.time:
+        least, most = (EARLIEST, LATEST) if time["kind"] == DATES else (-sys.float_info.max, sys.float_info.max)
+        ordered = time["kind"] in (NUMBERS, DATES) and least <= time["first"] <= time["last"] <= most
+        require(ordered, "time: must be of numbers or of dates, from a first to a last one")
     require(set(manifest.label_map) <= {"+1", "-1"}, "label_map may have the keys '+1' and '-1' only")
-    for name, part in (("n", "rows"), ("nnz", "nnz"), ("n_pos", "n_pos"), ("n_neg", "n_neg")):
+    for name, part in _SUMS.items():
         whole, total = getattr(manifest, name), sum(getattr(shard, part) for shard in manifest.shards)
         require(whole == total, f"{name} = {whole}, but the shards' {part} add up to {total}")
     names = [shard.file for shard in manifest.shards]
     require(len(set(names)) == len(names), "the same file is named twice")
 
-
-def _check_shard(manifest: Manifest, shard: Shard) -> None:
-    where = f"{manifest.path}: shard '{shard.file:.80}'"
-    if shard.file in ("", ".", "..") or set(shard.file) & set("/\\:\0"):
-        raise InputError(f"{where}: the name must be that of a file in the directory of the manifest, without folders.")
-    if shard.n_pos + shard.n_neg != shard.rows:
-        raise InputError(f"{where}: n_pos + n_neg is not rows = {shard.rows}.")
-    if shard.columns > manifest.p:
-        raise InputError(f"{where}: uses {shard.columns} columns of p = {manifest.p}.")
-    entries = manifest.entries(shard.rows, shard.nnz)
-    if manifest.layout == "dense":
-        possible = shard.values and entries == shard.rows * manifest.p_entries
-    elif manifest.layout == "coded":
-        possible = entries == 0
-    else:
-        possible = 0 <= entries <= shard.rows * min(shard.columns, manifest.p_entries)
-    # A count that is too large for the file is refused here. Otherwise memory would be allocated for it.
-    most = shard.bytes * (1 if manifest.compression == "none" else MOST_EXPANDED)
-    if manifest.in_memory is not None:
-        most += 4 * entries
-    if not possible or most < shard.rows * (1 + manifest.coded.row_bytes) + 4 * entries:
-        raise InputError(f"{where}: nnz = {shard.nnz} is impossible with {shard.rows} rows, {shard.bytes} bytes.")
-    if not re.fullmatch("[0-9a-f]{64}", shard.sha256):
-        raise InputError(f"{where}: sha256 must be 64 hex digits.")
+    # 2) Its shards.
+    for shard in manifest.shards:
+        where, rows = f"{manifest.path}: shard '{shard.file:.80}'", shard.rows
+        plain = shard.file not in ("", ".", "..") and not set(shard.file) & set("/\\:\0")
+        require(plain, "the name must be that of a file in the directory of the manifest, without folders", where)
+        require(shard.n_pos + shard.n_neg == rows, f"n_pos + n_neg is not rows = {rows}", where)
+        require(shard.columns <= p, f"uses {shard.columns} columns of p = {p}", where)
+        entries, most_entries = manifest.entries(rows, shard.nnz), rows * p_entries
+        if layout == "csr":
+            possible = 0 <= entries <= min(most_entries, rows * shard.columns)
+        else:
+            possible = entries == most_entries and (shard.values or layout == "coded")
+        # A count that is too large for the file is refused here. Otherwise memory would be allocated for it.
+        most, in_file = shard.bytes * (1 if packing == "none" else MOST_EXPANDED), manifest.in_memory is None
+        possible = possible and most >= rows * (1 + manifest.coded.row_bytes) + 4 * entries * in_file
+        require(possible, f"nnz = {shard.nnz} is impossible with {rows} rows, {shard.bytes} bytes", where)
+        require(re.fullmatch("[0-9a-f]{64}", shard.sha256), "sha256 must be 64 hex digits", where)
 
 
 WIDE = 1000
@@ -477,10 +455,15 @@ def complete(
     this with what `finish_shard` returned on all ranks, in the order of the rows. An old data set stays."""
     directory, entries = Path(directory), list(entries)
     named = [{**entry, "file": name} for entry, name in zip(entries, shard_names(directory, entries), strict=True)]
-    record = _summed(named)
-    record |= {"label_map": dict(label_map), "zero_based": zero_based, "source": [dict(file) for file in source]}
-    if not record["n"]:
+    if not any(entry["rows"] for entry in entries):
         raise InputError(f"{directory}: there is no row to write; a data set needs at least one")
+    record: dict[str, Any] = {"format": FORMAT, "version": 1, "creator": f"distsms {__version__}"}
+    for name, part in _SUMS.items():
+        record[name] = sum(entry[part] for entry in entries)
+    in_common = ("p", "layout", "dtype", "weights", *_DEFAULTS)
+    record |= {name: named[0][name] for name in in_common if named[0][name] != _DEFAULTS.get(name)}
+    record["shards"] = [{each.name: entry[each.name] for each in fields(Shard)} for entry in named]
+    record |= {"label_map": dict(label_map), "zero_based": zero_based, "source": [dict(file) for file in source]}
     record |= {} if table is None else {"version": TABLE_VERSION, "table": table.as_json()}
     record |= {"version": VERSION if coded.features else CODED_VERSION, **coded.record()} if coded else {}
     record |= {} if columns is None else {"columns": [dict(vars(report)) for report in columns]}
@@ -524,26 +507,6 @@ def file_sha256(path: Path, appended: bytes = b"") -> str:
     digest = digest_of(path, hashlib.sha256())
     digest.update(appended)
     return digest.hexdigest()
-
-
-def _summed(entries: list[dict[str, Any]]) -> dict[str, Any]:
-    """Return the manifest's record of the shards: their entries, the sums, and what they have in common."""
-    if len({entry["staged"] for entry in entries}) < len(entries):
-        raise ValueError("two shards are one file")
-    record: dict[str, Any] = {"format": FORMAT, "version": 1, "creator": f"distsms {__version__}"}
-    record["n"] = sum(entry["rows"] for entry in entries)
-    record |= {name: sum(entry[name] for entry in entries) for name in ("nnz", "n_pos", "n_neg")}
-    for name in ("p", "layout", "dtype", "weights", *_DEFAULTS):
-        kinds = {entry[name] for entry in entries}
-        if len(kinds) > 1:
-            raise ValueError(f"shards differ in {name}: {sorted(map(str, kinds))}")
-        record[name] = kinds.pop() if kinds else None
-    for name, default in _DEFAULTS.items():
-        if record[name] in (default, None):
-            del record[name]
-    names = [field.name for field in fields(Shard)]
-    record["shards"] = [{name: entry[name] for name in names} for entry in entries]
-    return record
 
 
 @contextlib.contextmanager

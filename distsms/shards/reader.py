@@ -160,11 +160,13 @@ class OpenShard:
     def _open(self, name: str, raw: io.FileIO) -> storage.StoredArray:
         if self._in_memory is not None and name.startswith("X/"):
             return self._in_memory.array(name)
+        if name == "X/data" and not self.shard.values:
+            return storage.MemoryArray.ones(self._manifest.dtype, self.n_entries)
         digest = None if self.shard.digests is None else self.shard.digests.get(name, "")
         return storage.open_array(self.file[name], raw, self._compression, digest)
 
-    def stored(self, *names: str | None) -> tuple[storage.StoredArray | None, ...]:
-        """Return arrays that can be read after this shard is closed; None stays None."""
+    def stored(self, *names: str) -> tuple[storage.StoredArray, ...]:
+        """Return arrays that can be read after this shard is closed."""
         try:
             # A duplicate of the descriptor, so that it is the file that was checked, even if its name now belongs to
             # another file. It stays open as long as the arrays exist.
@@ -174,7 +176,7 @@ class OpenShard:
                 f"{self.path}: {error.strerror}. Shards that are streamed stay open: allow more files (ulimit -n), or "
                 f"convert with fewer {option('shards')}."
             ) from error
-        return tuple(None if name is None else self._open(name, file) for name in names)
+        return tuple(self._open(name, file) for name in names)
 
     def search(self, missing: int) -> tuple[int, int]:
         """Return the first row with `missing` or more rows, codes and entries before it, and these entries."""
@@ -241,7 +243,7 @@ class OpenShard:
         start, stop = int(indptr[0]), int(indptr[-1])
         indptr -= start
         indices = self.read_indices(part, indptr, start)
-        data = self.read("X/data", start, stop) if part.shard.values else np.ones(stop - start, self._manifest.dtype)
+        data = self.read("X/data", start, stop)
         self.check_finite(part, indptr, data)
         return scipy.sparse.csr_matrix((data, indices, indptr), (part.rows, self._manifest.p_entries))
 

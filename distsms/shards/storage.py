@@ -12,7 +12,6 @@ import errno
 import io
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -77,6 +76,15 @@ class MemoryArray(StoredArray):
     """An array in memory, which may have another type than a file would have, `dtype`."""
 
     array: NDArray[Any]
+
+    @classmethod
+    def ones(cls, dtype: Any, n: int) -> MemoryArray:
+        """Return the values of n entries that are all 1."""
+        return cls(np.dtype(dtype), (n,), np.broadcast_to(np.ones(1, dtype), n))
+
+    @property
+    def checked(self) -> bool:
+        return True  # no file can change
 
     def _read(self, start: int, stop: int, out: NDArray[Any]) -> None:
         out[:] = self.array[start:stop]
@@ -202,29 +210,40 @@ class CompressedArray(FileArray):
             raise _damaged() from error
 
 
-def write(group: h5py.Group, name: str, array: NDArray[Any], compression: str = "none") -> None:
-    """Write an array of one or two dimensions as a new dataset of `group`. Local. Memory: one chunk."""
+def write(group: h5py.Group, name: str, array: NDArray[Any], compression: str = "none", dtype: Any = None) -> None:
+    """Write an array of one or two dimensions as a new dataset of `group`; one of one dimension as another dtype, too.
+    Local. Memory: one chunk."""
+    checksums = list[int]()
     if compression == "none" or not array.size:
-        group[name] = array
-        _write_checksums(group[name], _of_blocks([array]))
+        if dtype is None:
+            group[name] = array
+            checksums = _of_blocks(array)
+        else:
+            dataset = group.create_dataset(name, array.shape, dtype)
+            for start in range(0, len(array), _READ):  # whole blocks
+                part = array[start : start + _READ].astype(dtype, copy=False)
+                dataset[start : start + _READ] = part
+                checksums += _of_blocks(part)
+        _write_checksums(group[name], checksums)
         return
+    dtype = np.dtype(dtype or array.dtype)
     blosc = _blosc()
-    width, step = int(np.prod(array.shape[1:], dtype=np.int64)), array[:1].nbytes
+    width, step = int(np.prod(array.shape[1:], dtype=np.int64)), array[:1].size * dtype.itemsize
     length = min(len(array), max(1, min(CHUNK // width, CHUNK_BYTES // step)))
     properties = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
     properties.set_chunk((length, *array.shape[1:]))
+    properties.set_obj_track_times(False)  # equal rows make equal files
     # The settings as Blosc's own filter writes them: versions, bytes of an element and of a chunk, level, shuffle, LZ4.
     # The filter is marked as optional because HDF5 itself does not have it.
-    settings = (2, 2, array.itemsize, array[:length].nbytes, _LEVEL, blosc.SHUFFLE, 1)
+    settings = (2, 2, dtype.itemsize, length * step, _LEVEL, blosc.SHUFFLE, 1)
     properties.set_filter(_FILTER, h5py.h5z.FLAG_OPTIONAL, settings)
-    space, kind = h5py.h5s.create_simple(array.shape), h5py.h5t.py_create(array.dtype, logical=True)
-    dataset, checksums = h5py.h5d.create(group.id, name.encode(), kind, space, properties), list[int]()
+    space, kind = h5py.h5s.create_simple(array.shape), h5py.h5t.py_create(dtype, logical=True)
+    chunks = h5py.h5d.create(group.id, name.encode(), kind, space, properties)
     for start in range(0, len(array), length):
-        chunk = array[start : start + length]
-        if len(chunk) < length:
-            chunk = np.concatenate((chunk, np.zeros((length - len(chunk), *array.shape[1:]), array.dtype)))
-        packed = blosc.compress(np.ascontiguousarray(chunk), b"lz4", _LEVEL, blosc.SHUFFLE)
-        dataset.write_direct_chunk((start, *(0,) * (array.ndim - 1)), packed)
+        chunk = np.zeros((length, *array.shape[1:]), dtype)
+        chunk[: len(array) - start] = array[start : start + length]
+        packed = blosc.compress(chunk, b"lz4", _LEVEL, blosc.SHUFFLE)
+        chunks.write_direct_chunk((start, *(0,) * (array.ndim - 1)), packed)
         checksums.append(xxhash.xxh3_64_intdigest(packed))
     _write_checksums(group[name], checksums)
 
@@ -234,36 +253,9 @@ def remove(dataset: h5py.Dataset) -> None:
     del dataset.file[CHECKSUMS + dataset.name], dataset.file[dataset.name]
 
 
-def write_pieces(
-    group: h5py.Group, name: str, pieces: Iterable[NDArray[Any]], n: int, kind: Any, compression: str = "none"
-) -> None:
-    """Write arrays of one dimension and type as one dataset of n elements, without a copy of all if it is plain."""
-    if compression != "none":
-        write(group, name, np.concatenate([np.empty(0, kind), *pieces]), compression)
-        return
-    dataset = group.create_dataset(name, (n,), kind)
-
-    def written() -> Iterator[NDArray[Any]]:
-        at = 0
-        for piece in pieces:
-            dataset[at : at + len(piece)] = piece
-            at += len(piece)
-            yield piece
-
-    _write_checksums(dataset, _of_blocks(written()))
-
-
-def _of_blocks(pieces: Iterable[NDArray[Any]]) -> list[int]:
-    checksums, digest, missing = list[int](), xxhash.xxh3_64(), BLOCK
-    for piece in pieces:
-        rest = _bytes(np.ascontiguousarray(piece)).data
-        while len(rest):
-            digest.update(rest[:missing])
-            missing, rest = missing - len(rest[:missing]), rest[missing:]
-            if not missing:
-                checksums.append(digest.intdigest())
-                digest, missing = xxhash.xxh3_64(), BLOCK
-    return checksums if missing == BLOCK else [*checksums, digest.intdigest()]
+def _of_blocks(array: NDArray[Any]) -> list[int]:
+    view = _bytes(np.ascontiguousarray(array)).data
+    return [xxhash.xxh3_64_intdigest(view[at : at + BLOCK]) for at in range(0, len(view), BLOCK)]
 
 
 def _write_checksums(dataset: h5py.Dataset, checksums: list[int]) -> None:

@@ -7,9 +7,8 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -65,15 +64,15 @@ class StagedShard:
 def stage_shard(
     directory: str | os.PathLike[str],
     number: int,
-    X: scipy.sparse.spmatrix | Sequence[scipy.sparse.spmatrix] | ShardEntries | NDArray[Any] | None,
+    X: scipy.sparse.spmatrix | ShardEntries | NDArray[Any] | None,
     form: ShardForm = ShardForm(),
     ids: Sequence[str] | None = None,
     metadata: RowMetadata = RowMetadata(),  # noqa: B008 - it is immutable
     codes: Sequence[Codes] = (),
     in_memory: bool = False,
 ) -> StagedShard:
-    """Write X (sparse, an array, entries in memory, or sparse matrices; None if there are codes only), and codes of
-    each group, to a `.partial` file of this number. Local. Entries that are to be `in_memory` stay there."""
+    """Write X (sparse, an array, or entries in memory; None if there are codes only), and codes of each group, to a
+    `.partial` file of this number. Local. Entries that are to be `in_memory` stay there."""
     path, compression = Path(directory) / (shard_name(number) + PARTIAL), form.compression
     entries = _entries(X, form, path)
     dense = None if X is None or entries else stored_values(np.ascontiguousarray(X), form.dtype, path)
@@ -125,7 +124,7 @@ def staged_entries(staged: StagedShard, weights: Floats | None = None) -> Iterat
     if staged.layout == "coded":
         return
     with _arrays(staged) as array:
-        columns, values = array("X/indices"), array("X/data") if staged.values else None
+        columns, values = array("X/indices"), array("X/data")
         indptr = array("X/indptr").read(0, staged.rows + 1)
         for start in range(0, staged.entries, PART_ENTRIES):
             stop = min(start + PART_ENTRIES, staged.entries)
@@ -134,7 +133,7 @@ def staged_entries(staged: StagedShard, weights: Floats | None = None) -> Iterat
                 entry_weights = weights[np.searchsorted(indptr, np.arange(start, stop), side="right") - 1]
             yield (
                 columns.read(start, stop),
-                np.ones(stop - start) if values is None else values.read(start, stop),
+                values.read(start, stop),
                 entry_weights,
             )
 
@@ -156,9 +155,8 @@ def staged_rows(staged: StagedShard) -> StagedRows:
     n, nnz, X = staged.rows, staged.entries, None
     with _arrays(staged) as array:
         if staged.layout == "csr":
-            data = array("X/data").read(0, nnz) if staged.values else np.ones(nnz, staged.form.dtype)
-            indices, indptr = array("X/indices").read(0, nnz), array("X/indptr").read(0, n + 1)
-            X = scipy.sparse.csr_matrix((data, indices, indptr), (n, max(1, staged.columns)))
+            arrays = array("X/data").read(0, nnz), array("X/indices").read(0, nnz), array("X/indptr").read(0, n + 1)
+            X = scipy.sparse.csr_matrix(arrays, (n, max(1, staged.columns)))
         ids = [name.decode() for name in array("ids").read(0, n).tolist()] if staged.ids else None
         codes = [read_all_codes(array(f"codes/{k}"), group) for k, group in enumerate(staged.form.coded.maps)]
         return StagedRows(X, ids, codes)
@@ -172,6 +170,8 @@ def _arrays(staged: StagedShard) -> Iterator[Callable[[str], storage.StoredArray
         def array(name: str) -> storage.StoredArray:
             if staged.in_memory is not None and name.startswith("X/"):
                 return staged.in_memory.array(name)
+            if name == "X/data" and not staged.values:
+                return storage.MemoryArray.ones(staged.form.dtype, staged.entries)
             return storage.open_array(file[name], raw, staged.form.compression)
 
         yield array
@@ -183,16 +183,12 @@ def finish_shard(
     """Add labels, p (with coded columns) and weights to a staged shard, which keeps its `.partial` name; return its
     entry in the manifest. Local. `hashes` of rows stand for entries in memory in its checksum."""
     labels, p_entries = np.asarray(y, np.int8), p - staged.form.coded.p
-    if labels.shape != (staged.rows,):
-        raise InputError(f"{staged.path}: {staged.rows} rows, but labels of shape {labels.shape}.")
     if p_entries < staged.columns:
         raise InputError(f"{staged.path}: uses {staged.columns} columns, but p = {p_entries}.")
     require_space(staged.path.parent, 9 * staged.rows)
     with hdf5.write_file(staged.path, new=False, durable=staged.form.durable) as target:
         if staged.layout == "csr" and "X" in target:
             target["X"].attrs["shape"] = np.array([staged.rows, p_entries], np.int64)
-        elif staged.layout == "dense" and target["X"].shape[1] != p_entries:
-            raise InputError(f"{staged.path}: has {target['X'].shape[1]} dense columns, but p = {p_entries}.")
         storage.write(target, "y", labels, staged.form.compression)
         if weights is not None:
             storage.write(target, "weights", np.asarray(weights, np.float64), staged.form.compression)
@@ -210,11 +206,11 @@ def finish_shard(
 
 
 class _CsrEntries(NamedTuple):
-    """The entries of sparse rows, in pieces."""
+    """The entries of sparse rows, whose columns may be of another type than in a file."""
 
     indptr: NDArray[np.int64]
-    indices: Iterable[NDArray[Any]]
-    data: Iterable[NDArray[Any]]
+    indices: NDArray[Any]
+    data: NDArray[Any]
     columns: int  # the largest column that is used, plus one
     valued: bool  # whether some values are not 1
 
@@ -226,50 +222,28 @@ class _CsrEntries(NamedTuple):
 def _entries(X: Any, form: ShardForm, path: Path) -> _CsrEntries | None:
     """Return the entries of rows in any sparse form; None for other rows."""
     if isinstance(X, ShardEntries):
-        indices, data = _parts(X.array("X/indices")), _parts(X.array("X/data"))
-        return _CsrEntries(X.indptr, indices, data, X.n_columns, X.valued)
-    if not isinstance(X, list) and not scipy.sparse.issparse(X):
+        return _CsrEntries(X.indptr, X.array("X/indices").array, X.array("X/data").array, X.n_columns, X.valued)
+    if not scipy.sparse.issparse(X):
         return None
-    pieces = [_canonical(piece) for piece in (X if isinstance(X, list) else [X])]
-    if any(piece.indices.min(initial=0) < 0 for piece in pieces):
+    X = X.tocsr()
+    if not X.has_canonical_format:
+        X = X.copy()
+        X.sum_duplicates()
+    if X.indices.min(initial=0) < 0:
         raise InputError(f"{path}: a column index is negative.")
-    values = [stored_values(piece.data, form.dtype, path) for piece in pieces]
-    starts = accumulate((piece.nnz for piece in pieces), initial=0)
-    ends = [piece.indptr[1:].astype(np.int64) + start for piece, start in zip(pieces, starts, strict=False)]
-    return _CsrEntries(
-        np.concatenate([np.zeros(1, np.int64), *ends]),
-        [piece.indices for piece in pieces],
-        values,
-        max((int(piece.indices.max(initial=-1)) + 1 for piece in pieces), default=0),
-        not all(bool(np.all(part == 1)) for part in values),
-    )
-
-
-def _parts(stored: storage.MemoryArray) -> Iterator[NDArray[Any]]:
-    """Yield an array as it is in memory, in parts, without copies."""
-    n = stored.shape[0]
-    for start, stop in pairwise([*range(0, n, PART_ENTRIES), n]):
-        yield stored.array[start:stop].astype(stored.dtype, copy=False)
+    values = stored_values(X.data, form.dtype, path)
+    columns = int(X.indices.max(initial=-1)) + 1
+    return _CsrEntries(X.indptr.astype(np.int64), X.indices, values, columns, not bool(np.all(values == 1)))
 
 
 def _write_csr(group: h5py.Group, entries: _CsrEntries, form: ShardForm) -> None:
     """Write CSR arrays. `finish_shard` adds the attribute `shape`, since p is not known yet."""
-    kind = np.dtype(index_dtype(0, entries.columns))
     group.attrs["encoding-type"] = "csr_matrix"
     group.attrs["encoding-version"] = "0.1.0"
     storage.write(group, "indptr", entries.indptr, form.compression)
-    indices = (piece.astype(kind, copy=False) for piece in entries.indices)
-    storage.write_pieces(group, "indices", indices, entries.size, kind, form.compression)
+    storage.write(group, "indices", entries.indices, form.compression, index_dtype(0, entries.columns))
     if entries.valued:
-        storage.write_pieces(group, "data", entries.data, entries.size, np.dtype(form.dtype), form.compression)
-
-
-def _canonical(X: scipy.sparse.spmatrix) -> scipy.sparse.csr_matrix:
-    rows = X.tocsr()
-    if not rows.has_canonical_format:
-        rows = rows.copy()
-        rows.sum_duplicates()
-    return rows
+        storage.write(group, "data", entries.data, form.compression, form.dtype)
 
 
 def stored_values(values: NDArray[Any], dtype: str, path: Path) -> NDArray[Any]:

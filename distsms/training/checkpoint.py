@@ -24,6 +24,7 @@ import numpy as np
 from distsms.base import files
 from distsms.base.errors import InputError
 from distsms.base.files import DAMAGED, atomic_write, look_at, open_zip, require_space
+from distsms.base.schema import differences
 from distsms.base.typing import Floats
 from distsms.base.wording import option
 from distsms.optim.result import Snapshot
@@ -115,15 +116,9 @@ def load(folder: Path, problem: Mapping[str, Any]) -> tuple[Checkpoint | None, l
         raise InputError(
             f"{'; '.join(words)}. There is no other checkpoint. Remove the folder to start from the beginning"
         )
-    before = problem if kept is None else kept.problem
-    here, there = (
-        {key: "not given" if each.get(key) is None else each[key] for key in {**problem, **before}}
-        for each in (problem, before)
-    )
-    differences = [f"{key} is {here[key]}, in the checkpoint {there[key]}" for key in here if here[key] != there[key]]
-    if kept is not None and differences:
+    if kept is not None and (differing := differences(kept.problem, problem)):
         raise InputError(
-            f"{kept.path}: is the checkpoint of another problem: {'; '.join(differences)}. Give the same data and "
+            f"{kept.path}: is the checkpoint of another problem ({'; '.join(differing)}). Give the same data and "
             "options as before, or name another folder"
         )
     return kept, words

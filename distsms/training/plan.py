@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
 from collections.abc import Callable, Iterator
@@ -166,15 +167,11 @@ def require(
         else:
             advice = marked(advise())
         vectors, rows = needed.vectors(root), max(least) - needed.besides_rows(root)
-        of_solver = (
-            f", {format_bytes(vectors - needed.columns)} of them for the solver" if vectors > needed.columns else ""
-        )
         raise InputError(
             f"{option('memory')} {format_bytes(allowed)} is too little: {enough} MiB are needed on "
             f"{'the root' if root else 'a rank'}, even if all entries are streamed: {format_bytes(vectors)} for vectors"
-            f" with a number for each of the {needed.p} columns{of_solver}; {format_bytes(rows)} for labels, scores and"
-            f" buffers; {format_bytes(max(least) - rows - vectors)} for Python, its libraries and what sorts scores. "
-            f"{advice}"
+            f" with a number for each of the {needed.p} columns, {format_bytes(rows)} for labels, scores and buffers, "
+            f"{format_bytes(max(least) - rows - vectors)} for Python, its libraries and what sorts scores. {advice}"
         )
     # 2) What the node has.
     total = sum(min(need, allowed) for need in holding) + needed.node * (max(holding) <= allowed)
@@ -182,14 +179,16 @@ def require(
         return
     share = math.floor(there / len(here) / 2**20)
     share = share // 64 * 64 if share >= 2**10 else share  # a round number, where little is lost by it
-    limit, stream = option("memory", share * 2**20, text=f"{share}MiB"), ""
-    if share * 2**20 >= max(least):
+    share, python, stream = share * 2**20, INTERPRETER + ROOT_LIBRARIES, ""
+    if share >= max(least):
+        limit = option("memory", share, text=f"{share // 2**20}MiB")
         stream = f"; or give {limit}: rows that do not fit are then read from the shards on each pass"
-    elif max(least) < max(holding):
-        limit = option("memory", enough * 2**20, text=f"{enough}MiB")
-        stream = f"; if rows are read from the shards on each pass, {limit} is enough"
-    share = share * 2**20 if in_files and share * 2**20 >= max(least) else 0
-    python, fitting = INTERPRETER + ROOT_LIBRARIES, needed.ranks_that_fit(len(here), there)
+    else:
+        share = 0
+        if max(least) < max(holding):
+            limit = option("memory", enough * 2**20, text=f"{enough}MiB")
+            stream = f"; if rows are read from the shards on each pass, {limit} is enough"
+    fitting = needed.ranks_that_fit(len(here), there)
     if python >= there / len(here):
         share, stream = 0, ""
         advice = (
@@ -208,7 +207,7 @@ def require(
         f"{len(here)} rank(s) on {os.uname().nodename} need {format_bytes(total)}, but only {format_bytes(there)} are "
         f"available ({format_bytes(needed.of_rank(ranks))} a rank, {format_bytes(needed.root)} more on the root). "
         f"{advice}{stream}",
-        share=share,
+        share=share * in_files,
     )
 
 
@@ -261,8 +260,7 @@ class Plan:
                 f"warning   {threads} threads of a rank share {cores} core{'s' if cores > 1 else ''}: launchers bind"
                 " ranks to cores; give them more (mpirun --bind-to none, srun --cpus-per-task)"
             )
-        ordering, step = self.distribution
-        there = format_bytes(self.available)
+        (ordering, step), there = self.distribution, format_bytes(self.available)
         limit = "" if self.allowed is None else format_bytes(self.allowed)
         if not whole:
             ranks = f"{self.ranks} rank{'s' if self.ranks > 1 else ''}"
@@ -351,15 +349,16 @@ def make_plan(
 
     def fits(change: Change) -> bool:
         ranks, layout = change.layout.size, change.layout
-        other = needs(manifest, change.settings, cost_on(ranks), layout, bias, losses, solves)
-        each, root = other.of_rank(ranks), other.least(ranks, True)
-        node = min(each + other.root, allowed) + (layout.here - 1) * min(each, allowed) + other.node
-        return root <= allowed and node <= there
+        with contextlib.suppress(InputError):
+            other = needs(manifest, change.settings, cost_on(ranks), layout, bias, losses, solves)
+            require(other, ranks, list(range(layout.here)), there, allowed)
+            return True
+        return False
 
     def advise() -> str:
         columns_matter = needed.least(ranks, True) - needed.vectors(True) < allowed
         smooth = Measure.parse(measure).family.smooth
-        return describe_changes(Change("", settings, layout), smooth, columns_matter, fits)
+        return describe_changes(Change(settings, layout), smooth, columns_matter, fits)
 
     require(needed, ranks, node_ranks, there, allowed, advise, in_files=not in_memory)
     return Plan(
@@ -381,17 +380,26 @@ SHOWN = 2
 
 
 class Change(NamedTuple):
-    """What a user may change so that a run fits in memory, in words, and the run as it is then."""
+    """A run that a user may ask for so that it fits in memory."""
 
-    words: str
     settings: Settings
     layout: Layout
+
+    def words(self, now: Change) -> str:
+        """Return what differs from the run that was asked for."""
+        step, ranks, on_node = self.layout
+        where = f", {on_node} on each node" if on_node < ranks else ""
+        words = [f"{ranks} ranks{where}, {option('step', step)}"] * (self.layout != now.layout)
+        for name in ("solver", "history", "planes"):
+            value = getattr(self.settings, name)
+            words += [option(name, value)] * (value != getattr(now.settings, name))
+        return " ".join(words)
 
 
 def describe_changes(now: Change, smooth: bool, columns_matter: bool, fits: Callable[[Change], bool]) -> str:
     """Return what makes a run fit whose vectors are too large; agm needs a `smooth` measure. Local."""
     fitting = [next(filter(fits, changes), None) for changes in _changes(now, smooth)]
-    words = [change.words for change in fitting if change is not None]
+    words = [change.words(now) for change in fitting if change is not None]
     less = (
         f"a larger {option('min_count')}, fewer bits of {option('hashed')}, a smaller {option('degree')} of sequences"
     )
@@ -405,23 +413,14 @@ def describe_changes(now: Change, smooth: bool, columns_matter: bool, fits: Call
 def _changes(now: Change, smooth: bool) -> Iterator[list[Change]]:
     """Yield what might make a run fit, by kind; in each list the smallest change comes first."""
     settings, (step, ranks, on_node) = now.settings, now.layout
-    solvers: list[tuple[Settings, list[str]]] = [(settings, [])]
+    first = ranks if step == "root" and ranks > 1 else 2 * ranks
+    doubled = [first * 2**k for k in range(MOST_RANKS.bit_length()) if first * 2**k <= MOST_RANKS]
+    layouts = [Layout("spread", n, here) for n in doubled for here in [n] * (on_node == ranks) + [min(on_node, n)]]
+    solvers = [settings]
     if smooth and settings.solver != "agm":
-        solvers.append((replace(settings, solver="agm", solver_options=()), [f"{option('solver', 'agm')}"]))
-    for usual, words in solvers:
-        history, planes = min(usual.history or FEW_PAIRS, FEW_PAIRS), min(usual.planes, FEW_PLANES)
-        fewer = replace(usual, history=history, planes=planes)
-        less = [f"{option('history', history)}"] * bool(usual.traits.history) + [f"{option('planes', planes)}"]
-        sizes = [(usual, words), (fewer, words + less)]
-        yield [now._replace(words=" ".join(options), settings=size) for size, options in sizes if size != settings]
-        first = ranks if step == "root" and ranks > 1 else 2 * ranks
-        doubled = [first * 2**k for k in range(MOST_RANKS.bit_length()) if first * 2**k <= MOST_RANKS]
-        yield [
-            Change(
-                " ".join([f"{n} ranks{where}, {option('step', 'spread')}", *options]), size, Layout("spread", n, here)
-            )
-            for n in doubled
-            for here in ([n] if on_node == ranks else []) + [min(on_node, n)]
-            for where in [f", {here} on each node" if here < n else ""]
-            for size, options in sizes
-        ]
+        solvers.append(replace(settings, solver="agm", solver_options=()))
+    for usual in solvers:
+        history = min(usual.history or FEW_PAIRS, FEW_PAIRS) if usual.traits.history else usual.history
+        sizes = [usual, replace(usual, history=history, planes=min(usual.planes, FEW_PLANES))]
+        yield [now._replace(settings=size) for size in sizes if size != settings]
+        yield [Change(size, layout) for layout in layouts for size in sizes]

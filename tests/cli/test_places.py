@@ -185,5 +185,7 @@ def test_a_folder_for_temporary_files_that_cannot_be_used_is_named(monkeypatch, 
         pass
     within = tmp_path / f"{files.TEMPORARY}x" / "shard-00000.h5"
     full = OSError(28, "No space left on device")
-    assert f"temporary files, {tmp_path / 'none'}, or set TMPDIR" in files.describe_failure(within, full)
-    assert "TMPDIR" not in files.describe_failure(tmp_path / "m.h5", full)
+    for path, advised in ((within, True), (tmp_path / "m.h5", False)):
+        with pytest.raises(InputError) as refused, files.naming_failures(path):
+            raise full
+        assert (f"temporary files, {tmp_path / 'none'}, or set TMPDIR" in str(refused.value)) == advised

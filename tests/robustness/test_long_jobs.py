@@ -199,11 +199,11 @@ def test_refusals(line, data, tmp_path):
     run(*line, "--max-evaluations", 5, code=4)
     before, files = (folder / NEWEST).read_bytes(), sorted(os.listdir(folder))
     for more, words in (
-        (("--lambda", "1e-6"), "lambda is 1e-06, in the checkpoint 1e-07"),
-        (("--measure", "prbep"), "measure is prbep, in the checkpoint rocarea"),
-        (("--solver", "agm"), "solver is agm, in the checkpoint lmvm"),
-        (("--bias",), "bias is 1.0, in the checkpoint not given"),
-        (("--c-mu", "10"), "c_mu is 10.0, in the checkpoint not given"),
+        (("--lambda", "1e-6"), "lambda: there 1e-07, now 1e-06"),
+        (("--measure", "prbep"), "measure: there rocarea, now prbep"),
+        (("--solver", "agm"), "solver: there lmvm, now agm"),
+        (("--bias",), "bias: there none, now 1.0"),
+        (("--c-mu", "10"), "c_mu: there none, now 10.0"),
     ):
         assert words in run(*line, *more, code=1, ranks=2 if more == ("--bias",) else None)
     write_svmlight(tmp_path / "o.svm", seed=5)

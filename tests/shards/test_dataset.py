@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from scipy import sparse
 
 from distsms.base.errors import InputError
+from distsms.ingest.staging import stacked
 from distsms.matrix.local import DenseRows, SparseRows
 from distsms.shards import dataset
 from distsms.shards.dataset import MemoryBudget, load, read_manifest
@@ -70,10 +71,10 @@ def test_round_trip(own_dir, layout, dtype, n_shards, compression):
 def test_rows_in_pieces(own_dir, dtype, compression):
     """Consecutive pieces give the shard of all rows; they may be empty, narrow, or have indices of another type."""
     X, y = draw()
-    pieces = [X[:3], X[:0], X[3:20], X[20:]]
+    pieces = [X[:3], X[:0, :2], X[3:20], X[20:]]
     pieces[2].indices = pieces[2].indices.astype(np.int64)
     prepare(own_dir)
-    staged = stage_shard(own_dir, 0, pieces, ShardForm(dtype, compression))
+    staged = stage_shard(own_dir, 0, stacked(pieces), ShardForm(dtype, compression))
     publish(own_dir, [finish_shard(staged, y, 12)], label_map={"+1": 1, "-1": -1}, zero_based=True)
     np.testing.assert_array_equal(as_array(load(own_dir, ALONE).features), X.toarray().astype(dtype))
     assert read_manifest(own_dir).nnz == X.nnz and verify(own_dir) == []

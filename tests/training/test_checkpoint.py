@@ -161,8 +161,8 @@ def test_another_problem_is_refused_in_words(tmp_path):
     save(tmp_path, 1, **{"lambda": 1e-4, "bias": 1.0})
     with pytest.raises(InputError, match="another problem") as refused:
         checkpoint.load(tmp_path, PROBLEM)
-    assert "lambda is 1e-06, in the checkpoint 0.0001" in str(refused.value)
-    assert "bias is not given, in the checkpoint 1.0" in str(refused.value)
+    assert "lambda: there 0.0001, now 1e-06" in str(refused.value)
+    assert "bias: there 1.0, now none" in str(refused.value)
     assert "measure" not in str(refused.value)
 
 
