@@ -11,7 +11,7 @@ from distsms.base.measures import RANKING
 from distsms.cli import options, train
 from distsms.cli.features import FoldsNarrator
 from distsms.cli.path import add_grid, check_measure, flat, measure_of
-from distsms.cli.types import count, ranking_measure
+from distsms.cli.types import add_options, ranking_measure
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -70,51 +70,41 @@ examples:
 """
 
 
+OPTIONS = f"""\
+{options.WITHIN_GROUPS}
+--path FOLDER  Take measure, lambdas, folds, seed and target from this folder of `distsms path`, which has no l1. The
+    lambdas of --lambdas are tried, too.
+--methods METHOD  The methods to compare, of {", ".join(METHODS)}
+    (default: the linear ones on the columns and one library of trees; with --thorough all).
+--thorough  Fit all lambdas to the end on all folds, and try all methods and 20 settings of trees, which may take a
+    hundred times as long. What is in the folder is kept.
+--no-trees  Leave out the trees, which take most of the time of a comparison, and the models on features, too, unless
+    --methods names them.
+--no-features  Leave out the models on features, those on crosses and on leaves.
+--tree-fits N  How many settings of trees are tried for each fold (default: 1, or 20 with --thorough).
+--output FOLDER  The folder for fits and table (default: %(default)s).
+{options.SOLVER.format(of=" of the fits of distsms", but="")}
+--quiet  Print nothing but errors.
+"""
+
+
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `distsms baseline`."""
     options.add_data(parser)
     add_grid(parser, ranking_measure, (*RANKING, "pauc@BETA"))
-    options.add_within_groups(parser)
-    text = (
-        "Take measure, lambdas, folds, seed and target from this folder of `distsms path`, which has no l1. The lambdas"
-        " of --lambdas are tried, too."
-    )
-    parser.add_argument("--path", metavar="FOLDER", help=text)
-    text = (
-        f"The methods to compare, of {', '.join(METHODS)} (default: the linear ones on the columns and one library of"
-        " trees; with --thorough all)."
-    )
-    parser.add_argument("--methods", nargs="+", choices=METHODS, metavar="METHOD", help=text)
-    text = (
-        "Fit all lambdas to the end on all folds, and try all methods and 20 settings of trees, which may take a"
-        " hundred times as long. What is in the folder is kept."
-    )
-    parser.add_argument("--thorough", action="store_true", help=text)
-    text = (
-        "Leave out the trees, which take most of the time of a comparison, and the models on features, too, unless"
-        " --methods names them."
-    )
-    parser.add_argument("--no-trees", action="store_true", help=text)
-    text = "Leave out the models on features, those on crosses and on leaves."
-    parser.add_argument("--no-features", action="store_true", help=text)
-    text = "How many settings of trees are tried for each fold (default: 1, or 20 with --thorough)."
-    parser.add_argument("--tree-fits", type=count, metavar="N", help=text)
-    text = "The folder for fits and table (default: %(default)s)."
-    parser.add_argument("--output", default="baseline", metavar="FOLDER", help=text)
-    options.add_solver(parser, " of the fits of distsms")
-    of_distsms = parser.add_argument_group("method of distsms")
-    options.add_vectors(of_distsms)
-    options.add_memory(of_distsms)
+    others = {"--methods": {"nargs": "+", "choices": METHODS}, "--output": {"default": "baseline"}}
+    add_options(parser, OPTIONS, options.COMMON | others)
+    method = parser.add_argument_group("method of distsms")
+    add_options(method, f"{options.VECTORS}\n{options.MEMORY}", options.COMMON)
     options.add_stopping(parser)
     files = parser.add_argument_group(
         "files instead of a data set",
         "The files become shards. All rows are used, since the folds hold out those that judge models. All of these"
         " options except --shards are those of `distsms shard`.",
     )
-    files.add_argument("--shards", metavar="FOLDER", help="Keep the shards in this folder, as on several hosts.")
+    add_options(files, "--shards FOLDER  Keep the shards in this folder, as on several hosts.")
     train.add_reading(files)
     parser.set_defaults(check=_check)
-    parser.add_argument("--quiet", action="store_true", help="Print nothing but errors.")
 
 
 def _check(args: argparse.Namespace) -> str | None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from distsms.base.errors import EXIT_OK
 from distsms.base.formatting import format_rows
 from distsms.cli.terminal import Speaker
-from distsms.cli.types import add_output_folder, add_writing, count, memory, whole
+from distsms.cli.types import COMMON, WRITING, add_options, add_output_folder, count, whole
 
 if TYPE_CHECKING:
     from distsms.base.communicator import Communicator
@@ -41,51 +41,37 @@ examples:
 """
 
 
+OPTIONS = f"""\
+--bins B  The most bins of a column of numbers (default: 32).
+--crosses all|top:K|A:B,...  Also cross pairs of attributes: all pairs, the K pairs with the strongest interaction on a
+    sample of the rows, or the pairs that are named.
+--trees N  Grow N extremely randomized trees; the leaves that a row reaches are its features. There are also bins if an
+    option for them is given. Growing needs scikit-learn (pip install 'distsms[sklearn]').
+--min-leaf N  The least number of rows in a leaf (default: 3).
+--tree-rows N  If there are more rows, trees grow on a sample of at most N of them (default: 1e6).
+--seed N  Another seed grows other trees, on another sample (default: 0).
+--keep  Keep the original columns as features, too.
+--attributes FILE  Use these columns. FILE is a JSON object that has a column, or a list of columns of 0 and 1 that are
+    one categorical attribute, for each name: {{"age": "age", "job": ["job=clerk", "job=cook"]}}. Columns of data
+    without names are numbers, counted as in their source.
+--like FEATURES  Make the features that this data set has, as for test rows.
+--shards N  The number of shards. There are more if their rows take too much memory (default: as many as DATA has, and
+    at least one for each rank).
+--memory SIZE  The most memory that each rank may take, for everything. Fewer columns are then divided at a time, and
+    shards are smaller, with the same features. The rows on which trees grow cannot be divided: if they or the trees do
+    not fit, the command is refused, and says with how many --tree-rows they would.
+{WRITING}
+--usage  Show what each step took on each rank: seconds, bytes, memory.
+--quiet  Print neither progress nor a summary.
+"""
+
+
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `distsms features`."""
     parser.add_argument("data", metavar="DATA", help="A data set that distsms shard has made, but not of sequences.")
     add_output_folder(parser)
-    parser.add_argument("--bins", type=count, metavar="B", help="The most bins of a column of numbers (default: 32).")
-    text = (
-        "Also cross pairs of attributes: all pairs, the K pairs with the strongest interaction on a sample of the rows,"
-        " or the pairs that are named."
-    )
-    parser.add_argument("--crosses", metavar="all|top:K|A:B,...", help=text)
-    text = (
-        "Grow N extremely randomized trees; the leaves that a row reaches are its features. There are also bins if an"
-        " option for them is given. Growing needs scikit-learn (pip install 'distsms[sklearn]')."
-    )
-    parser.add_argument("--trees", type=count, metavar="N", help=text)
-    parser.add_argument("--min-leaf", type=count, metavar="N", help="The least number of rows in a leaf (default: 3).")
-    text = "If there are more rows, trees grow on a sample of at most N of them (default: 1e6)."
-    parser.add_argument("--tree-rows", type=count, metavar="N", help=text)
-    text = "Another seed grows other trees, on another sample (default: 0)."
-    parser.add_argument("--seed", type=whole, metavar="N", help=text)
-    text = "Keep the original columns as features, too."
-    parser.add_argument("--keep", action="store_true", default=None, help=text)
-    text = (
-        "Use these columns. FILE is a JSON object that has a column, or a list of columns of 0 and 1 that are one"
-        ' categorical attribute, for each name: {"age": "age", "job": ["job=clerk", "job=cook"]}. Columns of data'
-        " without names are numbers, counted as in their source."
-    )
-    parser.add_argument("--attributes", metavar="FILE", help=text)
-    text = "Make the features that this data set has, as for test rows."
-    parser.add_argument("--like", metavar="FEATURES", help=text)
-    text = (
-        "The number of shards. There are more if their rows take too much memory (default: as many as DATA has, and at"
-        " least one for each rank)."
-    )
-    parser.add_argument("--shards", type=count, metavar="N", help=text)
-    text = (
-        "The most memory that each rank may take, for everything. Fewer columns are then divided at a time, and shards"
-        " are smaller, with the same features. The rows on which trees grow cannot be divided: if they or the trees do"
-        " not fit, the command is refused, and says with how many --tree-rows they would."
-    )
-    parser.add_argument("--memory", type=memory, metavar="SIZE", help=text)
-    add_writing(parser)
-    text = "Show what each step took on each rank: seconds, bytes, memory."
-    parser.add_argument("--usage", action="store_true", help=text)
-    parser.add_argument("--quiet", action="store_true", help="Print neither progress nor a summary.")
+    others: dict[str, dict[str, Any]] = {"--bins": {"type": count}, "--seed": {"type": whole}, **COMMON}
+    add_options(parser, OPTIONS, others | {"--keep": {"action": "store_true", "default": None}})
     parser.set_defaults(check=_check)
 
 

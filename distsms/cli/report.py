@@ -6,9 +6,9 @@ import argparse
 from typing import TYPE_CHECKING
 
 from distsms.base.errors import EXIT_OK
-from distsms.cli.evaluate import add_conditions, add_intervals, add_reading, options, reading
+from distsms.cli.evaluate import add_measures, add_reading, options, reading
 from distsms.cli.terminal import Speaker
-from distsms.cli.types import add_old_names, add_threads
+from distsms.cli.types import THREADS, add_old_names, add_options
 
 if TYPE_CHECKING:
     from distsms.base.communicator import Communicator
@@ -26,30 +26,26 @@ examples:
 """
 
 
+OPTIONS = """\
+--test DATA  A data set made by `distsms shard`, or a file of a format that it reads.
+--output FILE  The HTML file to write (default: %(default)s).
+--figures FOLDER  Also write each figure as PNG and SVG into this folder.
+--feature-names FILE  A text file with the names of the columns, one in each line (default: the names of the table).
+--trace FILE  The trace of the training, to be shown (default: where the model says that it is, or beside the model).
+--path FOLDER  A folder of `distsms path`, whose lambdas are shown (default: the folder of the model, if it is one).
+--baseline FOLDER  A folder of `distsms baseline`, to be shown.
+--card FILE  A TOML file with what only the owner of the model knows, as in intended_use = "..."; the page names the
+    headings that lack it.
+"""
+
+
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `distsms report`."""
     parser.add_argument("model", metavar="MODEL", help="A model written by `distsms train`.")
-    text = "A data set made by `distsms shard`, or a file of a format that it reads."
-    parser.add_argument("--test", required=True, metavar="DATA", help=text)
-    text = "The HTML file to write (default: %(default)s)."
-    parser.add_argument("--output", default="report.html", metavar="FILE", help=text)
-    parser.add_argument("--figures", metavar="FOLDER", help="Also write each figure as PNG and SVG into this folder.")
-    text = "A text file with the names of the columns, one in each line (default: the names of the table)."
-    parser.add_argument("--feature-names", metavar="FILE", help=text)
-    text = "The trace of the training, to be shown (default: where the model says that it is, or beside the model)."
-    parser.add_argument("--trace", metavar="FILE", help=text)
-    text = "A folder of `distsms path`, whose lambdas are shown (default: the folder of the model, if it is one)."
-    parser.add_argument("--path", metavar="FOLDER", help=text)
-    parser.add_argument("--baseline", metavar="FOLDER", help="A folder of `distsms baseline`, to be shown.")
-    text = (
-        'A TOML file with what only the owner of the model knows, as in intended_use = "..."; the page names the'
-        " headings that lack it."
-    )
-    parser.add_argument("--card", metavar="FILE", help=text)
-    add_conditions(parser, " on these rows, and mark it on the curves")
-    add_intervals(parser)
+    add_options(parser, OPTIONS, {"--test": {"required": True}, "--output": {"default": "report.html"}})
+    add_measures(parser, " on these rows, and mark it on the curves")
     add_reading(parser)
-    add_threads(parser)
+    add_options(parser, THREADS)
     add_old_names(parser, on="test", out="output")
 
 

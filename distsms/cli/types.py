@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import fields
 from typing import Any, TypeVar
 
@@ -93,16 +93,44 @@ def from_arguments(kind: type[T], args: argparse.Namespace, **others: Any) -> T:
     return kind(**named | others)
 
 
-def add_missing_group(parser: argparse._ActionsContainer) -> None:
-    """Add --missing-group."""
-    text = "Rows of a table without a group: each is a group of its own, or they are dropped (default: %(default)s)."
-    parser.add_argument("--missing-group", choices=("own", "drop"), default="own", help=text)
+TYPES: dict[str, Callable[[str], Any]] = {"N": count, "P": count, "TIME": duration, "SIZE": memory, "GAP": positive}
+"""The types of options by what their help says that they take; others take a text."""
+NOTHING: Mapping[str, Any] = {}
+OPTION = re.compile(r"^(--[a-z0-9-]+)(?: (\S+))?  (.*(?:\n +.*)*)", re.MULTILINE)
 
 
-def add_threads(parser: argparse._ActionsContainer) -> None:
-    """Add --threads, for the commands that compute scores. The program sets the number before it loads numpy."""
-    text = "How many threads each rank computes with; they share its memory (default: OMP_NUM_THREADS, or else 1)."
-    parser.add_argument("--threads", type=count, metavar="N", help=text)
+def add_options(
+    parser: argparse._ActionsContainer, text: str, others: Mapping[str, Mapping[str, Any]] = NOTHING
+) -> None:
+    """Add the options of a text, which has them as the help shows them: the name, what the option takes (nothing for a
+    flag), two spaces, and the help, whose further lines begin with spaces. `others` are what else argparse is told of
+    an option: its default, choices, or a type that is not that of `TYPES`.
+    """
+    for name, metavar, words in OPTION.findall(text):
+        of_metavar = {"metavar": metavar, "type": TYPES.get(metavar)} if metavar else {}
+        more = others.get(name, {} if metavar else {"action": "store_true"})
+        parser.add_argument(name, **of_metavar | more, help=" ".join(words.split()))
+
+
+COMMON: dict[str, dict[str, Any]] = {
+    "--compress": {"action": "store_const", "dest": "compression", "const": "blosc-lz4", "default": "none"},
+    "--ignore-new-features": {"dest": "ignore_new", "action": "store_true"},
+    "--missing-group": {"choices": ("own", "drop"), "default": "own"},
+    "--one-based": {"action": "store_false", "default": None, "dest": "zero_based"},
+}
+"""What argparse is told of options that several commands have."""
+MISSING_GROUP = """\
+--missing-group  Rows of a table without a group: each is a group of its own, or they are dropped (default:
+    %(default)s)."""
+THREADS = """\
+--threads N  How many threads each rank computes with; they share its memory (default: OMP_NUM_THREADS, or else 1)."""
+"""For the commands that compute scores. The program sets the number before it loads numpy."""
+WRITING = """\
+--compress  Compress the files by Blosc's LZ4, for slow disks. It needs numcodecs (pip install 'distsms[codecs]').
+--overwrite  Replace the data set in OUTDIR, if there is one."""
+COUNTED_FROM = """\
+--zero-based  The svmlight file counts columns from 0 (default: as the training data did).
+--one-based  The svmlight file counts columns from 1 (default: as the training data did)."""
 
 
 def add_old_names(parser: argparse.ArgumentParser, **old: str) -> None:
@@ -126,33 +154,18 @@ class _OutputFolder(argparse.Action):
 
 def add_new_columns(parser: argparse.ArgumentParser) -> None:
     """Add the options on the columns of rows, which `evaluate`, `report` and `predict` have in common."""
-    text = "Leave out columns that the model lacks, instead of refusing them."
-    parser.add_argument("--ignore-new-features", dest="ignore_new", action="store_true", help=text)
-    base = parser.add_mutually_exclusive_group()
-    text = "The svmlight file counts columns from %d (default: as the training data did)."
-    base.add_argument("--zero-based", action="store_true", default=None, help=text % 0)
-    base.add_argument("--one-based", action="store_false", dest="zero_based", default=None, help=text % 1)
+    text = "--ignore-new-features  Leave out columns that the model lacks, instead of refusing them."
+    add_options(parser, text, COMMON)
+    others = {**COMMON, "--zero-based": {"action": "store_true", "default": None}}
+    add_options(parser.add_mutually_exclusive_group(), COUNTED_FROM, others)
 
 
 def add_output_folder(parser: argparse.ArgumentParser) -> None:
     """Add the last positional argument OUTDIR, and the option --output, which sets `folder`, to a command."""
     text = "The folder to make: it gets the shards and their manifest.json."
     parser.add_argument("output", metavar="OUTDIR", help=text)
-    text = "Another way to name the folder."
-    parser.add_argument("--output", dest="folder", metavar="OUTDIR", action=_OutputFolder, help=text)
-
-
-def add_writing(parser: argparse._ActionsContainer) -> None:
-    """Add --compress and --overwrite, for the commands that write shards."""
-    parser.add_argument(
-        "--compress",
-        action="store_const",
-        dest="compression",
-        const="blosc-lz4",
-        default="none",
-        help="Compress the files by Blosc's LZ4, for slow disks. It needs numcodecs (pip install 'distsms[codecs]').",
-    )
-    parser.add_argument("--overwrite", action="store_true", help="Replace the data set in OUTDIR, if there is one.")
+    others = {"--output": {"dest": "folder", "action": _OutputFolder}}
+    add_options(parser, "--output OUTDIR  Another way to name the folder.", others)
 
 
 def _number(text: str) -> float:

@@ -6,7 +6,7 @@ import argparse
 from typing import TYPE_CHECKING
 
 from distsms.cli.evaluate import add_reading, reading
-from distsms.cli.types import add_threads
+from distsms.cli.types import THREADS, add_options
 
 if TYPE_CHECKING:
     from distsms.base.communicator import Communicator
@@ -34,11 +34,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("model", metavar="MODEL", help="A model written by `distsms train`.")
     text = "The rows that it was trained on, in the same order: a data set, or a file."
     parser.add_argument("data", metavar="DATA|FILE", help=text)
-    text = "What `distsms train --certificate` has written (default: none)."
-    parser.add_argument("--certificate", metavar="FILE", help=text)
+    add_options(parser, "--certificate FILE  What `distsms train --certificate` has written (default: none).")
     add_reading(parser)
-    parser.add_argument("--json", action="store_true", help="Print one JSON object.")
-    add_threads(parser)
+    add_options(parser, f"--json  Print one JSON object.\n{THREADS}")
 
 
 def run(args: argparse.Namespace, comm: Communicator) -> int:
