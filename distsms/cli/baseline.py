@@ -90,7 +90,7 @@ OPTIONS = f"""\
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `distsms baseline`."""
-    options.add_data(parser)
+    add_options(parser, options.DATA, options.COMMON)
     add_grid(parser, ranking_measure, (*RANKING, "pauc@BETA"))
     others = {"--methods": {"nargs": "+", "choices": METHODS}, "--output": {"default": "baseline"}}
     add_options(parser, OPTIONS, options.COMMON | others)

@@ -28,7 +28,7 @@ SEQUENCES = ["fasta", "labels", "alphabet", "window", "degree", "spectrum", "spe
 """The options of `add_sequence_options`, by their names in argparse's namespace."""
 
 
-LIST = {"nargs": "+", "action": "extend", "default": []}
+LIST: dict[str, Any] = {"nargs": "+", "action": "extend", "default": []}
 """An option for columns. They may be separated by spaces or commas, and the option may be repeated."""
 COLUMNS = f"""\
 --categorical COLUMN  Take these columns of a table for categories, such as codes that are written as numbers. Here and
@@ -49,12 +49,10 @@ COLUMNS = f"""\
     of numbers, marks such as - ? None and \\N are missing values without this option.
 --not-missing MARK  Usual marks of missing values that are values here, such as NA for Namibia.
 """
-SEQUENCE_FILES = """\
---strings  The files have lines LABEL SEQUENCE (default for names that end in .strings).
---fasta  The files are FASTA (default for .fa, .fasta, .fna and .faa). The label of a sequence follows label= in its
+SEQUENCE_OPTIONS = """\
+either --strings  The files have lines LABEL SEQUENCE (default for names that end in .strings).
+or --fasta  The files are FASTA (default for .fa, .fasta, .fna and .faa). The label of a sequence follows label= in its
     header, or is the second of two words.
-"""
-SEQUENCE_FEATURES = """\
 --labels FILE  The labels of sequences in FASTA, in lines NAME LABEL; every rank holds them.
 --alphabet  The letters of sequences. T and U are the same, and so are small and capital letters; k-mers with an
     ambiguous letter such as N count nothing, and any other character is an error (default: %(default)s).
@@ -114,8 +112,7 @@ def add_sequence_options(parser: argparse._ActionsContainer) -> None:
         "--spectrum": {"type": span, "action": "append", "default": []},
         "--spectrum-degree": {"type": whole},
     }
-    add_options(parser.add_mutually_exclusive_group(), SEQUENCE_FILES, others)
-    add_options(parser, SEQUENCE_FEATURES, others)
+    add_options(parser, SEQUENCE_OPTIONS, others)
 
 
 def sequence_options(args: argparse.Namespace) -> SequenceOptions | None:

@@ -15,8 +15,8 @@ from distsms.cli.terminal import Speaker
 from distsms.cli.types import (
     COMMON,
     MISSING_GROUP,
+    NEW_COLUMNS,
     THREADS,
-    add_new_columns,
     add_old_names,
     add_options,
     condition,
@@ -72,6 +72,7 @@ examples:
 
 
 OPTIONS = """\
+paths MODEL  Models written by `distsms train`; without --test, the last argument is the data.
 --test DATA  A data set made by `distsms shard`, or a file of a format that it reads.
 --threshold SCORE  Call a row positive if its score is at least this (default: the threshold of the model).
 --k K  Also give precision@K and recall@K (default: for the K that the model was trained for, if any).
@@ -79,7 +80,7 @@ OPTIONS = """\
 WITHIN_GROUPS = """\
 --within-groups  Also give GAUC, ROCArea within groups (default: as the model was trained, if the rows have groups).
 """
-MEASURES = f"""\
+JUDGING = f"""\
 --at CONDITION  Find the threshold for a condition{{shown}}: {CONDITIONS.replace("%", "%%")}. May be repeated.
 {{more}}--level SHARE  The level of the intervals (default: %(default)s).
 --bootstrap N  The number of bootstrap replicates for PRBEP; 0 uses the binomial alone (default: %(default)s).
@@ -91,48 +92,38 @@ READING = f"""\
 --group COLUMN  The column of groups in a table or array file, or qid for svmlight text, for GAUC; for sequences, the
     NAME of words NAME=VALUE. A data set has its own (default: none).
 {MISSING_GROUP}
+{NEW_COLUMNS}
 """
+OTHERS: dict[str, dict[str, Any]] = {
+    **COMMON,
+    "--at": {"type": condition, "action": "append", "default": []},
+    "--within-groups": {"choices": WEIGHTINGS},
+    "--level": {"type": share, "default": 0.95},
+    "--bootstrap": {"dest": "replicates", "type": whole, "default": 1000},
+    "--seed": {"type": whole, "default": 0},
+}
+"""What argparse is told of these options, some of which `report` and `verify` have, too."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `distsms evaluate`."""
-    text = "Models written by `distsms train`; without --test, the last argument is the data."
-    parser.add_argument("paths", nargs="+", metavar="MODEL", help=text)
-    add_options(parser, OPTIONS, {"--threshold": {"type": finite}, "--k": {"type": count}})
-    add_measures(parser, more=WITHIN_GROUPS)
-    add_reading(parser)
-    add_options(parser, f"--json  Print one JSON object.\n{THREADS}")
+    of_command = {"paths": {"nargs": "+"}, "--threshold": {"type": finite}, "--k": {"type": count}}
+    judging = JUDGING.format(shown="", more=WITHIN_GROUPS)
+    text = f"{OPTIONS}{judging}{READING}--json  Print one JSON object.\n{THREADS}"
+    add_options(parser, text, OTHERS | of_command)
     add_old_names(parser, on="test")
     parser.set_defaults(check=_check)
 
 
-def add_measures(parser: argparse.ArgumentParser, shown: str = "", more: str = "") -> None:
-    """Add the options on conditions and intervals; `shown` says where else a threshold goes, `more` is between them."""
-    others = {
-        "--at": {"type": condition, "action": "append", "default": []},
-        "--within-groups": {"choices": WEIGHTINGS},
-        "--level": {"type": share, "default": 0.95},
-        "--bootstrap": {"dest": "replicates", "type": whole, "default": 1000},
-        "--seed": {"type": whole, "default": 0},
-    }
-    add_options(parser, MEASURES.format(shown=shown, more=more), others)
-
-
-def add_reading(parser: argparse.ArgumentParser) -> None:
-    """Add the options on reading rows, which `evaluate` and `report` have in common."""
-    add_options(parser, READING, COMMON)
-    add_new_columns(parser)
-
-
 def reading(args: argparse.Namespace) -> InputOptions:
-    """Return how the rows are to be read, from the options of `add_reading`."""
+    """Return how the rows are to be read, from the options of `READING`."""
     from distsms.models.inputs import InputOptions
 
     return from_arguments(InputOptions, args)
 
 
 def options(args: argparse.Namespace) -> EvaluationOptions:
-    """Return what is to be computed, from the options of `add_measures` and others that the command has."""
+    """Return what is to be computed, from the options of `JUDGING` and others that the command has."""
     from distsms.models.evaluation import EvaluationOptions
 
     return from_arguments(EvaluationOptions, args, at=tuple(args.at))

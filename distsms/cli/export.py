@@ -7,7 +7,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from distsms.base.errors import EXIT_OK
-from distsms.cli.types import add_options
+from distsms.cli.types import MODEL, add_options
 
 if TYPE_CHECKING:
     from distsms.base.communicator import Communicator
@@ -33,7 +33,8 @@ examples:
   distsms export model.h5 --to onnx --output model.onnx
   distsms export model.h5 --to csv | head
 """
-OPTIONS = """\
+OPTIONS = f"""\
+{MODEL}
 --to  The format.
 --output FILE  The file to write; - is standard output (default: -).
 --verbatim  Write the names of columns to CSV as they are (default: with a leading ' where a spreadsheet would take them
@@ -43,7 +44,6 @@ OPTIONS = """\
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `distsms export`."""
-    parser.add_argument("model", metavar="MODEL", help="A model written by `distsms train`.")
     others = {"--to": {"choices": ("onnx", "liblinear", "csv"), "required": True}, "--output": {"default": "-"}}
     add_options(parser, OPTIONS, others)
     parser.set_defaults(mpi=False)

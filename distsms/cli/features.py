@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from distsms.base.errors import EXIT_OK
 from distsms.base.formatting import format_rows
 from distsms.cli.terminal import Speaker
-from distsms.cli.types import COMMON, WRITING, add_options, add_output_folder, count, whole
+from distsms.cli.types import COMMON, OF_FOLDER, OUTPUT_FOLDER, WRITING, add_options, count, whole
 
 if TYPE_CHECKING:
     from distsms.base.communicator import Communicator
@@ -42,6 +42,8 @@ examples:
 
 
 OPTIONS = f"""\
+data DATA  A data set that distsms shard has made, but not of sequences.
+{OUTPUT_FOLDER}
 --bins B  The most bins of a column of numbers (default: 32).
 --crosses all|top:K|A:B,...  Also cross pairs of attributes: all pairs, the K pairs with the strongest interaction on a
     sample of the rows, or the pairs that are named.
@@ -68,10 +70,8 @@ OPTIONS = f"""\
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `distsms features`."""
-    parser.add_argument("data", metavar="DATA", help="A data set that distsms shard has made, but not of sequences.")
-    add_output_folder(parser)
-    others: dict[str, dict[str, Any]] = {"--bins": {"type": count}, "--seed": {"type": whole}, **COMMON}
-    add_options(parser, OPTIONS, others | {"--keep": {"action": "store_true", "default": None}})
+    others = {"--bins": {"type": count}, "--seed": {"type": whole}, "--keep": {"action": "store_true", "default": None}}
+    add_options(parser, OPTIONS, COMMON | OF_FOLDER | others)
     parser.set_defaults(check=_check)
 
 

@@ -32,6 +32,7 @@ examples:
 
 
 OPTIONS = f"""\
+paths DATA|MODEL  A data set, a model, or several models; without any, the versions of all libraries.
 --all  Show everything that a model says of itself.
 --columns  List all columns of the table that a data set or a model was made from, with kinds, features, what missing
     values count as, and {SHOWN_CATEGORIES} categories; --all shows all of them.
@@ -44,9 +45,7 @@ OPTIONS = f"""\
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `distsms info`."""
-    text = "A data set, a model, or several models; without any, the versions of all libraries."
-    parser.add_argument("paths", nargs="*", metavar="DATA|MODEL", help=text)
-    add_options(parser, OPTIONS)
+    add_options(parser, OPTIONS, {"paths": {"nargs": "*"}})
     parser.set_defaults(mpi=False)
 
 

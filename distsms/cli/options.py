@@ -24,10 +24,13 @@ if TYPE_CHECKING:
 USUAL_SOLVER = "The default is lmvm, or lbfgs where petsc4py cannot be imported"
 
 
+DATA = """\
+data DATA|FILE  A data set made by `distsms shard`; or files that it reads, folders of tables, or patterns
+    ('day-*.csv')."""
 SOLVER = f"""\
 --solver  The solver{{of}}. lmvm is the limited-memory quasi-Newton method of PETSc/TAO; lbfgs is the same method
-    without PETSc; agm is Nesterov's accelerated gradient; bmrm is cutting planes on the exact risk; bmrm-linesearch is the same
-    with two planes and no quadratic program. {USUAL_SOLVER}{{but}}."""
+    without PETSc; agm is Nesterov's accelerated gradient; bmrm is cutting planes on the exact risk; bmrm-linesearch is
+    the same with two planes and no quadratic program. {USUAL_SOLVER}{{but}}."""
 STOPPING = """\
 --epsilon GAP  The gap to prove, as a difference in J (default: 1e-3, or none with --relative).
 --relative SHARE  The gap to prove, as a share of J: 0.01 is 1 %%. With --epsilon, the larger of the two gaps is enough.
@@ -96,14 +99,9 @@ COMMON: dict[str, dict[str, Any]] = {
     "--step": {"choices": ("auto", *STEPS), "default": "auto"},
     "--vector-memory": {"dest": "vector_bytes", "default": 2**31},
     "--within-groups": {"choices": WEIGHTINGS},
+    "data": {"nargs": "+"},
 }
 """What argparse is told of the options that training commands have in common."""
-
-
-def add_data(parser: argparse._ActionsContainer) -> None:
-    """Add the data of a command that also takes files."""
-    text = "A data set made by `distsms shard`; or files that it reads, folders of tables, or patterns ('day-*.csv')."
-    parser.add_argument("data", nargs="+", metavar="DATA|FILE", help=text)
 
 
 def add_stopping(parser: argparse.ArgumentParser, time_limit: float = float("inf"), limit: str = "no limit") -> None:

@@ -172,7 +172,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `distsms path`."""
     parser.add_argument("data", metavar="DATA", help="A data set made by `distsms shard`.")
     add_grid(parser, path_measures, (*RANKING, *RIVALS, "pauc@BETA[,BETA...]"))
-    others: dict[str, dict[str, Any]] = {
+    others = {
         **options.COMMON,
         "--l1": {"nargs": "+", "type": l1s, "default": [[0.0]]},
         "--features": {"nargs": "+", "action": "extend", "type": checked(parse)},

@@ -8,7 +8,7 @@ import time
 from typing import TYPE_CHECKING
 
 from distsms.base.errors import EXIT_OK
-from distsms.cli.types import THREADS, add_new_columns, add_options, count, from_arguments
+from distsms.cli.types import COMMON, MODEL, NEW_COLUMNS, THREADS, add_options, count, from_arguments
 
 if TYPE_CHECKING:
     from distsms.base.communicator import Communicator
@@ -42,7 +42,9 @@ examples:
 """
 
 
-OPTIONS = """\
+OPTIONS = f"""\
+{MODEL}
+data DATA|FILE  A data set made by `distsms shard`, or a file of a format that it reads.
 --output FILE  The file to write, such as scores.csv; - is standard output (default: -).
 --labels  Also write the class of each row, as in the training data: positive where the score is at least the threshold
     that `distsms path --at` or `distsms train --at` found.
@@ -50,8 +52,7 @@ OPTIONS = """\
 --reasons K  Also write the K columns of the table that move the score of the row most, with what each adds to the score
     or takes from it, compared with the mean training row: reason_1, reason_2, ...
 --id COLUMN  The column that names the rows (default: the one of the training data, if the file has it).
-"""
-WRITING = f"""\
+{NEW_COLUMNS}
 --verbatim  Write ids as they are (default: in .csv and .tsv with a leading ' where a spreadsheet would take them for
     formulas, and in all text with escapes such as \\x1b for what a terminal would act on).
 --quiet  Print neither progress nor a closing line.
@@ -61,12 +62,8 @@ WRITING = f"""\
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `distsms predict`."""
-    parser.add_argument("model", metavar="MODEL", help="A model written by `distsms train`.")
-    text = "A data set made by `distsms shard`, or a file of a format that it reads."
-    parser.add_argument("data", metavar="DATA|FILE", help=text)
-    add_options(parser, OPTIONS, {"--output": {"default": "-"}, "--reasons": {"type": count, "default": 0}})
-    add_new_columns(parser)
-    add_options(parser, WRITING)
+    others = {**COMMON, "--output": {"default": "-"}, "--reasons": {"type": count, "default": 0}}
+    add_options(parser, OPTIONS, others)
 
 
 def run(args: argparse.Namespace, comm: Communicator) -> int:

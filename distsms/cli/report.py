@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import argparse
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from distsms.base.errors import EXIT_OK
-from distsms.cli.evaluate import add_measures, add_reading, options, reading
+from distsms.cli import evaluate
 from distsms.cli.terminal import Speaker
-from distsms.cli.types import THREADS, add_old_names, add_options
+from distsms.cli.types import MODEL, THREADS, add_old_names, add_options
 
 if TYPE_CHECKING:
     from distsms.base.communicator import Communicator
@@ -26,7 +26,8 @@ examples:
 """
 
 
-OPTIONS = """\
+OPTIONS = f"""\
+{MODEL}
 --test DATA  A data set made by `distsms shard`, or a file of a format that it reads.
 --output FILE  The HTML file to write (default: %(default)s).
 --figures FOLDER  Also write each figure as PNG and SVG into this folder.
@@ -36,16 +37,16 @@ OPTIONS = """\
 --baseline FOLDER  A folder of `distsms baseline`, to be shown.
 --card FILE  A TOML file with what only the owner of the model knows, as in intended_use = "..."; the page names the
     headings that lack it.
+{evaluate.JUDGING.format(shown=" on these rows, and mark it on the curves", more="")}
+{evaluate.READING}
+{THREADS}
 """
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `distsms report`."""
-    parser.add_argument("model", metavar="MODEL", help="A model written by `distsms train`.")
-    add_options(parser, OPTIONS, {"--test": {"required": True}, "--output": {"default": "report.html"}})
-    add_measures(parser, " on these rows, and mark it on the curves")
-    add_reading(parser)
-    add_options(parser, THREADS)
+    of_command: dict[str, Any] = {"--test": {"required": True}, "--output": {"default": "report.html"}}
+    add_options(parser, OPTIONS, evaluate.OTHERS | of_command)
     add_old_names(parser, on="test", out="output")
 
 
@@ -55,7 +56,9 @@ def run(args: argparse.Namespace, comm: Communicator) -> int:
     from distsms.page.report import report
     from distsms.workflow.requests import ReportRequest
 
-    request = ReportRequest.of(vars(args), data=args.test, measures=options(args), reading=reading(args))
+    request = ReportRequest.of(
+        vars(args), data=args.test, measures=evaluate.options(args), reading=evaluate.reading(args)
+    )
     written = report(request, comm)
     if comm.is_root:
         for note in written.notes:

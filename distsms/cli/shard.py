@@ -14,10 +14,11 @@ from distsms.cli.terminal import Speaker
 from distsms.cli.types import (
     COMMON,
     MISSING_GROUP,
+    OF_FOLDER,
+    OUTPUT_FOLDER,
     WRITING,
     add_old_names,
     add_options,
-    add_output_folder,
     shares,
     whole,
 )
@@ -62,6 +63,8 @@ examples:
 
 
 ROWS = f"""\
+input INPUT  Files of one format; their rows are taken in this order.
+{OUTPUT_FOLDER}
 --label COLUMN  The column of labels. For .npy and .npz: an array of the .npz file (default: y), or another .npy file.
 --positive LABEL  The label of the positive class; all others are negative.
 --id COLUMN  The column with names of the rows. They are kept, and `distsms predict` writes them.
@@ -71,13 +74,11 @@ ROWS = f"""\
     and so are --time and --weight. It is kept for folds and splits, and is not a feature.
 {MISSING_GROUP}
 --time COLUMN  The column with the time of each row, as numbers or dates, for folds and splits. It is not a feature.
+either --weight COLUMN  The column with the weight of each row, a number of at least 0: a row of weight 3 counts as
+    three rows in training, measures and normalization, and a row of weight 0 is left out. It is not a feature.
+or --weight-file FILE  A file with these weights, one on each line, in the order of the rows; for svmlight text, too.
+--keep COLUMN  Use these columns, which --group, --time or --weight names, as features, too.
 """
-WEIGHTS = """\
---weight COLUMN  The column with the weight of each row, a number of at least 0: a row of weight 3 counts as three rows
-    in training, measures and normalization, and a row of weight 0 is left out. It is not a feature.
---weight-file FILE  A file with these weights, one on each line, in the order of the rows; for svmlight text, too.
-"""
-KEEP = "--keep COLUMN  Use these columns, which --group, --time or --weight names, as features, too."
 OPTIONS = f"""\
 --normalize  How training normalizes the rows: standard divides each column by its standard deviation, maxabs divides it
     by its largest absolute value, l2 scales each row to length 1. The files hold the rows as they were, and models
@@ -101,12 +102,7 @@ OPTIONS = f"""\
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `distsms shard`."""
-    text = "Files of one format; their rows are taken in this order."
-    parser.add_argument("input", nargs="+", metavar="INPUT", help=text)
-    add_output_folder(parser)
-    add_options(parser, ROWS, {**COMMON, "--drop": LIST})
-    add_options(parser.add_mutually_exclusive_group(), WEIGHTS)
-    add_options(parser, KEEP, {"--keep": LIST})
+    add_options(parser, ROWS, {**COMMON, **OF_FOLDER, "input": {"nargs": "+"}, "--drop": LIST, "--keep": LIST})
     add_column_options(parser)
     add_sequence_options(parser)
     others: dict[str, dict[str, Any]] = {
@@ -115,9 +111,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--split-by": {"choices": TOGETHER},
         "--seed": {"type": whole, "default": 0},
         "--dtype": {"choices": ("float64", "float32"), "default": "float64"},
-        **COMMON,
+        "--zero-based": {"action": "store_true"},
     }
-    add_options(parser, OPTIONS, others)
+    add_options(parser, OPTIONS, COMMON | others)
     add_old_names(parser, n_features="columns")
     parser.set_defaults(check=_check)
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from distsms.base.errors import EXIT_OK, InputError
 from distsms.base.formatting import format_bytes
-from distsms.cli.types import COMMON, WRITING, add_options, add_output_folder
+from distsms.cli.types import COMMON, OF_FOLDER, OUTPUT_FOLDER, WRITING, add_options
 
 if TYPE_CHECKING:
     from distsms.base.communicator import Communicator
@@ -49,30 +49,35 @@ OPTIONS: dict[str, dict[str, Any]] = {
 """The options of each kind of data, with their default values."""
 
 
-OF_RANDOM = """\
+GROUPS = {
+    "sparse and dense": """\
 --rows N  The number of rows (default: 100000).
 --columns P  The number of columns (default: sparse 10000, dense 100).
 --positive SHARE  The share of positive rows (default: 0.1).
 --noise RATIO  The standard deviation of the noise, as a multiple of that of the score (default: 0.5).
 --seed N  The seed, from 0 to 2^64 - 1 (default: 0).
 --dtype  The type of the values in the files (default: float64).
-"""
-OF_SPARSE = """\
+""",
+    "sparse": """\
 --density SHARE  The mean share of columns in which a row has an entry, at most 0.95 (default: 20 columns, or half of
     them).
 --skew S  Column j has entries in a share of the rows that falls as 1/j^S, from at most 95 %%; with 0 all columns have
     the same density (default: 1).
 --pattern  Make all values 1; then no values are stored.
-"""
-OF_TWIN = """\
+""",
+    "twin": """\
 --scale S  The share of the rows, and of the columns if sparse (default: 1).
 --test  Write the rows for tests.
-"""
-OF_BOUND = """\
---epsilon E  The gap that takes a cutting-plane method many steps to reach (default: 0.001).
---n N  The paper's n: the number of rows for PRBEP, of negative rows for ROCArea.
-"""
+""",
+    "prbep-lower-bound and rocarea-lower-bound": """\
+either --epsilon E  The gap that takes a cutting-plane method many steps to reach (default: 0.001).
+or --n N  The paper's n: the number of rows for PRBEP, of negative rows for ROCArea.
+""",
+}
 OF_ALL = f"""\
+kind KIND  The kind of data: {", ".join(OPTIONS)}.
+name NAME  The set of which a twin is drawn.
+{OUTPUT_FOLDER}
 --shards N  The number of shards (default: one for each 64 MiB).
 {WRITING}
 --quiet  Print neither progress nor a summary.
@@ -81,17 +86,12 @@ OF_ALL = f"""\
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `distsms synth`, without defaults, so that `_options` sees which were given."""
-    parser.add_argument("kind", metavar="KIND", choices=tuple(OPTIONS), help=f"The kind of data: {', '.join(OPTIONS)}.")
-    parser.add_argument("name", metavar="NAME", nargs="?", help="The set of which a twin is drawn.")
-    add_output_folder(parser)
     others: dict[str, dict[str, Any]] = {"--seed": {"type": int}, "--dtype": {"choices": ("float64", "float32")}}
     others |= {f"--{name}": {"type": float} for name in ("positive", "noise", "density", "skew", "scale", "epsilon")}
     others |= {f"--{name}": {"action": "store_true", "default": None} for name in ("pattern", "test")}
-    for title, text in {"sparse and dense": OF_RANDOM, "sparse": OF_SPARSE, "twin": OF_TWIN}.items():
+    for title, text in GROUPS.items():
         add_options(parser.add_argument_group(title), text, others)
-    bound = parser.add_argument_group("prbep-lower-bound and rocarea-lower-bound").add_mutually_exclusive_group()
-    add_options(bound, OF_BOUND, others)
-    add_options(parser, OF_ALL, COMMON)
+    add_options(parser, OF_ALL, {**COMMON, **OF_FOLDER, "kind": {"choices": tuple(OPTIONS)}, "name": {"nargs": "?"}})
     parser.set_defaults(check=_check)
 
 

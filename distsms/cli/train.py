@@ -64,6 +64,7 @@ USUAL_SPLIT = (0.8, 0.2)
 
 BUT = " and with --l1; for F-beta and the measures at K, which have no smoothed risk, it is bmrm"
 OPTIONS = f"""\
+{options.DATA}
 --measure NAME  What to optimize: {NAMES}
     (default: %(default)s).
 {options.WITHIN_GROUPS}
@@ -101,29 +102,24 @@ LONG_JOBS = """\
 --survive  Go on if a rank other than rank 0 dies once the rows are loaded. It needs Open MPI 5, started by mpirun
     --with-ft ulfm.
 """
-SHARDS = """\
+FILES = """\
 --shards FOLDER  Keep the shards, in FOLDER/train and, without --test, FOLDER/test (default: a temporary folder, which
     is removed at the end; training rows are in memory alone if they fit, unless --memory is given). Runs on several
     hosts, and runs with --checkpoint, need it.
 --overwrite  Replace the data sets that the folder of --shards has already.
-"""
-SEARCH = """\
---search TIME  The time for the search among features and losses: the columns, their bins, crosses, and leaves of trees,
-    each trained for the measure and by logistic regression, are compared on folds of the training rows, and the best is
-    trained (default: ten times what a training on the columns takes, and at least 30s; no search with fewer than 1,000
-    rows or 50 of a class, and where an option is for a model of the columns).
---plain  Train a model of the columns, for the measure, without a search, as --search 0 does.
-"""
-REPORT = """\
---report FILE  The report on the test rows (default: report.html beside model.h5, NAME.html beside NAME.h5).
---no-report  Write no report, which takes about a second.
+either --search TIME  The time for the search among features and losses: the columns, their bins, crosses, and leaves of
+    trees, each trained for the measure and by logistic regression, are compared on folds of the training rows, and the
+    best is trained (default: ten times what a training on the columns takes, and at least 30s; no search with fewer
+    than 1,000 rows or 50 of a class, and where an option is for a model of the columns).
+or --plain  Train a model of the columns, for the measure, without a search, as --search 0 does.
+either --report FILE  The report on the test rows (default: report.html beside model.h5, NAME.html beside NAME.h5).
+or --no-report  Write no report, which takes about a second.
 """
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `distsms train`."""
-    options.add_data(parser)
-    others: dict[str, dict[str, Any]] = {
+    others = {
         **options.COMMON,
         "--measure": {"type": measure, "default": "rocarea"},
         "--lambda": {"dest": "lam", "type": _number_or_auto},
@@ -150,9 +146,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "The files become shards. A fifth of the rows is held out as test rows unless --split or --test says otherwise."
         " The options from --label on are those of `distsms shard`.",
     )
-    add_options(files, SHARDS)
-    add_options(files.add_mutually_exclusive_group(), SEARCH, others)
-    add_options(files.add_mutually_exclusive_group(), REPORT)
+    add_options(files, FILES, others)
     add_reading(files, OF_SHARD)
     parser.set_defaults(check=_check)
 

@@ -95,49 +95,20 @@ def from_arguments(kind: type[T], args: argparse.Namespace, **others: Any) -> T:
 
 TYPES: dict[str, Callable[[str], Any]] = {"N": count, "P": count, "TIME": duration, "SIZE": memory, "GAP": positive}
 """The types of options by what their help says that they take; others take a text."""
-NOTHING: Mapping[str, Any] = {}
-OPTION = re.compile(r"^(--[a-z0-9-]+)(?: (\S+))?  (.*(?:\n +.*)*)", re.MULTILINE)
+ARGUMENT = re.compile(r"^(either |or )?([a-z-][a-z0-9-]*)(?: (\S+))?  (.*(?:\n +.*)*)", re.MULTILINE)
 
 
-def add_options(
-    parser: argparse._ActionsContainer, text: str, others: Mapping[str, Mapping[str, Any]] = NOTHING
-) -> None:
-    """Add the options of a text, which has them as the help shows them: the name, what the option takes (nothing for a
-    flag), two spaces, and the help, whose further lines begin with spaces. `others` are what else argparse is told of
-    an option: its default, choices, or a type that is not that of `TYPES`.
+def add_options(parser: argparse._ActionsContainer, text: str, others: Mapping[str, Any] = {}) -> None:
+    """Add the arguments of a text, which has them as the help shows them: the name, what it takes (nothing for a flag),
+    two spaces, and the help, whose further lines begin with spaces. Those with `either` and `or` exclude each other.
+    `others` are what else argparse is told of an argument: its default, choices, or a type that is not that of `TYPES`.
     """
-    for name, metavar, words in OPTION.findall(text):
-        of_metavar = {"metavar": metavar, "type": TYPES.get(metavar)} if metavar else {}
+    for choice, name, metavar, words in ARGUMENT.findall(text):
+        if choice == "either ":
+            alternatives = parser.add_mutually_exclusive_group()
+        usual: dict[str, Any] = {"metavar": metavar, "type": TYPES.get(metavar)} if metavar else {}
         more = others.get(name, {} if metavar else {"action": "store_true"})
-        parser.add_argument(name, **of_metavar | more, help=" ".join(words.split()))
-
-
-COMMON: dict[str, dict[str, Any]] = {
-    "--compress": {"action": "store_const", "dest": "compression", "const": "blosc-lz4", "default": "none"},
-    "--ignore-new-features": {"dest": "ignore_new", "action": "store_true"},
-    "--missing-group": {"choices": ("own", "drop"), "default": "own"},
-    "--one-based": {"action": "store_false", "default": None, "dest": "zero_based"},
-}
-"""What argparse is told of options that several commands have."""
-MISSING_GROUP = """\
---missing-group  Rows of a table without a group: each is a group of its own, or they are dropped (default:
-    %(default)s)."""
-THREADS = """\
---threads N  How many threads each rank computes with; they share its memory (default: OMP_NUM_THREADS, or else 1)."""
-"""For the commands that compute scores. The program sets the number before it loads numpy."""
-WRITING = """\
---compress  Compress the files by Blosc's LZ4, for slow disks. It needs numcodecs (pip install 'distsms[codecs]').
---overwrite  Replace the data set in OUTDIR, if there is one."""
-COUNTED_FROM = """\
---zero-based  The svmlight file counts columns from 0 (default: as the training data did).
---one-based  The svmlight file counts columns from 1 (default: as the training data did)."""
-
-
-def add_old_names(parser: argparse.ArgumentParser, **old: str) -> None:
-    """Accept older names of options, which the help does not show: an old and a new one, as in `out="output"`."""
-    for name, new in old.items():
-        action = parser._option_string_actions[f"--{new}"]
-        parser._option_string_actions[f"--{name.replace('_', '-')}"] = action
+        (alternatives if choice else parser).add_argument(name, **usual | more, help=" ".join(words.split()))
 
 
 class _OutputFolder(argparse.Action):
@@ -152,20 +123,40 @@ class _OutputFolder(argparse.Action):
                 action.required = False
 
 
-def add_new_columns(parser: argparse.ArgumentParser) -> None:
-    """Add the options on the columns of rows, which `evaluate`, `report` and `predict` have in common."""
-    text = "--ignore-new-features  Leave out columns that the model lacks, instead of refusing them."
-    add_options(parser, text, COMMON)
-    others = {**COMMON, "--zero-based": {"action": "store_true", "default": None}}
-    add_options(parser.add_mutually_exclusive_group(), COUNTED_FROM, others)
+OF_FOLDER = {"--output": {"dest": "folder", "action": _OutputFolder}}
+"""What argparse is told of `OUTPUT_FOLDER`."""
+COMMON: dict[str, dict[str, Any]] = {
+    "--compress": {"action": "store_const", "dest": "compression", "const": "blosc-lz4", "default": "none"},
+    "--ignore-new-features": {"dest": "ignore_new", "action": "store_true"},
+    "--missing-group": {"choices": ("own", "drop"), "default": "own"},
+    "--one-based": {"action": "store_false", "default": None, "dest": "zero_based"},
+    "--zero-based": {"action": "store_true", "default": None},
+}
+"""What argparse is told of options that several commands have."""
+MISSING_GROUP = """\
+--missing-group  Rows of a table without a group: each is a group of its own, or they are dropped (default:
+    %(default)s)."""
+THREADS = """\
+--threads N  How many threads each rank computes with; they share its memory (default: OMP_NUM_THREADS, or else 1)."""
+"""For the commands that compute scores. The program sets the number before it loads numpy."""
+WRITING = """\
+--compress  Compress the files by Blosc's LZ4, for slow disks. It needs numcodecs (pip install 'distsms[codecs]').
+--overwrite  Replace the data set in OUTDIR, if there is one."""
+MODEL = "model MODEL  A model written by `distsms train`."
+NEW_COLUMNS = """\
+--ignore-new-features  Leave out columns that the model lacks, instead of refusing them.
+either --zero-based  The svmlight file counts columns from 0 (default: as the training data did).
+or --one-based  The svmlight file counts columns from 1 (default: as the training data did)."""
+OUTPUT_FOLDER = """\
+output OUTDIR  The folder to make: it gets the shards and their manifest.json.
+--output OUTDIR  Another way to name the folder."""
 
 
-def add_output_folder(parser: argparse.ArgumentParser) -> None:
-    """Add the last positional argument OUTDIR, and the option --output, which sets `folder`, to a command."""
-    text = "The folder to make: it gets the shards and their manifest.json."
-    parser.add_argument("output", metavar="OUTDIR", help=text)
-    others = {"--output": {"dest": "folder", "action": _OutputFolder}}
-    add_options(parser, "--output OUTDIR  Another way to name the folder.", others)
+def add_old_names(parser: argparse.ArgumentParser, **old: str) -> None:
+    """Accept older names of options, which the help does not show: an old and a new one, as in `out="output"`."""
+    for name, new in old.items():
+        action = parser._option_string_actions[f"--{new}"]
+        parser._option_string_actions[f"--{name.replace('_', '-')}"] = action
 
 
 def _number(text: str) -> float:

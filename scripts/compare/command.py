@@ -12,8 +12,8 @@ from distsms import cli
 from distsms.base.errors import EXIT_OK, EXIT_REQUEUE
 from distsms.base.measures import RANKING
 from distsms.cli.main import main as run_program
-from distsms.cli.options import add_memory, add_stopping, add_vectors
-from distsms.cli.types import add_old_names, positive
+from distsms.cli.options import COMMON, MEMORY, VECTORS, add_stopping
+from distsms.cli.types import add_old_names, add_options, positive
 from distsms.optim.solvers.base import SOLVERS
 
 if TYPE_CHECKING:
@@ -109,8 +109,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="C",
         help="The smoothings of lmvm and agm: adaptive, or values of the paper's fixed c_mu (default: adaptive).",
     )
-    add_vectors(how)
-    add_memory(how)
+    add_options(how, f"{VECTORS}\n{MEMORY}", COMMON)
     add_stopping(parser, 600.0, "600s for each run")
     parser.add_argument(
         "--times-first",
