@@ -226,7 +226,9 @@ def run(args: argparse.Namespace, comm: Communicator) -> int:
         )
     with contextlib.ExitStack() as closing:
         narrator = TrainingNarrator(args, comm, closing, files)
-        return train(_request(args, files), comm, narrator, args.signals.wanted).run.exit_code
+        trained = train(_request(args, files), comm, narrator, args.signals.wanted)
+        narrator.took(trained)
+        return trained.run.exit_code
 
 
 def _request(args: argparse.Namespace, files: bool) -> TrainRequest:

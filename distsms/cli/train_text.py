@@ -207,6 +207,7 @@ class TrainingNarrator(shard_text.ShardNarrator, TrainObserver):
             write_report(args, self._sets, trained.reading, report, self._comm)
 
     def took(self, trained: Trained) -> None:
+        """Print what the whole run took, when nothing is left to do."""
         run = trained.run
         self._say(describe_usage(trained.usage, run.result.starts, run.fit.vectors, self._args.usage))
 
