@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from distsms.base.communicator import Communicator
-    from distsms.cli.progress import Progress
     from distsms.shards.column_options import ColumnReport
     from distsms.shards.dataset import DataBlock
     from distsms.workflow.baseline import Baseline, BaselineObserver, FitProgress
@@ -146,7 +145,6 @@ def _request(args: argparse.Namespace, files: bool = False) -> BaselineRequest:
 class BaselineNarrator(FoldsNarrator, BaselineObserver):
     """Prints what a baseline tells, and its results. It has all methods of `BaselineObserver`."""
 
-    _of_fits: Progress | None = None
     converting = FoldsNarrator.progress
     told = FoldsNarrator.made_features
 
@@ -166,7 +164,7 @@ class BaselineNarrator(FoldsNarrator, BaselineObserver):
         from distsms.workflow.baseline_plan import ENTRY_BYTES, MANY_COLUMNS
         from distsms.workflow.competitors import METHODS
 
-        self._features.close()
+        self._progress.close()
         say, manifest = self._say, plan.manifest
         problem, fits = plan.problem, plan.all_fits
         names = ", ".join(self._args.data)
@@ -196,18 +194,13 @@ class BaselineNarrator(FoldsNarrator, BaselineObserver):
             self._say(line)
 
     def fitting(self, progress: FitProgress) -> None:
-        from distsms.cli.progress import Progress
-
-        if self._of_fits is None:
-            unit = "fits of this rank" if progress.shared and self._comm.size > 1 else "fits"
-            self._of_fits = Progress.on_root("fitting", unit, self._speaks)
+        unit = "fits of this rank" if progress.shared and self._comm.size > 1 else "fits"
         folds = ", all folds side by side" if progress.fold is None else f" {progress.setting}, fold {progress.fold}"
-        self._of_fits(progress.done, progress.total, f"{progress.method}{folds}")
+        self._progress.of_task("fitting", unit, progress.done, progress.total, f"{progress.method}{folds}")
 
     def fitted(self) -> None:
-        if self._of_fits is not None:
-            self._of_fits.close()
-        self._of_fits = None
+        self._progress.close()
+        self._progress.begin("", "")
 
     def conclude(self, result: Baseline) -> None:
         """Print the tables and the sentences, or that the run was stopped."""

@@ -110,23 +110,23 @@ class FoldsNarrator:
     """Prints what a path and a baseline report alike."""
 
     def __init__(self, args: argparse.Namespace, comm: Communicator) -> None:
-        from distsms.cli.progress import TaskProgress
+        from distsms.cli.progress import Progress
 
         self._args, self._comm, self._speaks = args, comm, comm.is_root and not args.quiet
-        self._say, self._features = Speaker(self._speaks), TaskProgress(self._speaks)
+        self._say, self._progress = Speaker(self._speaks), Progress.on_root(self._speaks)
 
     def chose_solver(self, solver: str, why: str) -> None:
         if why:
             self._say(f"solver    {solver}: {why}")
 
     def progress(self, task: str, unit: str, done: float, of: float) -> None:
-        self._features(task, unit, done, of)
+        self._progress.of_task(task, unit, done, of)
 
     def noted(self, kind: str, text: str) -> None:
         """Print nothing: the line on the features of a fold is enough."""
 
     def made_features(self, text: str) -> None:
-        self._features.close()
+        self._progress.close()
         self._say(text)
 
 
@@ -134,14 +134,14 @@ class FeaturesNarrator(FoldsNarrator, FeaturesObserver):
     """Prints what is told of making features, and what they are. It has all methods of `FeaturesObserver`."""
 
     def noted(self, kind: str, text: str) -> None:
-        self._features.close()
+        self._progress.close()
         self._say(f"  {kind:<9} {text}")
 
     def conclude(self, result: Features) -> None:
         """Print what was made, and what it took."""
         from distsms.cli.progress import describe_files, usage_line, usage_table
 
-        self._features.close()
+        self._progress.close()
         if not self._speaks:
             return
         say, manifest = self._say, result.manifest

@@ -116,7 +116,7 @@ def run(args: argparse.Namespace, comm: Communicator) -> int:
     from distsms.ingest.synthetic.write import write
 
     start, verbose = time.perf_counter(), comm.is_root and not args.quiet
-    progress = Progress.on_root("writing", "shards", verbose)
+    progress = Progress.on_root(verbose, "writing", "shards")
     with comm.fail_together():
         options, part = _options(args), None
         if args.kind == "twin":
