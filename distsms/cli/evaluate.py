@@ -11,21 +11,9 @@ from typing import TYPE_CHECKING, Any
 from distsms.base.errors import EXIT_OK
 from distsms.base.formatting import format_rows, format_table, to_json
 from distsms.base.measures import CONDITIONS, GROUPED, HEAD, SHOWN, WEIGHTINGS, display_name
+from distsms.cli import types
 from distsms.cli.terminal import Speaker
-from distsms.cli.types import (
-    COMMON,
-    MISSING_GROUP,
-    NEW_COLUMNS,
-    THREADS,
-    add_old_names,
-    add_options,
-    condition,
-    count,
-    finite,
-    from_arguments,
-    share,
-    whole,
-)
+from distsms.cli.types import add_old_names, add_options, count, from_arguments, whole
 from distsms.models import decision_text
 from distsms.models.decision_text import RATES
 
@@ -91,14 +79,14 @@ READING = f"""\
 --weight COLUMN  The column of weights in a table or array file; a data set has its own (default: none).
 --group COLUMN  The column of groups in a table or array file, or qid for svmlight text, for GAUC; for sequences, the
     NAME of words NAME=VALUE. A data set has its own (default: none).
-{MISSING_GROUP}
-{NEW_COLUMNS}
+{types.MISSING_GROUP}
+{types.NEW_COLUMNS}
 """
 OTHERS: dict[str, dict[str, Any]] = {
-    **COMMON,
-    "--at": {"type": condition, "action": "append", "default": []},
+    **types.COMMON,
+    "--at": {"type": types.condition, "action": "append", "default": []},
     "--within-groups": {"choices": WEIGHTINGS},
-    "--level": {"type": share, "default": 0.95},
+    "--level": {"type": types.share, "default": 0.95},
     "--bootstrap": {"dest": "replicates", "type": whole, "default": 1000},
     "--seed": {"type": whole, "default": 0},
 }
@@ -107,9 +95,9 @@ OTHERS: dict[str, dict[str, Any]] = {
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `distsms evaluate`."""
-    of_command = {"paths": {"nargs": "+"}, "--threshold": {"type": finite}, "--k": {"type": count}}
+    of_command = {"paths": {"nargs": "+"}, "--threshold": {"type": types.finite}, "--k": {"type": count}}
     judging = JUDGING.format(shown="", more=WITHIN_GROUPS)
-    text = f"{OPTIONS}{judging}{READING}--json  Print one JSON object.\n{THREADS}"
+    text = f"{OPTIONS}{judging}{READING}--json  Print one JSON object.\n{types.THREADS}"
     add_options(parser, text, OTHERS | of_command)
     add_old_names(parser, on="test")
     parser.set_defaults(check=_check)

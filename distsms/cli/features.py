@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from distsms.base.errors import EXIT_OK
 from distsms.base.formatting import format_rows
 from distsms.cli.terminal import Speaker
-from distsms.cli.types import COMMON, OF_FOLDER, OUTPUT_FOLDER, WRITING, add_options, count, whole
+from distsms.cli.types import COMMON, OUTPUT_FOLDER, WRITING, add_options, count, from_arguments, whole
 
 if TYPE_CHECKING:
     from distsms.base.communicator import Communicator
@@ -71,7 +71,7 @@ data DATA  A data set that distsms shard has made, but not of sequences.
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `distsms features`."""
     others = {"--bins": {"type": count}, "--seed": {"type": whole}, "--keep": {"action": "store_true", "default": None}}
-    add_options(parser, OPTIONS, COMMON | OF_FOLDER | others)
+    add_options(parser, OPTIONS, COMMON | others)
     parser.set_defaults(check=_check)
 
 
@@ -100,7 +100,7 @@ def run(args: argparse.Namespace, comm: Communicator) -> int:
     from distsms.workflow.requests import FeaturesRequest
 
     output = args.output if args.folder is None else args.folder
-    request = FeaturesRequest.of(vars(args), output=output, options=_options(args))
+    request = from_arguments(FeaturesRequest, args, output=output, options=_options(args))
     narrator = FeaturesNarrator(args, comm)
     narrator.conclude(make_features(request, comm, narrator))
     return EXIT_OK

@@ -9,18 +9,8 @@ from typing import TYPE_CHECKING
 from distsms.base.choices import RULES, TOGETHER
 from distsms.base.errors import InputError
 from distsms.base.measures import CHOOSERS, RANKING, RIVALS, Measure
-from distsms.cli import options
-from distsms.cli.types import (
-    add_old_names,
-    add_options,
-    checked,
-    chooser,
-    count,
-    not_negative,
-    path_measures,
-    positive,
-    whole,
-)
+from distsms.cli import options, types
+from distsms.cli.types import add_old_names, add_options, count, positive, whole
 from distsms.optim.solvers.base import WIDE
 from distsms.workflow.candidates import COLUMNS, parse
 
@@ -54,7 +44,7 @@ def lambdas(text: str) -> list[float]:
 
 def l1s(text: str) -> list[float]:
     """Parse a number of at least 0, or several positive ones as `lambdas` does."""
-    return lambdas(text) if ":" in text else [not_negative(text)]
+    return lambdas(text) if ":" in text else [types.not_negative(text)]
 
 
 def flat(lists: Sequence[list[float]]) -> list[float]:
@@ -89,7 +79,7 @@ def add_grid(parser: argparse.ArgumentParser, type: Callable[[str], str], names:
     others: dict[str, dict[str, Any]] = {
         "--lambdas": {"nargs": "+", "type": lambdas},
         "--measure": {"type": type, "default": "rocarea"},
-        "--select": {"type": chooser},
+        "--select": {"type": types.chooser},
         "--folds": {"type": folds, "default": 5},
         "--folds-by": {"choices": TOGETHER},
         "--seed": {"type": whole, "default": 0},
@@ -171,11 +161,11 @@ METHOD = f"""\
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `distsms path`."""
     parser.add_argument("data", metavar="DATA", help="A data set made by `distsms shard`.")
-    add_grid(parser, path_measures, (*RANKING, *RIVALS, "pauc@BETA[,BETA...]"))
+    add_grid(parser, types.path_measures, (*RANKING, *RIVALS, "pauc@BETA[,BETA...]"))
     others = {
         **options.COMMON,
         "--l1": {"nargs": "+", "type": l1s, "default": [[0.0]]},
-        "--features": {"nargs": "+", "action": "extend", "type": checked(parse)},
+        "--features": {"nargs": "+", "action": "extend", "type": types.checked(parse)},
         "--rule": {"choices": RULES, "default": "best"},
         "--extend": {"action": argparse.BooleanOptionalAction},
         "--output": {"default": "path"},

@@ -84,7 +84,7 @@ def run(args: argparse.Namespace, comm: Communicator) -> int:
             progress(done, of)
 
     reading = from_arguments(InputOptions, args, labelled=False)
-    request = PredictRequest.of(vars(args), reading=reading)
+    request = from_arguments(PredictRequest, args, reading=reading)
     predicted = predict(request, comm, Observer())
     progress.close()
     for note in predicted.notes if comm.is_root else ():

@@ -6,7 +6,7 @@ import argparse
 from typing import TYPE_CHECKING, Any
 
 from distsms.base.errors import EXIT_OK
-from distsms.cli import evaluate
+from distsms.cli import evaluate, types
 from distsms.cli.terminal import Speaker
 from distsms.cli.types import MODEL, THREADS, add_old_names, add_options
 
@@ -56,9 +56,8 @@ def run(args: argparse.Namespace, comm: Communicator) -> int:
     from distsms.page.report import report
     from distsms.workflow.requests import ReportRequest
 
-    request = ReportRequest.of(
-        vars(args), data=args.test, measures=evaluate.options(args), reading=evaluate.reading(args)
-    )
+    measures, reading = evaluate.options(args), evaluate.reading(args)
+    request = types.from_arguments(ReportRequest, args, data=args.test, measures=measures, reading=reading)
     written = report(request, comm)
     if comm.is_root:
         for note in written.notes:

@@ -9,19 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 from distsms.base.choices import TOGETHER
 from distsms.base.errors import EXIT_OK
+from distsms.cli import types
 from distsms.cli.columns import LIST, add_column_options, add_sequence_options, column_options, sequence_options
 from distsms.cli.terminal import Speaker
-from distsms.cli.types import (
-    COMMON,
-    MISSING_GROUP,
-    OF_FOLDER,
-    OUTPUT_FOLDER,
-    WRITING,
-    add_old_names,
-    add_options,
-    shares,
-    whole,
-)
+from distsms.cli.types import add_old_names, add_options, shares, whole
 
 if TYPE_CHECKING:
     from distsms.base.communicator import Communicator
@@ -64,7 +55,7 @@ examples:
 
 ROWS = f"""\
 input INPUT  Files of one format; their rows are taken in this order.
-{OUTPUT_FOLDER}
+{types.OUTPUT_FOLDER}
 --label COLUMN  The column of labels. For .npy and .npz: an array of the .npz file (default: y), or another .npy file.
 --positive LABEL  The label of the positive class; all others are negative.
 --id COLUMN  The column with names of the rows. They are kept, and `distsms predict` writes them.
@@ -72,7 +63,7 @@ input INPUT  Files of one format; their rows are taken in this order.
 --group COLUMN  The column that says which rows belong together, such as a user, a day or a query; `qid` for svmlight
     text. For sequences, it is the NAME of words NAME=VALUE in the headers of FASTA or in comments after the sequence,
     and so are --time and --weight. It is kept for folds and splits, and is not a feature.
-{MISSING_GROUP}
+{types.MISSING_GROUP}
 --time COLUMN  The column with the time of each row, as numbers or dates, for folds and splits. It is not a feature.
 either --weight COLUMN  The column with the weight of each row, a number of at least 0: a row of weight 3 counts as
     three rows in training, measures and normalization, and a row of weight 0 is left out. It is not a feature.
@@ -95,14 +86,14 @@ OPTIONS = f"""\
 --shards N  The number of shards, in each part. There are more if their rows take too much memory (default: one for each
     128 MiB of text, equally many for each rank).
 --dtype  The type of the values in the files; float32 takes half the space (default: %(default)s).
-{WRITING}
+{types.WRITING}
 --quiet  Print neither progress nor a summary.
 """
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `distsms shard`."""
-    add_options(parser, ROWS, {**COMMON, **OF_FOLDER, "input": {"nargs": "+"}, "--drop": LIST, "--keep": LIST})
+    add_options(parser, ROWS, {**types.COMMON, "input": {"nargs": "+"}, "--drop": LIST, "--keep": LIST})
     add_column_options(parser)
     add_sequence_options(parser)
     others: dict[str, dict[str, Any]] = {
@@ -113,7 +104,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--dtype": {"choices": ("float64", "float32"), "default": "float64"},
         "--zero-based": {"action": "store_true"},
     }
-    add_options(parser, OPTIONS, COMMON | others)
+    add_options(parser, OPTIONS, types.COMMON | others)
     add_old_names(parser, n_features="columns")
     parser.set_defaults(check=_check)
 
@@ -156,11 +147,11 @@ def _request(args: argparse.Namespace) -> ShardRequest:
     from distsms.ingest.options import ReadOptions, WriteOptions
     from distsms.workflow.requests import ShardRequest, Split
 
-    named = {name: getattr(args, name) for name in ("dtype", "compression", "normalize", "weight_file")}
-    return ShardRequest.of(
-        vars(args),
+    return types.from_arguments(
+        ShardRequest,
+        args,
         data=args.input,
         reading=ReadOptions(**reading_options(args)),
-        writing=WriteOptions(n_shards=args.shards, n_features=args.columns, **named),
+        writing=types.from_arguments(WriteOptions, args, n_shards=args.shards, n_features=args.columns, split=None),
         split=Split(args.split, args.split_by, args.seed),
     )

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from distsms.base.errors import EXIT_OK, InputError
 from distsms.base.formatting import format_bytes
-from distsms.cli.types import COMMON, OF_FOLDER, OUTPUT_FOLDER, WRITING, add_options
+from distsms.cli.types import COMMON, OUTPUT_FOLDER, WRITING, add_options
 
 if TYPE_CHECKING:
     from distsms.base.communicator import Communicator
@@ -91,7 +91,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     others |= {f"--{name}": {"action": "store_true", "default": None} for name in ("pattern", "test")}
     for title, text in GROUPS.items():
         add_options(parser.add_argument_group(title), text, others)
-    add_options(parser, OF_ALL, {**COMMON, **OF_FOLDER, "kind": {"choices": tuple(OPTIONS)}, "name": {"nargs": "?"}})
+    add_options(parser, OF_ALL, {**COMMON, "kind": {"choices": tuple(OPTIONS)}, "name": {"nargs": "?"}})
     parser.set_defaults(check=_check)
 
 

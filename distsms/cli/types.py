@@ -123,12 +123,11 @@ class _OutputFolder(argparse.Action):
                 action.required = False
 
 
-OF_FOLDER = {"--output": {"dest": "folder", "action": _OutputFolder}}
-"""What argparse is told of `OUTPUT_FOLDER`."""
 COMMON: dict[str, dict[str, Any]] = {
     "--compress": {"action": "store_const", "dest": "compression", "const": "blosc-lz4", "default": "none"},
     "--ignore-new-features": {"dest": "ignore_new", "action": "store_true"},
     "--missing-group": {"choices": ("own", "drop"), "default": "own"},
+    "--output": {"dest": "folder", "action": _OutputFolder},  # where it is a folder of shards
     "--one-based": {"action": "store_false", "default": None, "dest": "zero_based"},
     "--zero-based": {"action": "store_true", "default": None},
 }
