@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 from contextlib import closing
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from distsms.base.choices import RULES, TOGETHER
 from distsms.base.errors import InputError
@@ -16,7 +16,6 @@ from distsms.workflow.candidates import COLUMNS, parse
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
-    from typing import Any
 
     from distsms.base.communicator import Communicator
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import os
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from distsms.base.choices import DEVICES
 from distsms.base.errors import InputError
@@ -16,7 +16,6 @@ from distsms.cli.types import add_options, measure, not_negative, patience, posi
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from typing import Any
 
     from distsms.base.communicator import Communicator
     from distsms.workflow.requests import TrainRequest

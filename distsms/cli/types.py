@@ -9,16 +9,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import fields
 from typing import Any, TypeVar
 
+from distsms.base import measures
 from distsms.base.errors import InputError
 from distsms.base.formatting import parse_bytes, parse_duration
-from distsms.base.measures import (
-    CONDITIONS_OF_MODELS,
-    Condition,
-    Measure,
-    check_chooser,
-    check_path_measures,
-    check_ranking,
-)
+from distsms.base.measures import Condition, Measure
 
 T = TypeVar("T")
 
@@ -75,10 +69,11 @@ def checked(check: Callable[[str], T]) -> Callable[[str], T]:
 
 
 condition = checked(Condition.parse)
-condition_of_models = checked(lambda text: Condition.parse(text, CONDITIONS_OF_MODELS))
+condition_of_models = checked(lambda text: Condition.parse(text, measures.CONDITIONS_OF_MODELS))
 """Conditions for thresholds, such as precision>=0.9, and those that a model can keep."""
 measure, memory, duration = checked(Measure.parse), checked(parse_bytes), checked(parse_duration)
-ranking_measure, path_measures, chooser = map(checked, (check_ranking, check_path_measures, check_chooser))
+ranking_measure, path_measures = checked(measures.check_ranking), checked(measures.check_path_measures)
+chooser = checked(measures.check_chooser)
 """The measures that `baseline` and `path` train for, and those of held-out rows that can choose a lambda."""
 
 
