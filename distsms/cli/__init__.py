@@ -22,7 +22,7 @@ from distsms.base._version import full_version
 from distsms.base.errors import EXIT_USAGE
 from distsms.cli import config
 from distsms.cli.terminal import fold
-from distsms.cli.types import patience
+from distsms.cli.types import add_options, patience
 from distsms.parallel import processes
 
 FIRST_SECONDS = 3.0
@@ -55,6 +55,13 @@ GLUE = "\N{NO-BREAK SPACE}"
 LIKENESS = 0.7
 """An option is proposed for an unknown one if the two are at least so much alike, by `difflib`."""
 
+OF_RANKS = """\
+--stall-timeout TIME  If a rank does not answer for this time, end the job and name the rank; with 0, never (default:
+    10m).
+--config FILE  Read options from this TOML file, such as lambda = 1e-4; those of the command line come before them.
+    `distsms info MODEL --config` prints the file that repeats a model's run.
+"""
+"""The options of all commands that run on several ranks."""
 DESCRIPTION = """\
 Linear models that directly optimize ROCArea (AUC), PRBEP (precision/recall break-even point), F-beta and other
 measures, on data of any size, with a proved gap to the optimum. Every command runs as one process. From a million rows
@@ -139,9 +146,7 @@ def describe(parser: argparse.ArgumentParser, summary: str, module: Any) -> None
     parser.set_defaults(mpi=True, survive=False, threads=None, signals=None, solver_options=())
     module.add_arguments(parser)
     if parser.get_default("mpi"):
-        text = "If a rank does not answer for this time, end the job and name the rank; with 0, never (default: 10m)."
-        parser.add_argument("--stall-timeout", type=patience, default=600.0, metavar="TIME", help=text)
-        config.add_config(parser)
+        add_options(parser, OF_RANKS, {"--stall-timeout": {"type": patience, "default": 600.0}})
 
 
 def parse(argv: Sequence[str]) -> argparse.Namespace:

@@ -10,8 +10,9 @@ from distsms.base.errors import EXIT_OK, EXIT_REQUEUE
 from distsms.base.measures import RANKING
 from distsms.cli import options, train
 from distsms.cli.features import FoldsNarrator
-from distsms.cli.path import add_grid, check_measure, flat, measure_of
-from distsms.cli.types import add_options, ranking_measure
+from distsms.cli.path import GRID, GRID_OTHERS, check_measure, flat, measure_of
+from distsms.cli.types import add_old_names, add_options, ranking_measure
+from distsms.parallel.signals import StopSignals
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -70,6 +71,8 @@ examples:
 
 
 OPTIONS = f"""\
+{options.DATA}
+{GRID.format(names=", ".join([*RANKING, "pauc@BETA"]))}
 {options.WITHIN_GROUPS}
 --path FOLDER  Take measure, lambdas, folds, seed and target from this folder of `distsms path`, which has no l1. The
     lambdas of --lambdas are tried, too.
@@ -84,26 +87,28 @@ OPTIONS = f"""\
 --output FOLDER  The folder for fits and table (default: %(default)s).
 {options.SOLVER.format(of=" of the fits of distsms", but="")}
 --quiet  Print nothing but errors.
+method of distsms:
+{options.VECTORS}
+{options.MEMORY}
+{options.STOPPING.format(limit="no limit")}
+files instead of a data set:
+    The files become shards. All rows are used, since the folds hold out those that judge models. All of these options
+    except --shards are those of `distsms shard`.
+--shards FOLDER  Keep the shards in this folder, as on several hosts.
 """
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `distsms baseline`."""
-    add_options(parser, options.DATA, options.COMMON)
-    add_grid(parser, ranking_measure, (*RANKING, "pauc@BETA"))
-    others = {"--methods": {"nargs": "+", "choices": METHODS}, "--output": {"default": "baseline"}}
-    add_options(parser, OPTIONS, options.COMMON | others)
-    method = parser.add_argument_group("method of distsms")
-    add_options(method, f"{options.VECTORS}\n{options.MEMORY}", options.COMMON)
-    options.add_stopping(parser)
-    files = parser.add_argument_group(
-        "files instead of a data set",
-        "The files become shards. All rows are used, since the folds hold out those that judge models. All of these"
-        " options except --shards are those of `distsms shard`.",
-    )
-    add_options(files, "--shards FOLDER  Keep the shards in this folder, as on several hosts.")
-    train.add_reading(files)
-    parser.set_defaults(check=_check)
+    others = {
+        **GRID_OTHERS,
+        "--measure": {"type": ranking_measure, "default": "rocarea"},
+        "--methods": {"nargs": "+", "choices": METHODS},
+        "--output": {"default": "baseline"},
+    }
+    train.add_reading(add_options(parser, OPTIONS, others))
+    add_old_names(parser, **{"lambda": "lambdas"})
+    parser.set_defaults(check=_check, signals=StopSignals())
 
 
 def _check(args: argparse.Namespace) -> str | None:

@@ -19,15 +19,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 
-def add_config(parser: argparse.ArgumentParser) -> None:
-    """Add --config, for the commands that run for long."""
-    text = (
-        "Read options from this TOML file, such as lambda = 1e-4; those of the command line come before them. `distsms"
-        " info MODEL --config` prints the file that repeats a model's run."
-    )
-    parser.add_argument("--config", metavar="FILE", help=text)
-
-
 def read(argv: Sequence[str]) -> tuple[str, dict[str, Any]]:
     """Return the file that a command line names, and what it says; "" and nothing if none. Raises ValueError."""
     if not any(word.startswith("--config") for word in argv):

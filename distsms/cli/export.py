@@ -33,6 +33,7 @@ examples:
   distsms export model.h5 --to onnx --output model.onnx
   distsms export model.h5 --to csv | head
 """
+FORMATS = ("onnx", "liblinear", "csv")
 OPTIONS = f"""\
 {MODEL}
 --to  The format.
@@ -44,7 +45,7 @@ OPTIONS = f"""\
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `distsms export`."""
-    others = {"--to": {"choices": ("onnx", "liblinear", "csv"), "required": True}, "--output": {"default": "-"}}
+    others = {"--to": {"choices": FORMATS, "required": True}, "--output": {"default": "-"}}
     add_options(parser, OPTIONS, others)
     parser.set_defaults(mpi=False)
 

@@ -10,9 +10,8 @@ from distsms.base.choices import ORDERINGS, STEPS
 from distsms.base.formatting import format_bytes
 from distsms.base.measures import CONDITIONS_OF_MODELS, WEIGHTINGS
 from distsms.cli import types
-from distsms.cli.types import THREADS, add_options, condition_of_models, not_negative, positive
+from distsms.cli.types import THREADS, condition_of_models, not_negative, positive
 from distsms.optim.solvers.base import SOLVERS
-from distsms.parallel.signals import StopSignals
 
 if TYPE_CHECKING:
     from distsms.base.communicator import Communicator
@@ -22,8 +21,6 @@ if TYPE_CHECKING:
     R = TypeVar("R", bound=FitRequest)
 
 USUAL_SOLVER = "The default is lmvm, or lbfgs where petsc4py cannot be imported"
-
-
 DATA = """\
 data DATA|FILE  A data set made by `distsms shard`; or files that it reads, folders of tables, or patterns
     ('day-*.csv')."""
@@ -32,12 +29,12 @@ SOLVER = f"""\
     without PETSc; agm is Nesterov's accelerated gradient; bmrm is cutting planes on the exact risk; bmrm-linesearch is
     the same with two planes and no quadratic program. {USUAL_SOLVER}{{but}}."""
 STOPPING = """\
+stopping:
 --epsilon GAP  The gap to prove, as a difference in J (default: 1e-3, or none with --relative).
 --relative SHARE  The gap to prove, as a share of J: 0.01 is 1 %%. With --epsilon, the larger of the two gaps is enough.
 --max-evaluations N  Stop without a proof after N evaluations of J and its gradient (default: %(default)s).
 --time-limit TIME  After this time of training, such as 90s, 55m or 1.5h, stop and write what there is (default:
-    {limit}).
-"""
+    {limit})."""
 WITHIN_GROUPS = """\
 --within-groups  Compare only rows of the same group (query, user, day; `distsms shard --group`), for the measure
     rocarea. The measure is then GAUC, the mean ROCArea of the groups that have rows of both classes: pairs weights each
@@ -47,12 +44,12 @@ BIAS = """\
 --bias VALUE  Add a constant feature of this value (1 if none is given; with 0, add none). Its weight is regularized
     like any other. ROCArea and PRBEP do not depend on it (default: 1 for logistic and logistic-balanced, else none)."""
 DECISIONS = f"""\
+from scores to decisions:
 --at CONDITION  Find the threshold that fulfils a condition on held-out rows, and store it for `distsms predict
     --labels`: {CONDITIONS_OF_MODELS.replace("%", "%%")}. {{folds}}
 --calibrate  Fit a curve from scores to probabilities on held-out rows, and store it for `distsms predict
     --probability`: sigmoid is a logistic curve, isotonic any rising curve, which needs thousands of rows. It uses the
-    same folds.
-"""
+    same folds."""
 VECTORS = f"""\
 --ordering  How the scores of all rows are sorted: gather sends all of them to the root; exchange sorts them where the
     rows are, so that no rank holds the scores of all rows; bins, for rocarea and pauc@BETA, counts rows by score in
@@ -97,23 +94,12 @@ COMMON: dict[str, dict[str, Any]] = {
     "--scaling": {"type": float},
     "--solver": {"choices": tuple(SOLVERS)},
     "--step": {"choices": ("auto", *STEPS), "default": "auto"},
+    "--time-limit": {"default": float("inf")},
     "--vector-memory": {"dest": "vector_bytes", "default": 2**31},
     "--within-groups": {"choices": WEIGHTINGS},
     "data": {"nargs": "+"},
 }
 """What argparse is told of the options that training commands have in common."""
-
-
-def add_stopping(parser: argparse.ArgumentParser, time_limit: float = float("inf"), limit: str = "no limit") -> None:
-    """Add the options that say when a training ends; `limit` is the usual one in words."""
-    others = {**COMMON, "--time-limit": {"default": time_limit}}
-    add_options(parser.add_argument_group("stopping"), STOPPING.format(limit=limit), others)
-    parser.set_defaults(signals=StopSignals())
-
-
-def add_decisions(parser: argparse.ArgumentParser, folds: str) -> None:
-    """Add --at and --calibrate; `folds` says which folds they use."""
-    add_options(parser.add_argument_group("from scores to decisions"), DECISIONS.format(folds=folds), COMMON)
 
 
 def request_of(kind: type[R], args: argparse.Namespace, **others: Any) -> R:

@@ -12,10 +12,11 @@ from distsms.base.measures import CHOOSERS, RANKING, RIVALS, Measure
 from distsms.cli import options, types
 from distsms.cli.types import add_old_names, add_options, count, positive, whole
 from distsms.optim.solvers.base import WIDE
+from distsms.parallel.signals import StopSignals
 from distsms.workflow.candidates import COLUMNS, parse
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from distsms.base.communicator import Communicator
 
@@ -69,22 +70,16 @@ GRID = f"""\
 --folds-by  What the folds keep together: rows keeps nothing together, groups the rows of a group of `distsms shard
     --group`, doubles duplicate rows; with time, models are evaluated on rows that come later than those they are
     trained on (default: groups where the data have them, else rows).
---seed N  The seed of the folds (default: %(default)s).
-"""
-
-
-def add_grid(parser: argparse.ArgumentParser, type: Callable[[str], str], names: Sequence[str]) -> None:
-    """Add the options on measure (of these `names`), lambdas and folds, which `path` and `baseline` share."""
-    others: dict[str, dict[str, Any]] = {
-        "--lambdas": {"nargs": "+", "type": lambdas},
-        "--measure": {"type": type, "default": "rocarea"},
-        "--select": {"type": types.chooser},
-        "--folds": {"type": folds, "default": 5},
-        "--folds-by": {"choices": TOGETHER},
-        "--seed": {"type": whole, "default": 0},
-    }
-    add_options(parser, GRID.format(names=", ".join(names)), others)
-    add_old_names(parser, **{"lambda": "lambdas"})
+--seed N  The seed of the folds (default: %(default)s)."""
+GRID_OTHERS: dict[str, dict[str, Any]] = {
+    **options.COMMON,
+    "--lambdas": {"nargs": "+", "type": lambdas},
+    "--select": {"type": types.chooser},
+    "--folds": {"type": folds, "default": 5},
+    "--folds-by": {"choices": TOGETHER},
+    "--seed": {"type": whole, "default": 0},
+}
+"""What argparse is told of measure, lambdas and folds, which `path` and `baseline` share."""
 
 
 USAGE = "DATA [options]"
@@ -128,7 +123,14 @@ examples:
 """
 
 
+NAMES = ", ".join([*RANKING, *RIVALS, "pauc@BETA[,BETA...]"])
+FOLDS = (
+    "When lambda is chosen, the models of the folds are trained once more at this lambda, from those that the path has"
+    " kept."
+)
 OPTIONS = f"""\
+data DATA  A data set made by `distsms shard`.
+{GRID.format(names=NAMES)}
 {options.WITHIN_GROUPS}
 {options.BIAS}
 --l1 L1  The weight of ||w||_1: with a positive number the regularizer is the elastic net L1 ||w||_1 + lambda/2 ||w||^2,
@@ -147,22 +149,23 @@ OPTIONS = f"""\
     optimized or chooses.
 --usage  Show the reasons of the plan, and what each rank holds.
 --quiet  Print nothing but errors and warnings on the model.
-"""
-METHOD = f"""\
+method:
 {options.SOLVER.format(of="", but=" and with --l1")}
 --at-once N  How many models are trained in the same passes, each with vectors of its own (default: all of them, but
     only one where there are {WIDE:,} columns or more, since vectors then cost more than rows).
 {options.VECTORS}
 {options.MEMORY}
+{options.STOPPING.format(limit="no limit")}
+{options.DECISIONS.format(folds=FOLDS)}
 """
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `distsms path`."""
-    parser.add_argument("data", metavar="DATA", help="A data set made by `distsms shard`.")
-    add_grid(parser, types.path_measures, (*RANKING, *RIVALS, "pauc@BETA[,BETA...]"))
     others = {
-        **options.COMMON,
+        **GRID_OTHERS,
+        "data": {},
+        "--measure": {"type": types.path_measures, "default": "rocarea"},
         "--l1": {"nargs": "+", "type": l1s, "default": [[0.0]]},
         "--features": {"nargs": "+", "action": "extend", "type": types.checked(parse)},
         "--rule": {"choices": RULES, "default": "best"},
@@ -170,14 +173,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--output": {"default": "path"},
     }
     add_options(parser, OPTIONS, others)
-    add_options(parser.add_argument_group("method"), METHOD, others)
-    options.add_stopping(parser)
-    options.add_decisions(
-        parser,
-        "When lambda is chosen, the models of the folds are trained once more at this lambda, from those that the path"
-        " has kept.",
-    )
-    parser.set_defaults(check=check_measure)
+    add_old_names(parser, **{"lambda": "lambdas"})
+    parser.set_defaults(check=check_measure, signals=StopSignals())
 
 
 def measure_of(args: argparse.Namespace) -> str:

@@ -49,38 +49,32 @@ OPTIONS: dict[str, dict[str, Any]] = {
 """The options of each kind of data, with their default values."""
 
 
-GROUPS = {
-    "sparse and dense": """\
---rows N  The number of rows (default: 100000).
---columns P  The number of columns (default: sparse 10000, dense 100).
---positive SHARE  The share of positive rows (default: 0.1).
---noise RATIO  The standard deviation of the noise, as a multiple of that of the score (default: 0.5).
---seed N  The seed, from 0 to 2^64 - 1 (default: 0).
---dtype  The type of the values in the files (default: float64).
-""",
-    "sparse": """\
---density SHARE  The mean share of columns in which a row has an entry, at most 0.95 (default: 20 columns, or half of
-    them).
---skew S  Column j has entries in a share of the rows that falls as 1/j^S, from at most 95 %%; with 0 all columns have
-    the same density (default: 1).
---pattern  Make all values 1; then no values are stored.
-""",
-    "twin": """\
---scale S  The share of the rows, and of the columns if sparse (default: 1).
---test  Write the rows for tests.
-""",
-    "prbep-lower-bound and rocarea-lower-bound": """\
-either --epsilon E  The gap that takes a cutting-plane method many steps to reach (default: 0.001).
-or --n N  The paper's n: the number of rows for PRBEP, of negative rows for ROCArea.
-""",
-}
-OF_ALL = f"""\
+ARGUMENTS = f"""\
 kind KIND  The kind of data: {", ".join(OPTIONS)}.
 name NAME  The set of which a twin is drawn.
 {OUTPUT_FOLDER}
 --shards N  The number of shards (default: one for each 64 MiB).
 {WRITING}
 --quiet  Print neither progress nor a summary.
+sparse and dense:
+--rows N  The number of rows (default: 100000).
+--columns P  The number of columns (default: sparse 10000, dense 100).
+--positive SHARE  The share of positive rows (default: 0.1).
+--noise RATIO  The standard deviation of the noise, as a multiple of that of the score (default: 0.5).
+--seed N  The seed, from 0 to 2^64 - 1 (default: 0).
+--dtype  The type of the values in the files (default: float64).
+sparse:
+--density SHARE  The mean share of columns in which a row has an entry, at most 0.95 (default: 20 columns, or half of
+    them).
+--skew S  Column j has entries in a share of the rows that falls as 1/j^S, from at most 95 %%; with 0 all columns have
+    the same density (default: 1).
+--pattern  Make all values 1; then no values are stored.
+twin:
+--scale S  The share of the rows, and of the columns if sparse (default: 1).
+--test  Write the rows for tests.
+prbep-lower-bound and rocarea-lower-bound:
+either --epsilon E  The gap that takes a cutting-plane method many steps to reach (default: 0.001).
+or --n N  The paper's n: the number of rows for PRBEP, of negative rows for ROCArea.
 """
 
 
@@ -89,9 +83,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     others: dict[str, dict[str, Any]] = {"--seed": {"type": int}, "--dtype": {"choices": ("float64", "float32")}}
     others |= {f"--{name}": {"type": float} for name in ("positive", "noise", "density", "skew", "scale", "epsilon")}
     others |= {f"--{name}": {"action": "store_true", "default": None} for name in ("pattern", "test")}
-    for title, text in GROUPS.items():
-        add_options(parser.add_argument_group(title), text, others)
-    add_options(parser, OF_ALL, {**COMMON, "kind": {"choices": tuple(OPTIONS)}, "name": {"nargs": "?"}})
+    others |= {**COMMON, "kind": {"choices": tuple(OPTIONS)}, "name": {"nargs": "?"}}
+    add_options(parser, ARGUMENTS, others)
     parser.set_defaults(check=_check)
 
 

@@ -13,6 +13,7 @@ from distsms.base.measures import NAMES
 from distsms.cli import options, shard
 from distsms.cli.columns import SEQUENCES
 from distsms.cli.types import add_options, measure, not_negative, patience, positive
+from distsms.parallel.signals import StopSignals
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -61,6 +62,10 @@ OF_SHARD = [*READING, "split", "split_by", "seed"]
 USUAL_SPLIT = (0.8, 0.2)
 
 
+FOLDS = (
+    "After the training, models are trained on four fifths of the rows each, five times, and score the other fifth:"
+    " this takes up to four times as long again."
+)
 BUT = " and with --l1; for F-beta and the measures at K, which have no smoothed risk, it is bmrm"
 OPTIONS = f"""\
 {options.DATA}
@@ -84,8 +89,7 @@ OPTIONS = f"""\
     compiled), and a warning says if it is clearly better on rows that trained neither.
 --usage  Show the reasons of the plan, and what the run took on each rank: seconds by phase, bytes, memory.
 --quiet  Print nothing but errors and warnings on the model.
-"""
-METHOD = f"""\
+method:
 --c-mu C  Keep the smoothing fixed at mu = C epsilon/D; the paper takes C = 10 (default: it is reduced during the run).
 {options.SOLVER.format(of="", but=BUT)}
 {options.VECTORS}
@@ -93,15 +97,17 @@ METHOD = f"""\
 --device  What computes with the rows: cpu, or cuda, the graphics processor of each rank, for rocarea, pauc@BETA, prbep
     and the logistic measures, with the same proof. It needs numba-cuda (pip install 'distsms[cuda]') (default:
     %(default)s).
-"""
-LONG_JOBS = """\
+{options.STOPPING.format(limit="no limit")}
+{options.DECISIONS.format(folds=FOLDS)}
+long jobs:
 --checkpoint FOLDER  Keep the state of the run in this folder, at intervals and at the end.
 --checkpoint-every TIME  The time between two checkpoints (default: 300s).
 --resume  Continue from the newest state in the folder of --checkpoint; without one, start at the beginning.
 --survive  Go on if a rank other than rank 0 dies once the rows are loaded. It needs Open MPI 5, started by mpirun
     --with-ft ulfm.
-"""
-FILES = """\
+files instead of a data set:
+    The files become shards. A fifth of the rows is held out as test rows unless --split or --test says otherwise. The
+    options from --label on are those of `distsms shard`.
 --shards FOLDER  Keep the shards, in FOLDER/train and, without --test, FOLDER/test (default: a temporary folder, which
     is removed at the end; training rows are in memory alone if they fit, unless --memory is given). Runs on several
     hosts, and runs with --checkpoint, need it.
@@ -131,23 +137,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--search": {"type": patience},
         "--plain": {"action": "store_const", "dest": "search", "const": 0.0},
     }
-    add_options(parser, OPTIONS, others)
-    add_options(parser.add_argument_group("method"), METHOD, others)
-    options.add_stopping(parser)
-    options.add_decisions(
-        parser,
-        "After the training, models are trained on four fifths of the rows each, five times, and score the other fifth:"
-        " this takes up to four times as long again.",
-    )
-    add_options(parser.add_argument_group("long jobs"), LONG_JOBS, others)
-    files = parser.add_argument_group(
-        "files instead of a data set",
-        "The files become shards. A fifth of the rows is held out as test rows unless --split or --test says otherwise."
-        " The options from --label on are those of `distsms shard`.",
-    )
-    add_options(files, FILES, others)
-    add_reading(files, OF_SHARD)
-    parser.set_defaults(check=_check)
+    add_reading(add_options(parser, OPTIONS, others), OF_SHARD)
+    parser.set_defaults(check=_check, signals=StopSignals())
 
 
 def add_reading(group: argparse._ActionsContainer, names: Sequence[str] = READING) -> None:

@@ -90,20 +90,31 @@ def from_arguments(kind: type[T], args: argparse.Namespace, **others: Any) -> T:
 
 TYPES: dict[str, Callable[[str], Any]] = {"N": count, "P": count, "TIME": duration, "SIZE": memory, "GAP": positive}
 """The types of options by what their help says that they take; others take a text."""
-ARGUMENT = re.compile(r"^(either |or )?([a-z-][a-z0-9-]*)(?: (\S+))?  (.*(?:\n +.*)*)", re.MULTILINE)
+ARGUMENT = re.compile(
+    r"^(?:([a-z -]+):((?:\n +.*)*)|(either |or )?([a-z-][a-z0-9-]*)(?: (\S+))?  (.*(?:\n +.*)*))$", re.MULTILINE
+)
+"""The heading of a group with its description, or an argument."""
 
 
-def add_options(parser: argparse._ActionsContainer, text: str, others: Mapping[str, Any] = {}) -> None:
+def add_options(
+    parser: argparse._ActionsContainer, text: str, others: Mapping[str, Any] = {}
+) -> argparse._ActionsContainer:
     """Add the arguments of a text, which has them as the help shows them: the name, what it takes (nothing for a flag),
-    two spaces, and the help, whose further lines begin with spaces. Those with `either` and `or` exclude each other.
-    `others` are what else argparse is told of an argument: its default, choices, or a type that is not that of `TYPES`.
+    two spaces, and the help, whose further lines begin with spaces. Those with `either` and `or` exclude each other,
+    and those behind a heading are a group; the last one is returned. `others` are what else argparse is told of an
+    argument: its default, choices, or a type that is not that of `TYPES`.
     """
-    for choice, name, metavar, words in ARGUMENT.findall(text):
+    group = parser
+    for heading, description, choice, name, metavar, words in ARGUMENT.findall(text):
+        if heading:
+            group = parser.add_argument_group(heading, " ".join(description.split()) or None)
+            continue
         if choice == "either ":
-            alternatives = parser.add_mutually_exclusive_group()
+            alternatives = group.add_mutually_exclusive_group()
         usual: dict[str, Any] = {"metavar": metavar, "type": TYPES.get(metavar)} if metavar else {}
         more = others.get(name, {} if metavar else {"action": "store_true"})
-        (alternatives if choice else parser).add_argument(name, **usual | more, help=" ".join(words.split()))
+        (alternatives if choice else group).add_argument(name, **usual | more, help=" ".join(words.split()))
+    return group
 
 
 class _OutputFolder(argparse.Action):

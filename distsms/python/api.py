@@ -35,6 +35,7 @@ True
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -236,7 +237,8 @@ class Progress(workflow.TrainObserver):
     """Logs the main steps of a training on the root, and keeps the warnings on files."""
 
     def __init__(self, comm: Communicator) -> None:
-        self._log, self.warnings = calls.logger(comm), list[str]()
+        self.warnings = list[str]()
+        self._log = logging.getLogger("distsms").info if comm.is_root else lambda message, *values: None
 
     def noted(self, kind: str, text: str) -> None:
         if kind != "warning":  # the root gives them as `ModelWarning`

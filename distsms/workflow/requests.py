@@ -136,11 +136,10 @@ class FoldsRequest(FitRequest):
     time_limit: float = math.inf  # the seconds of all trainings together
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class DecisionRequest(Request):
     """What trainings with one model in the end have in common."""
 
-    _: KW_ONLY
     bias: float | None = None  # the value of a constant feature, 0 for none; None: what is usual for the measure
     check: bool = True  # whether to compare models for other measures with quick ROCArea models
     at: str | Condition | None = None  # the condition for the threshold, and the curve of probabilities
