@@ -25,10 +25,7 @@ SHOWN = 8
 
 
 def ranks_of(comm: Any, arguments: Mapping[str, Any]) -> Communicator:
-    """Return the ranks of a call. Raises InputError on all of them unless its arguments are alike. **Collective.**
-
-    `arguments` are the locals of the function, and its settings, which are among its locals, too.
-    """
+    """Return the ranks of a call. InputError unless its arguments, locals and settings, are alike. **Collective.**"""
     ranks, others = as_communicator(comm), {"comm", "settings", "reading", "watch"}
     require_same_arguments(ranks, **{name: value for name, value in arguments.items() if name not in others})
     return ranks
