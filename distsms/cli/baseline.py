@@ -10,7 +10,7 @@ from distsms.base.errors import EXIT_OK, EXIT_REQUEUE
 from distsms.base.measures import RANKING
 from distsms.cli import options, train
 from distsms.cli.features import FoldsNarrator
-from distsms.cli.path import GRID, GRID_OTHERS, check_measure, flat, measure_of
+from distsms.cli.path import GRID, GRID_KEYWORDS, check_measure, flat, measure_of
 from distsms.cli.types import add_old_names, add_options, ranking_measure
 from distsms.parallel.signals import StopSignals
 
@@ -101,7 +101,7 @@ files instead of a data set:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `distsms baseline`."""
     others = {
-        **GRID_OTHERS,
+        **GRID_KEYWORDS,
         "--measure": {"type": ranking_measure, "default": "rocarea"},
         "--methods": {"nargs": "+", "choices": METHODS},
         "--output": {"default": "baseline"},

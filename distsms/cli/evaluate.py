@@ -82,7 +82,7 @@ READING = f"""\
 {types.MISSING_GROUP}
 {types.NEW_COLUMNS}
 """
-OTHERS: dict[str, dict[str, Any]] = {
+KEYWORDS: dict[str, dict[str, Any]] = {
     **types.COMMON,
     "--at": {"type": types.condition, "action": "append", "default": []},
     "--within-groups": {"choices": WEIGHTINGS},
@@ -98,7 +98,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     of_command = {"paths": {"nargs": "+"}, "--threshold": {"type": types.finite}, "--k": {"type": count}}
     judging = JUDGING.format(shown="", more=WITHIN_GROUPS)
     text = f"{OPTIONS}{judging}{READING}--json  Print one JSON object.\n{types.THREADS}"
-    add_options(parser, text, OTHERS | of_command)
+    add_options(parser, text, KEYWORDS | of_command)
     add_old_names(parser, on="test")
     parser.set_defaults(check=_check)
 

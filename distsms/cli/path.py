@@ -71,7 +71,7 @@ GRID = f"""\
     --group`, doubles duplicate rows; with time, models are evaluated on rows that come later than those they are
     trained on (default: groups where the data have them, else rows).
 --seed N  The seed of the folds (default: %(default)s)."""
-GRID_OTHERS: dict[str, dict[str, Any]] = {
+GRID_KEYWORDS: dict[str, dict[str, Any]] = {
     **options.COMMON,
     "--lambdas": {"nargs": "+", "type": lambdas},
     "--select": {"type": types.chooser},
@@ -163,7 +163,7 @@ method:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `distsms path`."""
     others = {
-        **GRID_OTHERS,
+        **GRID_KEYWORDS,
         "data": {},
         "--measure": {"type": types.path_measures, "default": "rocarea"},
         "--l1": {"nargs": "+", "type": l1s, "default": [[0.0]]},

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
-from distsms.cli.evaluate import OTHERS, READING, reading
+from distsms.cli.evaluate import KEYWORDS, READING, reading
 from distsms.cli.types import MODEL, THREADS, add_options
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ data DATA|FILE  The rows that it was trained on, in the same order: a data set, 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `distsms verify`."""
-    add_options(parser, OPTIONS, OTHERS)
+    add_options(parser, OPTIONS, KEYWORDS)
 
 
 def run(args: argparse.Namespace, comm: Communicator) -> int:

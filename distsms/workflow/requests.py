@@ -115,10 +115,10 @@ class FitRequest(Request):
     def of_options(cls: type[F], options: Mapping[str, Any], /, **others: Any) -> F:
         """Return the request of fields, parts of `distribution` and settings by name, with `others` in their place."""
         names = {each.name for each in fields(cls)} - {"settings", "distribution"}
-        own = {name: options[name] for name in options.keys() & names}
+        named = {name: options[name] for name in options.keys() & names}
         distribution = {name: options[name] for name in Distribution._fields if name in options}
         settings = {name: options[name] for name in options.keys() - names - {*Distribution._fields}}
-        return cls(**own | {"distribution": Distribution(**distribution), "settings": settings} | others)
+        return cls(**named | {"distribution": Distribution(**distribution), "settings": settings} | others)
 
 
 @dataclass(frozen=True)
