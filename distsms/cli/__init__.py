@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import difflib
 import importlib
 import io
 import os
@@ -20,9 +19,10 @@ from typing import Any, NoReturn
 
 from distsms.base._version import full_version
 from distsms.base.errors import EXIT_USAGE
+from distsms.base.formatting import did_you_mean
 from distsms.cli import config
 from distsms.cli.terminal import fold
-from distsms.cli.types import patience
+from distsms.cli.types import add_options, patience
 from distsms.parallel import processes
 
 FIRST_SECONDS = 3.0
@@ -52,9 +52,14 @@ PETSC = "petsc"
 OF_DATA_SETS = ("features", "path")
 """The commands whose rows must be a data set."""
 GLUE = "\N{NO-BREAK SPACE}"
-LIKENESS = 0.7
-"""An option is proposed for an unknown one if the two are at least so much alike, by `difflib`."""
 
+OF_RANKS = """\
+--stall-timeout TIME  If a rank does not answer for this time, end the job and name the rank; with 0, never (default:
+    10m).
+--config FILE  Read options from this TOML file, such as lambda = 1e-4; those of the command line come before them.
+    `distsms info MODEL --config` prints the file that repeats a model's run.
+"""
+"""The options of all commands that run on several ranks."""
 DESCRIPTION = """\
 Linear models that directly optimize ROCArea (AUC), PRBEP (precision/recall break-even point), F-beta and other
 measures, on data of any size, with a proved gap to the optimum. Every command runs as one process. From a million rows
@@ -139,9 +144,7 @@ def describe(parser: argparse.ArgumentParser, summary: str, module: Any) -> None
     parser.set_defaults(mpi=True, survive=False, threads=None, signals=None, solver_options=())
     module.add_arguments(parser)
     if parser.get_default("mpi"):
-        text = "If a rank does not answer for this time, end the job and name the rank; with 0, never (default: 10m)."
-        parser.add_argument("--stall-timeout", type=patience, default=600.0, metavar="TIME", help=text)
-        config.add_config(parser)
+        add_options(parser, OF_RANKS, {"--stall-timeout": {"type": patience, "default": 600.0}})
 
 
 def parse(argv: Sequence[str]) -> argparse.Namespace:
@@ -152,22 +155,19 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     if command == "compare":
         parser.exit(EXIT_USAGE, fold(COMPARE_MOVED) + "\n")
     if command and command not in COMMANDS and not command.startswith("-"):
-        close = difflib.get_close_matches(command, COMMANDS, 1)
-        meant = f"did you mean {close[0]}?" if close else f"the commands are {', '.join(COMMANDS)}"
-        parser.error(f"there is no command {command!r}; {meant}")
+        meant = did_you_mean(command, COMMANDS) or f"; the commands are {', '.join(COMMANDS)}"
+        parser.error(f"there is no command {command!r}{meant}")
     options: list[str] = []
     if command == "train" and "--" in argv:  # the words after -- are PETSc's options
         at = argv.index("--")
         argv, options = argv[:at], argv[at + 1 :]
-    takes = command in parsers and command != "info"
     try:
-        file, values = config.read(argv) if takes else ("", {})
+        file, values = config.read(argv) if command in parsers and command != "info" else ("", {})
         words = values.pop(PETSC, []) if command == "train" else []
         if not isinstance(words, list) or not all(isinstance(word, str) for word in words):
             raise ValueError(f"--config {file}: {PETSC}: takes a list of texts")
         options = options or words
-        if takes:
-            config.apply(file, values, of_command, argv)
+        config.apply(file, values, of_command, argv)
     except ValueError as error:
         of_command.error(str(error))
     args, unknown = _parse_known(parser, of_command, argv)
@@ -207,9 +207,7 @@ def _hint(command: str, parser: argparse.ArgumentParser, unknown: Sequence[str])
             f"; {options[0]} is an option of distsms shard, which makes data sets from files, and distsms {command}"
             " takes a data set"
         )
-    close = [difflib.get_close_matches(option, parser._option_string_actions, 1, LIKENESS) for option in options]
-    found = ", ".join(name for names in close for name in names)
-    return f"; did you mean {found}?" if found else ""
+    return "".join(did_you_mean(option, parser._option_string_actions) for option in options)
 
 
 def _parse_known(

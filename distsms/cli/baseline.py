@@ -10,14 +10,14 @@ from distsms.base.errors import EXIT_OK, EXIT_REQUEUE
 from distsms.base.measures import RANKING
 from distsms.cli import options, train
 from distsms.cli.features import FoldsNarrator
-from distsms.cli.path import add_grid, check_measure, flat, measure_of
-from distsms.cli.types import count, ranking_measure
+from distsms.cli.path import GRID, GRID_KEYWORDS, check_measure, flat, measure_of
+from distsms.cli.types import add_old_names, add_options, ranking_measure
+from distsms.parallel.signals import StopSignals
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from distsms.base.communicator import Communicator
-    from distsms.cli.progress import Progress
     from distsms.shards.column_options import ColumnReport
     from distsms.shards.dataset import DataBlock
     from distsms.workflow.baseline import Baseline, BaselineObserver, FitProgress
@@ -70,51 +70,45 @@ examples:
 """
 
 
+OPTIONS = f"""\
+{options.DATA}
+{GRID.format(names=", ".join([*RANKING, "pauc@BETA"]))}
+{options.WITHIN_GROUPS}
+--path FOLDER  Take measure, lambdas, folds, seed and target from this folder of `distsms path`, which has no l1. The
+    lambdas of --lambdas are tried, too.
+--methods METHOD  The methods to compare, of {", ".join(METHODS)}
+    (default: the linear ones on the columns and one library of trees; with --thorough all).
+--thorough  Fit all lambdas to the end on all folds, and try all methods and 20 settings of trees, which may take a
+    hundred times as long. What is in the folder is kept.
+--no-trees  Leave out the trees, which take most of the time of a comparison, and the models on features, too, unless
+    --methods names them.
+--no-features  Leave out the models on features, those on crosses and on leaves.
+--tree-fits N  How many settings of trees are tried for each fold (default: 1, or 20 with --thorough).
+--output FOLDER  The folder for fits and table (default: %(default)s).
+{options.SOLVER.format(of=" of the fits of distsms", but="")}
+--quiet  Print nothing but errors.
+method of distsms:
+{options.VECTORS}
+{options.MEMORY}
+{options.STOPPING.format(limit="no limit")}
+files instead of a data set:
+    The files become shards. All rows are used, since the folds hold out those that judge models. All of these options
+    except --shards are those of `distsms shard`.
+--shards FOLDER  Keep the shards in this folder, as on several hosts.
+"""
+
+
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `distsms baseline`."""
-    options.add_data(parser)
-    add_grid(parser, ranking_measure, (*RANKING, "pauc@BETA"))
-    options.add_within_groups(parser)
-    text = (
-        "Take measure, lambdas, folds, seed and target from this folder of `distsms path`, which has no l1. The lambdas"
-        " of --lambdas are tried, too."
-    )
-    parser.add_argument("--path", metavar="FOLDER", help=text)
-    text = (
-        f"The methods to compare, of {', '.join(METHODS)} (default: the linear ones on the columns and one library of"
-        " trees; with --thorough all)."
-    )
-    parser.add_argument("--methods", nargs="+", choices=METHODS, metavar="METHOD", help=text)
-    text = (
-        "Fit all lambdas to the end on all folds, and try all methods and 20 settings of trees, which may take a"
-        " hundred times as long. What is in the folder is kept."
-    )
-    parser.add_argument("--thorough", action="store_true", help=text)
-    text = (
-        "Leave out the trees, which take most of the time of a comparison, and the models on features, too, unless"
-        " --methods names them."
-    )
-    parser.add_argument("--no-trees", action="store_true", help=text)
-    text = "Leave out the models on features, those on crosses and on leaves."
-    parser.add_argument("--no-features", action="store_true", help=text)
-    text = "How many settings of trees are tried for each fold (default: 1, or 20 with --thorough)."
-    parser.add_argument("--tree-fits", type=count, metavar="N", help=text)
-    text = "The folder for fits and table (default: %(default)s)."
-    parser.add_argument("--output", default="baseline", metavar="FOLDER", help=text)
-    options.add_solver(parser, " of the fits of distsms")
-    of_distsms = parser.add_argument_group("method of distsms")
-    options.add_vectors(of_distsms)
-    options.add_memory(of_distsms)
-    options.add_stopping(parser)
-    files = parser.add_argument_group(
-        "files instead of a data set",
-        "The files become shards. All rows are used, since the folds hold out those that judge models. All of these"
-        " options except --shards are those of `distsms shard`.",
-    )
-    files.add_argument("--shards", metavar="FOLDER", help="Keep the shards in this folder, as on several hosts.")
-    train.add_reading(files)
-    parser.set_defaults(check=_check)
-    parser.add_argument("--quiet", action="store_true", help="Print nothing but errors.")
+    others = {
+        **GRID_KEYWORDS,
+        "--measure": {"type": ranking_measure, "default": "rocarea"},
+        "--methods": {"nargs": "+", "choices": METHODS},
+        "--output": {"default": "baseline"},
+    }
+    train.add_reading(add_options(parser, OPTIONS, others))
+    add_old_names(parser, **{"lambda": "lambdas"})
+    parser.set_defaults(check=_check, signals=StopSignals())
 
 
 def _check(args: argparse.Namespace) -> str | None:
@@ -156,7 +150,6 @@ def _request(args: argparse.Namespace, files: bool = False) -> BaselineRequest:
 class BaselineNarrator(FoldsNarrator, BaselineObserver):
     """Prints what a baseline tells, and its results. It has all methods of `BaselineObserver`."""
 
-    _of_fits: Progress | None = None
     converting = FoldsNarrator.progress
     told = FoldsNarrator.made_features
 
@@ -176,7 +169,7 @@ class BaselineNarrator(FoldsNarrator, BaselineObserver):
         from distsms.workflow.baseline_plan import ENTRY_BYTES, MANY_COLUMNS
         from distsms.workflow.competitors import METHODS
 
-        self._features.close()
+        self._progress.close()
         say, manifest = self._say, plan.manifest
         problem, fits = plan.problem, plan.all_fits
         names = ", ".join(self._args.data)
@@ -206,18 +199,13 @@ class BaselineNarrator(FoldsNarrator, BaselineObserver):
             self._say(line)
 
     def fitting(self, progress: FitProgress) -> None:
-        from distsms.cli.progress import Progress
-
-        if self._of_fits is None:
-            unit = "fits of this rank" if progress.shared and self._comm.size > 1 else "fits"
-            self._of_fits = Progress.on_root("fitting", unit, self._speaks)
+        unit = "fits of this rank" if progress.shared and self._comm.size > 1 else "fits"
         folds = ", all folds side by side" if progress.fold is None else f" {progress.setting}, fold {progress.fold}"
-        self._of_fits(progress.done, progress.total, f"{progress.method}{folds}")
+        self._progress.of_task("fitting", unit, progress.done, progress.total, f"{progress.method}{folds}")
 
     def fitted(self) -> None:
-        if self._of_fits is not None:
-            self._of_fits.close()
-        self._of_fits = None
+        self._progress.close()
+        self._progress.begin("", "")
 
     def conclude(self, result: Baseline) -> None:
         """Print the tables and the sentences, or that the run was stopped."""

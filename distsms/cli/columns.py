@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from distsms.base.errors import InputError
 from distsms.base.wording import Message, printable
-from distsms.cli.types import count, from_arguments, whole
+from distsms.cli.types import add_options, from_arguments, whole
 from distsms.shards.column_options import BITS
 
 if TYPE_CHECKING:
@@ -28,51 +28,50 @@ SEQUENCES = ["fasta", "labels", "alphabet", "window", "degree", "spectrum", "spe
 """The options of `add_sequence_options`, by their names in argparse's namespace."""
 
 
-def add_list(parser: argparse._ActionsContainer, name: str, text: str, metavar: str = "COLUMN", **more: Any) -> None:
-    """Add an option for columns. They may be separated by spaces or commas, and the option may be repeated."""
-    parser.add_argument(name, nargs="+", action="extend", default=[], metavar=metavar, help=text, **more)
+LIST: dict[str, Any] = {"nargs": "+", "action": "extend", "default": []}
+"""An option for columns. They may be separated by spaces or commas, and the option may be repeated."""
+COLUMNS = f"""\
+--categorical COLUMN  Take these columns of a table for categories, such as codes that are written as numbers. Here and
+    in the other options for columns, several are written as a,b or a b.
+--numeric COLUMN  Take these columns for numbers, also if they look like ids.
+--date COLUMN[:FORM]  Take these columns for dates, written in the FORM of strptime, such as day:%%d.%%m.%%Y (default:
+    as 2024-05-31 or 2024-05-31T12:30:00, which needs no option).
+--hash COLUMN[:BITS]  Keep these columns of text, ids or very many categories: each word (or value) adds 1 or -1 to one
+    of 2^BITS features (default: {BITS}). From 20 bits on, training takes more than 1 GiB of memory.
+--min-count N  Put categories with fewer than N rows together as one (default: %(default)s).
+--decimal  The decimal mark of numbers in CSV; with semicolons between fields, both are read (default: %(default)s).
+--thousands MARK  The mark between thousands: . , ' or space; with a point, numbers have decimal commas (default: none).
+--separator MARK  What separates the fields of CSV: a character, tab or space (default: comma, semicolon, tab or bar, as
+    the first lines show).
+--no-header  CSV has rows from the first line on. Its columns are called column_1, column_2, ..., or as --names says.
+--names NAME  The names of the columns, from left to right, of CSV that does not have them.
+--missing MARK  Further marks of missing values, strings or numbers, in all columns, such as --missing=-999. In columns
+    of numbers, marks such as - ? None and \\N are missing values without this option.
+--not-missing MARK  Usual marks of missing values that are values here, such as NA for Namibia.
+"""
+SEQUENCE_OPTIONS = """\
+either --strings  The files have lines LABEL SEQUENCE (default for names that end in .strings).
+or --fasta  The files are FASTA (default for .fa, .fasta, .fna and .faa). The label of a sequence follows label= in its
+    header, or is the second of two words.
+--labels FILE  The labels of sequences in FASTA, in lines NAME LABEL; every rank holds them.
+--alphabet  The letters of sequences. T and U are the same, and so are small and capital letters; k-mers with an
+    ambiguous letter such as N count nothing, and any other character is an error (default: %(default)s).
+--window FROM:TO  Keep these positions of each sequence, counted from 1, both included (default: all).
+--degree K  Make a feature for each position and each k-mer that begins there, k = 1 to K, with the weights of the
+    weighted degree kernel: up to 8 for dna and rna, 4 for protein; 0 makes none (default: 5, for protein 3).
+--spectrum FROM:TO  Make a feature for each k-mer, which counts it in this region of the sequence, wherever it is there.
+    Positions are those of the whole sequence. May be repeated.
+--spectrum-degree K  The largest k of --spectrum (default: that of --degree).
+"""
 
 
 def add_column_options(parser: argparse._ActionsContainer) -> None:
     """Add the options that say what the columns of a table contain."""
-    text = (
-        "Take these columns of a table for categories, such as codes that are written as numbers. Here and in the"
-        " other options for columns, several are written as a,b or a b."
-    )
-    add_list(parser, "--categorical", text)
-    add_list(parser, "--numeric", "Take these columns for numbers, also if they look like ids.")
-    text = (
-        "Take these columns for dates, written in the FORM of strptime, such as day:%%d.%%m.%%Y (default: as"
-        " 2024-05-31 or 2024-05-31T12:30:00, which needs no option)."
-    )
-    add_list(parser, "--date", text, "COLUMN[:FORM]", type=_date)
-    text = (
-        "Keep these columns of text, ids or very many categories: each word (or value) adds 1 or -1 to one of"
-        f" 2^BITS features (default: {BITS}). From 20 bits on, training takes more than 1 GiB of memory."
-    )
-    add_list(parser, "--hash", text, "COLUMN[:BITS]", type=_hash)
-    text = "Put categories with fewer than N rows together as one (default: %(default)s)."
-    parser.add_argument("--min-count", type=count, default=1, metavar="N", help=text)
-    text = "The decimal mark of numbers in CSV; with semicolons between fields, both are read (default: %(default)s)."
-    parser.add_argument("--decimal", choices=(".", ","), default=".", help=text)
-    marks = ("", ".", ",", "'", " ")
-    text = "The mark between thousands: . , ' or space; with a point, numbers have decimal commas (default: none)."
-    parser.add_argument("--thousands", choices=marks, type=_mark, default="", metavar="MARK", help=text)
-    text = (
-        "What separates the fields of CSV: a character, tab or space (default: comma, semicolon, tab or bar, as the"
-        " first lines show)."
-    )
-    parser.add_argument("--separator", type=_mark, default="", metavar="MARK", help=text)
-    text = "CSV has rows from the first line on. Its columns are called column_1, column_2, ..., or as --names says."
-    parser.add_argument("--no-header", action="store_true", help=text)
-    add_list(parser, "--names", "The names of the columns, from left to right, of CSV that does not have them.", "NAME")
-    text = (
-        "Further marks of missing values, strings or numbers, in all columns, such as --missing=-999. In columns of"
-        " numbers, marks such as - ? None and \\N are missing values without this option."
-    )
-    add_list(parser, "--missing", text, "MARK")
-    text = "Usual marks of missing values that are values here, such as NA for Namibia."
-    add_list(parser, "--not-missing", text, "MARK")
+    others = dict.fromkeys(("--categorical", "--numeric", "--names", "--missing", "--not-missing"), LIST)
+    others |= {"--date": {**LIST, "type": _date}, "--hash": {**LIST, "type": _hash}, "--min-count": {"default": 1}}
+    others |= {"--decimal": {"choices": (".", ","), "default": "."}, "--separator": {"type": _mark, "default": ""}}
+    others["--thousands"] = {"choices": ("", ".", ",", "'", " "), "type": _mark, "default": ""}
+    add_options(parser, COLUMNS, others)
 
 
 def column_options(args: argparse.Namespace) -> ColumnOptions:
@@ -104,35 +103,16 @@ def _hash(text: str) -> list[tuple[str, int]]:
 
 def add_sequence_options(parser: argparse._ActionsContainer) -> None:
     """Add the options for sequences."""
-    kind = parser.add_mutually_exclusive_group()
-    text = "The files have lines LABEL SEQUENCE (default for names that end in .strings)."
-    kind.add_argument("--strings", dest="fasta", action="store_false", default=None, help=text)
-    text = (
-        "The files are FASTA (default for .fa, .fasta, .fna and .faa). The label of a sequence follows label= in"
-        " its header, or is the second of two words."
-    )
-    kind.add_argument("--fasta", action="store_true", default=None, help=text)
-    text = "The labels of sequences in FASTA, in lines NAME LABEL; every rank holds them."
-    parser.add_argument("--labels", metavar="FILE", help=text)
-    text = (
-        "The letters of sequences. T and U are the same, and so are small and capital letters; k-mers with an"
-        " ambiguous letter such as N count nothing, and any other character is an error (default: %(default)s)."
-    )
-    parser.add_argument("--alphabet", choices=("dna", "rna", "protein"), default="dna", help=text)
-    text = "Keep these positions of each sequence, counted from 1, both included (default: all)."
-    parser.add_argument("--window", type=span, metavar="FROM:TO", help=text)
-    text = (
-        "Make a feature for each position and each k-mer that begins there, k = 1 to K, with the weights of the"
-        " weighted degree kernel: up to 8 for dna and rna, 4 for protein; 0 makes none (default: 5, for protein 3)."
-    )
-    parser.add_argument("--degree", type=whole, metavar="K", help=text)
-    text = (
-        "Make a feature for each k-mer, which counts it in this region of the sequence, wherever it is there."
-        " Positions are those of the whole sequence. May be repeated."
-    )
-    parser.add_argument("--spectrum", type=span, action="append", default=[], metavar="FROM:TO", help=text)
-    text = "The largest k of --spectrum (default: that of --degree)."
-    parser.add_argument("--spectrum-degree", type=whole, metavar="K", help=text)
+    others: dict[str, dict[str, Any]] = {
+        "--strings": {"action": "store_false", "default": None, "dest": "fasta"},
+        "--fasta": {"action": "store_true", "default": None},
+        "--alphabet": {"choices": ("dna", "rna", "protein"), "default": "dna"},
+        "--window": {"type": span},
+        "--degree": {"type": whole},
+        "--spectrum": {"type": span, "action": "append", "default": []},
+        "--spectrum-degree": {"type": whole},
+    }
+    add_options(parser, SEQUENCE_OPTIONS, others)
 
 
 def sequence_options(args: argparse.Namespace) -> SequenceOptions | None:

@@ -1,43 +1,24 @@
 """`--config FILE`: the options of a command from a TOML file, and the file that repeats the run of a model.
 
-The file has a line for each option, without its dashes, and one for the files, by their name in argparse:
-
-    data = ["data/train"]
-    measure = "prbep"
-    lambda = 1e-4
-    bias = true
-
-What the command line says itself takes the place of what the file says.
+The file has a line for each option, without its dashes, and one for the files, by their name in argparse, such as
+`lambda = 1e-4`, `bias = true` and `data = ["data/train"]`.
 """
 
 from __future__ import annotations
 
 import argparse
-import difflib
 import json
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from typing import Any
 
-
-def add_config(parser: argparse.ArgumentParser) -> None:
-    """Add --config, for the commands that run for long."""
-    text = (
-        "Read options from this TOML file, such as lambda = 1e-4; those of the command line come before them. `distsms"
-        " info MODEL --config` prints the file that repeats a model's run."
-    )
-    parser.add_argument("--config", metavar="FILE", help=text)
+from distsms.base.formatting import did_you_mean
 
 
 def read(argv: Sequence[str]) -> tuple[str, dict[str, Any]]:
     """Return the file that a command line names, and what it says; "" and nothing if none. Raises ValueError."""
-    if not any(word.startswith("--config") for word in argv):
-        return "", {}
-    finder = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
-    finder.add_argument("--config", action="append", default=[])
-    try:
-        paths = finder.parse_known_args(list(argv))[0].config
-    except argparse.ArgumentError:  # which the parser of the command reports
-        paths = []
+    paths = [word.partition("=")[2] for word in argv if word.startswith("--config=")]
+    paths += [file for word, file in pairwise(argv) if word == "--config"]
     if not paths:
         return "", {}
     if len(paths) > 1:
@@ -64,8 +45,7 @@ def apply(path: str, values: Mapping[str, Any], parser: argparse.ArgumentParser,
         if isinstance(value, dict) or (isinstance(value, list) and any(isinstance(one, dict | list) for one in value)):
             raise ValueError(f"--config {path}: {name}: takes a text, a number, true or false, or a list of these")
         if action is None:
-            close = difflib.get_close_matches(name, named, 1)
-            raise ValueError(f"--config {path}: no option {name!r}" + (f"; did you mean {close[0]}?" if close else ""))
+            raise ValueError(f"--config {path}: no option {name!r}{did_you_mean(name, named)}")
         groups = [group._group_actions for group in parser._mutually_exclusive_groups if action in group._group_actions]
         alike = [one for one in known if _name(one) == name or any(one in group for group in groups)]
         if said & {option for one in alike for option in one.option_strings}:

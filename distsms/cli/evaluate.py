@@ -11,19 +11,9 @@ from typing import TYPE_CHECKING, Any
 from distsms.base.errors import EXIT_OK
 from distsms.base.formatting import format_rows, format_table, to_json
 from distsms.base.measures import CONDITIONS, GROUPED, HEAD, SHOWN, WEIGHTINGS, display_name
+from distsms.cli import types
 from distsms.cli.terminal import Speaker
-from distsms.cli.types import (
-    add_missing_group,
-    add_new_columns,
-    add_old_names,
-    add_threads,
-    condition,
-    count,
-    finite,
-    from_arguments,
-    share,
-    whole,
-)
+from distsms.cli.types import add_old_names, add_options, count, from_arguments, whole
 from distsms.models import decision_text
 from distsms.models.decision_text import RATES
 
@@ -69,67 +59,59 @@ examples:
 """
 
 
+OPTIONS = """\
+paths MODEL  Models written by `distsms train`; without --test, the last argument is the data.
+--test DATA  A data set made by `distsms shard`, or a file of a format that it reads.
+--threshold SCORE  Call a row positive if its score is at least this (default: the threshold of the model).
+--k K  Also give precision@K and recall@K (default: for the K that the model was trained for, if any).
+"""
+WITHIN_GROUPS = """\
+--within-groups  Also give GAUC, ROCArea within groups (default: as the model was trained, if the rows have groups).
+"""
+JUDGING = f"""\
+--at CONDITION  Find the threshold for a condition{{shown}}: {CONDITIONS.replace("%", "%%")}. May be repeated.
+{{more}}--level SHARE  The level of the intervals (default: %(default)s).
+--bootstrap N  The number of bootstrap replicates for PRBEP; 0 uses the binomial alone (default: %(default)s).
+--seed N  The seed of the bootstrap (default: %(default)s).
+"""
+READING = f"""\
+--label COLUMN  The column of labels in a table or array file (default: as in training).
+--weight COLUMN  The column of weights in a table or array file; a data set has its own (default: none).
+--group COLUMN  The column of groups in a table or array file, or qid for svmlight text, for GAUC; for sequences, the
+    NAME of words NAME=VALUE. A data set has its own (default: none).
+{types.MISSING_GROUP}
+{types.NEW_COLUMNS}
+"""
+KEYWORDS: dict[str, dict[str, Any]] = {
+    **types.COMMON,
+    "--at": {"type": types.condition, "action": "append", "default": []},
+    "--within-groups": {"choices": WEIGHTINGS},
+    "--level": {"type": types.share, "default": 0.95},
+    "--bootstrap": {"dest": "replicates", "type": whole, "default": 1000},
+    "--seed": {"type": whole, "default": 0},
+}
+"""What argparse is told of these options, some of which `report` and `verify` have, too."""
+
+
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `distsms evaluate`."""
-    text = "Models written by `distsms train`; without --test, the last argument is the data."
-    parser.add_argument("paths", nargs="+", metavar="MODEL", help=text)
-    text = "A data set made by `distsms shard`, or a file of a format that it reads."
-    parser.add_argument("--test", metavar="DATA", help=text)
-    text = "Call a row positive if its score is at least this (default: the threshold of the model)."
-    parser.add_argument("--threshold", metavar="SCORE", type=finite, help=text)
-    text = "Also give precision@K and recall@K (default: for the K that the model was trained for, if any)."
-    parser.add_argument("--k", type=count, metavar="K", help=text)
-    add_conditions(parser)
-    text = "Also give GAUC, ROCArea within groups (default: as the model was trained, if the rows have groups)."
-    parser.add_argument("--within-groups", choices=WEIGHTINGS, help=text)
-    add_intervals(parser)
-    add_reading(parser)
-    parser.add_argument("--json", action="store_true", help="Print one JSON object.")
-    add_threads(parser)
+    of_command = {"paths": {"nargs": "+"}, "--threshold": {"type": types.finite}, "--k": {"type": count}}
+    judging = JUDGING.format(shown="", more=WITHIN_GROUPS)
+    text = f"{OPTIONS}{judging}{READING}--json  Print one JSON object.\n{types.THREADS}"
+    add_options(parser, text, KEYWORDS | of_command)
     add_old_names(parser, on="test")
     parser.set_defaults(check=_check)
 
 
-def add_conditions(parser: argparse.ArgumentParser, shown: str = "") -> None:
-    """Add --at; `shown` says where else the threshold goes."""
-    text = f"Find the threshold for a condition{shown}: {CONDITIONS}. May be repeated.".replace("%", "%%")
-    parser.add_argument("--at", metavar="CONDITION", type=condition, action="append", default=[], help=text)
-
-
-def add_intervals(parser: argparse.ArgumentParser) -> None:
-    """Add the options on intervals, which `evaluate` and `report` have in common."""
-    text = "The level of the intervals (default: %(default)s)."
-    parser.add_argument("--level", metavar="SHARE", type=share, default=0.95, help=text)
-    text = "The number of bootstrap replicates for PRBEP; 0 uses the binomial alone (default: %(default)s)."
-    parser.add_argument("--bootstrap", dest="replicates", type=whole, default=1000, metavar="N", help=text)
-    text = "The seed of the bootstrap (default: %(default)s)."
-    parser.add_argument("--seed", metavar="N", type=whole, default=0, help=text)
-
-
-def add_reading(parser: argparse.ArgumentParser) -> None:
-    """Add the options on reading rows, which `evaluate` and `report` have in common."""
-    text = "The column of labels in a table or array file (default: as in training)."
-    parser.add_argument("--label", metavar="COLUMN", help=text)
-    text = "The column of weights in a table or array file; a data set has its own (default: none)."
-    parser.add_argument("--weight", metavar="COLUMN", help=text)
-    text = (
-        "The column of groups in a table or array file, or qid for svmlight text, for GAUC; for sequences, the"
-        " NAME of words NAME=VALUE. A data set has its own (default: none)."
-    )
-    parser.add_argument("--group", metavar="COLUMN", help=text)
-    add_missing_group(parser)
-    add_new_columns(parser)
-
-
 def reading(args: argparse.Namespace) -> InputOptions:
-    """Return how the rows are to be read, from the options of `add_reading`."""
+    """Return how the rows are to be read, from the options of `READING`."""
     from distsms.models.inputs import InputOptions
 
     return from_arguments(InputOptions, args)
 
 
 def options(args: argparse.Namespace) -> EvaluationOptions:
-    """Return what is to be computed, from the options of `add_intervals` and others that the command has."""
+    """Return what is to be computed, from the options of `JUDGING` and others that the command has."""
     from distsms.models.evaluation import EvaluationOptions
 
     return from_arguments(EvaluationOptions, args, at=tuple(args.at))

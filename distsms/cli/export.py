@@ -7,6 +7,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from distsms.base.errors import EXIT_OK
+from distsms.cli.types import MODEL, add_options
 
 if TYPE_CHECKING:
     from distsms.base.communicator import Communicator
@@ -33,19 +34,19 @@ examples:
   distsms export model.h5 --to csv | head
 """
 FORMATS = ("onnx", "liblinear", "csv")
+OPTIONS = f"""\
+{MODEL}
+--to  The format.
+--output FILE  The file to write; - is standard output (default: -).
+--verbatim  Write the names of columns to CSV as they are (default: with a leading ' where a spreadsheet would take them
+    for formulas, and with escapes such as \\x1b for what a terminal would act on).
+"""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `distsms export`."""
-    parser.add_argument("model", metavar="MODEL", help="A model written by `distsms train`.")
-    parser.add_argument("--to", choices=FORMATS, required=True, help="The format.")
-    text = "The file to write; - is standard output (default: -)."
-    parser.add_argument("--output", default="-", metavar="FILE", help=text)
-    text = (
-        "Write the names of columns to CSV as they are (default: with a leading ' where a spreadsheet would take them"
-        " for formulas, and with escapes such as \\x1b for what a terminal would act on)."
-    )
-    parser.add_argument("--verbatim", action="store_true", help=text)
+    others = {"--to": {"choices": FORMATS, "required": True}, "--output": {"default": "-"}}
+    add_options(parser, OPTIONS, others)
     parser.set_defaults(mpi=False)
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from distsms.base.errors import EXIT_OK
 from distsms.base.formatting import format_rows
 from distsms.cli.terminal import Speaker
-from distsms.cli.types import add_output_folder, add_writing, count, memory, whole
+from distsms.cli.types import COMMON, OUTPUT_FOLDER, WRITING, add_options, count, from_arguments, whole
 
 if TYPE_CHECKING:
     from distsms.base.communicator import Communicator
@@ -41,51 +41,37 @@ examples:
 """
 
 
+OPTIONS = f"""\
+data DATA  A data set that distsms shard has made, but not of sequences.
+{OUTPUT_FOLDER}
+--bins B  The most bins of a column of numbers (default: 32).
+--crosses all|top:K|A:B,...  Also cross pairs of attributes: all pairs, the K pairs with the strongest interaction on a
+    sample of the rows, or the pairs that are named.
+--trees N  Grow N extremely randomized trees; the leaves that a row reaches are its features. There are also bins if an
+    option for them is given. Growing needs scikit-learn (pip install 'distsms[sklearn]').
+--min-leaf N  The least number of rows in a leaf (default: 3).
+--tree-rows N  If there are more rows, trees grow on a sample of at most N of them (default: 1e6).
+--seed N  Another seed grows other trees, on another sample (default: 0).
+--keep  Keep the original columns as features, too.
+--attributes FILE  Use these columns. FILE is a JSON object that has a column, or a list of columns of 0 and 1 that are
+    one categorical attribute, for each name: {{"age": "age", "job": ["job=clerk", "job=cook"]}}. Columns of data
+    without names are numbers, counted as in their source.
+--like FEATURES  Make the features that this data set has, as for test rows.
+--shards N  The number of shards. There are more if their rows take too much memory (default: as many as DATA has, and
+    at least one for each rank).
+--memory SIZE  The most memory that each rank may take, for everything. Fewer columns are then divided at a time, and
+    shards are smaller, with the same features. The rows on which trees grow cannot be divided: if they or the trees do
+    not fit, the command is refused, and says with how many --tree-rows they would.
+{WRITING}
+--usage  Show what each step took on each rank: seconds, bytes, memory.
+--quiet  Print neither progress nor a summary.
+"""
+
+
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `distsms features`."""
-    parser.add_argument("data", metavar="DATA", help="A data set that distsms shard has made, but not of sequences.")
-    add_output_folder(parser)
-    parser.add_argument("--bins", type=count, metavar="B", help="The most bins of a column of numbers (default: 32).")
-    text = (
-        "Also cross pairs of attributes: all pairs, the K pairs with the strongest interaction on a sample of the rows,"
-        " or the pairs that are named."
-    )
-    parser.add_argument("--crosses", metavar="all|top:K|A:B,...", help=text)
-    text = (
-        "Grow N extremely randomized trees; the leaves that a row reaches are its features. There are also bins if an"
-        " option for them is given. Growing needs scikit-learn (pip install 'distsms[sklearn]')."
-    )
-    parser.add_argument("--trees", type=count, metavar="N", help=text)
-    parser.add_argument("--min-leaf", type=count, metavar="N", help="The least number of rows in a leaf (default: 3).")
-    text = "If there are more rows, trees grow on a sample of at most N of them (default: 1e6)."
-    parser.add_argument("--tree-rows", type=count, metavar="N", help=text)
-    text = "Another seed grows other trees, on another sample (default: 0)."
-    parser.add_argument("--seed", type=whole, metavar="N", help=text)
-    text = "Keep the original columns as features, too."
-    parser.add_argument("--keep", action="store_true", default=None, help=text)
-    text = (
-        "Use these columns. FILE is a JSON object that has a column, or a list of columns of 0 and 1 that are one"
-        ' categorical attribute, for each name: {"age": "age", "job": ["job=clerk", "job=cook"]}. Columns of data'
-        " without names are numbers, counted as in their source."
-    )
-    parser.add_argument("--attributes", metavar="FILE", help=text)
-    text = "Make the features that this data set has, as for test rows."
-    parser.add_argument("--like", metavar="FEATURES", help=text)
-    text = (
-        "The number of shards. There are more if their rows take too much memory (default: as many as DATA has, and at"
-        " least one for each rank)."
-    )
-    parser.add_argument("--shards", type=count, metavar="N", help=text)
-    text = (
-        "The most memory that each rank may take, for everything. Fewer columns are then divided at a time, and shards"
-        " are smaller, with the same features. The rows on which trees grow cannot be divided: if they or the trees do"
-        " not fit, the command is refused, and says with how many --tree-rows they would."
-    )
-    parser.add_argument("--memory", type=memory, metavar="SIZE", help=text)
-    add_writing(parser)
-    text = "Show what each step took on each rank: seconds, bytes, memory."
-    parser.add_argument("--usage", action="store_true", help=text)
-    parser.add_argument("--quiet", action="store_true", help="Print neither progress nor a summary.")
+    others = {"--bins": {"type": count}, "--seed": {"type": whole}, "--keep": {"action": "store_true", "default": None}}
+    add_options(parser, OPTIONS, COMMON | others)
     parser.set_defaults(check=_check)
 
 
@@ -114,7 +100,7 @@ def run(args: argparse.Namespace, comm: Communicator) -> int:
     from distsms.workflow.requests import FeaturesRequest
 
     output = args.output if args.folder is None else args.folder
-    request = FeaturesRequest.of(vars(args), output=output, options=_options(args))
+    request = from_arguments(FeaturesRequest, args, output=output, options=_options(args))
     narrator = FeaturesNarrator(args, comm)
     narrator.conclude(make_features(request, comm, narrator))
     return EXIT_OK
@@ -124,23 +110,23 @@ class FoldsNarrator:
     """Prints what a path and a baseline report alike."""
 
     def __init__(self, args: argparse.Namespace, comm: Communicator) -> None:
-        from distsms.cli.progress import TaskProgress
+        from distsms.cli.progress import Progress
 
         self._args, self._comm, self._speaks = args, comm, comm.is_root and not args.quiet
-        self._say, self._features = Speaker(self._speaks), TaskProgress(self._speaks)
+        self._say, self._progress = Speaker(self._speaks), Progress.on_root(self._speaks)
 
     def chose_solver(self, solver: str, why: str) -> None:
         if why:
             self._say(f"solver    {solver}: {why}")
 
     def progress(self, task: str, unit: str, done: float, of: float) -> None:
-        self._features(task, unit, done, of)
+        self._progress.of_task(task, unit, done, of)
 
     def noted(self, kind: str, text: str) -> None:
         """Print nothing: the line on the features of a fold is enough."""
 
     def made_features(self, text: str) -> None:
-        self._features.close()
+        self._progress.close()
         self._say(text)
 
 
@@ -148,14 +134,14 @@ class FeaturesNarrator(FoldsNarrator, FeaturesObserver):
     """Prints what is told of making features, and what they are. It has all methods of `FeaturesObserver`."""
 
     def noted(self, kind: str, text: str) -> None:
-        self._features.close()
+        self._progress.close()
         self._say(f"  {kind:<9} {text}")
 
     def conclude(self, result: Features) -> None:
         """Print what was made, and what it took."""
         from distsms.cli.progress import describe_files, usage_line, usage_table
 
-        self._features.close()
+        self._progress.close()
         if not self._speaks:
             return
         say, manifest = self._say, result.manifest

@@ -11,6 +11,7 @@ from distsms.base.formatting import format_bytes, format_number, format_table, t
 from distsms.base.measures import SHOWN
 from distsms.base.wording import printable
 from distsms.cli.terminal import Speaker
+from distsms.cli.types import add_options
 
 if TYPE_CHECKING:
     from distsms.base.communicator import Communicator
@@ -31,23 +32,21 @@ examples:
 """
 
 
+OPTIONS = f"""\
+paths DATA|MODEL  A data set, a model, or several models; without any, the versions of all libraries.
+--all  Show everything that a model says of itself.
+--columns  List all columns of the table that a data set or a model was made from, with kinds, features, what missing
+    values count as, and {SHOWN_CATEGORIES} categories; --all shows all of them.
+--verify  Recompute the checksums of a data set or a model.
+--usage  Show what training the models took on the busiest rank: seconds by phase, bytes, memory.
+--json  Print one JSON object, or for several models a list of them.
+--config  Print the options of the command that made a model as a TOML file, which --config of that command takes.
+"""
+
+
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `distsms info`."""
-    text = "A data set, a model, or several models; without any, the versions of all libraries."
-    parser.add_argument("paths", nargs="*", metavar="DATA|MODEL", help=text)
-    parser.add_argument("--all", action="store_true", help="Show everything that a model says of itself.")
-    text = (
-        "List all columns of the table that a data set or a model was made from, with kinds, features, what missing"
-        f" values count as, and {SHOWN_CATEGORIES} categories; --all shows all of them."
-    )
-    parser.add_argument("--columns", action="store_true", help=text)
-    parser.add_argument("--verify", action="store_true", help="Recompute the checksums of a data set or a model.")
-    text = "Show what training the models took on the busiest rank: seconds by phase, bytes, memory."
-    parser.add_argument("--usage", action="store_true", help=text)
-    text = "Print one JSON object, or for several models a list of them."
-    parser.add_argument("--json", action="store_true", help=text)
-    text = "Print the options of the command that made a model as a TOML file, which --config of that command takes."
-    parser.add_argument("--config", action="store_true", help=text)
+    add_options(parser, OPTIONS, {"paths": {"nargs": "*"}})
     parser.set_defaults(mpi=False)
 
 

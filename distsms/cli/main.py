@@ -15,13 +15,7 @@ from typing import TYPE_CHECKING
 from distsms import cli
 from distsms.base import program
 from distsms.base.errors import EXIT_ERROR, EXIT_INTERRUPTED, EXIT_KILLED, EXIT_OK, DistsmsError
-from distsms.base.program import (
-    LEAST_MEMORY,
-    NO_WORKING_FOLDER,
-    failure_of_standard_output,
-    has_working_folder,
-    memory_limit,
-)
+from distsms.base.program import memory_limit
 from distsms.base.wording import printable
 from distsms.cli.terminal import fold, open_streams, output_was_lost
 
@@ -49,8 +43,8 @@ def main(argv: Sequence[str] | None = None, parse: Callable[[Sequence[str]], arg
         if output_was_lost("distsms"):
             return EXIT_ERROR
         raise
-    if (limit := memory_limit()).bytes < LEAST_MEMORY:
-        need = f"the libraries alone need {LEAST_MEMORY >> 20} MiB"
+    if (limit := memory_limit()).bytes < program.LEAST_MEMORY:
+        need = f"the libraries alone need {program.LEAST_MEMORY >> 20} MiB"
         print(fold(f"{args.program}: {limit}, and {need}; raise the limit"), file=sys.stderr)
         return EXIT_ERROR
     if args.threads is not None:
@@ -98,7 +92,7 @@ def _failed(error: BaseException, args: argparse.Namespace, comm: Communicator) 
     if isinstance(error, DistsmsError):
         alike, code = error.everywhere and not comm.dead, error.exit_code
         where = "" if comm.size == 1 or error.everywhere else f"{rank}: "
-        gone = "" if has_working_folder() else f" ({NO_WORKING_FOLDER})"
+        gone = "" if program.has_working_folder() else f" ({program.NO_WORKING_FOLDER})"
         if comm.dead:  # another rank may still wait for this one; the first that wakes up reports it and ends all
             time.sleep(min(comm.rank, 4) * 0.5)
         text = "" if alike and not comm.is_root else fold(f"{args.program}: {where}{printable(str(error))}{gone}")
@@ -117,12 +111,12 @@ def _failed(error: BaseException, args: argparse.Namespace, comm: Communicator) 
         if "memory" in args:
             text += ", and with --memory SIZE, rows that do not fit are read from the disk on each pass"
         text = fold(text)
-    elif error is failure_of_standard_output() and output_was_lost(args.program):
+    elif error is program.failure_of_standard_output() and output_was_lost(args.program):
         text = ""
     else:
         why = f" failed:\n{traceback.format_exc()}"
-        if not has_working_folder():
-            why = f": {NO_WORKING_FOLDER}. Go to a folder that exists (cd), and give the command again"
+        if not program.has_working_folder():
+            why = f": {program.NO_WORKING_FOLDER}. Go to a folder that exists (cd), and give the command again"
         elif isinstance(error, OSError) and error.errno in FAILING_DISK:
             gone = ", or a file was taken away" if error.errno == errno.ENOENT else ""
             why = f": a disk or a file server fails{gone}: {error}. Give the command again when it works"

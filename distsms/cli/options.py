@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from distsms.base.choices import ORDERINGS, STEPS
 from distsms.base.formatting import format_bytes
 from distsms.base.measures import CONDITIONS_OF_MODELS, WEIGHTINGS
-from distsms.cli.types import add_threads, condition_of_models, count, duration, memory, not_negative, positive
+from distsms.cli import types
+from distsms.cli.types import THREADS, condition_of_models, not_negative, positive
 from distsms.optim.solvers.base import SOLVERS
-from distsms.parallel.signals import StopSignals
 
 if TYPE_CHECKING:
     from distsms.base.communicator import Communicator
@@ -21,57 +21,55 @@ if TYPE_CHECKING:
     R = TypeVar("R", bound=FitRequest)
 
 USUAL_SOLVER = "The default is lmvm, or lbfgs where petsc4py cannot be imported"
-
-
-def add_solver(group: argparse._ActionsContainer, of: str = "", but: str = "") -> None:
-    """Add --solver; `of` says what it solves, and `but` where another one is usual."""
-    text = (
-        f"The solver{of}. lmvm is the limited-memory quasi-Newton method of PETSc/TAO; lbfgs is the same method without"
-        " PETSc; agm is Nesterov's accelerated gradient; bmrm is cutting planes on the exact risk; bmrm-linesearch is"
-        f" the same with two planes and no quadratic program. {USUAL_SOLVER}{but}."
-    )
-    group.add_argument("--solver", choices=tuple(SOLVERS), help=text)
-
-
-def add_stopping(parser: argparse.ArgumentParser, time_limit: float = float("inf"), limit: str = "no limit") -> None:
-    """Add the options that say when a training ends; `limit` is the usual one in words."""
-    stop = parser.add_argument_group("stopping")
-    text = "The gap to prove, as a difference in J (default: 1e-3, or none with --relative)."
-    stop.add_argument("--epsilon", metavar="GAP", type=positive, help=text)
-    text = "The gap to prove, as a share of J: 0.01 is 1 %%. With --epsilon, the larger of the two gaps is enough."
-    stop.add_argument("--relative", type=positive, metavar="SHARE", help=text)
-    text = "Stop without a proof after N evaluations of J and its gradient (default: %(default)s)."
-    stop.add_argument("--max-evaluations", type=count, default=10_000, metavar="N", help=text)
-    text = f"After this time of training, such as 90s, 55m or 1.5h, stop and write what there is (default: {limit})."
-    stop.add_argument("--time-limit", type=duration, default=time_limit, metavar="TIME", help=text)
-    parser.set_defaults(signals=StopSignals())
-
-
-def add_data(parser: argparse._ActionsContainer) -> None:
-    """Add the data of a command that also takes files."""
-    text = "A data set made by `distsms shard`; or files that it reads, folders of tables, or patterns ('day-*.csv')."
-    parser.add_argument("data", nargs="+", metavar="DATA|FILE", help=text)
-
-
-def add_within_groups(parser: argparse.ArgumentParser) -> None:
-    """Add the option that turns ROCArea into ROCArea within groups."""
-    text = (
-        "Compare only rows of the same group (query, user, day; `distsms shard --group`), for the measure rocarea."
-        " The measure is then GAUC, the mean ROCArea of the groups that have rows of both classes: pairs weights each"
-        " group by its number of pairs, each counts each group alike. The measure is called gauc@pairs or gauc@each"
-        " in files and messages. Without this option, groups only keep folds together."
-    )
-    parser.add_argument("--within-groups", choices=WEIGHTINGS, help=text)
-
-
-def add_bias(parser: argparse.ArgumentParser) -> None:
-    """Add the option for a constant feature."""
-    text = (
-        "Add a constant feature of this value (1 if none is given; with 0, add none). Its weight is regularized"
-        " like any other. ROCArea and PRBEP do not depend on it (default: 1 for logistic and logistic-balanced, else"
-        " none)."
-    )
-    parser.add_argument("--bias", type=not_negative, nargs="?", const=1.0, metavar="VALUE", help=text)
+DATA = """\
+data DATA|FILE  A data set made by `distsms shard`; or files that it reads, folders of tables, or patterns
+    ('day-*.csv')."""
+SOLVER = f"""\
+--solver  The solver{{of}}. lmvm is the limited-memory quasi-Newton method of PETSc/TAO; lbfgs is the same method
+    without PETSc; agm is Nesterov's accelerated gradient; bmrm is cutting planes on the exact risk; bmrm-linesearch is
+    the same with two planes and no quadratic program. {USUAL_SOLVER}{{but}}."""
+STOPPING = """\
+stopping:
+--epsilon GAP  The gap to prove, as a difference in J (default: 1e-3, or none with --relative).
+--relative SHARE  The gap to prove, as a share of J: 0.01 is 1 %%. With --epsilon, the larger of the two gaps is enough.
+--max-evaluations N  Stop without a proof after N evaluations of J and its gradient (default: %(default)s).
+--time-limit TIME  After this time of training, such as 90s, 55m or 1.5h, stop and write what there is (default:
+    {limit})."""
+WITHIN_GROUPS = """\
+--within-groups  Compare only rows of the same group (query, user, day; `distsms shard --group`), for the measure
+    rocarea. The measure is then GAUC, the mean ROCArea of the groups that have rows of both classes: pairs weights each
+    group by its number of pairs, each counts each group alike. The measure is called gauc@pairs or gauc@each in files
+    and messages. Without this option, groups only keep folds together."""
+BIAS = """\
+--bias VALUE  Add a constant feature of this value (1 if none is given; with 0, add none). Its weight is regularized
+    like any other. ROCArea and PRBEP do not depend on it (default: 1 for logistic and logistic-balanced, else none)."""
+DECISIONS = f"""\
+from scores to decisions:
+--at CONDITION  Find the threshold that fulfils a condition on held-out rows, and store it for `distsms predict
+    --labels`: {CONDITIONS_OF_MODELS.replace("%", "%%")}. {{folds}}
+--calibrate  Fit a curve from scores to probabilities on held-out rows, and store it for `distsms predict
+    --probability`: sigmoid is a logistic curve, isotonic any rising curve, which needs thousands of rows. It uses the
+    same folds."""
+VECTORS = f"""\
+--ordering  How the scores of all rows are sorted: gather sends all of them to the root; exchange sorts them where the
+    rows are, so that no rank holds the scores of all rows; bins, for rocarea and pauc@BETA, counts rows by score in
+    place of sorting, and encloses J in a small interval, whose upper end is reported; auto takes what costs less
+    (default: %(default)s).
+--step  Where the solver's vectors are: root keeps them whole on the root, spread keeps a slice of each on every rank;
+    auto spreads them from 2^20 columns on (default: auto).
+--history N  How many pairs of vectors the solver remembers (default: 50, and 100 for pauc@BETA; 10 with more than
+    16,384 columns; 5 with more columns than rows).
+--planes N  How many planes the proof of the gap uses (default: %(default)s). bmrm keeps all of its planes.
+--scaling S  The exponent S of the scaling of columns: lmvm and lbfgs work on w_j (m_j + lambda)^S, where m_j is the
+    mean square of column j. With 0 they work on w itself (default: 0.125 with at most 512 columns, 0.2 with more).
+--no-zero-plane  Do not use the fact that the risk R is never negative, neither in the proof nor in bmrm's model of R.
+--vector-memory SIZE  The most memory for --history and --planes on a rank; if they need more, fewer are kept (default:
+    2GiB).
+{THREADS}"""
+MEMORY = """\
+--memory SIZE  The most memory that each rank may take, for everything. Rows that do not fit are read from the shards on
+    each pass, with the same results. Without this option all rows are held, and a run that does not fit is refused;
+    `distsms train FILE` streams then what does not fit."""
 
 
 class Once(argparse.Action):
@@ -83,64 +81,25 @@ class Once(argparse.Action):
         setattr(namespace, self.dest, values)
 
 
-def add_decisions(parser: argparse.ArgumentParser, folds: str) -> None:
-    """Add --at and --calibrate; `folds` says which folds they use."""
-    decisions = parser.add_argument_group("from scores to decisions")
-    text = (
-        "Find the threshold that fulfils a condition on held-out rows, and store it for `distsms predict"
-        f" --labels`: {CONDITIONS_OF_MODELS.replace('%', '%%')}. {folds}"
-    )
-    decisions.add_argument("--at", type=condition_of_models, action=Once, metavar="CONDITION", help=text)
-    text = (
-        "Fit a curve from scores to probabilities on held-out rows, and store it for `distsms predict"
-        " --probability`: sigmoid is a logistic curve, isotonic any rising curve, which needs thousands of rows. It"
-        " uses the same folds."
-    )
-    decisions.add_argument("--calibrate", choices=("sigmoid", "isotonic"), help=text)
-
-
-def add_vectors(group: argparse._ActionsContainer) -> None:
-    """Add the options on the order of scores, on the vectors of the solver, and on threads."""
-    text = (
-        "How the scores of all rows are sorted: gather sends all of them to the root; exchange sorts them where"
-        " the rows are, so that no rank holds the scores of all rows; bins, for rocarea and pauc@BETA, counts rows by"
-        " score in place of sorting, and encloses J in a small interval, whose upper end is reported; auto takes what"
-        " costs less (default: %(default)s)."
-    )
-    group.add_argument("--ordering", choices=("auto", *ORDERINGS), default="auto", help=text)
-    text = (
-        "Where the solver's vectors are: root keeps them whole on the root, spread keeps a slice of each on every rank;"
-        " auto spreads them from 2^20 columns on (default: auto)."
-    )
-    group.add_argument("--step", choices=("auto", *STEPS), default="auto", help=text)
-    text = (
-        "How many pairs of vectors the solver remembers (default: 50, and 100 for pauc@BETA; 10 with more than"
-        " 16,384 columns; 5 with more columns than rows)."
-    )
-    group.add_argument("--history", type=count, metavar="N", help=text)
-    text = "How many planes the proof of the gap uses (default: %(default)s). bmrm keeps all of its planes."
-    group.add_argument("--planes", type=count, default=100, metavar="N", help=text)
-    text = (
-        "The exponent S of the scaling of columns: lmvm and lbfgs work on w_j (m_j + lambda)^S, where m_j is"
-        " the mean square of column j. With 0 they work on w itself (default: 0.125 with at most 512 columns, 0.2 with"
-        " more)."
-    )
-    group.add_argument("--scaling", type=float, metavar="S", help=text)
-    text = "Do not use the fact that the risk R is never negative, neither in the proof nor in bmrm's model of R."
-    group.add_argument("--no-zero-plane", action="store_false", dest="zero_plane", help=text)
-    text = "The most memory for --history and --planes on a rank; if they need more, fewer are kept (default: 2GiB)."
-    group.add_argument("--vector-memory", dest="vector_bytes", type=memory, default=2**31, metavar="SIZE", help=text)
-    add_threads(group)
-
-
-def add_memory(group: argparse._ActionsContainer) -> None:
-    """Add --memory."""
-    text = (
-        "The most memory that each rank may take, for everything. Rows that do not fit are read from the shards on"
-        " each pass, with the same results. Without this option all rows are held, and a run that does not fit is"
-        " refused; `distsms train FILE` streams then what does not fit."
-    )
-    group.add_argument("--memory", type=memory, metavar="SIZE", help=text)
+COMMON: dict[str, dict[str, Any]] = {
+    **types.COMMON,
+    "--at": {"type": condition_of_models, "action": Once},
+    "--bias": {"type": not_negative, "nargs": "?", "const": 1.0},
+    "--calibrate": {"choices": ("sigmoid", "isotonic")},
+    "--max-evaluations": {"default": 10_000},
+    "--no-zero-plane": {"action": "store_false", "dest": "zero_plane"},
+    "--ordering": {"choices": ("auto", *ORDERINGS), "default": "auto"},
+    "--planes": {"default": 100},
+    "--relative": {"type": positive},
+    "--scaling": {"type": float},
+    "--solver": {"choices": tuple(SOLVERS)},
+    "--step": {"choices": ("auto", *STEPS), "default": "auto"},
+    "--time-limit": {"default": float("inf")},
+    "--vector-memory": {"dest": "vector_bytes", "default": 2**31},
+    "--within-groups": {"choices": WEIGHTINGS},
+    "data": {"nargs": "+"},
+}
+"""What argparse is told of the options that training commands have in common."""
 
 
 def request_of(kind: type[R], args: argparse.Namespace, **others: Any) -> R:

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections import Counter
 
-from distsms.base.communicator import Communicator
 from distsms.base.errors import EXIT_VACUOUS
 from distsms.base.formatting import format_table
 from distsms.cli.features import FoldsNarrator
 from distsms.cli.options import rows_held
-from distsms.cli.progress import Progress
 from distsms.models.decision_text import describe
 from distsms.shards.dataset import DataBlock
 from distsms.training.plan import Plan
@@ -28,10 +25,6 @@ class PathNarrator(FoldsNarrator, PathObserver):
     _task: PathTask
     _setting: Setting | None = None  # with several paths, what differs
     _number = 1  # of the path
-
-    def __init__(self, args: argparse.Namespace, comm: Communicator) -> None:
-        super().__init__(args, comm)
-        self._progress = Progress("", "", None)
 
     def close(self) -> None:
         """End what is shown of the progress."""
@@ -72,7 +65,7 @@ class PathNarrator(FoldsNarrator, PathObserver):
 
     def training(self, done: int, of: int, models_of_rank: bool) -> None:
         unit = "models of this rank" if models_of_rank else "models"
-        self._progress = Progress.on_root("training", unit, self._speaks, done)
+        self._progress.begin("training", unit, done)
 
     def extended(self, lam: float) -> None:
         self._progress.close()

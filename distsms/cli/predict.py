@@ -8,7 +8,7 @@ import time
 from typing import TYPE_CHECKING
 
 from distsms.base.errors import EXIT_OK
-from distsms.cli.types import add_new_columns, add_threads, count, from_arguments
+from distsms.cli.types import COMMON, MODEL, NEW_COLUMNS, THREADS, add_options, count, from_arguments
 
 if TYPE_CHECKING:
     from distsms.base.communicator import Communicator
@@ -42,35 +42,28 @@ examples:
 """
 
 
+OPTIONS = f"""\
+{MODEL}
+data DATA|FILE  A data set made by `distsms shard`, or a file of a format that it reads.
+--output FILE  The file to write, such as scores.csv; - is standard output (default: -).
+--labels  Also write the class of each row, as in the training data: positive where the score is at least the threshold
+    that `distsms path --at` or `distsms train --at` found.
+--probability  Also write the probability that a row is positive, for models of `--calibrate` or `--measure logistic`.
+--reasons K  Also write the K columns of the table that move the score of the row most, with what each adds to the score
+    or takes from it, compared with the mean training row: reason_1, reason_2, ...
+--id COLUMN  The column that names the rows (default: the one of the training data, if the file has it).
+{NEW_COLUMNS}
+--verbatim  Write ids as they are (default: in .csv and .tsv with a leading ' where a spreadsheet would take them for
+    formulas, and in all text with escapes such as \\x1b for what a terminal would act on).
+--quiet  Print neither progress nor a closing line.
+{THREADS}
+"""
+
+
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `distsms predict`."""
-    parser.add_argument("model", metavar="MODEL", help="A model written by `distsms train`.")
-    text = "A data set made by `distsms shard`, or a file of a format that it reads."
-    parser.add_argument("data", metavar="DATA|FILE", help=text)
-    text = "The file to write, such as scores.csv; - is standard output (default: -)."
-    parser.add_argument("--output", default="-", metavar="FILE", help=text)
-    text = (
-        "Also write the class of each row, as in the training data: positive where the score is at least the threshold"
-        " that `distsms path --at` or `distsms train --at` found."
-    )
-    parser.add_argument("--labels", action="store_true", help=text)
-    text = "Also write the probability that a row is positive, for models of `--calibrate` or `--measure logistic`."
-    parser.add_argument("--probability", action="store_true", help=text)
-    text = (
-        "Also write the K columns of the table that move the score of the row most, with what each adds to the score or"
-        " takes from it, compared with the mean training row: reason_1, reason_2, ..."
-    )
-    parser.add_argument("--reasons", type=count, default=0, metavar="K", help=text)
-    text = "The column that names the rows (default: the one of the training data, if the file has it)."
-    parser.add_argument("--id", metavar="COLUMN", help=text)
-    add_new_columns(parser)
-    text = (
-        "Write ids as they are (default: in .csv and .tsv with a leading ' where a spreadsheet would take them for"
-        " formulas, and in all text with escapes such as \\x1b for what a terminal would act on)."
-    )
-    parser.add_argument("--verbatim", action="store_true", help=text)
-    parser.add_argument("--quiet", action="store_true", help="Print neither progress nor a closing line.")
-    add_threads(parser)
+    others = {**COMMON, "--output": {"default": "-"}, "--reasons": {"type": count, "default": 0}}
+    add_options(parser, OPTIONS, others)
 
 
 def run(args: argparse.Namespace, comm: Communicator) -> int:
@@ -91,7 +84,7 @@ def run(args: argparse.Namespace, comm: Communicator) -> int:
             progress(done, of)
 
     reading = from_arguments(InputOptions, args, labelled=False)
-    request = PredictRequest.of(vars(args), reading=reading)
+    request = from_arguments(PredictRequest, args, reading=reading)
     predicted = predict(request, comm, Observer())
     progress.close()
     for note in predicted.notes if comm.is_root else ():

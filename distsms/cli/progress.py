@@ -103,15 +103,26 @@ class Progress:
     log, after ten seconds and then ever more rarely. `earlier` units were done in an earlier start."""
 
     def __init__(self, name: str, unit: str, stream: TextIO | None, live: bool = False, earlier: float = 0) -> None:
-        self._name, self._unit, self._earlier = name, unit, earlier
         self._stream, self._live = stream, live
+        self.begin(name, unit, earlier)
+
+    @classmethod
+    def on_root(cls, speaks: bool, name: str = "", unit: str = "") -> Progress:
+        """Return a progress that is shown on standard output if `speaks` is true: on the root, without --quiet."""
+        return cls(name, unit, sys.stdout if speaks else None, is_watched(sys.stdout))
+
+    def begin(self, name: str, unit: str, earlier: float = 0) -> None:
+        """Begin a task, of which so many units were done in an earlier start."""
+        self._name, self._unit, self._earlier = name, unit, earlier
         self._start = self._last_time = time.monotonic()
         self._shown = ""
 
-    @classmethod
-    def on_root(cls, name: str, unit: str, speaks: bool, earlier: float = 0) -> Progress:
-        """Return a progress that is shown on standard output if `speaks` is true: on the root, without --quiet."""
-        return cls(name, unit, sys.stdout if speaks else None, is_watched(sys.stdout), earlier)
+    def of_task(self, name: str, unit: str, done: float, of: float, note: str = "") -> None:
+        """Show the same of a task; another one than before, or one of which nothing is done, begins a new line."""
+        if name != self._name or not done:
+            self.close()
+            self.begin(name, unit)
+        self(done, of, note)
 
     def __call__(self, done: float, of: float, note: str = "") -> None:
         """Show that `done` of `of` units are done, if a line is due; `note` is a text on the last unit."""
@@ -138,24 +149,6 @@ class Progress:
         padded = f"\r{line.ljust(len(self._shown))}" if self._live else f"{line}\n"
         print(padded if line or not self._live else f"{padded}\r", end="", file=self._stream, flush=True)
         self._shown = line
-
-
-class TaskProgress:
-    """Shows the progress of several tasks, one after the other, on the root if it `speaks`."""
-
-    def __init__(self, speaks: bool) -> None:
-        self._speaks, self._task = speaks, ""
-        self._progress = Progress("", "", None)
-
-    def __call__(self, task: str, unit: str, done: float, of: float) -> None:
-        """Show that `done` of `of` units of a task are done; another task than before begins a new line."""
-        if task != self._task or not done:
-            self.close()
-            self._task, self._progress = task, Progress.on_root(task, unit, self._speaks)
-        self._progress(done, of)
-
-    def close(self) -> None:
-        self._progress.close()
 
 
 FEW_RANKS = 6

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import argparse
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from distsms.base.errors import EXIT_OK
-from distsms.cli.evaluate import add_conditions, add_intervals, add_reading, options, reading
+from distsms.cli import evaluate, types
 from distsms.cli.terminal import Speaker
-from distsms.cli.types import add_old_names, add_threads
+from distsms.cli.types import MODEL, THREADS, add_old_names, add_options
 
 if TYPE_CHECKING:
     from distsms.base.communicator import Communicator
@@ -26,30 +26,27 @@ examples:
 """
 
 
+OPTIONS = f"""\
+{MODEL}
+--test DATA  A data set made by `distsms shard`, or a file of a format that it reads.
+--output FILE  The HTML file to write (default: %(default)s).
+--figures FOLDER  Also write each figure as PNG and SVG into this folder.
+--feature-names FILE  A text file with the names of the columns, one in each line (default: the names of the table).
+--trace FILE  The trace of the training, to be shown (default: where the model says that it is, or beside the model).
+--path FOLDER  A folder of `distsms path`, whose lambdas are shown (default: the folder of the model, if it is one).
+--baseline FOLDER  A folder of `distsms baseline`, to be shown.
+--card FILE  A TOML file with what only the owner of the model knows, as in intended_use = "..."; the page names the
+    headings that lack it.
+{evaluate.JUDGING.format(shown=" on these rows, and mark it on the curves", more="")}
+{evaluate.READING}
+{THREADS}
+"""
+
+
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `distsms report`."""
-    parser.add_argument("model", metavar="MODEL", help="A model written by `distsms train`.")
-    text = "A data set made by `distsms shard`, or a file of a format that it reads."
-    parser.add_argument("--test", required=True, metavar="DATA", help=text)
-    text = "The HTML file to write (default: %(default)s)."
-    parser.add_argument("--output", default="report.html", metavar="FILE", help=text)
-    parser.add_argument("--figures", metavar="FOLDER", help="Also write each figure as PNG and SVG into this folder.")
-    text = "A text file with the names of the columns, one in each line (default: the names of the table)."
-    parser.add_argument("--feature-names", metavar="FILE", help=text)
-    text = "The trace of the training, to be shown (default: where the model says that it is, or beside the model)."
-    parser.add_argument("--trace", metavar="FILE", help=text)
-    text = "A folder of `distsms path`, whose lambdas are shown (default: the folder of the model, if it is one)."
-    parser.add_argument("--path", metavar="FOLDER", help=text)
-    parser.add_argument("--baseline", metavar="FOLDER", help="A folder of `distsms baseline`, to be shown.")
-    text = (
-        'A TOML file with what only the owner of the model knows, as in intended_use = "..."; the page names the'
-        " headings that lack it."
-    )
-    parser.add_argument("--card", metavar="FILE", help=text)
-    add_conditions(parser, " on these rows, and mark it on the curves")
-    add_intervals(parser)
-    add_reading(parser)
-    add_threads(parser)
+    of_command: dict[str, Any] = {"--test": {"required": True}, "--output": {"default": "report.html"}}
+    add_options(parser, OPTIONS, evaluate.KEYWORDS | of_command)
     add_old_names(parser, on="test", out="output")
 
 
@@ -59,7 +56,8 @@ def run(args: argparse.Namespace, comm: Communicator) -> int:
     from distsms.page.report import report
     from distsms.workflow.requests import ReportRequest
 
-    request = ReportRequest.of(vars(args), data=args.test, measures=options(args), reading=reading(args))
+    measures, reading = evaluate.options(args), evaluate.reading(args)
+    request = types.from_arguments(ReportRequest, args, data=args.test, measures=measures, reading=reading)
     written = report(request, comm)
     if comm.is_root:
         for note in written.notes:

@@ -5,23 +5,16 @@ from __future__ import annotations
 import argparse
 import time
 from dataclasses import fields
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from distsms.base.choices import TOGETHER
 from distsms.base.errors import EXIT_OK
-from distsms.cli.columns import (
-    add_column_options,
-    add_list,
-    add_sequence_options,
-    column_options,
-    sequence_options,
-)
+from distsms.cli import types
+from distsms.cli.columns import LIST, add_column_options, add_sequence_options, column_options, sequence_options
 from distsms.cli.terminal import Speaker
-from distsms.cli.types import add_missing_group, add_old_names, add_output_folder, add_writing, count, shares, whole
+from distsms.cli.types import add_old_names, add_options, shares, whole
 
 if TYPE_CHECKING:
-    from typing import Any
-
     from distsms.base.communicator import Communicator
     from distsms.workflow.requests import ShardRequest
 
@@ -60,72 +53,58 @@ examples:
 """
 
 
+ROWS = f"""\
+input INPUT  Files of one format; their rows are taken in this order.
+{types.OUTPUT_FOLDER}
+--label COLUMN  The column of labels. For .npy and .npz: an array of the .npz file (default: y), or another .npy file.
+--positive LABEL  The label of the positive class; all others are negative.
+--id COLUMN  The column with names of the rows. They are kept, and `distsms predict` writes them.
+--drop COLUMN  Leave out these columns of a table.
+--group COLUMN  The column that says which rows belong together, such as a user, a day or a query; `qid` for svmlight
+    text. For sequences, it is the NAME of words NAME=VALUE in the headers of FASTA or in comments after the sequence,
+    and so are --time and --weight. It is kept for folds and splits, and is not a feature.
+{types.MISSING_GROUP}
+--time COLUMN  The column with the time of each row, as numbers or dates, for folds and splits. It is not a feature.
+either --weight COLUMN  The column with the weight of each row, a number of at least 0: a row of weight 3 counts as
+    three rows in training, measures and normalization, and a row of weight 0 is left out. It is not a feature.
+or --weight-file FILE  A file with these weights, one on each line, in the order of the rows; for svmlight text, too.
+--keep COLUMN  Use these columns, which --group, --time or --weight names, as features, too.
+"""
+OPTIONS = f"""\
+--normalize  How training normalizes the rows: standard divides each column by its standard deviation, maxabs divides it
+    by its largest absolute value, l2 scales each row to length 1. The files hold the rows as they were, and models
+    score such rows. In tables, standard and maxabs leave features of 0 and 1 as they are (default: standard for CSV and
+    Parquet, else none).
+--like DATA  Take columns, categories, labels and normalization over from this data set.
+--split F,F  Split the rows at random by these fractions, such as 0.8,0.2. Each part becomes a data set: OUTDIR/train
+    and OUTDIR/test, or for more than two parts OUTDIR/part-1, OUTDIR/part-2 and so on.
+--split-by  What --split keeps together: rows keeps nothing together, groups the rows of a group, doubles duplicate
+    rows; with time the last part has the latest rows (default: groups with --group, time with --time alone, else rows).
+--seed N  The seed of --split; another one gives other parts (default: %(default)s).
+--zero-based  The svmlight text counts columns from 0, not from 1.
+--columns P  The number of columns, if there are more than the text uses.
+--shards N  The number of shards, in each part. There are more if their rows take too much memory (default: one for each
+    128 MiB of text, equally many for each rank).
+--dtype  The type of the values in the files; float32 takes half the space (default: %(default)s).
+{types.WRITING}
+--quiet  Print neither progress nor a summary.
+"""
+
+
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `distsms shard`."""
-    text = "Files of one format; their rows are taken in this order."
-    parser.add_argument("input", nargs="+", metavar="INPUT", help=text)
-    add_output_folder(parser)
-    text = "The column of labels. For .npy and .npz: an array of the .npz file (default: y), or another .npy file."
-    parser.add_argument("--label", metavar="COLUMN", help=text)
-    parser.add_argument("--positive", metavar="LABEL", help="The label of the positive class; all others are negative.")
-    text = "The column with names of the rows. They are kept, and `distsms predict` writes them."
-    parser.add_argument("--id", metavar="COLUMN", help=text)
-    add_list(parser, "--drop", "Leave out these columns of a table.")
-    text = (
-        "The column that says which rows belong together, such as a user, a day or a query; `qid` for svmlight text."
-        " For sequences, it is the NAME of words NAME=VALUE in the headers of FASTA or in comments after the sequence,"
-        " and so are --time and --weight. It is kept for folds and splits, and is not a feature."
-    )
-    parser.add_argument("--group", metavar="COLUMN", help=text)
-    add_missing_group(parser)
-    text = "The column with the time of each row, as numbers or dates, for folds and splits. It is not a feature."
-    parser.add_argument("--time", metavar="COLUMN", help=text)
-    weight = parser.add_mutually_exclusive_group()
-    text = (
-        "The column with the weight of each row, a number of at least 0: a row of weight 3 counts as three rows in"
-        " training, measures and normalization, and a row of weight 0 is left out. It is not a feature."
-    )
-    weight.add_argument("--weight", metavar="COLUMN", help=text)
-    text = "A file with these weights, one on each line, in the order of the rows; for svmlight text, too."
-    weight.add_argument("--weight-file", metavar="FILE", help=text)
-    add_list(parser, "--keep", "Use these columns, which --group, --time or --weight names, as features, too.")
+    add_options(parser, ROWS, {**types.COMMON, "input": {"nargs": "+"}, "--drop": LIST, "--keep": LIST})
     add_column_options(parser)
     add_sequence_options(parser)
-    text = (
-        "How training normalizes the rows: standard divides each column by its standard deviation, maxabs divides it by"
-        " its largest absolute value, l2 scales each row to length 1. The files hold the rows as they were, and models"
-        " score such rows. In tables, standard and maxabs leave features of 0 and 1 as they are (default: standard for"
-        " CSV and Parquet, else none)."
-    )
-    parser.add_argument("--normalize", choices=("none", "standard", "maxabs", "l2"), help=text)
-    text = "Take columns, categories, labels and normalization over from this data set."
-    parser.add_argument("--like", metavar="DATA", help=text)
-    text = (
-        "Split the rows at random by these fractions, such as 0.8,0.2. Each part becomes a data set: OUTDIR/train and"
-        " OUTDIR/test, or for more than two parts OUTDIR/part-1, OUTDIR/part-2 and so on."
-    )
-    parser.add_argument("--split", type=shares, metavar="F,F", help=text)
-    text = (
-        "What --split keeps together: rows keeps nothing together, groups the rows of a group, doubles duplicate rows;"
-        " with time the last part has the latest rows (default: groups with --group, time with --time alone, else"
-        " rows)."
-    )
-    parser.add_argument("--split-by", choices=TOGETHER, help=text)
-    text = "The seed of --split; another one gives other parts (default: %(default)s)."
-    parser.add_argument("--seed", metavar="N", type=whole, default=0, help=text)
-    text = "The svmlight text counts columns from 0, not from 1."
-    parser.add_argument("--zero-based", action="store_true", help=text)
-    text = "The number of columns, if there are more than the text uses."
-    parser.add_argument("--columns", type=count, metavar="P", help=text)
-    text = (
-        "The number of shards, in each part. There are more if their rows take too much memory (default: one for each"
-        " 128 MiB of text, equally many for each rank)."
-    )
-    parser.add_argument("--shards", type=count, metavar="N", help=text)
-    text = "The type of the values in the files; float32 takes half the space (default: %(default)s)."
-    parser.add_argument("--dtype", choices=("float64", "float32"), default="float64", help=text)
-    add_writing(parser)
-    parser.add_argument("--quiet", action="store_true", help="Print neither progress nor a summary.")
+    others: dict[str, dict[str, Any]] = {
+        "--normalize": {"choices": ("none", "standard", "maxabs", "l2")},
+        "--split": {"type": shares},
+        "--split-by": {"choices": TOGETHER},
+        "--seed": {"type": whole, "default": 0},
+        "--dtype": {"choices": ("float64", "float32"), "default": "float64"},
+        "--zero-based": {"action": "store_true"},
+    }
+    add_options(parser, OPTIONS, types.COMMON | others)
     add_old_names(parser, n_features="columns")
     parser.set_defaults(check=_check)
 
@@ -168,11 +147,11 @@ def _request(args: argparse.Namespace) -> ShardRequest:
     from distsms.ingest.options import ReadOptions, WriteOptions
     from distsms.workflow.requests import ShardRequest, Split
 
-    named = {name: getattr(args, name) for name in ("dtype", "compression", "normalize", "weight_file")}
-    return ShardRequest.of(
-        vars(args),
+    return types.from_arguments(
+        ShardRequest,
+        args,
         data=args.input,
         reading=ReadOptions(**reading_options(args)),
-        writing=WriteOptions(n_shards=args.shards, n_features=args.columns, **named),
+        writing=types.from_arguments(WriteOptions, args, n_shards=args.shards, n_features=args.columns, split=None),
         split=Split(args.split, args.split_by, args.seed),
     )

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from distsms.base.communicator import Communicator
 from distsms.base.formatting import format_bytes, format_rows
 from distsms.cli.columns import format_columns
-from distsms.cli.progress import TaskProgress, describe_files
+from distsms.cli.progress import Progress, describe_files
 from distsms.cli.terminal import Speaker
 from distsms.ingest.formats.registry import print_warning
 from distsms.ingest.options import ConversionObserver
@@ -21,10 +21,10 @@ class ShardNarrator(ConversionObserver):
     """Prints what is reported as files are read, on the root unless the user gave --quiet."""
 
     def __init__(self, verbose: bool) -> None:
-        self._verbose, self._tasks = verbose, TaskProgress(verbose)
+        self._verbose, self._tasks = verbose, Progress.on_root(verbose)
 
     def converting(self, task: str, unit: str, done: float, of: float) -> None:
-        self._tasks(task, unit, done, of)
+        self._tasks.of_task(task, unit, done, of)
 
     def surveyed(self, reports: Sequence[ColumnReport]) -> None:
         self.told(format_columns(reports))

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from distsms.base.errors import EXIT_OK, InputError
 from distsms.base.formatting import format_bytes
-from distsms.cli.types import add_output_folder, add_writing, count
+from distsms.cli.types import COMMON, OUTPUT_FOLDER, WRITING, add_options
 
 if TYPE_CHECKING:
     from distsms.base.communicator import Communicator
@@ -49,44 +49,42 @@ OPTIONS: dict[str, dict[str, Any]] = {
 """The options of each kind of data, with their default values."""
 
 
+ARGUMENTS = f"""\
+kind KIND  The kind of data: {", ".join(OPTIONS)}.
+name NAME  The set of which a twin is drawn.
+{OUTPUT_FOLDER}
+--shards N  The number of shards (default: one for each 64 MiB).
+{WRITING}
+--quiet  Print neither progress nor a summary.
+sparse and dense:
+--rows N  The number of rows (default: 100000).
+--columns P  The number of columns (default: sparse 10000, dense 100).
+--positive SHARE  The share of positive rows (default: 0.1).
+--noise RATIO  The standard deviation of the noise, as a multiple of that of the score (default: 0.5).
+--seed N  The seed, from 0 to 2^64 - 1 (default: 0).
+--dtype  The type of the values in the files (default: float64).
+sparse:
+--density SHARE  The mean share of columns in which a row has an entry, at most 0.95 (default: 20 columns, or half of
+    them).
+--skew S  Column j has entries in a share of the rows that falls as 1/j^S, from at most 95 %%; with 0 all columns have
+    the same density (default: 1).
+--pattern  Make all values 1; then no values are stored.
+twin:
+--scale S  The share of the rows, and of the columns if sparse (default: 1).
+--test  Write the rows for tests.
+prbep-lower-bound and rocarea-lower-bound:
+either --epsilon E  The gap that takes a cutting-plane method many steps to reach (default: 0.001).
+or --n N  The paper's n: the number of rows for PRBEP, of negative rows for ROCArea.
+"""
+
+
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `distsms synth`, without defaults, so that `_options` sees which were given."""
-    parser.add_argument("kind", metavar="KIND", choices=tuple(OPTIONS), help=f"The kind of data: {', '.join(OPTIONS)}.")
-    parser.add_argument("name", metavar="NAME", nargs="?", help="The set of which a twin is drawn.")
-    add_output_folder(parser)
-    random = parser.add_argument_group("sparse and dense")
-    random.add_argument("--rows", type=count, metavar="N", help="The number of rows (default: 100000).")
-    text = "The number of columns (default: sparse 10000, dense 100)."
-    random.add_argument("--columns", type=count, metavar="P", help=text)
-    random.add_argument("--positive", type=float, metavar="SHARE", help="The share of positive rows (default: 0.1).")
-    text = "The standard deviation of the noise, as a multiple of that of the score (default: 0.5)."
-    random.add_argument("--noise", type=float, metavar="RATIO", help=text)
-    random.add_argument("--seed", metavar="N", type=int, help="The seed, from 0 to 2^64 - 1 (default: 0).")
-    text = "The type of the values in the files (default: float64)."
-    random.add_argument("--dtype", choices=("float64", "float32"), help=text)
-    thin = parser.add_argument_group("sparse")
-    text = "The mean share of columns in which a row has an entry, at most 0.95 (default: 20 columns, or half of them)."
-    thin.add_argument("--density", type=float, metavar="SHARE", help=text)
-    text = (
-        "Column j has entries in a share of the rows that falls as 1/j^S, from at most 95 %%; with 0 all columns have"
-        " the same density (default: 1)."
-    )
-    thin.add_argument("--skew", type=float, metavar="S", help=text)
-    text = "Make all values 1; then no values are stored."
-    thin.add_argument("--pattern", action="store_true", default=None, help=text)
-    of_twin = parser.add_argument_group("twin")
-    text = "The share of the rows, and of the columns if sparse (default: 1)."
-    of_twin.add_argument("--scale", type=float, metavar="S", help=text)
-    of_twin.add_argument("--test", action="store_true", default=None, help="Write the rows for tests.")
-    bound = parser.add_argument_group("prbep-lower-bound and rocarea-lower-bound").add_mutually_exclusive_group()
-    text = "The gap that takes a cutting-plane method many steps to reach (default: 0.001)."
-    bound.add_argument("--epsilon", metavar="E", type=float, help=text)
-    text = "The paper's n: the number of rows for PRBEP, of negative rows for ROCArea."
-    bound.add_argument("--n", metavar="N", type=count, help=text)
-    text = "The number of shards (default: one for each 64 MiB)."
-    parser.add_argument("--shards", type=count, metavar="N", help=text)
-    add_writing(parser)
-    parser.add_argument("--quiet", action="store_true", help="Print neither progress nor a summary.")
+    others: dict[str, dict[str, Any]] = {"--seed": {"type": int}, "--dtype": {"choices": ("float64", "float32")}}
+    others |= {f"--{name}": {"type": float} for name in ("positive", "noise", "density", "skew", "scale", "epsilon")}
+    others |= {f"--{name}": {"action": "store_true", "default": None} for name in ("pattern", "test")}
+    others |= {**COMMON, "kind": {"choices": tuple(OPTIONS)}, "name": {"nargs": "?"}}
+    add_options(parser, ARGUMENTS, others)
     parser.set_defaults(check=_check)
 
 
@@ -111,7 +109,7 @@ def run(args: argparse.Namespace, comm: Communicator) -> int:
     from distsms.ingest.synthetic.write import write
 
     start, verbose = time.perf_counter(), comm.is_root and not args.quiet
-    progress = Progress.on_root("writing", "shards", verbose)
+    progress = Progress.on_root(verbose, "writing", "shards")
     with comm.fail_together():
         options, part = _options(args), None
         if args.kind == "twin":

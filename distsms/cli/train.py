@@ -5,18 +5,18 @@ from __future__ import annotations
 import argparse
 import contextlib
 import os
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from distsms.base.choices import DEVICES
 from distsms.base.errors import InputError
 from distsms.base.measures import NAMES
 from distsms.cli import options, shard
 from distsms.cli.columns import SEQUENCES
-from distsms.cli.types import duration, measure, not_negative, patience, positive
+from distsms.cli.types import add_options, measure, not_negative, patience, positive
+from distsms.parallel.signals import StopSignals
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from typing import Any
 
     from distsms.base.communicator import Communicator
     from distsms.workflow.requests import TrainRequest
@@ -62,110 +62,83 @@ OF_SHARD = [*READING, "split", "split_by", "seed"]
 USUAL_SPLIT = (0.8, 0.2)
 
 
+FOLDS = (
+    "After the training, models are trained on four fifths of the rows each, five times, and score the other fifth:"
+    " this takes up to four times as long again."
+)
+BUT = " and with --l1; for F-beta and the measures at K, which have no smoothed risk, it is bmrm"
+OPTIONS = f"""\
+{options.DATA}
+--measure NAME  What to optimize: {NAMES}
+    (default: %(default)s).
+{options.WITHIN_GROUPS}
+--lambda LAMBDA  The weight lambda of the regularizer lambda/2 ||w||^2. auto chooses it by a quick cross-validation on a
+    sample of the rows (default: auto for data sets that were made from CSV or Parquet; 1e-4 for others; with --resume
+    that of the checkpoint, or 1e-4).
+--l1 L1  The weight of ||w||_1: the regularizer is then the elastic net, and many coefficients are 0 (default: 0).
+{options.BIAS}
+--test DATA  Evaluate the model at the end on this data set or file (default for files: the rows that are held out).
+--output FILE  The model file to write; an older model there is replaced (default: %(default)s).
+--trace FILE  Write a JSON line after each evaluation: J, lower_bound, gap, seconds and more.
+--certificate FILE  Write a certificate, a number for each row, from which `distsms verify` or others derive the lower
+    bound.
+--init MODEL  Start from this model, for example that of a larger lambda.
+--ignore-new-features  Leave out those columns of --test that the model lacks, instead of refusing them.
+--no-check  Do not compare the model with a quick ROCArea model. After a training for another measure, one is trained on
+    a sample of the rows, in at most a tenth of the run's time or two seconds (and some more when its loops are first
+    compiled), and a warning says if it is clearly better on rows that trained neither.
+--usage  Show the reasons of the plan, and what the run took on each rank: seconds by phase, bytes, memory.
+--quiet  Print nothing but errors and warnings on the model.
+method:
+--c-mu C  Keep the smoothing fixed at mu = C epsilon/D; the paper takes C = 10 (default: it is reduced during the run).
+{options.SOLVER.format(of="", but=BUT)}
+{options.VECTORS}
+{options.MEMORY}
+--device  What computes with the rows: cpu, or cuda, the graphics processor of each rank, for rocarea, pauc@BETA, prbep
+    and the logistic measures, with the same proof. It needs numba-cuda (pip install 'distsms[cuda]') (default:
+    %(default)s).
+{options.STOPPING.format(limit="no limit")}
+{options.DECISIONS.format(folds=FOLDS)}
+long jobs:
+--checkpoint FOLDER  Keep the state of the run in this folder, at intervals and at the end.
+--checkpoint-every TIME  The time between two checkpoints (default: 300s).
+--resume  Continue from the newest state in the folder of --checkpoint; without one, start at the beginning.
+--survive  Go on if a rank other than rank 0 dies once the rows are loaded. It needs Open MPI 5, started by mpirun
+    --with-ft ulfm.
+files instead of a data set:
+    The files become shards. A fifth of the rows is held out as test rows unless --split or --test says otherwise. The
+    options from --label on are those of `distsms shard`.
+--shards FOLDER  Keep the shards, in FOLDER/train and, without --test, FOLDER/test (default: a temporary folder, which
+    is removed at the end; training rows are in memory alone if they fit, unless --memory is given). Runs on several
+    hosts, and runs with --checkpoint, need it.
+--overwrite  Replace the data sets that the folder of --shards has already.
+either --search TIME  The time for the search among features and losses: the columns, their bins, crosses, and leaves of
+    trees, each trained for the measure and by logistic regression, are compared on folds of the training rows, and the
+    best is trained (default: ten times what a training on the columns takes, and at least 30s; no search with fewer
+    than 1,000 rows or 50 of a class, and where an option is for a model of the columns).
+or --plain  Train a model of the columns, for the measure, without a search, as --search 0 does.
+either --report FILE  The report on the test rows (default: report.html beside model.h5, NAME.html beside NAME.h5).
+or --no-report  Write no report, which takes about a second.
+"""
+
+
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `distsms train`."""
-    options.add_data(parser)
-    text = f"What to optimize: {NAMES} (default: %(default)s)."
-    parser.add_argument("--measure", type=measure, default="rocarea", metavar="NAME", help=text)
-    options.add_within_groups(parser)
-    text = (
-        "The weight lambda of the regularizer lambda/2 ||w||^2. auto chooses it by a quick cross-validation on a"
-        " sample of the rows (default: auto for data sets that were made from CSV or Parquet; 1e-4 for others; with"
-        " --resume that of the checkpoint, or 1e-4)."
-    )
-    parser.add_argument("--lambda", metavar="LAMBDA", dest="lam", type=_number_or_auto, help=text)
-    text = "The weight of ||w||_1: the regularizer is then the elastic net, and many coefficients are 0 (default: 0)."
-    parser.add_argument("--l1", metavar="L1", type=not_negative, default=0.0, help=text)
-    options.add_bias(parser)
-    text = "Evaluate the model at the end on this data set or file (default for files: the rows that are held out)."
-    parser.add_argument("--test", metavar="DATA", help=text)
-    text = "The model file to write; an older model there is replaced (default: %(default)s)."
-    parser.add_argument("--output", default="model.h5", metavar="FILE", help=text)
-    text = "Write a JSON line after each evaluation: J, lower_bound, gap, seconds and more."
-    parser.add_argument("--trace", metavar="FILE", help=text)
-    text = "Write a certificate, a number for each row, from which `distsms verify` or others derive the lower bound."
-    parser.add_argument("--certificate", metavar="FILE", help=text)
-    text = "Start from this model, for example that of a larger lambda."
-    parser.add_argument("--init", dest="start", metavar="MODEL", help=text)
-    method = parser.add_argument_group("method")
-    text = (
-        "Keep the smoothing fixed at mu = C epsilon/D; the paper takes C = 10 (default: it is reduced during the run)."
-    )
-    method.add_argument("--c-mu", type=positive, metavar="C", help=text)
-    options.add_solver(
-        method, but=" and with --l1; for F-beta and the measures at K, which have no smoothed risk, it is bmrm"
-    )
-    options.add_vectors(method)
-    options.add_memory(method)
-    text = (
-        "What computes with the rows: cpu, or cuda, the graphics processor of each rank, for rocarea, pauc@BETA,"
-        " prbep and the logistic measures, with the same proof. It needs numba-cuda (pip install 'distsms[cuda]')"
-        " (default: %(default)s)."
-    )
-    method.add_argument("--device", choices=DEVICES, default="cpu", help=text)
-    options.add_stopping(parser)
-    options.add_decisions(
-        parser,
-        "After the training, models are trained on four fifths of the rows each, five times, and score the other fifth:"
-        " this takes up to four times as long again.",
-    )
-    keep = parser.add_argument_group("long jobs")
-    text = "Keep the state of the run in this folder, at intervals and at the end."
-    keep.add_argument("--checkpoint", metavar="FOLDER", help=text)
-    text = "The time between two checkpoints (default: 300s)."
-    keep.add_argument("--checkpoint-every", type=duration, default=300.0, metavar="TIME", help=text)
-    text = "Continue from the newest state in the folder of --checkpoint; without one, start at the beginning."
-    keep.add_argument("--resume", action="store_true", help=text)
-    text = (
-        "Go on if a rank other than rank 0 dies once the rows are loaded. It needs Open MPI 5, started by mpirun"
-        " --with-ft ulfm."
-    )
-    keep.add_argument("--survive", action="store_true", help=text)
-    text = "Leave out those columns of --test that the model lacks, instead of refusing them."
-    parser.add_argument("--ignore-new-features", dest="ignore_new", action="store_true", help=text)
-    _add_file_options(parser)
-    text = (
-        "Do not compare the model with a quick ROCArea model. After a training for another measure, one is trained on a"
-        " sample of the rows, in at most a tenth of the run's time or two seconds (and some more when its loops are"
-        " first compiled), and a warning says if it is clearly better on rows that trained neither."
-    )
-    parser.add_argument("--no-check", action="store_true", help=text)
-    text = "Show the reasons of the plan, and what the run took on each rank: seconds by phase, bytes, memory."
-    parser.add_argument("--usage", action="store_true", help=text)
-    parser.add_argument("--quiet", action="store_true", help="Print nothing but errors and warnings on the model.")
-    parser.set_defaults(check=_check)
-
-
-def _add_file_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options for files."""
-    files = parser.add_argument_group(
-        "files instead of a data set",
-        "The files become shards. A fifth of the rows is held out as test rows unless --split or --test says otherwise."
-        " The options from --label on are those of `distsms shard`.",
-    )
-    text = (
-        "Keep the shards, in FOLDER/train and, without --test, FOLDER/test (default: a temporary folder, which is"
-        " removed at the end; training rows are in memory alone if they fit, unless --memory is given). Runs on several"
-        " hosts, and runs with --checkpoint, need it."
-    )
-    files.add_argument("--shards", metavar="FOLDER", help=text)
-    text = "Replace the data sets that the folder of --shards has already."
-    files.add_argument("--overwrite", action="store_true", help=text)
-    searching = files.add_mutually_exclusive_group()
-    text = (
-        "The time for the search among features and losses: the columns, their bins, crosses, and leaves of trees,"
-        " each trained for the measure and by logistic regression, are compared on folds of the training rows, and the"
-        " best is trained (default: ten times what a training on the columns takes, and at least 30s; no search with"
-        " fewer than 1,000 rows or 50 of a class, and where an option is for a model of the columns)."
-    )
-    searching.add_argument("--search", type=patience, metavar="TIME", help=text)
-    text = "Train a model of the columns, for the measure, without a search, as --search 0 does."
-    searching.add_argument("--plain", action="store_const", dest="search", const=0.0, help=text)
-    report = files.add_mutually_exclusive_group()
-    text = "The report on the test rows (default: report.html beside model.h5, NAME.html beside NAME.h5)."
-    report.add_argument("--report", metavar="FILE", help=text)
-    report.add_argument("--no-report", action="store_true", help="Write no report, which takes about a second.")
-    add_reading(files, OF_SHARD)
+    others = {
+        **options.COMMON,
+        "--measure": {"type": measure, "default": "rocarea"},
+        "--lambda": {"dest": "lam", "type": _number_or_auto},
+        "--l1": {"type": not_negative, "default": 0.0},
+        "--output": {"default": "model.h5"},
+        "--init": {"dest": "start"},
+        "--c-mu": {"type": positive},
+        "--device": {"choices": DEVICES, "default": "cpu"},
+        "--checkpoint-every": {"default": 300.0},
+        "--search": {"type": patience},
+        "--plain": {"action": "store_const", "dest": "search", "const": 0.0},
+    }
+    add_reading(add_options(parser, OPTIONS, others), OF_SHARD)
+    parser.set_defaults(check=_check, signals=StopSignals())
 
 
 def add_reading(group: argparse._ActionsContainer, names: Sequence[str] = READING) -> None:
@@ -243,7 +216,9 @@ def run(args: argparse.Namespace, comm: Communicator) -> int:
         )
     with contextlib.ExitStack() as closing:
         narrator = TrainingNarrator(args, comm, closing, files)
-        return train(_request(args, files), comm, narrator, args.signals.wanted).run.exit_code
+        trained = train(_request(args, files), comm, narrator, args.signals.wanted)
+        narrator.took(trained)
+        return trained.run.exit_code
 
 
 def _request(args: argparse.Namespace, files: bool) -> TrainRequest:

@@ -45,12 +45,10 @@ if TYPE_CHECKING:
     from distsms.parallel.vectors import Vectors
 
 
-def describe_task(
-    name: str, task: TrainingTask, manifest: Manifest, step: str, ranks: int, brief: bool = False
-) -> list[str]:
+def describe_task(name: str, task: TrainingTask, manifest: Manifest, plan: Plan, brief: bool = False) -> list[str]:
     """Return lines that describe the data, which users know by `name`, the problem and, unless `brief`, the method."""
     settings, bias = task.settings, task.bias
-    longest = Layout(step, ranks).longest(manifest.p + bool(bias))
+    longest = Layout(plan.distribution.step, plan.ranks).longest(manifest.p + bool(bias))
     planes = settings.planes_within(longest)
     pairs = usual_pairs(manifest.p + bool(bias), manifest.n, task.measure.family.history)
     history, usual = settings.history_within(longest, pairs), settings.history_within(1, pairs)
@@ -148,7 +146,7 @@ class TrainingNarrator(shard_text.ShardNarrator, TrainObserver):
         args, manifest, brief = self._args, self._task.manifest, self._brief
         directory = os.fspath(manifest.directory)
         name = args.data[0] if self._sets is None else self._sets.called.get(directory, directory)
-        task_lines = describe_task(name, self._task, manifest, plan.distribution.step, plan.ranks, brief)
+        task_lines = describe_task(name, self._task, manifest, plan, brief)
         self._say("\n".join([*task_lines, *(plan.on_device if brief else plan.describe(args.usage)), *notes]))
         if plan.allowed is not None and args.memory is None:
             as_with = f"{format_bytes(plan.allowed)}, as with --memory {plan.allowed / 2**20:.0f}MiB"
@@ -207,6 +205,7 @@ class TrainingNarrator(shard_text.ShardNarrator, TrainObserver):
             write_report(args, self._sets, trained.reading, report, self._comm)
 
     def took(self, trained: Trained) -> None:
+        """Print what the whole run took, when nothing is left to do."""
         run = trained.run
         self._say(describe_usage(trained.usage, run.result.starts, run.fit.vectors, self._args.usage))
 

@@ -5,20 +5,14 @@ from __future__ import annotations
 import argparse
 import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import fields
 from typing import Any, TypeVar
 
+from distsms.base import measures
 from distsms.base.errors import InputError
 from distsms.base.formatting import parse_bytes, parse_duration
-from distsms.base.measures import (
-    CONDITIONS_OF_MODELS,
-    Condition,
-    Measure,
-    check_chooser,
-    check_path_measures,
-    check_ranking,
-)
+from distsms.base.measures import Condition, Measure
 
 T = TypeVar("T")
 
@@ -75,10 +69,11 @@ def checked(check: Callable[[str], T]) -> Callable[[str], T]:
 
 
 condition = checked(Condition.parse)
-condition_of_models = checked(lambda text: Condition.parse(text, CONDITIONS_OF_MODELS))
+condition_of_models = checked(lambda text: Condition.parse(text, measures.CONDITIONS_OF_MODELS))
 """Conditions for thresholds, such as precision>=0.9, and those that a model can keep."""
 measure, memory, duration = checked(Measure.parse), checked(parse_bytes), checked(parse_duration)
-ranking_measure, path_measures, chooser = map(checked, (check_ranking, check_path_measures, check_chooser))
+ranking_measure, path_measures = checked(measures.check_ranking), checked(measures.check_path_measures)
+chooser = checked(measures.check_chooser)
 """The measures that `baseline` and `path` train for, and those of held-out rows that can choose a lambda."""
 
 
@@ -93,23 +88,33 @@ def from_arguments(kind: type[T], args: argparse.Namespace, **others: Any) -> T:
     return kind(**named | others)
 
 
-def add_missing_group(parser: argparse._ActionsContainer) -> None:
-    """Add --missing-group."""
-    text = "Rows of a table without a group: each is a group of its own, or they are dropped (default: %(default)s)."
-    parser.add_argument("--missing-group", choices=("own", "drop"), default="own", help=text)
+TYPES: dict[str, Callable[[str], Any]] = {"N": count, "P": count, "TIME": duration, "SIZE": memory, "GAP": positive}
+"""The types of options by what their help says that they take; others take a text."""
+ARGUMENT = re.compile(
+    r"^(?:([a-z -]+):((?:\n +.*)*)|(either |or )?([a-z-][a-z0-9-]*)(?: (\S+))?  (.*(?:\n +.*)*))$", re.MULTILINE
+)
+"""The heading of a group with its description, or an argument."""
 
 
-def add_threads(parser: argparse._ActionsContainer) -> None:
-    """Add --threads, for the commands that compute scores. The program sets the number before it loads numpy."""
-    text = "How many threads each rank computes with; they share its memory (default: OMP_NUM_THREADS, or else 1)."
-    parser.add_argument("--threads", type=count, metavar="N", help=text)
-
-
-def add_old_names(parser: argparse.ArgumentParser, **old: str) -> None:
-    """Accept older names of options, which the help does not show: an old and a new one, as in `out="output"`."""
-    for name, new in old.items():
-        action = parser._option_string_actions[f"--{new}"]
-        parser._option_string_actions[f"--{name.replace('_', '-')}"] = action
+def add_options(
+    parser: argparse._ActionsContainer, text: str, others: Mapping[str, Any] = {}
+) -> argparse._ActionsContainer:
+    """Add the arguments of a text, which has them as the help shows them: the name, what it takes (nothing for a flag),
+    two spaces, and the help, whose further lines begin with spaces. Those with `either` and `or` exclude each other,
+    and those behind a heading are a group; the last one is returned. `others` are what else argparse is told of an
+    argument: its default, choices, or a type that is not that of `TYPES`.
+    """
+    group = parser
+    for heading, description, choice, name, metavar, words in ARGUMENT.findall(text):
+        if heading:
+            group = parser.add_argument_group(heading, " ".join(description.split()) or None)
+            continue
+        if choice == "either ":
+            alternatives = group.add_mutually_exclusive_group()
+        usual: dict[str, Any] = {"metavar": metavar, "type": TYPES.get(metavar)} if metavar else {}
+        more = others.get(name, {} if metavar else {"action": "store_true"})
+        (alternatives if choice else group).add_argument(name, **usual | more, help=" ".join(words.split()))
+    return group
 
 
 class _OutputFolder(argparse.Action):
@@ -124,35 +129,39 @@ class _OutputFolder(argparse.Action):
                 action.required = False
 
 
-def add_new_columns(parser: argparse.ArgumentParser) -> None:
-    """Add the options on the columns of rows, which `evaluate`, `report` and `predict` have in common."""
-    text = "Leave out columns that the model lacks, instead of refusing them."
-    parser.add_argument("--ignore-new-features", dest="ignore_new", action="store_true", help=text)
-    base = parser.add_mutually_exclusive_group()
-    text = "The svmlight file counts columns from %d (default: as the training data did)."
-    base.add_argument("--zero-based", action="store_true", default=None, help=text % 0)
-    base.add_argument("--one-based", action="store_false", dest="zero_based", default=None, help=text % 1)
+COMMON: dict[str, dict[str, Any]] = {
+    "--compress": {"action": "store_const", "dest": "compression", "const": "blosc-lz4", "default": "none"},
+    "--ignore-new-features": {"dest": "ignore_new", "action": "store_true"},
+    "--missing-group": {"choices": ("own", "drop"), "default": "own"},
+    "--output": {"dest": "folder", "action": _OutputFolder},  # where it is a folder of shards
+    "--one-based": {"action": "store_false", "default": None, "dest": "zero_based"},
+    "--zero-based": {"action": "store_true", "default": None},
+}
+"""What argparse is told of options that several commands have."""
+MISSING_GROUP = """\
+--missing-group  Rows of a table without a group: each is a group of its own, or they are dropped (default:
+    %(default)s)."""
+THREADS = """\
+--threads N  How many threads each rank computes with; they share its memory (default: OMP_NUM_THREADS, or else 1)."""
+"""For the commands that compute scores. The program sets the number before it loads numpy."""
+WRITING = """\
+--compress  Compress the files by Blosc's LZ4, for slow disks. It needs numcodecs (pip install 'distsms[codecs]').
+--overwrite  Replace the data set in OUTDIR, if there is one."""
+MODEL = "model MODEL  A model written by `distsms train`."
+NEW_COLUMNS = """\
+--ignore-new-features  Leave out columns that the model lacks, instead of refusing them.
+either --zero-based  The svmlight file counts columns from 0 (default: as the training data did).
+or --one-based  The svmlight file counts columns from 1 (default: as the training data did)."""
+OUTPUT_FOLDER = """\
+output OUTDIR  The folder to make: it gets the shards and their manifest.json.
+--output OUTDIR  Another way to name the folder."""
 
 
-def add_output_folder(parser: argparse.ArgumentParser) -> None:
-    """Add the last positional argument OUTDIR, and the option --output, which sets `folder`, to a command."""
-    text = "The folder to make: it gets the shards and their manifest.json."
-    parser.add_argument("output", metavar="OUTDIR", help=text)
-    text = "Another way to name the folder."
-    parser.add_argument("--output", dest="folder", metavar="OUTDIR", action=_OutputFolder, help=text)
-
-
-def add_writing(parser: argparse._ActionsContainer) -> None:
-    """Add --compress and --overwrite, for the commands that write shards."""
-    parser.add_argument(
-        "--compress",
-        action="store_const",
-        dest="compression",
-        const="blosc-lz4",
-        default="none",
-        help="Compress the files by Blosc's LZ4, for slow disks. It needs numcodecs (pip install 'distsms[codecs]').",
-    )
-    parser.add_argument("--overwrite", action="store_true", help="Replace the data set in OUTDIR, if there is one.")
+def add_old_names(parser: argparse.ArgumentParser, **old: str) -> None:
+    """Accept older names of options, which the help does not show: an old and a new one, as in `out="output"`."""
+    for name, new in old.items():
+        action = parser._option_string_actions[f"--{new}"]
+        parser._option_string_actions[f"--{name.replace('_', '-')}"] = action
 
 
 def _number(text: str) -> float:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
-from distsms.cli.evaluate import add_reading, reading
-from distsms.cli.types import add_threads
+from distsms.cli.evaluate import KEYWORDS, READING, reading
+from distsms.cli.types import MODEL, THREADS, add_options
 
 if TYPE_CHECKING:
     from distsms.base.communicator import Communicator
@@ -29,16 +29,19 @@ examples:
 """
 
 
+OPTIONS = f"""\
+{MODEL}
+data DATA|FILE  The rows that it was trained on, in the same order: a data set, or a file.
+--certificate FILE  What `distsms train --certificate` has written (default: none).
+{READING}
+--json  Print one JSON object.
+{THREADS}
+"""
+
+
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `distsms verify`."""
-    parser.add_argument("model", metavar="MODEL", help="A model written by `distsms train`.")
-    text = "The rows that it was trained on, in the same order: a data set, or a file."
-    parser.add_argument("data", metavar="DATA|FILE", help=text)
-    text = "What `distsms train --certificate` has written (default: none)."
-    parser.add_argument("--certificate", metavar="FILE", help=text)
-    add_reading(parser)
-    parser.add_argument("--json", action="store_true", help="Print one JSON object.")
-    add_threads(parser)
+    add_options(parser, OPTIONS, KEYWORDS)
 
 
 def run(args: argparse.Namespace, comm: Communicator) -> int:

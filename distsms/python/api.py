@@ -35,6 +35,7 @@ True
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -48,16 +49,7 @@ from distsms.base.measures import Measure, display_name
 from distsms.base.wording import in_python
 from distsms.models import model
 from distsms.models.model import Model
-from distsms.python.calls import (
-    conversion_options,
-    describe_columns,
-    logger,
-    ranks_of,
-    require_columns,
-    shares,
-    warn,
-    watching,
-)
+from distsms.python import calls
 from distsms.python.judging import Data, contributions, evaluate, predict, reasons, report, verify
 from distsms.shards import from_arrays
 from distsms.shards.from_arrays import is_frame
@@ -198,9 +190,9 @@ def train(
     >>> distsms.train((X, y), measure="prbep", lam=0.1, solver="bmrm").info["status"]
     'proved'
     """
-    ranks = ranks_of(comm, locals() | settings)
+    ranks = calls.ranks_of(comm, locals() | settings)
     arrays = not (is_frame(data) or isinstance(data, str | os.PathLike))
-    require_columns(weight, group, arrays)
+    calls.require_columns(weight, group, arrays)
     watch, stop_wanted = settings.pop("watch", None), settings.pop("stop_wanted", None)
     with speaking_python(), ranks.fail_together():
         if "plain" in settings:
@@ -209,13 +201,13 @@ def train(
         if arrays and others:
             raise InputError(f"there is no option {min(others)!r} for these rows{did_you_mean(min(others), NAMES)}")
         columns = {"label": label} if arrays else {"label": label, "weight": weight, "group": group}
-        reading = conversion_options({name: settings.pop(name) for name in others} | columns, NAMES)
+        reading = calls.conversion_options({name: settings.pop(name) for name in others} | columns, NAMES)
         X, y = from_arrays.pair(data) if arrays else (None, None)
         request = TrainRequest.of_options(
             settings,
             data=Arrays(X, y, weight, group) if arrays else data,
             measure=Measure.parse(measure).within(settings.pop("within_groups", None)),
-            split=Split(shares(split), settings.pop("split_by", None), settings.pop("seed", 0)),
+            split=Split(calls.shares(split), settings.pop("split_by", None), settings.pop("seed", 0)),
             reading={name: value for name, value in reading.items() if value is not None},
             lam=lam,
             at=at,
@@ -223,12 +215,12 @@ def train(
             memory=memory,
         )
     with speaking_python():
-        observer = watching(Progress(ranks), "evaluated", watch)
+        observer = calls.watching(Progress(ranks), "evaluated", watch)
         trained = workflow.train(request, ranks, observer, stop_wanted or (lambda: False))
     odd, reports = "", trained.sets and trained.sets.training.columns
     if reports:
-        trained.model.info["columns"], odd = describe_columns(reports)
-    warn(ranks, [*observer.warnings, *trained.warnings], [odd] if odd else [])
+        trained.model.info["columns"], odd = calls.describe_columns(reports)
+    calls.warn(ranks, [*observer.warnings, *trained.warnings], [odd] if odd else [])
     return trained.model
 
 
@@ -245,7 +237,8 @@ class Progress(workflow.TrainObserver):
     """Logs the main steps of a training on the root, and keeps the warnings on files."""
 
     def __init__(self, comm: Communicator) -> None:
-        self._log, self.warnings = logger(comm), list[str]()
+        self.warnings = list[str]()
+        self._log = logging.getLogger("distsms").info if comm.is_root else lambda message, *values: None
 
     def noted(self, kind: str, text: str) -> None:
         if kind != "warning":  # the root gives them as `ModelWarning`

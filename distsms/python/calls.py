@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import warnings
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, fields
@@ -26,10 +25,7 @@ SHOWN = 8
 
 
 def ranks_of(comm: Any, arguments: Mapping[str, Any]) -> Communicator:
-    """Return the ranks of a call. Raises InputError on all of them unless its arguments are alike. **Collective.**
-
-    `arguments` are the locals of the function, and its settings, which are among its locals, too.
-    """
+    """Return the ranks of a call. InputError unless its arguments, locals and settings, are alike. **Collective.**"""
     ranks, others = as_communicator(comm), {"comm", "settings", "reading", "watch"}
     require_same_arguments(ranks, **{name: value for name, value in arguments.items() if name not in others})
     return ranks
@@ -49,11 +45,6 @@ def require_columns(weight: Any, group: Any, of_arrays: bool) -> None:
         raise InputError("weight and group are names of columns for tables, and arrays for rows in memory", True)
     if not of_arrays and any(not isinstance(value, str | None) for value in (weight, group)):
         raise InputError("weight and group are names of columns for tables; put these into the table", everywhere=True)
-
-
-def logger(comm: Communicator) -> Callable[..., None]:
-    """Return what logs the main steps under the name ``distsms``, at the level INFO, on the root."""
-    return logging.getLogger("distsms").info if comm.is_root else lambda message, *values: None
 
 
 def watching(observer: T, method: str, watch: Callable[..., None] | None) -> T:

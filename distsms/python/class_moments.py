@@ -6,7 +6,6 @@ import json
 import math
 import os
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +18,8 @@ from distsms.base import hdf5, memory
 from distsms.base.errors import InputError
 from distsms.base.files import atomic_write
 from distsms.base.measures import SMALLEST_LAMBDA
+from distsms.base.schema import is_text
+from distsms.matrix.moments import Moments
 from distsms.models.model import Model
 from distsms.parallel.mpi import as_communicator
 from distsms.shards import from_arrays
@@ -232,31 +233,29 @@ class ClassMoments:
             hdf5.require_checksum(hdf5.attribute(file, "sha256"), contents, path)
             label_map = json.loads(text)
             names = json.loads(contents["names"].tobytes()) if "names" in contents else None
-        p = arrays["mean"].shape[-1] if arrays["mean"].ndim == 2 else -1
-        empty = vars(no_moments(p)) if p > 0 and arrays["scatter"].shape == (2, p, p) else {}
-        if any(
-            name not in empty or array.shape != empty[name].shape or array.dtype != empty[name].dtype
-            for name, array in arrays.items()
-        ) or not all(np.isfinite(array).all() for array in arrays.values()):
-            raise InputError(f"{path}: damaged: count, mass, mean and scatter do not fit each other, or are not finite")
-        count, mass, scatter = arrays["count"], arrays["mass"], arrays["scatter"]
-        if (
-            not (count.min() >= 0 and count.max() < 2**53 and mass.min() >= 0 and np.array_equal(count > 0, mass > 0))
-            or not np.array_equal(scatter, scatter.transpose(0, 2, 1))
-            or np.diagonal(scatter, axis1=1, axis2=2).min() < -1e-9 * np.abs(scatter).max()
-            or not ((label_map is None and not count.any()) or _are_labels(label_map))
-            or not (names is None or _are_names(names, p))
-        ):
+        moments = Moments(**arrays)
+        if not _fit_together(moments, label_map, names):
             raise InputError(f"{path}: damaged: its moments are not those of rows of two classes")
-        loaded = cls(p)
-        loaded.moments = replace(loaded.moments, **arrays)
-        loaded.label_map, loaded.names = label_map, names
+        loaded = cls(moments.mean.shape[1])
+        loaded.moments, loaded.label_map, loaded.names = moments, label_map, names
         return loaded
 
 
-def _are_names(names: Any, p: int) -> bool:
-    """Whether they are p different strings."""
-    return isinstance(names, list) and len(names) == p == len({name for name in names if isinstance(name, str)})
+def _fit_together(moments: Moments, label_map: Any, names: Any) -> bool:
+    """Whether rows of two classes with these labels and names of columns can have such moments."""
+    count, mass, scatter = moments.count, moments.mass, moments.scatter
+    p = moments.mean.shape[-1] if moments.mean.ndim == 2 else 0
+    if not p or scatter.shape != (2, p, p):
+        return False
+    for array, usual in zip(vars(moments).values(), vars(no_moments(p)).values(), strict=True):
+        if array.shape != usual.shape or array.dtype != usual.dtype or not np.isfinite(array).all():
+            return False
+    labelled = (label_map is None and not count.any()) or _are_labels(label_map)
+    named = names is None or (isinstance(names, list) and len(names) == p == len({*filter(is_text, names)}))
+    counted = count.min() >= 0 and count.max() < 2**53 and mass.min() >= 0 and np.array_equal(count > 0, mass > 0)
+    symmetric = np.array_equal(scatter, scatter.transpose(0, 2, 1))
+    least = np.diagonal(scatter, axis1=1, axis2=2).min()
+    return bool(labelled and named and counted and symmetric and least >= -1e-9 * np.abs(scatter).max())
 
 
 def _are_labels(label_map: Any) -> bool:

@@ -20,6 +20,7 @@ from __future__ import annotations
 import os
 import warnings
 from collections.abc import Callable
+from dataclasses import dataclass
 from numbers import Real
 from typing import Any
 
@@ -55,6 +56,7 @@ SMALLEST = 5e-324
 """Is added to decisions, so that a row whose score equals the threshold is positive; to others it adds nothing."""
 
 
+@dataclass(eq=False, repr=False)
 class SMSClassifier(ClassifierMixin, BaseEstimator):
     """A linear classifier of two classes that optimizes ROCArea, PRBEP or another measure, to a proved gap.
 
@@ -147,39 +149,21 @@ class SMSClassifier(ClassifierMixin, BaseEstimator):
     0.
     """
 
-    def __init__(
-        self,
-        measure: str = "rocarea",
-        lam: float | str = 1e-4,
-        epsilon: float | None = None,
-        relative: float | None = None,
-        solver: str | None = None,
-        max_evaluations: int = 10_000,
-        bias: float | None = None,
-        at: str | None = None,
-        calibrate: str | None = None,
-        folds: int = FOLDS,
-        l1: float = 0.0,
-        features: str | dict[str, Any] | None = None,
-        class_weight: str | dict[Any, float] | None = None,
-        certificate: str | os.PathLike[str] | None = None,
-        device: str = "cpu",
-    ) -> None:
-        self.measure = measure
-        self.lam = lam
-        self.epsilon = epsilon
-        self.relative = relative
-        self.solver = solver
-        self.max_evaluations = max_evaluations
-        self.bias = bias
-        self.at = at
-        self.calibrate = calibrate
-        self.folds = folds
-        self.l1 = l1
-        self.features = features
-        self.class_weight = class_weight
-        self.certificate = certificate
-        self.device = device
+    measure: str = "rocarea"
+    lam: float | str = 1e-4
+    epsilon: float | None = None
+    relative: float | None = None
+    solver: str | None = None
+    max_evaluations: int = 10_000
+    bias: float | None = None
+    at: str | None = None
+    calibrate: str | None = None
+    folds: int = FOLDS
+    l1: float = 0.0
+    features: str | dict[str, Any] | None = None
+    class_weight: str | dict[Any, float] | None = None
+    certificate: str | os.PathLike[str] | None = None
+    device: str = "cpu"
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()

@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike
 
 from distsms.base.errors import speaking_python
 from distsms.base.wording import in_python
-from distsms.ingest.options import ConversionObserver
+from distsms.ingest.options import ConversionObserver, sort_options
 from distsms.python.calls import conversion_options, describe_columns, ranks_of, require_columns, shares, warn, watching
 from distsms.shards import from_arrays
 from distsms.shards.from_arrays import is_frame
@@ -98,10 +98,12 @@ def shard(
             columns = {"label": label} | ({} if of_arrays else {"weight": weight, "group": group})
             options = conversion_options({**reading, **columns}, function="shard")
             options = {name: value for name, value in options.items() if value is not None}
-            request = ShardRequest.of_options(
-                options,
+            read_options, write_options = sort_options(options)
+            request = ShardRequest(
                 data=Arrays(*from_arrays.pair(data), weight, group) if of_arrays else data,
                 output=output,
+                reading=read_options,
+                writing=write_options,
                 split=Split(shares(split), split_by, seed),
                 like=like,
                 overwrite=overwrite,

@@ -15,7 +15,7 @@ from distsms.base.errors import InputError
 from distsms.base.formatting import parse_bytes, parse_duration
 from distsms.base.measures import Condition, Measure
 from distsms.base.wording import option
-from distsms.ingest.options import ReadOptions, WriteOptions, sort_options
+from distsms.ingest.options import ReadOptions, WriteOptions
 from distsms.models.inputs import AS_TRAINED, UNLABELLED, InputOptions
 from distsms.models.model import Model
 from distsms.optim.settings import Settings
@@ -29,7 +29,6 @@ if TYPE_CHECKING:  # every command loads this module, and few need these
     from distsms.models.evaluation import EvaluationOptions
 
 Path: TypeAlias = str | os.PathLike[str]
-R = TypeVar("R", bound="Request")
 F = TypeVar("F", bound="FitRequest")
 FOLDS = 5
 """How many folds there are if nobody says otherwise."""
@@ -91,12 +90,6 @@ class Request:
             if each.type in ("Path", "Path | None") and (path := getattr(self, each.name)) is not None:
                 object.__setattr__(self, each.name, os.fspath(path))
 
-    @classmethod
-    def of(cls: type[R], options: Mapping[str, Any], /, **others: Any) -> R:
-        """Return the request whose fields are those options that have their names, and `others`."""
-        names = {field.name for field in fields(cls)}
-        return cls(**{name: value for name, value in options.items() if name in names} | others)
-
 
 @dataclass(frozen=True)
 class FitRequest(Request):
@@ -122,9 +115,10 @@ class FitRequest(Request):
     def of_options(cls: type[F], options: Mapping[str, Any], /, **others: Any) -> F:
         """Return the request of fields, parts of `distribution` and settings by name, with `others` in their place."""
         names = {each.name for each in fields(cls)} - {"settings", "distribution"}
+        named = {name: options[name] for name in options.keys() & names}
         distribution = {name: options[name] for name in Distribution._fields if name in options}
         settings = {name: options[name] for name in options.keys() - names - {*Distribution._fields}}
-        return cls.of(options, **{"distribution": Distribution(**distribution), "settings": settings} | others)
+        return cls(**named | {"distribution": Distribution(**distribution), "settings": settings} | others)
 
 
 @dataclass(frozen=True)
@@ -142,11 +136,10 @@ class FoldsRequest(FitRequest):
     time_limit: float = math.inf  # the seconds of all trainings together
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class DecisionRequest(Request):
     """What trainings with one model in the end have in common."""
 
-    _: KW_ONLY
     bias: float | None = None  # the value of a constant feature, 0 for none; None: what is usual for the measure
     check: bool = True  # whether to compare models for other measures with quick ROCArea models
     at: str | Condition | None = None  # the condition for the threshold, and the curve of probabilities
@@ -169,12 +162,6 @@ class ShardRequest(Request):
     split: Split = field(default_factory=Split)
     like: Path | None = None  # a data set whose columns, categories, labels and normalization are taken over
     overwrite: bool = False  # whether to replace a data set that is there already
-
-    @classmethod
-    def of_options(cls, options: Mapping[str, Any], /, **others: Any) -> ShardRequest:
-        """Return the request of `others`, and of options of reading and writing by name."""
-        reading, writing = sort_options(options)
-        return cls(**others, reading=reading, writing=writing)
 
 
 @dataclass(frozen=True)

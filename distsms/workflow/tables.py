@@ -195,8 +195,7 @@ def _make(
             there = True
         complete = there and (base / RECORD).exists()
         if comm.is_root and kept and not complete:
-            with contextlib.suppress(FileNotFoundError):
-                os.unlink(base / RECORD)
+            (base / RECORD).unlink(missing_ok=True)
     there, complete = comm.bcast((there, complete))
     if complete and not in_memory:  # nothing shows that a table in memory is the same
         return []

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -105,9 +105,6 @@ class TrainObserver(ConversionObserver, TrainingObserver):
     def ended(self, trained: Trained) -> None:
         """Called at the end, while temporary data sets are still there. May be collective."""
 
-    def took(self, trained: Trained) -> None:
-        """Called when nothing is left to do, with the usage of the whole run."""
-
 
 def train(
     request: TrainRequest,
@@ -132,21 +129,7 @@ def train(
         observer.began(None)
         trained = run.train()
     trained.usage = comm.surviving(lambda: trained.run.usage(comm))
-    observer.took(trained)
     return trained
-
-
-class _Decided(NamedTuple):
-    """What is decided of a training before its rows are read."""
-
-    task: TrainingTask
-    automatic: bool  # whether lambda is to be chosen
-    resumed: bool  # whether it is that of the run that is resumed
-    decisions: Decisions | None
-    test: str | os.PathLike[str] | None  # the test rows
-    reading: inputs.InputOptions  # how these are read
-    same_rows: bool  # whether they are known to be training rows
-    warnings: list[str]
 
 
 class _Run:
@@ -155,6 +138,15 @@ class _Run:
     sets: DataSets | None = None  # those that were made of files or of a table
     search: Search | None = None  # what a search has tried, and the lambda that it has chosen
     choice: LambdaChoice | None = None
+    # What `_decide` sets:
+    task: TrainingTask  # without its lambda, if that is `automatic`, which is to be chosen
+    automatic: bool
+    resumed: bool  # whether lambda is that of the run that is resumed
+    decisions: Decisions | None
+    test: str | os.PathLike[str] | None  # the test rows
+    reading: inputs.InputOptions  # how these are read
+    same_rows: bool  # whether they are known to be training rows
+    warnings: list[str]
 
     def __init__(
         self, request: TrainRequest, comm: Communicator, observer: TrainObserver, stop_wanted: Callable[[], bool]
@@ -188,9 +180,9 @@ class _Run:
     def train(self) -> Trained:
         """Train on a data set or on rows in memory, and judge the model; a search may have chosen."""
         request, comm, sets, observer, clock = self.request, self.comm, self.sets, self.observer, self.clock
-        decided = self._decide(observer)
-        task = self._with_lambda(decided)
-        observer.ready(task)
+        self._decide(observer)
+        self._choose_lambda()
+        observer.ready(self.task)
         options = RunOptions(
             memory=request.memory,
             checkpoint=request.checkpoint,
@@ -202,12 +194,12 @@ class _Run:
             place=self.place,
         )
         run = train_task(
-            task,
+            self.task,
             comm,
             options,
             check=request.check,
-            hold_out=decided.test is None,
-            decisions=decided.decisions,
+            hold_out=self.test is None,
+            decisions=self.decisions,
             observer=observer,
             clock=clock,
             lambda_choice=self.choice,
@@ -222,13 +214,13 @@ class _Run:
             self._save(saved)
             return saved
 
-        trained = Trained(comm.surviving(first_save), run, sets, self.search, decided.warnings, reading=decided.reading)
+        trained = Trained(comm.surviving(first_save), run, sets, self.search, self.warnings, reading=self.reading)
         info = trained.model.info
         observer.trained(trained)
-        if decided.test is not None:
+        if self.test is not None:
             gc.collect()  # the memory of the training rows is needed for the test rows
             with clock.phase("test"):
-                trained.test, trained.area = comm.surviving(lambda: self._judge(trained, decided))
+                trained.test, trained.area = comm.surviving(lambda: self._judge(trained))
             info.update(run.findings(), test=trained.test, test_rows=trained.area.as_json())
             observer.tested(trained)
         info["usage"] = run.usage_info(comm.surviving(lambda: run.usage(comm)))
@@ -237,7 +229,7 @@ class _Run:
             observer.ended(trained)
         return trained
 
-    def _decide(self, observer: TrainObserver) -> _Decided:
+    def _decide(self, observer: TrainObserver) -> None:
         """Decide what the request leaves open, and check what needs no rows; `fit` checks more."""
         request, sets, comm = self.request, self.sets, self.comm
         of_petsc = "PETSc's options" if request.settings.get("solver_options") else ""
@@ -251,12 +243,12 @@ class _Run:
             lam_of_checkpoint = comm.bcast(kept and kept.problem.get("lambda"))
         block, fingerprint = _rows(request, comm) if isinstance(request.data, Arrays) else (None, None)
         with comm.fail_together():
-            decisions = None
+            self.decisions = None
             if request.at is not None or request.calibrate:
                 from distsms.workflow.decisions import Decisions, check
 
                 at = check(request.at, request.calibrate, request.folds)
-                decisions = Decisions(at, request.calibrate, request.folds, request.features_of)
+                self.decisions = Decisions(at, request.calibrate, request.folds, request.features_of)
             data: Manifest | DataBlock | None = sets.training if sets else block
             data = read_manifest(tables.of_paths(request.data)[0]) if data is None else data
             manifest = data if isinstance(data, Manifest) else None
@@ -270,53 +262,43 @@ class _Run:
                     f"{option('lam', 'auto')} would choose on rows whose labels have made the features; give a number,"
                     " or compare lambdas by GridSearchCV, where each fold has features of its own"
                 )
+            self.automatic, self.resumed = lam == "auto", lam_of_checkpoint is not None
             number = DEFAULT_LAMBDA if lam == "auto" else float(lam)
-            task = _task(request, data, solver, number, self.place, fingerprint)
-            test = sets.test if sets else request.test
+            self.task = _task(request, data, solver, number, self.place, fingerprint)
+            self.test = test = sets.test if sets else request.test
             if comm.is_root:
                 if manifest is not None and manifest.coded.features:
                     from distsms.features import feature_map
 
                     feature_map.load(manifest, keep=False)  # the model will need it
                 _check_outputs(request, manifest, test)
-            warnings, same_rows = list(sets.warnings) if sets else [], sets is not None and sets.same_rows
-            if manifest is not None and (decisions is not None or lam == "auto"):
-                warnings += filter(None, [labels_warning(manifest)])
-            reading = inputs.AS_TRAINED
+            self.warnings, self.same_rows = list(sets.warnings) if sets else [], sets is not None and sets.same_rows
+            if manifest is not None and (self.decisions is not None or self.automatic):
+                self.warnings += filter(None, [labels_warning(manifest)])
+            self.reading = inputs.AS_TRAINED
             if manifest is not None and test is not None:
-                reading = _reading_of_test(request, manifest, test)
-                inputs.check(test, inputs.untrained_model(manifest), reading)
-                same_rows |= is_data_set(test) and read_manifest(test).fingerprint == manifest.fingerprint
-        for warning in warnings:
+                self.reading = _reading_of_test(request, manifest, test)
+                inputs.check(test, inputs.untrained_model(manifest), self.reading)
+                self.same_rows |= is_data_set(test) and read_manifest(test).fingerprint == manifest.fingerprint
+        for warning in self.warnings:
             observer.noted("warning", warning)
-        return _Decided(
-            task,
-            automatic=lam == "auto",
-            resumed=lam_of_checkpoint is not None,
-            decisions=decisions,
-            test=test,
-            reading=reading,
-            same_rows=same_rows,
-            warnings=warnings,
-        )
 
-    def _with_lambda(self, decided: _Decided) -> TrainingTask:
-        """Return the task with its lambda, which is chosen if that is to be; say why, if the user named none."""
-        request, task, why = self.request, decided.task, "that of the run that is resumed"
-        if decided.automatic:
+    def _choose_lambda(self) -> None:
+        """Choose the lambda of the task, if that is to be; say why it has this one, if the user named none."""
+        request, task, why = self.request, self.task, "that of the run that is resumed"
+        if self.automatic:
             from distsms.workflow import auto_lambda
 
             with self.clock.phase("lambda"):
                 budget = None if request.memory is None else MemoryBudget(int(request.memory / 2))
                 self.choice = auto_lambda.choose_lambda(task, self.comm, self.stop_wanted, budget=budget)
-            task = replace(task, settings=replace(task.settings, lam=self.choice.lam))
+            self.task = replace(task, settings=replace(task.settings, lam=self.choice.lam))
         if request.lam in (None, "auto"):
             if self.choice is not None:
                 why = f"chosen automatically in {self.choice.seconds:.1f} s: {self.choice.reason}"
-            elif not decided.resumed:
+            elif not self.resumed:
                 why = f"the default; {option('lam', 'auto')} chooses it by a quick cross-validation"
-            self.observer.noted("lambda", Message(f"{task.settings.lam:g}, {why}"))
-        return task
+            self.observer.noted("lambda", Message(f"{self.task.settings.lam:g}, {why}"))
 
     def _save(self, saved: Model) -> None:
         """Write the model, if the request names a file for it."""
@@ -324,15 +306,15 @@ class _Run:
             if self.comm.is_root and self.request.output is not None:
                 model.save_or_rescue(self.request.output, saved)
 
-    def _judge(self, trained: Trained, decided: _Decided) -> tuple[dict[str, float], AreaOnTest]:
+    def _judge(self, trained: Trained) -> tuple[dict[str, float], AreaOnTest]:
         """Return the measures on the test rows, and their ROCArea with its interval."""
-        run, test, comm = trained.run, os.fspath(decided.test or ""), self.comm
+        run, test, comm = trained.run, os.fspath(self.test or ""), self.comm
         quick = run.rocarea_model(trained.model)
         with run.fit.rows.reading:
-            scored = scoring.score([trained.model, *([quick] if quick else [])], test, comm, decided.reading)
+            scored = scoring.score([trained.model, *([quick] if quick else [])], test, comm, self.reading)
         for note in scored.notes if comm.is_root else ():
             self.observer.cautioned(note)
-        measures, area = run.judge_test(scored, comm, decided.same_rows)
+        measures, area = run.judge_test(scored, comm, self.same_rows)
         if quick and not area.training_rows:
             run.compare(scored, self.sets.called.get(test, test) if self.sets else test, comm)
         return measures, area

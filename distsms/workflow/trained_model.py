@@ -22,21 +22,9 @@ from distsms.optim.result import Result
 from distsms.shards.dataset import DataBlock
 from distsms.training.fit import Fit
 from distsms.training.task import TrainingTask
+from distsms.workflow import verdict
 from distsms.workflow.provenance import maximum_usage, model_info, provenance, usage_of_ranks
-from distsms.workflow.verdict import (
-    ALL_TIED,
-    AreaOnTest,
-    LeakingColumn,
-    area_on_test,
-    describe_chance,
-    describe_constant,
-    describe_doubt,
-    describe_idleness,
-    describe_leaks,
-    describe_no_bias,
-    describe_test,
-    describe_unseen,
-)
+from distsms.workflow.verdict import AreaOnTest, LeakingColumn
 
 if TYPE_CHECKING:
     from distsms.workflow.auto_lambda import LambdaChoice
@@ -124,19 +112,19 @@ class TrainedModel:
 
     def warnings(self) -> list[str]:
         """Return the warnings that users must read before they use the model; usually there are none."""
-        task, result, advice, leaks = self.task, self.result, self._advice(), describe_leaks(self.scores.leaks)
+        task, result, advice, leaks = self.task, self.result, self._advice(), verdict.describe_leaks(self.scores.leaks)
         if not self.vacuous:
-            texts = [describe_idleness(result), advice, leaks, self.on_test]
-            texts += [describe_constant(task.measure, task.settings.l1, task.bias, self.fit.bias)]
+            texts = [verdict.describe_idleness(result), advice, leaks, self.on_test]
+            texts += [verdict.describe_constant(task.measure, task.settings.l1, task.bias, self.fit.bias)]
             texts += [self._about_decision(), self._about_probabilities()]
             return [text for text in texts if text]
         automatic, chance = self.lambda_choice is not None, self.scores.chance
-        if self.unseen and chance != ALL_TIED and (automatic or not chance):
-            text = describe_unseen(self.unseen, self.scores.measures, automatic)
+        if self.unseen and chance != verdict.ALL_TIED and (automatic or not chance):
+            text = verdict.describe_unseen(self.unseen, self.scores.measures, automatic)
         else:
             data, leaks = self.scores.data, ""
             of_classes = data.get("weights") or {"positive": data["n_pos"], "negative": data["n_neg"]}
-            text = describe_chance(
+            text = verdict.describe_chance(
                 chance,
                 task.measure,
                 task.settings,
@@ -156,7 +144,7 @@ class TrainedModel:
             return ""
         from distsms.workflow.rocarea_check import advise  # which loads what folds need
 
-        return advise(self.check, task.measure, self.vacuous, describe_no_bias(task.measure, task.bias))
+        return advise(self.check, task.measure, self.vacuous, verdict.describe_no_bias(task.measure, task.bias))
 
     def _about_decision(self) -> str:
         """Return a warning if the model lacks the threshold or the probabilities that were asked for; or ""."""
@@ -227,19 +215,21 @@ class TrainedModel:
         scores, labels, weights = scored.counted_scores(scored.scores[0])
         measure, groups, on_training = self.task.measure, scored.counted_groups, self.scores
         measures = summary_measures(measure, scores, labels, self.threshold, comm, weights, groups)
-        area = area_on_test(scores, labels, comm, weights, measure, groups)
+        area = verdict.area_on_test(scores, labels, comm, weights, measure, groups)
         share = 1.0 if same_rows else share_of_training_rows(on_training.sample, scores, labels, comm)
         on_folds = self.lambda_choice.on_folds if self.lambda_choice else None
         if share:
             self.on_test, area = describe_share(share), area._replace(training_rows=share)
-        elif not self.unseen and (doubt := describe_doubt(area, on_folds)):
+        elif not self.unseen and (doubt := verdict.describe_doubt(area, on_folds)):
             self.on_test = doubt
         else:
-            if area.enough and on_training.chance != ALL_TIED:  # test rows say more than folds of the training rows
+            # test rows say more than folds of the training rows
+            if area.enough and on_training.chance != verdict.ALL_TIED:
                 self.unseen = area.why_chance()
             manifest, chosen = self.task.manifest, self.lambda_choice is not None
             perfect = manifest is not None and manifest.table is not None and not on_training.leaks
-            self.on_test = describe_test(on_training.measures, area, on_training.data, perfect, on_folds, chosen)
+            of_training, data = on_training.measures, on_training.data
+            self.on_test = verdict.describe_test(of_training, area, data, perfect, on_folds, chosen)
         return measures, area
 
     def usage(self, comm: Communicator) -> list[dict[str, Any]]:

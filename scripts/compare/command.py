@@ -12,16 +12,16 @@ from distsms import cli
 from distsms.base.errors import EXIT_OK, EXIT_REQUEUE
 from distsms.base.measures import RANKING
 from distsms.cli.main import main as run_program
-from distsms.cli.options import add_memory, add_stopping, add_vectors
-from distsms.cli.types import add_old_names, positive
+from distsms.cli.options import COMMON, MEMORY, STOPPING, VECTORS
+from distsms.cli.types import add_old_names, add_options, positive
 from distsms.optim.solvers.base import SOLVERS
+from distsms.parallel.signals import StopSignals
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from distsms.optim.settings import Settings
     from distsms.parallel.communicator import Communicator
-    from distsms.parallel.signals import StopSignals
     from distsms.shards.manifest import Manifest
     from scripts.compare.grid import CompletedRun, RunSpec, RunStore
     from scripts.compare.runner import Runner
@@ -109,9 +109,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="C",
         help="The smoothings of lmvm and agm: adaptive, or values of the paper's fixed c_mu (default: adaptive).",
     )
-    add_vectors(how)
-    add_memory(how)
-    add_stopping(parser, 600.0, "600s for each run")
+    add_options(how, f"{VECTORS}\n{MEMORY}", COMMON)
+    stopping = STOPPING.format(limit="600s for each run")
+    add_options(parser, stopping, {**COMMON, "--time-limit": {"default": 600.0}})
+    parser.set_defaults(signals=StopSignals())
     parser.add_argument(
         "--times-first",
         type=positive,
