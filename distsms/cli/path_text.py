@@ -18,7 +18,7 @@ from distsms.training.plan import Plan
 from distsms.workflow import path_result
 from distsms.workflow.choice import Point, describe_left_out
 from distsms.workflow.folds import CAVEATS
-from distsms.workflow.path_result import L1, MODEL, PathResult, PathTask, Setting, SeveralStore
+from distsms.workflow.path_result import L1, MODEL, PathResult, PathTask, Setting
 from distsms.workflow.path_run import PathObserver
 
 
@@ -128,11 +128,9 @@ class PathNarrator(FoldsNarrator, PathObserver):
         self._say(f"\n--- all\n\n{format_table(header, rows)}\n")
         for sentence in comparison.sentences():
             self._say(sentence)
-        store = SeveralStore(folder, setting)
         self._say(f"  model     {folder / MODEL}")
-        self._say(
-            f"  paths     {folder / store.parts}, one for each {setting.each}; the comparison is in {store.identity}"
-        )
+        where = folder / f"{setting.kind}.json"
+        self._say(f"  paths     {folder / 'paths'}, one for each {setting.each}; the comparison is in {where}")
         if result.paths[comparison.best].exit_code == EXIT_VACUOUS:
             self._warn_quietly(f"no {setting.name} gives a model that ranks better than chance")
         self._say.close()

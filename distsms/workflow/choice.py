@@ -21,8 +21,6 @@ if TYPE_CHECKING:
 
 DECADES = 4  # at each end, a grid is extended by at most this many powers of ten
 FLAT = 0.1  # a step of the grid makes a difference if it changes the mean by more than this many standard errors
-THE_MEAN = "The mean in the line above is of the folds that made the choice, so it tends to look better"
-"""Said beside an interval, whose value is another one."""
 _FURTHEST = 10**DECADES * (1 + 1e-6)
 
 
@@ -221,12 +219,12 @@ def beyond(
     """Return a lambda beyond an end of a curve, if one of the `best` means is there; see `extension`."""
     first, last = curve[0], curve[-1]
     if first in best and first.lam not in unusable and not _is_flat(curve[:2]):
-        larger = _rounded(10 * first.lam)
+        larger = float(f"{10 * first.lam:.6g}")
         if larger <= max(grid) * _FURTHEST:
             return larger
     none_usable = all(mean.lam in unusable for mean in curve)
     if none_usable or (last in best and not _is_flat(curve[:-3:-1])):
-        smaller = _rounded(last.lam / 10)
+        smaller = float(f"{last.lam / 10:.6g}")
         if smaller >= min(grid) / _FURTHEST:
             return smaller
     return None
@@ -242,10 +240,6 @@ def ends_at(curve: Sequence[Mean], lambdas: Collection[float]) -> str:
 def _is_flat(last_two: Sequence[Mean]) -> bool:
     """Return whether the last step to an end of the grid made no difference. The mean at the end comes first."""
     return len(last_two) == 2 and abs(last_two[0].mean - last_two[1].mean) <= FLAT * last_two[0].error
-
-
-def _rounded(lam: float) -> float:
-    return float(f"{lam:.6g}")
 
 
 def choose(

@@ -24,7 +24,7 @@ from distsms.optim.result import Status
 from distsms.optim.settings import Settings
 from distsms.shards.manifest import Manifest
 from distsms.workflow import choice as choosing
-from distsms.workflow.choice import THE_MEAN, Choice, Mean, Point
+from distsms.workflow.choice import Choice, Mean, Point
 from distsms.workflow.folds import best_on_other_folds, fold_name
 from distsms.workflow.path import Problem
 from distsms.workflow.requests import PathRequest
@@ -157,8 +157,7 @@ class PathComparison(NamedTuple):
     # judged by what the other folds choose
     gain: Interval | None
     setting: Setting = BETA
-    # with l1: of the chosen models of all rows; `compare` leaves them out, since points of l1 = 0 have none
-    nonzeros: Mapping[str, int] = {}
+    nonzeros: Mapping[str, int] = {}  # with l1: of the chosen models of all rows
     # with features: the measure that choosing both reaches, each fold judged by what the others choose
     expected: Interval | None = None
 
@@ -187,16 +186,10 @@ class PathComparison(NamedTuple):
         name, choices, setting = display_name(self.select), self.choices, self.setting
         mean = choices[self.best].chosen
         best = f"best      {setting.describe(self.best)}, lambda {mean.lam:g}: held-out {name} {mean.mean:.6f}"
-        sentences = [best]
-        if self.nonzeros:
-            sentences[0] += f", {self.nonzeros[self.best]} coefficients are not 0"
+        size = f", {self.nonzeros[self.best]} coefficients are not 0" if self.nonzeros else ""
+        sentences = [best + size]
         if self.expected:
-            low, high = self.expected.low, self.expected.high
-            sentences.append(
-                f"interval  {low:.6f} to {high:.6f} ({100 * LEVEL:g} %) about {self.expected.value:.6f}: of the method,"
-                f" if it is trained on new rows and measured on other new rows; {setting.name} and lambda of each fold"
-                f" are chosen by the other folds. {THE_MEAN}"
-            )
+            sentences.append(_interval_line(self.expected, f"{setting.name} and lambda of each fold are"))
         if setting.usual in choices:
             mean = choices[setting.usual].chosen
             usual = setting.usual_name if setting == L1 else setting.usual
@@ -212,32 +205,40 @@ class PathComparison(NamedTuple):
         return sentences
 
 
-def compare(
-    paths: Mapping[str, Sequence[Point]], select: str, rule: str = "best", setting: Setting = BETA
-) -> PathComparison | None:
+def _interval_line(interval: Interval, of_folds: str) -> str:
+    """Return a line on how good the method is on new rows, and what `of_folds` the others choose."""
+    limits = f"{interval.low:.6f} to {interval.high:.6f} ({100 * LEVEL:g} %) about {interval.value:.6f}"
+    return (
+        f"interval  {limits}: of {interval.of}; {of_folds} chosen by the other folds. The mean in the line above is of"
+        " the folds that made the choice, so it tends to look better"
+    )
+
+
+def compare(paths: Mapping[str, PathResult], setting: Setting = BETA) -> PathComparison | None:
     """Compare finished paths on the same folds; None if none has a lambda with all folds. Local."""
-    choices, useless = dict[str, Choice](), list[str]()
-    for measure, points in paths.items():
-        unusable = choosing.faults(points)
-        if curve := choosing.means(points, select):
-            choices[measure] = choosing.choose(curve, rule, unusable, choosing.nonzeros(points))
-            useless += [measure] * (choices[measure].chosen.lam in unusable)
+    choices = {name: path.choice for name, path in paths.items() if path.choice is not None}
     if not choices:
         return None
+    useless = [name for name, choice in choices.items() if choice.chosen.lam in paths[name].faults]
+    first = next(iter(paths.values()))
     # Paths whose chosen model ranks no better than chance win only if all do so; of equal ones the first wins.
-    best = max(choices, key=lambda measure: (measure not in useless, choices[measure].chosen.mean))
-    if rule == "one-se" and setting == L1:
+    best = max(choices, key=lambda name: (name not in useless, choices[name].chosen.mean))
+    if first.rule == "one-se" and setting == L1:
         least = choices[best].best.mean - choices[best].best.error
         usable = [name for name in choices if (name in useless) == (best in useless)]
         best = next(name for name in usable if choices[name].chosen.mean >= least or name == best)
-    gain, usual = None, setting.usual
-    folds = _judged([paths[measure] for measure in choices], select)
-    if usual in choices:
+    gain, select = None, first.select
+    folds = _judged([paths[name].points for name in choices], select)
+    if setting.usual in choices:
         both = np.array([fold[select] for fold in folds])
-        alone = np.array(choosing.values_of_folds(paths[usual], select, rule))
+        alone = np.array(choosing.values_of_folds(paths[setting.usual].points, select, first.rule))
         gain = folds_interval((both - alone).tolist(), LEVEL)
+    nonzeros = {}
+    if setting == L1:  # of the models, since points of l1 = 0 have none
+        models = {name: paths[name].model for name in choices}
+        nonzeros = {name: int((each.w != 0).sum()) for name, each in models.items() if each is not None}
     expected = choosing.interval_of(folds, select) if setting == FEATURES else None
-    return PathComparison(select, choices, useless, best, gain, setting, expected=expected)
+    return PathComparison(select, choices, useless, best, gain, setting, nonzeros, expected)
 
 
 def _judged(paths: Sequence[Sequence[Point]], select: str) -> list[Mapping[str, Any]]:
@@ -301,16 +302,11 @@ def describe_choice(
 ) -> str:
     """Return lines on which lambda was chosen, how good it is on the folds, and what speaks against it."""
     best, mean, unusable = choice.best, choice.chosen, choosing.faults(points)
-    chosen = f"\nchosen    lambda {mean.lam:g}: held-out {display_name(measure)} {mean.mean:.6f}"
-    chosen += f", standard error {mean.error:.6f}"
-    if mean != best:
-        chosen += f"; the best mean is {best.mean:.6f} at {best.lam:g}"
-    lines = [chosen]
+    value = f"held-out {display_name(measure)} {mean.mean:.6f}, standard error {mean.error:.6f}"
+    but = "" if mean == best else f"; the best mean is {best.mean:.6f} at {best.lam:g}"
+    lines = [f"\nchosen    lambda {mean.lam:g}: {value}{but}"]
     if interval := choosing.expected(points, measure, rule):
-        lines.append(
-            f"interval  {interval.low:.6f} to {interval.high:.6f} ({100 * LEVEL:g} %) about {interval.value:.6f}: of"
-            f" {interval.of}; the lambda of each fold is chosen by the other folds. {THE_MEAN}"
-        )
+        lines.append(_interval_line(interval, "the lambda of each fold is"))
     if len(curve) == 1:
         flatness = "unknown, since only one lambda was tried"
     elif choice.low == choice.high:
@@ -325,10 +321,7 @@ def describe_choice(
         lam = choice.instead_of.lam
         lines.append(f"not       lambda {lam:g}, which the rule would choose by its mean: {unusable[lam]}")
     if mean.lam in unusable:
-        lines.append(
-            f"warning   {unusable[mean.lam]}: at this lambda the training learns almost nothing from these data; no"
-            " other lambda that was tried can be used either"
-        )
+        lines.append(f"warning   {unusable[mean.lam]}, and no other lambda that was tried can be used either")
     elif end := choosing.ends_at(curve, [best.lam]):
         lines.append(
             f"warning   the best lambda is the {end} one that was tried; {end.replace('est', 'er')} ones may be better"
@@ -341,9 +334,8 @@ def describe_useless(measure: str, points: Sequence[Point]) -> str:
     """Return a warning, with advice, if no lambda gives a model that ranks better than chance; otherwise ""."""
     if {point.lam for point in points if not point.fold} - set(choosing.faults(points)):
         return ""
-    advice = (
-        "smaller lambdas may do better" if measure == "rocarea" else "use --measure rocarea, and its model as it is"
-    )
+    other = "use --measure rocarea, and its model as it is"
+    advice = "smaller lambdas may do better" if measure == "rocarea" else other
     return f"  warning   none of these lambdas gives a model that ranks better than chance; {advice}"
 
 

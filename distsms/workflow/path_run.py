@@ -152,7 +152,6 @@ class _PathRun:
     _options: FeatureOptions | None = None  # those of the features that are made for each fold
     _features: FoldFeatures | None = None
     _plan: Plan | None = None
-    _end = math.inf  # when the time of the trainings is over
 
     def __init__(
         self,
@@ -177,10 +176,7 @@ class _PathRun:
             decided = None if result.choice is None else self._decide(result.choice.chosen.lam)
             if decided is None and result.choice is not None:
                 result = replace(result, stopped=True)
-            with self._comm.fail_together():
-                if self._comm.is_root and not result.stopped:
-                    result = self._conclude(result, decided or {})
-            result = self._comm.bcast(result)
+            result = self._comm.of_root(lambda: self._conclude(result, decided or {}))
             self._observer.ended(result)
             if self._features is not None and not result.stopped:
                 self._comm.barrier()  # when no rank needs the features of the folds
@@ -288,15 +284,16 @@ class _PathRun:
         self._rows = load_rows(manifest, problem, comm, budget, share_folds)
         self._observer.loaded(self._rows.data, share_folds)
 
-    def _stop_wanted(self) -> bool:
-        return self._stopped_by_user() or time.monotonic() > self._end
+    def _until(self, end: float) -> Callable[[], bool]:
+        """Return what says whether the user, or the end of the time, stops the run."""
+        return lambda: self._stopped_by_user() or time.monotonic() > end
 
     def _train(self) -> PathResult:
         """Train the missing models, each of which is kept as soon as it is there."""
         request, observer = self._request, self._observer
         rows, problem, features = self._rows, self._problem, self._features
         begun = time.monotonic()
-        self._end = begun + request.time_limit
+        self._stop_wanted = self._until(begun + request.time_limit)
         folds_of_rank, earlier = rows.folds_of_rank(problem), self._earlier
         models = {(lam, fold) for lam in problem.lambdas for fold in folds_of_rank}
         done, of = len(self._kept & models), len(models)
@@ -338,10 +335,8 @@ class _PathRun:
         trained = run(rows, problem, keep, earlier, self._start, self._stop_wanted, extend=extend)
         seconds = time.monotonic() - begun
         observer.trained()
-        with self._comm.fail_together():
-            points = self._store.points() if self._comm.is_root else []
         return PathResult(
-            points=self._comm.bcast(points),
+            points=self._comm.of_root(self._store.points),
             select=self._select,
             rule=request.rule,
             problem=self._identity,
@@ -367,11 +362,7 @@ class _PathRun:
         of_use = measure not in GROUPED and not measure == self._select == "rocarea" and self._features is None
         if not (request.check and of_use and request.folds) or result.stopped:
             return None
-        until = time.monotonic() + max(LEAST_CHECK, result.seconds / 10)
-
-        def stop_wanted() -> bool:
-            return self._stopped_by_user() or time.monotonic() > until
-
+        stop_wanted = self._until(time.monotonic() + max(LEAST_CHECK, result.seconds / 10))
         return compare_on_folds(self._rows, self._problem, result.points, stop_wanted, request.rule)
 
     def _decide(self, lam: float) -> dict[str, Any] | None:
@@ -394,6 +385,8 @@ class _PathRun:
 
     def _conclude(self, result: PathResult, decided: dict[str, Any]) -> PathResult:
         """Write the chosen model and path.json; return the result with the model. The root calls this."""
+        if result.stopped:
+            return result
         if result.choice is not None:
             result = self._with_model(result, result.choice.chosen, decided)
         fields = result.to_dict()
@@ -471,11 +464,7 @@ def _run_several(
             if paths[name].stopped:
                 return replace(paths[name], problem=identity, folder=store.path, paths=paths)
             start_from = PathStore(folder) if setting == L1 else None
-        result = None
-        with comm.fail_together():
-            if comm.is_root:
-                result = _compare_paths(store, identity, paths)
-        result = comm.bcast(result)
+        result = comm.of_root(lambda: _compare_paths(store, identity, paths))
         observer.compared(result)
         comm.barrier()
         return result
@@ -484,12 +473,9 @@ def _run_several(
 def _identity_of_several(request: PathRequest, setting: Setting, manifest: Manifest) -> dict[str, Any]:
     """Return what several paths have in common. Raises InputError if they cannot be compared. Local."""
     if not request.folds or (setting == BETA and request.select is None):
-        by = f" by one measure: name it, such as {option('select')} tpr@fpr=0.01 or {option('select')} pauc@0.01, and"
-        raise InputError(
-            f"several {setting.name} are compared on held-out rows{by if setting == BETA else ':'} give at least 2 "
-            f"{option('folds')}",
-            everywhere=True,
-        )
+        by = f" by one measure: name it, such as {option('select')} tpr@fpr=0.01, and" if setting == BETA else ":"
+        folds = f"give at least 2 {option('folds')}"
+        raise InputError(f"several {setting.name} are compared on held-out rows{by} {folds}", everywhere=True)
     if setting == FEATURES:
         refuse_codes(manifest)
     identity: dict[str, Any] = {"data": {"path": request.data, "fingerprint": manifest.fingerprint}}
@@ -501,13 +487,9 @@ def _identity_of_several(request: PathRequest, setting: Setting, manifest: Manif
 def _compare_paths(store: SeveralStore, identity: dict[str, Any], paths: dict[str, PathResult]) -> PathResult:
     """Compare finished paths, and write the best model and the comparison. The root calls this."""
     first, setting = next(iter(paths.values())), store.setting
-    comparison = compare({name: path.points for name, path in paths.items()}, first.select, first.rule, setting)
+    comparison = compare(paths, setting)
     if comparison is None:
         return replace(first, problem=identity, folder=store.path, paths=paths)
-    if setting == L1:
-        models = {name: paths[name].model for name in comparison.choices}
-        nonzeros = {name: int((each.w != 0).sum()) for name, each in models.items() if each is not None}
-        comparison = comparison._replace(nonzeros=nonzeros)
     best = paths[comparison.best]
     assert best.model is not None
     best_model = replace(best.model, info=best.model.info | {setting.key: comparison.as_json()})
