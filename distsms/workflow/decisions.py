@@ -33,11 +33,10 @@ from distsms.metrics.row_weights import effective, effective_sizes, masses
 from distsms.metrics.tied_scores import tied_scores
 from distsms.shards.dataset import DataBlock
 from distsms.shards.row_metadata import some
+from distsms.training.fit import Fit
 from distsms.training.plan import folds_at_once
-from distsms.training.task import TrainingTask
 from distsms.workflow.folds import Folds, make_folds
-from distsms.workflow.path import PathRows, Problem, RowScores, Start, run, start_at_zero
-from distsms.workflow.requests import FOLDS
+from distsms.workflow.path import PathRows, Problem, RowScores, Start, run
 
 
 class HeldOut(NamedTuple):
@@ -55,7 +54,7 @@ def held_out(
     rows: PathRows,
     problem: Problem,
     spread: tuple[float, float],
-    start: Start = start_at_zero,
+    start: Start = lambda fold, lam: None,
     stop_wanted: Callable[[], bool] = lambda: False,
 ) -> HeldOut | None:
     """Train a model for each fold, at the first lambda, and score the fold's rows; None if stopped. `spread` has mean
@@ -109,10 +108,10 @@ class Decisions:
 
     at: Condition | None  # the condition for which a threshold is found
     calibrate: str | None  # the curve of probabilities that is fitted
-    folds: int = FOLDS  # their number. They are made by groups if the rows have groups, and else by rows
+    folds: int  # their number. They are made by groups if the rows have groups, and else by rows
     # Returns the features of all rows, made from those rows alone that a mask (n_local,) names: the features of a fold
     # must not know the labels of the fold's rows. None: all folds have the features of the training.
-    features_of: Callable[[NDArray[np.bool_]], LocalRows | SideBySide] | None = None
+    features_of: Callable[[NDArray[np.bool_]], LocalRows | SideBySide] | None
 
     def make_folds(self, block: DataBlock, comm: Communicator) -> Folds:
         """Return the folds. **Collective.** Raises InputError if there are too few rows."""
@@ -126,18 +125,11 @@ class Decisions:
                 everywhere=True,
             ) from error
 
-    def decide(
-        self,
-        block: DataBlock,
-        task: TrainingTask,
-        comm: Communicator,
-        memory: float | None,
-        spread: tuple[float, float],
-        stop_wanted: Callable[[], bool],
-    ) -> dict[str, Any] | None:
+    def decide(self, fit: Fit, spread: tuple[float, float], comm: Communicator) -> dict[str, Any] | None:
         """Train the models of the folds, and return `findings`; None if it was stopped. **Collective.**"""
-        folds = self.make_folds(block, comm)
-        at_once, settings = folds_at_once(self.folds, block.p, memory), task.settings
+        block, task, options = fit.rows.block, fit.rows.task, fit.rows.options
+        folds, settings, end = self.make_folds(block, comm), task.settings, fit.begun + task.settings.time_limit
+        at_once = folds_at_once(self.folds, block.p, options.memory)
         bytes_each = settings.vector_bytes // at_once
         problem = Problem(
             task.measure.on_part(1 - 1 / self.folds).name,
@@ -145,7 +137,7 @@ class Decisions:
             folds=self.folds,
             seed=0,
             settings=replace(settings, checkpoint_every=None, time_limit=math.inf, vector_bytes=bytes_each),
-            distribution=task.distribution,
+            distribution=fit.distribution,
             at_once=at_once,
             folds_by="rows" if block.groups is None else "groups",
             all_rows=False,
@@ -159,7 +151,7 @@ class Decisions:
             return PathRows(replace(block, features=features, p=features.shape[1]), comm, block.groups)
 
         rows = PathRows(block if self.features_of is None else rows_of_fold, comm, block.groups)
-        scored = held_out(rows, problem, spread, stop_wanted=stop_wanted)
+        scored = held_out(rows, problem, spread, stop_wanted=lambda: options.stop_wanted() or time.monotonic() > end)
         return None if scored is None else findings(self.at, self.calibrate, scored, comm)
 
 

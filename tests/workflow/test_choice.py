@@ -26,7 +26,7 @@ from distsms.workflow.choice import (
     nonzeros,
     why_chance,
 )
-from distsms.workflow.path_result import L1, compare
+from distsms.workflow.path_result import L1, PathResult, compare
 
 pytestmark = pytest.mark.serial
 
@@ -103,7 +103,7 @@ def test_with_l1_the_rule_one_se_prefers_few_coefficients():
     assert nonzeros(points) == {} and nonzeros(sparse) == {1.0: 20, 0.1: 19, 0.01: 18} and found.chosen.lam == 0.01
     assert extension(points, "rocarea", lams, "one-se") == 10.0
     assert extension(sparse, "rocarea", lams, "one-se") == 1e-3
-    compared = compare({"0.1": sparse}, "rocarea", "one-se", L1)
+    compared = compare({"0.1": PathResult(sparse, "rocarea", "one-se", {}, None)}, L1)
     assert compared.choices["0.1"].chosen.lam == 0.01
 
 
