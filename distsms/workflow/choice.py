@@ -100,18 +100,30 @@ def values_of_folds(points: Sequence[Point], measure: str, rule: str = "best") -
 def _at_lambdas_of_others(points: Sequence[Point], measure: str, rule: str) -> list[Mapping[str, Any]]:
     """Return what was measured on each fold, at the lambda that the other folds choose."""
     held_out = {(point.lam, point.fold): point.held_out for point in points if point.held_out}
-    lams, folds = [mean.lam for mean in means(points, measure)], sorted({fold for _, fold in held_out})
-    if not lams:
-        return []
+    lams, folds = {mean.lam for mean in means(points, measure)}, sorted({fold for _, fold in held_out})
     if rule == "best" or len(folds) < 3:  # the mean of one other fold has no standard error
-        values = np.array([[held_out[lam, fold][measure] for fold in folds] for lam in lams])
-        lam_of_folds = [lams[k] for k in best_on_other_folds(values)]
-    else:
-        lam_of_folds, sizes = [], nonzeros(points)
-        for fold in folds:
-            curve = [mean for mean in means(points, measure, fold) if mean.lam in lams]
-            lam_of_folds.append(choose(curve, rule, faults(points, fold), sizes).chosen.lam)
-    return [held_out[lam, fold] for lam, fold in zip(lam_of_folds, folds, strict=True)]
+        return judged([points], measure, usable_only=False)
+    measured, sizes = list[Mapping[str, Any]](), nonzeros(points)
+    for fold in folds if lams else ():
+        curve = [mean for mean in means(points, measure, fold) if mean.lam in lams]
+        measured.append(held_out[choose(curve, rule, faults(points, fold), sizes).chosen.lam, fold])
+    return measured
+
+
+def judged(paths: Sequence[Sequence[Point]], measure: str, usable_only: bool = True) -> list[Mapping[str, Any]]:
+    """Return what was measured on each fold, of the path and the lambda that are best on the *other* folds."""
+    held_out = [{(point.lam, point.fold): point.held_out for point in points if point.held_out} for points in paths]
+    grids = [[mean.lam for mean in means(points, measure)] for points in paths]
+    folds, measured = sorted({fold for of_path in held_out for _, fold in of_path}), list[Mapping[str, Any]]()
+    for k, fold in enumerate(folds if any(grids) else ()):
+        candidates = []
+        for points, of_path, lambdas in zip(paths, held_out, grids, strict=True):
+            unusable = faults(points, fold) if usable_only else {}
+            usable = [lam for lam in lambdas if lam not in unusable] or lambdas
+            candidates += [[of_path[lam, other] for other in folds] for lam in usable]
+        values = np.array([[of_fold[measure] for of_fold in candidate] for candidate in candidates])
+        measured.append(candidates[best_on_other_folds(values)[k]][k])
+    return measured
 
 
 def expected(points: Sequence[Point], measure: str, rule: str = "best") -> Interval | None:
@@ -268,18 +280,14 @@ def gained_nothing(J: float | None, J_at_zero: float | None, settings: Settings)
 
 
 def describe_left_out(
-    left_out: Mapping[float, float],
-    target: str,
-    measure: str = "rocarea",
-    points: Sequence[Point] = (),
-    weights: tuple[float, float] | None = None,
+    left_out: Mapping[float, float], target: str, measure: str, points: Sequence[Point], sizes: tuple[int, int] | None
 ) -> str:
     """Return a line on which lambdas were left out, why, and how close the classes are, or "". Local."""
     if not left_out:
         return ""
     slopes = [point.result.get("slope_at_zero") for point in points if not point.fold]
     slope = min((slope for slope in slopes if slope is not None), default=None)
-    distance = describe_distance(Measure.parse(measure), slope, weights)
+    distance = describe_distance(Measure.parse(measure), slope, sizes)
     named = ", ".join(f"{lam:g}" for lam in sorted(left_out, reverse=True))
     return (
         f"left out  lambda {named}: the bounds at the other lambdas prove that J is nowhere lower than at w = 0 by more"

@@ -154,9 +154,7 @@ def load_rows(
     share_folds: bool = False,
     made_from: Manifest | None = None,
 ) -> PathRows:
-    """Load this rank's rows of a data set or, if the ranks share the folds, all of them. The keys of the folds are
-    those of the data set that it was `made_from`. **Collective.**
-    """
+    """Load this rank's rows or, to `share_folds`, all, with fold keys of what they were `made_from`. **Collective.**"""
     share = (0, 1) if share_folds else None
     block, keys = load(manifest, comm, share=share, budget=budget, with_groups=problem.needs_groups), None
     with comm.fail_together():
@@ -231,9 +229,7 @@ class Assessment(NamedTuple):
 
 
 class CrossValidation(Objective):
-    """The trainings of some folds of a problem, by default of those of this rank: their objective, which has a loss for
-    each fold, and what is measured of their models. Creating it is **collective.**
-    """
+    """The objective of trainings of folds, by default this rank's, with a loss for each, and their models' measures."""
 
     def __init__(
         self,
@@ -395,9 +391,7 @@ class CrossValidation(Objective):
 
 
 class Trainings:
-    """The trainings of this rank's folds: in the same passes over one block of rows or, on rows of each fold, which are
-    in memory only for that, one fold after the other. Creating it is **collective.**
-    """
+    """The trainings of this rank's folds: in the same passes or, with rows of their own, in turn. **Collective.**"""
 
     def __init__(
         self,

@@ -25,7 +25,7 @@ from distsms.optim.settings import Settings
 from distsms.shards.manifest import Manifest
 from distsms.workflow import choice as choosing
 from distsms.workflow.choice import Choice, Mean, Point
-from distsms.workflow.folds import best_on_other_folds, fold_name
+from distsms.workflow.folds import fold_name
 from distsms.workflow.path import Problem
 from distsms.workflow.requests import PathRequest
 from distsms.workflow.rocarea_check import FoldComparison
@@ -228,7 +228,7 @@ def compare(paths: Mapping[str, PathResult], setting: Setting = BETA) -> PathCom
         usable = [name for name in choices if (name in useless) == (best in useless)]
         best = next(name for name in usable if choices[name].chosen.mean >= least or name == best)
     gain, select = None, first.select
-    folds = _judged([paths[name].points for name in choices], select)
+    folds = choosing.judged([paths[name].points for name in choices], select)
     if setting.usual in choices:
         both = np.array([fold[select] for fold in folds])
         alone = np.array(choosing.values_of_folds(paths[setting.usual].points, select, first.rule))
@@ -239,22 +239,6 @@ def compare(paths: Mapping[str, PathResult], setting: Setting = BETA) -> PathCom
         nonzeros = {name: int((each.w != 0).sum()) for name, each in models.items() if each is not None}
     expected = choosing.interval_of(folds, select) if setting == FEATURES else None
     return PathComparison(select, choices, useless, best, gain, setting, nonzeros, expected)
-
-
-def _judged(paths: Sequence[Sequence[Point]], select: str) -> list[Mapping[str, Any]]:
-    """Return what was measured on each fold, of the path and usable lambda that are best on the *other* folds."""
-    held_out = [{(point.lam, point.fold): point.held_out for point in points if point.held_out} for points in paths]
-    grids = [[mean.lam for mean in choosing.means(points, select)] for points in paths]
-    folds, judged = sorted({fold for of_path in held_out for _, fold in of_path}), list[Mapping[str, Any]]()
-    for k, fold in enumerate(folds):
-        candidates = []
-        for points, of_path, lambdas in zip(paths, held_out, grids, strict=True):
-            unusable = choosing.faults(points, fold)
-            usable = [lam for lam in lambdas if lam not in unusable] or lambdas
-            candidates += [[of_path[lam, other] for other in folds] for lam in usable]
-        values = np.array([[of_fold[select] for of_fold in candidate] for candidate in candidates])
-        judged.append(candidates[best_on_other_folds(values)[k]][k])
-    return judged
 
 
 def point_line(point: Point, measure: str) -> str:

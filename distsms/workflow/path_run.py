@@ -421,9 +421,7 @@ class _PathRun:
 
 
 def _several(request: PathRequest) -> tuple[Setting, dict[str, PathRequest]] | None:
-    """Return the setting of which several values are asked for, and the request of each path, by the name of its
-    folder; None if there is one path. Raises InputError for several values of two settings.
-    """
+    """Return the setting with several values, and each path's request by its folder's name; None if there is one."""
     several = dict[Setting, dict[str, PathRequest]]()
     if "," in request.measure:
         several[BETA] = {name: replace(request, measure=name) for name in measures_of_betas(request.measure)}

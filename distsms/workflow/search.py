@@ -258,9 +258,7 @@ class Trials(FeaturesObserver):
 
 
 def candidates(manifest: Manifest, by_labels: bool) -> tuple[list[str], dict[str, str]]:
-    """Return the features that are tried besides the columns, with `by_labels` those that look at labels, too; and why
-    others are not.
-    """
+    """Return the features to try beside the columns, those that look at labels only if `by_labels`; why not others."""
     assert manifest.table is not None
     tried, left_out, attributes = [BINS], dict[str, str](), table_attributes(manifest.table)
     sizes = [len(each.categories or range(N_BINS)) + each.none + (each.missing is not None) for each in attributes]
@@ -375,9 +373,7 @@ def choose(tried: Sequence[Tried], by: str) -> tuple[Tried, str]:
 def request_of(
     request: TrainRequest, sets: DataSets, outcome: Search, comm: Communicator
 ) -> tuple[TrainRequest, DataSets, auto_lambda.LambdaChoice | None]:
-    """Return the request for what a search chose, and the data sets with its features, in a folder of theirs.
-    The columns for the measure of the request are trained as without a search. **Collective.**
-    """
+    """Return the request for what a search chose, data sets with its features, and the lambda. **Collective.**"""
     winner, manifest, plain = outcome.winner, sets.training, outcome.tried[0]
     if (winner.features, winner.measure) == (plain.features, plain.measure):
         return request, sets, None

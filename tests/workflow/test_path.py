@@ -218,9 +218,9 @@ def test_lambdas_that_are_left_out_gain_nothing(measure, comm):
 
 
 def test_what_is_left_out_is_named_with_the_most_that_could_be_gained():
-    line = describe_left_out({0.01: 2e-4, 0.1: 5e-5}, "0.001")
+    line = describe_left_out({0.01: 2e-4, 0.1: 5e-5}, "0.001", "rocarea", [], None)
     assert line.startswith("left out  lambda 0.1, 0.01: ") and "by more than 0.0002 there" in line
-    assert describe_left_out({}, "0.001") == ""
+    assert describe_left_out({}, "0.001", "rocarea", [], None) == ""
 
 
 def test_nothing_is_left_out_where_something_can_be_gained(comm):

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from distsms.cli.types import path_measures
-from distsms.workflow.choice import Point, _at_lambdas_of_others
-from distsms.workflow.path_result import PathResult, _judged, compare, measures_of_betas
+from distsms.workflow.choice import Point, _at_lambdas_of_others, judged
+from distsms.workflow.path_result import PathResult, compare, measures_of_betas
 
 SELECT, LAMBDAS = "tpr@fpr=0.1", (1e-1, 1e-2)
 
@@ -48,11 +48,11 @@ def test_the_gain_is_that_of_folds_that_did_not_choose():
         assert choice.chosen.mean == pytest.approx(means[name].max())
         assert choice.chosen.lam == LAMBDAS[int(np.argmax(means[name]))]
 
-    def judged(candidates):
+    def by_hand(candidates):
         by = [max(candidates, key=lambda own: np.delete(own, fold).mean())[fold] for fold in range(5)]
         return np.array(by)
 
-    differences = judged([row for own in values.values() for row in own]) - judged(list(values["rocarea"]))
+    differences = by_hand([row for own in values.values() for row in own]) - by_hand(list(values["rocarea"]))
     assert found.gain.value == pytest.approx(differences.mean())
     assert found.gain.low < found.gain.value < found.gain.high
     assert f"best      {found.best}" in found.sentences()[0]
@@ -73,7 +73,7 @@ def test_what_is_chosen_for_a_fold_does_not_depend_on_its_rows():
             for name, own in enumerate(values)
         ]
         alone = [[held["who"] for held in _at_lambdas_of_others(path, "rocarea", "one-se")] for path in paths]
-        return list(zip([held["who"] for held in _judged(paths, "rocarea")], *alone, strict=True))
+        return list(zip([held["who"] for held in judged(paths, "rocarea")], *alone, strict=True))
 
     for _ in range(20):
         values = 0.5 + 0.03 * rng.normal(size=(3, 2, 4))
