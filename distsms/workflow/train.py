@@ -254,8 +254,7 @@ class _Run:
             if request.at is not None or request.calibrate:
                 from distsms.workflow.decisions import Decisions, check
 
-                at = check(request.at, request.calibrate, request.folds)
-                decisions = Decisions(at, request.calibrate, request.folds, request.features_of)
+                decisions = Decisions(check(request.at, request.calibrate, request.folds), request)
             data: Manifest | DataBlock | None = sets.training if sets else block
             data = read_manifest(tables.of_paths(request.data)[0]) if data is None else data
             manifest = data if isinstance(data, Manifest) else None
@@ -354,7 +353,7 @@ def train_task(
     """
     measure, clock = task.measure, clock or Clock(comm.bytes_moved)
     check = check and not measure.family.compares_pairs and not measure.family.log_loss
-    folds = decisions.folds if decisions else 0
+    folds = decisions.request.folds if decisions else 0
     if check:
         from distsms.workflow.rocarea_check import RESERVE
 
