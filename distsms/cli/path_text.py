@@ -94,14 +94,14 @@ class PathNarrator(FoldsNarrator, PathObserver):
         for warning in result.model_warnings:
             self._say.warn(warning, "red" if result.chance else "yellow")
             self._warn_quietly(warning)
-        if not result.stopped and (useless := path_result.describe_useless(self._task.problem.measure, result.points)):
+        if not result.stopped and (useless := path_result.describe_useless(result)):
             self._say(useless)
         self._say.close()
 
     def _outcome(self, result: PathResult) -> list[str]:
         """Return the table of a path and what was chosen."""
         points, task, manifest, problem = result.points, self._task, self._task.manifest, self._task.problem
-        header, rows = path_result.points_table(points, result.select, result.choice)
+        header, rows = path_result.points_table(result)
         statuses = Counter(str(point.result["status"]) for point in points)
         models = ", ".join(f"{number} {status}" for status, number in statuses.most_common())
         took = f"{result.evaluations} evaluations in {result.passes} passes over the data, {result.seconds:.2f} s"
@@ -113,7 +113,7 @@ class PathNarrator(FoldsNarrator, PathObserver):
         if result.stopped:
             return [*lines, "\nstopped; finished points are kept. To continue, give the same command line again"]
         if result.choice is not None and result.model is not None:
-            lines.append(path_result.describe_choice(result.select, result.choice, result.means, points, result.rule))
+            lines.append(path_result.describe_choice(result))
             if note := CAVEATS.get(problem.folds_by):
                 lines.append(f"  note      {note}")
             lines += [*describe(result.model.info), f"  model     {task.folder / MODEL}"]

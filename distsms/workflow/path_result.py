@@ -131,12 +131,9 @@ class SeveralStore(ResumableStore):
     parts = "paths"
 
     def __init__(self, path: str | os.PathLike[str], setting: Setting) -> None:
-        super().__init__(path)
         self.setting, self.kind = setting, setting.kind
-
-    @property
-    def name(self) -> str:
-        return f"path of several {self.setting.name}"
+        super().__init__(path)
+        self.name = f"path of several {setting.name}"
 
 
 def measures_of_betas(names: str) -> list[str]:
@@ -252,17 +249,17 @@ def point_line(point: Point, measure: str) -> str:
     )
 
 
-def points_table(points: Sequence[Point], measure: str, choice: Choice | None) -> tuple[list[str], list[list[str]]]:
+def points_table(path: PathResult) -> tuple[list[str], list[list[str]]]:
     """Return the header and the rows of a table: for each lambda, the training on all rows, and the folds."""
-    name, means, rows = display_name(measure), {mean.lam: mean for mean in choosing.means(points, measure)}, []
-    unusable, has_nonzeros = choosing.faults(points), any("nonzeros" in point.result for point in points)
-    for lam in dict.fromkeys(point.lam for point in points):
-        points_here = [point for point in points if point.lam == lam]
+    name, means, choice, rows = display_name(path.select), {mean.lam: mean for mean in path.means}, path.choice, []
+    has_nonzeros = any("nonzeros" in point.result for point in path.points)
+    for lam in dict.fromkeys(point.lam for point in path.points):
+        points_here = [point for point in path.points if point.lam == lam]
         of_all_rows, mean = next((point for point in points_here if not point.fold), None), means.get(lam)
         result = of_all_rows.result if of_all_rows else {}
         status = result.get("status", "proved")
         remarks = ["chosen" if mean == choice.chosen else "best" * (mean == choice.best)] if choice and mean else []
-        remarks += ["" if status == "proved" else status, unusable.get(lam, "")]
+        remarks += ["" if status == "proved" else status, path.faults.get(lam, "")]
         fold_evaluations = sum(point.result["evaluations"] for point in points_here if point.fold)
         rows.append(
             [
@@ -271,7 +268,7 @@ def points_table(points: Sequence[Point], measure: str, choice: Choice | None) -
                 format_number(result.get("J"), ".8f"),
                 format_number(result.get("gap"), ".2g"),
                 format_number(result.get("evaluations"), "d") + (f" + {fold_evaluations}" if fold_evaluations else ""),
-                format_number(of_all_rows and of_all_rows.training.get(measure), ".6f"),
+                format_number(of_all_rows and of_all_rows.training.get(path.select), ".6f"),
                 format_number(mean and mean.mean, ".6f"),
                 format_number(mean and mean.error, ".6f"),
                 ", ".join(filter(None, remarks)),
@@ -281,17 +278,17 @@ def points_table(points: Sequence[Point], measure: str, choice: Choice | None) -
     return [*header, f"training {name}", f"held out {name}", "s.e.", ""], rows
 
 
-def describe_choice(
-    measure: str, choice: Choice, curve: Sequence[Mean], points: Sequence[Point] = (), rule: str = "best"
-) -> str:
-    """Return lines on which lambda was chosen, how good it is on the folds, and what speaks against it."""
-    best, mean, unusable = choice.best, choice.chosen, choosing.faults(points)
-    value = f"held-out {display_name(measure)} {mean.mean:.6f}, standard error {mean.error:.6f}"
+def describe_choice(path: PathResult) -> str:
+    """Return lines on which lambda was chosen, how good it is on the folds, and what speaks against it; or ""."""
+    if (choice := path.choice) is None:
+        return ""
+    best, mean, unusable = choice.best, choice.chosen, path.faults
+    value = f"held-out {display_name(path.select)} {mean.mean:.6f}, standard error {mean.error:.6f}"
     but = "" if mean == best else f"; the best mean is {best.mean:.6f} at {best.lam:g}"
     lines = [f"\nchosen    lambda {mean.lam:g}: {value}{but}"]
-    if interval := choosing.expected(points, measure, rule):
-        lines.append(_interval_line(interval, "the lambda of each fold is"))
-    if len(curve) == 1:
+    if path.interval:
+        lines.append(_interval_line(path.interval, "the lambda of each fold is"))
+    if len(path.means) == 1:
         flatness = "unknown, since only one lambda was tried"
     elif choice.low == choice.high:
         others = "lambdas that can be used" if unusable else "lambdas"
@@ -306,7 +303,7 @@ def describe_choice(
         lines.append(f"not       lambda {lam:g}, which the rule would choose by its mean: {unusable[lam]}")
     if mean.lam in unusable:
         lines.append(f"warning   {unusable[mean.lam]}, and no other lambda that was tried can be used either")
-    elif end := choosing.ends_at(curve, [best.lam]):
+    elif end := choosing.ends_at(path.means, [best.lam]):
         lines.append(
             f"warning   the best lambda is the {end} one that was tried; {end.replace('est', 'er')} ones may be better"
             " still: add some with --lambdas, or let --extend try further ones"
@@ -314,12 +311,12 @@ def describe_choice(
     return "\n  ".join(lines)
 
 
-def describe_useless(measure: str, points: Sequence[Point]) -> str:
+def describe_useless(path: PathResult) -> str:
     """Return a warning, with advice, if no lambda gives a model that ranks better than chance; otherwise ""."""
-    if {point.lam for point in points if not point.fold} - set(choosing.faults(points)):
+    if {point.lam for point in path.points if not point.fold} - path.faults.keys():
         return ""
     other = "use --measure rocarea, and its model as it is"
-    advice = "smaller lambdas may do better" if measure == "rocarea" else other
+    advice = "smaller lambdas may do better" if path.problem["measure"] == "rocarea" else other
     return f"  warning   none of these lambdas gives a model that ranks better than chance; {advice}"
 
 
