@@ -16,7 +16,7 @@ from distsms.models.decision_text import describe
 from distsms.shards.dataset import DataBlock
 from distsms.training.plan import Plan
 from distsms.workflow import path_result
-from distsms.workflow.choice import Point, describe_left_out
+from distsms.workflow.choice import Point
 from distsms.workflow.folds import CAVEATS
 from distsms.workflow.path_result import L1, MODEL, PathResult, PathTask, Setting
 from distsms.workflow.path_run import PathObserver
@@ -108,7 +108,7 @@ class PathNarrator(FoldsNarrator, PathObserver):
         lines = [f"\n{took}; models: {models}\n", format_table(header, rows)]
         classes = None if manifest.weights else (manifest.n_pos, manifest.n_neg)
         target = problem.settings.describe_target()
-        if left_out := describe_left_out(result.left_out, target, problem.measure, points, classes):
+        if left_out := path_result.describe_left_out(result, target, classes):
             lines.append(f"\n{left_out}")
         if result.stopped:
             return [*lines, "\nstopped; finished points are kept. To continue, give the same command line again"]

@@ -293,11 +293,9 @@ def sample_shares(n_pos: int, n_neg: int, nnz: int, measure: Measure, most: int 
         return Shares(1.0, 1.0)
     if not by_class or rarer >= n * 0.25:
         return Shares(rows / n, rows / n)
-    of_rarer = min(rarer, rows // 4)
-    share_of_rarer, share_of_other = of_rarer / rarer, (rows - of_rarer) / (n - rarer)
-    if n_pos <= n_neg:
-        return Shares(positive=share_of_rarer, negative=share_of_other)
-    return Shares(positive=share_of_other, negative=share_of_rarer)
+    rarer_rows = min(rarer, rows // 4)
+    of_rarer, of_other = rarer_rows / rarer, (rows - rarer_rows) / (n - rarer)
+    return Shares(of_rarer, of_other) if n_pos <= n_neg else Shares(of_other, of_rarer)
 
 
 def _sample(

@@ -4,20 +4,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from distsms.base.measures import FAMILIES, GROUPED, Measure, display_name
+from distsms.base.measures import FAMILIES, GROUPED, display_name
 from distsms.metrics import confidence, estimates
 from distsms.metrics.confidence import Interval
 from distsms.metrics.estimates import MeanEstimate
 from distsms.metrics.within_groups import gauc_interval
 from distsms.workflow.folds import best_on_other_folds
-from distsms.workflow.verdict import ERRORS, describe_distance
-
-if TYPE_CHECKING:
-    from distsms.optim.settings import Settings
+from distsms.workflow.verdict import ERRORS
 
 DECADES = 4  # at each end, a grid is extended by at most this many powers of ten
 FLAT = 0.1  # a step of the grid makes a difference if it changes the mean by more than this many standard errors
@@ -272,24 +269,3 @@ def choose(
     by_rule = curve[simplest if rule == "one-se" else best]
     of_all = choose(curve, rule, (), sizes).chosen if without else by_rule
     return Choice(curve[best], by_rule, curve[last], curve[first], None if of_all == by_rule else of_all)
-
-
-def gained_nothing(J: float | None, J_at_zero: float | None, settings: Settings) -> bool:
-    """Return whether J is not lower than J(0) by more than the target; None stands for a number that is not finite."""
-    return J is not None and J_at_zero is not None and J_at_zero - J <= settings.target(J_at_zero)
-
-
-def describe_left_out(
-    left_out: Mapping[float, float], target: str, measure: str, points: Sequence[Point], sizes: tuple[int, int] | None
-) -> str:
-    """Return a line on which lambdas were left out, why, and how close the classes are, or "". Local."""
-    if not left_out:
-        return ""
-    slopes = [point.result.get("slope_at_zero") for point in points if not point.fold]
-    slope = min((slope for slope in slopes if slope is not None), default=None)
-    distance = describe_distance(Measure.parse(measure), slope, sizes)
-    named = ", ".join(f"{lam:g}" for lam in sorted(left_out, reverse=True))
-    return (
-        f"left out  lambda {named}: the bounds at the other lambdas prove that J is nowhere lower than at w = 0 by more"
-        f" than {max(left_out.values()):.2g} there, and the gap to prove is {target}{distance and '. '}{distance}"
-    )

@@ -38,7 +38,7 @@ from distsms.shards.row_metadata import some
 from distsms.training.normal_auc_closed import ClosedForm, pays
 from distsms.training.rows import make_losses
 from distsms.training.task import Distribution
-from distsms.workflow.choice import Point, gained_nothing
+from distsms.workflow.choice import Point
 from distsms.workflow.folds import Folds, make_folds, read_fold_keys
 from distsms.workflow.verdict import ALL_TIED, scores_tie, why_chance
 
@@ -424,6 +424,11 @@ class Trainings:
         """Free what the ranks share."""
         if self._of_all is not None:
             self._of_all.vectors.close()
+
+
+def gained_nothing(J: float | None, J_at_zero: float | None, settings: Settings) -> bool:
+    """Return whether J is not lower than J(0) by more than the target; None stands for a number that is not finite."""
+    return J is not None and J_at_zero is not None and J_at_zero - J <= settings.target(J_at_zero)
 
 
 def next_lambdas(problem: Problem, points: Sequence[Point]) -> tuple[list[float], dict[float, float]]:

@@ -29,6 +29,7 @@ from distsms.workflow.folds import fold_name
 from distsms.workflow.path import Problem
 from distsms.workflow.requests import PathRequest
 from distsms.workflow.rocarea_check import FoldComparison
+from distsms.workflow.verdict import describe_distance
 
 if TYPE_CHECKING:
     import pandas
@@ -318,6 +319,20 @@ def describe_useless(path: PathResult) -> str:
     other = "use --measure rocarea, and its model as it is"
     advice = "smaller lambdas may do better" if path.problem["measure"] == "rocarea" else other
     return f"  warning   none of these lambdas gives a model that ranks better than chance; {advice}"
+
+
+def describe_left_out(path: PathResult, target: str, sizes: tuple[int, int] | None) -> str:
+    """Return a line on which lambdas were left out, why, and how close the classes are, or "". Local."""
+    if not path.left_out:
+        return ""
+    slopes = [point.result.get("slope_at_zero") for point in path.points if not point.fold]
+    slope = min((slope for slope in slopes if slope is not None), default=None)
+    distance = describe_distance(Measure.parse(path.problem["measure"]), slope, sizes)
+    named = ", ".join(f"{lam:g}" for lam in sorted(path.left_out, reverse=True))
+    return (
+        f"left out  lambda {named}: the bounds at the other lambdas prove that J is nowhere lower than at w = 0 by more"
+        f" than {max(path.left_out.values()):.2g} there, and the gap to prove is {target}{distance and '. '}{distance}"
+    )
 
 
 class PathTask(NamedTuple):

@@ -368,7 +368,7 @@ class _PathRun:
     def _decide(self, lam: float) -> dict[str, Any] | None:
         """Return the sample, threshold and probabilities that the model's information gets; None if it was stopped."""
         request, comm = self._request, self._comm
-        w = comm.of_root(lambda: self._start(0, lam))
+        w: Any = comm.of_root(lambda: self._start(0, lam))
         block = self._rows.of_fold(0).data
         features, trainers = with_bias(block.features, self._problem.bias), self._rows.trainers
         scores, labels, weights = block.counted_scores(features.margins(w))
