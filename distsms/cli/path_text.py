@@ -94,7 +94,8 @@ class PathNarrator(FoldsNarrator, PathObserver):
         for warning in result.model_warnings:
             self._say.warn(warning, "red" if result.chance else "yellow")
             self._warn_quietly(warning)
-        if not result.stopped and (useless := path_result.describe_useless(result)):
+        said = result.stopped or (result.chance and result.quick_rocarea)  # by a warning on the model, with advice
+        if not said and (useless := path_result.describe_useless(result)):
             self._say(useless)
         self._say.close()
 

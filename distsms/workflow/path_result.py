@@ -302,9 +302,7 @@ def describe_choice(path: PathResult) -> str:
     if choice.instead_of:
         lam = choice.instead_of.lam
         lines.append(f"not       lambda {lam:g}, which the rule would choose by its mean: {unusable[lam]}")
-    if mean.lam in unusable:
-        lines.append(f"warning   {unusable[mean.lam]}, and no other lambda that was tried can be used either")
-    elif end := choosing.ends_at(path.means, [best.lam]):
+    if mean.lam not in unusable and (end := choosing.ends_at(path.means, [best.lam])):
         lines.append(
             f"warning   the best lambda is the {end} one that was tried; {end.replace('est', 'er')} ones may be better"
             " still: add some with --lambdas, or let --extend try further ones"
