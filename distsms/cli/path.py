@@ -61,28 +61,45 @@ def folds(text: str) -> int:
 
 def add_grid(parser: argparse.ArgumentParser, type: Callable[[str], str], names: Sequence[str]) -> None:
     """Add the options on measure (of these `names`), lambdas and folds, which `path` and `baseline` share."""
-    text = (
-        "The weights of the regularizer to try: numbers, or FROM:TO for one at each power of ten, or FROM:TO:COUNT for"
-        f" COUNT of them, evenly spaced in the logarithm (default: {USUAL})."
+    parser.add_argument(
+        "--lambdas",
+        nargs="+",
+        type=lambdas,
+        metavar="LAMBDA",
+        help="The weights of the regularizer to try: numbers, or FROM:TO for one at each power of ten, or"
+        f" FROM:TO:COUNT for COUNT of them, evenly spaced in the logarithm (default: {USUAL}).",
     )
-    parser.add_argument("--lambdas", nargs="+", type=lambdas, metavar="LAMBDA", help=text)
-    text = f"What to optimize, and what chooses lambda: {', '.join(names)} (default: %(default)s)."
-    parser.add_argument("--measure", type=type, default="rocarea", metavar="NAME", help=text)
-    text = (
-        f"Choose lambda by another measure of the held-out rows: {CHOOSERS.replace('%', '%%')}. K counts the rows of a"
-        " fold (default: the measure that is optimized)."
+    parser.add_argument(
+        "--measure",
+        type=type,
+        default="rocarea",
+        metavar="NAME",
+        help=f"What to optimize, and what chooses lambda: {', '.join(names)} (default: %(default)s).",
     )
-    parser.add_argument("--select", type=chooser, metavar="MEASURE", help=text)
-    text = "The number of folds; `distsms path` also takes 0, and trains the path alone (default: %(default)s)."
-    parser.add_argument("--folds", type=folds, default=5, metavar="K", help=text)
-    text = (
-        "What the folds keep together: rows keeps nothing together, groups the rows of a group of `distsms shard"
-        " --group`, doubles duplicate rows; with time, models are evaluated on rows that come later than those they are"
-        " trained on (default: groups where the data have them, else rows)."
+    parser.add_argument(
+        "--select",
+        type=chooser,
+        metavar="MEASURE",
+        help=f"Choose lambda by another measure of the held-out rows: {CHOOSERS.replace('%', '%%')}. K counts the rows"
+        " of a fold (default: the measure that is optimized).",
     )
-    parser.add_argument("--folds-by", choices=TOGETHER, help=text)
-    text = "The seed of the folds (default: %(default)s)."
-    parser.add_argument("--seed", metavar="N", type=whole, default=0, help=text)
+    parser.add_argument(
+        "--folds",
+        type=folds,
+        default=5,
+        metavar="K",
+        help="The number of folds; `distsms path` also takes 0, and trains the path alone (default: %(default)s).",
+    )
+    parser.add_argument(
+        "--folds-by",
+        choices=TOGETHER,
+        help="What the folds keep together: rows keeps nothing together, groups the rows of a group of `distsms"
+        " shard --group`, doubles duplicate rows; with time, models are evaluated on rows that come later"
+        " than those they are trained on (default: groups where the data have them, else rows).",
+    )
+    parser.add_argument(
+        "--seed", metavar="N", type=whole, default=0, help="The seed of the folds (default: %(default)s)."
+    )
     add_old_names(parser, **{"lambda": "lambdas"})
 
 
@@ -133,52 +150,70 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_grid(parser, path_measures, (*RANKING, *RIVALS, "pauc@BETA[,BETA...]"))
     options.add_within_groups(parser)
     options.add_bias(parser)
-    text = (
-        "The weight of ||w||_1: with a positive number the regularizer is the elastic net L1 ||w||_1 + lambda/2"
+    parser.add_argument(
+        "--l1",
+        nargs="+",
+        type=l1s,
+        default=[[0.0]],
+        metavar="L1",
+        help="The weight of ||w||_1: with a positive number the regularizer is the elastic net L1 ||w||_1 + lambda/2"
         " ||w||^2, and many coefficients are exactly 0. For several numbers, also FROM:TO or FROM:TO:COUNT as for"
-        " --lambdas, there is a path for each (default: 0)."
+        " --lambdas, there is a path for each (default: 0).",
     )
-    parser.add_argument("--l1", nargs="+", type=l1s, default=[[0.0]], metavar="L1", help=text)
-    text = (
-        "Make features from the columns, for each fold from the rows outside of it: bins, crosses (of all pairs of"
+    parser.add_argument(
+        "--features",
+        nargs="+",
+        action="extend",
+        type=checked(parse),
+        metavar="FEATURES",
+        help="Make features from the columns, for each fold from the rows outside of it: bins, crosses (of all pairs of"
         " bins), leaves or trees (of 100 trees), or options of `distsms features` such as bins=16,crosses=top:20 or"
         " trees=300,min-leaf=5,keep. raw are the columns themselves. If there are several, the folds choose one"
-        " (default: raw)."
+        " (default: raw).",
     )
-    features = checked(parse)
-    parser.add_argument("--features", nargs="+", action="extend", type=features, metavar="FEATURES", help=text)
-    text = (
-        "best takes the lambda with the best mean; one-se takes the largest lambda whose mean is within a standard"
+    parser.add_argument(
+        "--rule",
+        choices=RULES,
+        default="best",
+        help="best takes the lambda with the best mean; one-se takes the largest lambda whose mean is within a standard"
         " error of it or, with --l1, the lambda with the fewest nonzero coefficients among those (default:"
-        " %(default)s)."
+        " %(default)s).",
     )
-    parser.add_argument("--rule", choices=RULES, default="best", help=text)
-    text = (
-        "While the best lambda is the smallest or the largest of those tried, try another one beyond it, by a power of"
-        " ten; at most four at each end (default: yes, unless --lambdas is given)."
+    parser.add_argument(
+        "--extend",
+        action=argparse.BooleanOptionalAction,
+        help="While the best lambda is the smallest or the largest of those tried, try another one beyond it, by a"
+        " power of ten; at most four at each end (default: yes, unless --lambdas is given).",
     )
-    parser.add_argument("--extend", action=argparse.BooleanOptionalAction, help=text)
-    text = "The folder for points, table and model (default: %(default)s)."
-    parser.add_argument("--output", default="path", metavar="FOLDER", help=text)
+    parser.add_argument(
+        "--output",
+        default="path",
+        metavar="FOLDER",
+        help="The folder for points, table and model (default: %(default)s).",
+    )
     method = parser.add_argument_group("method")
     options.add_solver(method, but=" and with --l1")
-    text = (
-        "How many models are trained in the same passes, each with vectors of its own (default: all of them, but only"
-        f" one where there are {WIDE:,} columns or more, since vectors then cost more than rows)."
+    method.add_argument(
+        "--at-once",
+        type=count,
+        metavar="N",
+        help="How many models are trained in the same passes, each with vectors of its own (default: all of them, but"
+        f" only one where there are {WIDE:,} columns or more, since vectors then cost more than rows).",
     )
-    method.add_argument("--at-once", type=count, metavar="N", help=text)
     options.add_vectors(method)
     options.add_memory(method)
     options.add_stopping(parser)
-    again = (
+    options.add_decisions(
+        parser,
         "When lambda is chosen, the models of the folds are trained once more at this lambda, from those that the path"
+        " has kept.",
     )
-    options.add_decisions(parser, f"{again} has kept.")
-    text = (
-        "Do not compare the models with quick ROCArea models on the same folds, as is done where another measure is"
-        " optimized or chooses."
+    parser.add_argument(
+        "--no-check",
+        action="store_true",
+        help="Do not compare the models with quick ROCArea models on the same folds, as is done where another measure"
+        " is optimized or chooses.",
     )
-    parser.add_argument("--no-check", action="store_true", help=text)
     parser.add_argument("--usage", action="store_true", help="Show the reasons of the plan, and what each rank holds.")
     parser.add_argument("--quiet", action="store_true", help="Print nothing but errors and warnings on the model.")
     parser.set_defaults(check=check_measure)
