@@ -157,16 +157,11 @@ def area_of(points: Sequence[Point]) -> str:
     return next((name for name in measures if name in GROUPED), "rocarea")
 
 
-def is_chance(area: Mean, errors: float = 1.0) -> bool:
-    """Return whether a mean ROCArea of held-out folds is at most so many standard errors above 0.5, which is chance."""
-    return area.mean - errors * area.error <= 0.5
-
-
 def why_chance(points: Sequence[Point]) -> str:
     """Return why no lambda ranks held-out rows better than chance, neither by means nor by the interval; else ""."""
     measure = area_of(points)
     areas = means(points, measure)
-    if not areas or not all(is_chance(area, ERRORS) for area in areas):
+    if not areas or not all(area.mean - ERRORS * area.error <= 0.5 for area in areas):
         return ""
     if (interval := expected(points, measure)) and interval.low > 0.5:
         return ""
@@ -200,7 +195,7 @@ def faults(points: Sequence[Point], without: int = 0) -> dict[float, str]:
             reasons[lam] = "no better than w = 0"
     measure = area_of(points)
     for mean in means(points, measure, without):
-        if is_chance(mean):
+        if mean.mean - mean.error <= 0.5:
             reasons.setdefault(mean.lam, f"{display_name(measure)} of the folds not above chance")
     return reasons
 

@@ -21,7 +21,6 @@ from distsms.metrics.confidence import LEVEL, Interval, folds_interval
 from distsms.models import model
 from distsms.models.model import Model
 from distsms.optim.result import Status
-from distsms.optim.settings import Settings
 from distsms.shards.manifest import Manifest
 from distsms.workflow import choice as choosing
 from distsms.workflow.choice import Choice, Mean, Point
@@ -95,11 +94,12 @@ class PathStore(ResumableStore):
         return self.path / self.parts / f"{lam!r}_{fold_name(fold)}.{suffix}"
 
 
-def finished(point: Point, settings: Settings, select: str | None = None) -> bool:
-    """Return whether a point need not be made again: its evaluations suffice, and `select` was measured."""
-    cut_short = point.result["status"] == Status.LIMIT.name.lower()
-    measured = select is None or point.held_out is None or select in point.held_out
-    return measured and not (cut_short and point.result["evaluations"] < settings.max_evaluations)
+def finished(points: Sequence[Point], problem: Problem) -> list[Point]:
+    """Return the points that need not be made again: their evaluations suffice, and `select` was measured."""
+    select, most = problem.select, problem.settings.max_evaluations
+    measured = [point for point in points if select is None or point.held_out is None or select in point.held_out]
+    limit = Status.LIMIT.name.lower()
+    return [each for each in measured if each.result["status"] != limit or each.result["evaluations"] >= most]
 
 
 ROCAREA = "rocarea"

@@ -36,7 +36,7 @@ from distsms.shards.row_statistics import doubles_warning
 from distsms.training.plan import Plan, make_plan
 from distsms.training.solver_choice import choose_solver, settings_for
 from distsms.workflow import choice as choosing
-from distsms.workflow import decisions, folds
+from distsms.workflow import decisions, folds, path_result
 from distsms.workflow.candidates import COLUMNS, distinct
 from distsms.workflow.choice import Mean, Point
 from distsms.workflow.fold_features import FOLDER, FoldFeatures, FoldsObserver, record
@@ -51,9 +51,6 @@ from distsms.workflow.path_result import (
     PathTask,
     Setting,
     SeveralStore,
-    compare,
-    finished,
-    measures_of_betas,
 )
 from distsms.workflow.provenance import describe_data_set, model_info, provenance
 from distsms.workflow.requests import LAMBDAS, PathRequest
@@ -208,7 +205,7 @@ class _PathRun:
                 store.check()
                 closing.enter_context(files.exclusive(store.path))
                 store.open(self._identity)
-                self._earlier = [point for point in store.points() if finished(point, problem.settings, problem.select)]
+                self._earlier = path_result.finished(store.points(), problem)
         self._kept = comm.bcast({(point.lam, point.fold) for point in self._earlier})
         return PathTask(request, manifest, problem, self._warnings, store.path, kept=len(self._kept))
 
@@ -424,7 +421,8 @@ def _several(request: PathRequest) -> tuple[Setting, dict[str, PathRequest]] | N
     """Return the setting with several values, and each path's request by its folder's name; None if there is one."""
     several = dict[Setting, dict[str, PathRequest]]()
     if "," in request.measure:
-        several[BETA] = {name: replace(request, measure=name) for name in measures_of_betas(request.measure)}
+        names = path_result.measures_of_betas(request.measure)
+        several[BETA] = {name: replace(request, measure=name) for name in names}
     if len(request.l1) > 1:
         several[L1] = {f"{l1:g}": replace(request, l1=[l1]) for l1 in request.l1}
     if len(request.features) > 1:
@@ -485,7 +483,7 @@ def _identity_of_several(request: PathRequest, setting: Setting, manifest: Manif
 def _compare_paths(store: SeveralStore, identity: dict[str, Any], paths: dict[str, PathResult]) -> PathResult:
     """Compare finished paths, and write the best model and the comparison. The root calls this."""
     first, setting = next(iter(paths.values())), store.setting
-    comparison = compare(paths, setting)
+    comparison = path_result.compare(paths, setting)
     if comparison is None:
         return replace(first, problem=identity, folder=store.path, paths=paths)
     best = paths[comparison.best]

@@ -281,11 +281,11 @@ def test_a_run_that_a_limit_ended_is_made_again_under_a_larger_one():
         result = {"status": status.name.lower(), "evaluations": evaluations}
         return Point(0.1, 0, result, 0.0, {}, None)
 
-    settings = Settings(lam=1.0, max_evaluations=50)
-    assert finished(point(Status.PROVED, 10), settings)
-    assert finished(point(Status.STALLED, 10), settings)
-    assert finished(point(Status.LIMIT, 50), settings)
-    assert not finished(point(Status.LIMIT, 20), settings)
+    problem = replace(PROBLEM, settings=Settings(lam=1.0, max_evaluations=50))
+    assert finished([point(Status.PROVED, 10)], problem)
+    assert finished([point(Status.STALLED, 10)], problem)
+    assert finished([point(Status.LIMIT, 50)], problem)
+    assert not finished([point(Status.LIMIT, 20)], problem)
 
 
 @pytest.mark.serial
