@@ -138,6 +138,13 @@ class Communicator:
         self.barrier()
         return make() if result is None else result
 
+    def of_root(self, make: Callable[[], T]) -> T:
+        """Return on every rank what `make` returns on the root; if it fails there, all ranks fail. **Collective.**"""
+        with self.fail_together():
+            of_root = make() if self.is_root else None
+        item: T = self.bcast(of_root)
+        return item
+
     def surviving(self, work: Callable[[], T], renew: Callable[[], object] = lambda: None) -> T:
         """Return `work()`, which may be repeated: if a rank dies meanwhile, call `renew()`, for the rows of the dead,
         on the other ranks, and repeat the work. **Collective**, as are both. Here it only works."""

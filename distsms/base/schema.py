@@ -120,11 +120,7 @@ class ResumableStore:
     parts: str
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
-        self.path = Path(path)
-
-    @property
-    def name(self) -> str:
-        return self.kind
+        self.path, self.name = Path(path), self.kind
 
     @property
     def identity(self) -> Path:

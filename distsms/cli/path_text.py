@@ -13,9 +13,9 @@ from distsms.models.decision_text import describe
 from distsms.shards.dataset import DataBlock
 from distsms.training.plan import Plan
 from distsms.workflow import path_result
-from distsms.workflow.choice import Point, describe_left_out
+from distsms.workflow.choice import Point
 from distsms.workflow.folds import CAVEATS
-from distsms.workflow.path_result import L1, MODEL, PathResult, PathTask, Setting, SeveralStore
+from distsms.workflow.path_result import L1, MODEL, PathResult, PathTask, Setting
 from distsms.workflow.path_run import PathObserver
 
 
@@ -87,26 +87,27 @@ class PathNarrator(FoldsNarrator, PathObserver):
         for warning in result.model_warnings:
             self._say.warn(warning, "red" if result.chance else "yellow")
             self._warn_quietly(warning)
-        if not result.stopped and (useless := path_result.describe_useless(self._task.problem.measure, result.points)):
+        said = result.stopped or (result.chance and result.quick_rocarea)  # by a warning on the model, with advice
+        if not said and (useless := path_result.describe_useless(result)):
             self._say(useless)
         self._say.close()
 
     def _outcome(self, result: PathResult) -> list[str]:
         """Return the table of a path and what was chosen."""
         points, task, manifest, problem = result.points, self._task, self._task.manifest, self._task.problem
-        header, rows = path_result.points_table(points, result.select, result.choice)
+        header, rows = path_result.points_table(result)
         statuses = Counter(str(point.result["status"]) for point in points)
         models = ", ".join(f"{number} {status}" for status, number in statuses.most_common())
         took = f"{result.evaluations} evaluations in {result.passes} passes over the data, {result.seconds:.2f} s"
         lines = [f"\n{took}; models: {models}\n", format_table(header, rows)]
         classes = None if manifest.weights else (manifest.n_pos, manifest.n_neg)
         target = problem.settings.describe_target()
-        if left_out := describe_left_out(result.left_out, target, problem.measure, points, classes):
+        if left_out := path_result.describe_left_out(result, target, classes):
             lines.append(f"\n{left_out}")
         if result.stopped:
             return [*lines, "\nstopped; finished points are kept. To continue, give the same command line again"]
         if result.choice is not None and result.model is not None:
-            lines.append(path_result.describe_choice(result.select, result.choice, result.means, points, result.rule))
+            lines.append(path_result.describe_choice(result))
             if note := CAVEATS.get(problem.folds_by):
                 lines.append(f"  note      {note}")
             lines += [*describe(result.model.info), f"  model     {task.folder / MODEL}"]
@@ -121,11 +122,9 @@ class PathNarrator(FoldsNarrator, PathObserver):
         self._say(f"\n--- all\n\n{format_table(header, rows)}\n")
         for sentence in comparison.sentences():
             self._say(sentence)
-        store = SeveralStore(folder, setting)
         self._say(f"  model     {folder / MODEL}")
-        self._say(
-            f"  paths     {folder / store.parts}, one for each {setting.each}; the comparison is in {store.identity}"
-        )
+        where = folder / f"{setting.kind}.json"
+        self._say(f"  paths     {folder / 'paths'}, one for each {setting.each}; the comparison is in {where}")
         if result.paths[comparison.best].exit_code == EXIT_VACUOUS:
             self._warn_quietly(f"no {setting.name} gives a model that ranks better than chance")
         self._say.close()

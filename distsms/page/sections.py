@@ -117,16 +117,15 @@ def _path(data: ReportData, drawings: list[Drawing]) -> str:
     """Return the section on the path: a figure, the choice, and a table of all lambdas; "" without a path."""
     if (result := data.path) is None:
         return ""
-    measure, choice = result.select, result.choice
     parts = [element("p", f"Warning: {warning}.") for warning in result.data_warnings]
-    if choice:
-        drawing = plots.path(result.means, result.points, choice, measure)
-        text = path_result.describe_choice(measure, choice, result.means, result.points, result.rule)
-        paragraphs = [element("p", line.strip()) for line in text.strip().splitlines()]
+    if result.choice:
+        drawing = plots.path(result.means, result.points, result.choice, result.select)
+        lines = path_result.describe_choice(result).strip().splitlines()
+        paragraphs = [element("p", line.strip()) for line in lines]
         note = "The standard error is that of the mean over the folds; it shows how uncertain the choice is."
         paragraphs.append(element("p", note, class_="soft"))
         parts.append(plots.beside(drawings, [drawing], element("div", *paragraphs)))
-    header, rows = path_result.points_table(result.points, measure, choice)
+    header, rows = path_result.points_table(result)
     table = html.table("Each lambda", [name or "remark" for name in header], rows)
     return html.section(f"Path of lambdas, {_describe_folds(result.problem)}", *parts, table)
 

@@ -8,7 +8,7 @@ from typing import Any
 from distsms.base.errors import InputError, speaking_python
 from distsms.base.measures import Measure
 from distsms.python.calls import numbers, ranks_of, warn, watching
-from distsms.workflow.candidates import Candidate, parse
+from distsms.workflow.candidates import parse
 from distsms.workflow.choice import Point
 from distsms.workflow.path_result import PathResult
 from distsms.workflow.path_run import PathObserver, run_path
@@ -104,7 +104,7 @@ def path(
             measure=measure,
             lambdas=None if lambdas is None else numbers(lambdas, "lambdas"),
             l1=numbers(l1, "l1"),
-            features=[_candidate(text) for text in ([features] if isinstance(features, str) else features)],
+            features=[parse(text) for text in ([features] if isinstance(features, str) else features)],
             folds=folds,
             folds_by=folds_by,
             select=select,
@@ -117,11 +117,3 @@ def path(
         result = run_path(request, ranks, observer, stop_wanted)
     warn(ranks, result.warnings)
     return result
-
-
-def _candidate(text: str) -> Candidate:
-    """Return features by their name. Raises InputError, which names the argument, if there are none of this name."""
-    try:
-        return parse(text)
-    except InputError as error:
-        raise InputError(f"features: {error.message}") from error

@@ -8,6 +8,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -56,14 +57,9 @@ def cross_validate(rows: PathRows, problem: Problem, stop_wanted: Callable[[], b
     settings, at_once = loosened(problem.settings), 1
     if isinstance(rows.block, DataBlock):
         at_once = max(1, int(settings.vector_bytes // settings.vectors_held(rows.block.features.shape[1])))
-    outcome = run(
-        rows,
-        replace(problem, lambdas=GRID, settings=settings, all_rows=False, select=by, at_once=at_once),
-        starts.add,
-        start=starts.nearest,
-        stop_wanted=stop_wanted,
-        extend=lambda points: choice.extension(points, by, GRID),
-    )
+    quick = replace(problem, lambdas=GRID, settings=settings, all_rows=False, select=by, at_once=at_once)
+    extend = partial(choice.extension, measure=by, grid=GRID)
+    outcome = run(rows, quick, starts.add, start=starts.nearest, stop_wanted=stop_wanted, extend=extend)
     whole = len({point.fold for point in outcome.points}) == problem.folds
     return outcome if whole else outcome._replace(points=[])
 
@@ -297,11 +293,9 @@ def sample_shares(n_pos: int, n_neg: int, nnz: int, measure: Measure, most: int 
         return Shares(1.0, 1.0)
     if not by_class or rarer >= n * 0.25:
         return Shares(rows / n, rows / n)
-    of_rarer = min(rarer, rows // 4)
-    share_of_rarer, share_of_other = of_rarer / rarer, (rows - of_rarer) / (n - rarer)
-    if n_pos <= n_neg:
-        return Shares(positive=share_of_rarer, negative=share_of_other)
-    return Shares(positive=share_of_other, negative=share_of_rarer)
+    rarer_rows = min(rarer, rows // 4)
+    of_rarer, of_other = rarer_rows / rarer, (rows - rarer_rows) / (n - rarer)
+    return Shares(of_rarer, of_other) if n_pos <= n_neg else Shares(of_other, of_rarer)
 
 
 def _sample(

@@ -36,7 +36,7 @@ from distsms.workflow.auto_lambda import Starts, loosened
 from distsms.workflow.choice import Point
 from distsms.workflow.competitors import ALONE, HELD_OUT_PARTS, METHODS, Task, describe_end, with_target
 from distsms.workflow.folds import Folds, hold_out, make_folds, read_fold_keys
-from distsms.workflow.path import PathRows, Problem, Start, run, start_at_zero, trainings
+from distsms.workflow.path import PathRows, Problem, Start, Trainings, run
 
 FEW_LAMBDAS = 3
 """So many lambdas are all fitted; of more, each fold gets those `KEPT` that quick trials on the other folds like best.
@@ -325,7 +325,7 @@ def fit_distributed(
     keep: Keep,
     stop_wanted: Callable[[], bool],
     before: Callable[[int], float] = lambda fold: 0.0,
-    start: Start = start_at_zero,
+    start: Start = lambda fold, lam: None,
 ) -> bool:
     """Make these fits of a method that distsms trains; return whether stopped. **Collective.** `keep`, and `before`
     with the seconds that a fold's rows took, are called on the root or, if ranks share folds, on one's own.
@@ -335,7 +335,7 @@ def fit_distributed(
     if not missing:
         return False
     problem = replace(problem, select=None)  # fits are measured when all of them are there
-    models = trainings(rows, problem, stop_wanted)
+    models = Trainings(rows, problem, stop_wanted)
     without_fit = set(models.numbers)
 
     def keep_point(point: Point, result: Result, scores: Floats | None) -> None:

@@ -1,6 +1,4 @@
-"""Candidates for features, as the option `--features` names them: `raw`, `leaves`, or `bins=16,crosses=all`; and what a
-search among them has tried and chosen.
-"""
+"""Candidates for features, as the option `--features` names them: `raw`, `leaves`, or `bins=16,crosses=all`."""
 
 from __future__ import annotations
 
@@ -8,14 +6,10 @@ import hashlib
 import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from distsms.base.errors import InputError
 from distsms.base.wording import format_value
-
-if TYPE_CHECKING:
-    from distsms.workflow.choice import Mean
 
 PRESETS: dict[str, dict[str, Any]] = {
     "bins": {"bins": 32},
@@ -112,45 +106,3 @@ def _number(text: str, name: str, value: str) -> int:
         if number == int(number) and number >= least:
             return int(number)
     raise InputError(f"{text!r}: {name} is {value!r}, and not a whole number of at least {least}")
-
-
-class Tried(NamedTuple):
-    """A candidate that was tried on the folds."""
-
-    features: str  # as `parse` takes them
-    measure: str  # what was trained for
-    lam: float  # the best lambda
-    seconds: float
-    means: list[Mean]  # of the measure that chooses, for all lambdas
-    values: list[float]  # of the folds, at the best lambda
-
-    @property
-    def mean(self) -> float:
-        """The mean over the folds at the best lambda."""
-        import numpy as np  # which nothing may load before a command runs
-
-        return float(np.mean(self.values))
-
-
-@dataclass(frozen=True)
-class Search:
-    """What a search tried, and what it chose. All ranks have the same."""
-
-    by: str  # the measure that chose
-    rows: int  # those of the sample
-    folds: int
-    share: float  # of the training rows of the rarer class, those on which the models of a fold are trained
-    budget: float  # seconds
-    seconds: float
-    tried: list[Tried]  # the columns, trained for the measure of the request, come first
-    left_out: dict[str, str]  # what was not tried to the end, or would take too long on all rows, and why
-    winner: Tried
-    reason: str  # one sentence
-
-    def as_json(self) -> dict[str, Any]:
-        """Return what a model file gets."""
-        tried = [each._asdict() | {"mean": each.mean} for each in self.tried]
-        for each in tried:
-            each["means"] = [mean._asdict() for mean in each["means"]]
-        winner = {"features": self.winner.features, "measure": self.winner.measure}
-        return vars(self) | {"tried": tried, "winner": winner}

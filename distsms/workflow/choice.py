@@ -4,25 +4,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from distsms.base.measures import FAMILIES, GROUPED, Measure, display_name
+from distsms.base.measures import FAMILIES, GROUPED, display_name
 from distsms.metrics import confidence, estimates
 from distsms.metrics.confidence import Interval
 from distsms.metrics.estimates import MeanEstimate
 from distsms.metrics.within_groups import gauc_interval
 from distsms.workflow.folds import best_on_other_folds
-from distsms.workflow.verdict import ERRORS, describe_distance
-
-if TYPE_CHECKING:
-    from distsms.optim.settings import Settings
+from distsms.workflow.verdict import ERRORS
 
 DECADES = 4  # at each end, a grid is extended by at most this many powers of ten
 FLAT = 0.1  # a step of the grid makes a difference if it changes the mean by more than this many standard errors
-THE_MEAN = "The mean in the line above is of the folds that made the choice, so it tends to look better"
-"""Said beside an interval, whose value is another one."""
 _FURTHEST = 10**DECADES * (1 + 1e-6)
 
 
@@ -102,18 +97,30 @@ def values_of_folds(points: Sequence[Point], measure: str, rule: str = "best") -
 def _at_lambdas_of_others(points: Sequence[Point], measure: str, rule: str) -> list[Mapping[str, Any]]:
     """Return what was measured on each fold, at the lambda that the other folds choose."""
     held_out = {(point.lam, point.fold): point.held_out for point in points if point.held_out}
-    lams, folds = [mean.lam for mean in means(points, measure)], sorted({fold for _, fold in held_out})
-    if not lams:
-        return []
+    lams, folds = {mean.lam for mean in means(points, measure)}, sorted({fold for _, fold in held_out})
     if rule == "best" or len(folds) < 3:  # the mean of one other fold has no standard error
-        values = np.array([[held_out[lam, fold][measure] for fold in folds] for lam in lams])
-        lam_of_folds = [lams[k] for k in best_on_other_folds(values)]
-    else:
-        lam_of_folds, sizes = [], nonzeros(points)
-        for fold in folds:
-            curve = [mean for mean in means(points, measure, fold) if mean.lam in lams]
-            lam_of_folds.append(choose(curve, rule, faults(points, fold), sizes).chosen.lam)
-    return [held_out[lam, fold] for lam, fold in zip(lam_of_folds, folds, strict=True)]
+        return judged([points], measure, usable_only=False)
+    measured, sizes = list[Mapping[str, Any]](), nonzeros(points)
+    for fold in folds if lams else ():
+        curve = [mean for mean in means(points, measure, fold) if mean.lam in lams]
+        measured.append(held_out[choose(curve, rule, faults(points, fold), sizes).chosen.lam, fold])
+    return measured
+
+
+def judged(paths: Sequence[Sequence[Point]], measure: str, usable_only: bool = True) -> list[Mapping[str, Any]]:
+    """Return what was measured on each fold, of the path and the lambda that are best on the *other* folds."""
+    held_out = [{(point.lam, point.fold): point.held_out for point in points if point.held_out} for points in paths]
+    grids = [[mean.lam for mean in means(points, measure)] for points in paths]
+    folds, measured = sorted({fold for of_path in held_out for _, fold in of_path}), list[Mapping[str, Any]]()
+    for k, fold in enumerate(folds if any(grids) else ()):
+        candidates = []
+        for points, of_path, lambdas in zip(paths, held_out, grids, strict=True):
+            unusable = faults(points, fold) if usable_only else {}
+            usable = [lam for lam in lambdas if lam not in unusable] or lambdas
+            candidates += [[of_path[lam, other] for other in folds] for lam in usable]
+        values = np.array([[of_fold[measure] for of_fold in candidate] for candidate in candidates])
+        measured.append(candidates[best_on_other_folds(values)[k]][k])
+    return measured
 
 
 def expected(points: Sequence[Point], measure: str, rule: str = "best") -> Interval | None:
@@ -150,16 +157,11 @@ def area_of(points: Sequence[Point]) -> str:
     return next((name for name in measures if name in GROUPED), "rocarea")
 
 
-def is_chance(area: Mean, errors: float = 1.0) -> bool:
-    """Return whether a mean ROCArea of held-out folds is at most so many standard errors above 0.5, which is chance."""
-    return area.mean - errors * area.error <= 0.5
-
-
 def why_chance(points: Sequence[Point]) -> str:
     """Return why no lambda ranks held-out rows better than chance, neither by means nor by the interval; else ""."""
     measure = area_of(points)
     areas = means(points, measure)
-    if not areas or not all(is_chance(area, ERRORS) for area in areas):
+    if not areas or not all(area.mean - ERRORS * area.error <= 0.5 for area in areas):
         return ""
     if (interval := expected(points, measure)) and interval.low > 0.5:
         return ""
@@ -193,7 +195,7 @@ def faults(points: Sequence[Point], without: int = 0) -> dict[float, str]:
             reasons[lam] = "no better than w = 0"
     measure = area_of(points)
     for mean in means(points, measure, without):
-        if is_chance(mean):
+        if mean.mean - mean.error <= 0.5:
             reasons.setdefault(mean.lam, f"{display_name(measure)} of the folds not above chance")
     return reasons
 
@@ -221,12 +223,12 @@ def beyond(
     """Return a lambda beyond an end of a curve, if one of the `best` means is there; see `extension`."""
     first, last = curve[0], curve[-1]
     if first in best and first.lam not in unusable and not _is_flat(curve[:2]):
-        larger = _rounded(10 * first.lam)
+        larger = float(f"{10 * first.lam:.6g}")
         if larger <= max(grid) * _FURTHEST:
             return larger
     none_usable = all(mean.lam in unusable for mean in curve)
     if none_usable or (last in best and not _is_flat(curve[:-3:-1])):
-        smaller = _rounded(last.lam / 10)
+        smaller = float(f"{last.lam / 10:.6g}")
         if smaller >= min(grid) / _FURTHEST:
             return smaller
     return None
@@ -242,10 +244,6 @@ def ends_at(curve: Sequence[Mean], lambdas: Collection[float]) -> str:
 def _is_flat(last_two: Sequence[Mean]) -> bool:
     """Return whether the last step to an end of the grid made no difference. The mean at the end comes first."""
     return len(last_two) == 2 and abs(last_two[0].mean - last_two[1].mean) <= FLAT * last_two[0].error
-
-
-def _rounded(lam: float) -> float:
-    return float(f"{lam:.6g}")
 
 
 def choose(
@@ -266,28 +264,3 @@ def choose(
     by_rule = curve[simplest if rule == "one-se" else best]
     of_all = choose(curve, rule, (), sizes).chosen if without else by_rule
     return Choice(curve[best], by_rule, curve[last], curve[first], None if of_all == by_rule else of_all)
-
-
-def gained_nothing(J: float | None, J_at_zero: float | None, settings: Settings) -> bool:
-    """Return whether J is not lower than J(0) by more than the target; None stands for a number that is not finite."""
-    return J is not None and J_at_zero is not None and J_at_zero - J <= settings.target(J_at_zero)
-
-
-def describe_left_out(
-    left_out: Mapping[float, float],
-    target: str,
-    measure: str = "rocarea",
-    points: Sequence[Point] = (),
-    weights: tuple[float, float] | None = None,
-) -> str:
-    """Return a line on which lambdas were left out, why, and how close the classes are, or "". Local."""
-    if not left_out:
-        return ""
-    slopes = [point.result.get("slope_at_zero") for point in points if not point.fold]
-    slope = min((slope for slope in slopes if slope is not None), default=None)
-    distance = describe_distance(Measure.parse(measure), slope, weights)
-    named = ", ".join(f"{lam:g}" for lam in sorted(left_out, reverse=True))
-    return (
-        f"left out  lambda {named}: the bounds at the other lambdas prove that J is nowhere lower than at w = 0 by more"
-        f" than {max(left_out.values()):.2g} there, and the gap to prove is {target}{distance and '. '}{distance}"
-    )

@@ -23,8 +23,6 @@ from distsms.base.formatting import finite
 from distsms.base.measures import CONDITIONS_OF_MODELS, Condition, Measure
 from distsms.base.typing import Floats, Labels
 from distsms.base.wording import format_value, marked
-from distsms.matrix.blocks import LocalRows
-from distsms.matrix.side_by_side import SideBySide
 from distsms.metrics import calibration, head_intervals
 from distsms.metrics.confidence import LEVEL, limits
 from distsms.metrics.estimates import MeanEstimate
@@ -33,11 +31,11 @@ from distsms.metrics.row_weights import effective, effective_sizes, masses
 from distsms.metrics.tied_scores import tied_scores
 from distsms.shards.dataset import DataBlock
 from distsms.shards.row_metadata import some
+from distsms.training.fit import Fit
 from distsms.training.plan import folds_at_once
-from distsms.training.task import TrainingTask
 from distsms.workflow.folds import Folds, make_folds
-from distsms.workflow.path import PathRows, Problem, RowScores, Start, run, start_at_zero
-from distsms.workflow.requests import FOLDS
+from distsms.workflow.path import PathRows, Problem, RowScores, Start, run
+from distsms.workflow.requests import TrainRequest
 
 
 class HeldOut(NamedTuple):
@@ -55,7 +53,7 @@ def held_out(
     rows: PathRows,
     problem: Problem,
     spread: tuple[float, float],
-    start: Start = start_at_zero,
+    start: Start = lambda fold, lam: None,
     stop_wanted: Callable[[], bool] = lambda: False,
 ) -> HeldOut | None:
     """Train a model for each fold, at the first lambda, and score the fold's rows; None if stopped. `spread` has mean
@@ -108,17 +106,13 @@ class Decisions:
     """What a training finds out on held-out folds after the training."""
 
     at: Condition | None  # the condition for which a threshold is found
-    calibrate: str | None  # the curve of probabilities that is fitted
-    folds: int = FOLDS  # their number. They are made by groups if the rows have groups, and else by rows
-    # Returns the features of all rows, made from those rows alone that a mask (n_local,) names: the features of a fold
-    # must not know the labels of the fold's rows. None: all folds have the features of the training.
-    features_of: Callable[[NDArray[np.bool_]], LocalRows | SideBySide] | None = None
+    request: TrainRequest  # with the number of folds, which are made by groups if the rows have groups, else by rows
 
     def make_folds(self, block: DataBlock, comm: Communicator) -> Folds:
         """Return the folds. **Collective.** Raises InputError if there are too few rows."""
         by, keys = ("rows", np.empty(0)) if block.groups is None else ("groups", block.groups)
         try:
-            return make_folds(by, keys, block.labels, block.counted, self.folds, 0, comm)
+            return make_folds(by, keys, block.labels, block.counted, self.request.folds, 0, comm)
         except InputError as error:
             raise InputError(
                 f"the threshold and the probabilities come from held-out folds: {marked(error.message)} (of distsms "
@@ -126,26 +120,20 @@ class Decisions:
                 everywhere=True,
             ) from error
 
-    def decide(
-        self,
-        block: DataBlock,
-        task: TrainingTask,
-        comm: Communicator,
-        memory: float | None,
-        spread: tuple[float, float],
-        stop_wanted: Callable[[], bool],
-    ) -> dict[str, Any] | None:
+    def decide(self, fit: Fit, spread: tuple[float, float], comm: Communicator) -> dict[str, Any] | None:
         """Train the models of the folds, and return `findings`; None if it was stopped. **Collective.**"""
-        folds = self.make_folds(block, comm)
-        at_once, settings = folds_at_once(self.folds, block.p, memory), task.settings
+        block, task, options = fit.rows.block, fit.rows.task, fit.rows.options
+        folds, settings, end = self.make_folds(block, comm), task.settings, fit.begun + task.settings.time_limit
+        n_folds, features_of = self.request.folds, self.request.features_of
+        at_once = folds_at_once(n_folds, block.p, options.memory)
         bytes_each = settings.vector_bytes // at_once
         problem = Problem(
-            task.measure.on_part(1 - 1 / self.folds).name,
+            task.measure.on_part(1 - 1 / n_folds).name,
             [settings.lam],
-            folds=self.folds,
+            folds=n_folds,
             seed=0,
             settings=replace(settings, checkpoint_every=None, time_limit=math.inf, vector_bytes=bytes_each),
-            distribution=task.distribution,
+            distribution=fit.distribution,
             at_once=at_once,
             folds_by="rows" if block.groups is None else "groups",
             all_rows=False,
@@ -154,13 +142,13 @@ class Decisions:
 
         def rows_of_fold(fold: int) -> PathRows:
             """Return the rows with the features that are made without the rows of the fold."""
-            assert self.features_of is not None
-            features = self.features_of(folds.training(fold))
+            assert features_of is not None
+            features = features_of(folds.training(fold))
             return PathRows(replace(block, features=features, p=features.shape[1]), comm, block.groups)
 
-        rows = PathRows(block if self.features_of is None else rows_of_fold, comm, block.groups)
-        scored = held_out(rows, problem, spread, stop_wanted=stop_wanted)
-        return None if scored is None else findings(self.at, self.calibrate, scored, comm)
+        rows = PathRows(block if features_of is None else rows_of_fold, comm, block.groups)
+        scored = held_out(rows, problem, spread, stop_wanted=lambda: options.stop_wanted() or time.monotonic() > end)
+        return None if scored is None else findings(self.at, self.request.calibrate, scored, comm)
 
 
 def findings(at: Condition | None, calibrate: str | None, rows: HeldOut, comm: Communicator) -> dict[str, Any]:

@@ -73,11 +73,10 @@ class FoldFeatures:
     def manifest(self, fold: int) -> Manifest:
         """Return the data set of a fold, 0 being all rows, and make it if it is not there whole. **Collective.**"""
         comm, observer, directory = self._comm, self._observer, self._folder / fold_name(fold)
-        if fold in self._manifests:
-            return self._manifests[fold]
-        if comm.bcast(comm.is_root and self._is_kept(fold, directory)):
+        if fold not in self._manifests and comm.of_root(lambda: self._is_kept(fold, directory)):
             with comm.fail_together():
                 self._manifests[fold] = read_manifest(directory)
+        if fold in self._manifests:
             return self._manifests[fold]
         begun, fitted = time.perf_counter(), self._fit(fold)
         self._manifests[fold] = manifest = build(

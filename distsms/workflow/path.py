@@ -1,8 +1,7 @@
 """Train models for a path of lambdas, on all rows (fold 0) and on the training rows of each fold.
 
 Weights of 0 and 1 say on which rows a fold trains. Models are trained from the largest lambda to the smallest, each
-from the one before, and those of all folds share their passes; with features of their own, they take turns
-(`FoldByFold`).
+from the one before, and those of all folds share their passes; with features of their own, they take turns.
 
 A lambda is left out if what any lambda can gain (`optim.result.largest_gain`), by the bounds at others, is at most the
 target for all rows and each fold. The smallest one is never left out.
@@ -39,29 +38,22 @@ from distsms.shards.row_metadata import some
 from distsms.training.normal_auc_closed import ClosedForm, pays
 from distsms.training.rows import make_losses
 from distsms.training.task import Distribution
-from distsms.workflow.choice import Point, gained_nothing
+from distsms.workflow.choice import Point
 from distsms.workflow.folds import Folds, make_folds, read_fold_keys
 from distsms.workflow.verdict import ALL_TIED, scores_tie, why_chance
 
 FoldRows = Callable[[int], "PathRows"]
 """Returns the rows for the models of a fold, whose `block` is this rank's. Collective."""
 Start = Callable[[int, float], Floats | None]
-"""Called on the root with a fold and the lambda that is solved first for it; returns the w (p,) to start from, or None
-for 0.
-"""
+"""Returns on the root the w (p,) from which the training at a lambda, the first of a fold, starts; None: from 0."""
 Keep = Callable[[Point, Result, Floats | None], None]
-"""Called on the root with each finished point, its result, which holds the whole w (p,), and the scores of the fold's
-held-out rows of all ranks, in the order of the rows; None if `Problem.scores` does not ask for them.
+"""Called on the root with each finished point, its result with the whole w (p,), and the scores of the fold's held-out
+rows of all ranks, in the order of the rows, if `Problem.scores` asks for them.
 """
 ALONE = Communicator()
 ON_ROOT = Distribution(step="root")
 SMALL = 2**21  # of at most so many rows and entries together, messages between ranks cost more than evaluations
 SCORE_BYTES = 2**28  # for the scores of the models that are scored in the same pass, if no plan says another number
-
-
-def start_at_zero(fold: int, lam: float) -> Floats | None:
-    """Return None, so that a training starts from w = 0."""
-    return None
 
 
 @dataclass(frozen=True)
@@ -162,9 +154,7 @@ def load_rows(
     share_folds: bool = False,
     made_from: Manifest | None = None,
 ) -> PathRows:
-    """Load this rank's rows of a data set or, if the ranks share the folds, all of them. The keys of the folds are
-    those of the data set that it was `made_from`. **Collective.**
-    """
+    """Load this rank's rows or, to `share_folds`, all, with fold keys of what they were `made_from`. **Collective.**"""
     share = (0, 1) if share_folds else None
     block, keys = load(manifest, comm, share=share, budget=budget, with_groups=problem.needs_groups), None
     with comm.fail_together():
@@ -179,7 +169,7 @@ def run(
     problem: Problem,
     keep: Keep,
     earlier: Sequence[Point] = (),
-    start: Start = start_at_zero,
+    start: Start = lambda fold, lam: None,
     stop_wanted: Callable[[], bool] = lambda: False,
     extend: Callable[[Sequence[Point]], float | None] = lambda points: None,
     kept: dict[int, RowScores] | None = None,
@@ -190,7 +180,7 @@ def run(
     fold's last model. Raises InputError on all ranks if a class has too few rows.
     """
     comm = rows.comm
-    models = trainings(rows, problem, stop_wanted, kept)
+    models = Trainings(rows, problem, stop_wanted, kept)
     outcome, earlier = PathOutcome([]), comm.bcast(list(earlier))
     while not outcome.stopped:
         # Which lambdas are next depends on the bounds that were proved at the lambdas before.
@@ -239,9 +229,7 @@ class Assessment(NamedTuple):
 
 
 class CrossValidation(Objective):
-    """The trainings of some folds of a problem, by default of those of this rank: their objective, which has a loss for
-    each fold, and what is measured of their models. Creating it is **collective.**
-    """
+    """The objective of trainings of folds, by default this rank's, with a loss for each, and their models' measures."""
 
     def __init__(
         self,
@@ -271,7 +259,7 @@ class CrossValidation(Objective):
         """What `scale_of` returns. **Collective.**"""
         return scale_of(self, replace(self.problem.settings, lam=self.problem.lambdas[0]))
 
-    def run(self, keep: Keep, lambdas: Sequence[Sequence[float]], start: Start = start_at_zero) -> PathOutcome:
+    def run(self, keep: Keep, lambdas: Sequence[Sequence[float]], start: Start) -> PathOutcome:
         """Solve these lambdas of each fold as `run`; ends after the largest if nothing was gained. **Collective.**"""
         vectors, settings, comm = self.vectors, self.problem.settings, self.comm
         closed = PathOutcome([])
@@ -283,7 +271,8 @@ class CrossValidation(Objective):
         for fold, lambdas_of_fold in zip(self.numbers, lambdas, strict=True):
             with comm.fail_together():
                 w = start(fold, lambdas_of_fold[0]) if comm.is_root and lambdas_of_fold else None
-            of_root = comm.bcast(w is not None)
+            # Another version may have made other features, with another number of columns.
+            of_root = comm.bcast(w is not None and len(w) == self.features.shape[1])
             starts.append(vectors.scatter(w) if of_root else np.zeros(vectors.length))
         points: list[Point] = []
         stopped: list[int] = []
@@ -316,8 +305,7 @@ class CrossValidation(Objective):
     def _keep(self, keep: Keep, k: int, lam: float, result: Result, assessed: Assessment) -> Point:
         """Return the point of a trained model, and pass it to `keep`. On the root."""
         problem = self.problem
-        verdict = {"vacuous": result.vacuous, "idle": result.idle, "chance": assessed.chance}
-        numbers = result.numbers() | verdict
+        numbers = result.numbers() | {"vacuous": result.vacuous, "idle": result.idle, "chance": assessed.chance}
         if problem.settings.l1:
             numbers["nonzeros"] = int(np.count_nonzero(split_bias(result.w, problem.bias)[0]))
         point = Point(lam, self.numbers[k], numbers, assessed.threshold, assessed.training, assessed.held_out)
@@ -360,26 +348,18 @@ class CrossValidation(Objective):
         """Measure the model of a fold on the rows that it trained on and those that it holds out. **Collective.**"""
         comm, problem, fold = self.comm, self.problem, self.numbers[loss]
         in_fold = self.folds.judged(fold) & bool(fold)
-        scores_of_all = comm.gather_rows(scores[in_fold]) if problem.scores and fold else None
         training, held_out = self._scored(scores, self.folds.training(fold)), self._scored(scores, in_fold)
+        scores_of_all = comm.gather_rows(held_out.scores) if problem.scores and fold else None
         if self._kept is not None and fold:
             spread_of_training = mean_and_deviation(training.scores, training.weights, comm)
             self._kept[fold] = held_out._replace(spread=spread_of_training)
-        threshold = decision_threshold(
-            self.losses[loss].calls_positive, training.scores, training.labels, comm, training.weights
-        )
+        calls_positive = self.losses[loss].calls_positive
+        threshold = decision_threshold(calls_positive, training.scores, training.labels, comm, training.weights)
         if not problem.all_rows:
             chance = ALL_TIED * scores_tie(scores, comm)
             return Assessment(threshold, {}, self._measures(held_out, threshold), chance, scores_of_all)
-        measures = self._measures(training, threshold)
-        chance = why_chance(
-            training.scores,
-            training.labels,
-            measures["rocarea"],
-            comm,
-            training.weights,
-            self._within_groups(self._measure, training),
-        )
+        measures, within = self._measures(training, threshold), self._within_groups(self._measure, training)
+        chance = why_chance(training.scores, training.labels, measures["rocarea"], comm, training.weights, within)
         if not fold:
             return Assessment(threshold, measures, None, chance, scores_of_all)
         ranked = (name for name in (problem.select, self._measure.name) if name in RANKING or name in GROUPED)
@@ -402,67 +382,53 @@ class CrossValidation(Objective):
             return None
         return gauc_estimate(measure.within_groups, rows.scores, rows.labels, rows.groups, self.comm, rows.weights)
 
-    def _measures(self, rows: RowScores, threshold: float) -> dict[str, Any]:
-        select, comm = self.problem.select, self.comm
-        measures: dict[str, Any] = summary_measures(
-            self._measure, rows.scores, rows.labels, threshold, comm, rows.weights, rows.groups
-        )
+    def _measures(self, rows: RowScores, threshold: float) -> dict[str, float]:
+        select, comm, scores, labels = self.problem.select, self.comm, rows.scores, rows.labels
+        measures = summary_measures(self._measure, scores, labels, threshold, comm, rows.weights, rows.groups)
         if select and select not in measures:
-            measures[select] = chooser_value(
-                select, rows.scores, rows.labels, threshold, comm, rows.weights, rows.groups
-            )
+            measures[select] = chooser_value(select, scores, labels, threshold, comm, rows.weights, rows.groups)
         return measures
 
-    def close(self) -> None:
-        """Free what the ranks share."""
-        self.vectors.close()
 
-
-class FoldByFold:
-    """The trainings of folds that have rows of their own, which `rows.block` returns, one fold after the other."""
+class Trainings:
+    """The trainings of this rank's folds: in the same passes or, with rows of their own, in turn. **Collective.**"""
 
     def __init__(
-        self, rows: PathRows, problem: Problem, stop_wanted: Callable[[], bool], kept: dict[int, RowScores] | None
+        self,
+        rows: PathRows,
+        problem: Problem,
+        stop_wanted: Callable[[], bool] = lambda: False,
+        kept: dict[int, RowScores] | None = None,
     ) -> None:
-        self._rows, self._problem, self._stop_wanted, self._kept = rows, problem, stop_wanted, kept
-        self.numbers = problem.trained_folds
+        self.numbers = rows.folds_of_rank(problem)
+        self._models = lambda fold: CrossValidation(rows.of_fold(fold), problem, stop_wanted, kept, [fold])
+        self._of_all: CrossValidation | None = None
+        if isinstance(rows.block, DataBlock):
+            self._of_all = CrossValidation(rows, problem, stop_wanted, kept)
 
-    def run(self, keep: Keep, lambdas: Sequence[Sequence[float]], start: Start = start_at_zero) -> PathOutcome:
+    def run(self, keep: Keep, lambdas: Sequence[Sequence[float]], start: Start) -> PathOutcome:
         """Do what `CrossValidation.run` does. **Collective.**"""
+        if self._of_all is not None:
+            return self._of_all.run(keep, lambdas, start)
         outcome = PathOutcome([])
         for fold, lambdas_of_fold in zip(self.numbers, lambdas, strict=True):
             if lambdas_of_fold and not outcome.stopped:
-                outcome = joined([outcome, self._train(fold, lambdas_of_fold, keep, start)])
+                models = self._models(fold)
+                try:
+                    outcome = joined([outcome, models.run(keep, [lambdas_of_fold], start)])
+                finally:
+                    models.vectors.close()
         return outcome
 
-    def _train(self, fold: int, lambdas: Sequence[float], keep: Keep, start: Start) -> PathOutcome:
-        """Solve the lambdas of a fold, whose rows are in memory only for that. **Collective.**"""
-        models = CrossValidation(self._rows.of_fold(fold), self._problem, self._stop_wanted, self._kept, [fold])
-        p = models.features.shape[1]
-
-        def fitting(fold: int, lam: float) -> Floats | None:
-            """Return the start, if it is for these features: another version may have made others before."""
-            w = start(fold, lam)
-            return w if w is not None and len(w) == p else None
-
-        try:
-            return models.run(keep, [lambdas], fitting)
-        finally:
-            models.close()
-
     def close(self) -> None:
-        """Nothing is left to free."""
+        """Free what the ranks share."""
+        if self._of_all is not None:
+            self._of_all.vectors.close()
 
 
-def trainings(
-    rows: PathRows,
-    problem: Problem,
-    stop_wanted: Callable[[], bool] = lambda: False,
-    kept: dict[int, RowScores] | None = None,
-) -> CrossValidation | FoldByFold:
-    """Return the trainings of this rank's folds, on one block of rows, or on rows of each fold. **Collective.**"""
-    kind = CrossValidation if isinstance(rows.block, DataBlock) else FoldByFold
-    return kind(rows, problem, stop_wanted, kept)
+def gained_nothing(J: float | None, J_at_zero: float | None, settings: Settings) -> bool:
+    """Return whether J is not lower than J(0) by more than the target; None stands for a number that is not finite."""
+    return J is not None and J_at_zero is not None and J_at_zero - J <= settings.target(J_at_zero)
 
 
 def next_lambdas(problem: Problem, points: Sequence[Point]) -> tuple[list[float], dict[float, float]]:

@@ -21,14 +21,14 @@ from distsms.metrics.confidence import LEVEL, Interval, folds_interval
 from distsms.models import model
 from distsms.models.model import Model
 from distsms.optim.result import Status
-from distsms.optim.settings import Settings
 from distsms.shards.manifest import Manifest
 from distsms.workflow import choice as choosing
-from distsms.workflow.choice import THE_MEAN, Choice, Mean, Point
-from distsms.workflow.folds import best_on_other_folds, fold_name
+from distsms.workflow.choice import Choice, Mean, Point
+from distsms.workflow.folds import fold_name
 from distsms.workflow.path import Problem
 from distsms.workflow.requests import PathRequest
 from distsms.workflow.rocarea_check import FoldComparison
+from distsms.workflow.verdict import describe_distance
 
 if TYPE_CHECKING:
     import pandas
@@ -94,11 +94,12 @@ class PathStore(ResumableStore):
         return self.path / self.parts / f"{lam!r}_{fold_name(fold)}.{suffix}"
 
 
-def finished(point: Point, settings: Settings, select: str | None = None) -> bool:
-    """Return whether a point need not be made again: its evaluations suffice, and `select` was measured."""
-    cut_short = point.result["status"] == Status.LIMIT.name.lower()
-    measured = select is None or point.held_out is None or select in point.held_out
-    return measured and not (cut_short and point.result["evaluations"] < settings.max_evaluations)
+def finished(points: Sequence[Point], problem: Problem) -> list[Point]:
+    """Return the points that need not be made again: their evaluations suffice, and `select` was measured."""
+    select, most = problem.select, problem.settings.max_evaluations
+    measured = [point for point in points if select is None or point.held_out is None or select in point.held_out]
+    limit = Status.LIMIT.name.lower()
+    return [each for each in measured if each.result["status"] != limit or each.result["evaluations"] >= most]
 
 
 ROCAREA = "rocarea"
@@ -131,12 +132,9 @@ class SeveralStore(ResumableStore):
     parts = "paths"
 
     def __init__(self, path: str | os.PathLike[str], setting: Setting) -> None:
-        super().__init__(path)
         self.setting, self.kind = setting, setting.kind
-
-    @property
-    def name(self) -> str:
-        return f"path of several {self.setting.name}"
+        super().__init__(path)
+        self.name = f"path of several {setting.name}"
 
 
 def measures_of_betas(names: str) -> list[str]:
@@ -157,8 +155,7 @@ class PathComparison(NamedTuple):
     # judged by what the other folds choose
     gain: Interval | None
     setting: Setting = BETA
-    # with l1: of the chosen models of all rows; `compare` leaves them out, since points of l1 = 0 have none
-    nonzeros: Mapping[str, int] = {}
+    nonzeros: Mapping[str, int] = {}  # with l1: of the chosen models of all rows
     # with features: the measure that choosing both reaches, each fold judged by what the others choose
     expected: Interval | None = None
 
@@ -187,16 +184,10 @@ class PathComparison(NamedTuple):
         name, choices, setting = display_name(self.select), self.choices, self.setting
         mean = choices[self.best].chosen
         best = f"best      {setting.describe(self.best)}, lambda {mean.lam:g}: held-out {name} {mean.mean:.6f}"
-        sentences = [best]
-        if self.nonzeros:
-            sentences[0] += f", {self.nonzeros[self.best]} coefficients are not 0"
+        size = f", {self.nonzeros[self.best]} coefficients are not 0" if self.nonzeros else ""
+        sentences = [best + size]
         if self.expected:
-            low, high = self.expected.low, self.expected.high
-            sentences.append(
-                f"interval  {low:.6f} to {high:.6f} ({100 * LEVEL:g} %) about {self.expected.value:.6f}: of the method,"
-                f" if it is trained on new rows and measured on other new rows; {setting.name} and lambda of each fold"
-                f" are chosen by the other folds. {THE_MEAN}"
-            )
+            sentences.append(_interval_line(self.expected, f"{setting.name} and lambda of each fold are"))
         if setting.usual in choices:
             mean = choices[setting.usual].chosen
             usual = setting.usual_name if setting == L1 else setting.usual
@@ -212,48 +203,40 @@ class PathComparison(NamedTuple):
         return sentences
 
 
-def compare(
-    paths: Mapping[str, Sequence[Point]], select: str, rule: str = "best", setting: Setting = BETA
-) -> PathComparison | None:
+def _interval_line(interval: Interval, of_folds: str) -> str:
+    """Return a line on how good the method is on new rows, and what `of_folds` the others choose."""
+    limits = f"{interval.low:.6f} to {interval.high:.6f} ({100 * LEVEL:g} %) about {interval.value:.6f}"
+    return (
+        f"interval  {limits}: of {interval.of}; {of_folds} chosen by the other folds. The mean in the line above is of"
+        " the folds that made the choice, so it tends to look better"
+    )
+
+
+def compare(paths: Mapping[str, PathResult], setting: Setting = BETA) -> PathComparison | None:
     """Compare finished paths on the same folds; None if none has a lambda with all folds. Local."""
-    choices, useless = dict[str, Choice](), list[str]()
-    for measure, points in paths.items():
-        unusable = choosing.faults(points)
-        if curve := choosing.means(points, select):
-            choices[measure] = choosing.choose(curve, rule, unusable, choosing.nonzeros(points))
-            useless += [measure] * (choices[measure].chosen.lam in unusable)
+    choices = {name: path.choice for name, path in paths.items() if path.choice is not None}
     if not choices:
         return None
+    useless = [name for name, choice in choices.items() if choice.chosen.lam in paths[name].faults]
+    first = next(iter(paths.values()))
     # Paths whose chosen model ranks no better than chance win only if all do so; of equal ones the first wins.
-    best = max(choices, key=lambda measure: (measure not in useless, choices[measure].chosen.mean))
-    if rule == "one-se" and setting == L1:
+    best = max(choices, key=lambda name: (name not in useless, choices[name].chosen.mean))
+    if first.rule == "one-se" and setting == L1:
         least = choices[best].best.mean - choices[best].best.error
         usable = [name for name in choices if (name in useless) == (best in useless)]
         best = next(name for name in usable if choices[name].chosen.mean >= least or name == best)
-    gain, usual = None, setting.usual
-    folds = _judged([paths[measure] for measure in choices], select)
-    if usual in choices:
+    gain, select = None, first.select
+    folds = choosing.judged([paths[name].points for name in choices], select)
+    if setting.usual in choices:
         both = np.array([fold[select] for fold in folds])
-        alone = np.array(choosing.values_of_folds(paths[usual], select, rule))
+        alone = np.array(choosing.values_of_folds(paths[setting.usual].points, select, first.rule))
         gain = folds_interval((both - alone).tolist(), LEVEL)
+    nonzeros = {}
+    if setting == L1:  # of the models, since points of l1 = 0 have none
+        models = {name: paths[name].model for name in choices}
+        nonzeros = {name: int((each.w != 0).sum()) for name, each in models.items() if each is not None}
     expected = choosing.interval_of(folds, select) if setting == FEATURES else None
-    return PathComparison(select, choices, useless, best, gain, setting, expected=expected)
-
-
-def _judged(paths: Sequence[Sequence[Point]], select: str) -> list[Mapping[str, Any]]:
-    """Return what was measured on each fold, of the path and usable lambda that are best on the *other* folds."""
-    held_out = [{(point.lam, point.fold): point.held_out for point in points if point.held_out} for points in paths]
-    grids = [[mean.lam for mean in choosing.means(points, select)] for points in paths]
-    folds, judged = sorted({fold for of_path in held_out for _, fold in of_path}), list[Mapping[str, Any]]()
-    for k, fold in enumerate(folds):
-        candidates = []
-        for points, of_path, lambdas in zip(paths, held_out, grids, strict=True):
-            unusable = choosing.faults(points, fold)
-            usable = [lam for lam in lambdas if lam not in unusable] or lambdas
-            candidates += [[of_path[lam, other] for other in folds] for lam in usable]
-        values = np.array([[of_fold[select] for of_fold in candidate] for candidate in candidates])
-        judged.append(candidates[best_on_other_folds(values)[k]][k])
-    return judged
+    return PathComparison(select, choices, useless, best, gain, setting, nonzeros, expected)
 
 
 def point_line(point: Point, measure: str) -> str:
@@ -267,17 +250,17 @@ def point_line(point: Point, measure: str) -> str:
     )
 
 
-def points_table(points: Sequence[Point], measure: str, choice: Choice | None) -> tuple[list[str], list[list[str]]]:
+def points_table(path: PathResult) -> tuple[list[str], list[list[str]]]:
     """Return the header and the rows of a table: for each lambda, the training on all rows, and the folds."""
-    name, means, rows = display_name(measure), {mean.lam: mean for mean in choosing.means(points, measure)}, []
-    unusable, has_nonzeros = choosing.faults(points), any("nonzeros" in point.result for point in points)
-    for lam in dict.fromkeys(point.lam for point in points):
-        points_here = [point for point in points if point.lam == lam]
+    name, means, choice, rows = display_name(path.select), {mean.lam: mean for mean in path.means}, path.choice, []
+    has_nonzeros = any("nonzeros" in point.result for point in path.points)
+    for lam in dict.fromkeys(point.lam for point in path.points):
+        points_here = [point for point in path.points if point.lam == lam]
         of_all_rows, mean = next((point for point in points_here if not point.fold), None), means.get(lam)
         result = of_all_rows.result if of_all_rows else {}
         status = result.get("status", "proved")
         remarks = ["chosen" if mean == choice.chosen else "best" * (mean == choice.best)] if choice and mean else []
-        remarks += ["" if status == "proved" else status, unusable.get(lam, "")]
+        remarks += ["" if status == "proved" else status, path.faults.get(lam, "")]
         fold_evaluations = sum(point.result["evaluations"] for point in points_here if point.fold)
         rows.append(
             [
@@ -286,7 +269,7 @@ def points_table(points: Sequence[Point], measure: str, choice: Choice | None) -
                 format_number(result.get("J"), ".8f"),
                 format_number(result.get("gap"), ".2g"),
                 format_number(result.get("evaluations"), "d") + (f" + {fold_evaluations}" if fold_evaluations else ""),
-                format_number(of_all_rows and of_all_rows.training.get(measure), ".6f"),
+                format_number(of_all_rows and of_all_rows.training.get(path.select), ".6f"),
                 format_number(mean and mean.mean, ".6f"),
                 format_number(mean and mean.error, ".6f"),
                 ", ".join(filter(None, remarks)),
@@ -296,22 +279,17 @@ def points_table(points: Sequence[Point], measure: str, choice: Choice | None) -
     return [*header, f"training {name}", f"held out {name}", "s.e.", ""], rows
 
 
-def describe_choice(
-    measure: str, choice: Choice, curve: Sequence[Mean], points: Sequence[Point] = (), rule: str = "best"
-) -> str:
-    """Return lines on which lambda was chosen, how good it is on the folds, and what speaks against it."""
-    best, mean, unusable = choice.best, choice.chosen, choosing.faults(points)
-    chosen = f"\nchosen    lambda {mean.lam:g}: held-out {display_name(measure)} {mean.mean:.6f}"
-    chosen += f", standard error {mean.error:.6f}"
-    if mean != best:
-        chosen += f"; the best mean is {best.mean:.6f} at {best.lam:g}"
-    lines = [chosen]
-    if interval := choosing.expected(points, measure, rule):
-        lines.append(
-            f"interval  {interval.low:.6f} to {interval.high:.6f} ({100 * LEVEL:g} %) about {interval.value:.6f}: of"
-            f" {interval.of}; the lambda of each fold is chosen by the other folds. {THE_MEAN}"
-        )
-    if len(curve) == 1:
+def describe_choice(path: PathResult) -> str:
+    """Return lines on which lambda was chosen, how good it is on the folds, and what speaks against it; or ""."""
+    if (choice := path.choice) is None:
+        return ""
+    best, mean, unusable = choice.best, choice.chosen, path.faults
+    value = f"held-out {display_name(path.select)} {mean.mean:.6f}, standard error {mean.error:.6f}"
+    but = "" if mean == best else f"; the best mean is {best.mean:.6f} at {best.lam:g}"
+    lines = [f"\nchosen    lambda {mean.lam:g}: {value}{but}"]
+    if path.interval:
+        lines.append(_interval_line(path.interval, "the lambda of each fold is"))
+    if len(path.means) == 1:
         flatness = "unknown, since only one lambda was tried"
     elif choice.low == choice.high:
         others = "lambdas that can be used" if unusable else "lambdas"
@@ -324,12 +302,7 @@ def describe_choice(
     if choice.instead_of:
         lam = choice.instead_of.lam
         lines.append(f"not       lambda {lam:g}, which the rule would choose by its mean: {unusable[lam]}")
-    if mean.lam in unusable:
-        lines.append(
-            f"warning   {unusable[mean.lam]}: at this lambda the training learns almost nothing from these data; no"
-            " other lambda that was tried can be used either"
-        )
-    elif end := choosing.ends_at(curve, [best.lam]):
+    if mean.lam not in unusable and (end := choosing.ends_at(path.means, [best.lam])):
         lines.append(
             f"warning   the best lambda is the {end} one that was tried; {end.replace('est', 'er')} ones may be better"
             " still: add some with --lambdas, or let --extend try further ones"
@@ -337,14 +310,27 @@ def describe_choice(
     return "\n  ".join(lines)
 
 
-def describe_useless(measure: str, points: Sequence[Point]) -> str:
+def describe_useless(path: PathResult) -> str:
     """Return a warning, with advice, if no lambda gives a model that ranks better than chance; otherwise ""."""
-    if {point.lam for point in points if not point.fold} - set(choosing.faults(points)):
+    if {point.lam for point in path.points if not point.fold} - path.faults.keys():
         return ""
-    advice = (
-        "smaller lambdas may do better" if measure == "rocarea" else "use --measure rocarea, and its model as it is"
-    )
+    other = "use --measure rocarea, and its model as it is"
+    advice = "smaller lambdas may do better" if path.problem["measure"] == "rocarea" else other
     return f"  warning   none of these lambdas gives a model that ranks better than chance; {advice}"
+
+
+def describe_left_out(path: PathResult, target: str, sizes: tuple[int, int] | None) -> str:
+    """Return a line on which lambdas were left out, why, and how close the classes are, or "". Local."""
+    if not path.left_out:
+        return ""
+    slopes = [point.result.get("slope_at_zero") for point in path.points if not point.fold]
+    slope = min((slope for slope in slopes if slope is not None), default=None)
+    distance = describe_distance(Measure.parse(path.problem["measure"]), slope, sizes)
+    named = ", ".join(f"{lam:g}" for lam in sorted(path.left_out, reverse=True))
+    return (
+        f"left out  lambda {named}: the bounds at the other lambdas prove that J is nowhere lower than at w = 0 by more"
+        f" than {max(path.left_out.values()):.2g} there, and the gap to prove is {target}{distance and '. '}{distance}"
+    )
 
 
 class PathTask(NamedTuple):

@@ -36,7 +36,7 @@ from distsms.shards.row_statistics import doubles_warning
 from distsms.training.plan import Plan, make_plan
 from distsms.training.solver_choice import choose_solver, settings_for
 from distsms.workflow import choice as choosing
-from distsms.workflow import decisions, folds
+from distsms.workflow import decisions, folds, path_result
 from distsms.workflow.candidates import COLUMNS, distinct
 from distsms.workflow.choice import Mean, Point
 from distsms.workflow.fold_features import FOLDER, FoldFeatures, FoldsObserver, record
@@ -51,9 +51,6 @@ from distsms.workflow.path_result import (
     PathTask,
     Setting,
     SeveralStore,
-    compare,
-    finished,
-    measures_of_betas,
 )
 from distsms.workflow.provenance import describe_data_set, model_info, provenance
 from distsms.workflow.requests import LAMBDAS, PathRequest
@@ -152,7 +149,6 @@ class _PathRun:
     _options: FeatureOptions | None = None  # those of the features that are made for each fold
     _features: FoldFeatures | None = None
     _plan: Plan | None = None
-    _end = math.inf  # when the time of the trainings is over
 
     def __init__(
         self,
@@ -177,10 +173,7 @@ class _PathRun:
             decided = None if result.choice is None else self._decide(result.choice.chosen.lam)
             if decided is None and result.choice is not None:
                 result = replace(result, stopped=True)
-            with self._comm.fail_together():
-                if self._comm.is_root and not result.stopped:
-                    result = self._conclude(result, decided or {})
-            result = self._comm.bcast(result)
+            result = self._comm.of_root(lambda: self._conclude(result, decided or {}))
             self._observer.ended(result)
             if self._features is not None and not result.stopped:
                 self._comm.barrier()  # when no rank needs the features of the folds
@@ -212,7 +205,7 @@ class _PathRun:
                 store.check()
                 closing.enter_context(files.exclusive(store.path))
                 store.open(self._identity)
-                self._earlier = [point for point in store.points() if finished(point, problem.settings, problem.select)]
+                self._earlier = path_result.finished(store.points(), problem)
         self._kept = comm.bcast({(point.lam, point.fold) for point in self._earlier})
         return PathTask(request, manifest, problem, self._warnings, store.path, kept=len(self._kept))
 
@@ -288,15 +281,16 @@ class _PathRun:
         self._rows = load_rows(manifest, problem, comm, budget, share_folds)
         self._observer.loaded(self._rows.data, share_folds)
 
-    def _stop_wanted(self) -> bool:
-        return self._stopped_by_user() or time.monotonic() > self._end
+    def _until(self, end: float) -> Callable[[], bool]:
+        """Return what says whether the user, or the end of the time, stops the run."""
+        return lambda: self._stopped_by_user() or time.monotonic() > end
 
     def _train(self) -> PathResult:
         """Train the missing models, each of which is kept as soon as it is there."""
         request, observer = self._request, self._observer
         rows, problem, features = self._rows, self._problem, self._features
         begun = time.monotonic()
-        self._end = begun + request.time_limit
+        self._stop_wanted = self._until(begun + request.time_limit)
         folds_of_rank, earlier = rows.folds_of_rank(problem), self._earlier
         models = {(lam, fold) for lam in problem.lambdas for fold in folds_of_rank}
         done, of = len(self._kept & models), len(models)
@@ -338,10 +332,8 @@ class _PathRun:
         trained = run(rows, problem, keep, earlier, self._start, self._stop_wanted, extend=extend)
         seconds = time.monotonic() - begun
         observer.trained()
-        with self._comm.fail_together():
-            points = self._store.points() if self._comm.is_root else []
         return PathResult(
-            points=self._comm.bcast(points),
+            points=self._comm.of_root(self._store.points),
             select=self._select,
             rule=request.rule,
             problem=self._identity,
@@ -367,17 +359,13 @@ class _PathRun:
         of_use = measure not in GROUPED and not measure == self._select == "rocarea" and self._features is None
         if not (request.check and of_use and request.folds) or result.stopped:
             return None
-        until = time.monotonic() + max(LEAST_CHECK, result.seconds / 10)
-
-        def stop_wanted() -> bool:
-            return self._stopped_by_user() or time.monotonic() > until
-
+        stop_wanted = self._until(time.monotonic() + max(LEAST_CHECK, result.seconds / 10))
         return compare_on_folds(self._rows, self._problem, result.points, stop_wanted, request.rule)
 
     def _decide(self, lam: float) -> dict[str, Any] | None:
         """Return the sample, threshold and probabilities that the model's information gets; None if it was stopped."""
         request, comm = self._request, self._comm
-        w = comm.bcast(self._start(0, lam) if comm.is_root else None)
+        w: Any = comm.of_root(lambda: self._start(0, lam))
         block = self._rows.of_fold(0).data
         features, trainers = with_bias(block.features, self._problem.bias), self._rows.trainers
         scores, labels, weights = block.counted_scores(features.margins(w))
@@ -394,6 +382,8 @@ class _PathRun:
 
     def _conclude(self, result: PathResult, decided: dict[str, Any]) -> PathResult:
         """Write the chosen model and path.json; return the result with the model. The root calls this."""
+        if result.stopped:
+            return result
         if result.choice is not None:
             result = self._with_model(result, result.choice.chosen, decided)
         fields = result.to_dict()
@@ -428,12 +418,11 @@ class _PathRun:
 
 
 def _several(request: PathRequest) -> tuple[Setting, dict[str, PathRequest]] | None:
-    """Return the setting of which several values are asked for, and the request of each path, by the name of its
-    folder; None if there is one path. Raises InputError for several values of two settings.
-    """
+    """Return the setting with several values, and each path's request by its folder's name; None if there is one."""
     several = dict[Setting, dict[str, PathRequest]]()
     if "," in request.measure:
-        several[BETA] = {name: replace(request, measure=name) for name in measures_of_betas(request.measure)}
+        names = path_result.measures_of_betas(request.measure)
+        several[BETA] = {name: replace(request, measure=name) for name in names}
     if len(request.l1) > 1:
         several[L1] = {f"{l1:g}": replace(request, l1=[l1]) for l1 in request.l1}
     if len(request.features) > 1:
@@ -471,11 +460,7 @@ def _run_several(
             if paths[name].stopped:
                 return replace(paths[name], problem=identity, folder=store.path, paths=paths)
             start_from = PathStore(folder) if setting == L1 else None
-        result = None
-        with comm.fail_together():
-            if comm.is_root:
-                result = _compare_paths(store, identity, paths)
-        result = comm.bcast(result)
+        result = comm.of_root(lambda: _compare_paths(store, identity, paths))
         observer.compared(result)
         comm.barrier()
         return result
@@ -484,12 +469,9 @@ def _run_several(
 def _identity_of_several(request: PathRequest, setting: Setting, manifest: Manifest) -> dict[str, Any]:
     """Return what several paths have in common. Raises InputError if they cannot be compared. Local."""
     if not request.folds or (setting == BETA and request.select is None):
-        by = f" by one measure: name it, such as {option('select')} tpr@fpr=0.01 or {option('select')} pauc@0.01, and"
-        raise InputError(
-            f"several {setting.name} are compared on held-out rows{by if setting == BETA else ':'} give at least 2 "
-            f"{option('folds')}",
-            everywhere=True,
-        )
+        by = f" by one measure: name it, such as {option('select')} tpr@fpr=0.01, and" if setting == BETA else ":"
+        folds = f"give at least 2 {option('folds')}"
+        raise InputError(f"several {setting.name} are compared on held-out rows{by} {folds}", everywhere=True)
     if setting == FEATURES:
         refuse_codes(manifest)
     identity: dict[str, Any] = {"data": {"path": request.data, "fingerprint": manifest.fingerprint}}
@@ -501,13 +483,9 @@ def _identity_of_several(request: PathRequest, setting: Setting, manifest: Manif
 def _compare_paths(store: SeveralStore, identity: dict[str, Any], paths: dict[str, PathResult]) -> PathResult:
     """Compare finished paths, and write the best model and the comparison. The root calls this."""
     first, setting = next(iter(paths.values())), store.setting
-    comparison = compare({name: path.points for name, path in paths.items()}, first.select, first.rule, setting)
+    comparison = path_result.compare(paths, setting)
     if comparison is None:
         return replace(first, problem=identity, folder=store.path, paths=paths)
-    if setting == L1:
-        models = {name: paths[name].model for name in comparison.choices}
-        nonzeros = {name: int((each.w != 0).sum()) for name, each in models.items() if each is not None}
-        comparison = comparison._replace(nonzeros=nonzeros)
     best = paths[comparison.best]
     assert best.model is not None
     best_model = replace(best.model, info=best.model.info | {setting.key: comparison.as_json()})

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from importlib.util import find_spec
 from itertools import chain
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -45,7 +45,8 @@ from distsms.shards.row_metadata import in_range, some
 from distsms.training.rows import TrainingObserver
 from distsms.training.solver_choice import choose_solver, settings_for
 from distsms.workflow import auto_lambda, choice
-from distsms.workflow.candidates import RAW, Search, Tried, named
+from distsms.workflow.candidates import RAW, named
+from distsms.workflow.choice import Mean
 from distsms.workflow.folds import Folds, choose_folds_by, make_folds, read_fold_keys
 from distsms.workflow.path import ALONE, FoldRows, PathRows, Problem
 from distsms.workflow.requests import DEFAULT_LAMBDA, TrainRequest
@@ -64,6 +65,46 @@ MOST_ATTRIBUTES, MOST_CROSSED, MOST_COLUMNS = 32, 2**20, 500
 take long, or much memory, since a solver keeps some 40 numbers for each column and fold.
 """
 LOGISTIC = Measure.parse("logistic")
+
+
+class Tried(NamedTuple):
+    """A candidate that was tried on the folds."""
+
+    features: str  # as `parse` takes them
+    measure: str  # what was trained for
+    lam: float  # the best lambda
+    seconds: float
+    means: list[Mean]  # of the measure that chooses, for all lambdas
+    values: list[float]  # of the folds, at the best lambda
+
+    @property
+    def mean(self) -> float:
+        """The mean over the folds at the best lambda."""
+        return float(np.mean(self.values))
+
+
+@dataclass(frozen=True)
+class Search:
+    """What a search tried, and what it chose. All ranks have the same."""
+
+    by: str  # the measure that chose
+    rows: int  # those of the sample
+    folds: int
+    share: float  # of the training rows of the rarer class, those on which the models of a fold are trained
+    budget: float  # seconds
+    seconds: float
+    tried: list[Tried]  # the columns, trained for the measure of the request, come first
+    left_out: dict[str, str]  # what was not tried to the end, or would take too long on all rows, and why
+    winner: Tried
+    reason: str  # one sentence
+
+    def as_json(self) -> dict[str, Any]:
+        """Return what a model file gets."""
+        tried = [each._asdict() | {"mean": each.mean} for each in self.tried]
+        for each in tried:
+            each["means"] = [mean._asdict() for mean in each["means"]]
+        winner = {"features": self.winner.features, "measure": self.winner.measure}
+        return vars(self) | {"tried": tried, "winner": winner}
 
 
 def seconds() -> float:
@@ -113,7 +154,7 @@ class SampleRows:
     X: Any  # (m, p), CSR or an array, before any normalization
     y: Labels  # (m,)
     weights: Floats | None  # (m,), above 0
-    keys: NDArray[Any] | None  # (m,), by which folds are made; None for folds by rows
+    keys: NDArray[Any]  # (m,), by which folds are made
     by: str  # how folds are made: "rows", "groups" or "time"
     n_folds: int
     folds: Folds
@@ -151,13 +192,10 @@ def load_sample(manifest: Manifest, measure: Measure, comm: Communicator) -> Sam
     parts, by = RowParts.of_rank(manifest, comm), choose_folds_by(None, manifest)  # groups or rows
     with comm.fail_together():
         numbers, pieces = zip(*drawn(manifest, parts, shares), strict=True)
-        keys = None
-        if by != "rows":
-            keys = read_fold_keys(manifest, by, parts.first, parts.last)[np.concatenate(numbers) - parts.first]
+        keys = read_fold_keys(manifest, by, parts.first, parts.last)[np.concatenate(numbers) - parts.first]
         of_rank = stacked(pieces)
     rows = whole(of_rank, comm)
-    if keys is not None:
-        keys = comm.allgather_rows(keys, comm.allgather(len(keys)))
+    keys = comm.allgather_rows(keys, comm.allgather(len(keys)))
     n_folds = min(auto_lambda.FOLDS, int(np.sum(rows.y > 0)), int(np.sum(rows.y < 0)))
     if n_folds < 2:
         return None
@@ -166,7 +204,7 @@ def load_sample(manifest: Manifest, measure: Measure, comm: Communicator) -> Sam
     table = sparse.csr_matrix(rows.X) if as_csr else rows.X
     counted = np.ones(len(rows.y), bool)
     try:
-        folds = make_folds(by, counted if keys is None else keys, rows.y, counted, n_folds, 0, ALONE)
+        folds = make_folds(by, keys, rows.y, counted, n_folds, 0, ALONE)
     except InputError:  # few groups
         return None
     return SampleRows(manifest, table, rows.y, scaled, keys, by, n_folds, folds)
@@ -220,9 +258,7 @@ class Trials(FeaturesObserver):
 
 
 def candidates(manifest: Manifest, by_labels: bool) -> tuple[list[str], dict[str, str]]:
-    """Return the features that are tried besides the columns, with `by_labels` those that look at labels, too; and why
-    others are not.
-    """
+    """Return the features to try beside the columns, those that look at labels only if `by_labels`; why not others."""
     assert manifest.table is not None
     tried, left_out, attributes = [BINS], dict[str, str](), table_attributes(manifest.table)
     sizes = [len(each.categories or range(N_BINS)) + each.none + (each.missing is not None) for each in attributes]
@@ -267,11 +303,8 @@ def search(
     plain = option("search", 0.0, text="0")
     observer.noted("search", Message(f"{on_folds}, for at most {in_words}; {plain} leaves it out"))
     # 1) The columns, which tell how long the plain training takes: the choice of lambda, and a training on all rows.
-    tried, why = list[Tried](), ""
-    with comm.fail_together():
-        if comm.is_root:
-            tried, why = Trials(request, rows, lambda: stop_wanted() or seconds() - begun > most).of_features(RAW)
-    tried, why = comm.bcast((tried, why))
+    plain_trials = Trials(request, rows, lambda: stop_wanted() or seconds() - begun > most)
+    tried, why = comm.of_root(lambda: plain_trials.of_features(RAW))
     end_if_stopped(stop_wanted, comm)
     if why:
         observer.noted("search", Message(f"left out: the columns were not tried to the end: {marked(why)}"))
@@ -340,9 +373,7 @@ def choose(tried: Sequence[Tried], by: str) -> tuple[Tried, str]:
 def request_of(
     request: TrainRequest, sets: DataSets, outcome: Search, comm: Communicator
 ) -> tuple[TrainRequest, DataSets, auto_lambda.LambdaChoice | None]:
-    """Return the request for what a search chose, and the data sets with its features, in a folder of theirs.
-    The columns for the measure of the request are trained as without a search. **Collective.**
-    """
+    """Return the request for what a search chose, data sets with its features, and the lambda. **Collective.**"""
     winner, manifest, plain = outcome.winner, sets.training, outcome.tried[0]
     if (winner.features, winner.measure) == (plain.features, plain.measure):
         return request, sets, None
@@ -350,15 +381,8 @@ def request_of(
     if winner.measure != measure.name:
         measure, distribution = LOGISTIC, distribution._replace(ordering="auto")  # an ordering is for the other measure
     lam = auto_lambda.for_more_rows(winner.lam, winner.lam, winner.means, outcome.share)
-    picked = auto_lambda.LambdaChoice(
-        lam=lam,
-        means=winner.means,
-        rows=outcome.rows,
-        seconds=outcome.seconds,
-        reason=outcome.reason,
-        measure=outcome.by,
-        searched=plain.measure,
-    )
+    means, rows, took, reason = winner.means, outcome.rows, outcome.seconds, outcome.reason
+    picked = auto_lambda.LambdaChoice(lam, means, rows, took, reason, measure=outcome.by, searched=plain.measure)
     if winner.features != RAW:
         folder = Path(manifest.directory) / FEATURES_FOLDER
         featured = build(manifest.directory, folder, comm, arrays.options(named(winner.features)), overwrite=True)

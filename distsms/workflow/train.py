@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import os
-import time
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
@@ -44,7 +43,6 @@ from distsms.training.rows import TrainingObserver
 from distsms.training.solver_choice import choose_solver, settings_for
 from distsms.training.task import RunOptions, TrainingTask
 from distsms.workflow import tables
-from distsms.workflow.candidates import Search
 from distsms.workflow.folds import labels_warning
 from distsms.workflow.provenance import describe_data_set, describe_rows
 from distsms.workflow.requests import DEFAULT_LAMBDA, Arrays, TrainRequest
@@ -55,6 +53,7 @@ from distsms.workflow.verdict import SUSPICIOUS, AreaOnTest, LeakingColumn, leak
 if TYPE_CHECKING:  # what many trainings do not need is loaded where it is used, since each start would take longer
     from distsms.workflow.auto_lambda import LambdaChoice
     from distsms.workflow.decisions import Decisions
+    from distsms.workflow.search import Search
 
 CHECKPOINT_EVERY = 300.0
 """Seconds between two checkpoints, unless the user says otherwise."""
@@ -247,8 +246,7 @@ class _Run:
             if request.at is not None or request.calibrate:
                 from distsms.workflow.decisions import Decisions, check
 
-                at = check(request.at, request.calibrate, request.folds)
-                self.decisions = Decisions(at, request.calibrate, request.folds, request.features_of)
+                self.decisions = Decisions(check(request.at, request.calibrate, request.folds), request)
             data: Manifest | DataBlock | None = sets.training if sets else block
             data = read_manifest(tables.of_paths(request.data)[0]) if data is None else data
             manifest = data if isinstance(data, Manifest) else None
@@ -337,7 +335,7 @@ def train_task(
     """
     measure, clock = task.measure, clock or Clock(comm.bytes_moved)
     check = check and not measure.family.compares_pairs and not measure.family.log_loss
-    folds = decisions.folds if decisions else 0
+    folds = decisions.request.folds if decisions else 0
     if check:
         from distsms.workflow.rocarea_check import RESERVE
 
@@ -362,16 +360,8 @@ def train_task(
             limit = format_duration(max((folds - 1) * fit.result.seconds, 1.0))
             each = f"{folds} more models, each trained on {100 * (1 - 1 / folds):.0f} % of the rows"
             observer.noted("folds", f"{each}; this takes up to about {limit}")
-            end = fit.begun + task.settings.time_limit
             with rows.clock.phase("folds"):
-                decided = decisions.decide(
-                    rows.block,
-                    replace(task, distribution=fit.distribution),
-                    comm,
-                    memory=fit.rows.options.memory,
-                    spread=scores.spread,
-                    stop_wanted=lambda: fit.rows.options.stop_wanted() or time.monotonic() > end,
-                )
+                decided = decisions.decide(fit, scores.spread, comm)
         return TrainedModel(fit, scores, quick, decided, lambda_choice)
 
     trained = rows.surviving(conclude, fit.evaluations)

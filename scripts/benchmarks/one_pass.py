@@ -30,8 +30,8 @@ def main() -> None:
                 problem = Problem(measure, LAMBDAS, FOLDS, 0, Settings(LAMBDAS[0], EPSILON), at_once=at_once)
                 start = time.perf_counter()
                 models = CrossValidation(PathRows(block, comm), problem)
-                models.run(lambda point, result, scores: None, [LAMBDAS] * (FOLDS + 1))
-                models.close()
+                models.run(lambda point, result, scores: None, [LAMBDAS] * (FOLDS + 1), lambda fold, lam: None)
+                models.vectors.close()
                 if number:
                     times[way].append(time.perf_counter() - start)
                     times[f"products {way}"].append(sum(models.clock.seconds[name] for name in PRODUCTS))

@@ -80,7 +80,12 @@ def methods():
 
 def test_tables_fit(columns):
     results = list(methods())
-    assert_fits(formatting.format_table(*path_result.points_table(list(points()), "rocarea", None)), columns)
+    assert_fits(
+        formatting.format_table(
+            *path_result.points_table(path_result.PathResult(list(points()), "rocarea", "best", {}, None, stopped=True))
+        ),
+        columns,
+    )
     assert_fits(baseline_text.table(results, "rocarea"), columns)
     assert_fits(info._results(list(models())), columns)
     assert_fits(info._usages(list(models())), columns)

@@ -114,6 +114,16 @@ def test_one_rank_fails_then_all_do(comm):
         pass
 
 
+def test_all_ranks_get_what_the_root_makes_or_fail_with_it(comm):
+    assert comm.of_root(lambda: {"rank": comm.rank}) == {"rank": 0}
+
+    def missing():
+        raise InputError("file x: no such thing")
+
+    with pytest.raises(InputError, match="file x: no such thing"):
+        comm.of_root(missing)
+
+
 @pytest.fixture
 def no_launcher(monkeypatch):
     for name in filter(LAUNCHER.match, list(os.environ)):

@@ -26,7 +26,7 @@ from distsms.workflow.choice import (
     nonzeros,
     why_chance,
 )
-from distsms.workflow.path_result import L1, compare
+from distsms.workflow.path_result import L1, PathResult, compare
 
 pytestmark = pytest.mark.serial
 
@@ -38,6 +38,10 @@ def points_of(value, lams, useless=lambda lam: False):
         for fold, less in enumerate((-1, 0, 1), 1):
             measured = value(lam) + less * 0.01 * math.sqrt(3)
             yield Point(lam, fold, {"vacuous": False, "chance": "ties" * useless(lam)}, 0.0, {}, {"rocarea": measured})
+
+
+def path_of(points, select="rocarea", rule="best", trained="rocarea"):
+    return PathResult(points, select, rule, {"measure": trained}, None)
 
 
 def extended(value, grid, useless=lambda lam: False, rule="best"):
@@ -103,7 +107,7 @@ def test_with_l1_the_rule_one_se_prefers_few_coefficients():
     assert nonzeros(points) == {} and nonzeros(sparse) == {1.0: 20, 0.1: 19, 0.01: 18} and found.chosen.lam == 0.01
     assert extension(points, "rocarea", lams, "one-se") == 10.0
     assert extension(sparse, "rocarea", lams, "one-se") == 1e-3
-    compared = compare({"0.1": sparse}, "rocarea", "one-se", L1)
+    compared = compare({"0.1": PathResult(sparse, "rocarea", "one-se", {}, None)}, L1)
     assert compared.choices["0.1"].chosen.lam == 0.01
 
 
@@ -178,7 +182,7 @@ def test_what_says_nothing_is_not_chosen_and_it_is_said_why():
         assert (found.chosen.lam, found.best.lam, found.high.lam, found.instead_of.lam) == (0.1, 0.1, 0.1, 1.0)
         assert (
             "lambda 1, which the rule would choose by its mean: no better than chance"
-            in path_result.describe_choice("prbep", found, curve, some)
+            in path_result.describe_choice(path_of(some, "prbep", rule))
         )
     one_se = [*points((True, 0.70, 0.90), (False, 0.74, 0.90), (False, 0.75, 0.90))]
     curve = means(one_se, "prbep")
@@ -189,7 +193,7 @@ def test_what_says_nothing_is_not_chosen_and_it_is_said_why():
     curve = means(nothing, "prbep")
     found = choose(curve, "best", faults(nothing))
     assert found.chosen.lam == 1.0 and found.instead_of is None
-    assert "warning   no better than chance" in path_result.describe_choice("prbep", found, curve, nothing)
+    assert "warning   none of these lambdas" in path_result.describe_useless(path_of(nothing, "prbep"))
 
 
 def test_means_are_of_the_lambdas_that_all_folds_have():
@@ -232,9 +236,7 @@ def test_the_interval_is_of_lambdas_that_each_fold_leaves_to_the_others():
     squares = [6 + 40 * about @ about, 9 + 60 * about @ about]
     assert found.standard_error == pytest.approx(np.sqrt(2.5 * (squares[0] / 120 / 119 + squares[1] / 180 / 179)))
     assert found.low < found.value < found.high and found.of == estimates.METHOD
-    assert "of the method" in path_result.describe_choice(
-        "rocarea", choose(means(points, "rocarea"), "best"), curve(0.5), points
-    )
+    assert "of the method" in path_result.describe_choice(path_of(points))
     older = [one._replace(held_out=one.held_out and {"rocarea": one.held_out["rocarea"]}) for one in points]
     assert expected(older, "rocarea") is None and expected(points[-1:], "rocarea") is None
 
@@ -248,32 +250,30 @@ def test_words_on_points_that_came_to_nothing():
         Point(0.01, 0, nothing, 0.0, {"prbep": None}, None),
     ]
     assert "nonfinite J -  gap        -" in path_result.point_line(points[1], "prbep")
-    lines = formatting.format_table(*path_result.points_table(points, "prbep", None)).splitlines()
+    lines = formatting.format_table(*path_result.points_table(path_of(points, "prbep"))).splitlines()
     assert " ".join(lines[2].split()) == "0.1 0.50000000 0.0001 0 0.600000 - - no better than chance"
     assert lines[3].split() == ["0.01", "-", "-", "0", "-", "-", "-", "nonfinite"]
 
 
 def test_words_on_the_choice():
-    some = curve(0.80, 0.8951, 0.90, 0.7)
-    text = path_result.describe_choice("rocarea", choose(some, "one-se"), some)
+    some = {1.0: 0.80, 0.1: 0.8951, 0.01: 0.90, 1e-3: 0.7}
+    text = path_result.describe_choice(path_of([*points_of(some.get, some)], rule="one-se"))
     assert "lambda 0.1: held-out ROCArea 0.895100, standard error 0.010000; the best mean is 0.900000 at 0.01" in text
     assert "of lambda 0.01 to 0.1 are within one standard error of the best mean: -0.004900 at 0.1" in text
     assert "warning" not in text
-    assert "is the largest one" in path_result.describe_choice("rocarea", choose(some[2:], "best"), some[2:])
+    assert "is the largest one" in path_result.describe_choice(path_of([*points_of(some.get, [0.01, 1e-3])]))
 
 
 def test_words_on_a_choice_that_says_nothing():
     """Where no w beats w = 0, larger lambdas than the largest are no advice."""
-    some = curve(0.6, 0.5)
     for vacuous in (True, False):
-        points = [Point(one.lam, 0, {"vacuous": vacuous}, 0.0, {}, None) for one in some]
-        text = path_result.describe_choice("prbep", choose(some, "best"), some, points)
-        assert ("no better than chance" in text) == vacuous
+        points = [*points_of({1.0: 0.6, 0.1: 0.55}.get, [1.0, 0.1], useless=lambda lam, vacuous=vacuous: vacuous)]
+        text = path_result.describe_choice(path_of(points))
         assert ("is the largest one" in text) != vacuous
-        assert ("--measure rocarea" in path_result.describe_useless("prbep", points)) == vacuous
-        assert ("smaller lambdas may" in path_result.describe_useless("rocarea", points)) == vacuous
+        assert ("--measure rocarea" in path_result.describe_useless(path_of(points, trained="prbep"))) == vacuous
+        assert ("smaller lambdas may" in path_result.describe_useless(path_of(points))) == vacuous
         better = Point(1e-9, 0, {"vacuous": False}, 0.0, {}, None)
-        assert not path_result.describe_useless("prbep", [*points, better])
+        assert not path_result.describe_useless(path_of([*points, better], trained="prbep"))
 
 
 @pytest.mark.parametrize("lams", [[0.1], [1.0, 0.1, 0.01]])

@@ -21,10 +21,10 @@ from distsms.optim.settings import Settings
 from distsms.optim.solvers.base import SOLVERS
 from distsms.parallel.communicator import Communicator
 from distsms.training.task import Distribution
-from distsms.workflow.choice import Point, describe_left_out
+from distsms.workflow.choice import Point
 from distsms.workflow.folds import make_folds
 from distsms.workflow.path import CrossValidation, PathRows, Problem, run
-from distsms.workflow.path_result import L1, PathStore, SeveralStore, finished
+from distsms.workflow.path_result import L1, PathResult, PathStore, SeveralStore, describe_left_out, finished
 from tests.support.problems import LOSSES, asked, block, data, objective, share
 
 EPSILON = 1e-4
@@ -218,9 +218,10 @@ def test_lambdas_that_are_left_out_gain_nothing(measure, comm):
 
 
 def test_what_is_left_out_is_named_with_the_most_that_could_be_gained():
-    line = describe_left_out({0.01: 2e-4, 0.1: 5e-5}, "0.001")
+    path = PathResult([], "rocarea", "best", {"measure": "rocarea"}, None)
+    line = describe_left_out(replace(path, left_out={0.01: 2e-4, 0.1: 5e-5}), "0.001", None)
     assert line.startswith("left out  lambda 0.1, 0.01: ") and "by more than 0.0002 there" in line
-    assert describe_left_out({}, "0.001") == ""
+    assert describe_left_out(path, "0.001", None) == ""
 
 
 def test_nothing_is_left_out_where_something_can_be_gained(comm):
@@ -280,11 +281,11 @@ def test_a_run_that_a_limit_ended_is_made_again_under_a_larger_one():
         result = {"status": status.name.lower(), "evaluations": evaluations}
         return Point(0.1, 0, result, 0.0, {}, None)
 
-    settings = Settings(lam=1.0, max_evaluations=50)
-    assert finished(point(Status.PROVED, 10), settings)
-    assert finished(point(Status.STALLED, 10), settings)
-    assert finished(point(Status.LIMIT, 50), settings)
-    assert not finished(point(Status.LIMIT, 20), settings)
+    problem = replace(PROBLEM, settings=Settings(lam=1.0, max_evaluations=50))
+    assert finished([point(Status.PROVED, 10)], problem)
+    assert finished([point(Status.STALLED, 10)], problem)
+    assert finished([point(Status.LIMIT, 50)], problem)
+    assert not finished([point(Status.LIMIT, 20)], problem)
 
 
 @pytest.mark.serial

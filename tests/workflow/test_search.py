@@ -21,10 +21,9 @@ from distsms.shards import dataset
 from distsms.shards.manifest import read_manifest
 from distsms.training.task import Distribution
 from distsms.workflow import auto_lambda, search
-from distsms.workflow.candidates import Search, Tried
 from distsms.workflow.choice import Mean
 from distsms.workflow.requests import Arrays, TrainRequest
-from distsms.workflow.search import candidates, choose, load_sample, request_of, why_not_searched
+from distsms.workflow.search import Search, Tried, candidates, choose, load_sample, request_of, why_not_searched
 from distsms.workflow.train import train
 from tests.support.conversion import convert
 from tests.support.program import finish, start
