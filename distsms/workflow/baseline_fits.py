@@ -67,10 +67,9 @@ class FoldedRows(NamedTuple):
     def task(self, fold: int, problem: Problem) -> Task:
         """Return the training task of a fold."""
         rows = self.folds.training(fold)
-        y = self.y[rows]
-        held_out = hold_out(self.folds_by, y if self.fold_keys is None else self.fold_keys[rows], y, HELD_OUT_PARTS)
-        weights, groups = some(self.weights, rows), some(self.groups, rows)
-        return Task(self.X[rows], y, problem.measure, problem.settings, held_out, weights=weights, groups=groups)
+        whole = Task(self.X, self.y, problem.measure, problem.settings, weights=self.weights, groups=self.groups)
+        task, keys = whole.part(rows), self.y if self.fold_keys is None else self.fold_keys
+        return task._replace(held_out=hold_out(self.folds_by, keys[rows], task.y, HELD_OUT_PARTS))
 
     def held_out(self, fold: int) -> HeldOutRows:
         """Return the rows that evaluate a fold."""

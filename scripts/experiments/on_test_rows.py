@@ -24,13 +24,13 @@ from distsms.metrics import ranking
 from distsms.metrics.differences import JudgedRows, difference
 from distsms.shards import dataset
 from distsms.training.solver_choice import settings_for
-from distsms.workflow import trees
 from distsms.workflow.baseline_fits import BaselineStore, Fit
 from distsms.workflow.baseline_text import describe_interval
 from distsms.workflow.competitors import ALONE, HELD_OUT_PARTS, METHODS, OURS, Method, Task
 from distsms.workflow.folds import hold_out
 from distsms.workflow.method_results import complete
 from scripts import records
+from scripts.experiments.feature_fits import describe_trees
 
 
 def main() -> None:
@@ -104,7 +104,7 @@ def search_trees(task: Task, method: Method, budget: int) -> tuple[float, Task]:
     task = task._replace(held_out=hold_out("rows", task.y, task.y, HELD_OUT_PARTS))
     found = [method.search(task, number) for number in range(budget)]
     number = int(np.argmax([attempt.value for attempt in found]))
-    about = trees.describe(number, method.package)
+    about = describe_trees(number, method.package)
     print(f"{method.name:9} {budget} settings tried; {found[number].rounds} rounds, {about}", flush=True)
     return float(number), task._replace(rounds=found[number].rounds)
 

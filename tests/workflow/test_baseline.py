@@ -20,9 +20,9 @@ from distsms.metrics.estimates import METHOD
 from distsms.metrics.summary import chooser_value
 from distsms.optim.settings import Settings
 from distsms.parallel.communicator import Communicator
-from distsms.workflow import baseline_text, trees
+from distsms.workflow import baseline_text
 from distsms.workflow.baseline_fits import BaselineStore, Fit, FoldedRows, first_round, fit_alone, second_round
-from distsms.workflow.competitors import METHODS, OURS, Fitted, Task
+from distsms.workflow.competitors import METHODS, OURS, Fitted, Task, TrialResult
 from distsms.workflow.folds import Folds, deal_rows, make_folds
 from distsms.workflow.method_results import (
     BEST,
@@ -101,7 +101,7 @@ def test_a_search_uses_the_training_rows_alone_and_fits_its_best_once(monkeypatc
 
     def search(task, number):
         seen.append(len(task.y))
-        return trees.TrialResult([0.5, 0.9, 0.9][int(number)], 10 + int(number))
+        return TrialResult([0.5, 0.9, 0.9][int(number)], 10 + int(number))
 
     def fit(task, number):
         grown.append((number, task.rounds))

@@ -17,7 +17,6 @@ from distsms.parallel.communicator import Communicator
 from distsms.shards import dataset
 from distsms.shards.dataset import read_manifest
 from distsms.shards.from_arrays import write_data
-from distsms.workflow import trees
 from distsms.workflow.baseline_plan import leave_out_features, leave_out_missing, requested_methods
 from distsms.workflow.competitors import FEATURED, METHODS, OURS, Task, require
 from distsms.workflow.requests import BaselineRequest
@@ -52,7 +51,8 @@ def test_ours_is_proved_and_trees_see_what_no_plane_can():
     ours = METHODS[OURS].fit(task, 1e-2)
     assert not ours.note
     pytest.importorskip("xgboost")
-    scores = trees.grow(X, y, 0, trees.attempt(X, y, task.held_out, "rocarea", 0).rounds)(X)
+    trees = METHODS["trees"]
+    scores = trees.fit(task._replace(rounds=trees.search(task, 0).rounds), 0).score(X)
     assert ranking.rocarea(scores, y, ALONE) > 0.95 > 0.7 > ranking.rocarea(ours.score(X), y, ALONE)
 
 
