@@ -5,10 +5,11 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from contextlib import ExitStack
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, NamedTuple
 
-from distsms.base import memory
+from distsms.base import files, memory
 from distsms.base.communicator import Communicator
 from distsms.base.errors import InputError
 from distsms.base.formatting import format_bytes
@@ -17,16 +18,19 @@ from distsms.base.wording import Message, option
 from distsms.features.build import refuse_codes
 from distsms.features.fit import count_attributes
 from distsms.losses.base import ROW_BYTES
+from distsms.models import inputs
 from distsms.optim.solvers.base import WIDE
+from distsms.shards import dataset, storage
 from distsms.shards.dataset import MemoryBudget
-from distsms.shards.manifest import Manifest
+from distsms.shards.manifest import Manifest, read_manifest
 from distsms.training.plan import INTERPRETER, Plan, make_plan
-from distsms.training.solver_choice import settings_for
+from distsms.training.solver_choice import choose_solver, settings_for
 from distsms.training.task import Distribution
 from distsms.workflow import baseline_fits, choice, competitors, folds
 from distsms.workflow.baseline_fits import BaselineStore, Fit, FitSpec, Trial
 from distsms.workflow.competitors import FEATURED, METHODS, OURS, TREES
-from distsms.workflow.path import Problem
+from distsms.workflow.fold_features import FoldsObserver
+from distsms.workflow.path import SMALL, Problem
 from distsms.workflow.path_result import BETA, FEATURES, L1, PathStore, SeveralStore
 from distsms.workflow.requests import LAMBDAS, BaselineRequest
 from distsms.workflow.search import MOST_ATTRIBUTES, MOST_COLUMNS
@@ -68,6 +72,7 @@ class BaselinePlan:
     small: bool  # whether every rank holds all rows, since messages would cost more than evaluations
     done: set[FitSpec]  # those of `all_fits` that are in the folder
     store: BaselineStore  # the folder, of which only the root reads
+    identity: Mapping[str, Any] = field(default_factory=dict)  # what baseline.json says of the problem
 
     @property
     def select(self) -> str:
@@ -148,6 +153,56 @@ class BaselinePlan:
     def holds_rows(self) -> bool:
         """Whether every rank holds all rows as other libraries take them."""
         return self.small or bool(self.alone)
+
+
+def decide(
+    request: BaselineRequest, called: str, comm: Communicator, observer: FoldsObserver, opened: ExitStack
+) -> BaselinePlan:
+    """Make all checks that can be made before the rows are read, open the folder, and see what is missing in it, for
+    shards that were made of what is `called` so, if they are not those of the request. **Collective.**
+    """
+    neighbours, store = comm.node_ranks(), BaselineStore(request.output)
+    with comm.fail_together():
+        methods = requested_methods(request)
+        check_measures(request)
+    solver = request.solver or "lmvm"
+    if any(METHODS[name].by_distsms for name in methods):
+        solver, why = choose_solver(request.solver, request.measure, comm)
+        observer.chose_solver(solver, why)
+    with comm.fail_together():
+        manifest = read_manifest(request.data)
+        storage.check_codec(manifest.compression, manifest.directory)
+        problem = baseline_problem(request, solver, manifest)
+        if problem.needs_groups:
+            dataset.read_groups(manifest, 0, 0)  # raises InputError if the rows have no groups
+    left_out = leave_out(request, methods, manifest, neighbours, comm)
+    methods = remaining(methods, left_out)
+    by_distsms = [name for name in methods if METHODS[name].by_distsms and name not in FEATURED]
+    data = {"path": called or os.fspath(request.data), "fingerprint": manifest.fingerprint}
+    identity = {name: getattr(problem, name, getattr(problem.settings, name, None)) for name in OF_PATH}
+    with comm.fail_together():
+        competitors.require(methods)
+        problems, budget = plan_methods(request, problem, manifest, by_distsms, comm, neighbours)
+        plan = BaselinePlan(
+            request=request,
+            manifest=manifest,
+            problem=problem,
+            methods=methods,
+            left_out=left_out,
+            by_distsms=problems,
+            budget=budget,
+            small=request.memory is None and manifest.n + manifest.nnz <= SMALL,
+            done=set(),
+            store=store,
+            identity={"data": data} | identity,
+        )
+        if comm.is_root:
+            inputs.check_distinct(request.output, request.data, request.path)
+            store.check()
+            opened.enter_context(files.exclusive(store.path))
+            store.open(plan.identity)
+            plan.done.update(store.done())
+    return replace(plan, done=comm.bcast(plan.done))
 
 
 def requested_methods(request: BaselineRequest) -> list[str]:
@@ -239,12 +294,6 @@ def _of_path(request: BaselineRequest, store: PathStore, manifest: Manifest) -> 
             both = f"{folder} is a path with {name} {taken}; leave out one of the two options"
             raise InputError(f"{option(name)} {value}: {both}")
     return of_path
-
-
-def identity(request: BaselineRequest, problem: Problem, manifest: Manifest, called: str = "") -> dict[str, Any]:
-    """Return what baseline.json says of the problem, on shards that were made of what is `called` so."""
-    data = {"path": called or os.fspath(request.data), "fingerprint": manifest.fingerprint}
-    return {"data": data} | {name: getattr(problem, name, getattr(problem.settings, name, None)) for name in OF_PATH}
 
 
 def leave_out(

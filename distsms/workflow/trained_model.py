@@ -138,9 +138,7 @@ class TrainedModel:
             of_classes = data.get("weights") or {"positive": data["n_pos"], "negative": data["n_neg"]}
             text = describe_chance(
                 chance,
-                task.measure,
-                task.settings,
-                task.bias,
+                task,
                 result,
                 data["n_pos"],
                 weights=(of_classes["positive"], of_classes["negative"]),
