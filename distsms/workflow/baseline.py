@@ -229,7 +229,7 @@ class _BaselineRun:
         self._share(rows, partial(plan.missing, linear))
         # 2) Search settings of trees, and fit the best: on the first folds, and on the others if that settles nothing.
         for of_folds in (range(1, EARLY_FOLDS + 1), range(EARLY_FOLDS + 1, plan.problem.folds + 1)):
-            self._share(rows, partial(plan.missing_of_trees, searches, of_folds))
+            self._share(rows, partial(plan.missing, searches, of_folds))
             if of_folds.start == 1 and not plan.request.thorough:
                 searches = self._of_root(partial(method_results.unsettled, searches, plan, rows))
 

@@ -152,11 +152,10 @@ class BaselineStore(ResumableStore):
         """Read all trials. Raises InputError if one is damaged."""
         return [Trial(**{"value": np.nan, **fields}) for fields in self._read(TRIAL, True)]
 
-    def done(self) -> set[FitSpec]:
-        """Return the specifications of the first round (see `first_round`) that need not be made again."""
-        done: list[Fit | Trial] = [fit for fit in self.fits() if METHODS[fit.method].linear]
-        done += [trial for trial in self.trials() if not METHODS[trial.method].linear]
-        return {FitSpec(result.method, result.setting, result.fold) for result in done}
+    def done(self) -> list[Fit | Trial]:
+        """Return what there is of the first round (see `first_round`)."""
+        fits = [fit for fit in self.fits() if METHODS[fit.method].linear]
+        return [*fits, *(trial for trial in self.trials() if not METHODS[trial.method].linear)]
 
     def _read(self, fields: Fields, trials: bool) -> Iterator[dict[str, Any]]:
         for path in (self.path / self.parts).glob("[!.]*.json"):

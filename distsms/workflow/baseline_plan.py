@@ -38,9 +38,7 @@ from distsms.workflow.search import MOST_ATTRIBUTES, MOST_COLUMNS
 MANY_COLUMNS = 10_000
 """From so many columns on, trees take far longer than linear models."""
 ENTRY_BYTES = 48
-"""The bytes of memory that a nonzero entry of the data takes on a rank.
-
-They are for SciPy's matrix, for the copy of its training rows, and for what the libraries make of that copy.
+"""The bytes of a nonzero on a rank: in SciPy's matrix, the copy of its training rows, and what libraries make of that.
 """
 EVALUATION_BYTES = 50
 """The bytes of memory that a row takes on the root for each method, and for the best one, when it is evaluated."""
@@ -70,7 +68,7 @@ class BaselinePlan:
     by_distsms: Mapping[str, Problem]  # the methods on the columns that distsms trains
     budget: MemoryBudget | None  # what they leave for the rows of this rank; None if that is not limited
     small: bool  # whether every rank holds all rows, since messages would cost more than evaluations
-    done: set[FitSpec]  # those of `all_fits` that are in the folder
+    kept: int  # how many of `all_fits` are in the folder
     store: BaselineStore  # the folder, of which only the root reads
     identity: Mapping[str, Any] = field(default_factory=dict)  # what baseline.json says of the problem
 
@@ -99,38 +97,37 @@ class BaselinePlan:
         """The fits of all lambdas, and the trials of trees; quick trials leave out most of them."""
         return baseline_fits.first_round(self.methods, self.problem.lambdas, self.problem.folds, self.tree_fits)
 
-    def missing(self, methods: Sequence[str]) -> list[FitSpec]:
-        """Return the quick trials of these linear methods that are not made yet or, after them, the fits to the end."""
-        trials = self.trials()
-        specs = [spec._replace(quick=True) for name in methods for spec in self._missing_trials(name, trials)]
-        if specs:
-            return specs
-        # Fits are made of all lambdas that trials leave to any fold.
-        done = {fit[:3] for fit in self.store.fits()}
-        for name in methods:
-            left = {lam for lams in baseline_fits.left_lambdas(trials, name).values() for lam in lams}
-            specs += self._all_folds(name, sorted(left, reverse=True) or self.problem.lambdas)
-        return [spec for spec in specs if spec[:3] not in done]
+    def missing(self, methods: Sequence[str], in_folds: Sequence[int] | None = None) -> list[FitSpec]:
+        """Return the trials of these methods that are not made yet or, after them, the fits to the end."""
+        trials = self.store.trials()
+        for specs_of, results in ((self._trials_of, trials), (self._fits_of, self.store.fits())):
+            done = {each[:3] for each in results}
+            specs = [spec for name in methods for spec in specs_of(name, trials) if spec[:3] not in done]
+            if specs := [spec for spec in specs if in_folds is None or spec.fold in in_folds]:
+                return specs
+        return []
 
-    def _missing_trials(self, name: str, trials: Sequence[Trial]) -> list[FitSpec]:
-        """Return the trials of a method that are not made yet, also beyond an end where the best lambda is."""
-        grid, done = self.problem.lambdas, {trial[:3] for trial in trials}
-        missing = [spec for spec in self._all_folds(name, grid) if self.halves and spec[:3] not in done]
-        if missing or not self.extends:
-            return missing
-        values = baseline_fits.tried_values(trials, name)
-        curve = [choice.mean_over_folds(lam, list(of_folds.values())) for lam, of_folds in values.items()]
-        further = choice.beyond(curve, [max(curve, key=lambda mean: mean.mean)], grid)
-        return [] if further is None else self._all_folds(name, [further])
+    def _trials_of(self, name: str, trials: Sequence[Trial]) -> list[FitSpec]:
+        """Return the trials of a method: of settings of trees, or of lambdas, also beyond an end with the best one."""
+        if not METHODS[name].linear:
+            return baseline_fits.first_round([name], (), self.problem.folds, self.tree_fits)
+        if not self.halves:
+            return []
+        specs = self._all_folds(name, self.problem.lambdas)
+        if self.extends and {spec[:3] for spec in specs} <= {trial[:3] for trial in trials}:
+            values = baseline_fits.tried_values(trials, name)
+            curve = [choice.mean_over_folds(lam, list(of_folds.values())) for lam, of_folds in values.items()]
+            further = choice.beyond(curve, [max(curve, key=lambda mean: mean.mean)], self.problem.lambdas)
+            specs = [] if further is None else self._all_folds(name, [further])
+        return [spec._replace(quick=True) for spec in specs]
 
-    def missing_of_trees(self, methods: Sequence[str], folds: Sequence[int]) -> list[FitSpec]:
-        """Return the trials of settings on these folds that are not made yet or, after them, the fits of the best."""
-        tries = baseline_fits.first_round(methods, (), self.problem.folds, self.tree_fits)
-        tried, fitted = self.store.done(), {fit[:3] for fit in self.store.fits()}
-        if missing := [spec for spec in tries if spec.fold in folds and spec not in tried]:
-            return missing
-        best = baseline_fits.second_round(self.store.trials(), self.tree_fits)
-        return [spec for spec in best if spec.method in methods and spec.fold in folds and spec[:3] not in fitted]
+    def _fits_of(self, name: str, trials: Sequence[Trial]) -> list[FitSpec]:
+        """Return the fits of a method: of all lambdas that trials leave to any fold, or of the best settings."""
+        if not METHODS[name].linear:
+            return baseline_fits.second_round([trial for trial in trials if trial.method == name], self.tree_fits)
+        left = baseline_fits.left_lambdas(trials, name).values() if self.halves else ()
+        lambdas = sorted({lam for of_fold in left for lam in of_fold}, reverse=True)
+        return self._all_folds(name, lambdas or self.problem.lambdas)
 
     def trials(self) -> list[Trial]:
         """Return the quick trials in the folder, if they say which lambdas are fitted."""
@@ -192,7 +189,7 @@ def decide(
             by_distsms=problems,
             budget=budget,
             small=request.memory is None and manifest.n + manifest.nnz <= SMALL,
-            done=set(),
+            kept=0,
             store=store,
             identity={"data": data} | identity,
         )
@@ -201,8 +198,9 @@ def decide(
             store.check()
             opened.enter_context(files.exclusive(store.path))
             store.open(plan.identity)
-            plan.done.update(store.done())
-    return replace(plan, done=comm.bcast(plan.done))
+            done = {each[:3] for each in store.done()}
+            plan = replace(plan, kept=sum(spec[:3] in done for spec in plan.all_fits))
+    return replace(plan, kept=comm.bcast(plan.kept))
 
 
 def requested_methods(request: BaselineRequest) -> list[str]:

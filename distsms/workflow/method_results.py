@@ -399,19 +399,17 @@ class Effort(NamedTuple):
 
 def effort(plan: BaselinePlan) -> Effort:
     """Return how much was done, and what is left of a thorough comparison. On the root."""
-    fits, trials = plan.counted_fits(), plan.store.trials()
     problem, optional = plan.problem, [name for each in plan.left_out if each.optional for name in each.methods]
     everything = first_round([*plan.methods, *optional], problem.lambdas, problem.folds, THOROUGH_TREES)
-    done: list[Fit | Trial] = [fit for fit in fits if METHODS[fit.method].linear]
-    done += [trial for trial in trials if not METHODS[trial.method].linear]
+    done = plan.store.done()
     keys = {each[:3] for each in done}
     more = Counter(spec.method for spec in everything if spec[:3] not in keys)
     seconds = {name: [each.seconds for each in done if each.method == name] for name in METHODS}
     of_trees = [each.seconds for each in done if each.method in TREES]
     means = {name: float(np.mean(of_fits)) for name in more if (of_fits := seconds[name] or of_trees * (name in TREES))}
     return Effort(
-        fits=len(fits),
-        trials=len(trials),
+        fits=len(plan.counted_fits()),
+        trials=len(plan.store.trials()),
         more_fits=more.total(),
         more_seconds=sum(number * means.get(name, 0.0) for name, number in more.items()),
         unknown=[name for name in more if name not in means],
