@@ -263,6 +263,7 @@ def fit_alone(
         if spec.best:
             task, setting = task._replace(rounds=spec.best.rounds), spec.best.setting
             started -= spec.best.seconds
+        assert method.fit is not None
         fitted = method.fit(task, setting)
         seconds = time.perf_counter() - started
         scores = np.asarray(fitted.score(rows.X[held_out.numbers]), float)

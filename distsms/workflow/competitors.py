@@ -23,7 +23,6 @@ from scipy import sparse
 from distsms.base.errors import InputError
 from distsms.base.measures import GROUPED, Measure
 from distsms.base.typing import Floats, Hashes
-from distsms.features import arrays
 from distsms.losses.registry import make_loss
 from distsms.matrix.arrays import as_features
 from distsms.matrix.blocks import thread_count
@@ -34,7 +33,6 @@ from distsms.optim.settings import Settings
 from distsms.shards.row_metadata import some
 from distsms.training.fit import Fit, fit
 from distsms.training.task import TrainingTask
-from distsms.workflow.candidates import named
 from distsms.workflow.path import ALONE
 
 HELD_OUT_PARTS = 5
@@ -90,15 +88,19 @@ class Method(NamedTuple):
     """A method of the baseline."""
 
     name: str  # by which `distsms baseline --methods` knows it
-    # with a lambda or, for a method with a `search`, the number of a setting
-    fit: Callable[[Task, float], Fitted]
     about: str  # what the method is, in a few words
     package: str = ""  # that must be importable, if any
+    # with a lambda or, for a method with a `search`, the number of a setting; None if distsms trains the model
+    fit: Callable[[Task, float], Fitted] | None = None
     # tries a setting on the training rows; the best is then fitted to all of them
     search: Callable[[Task, float], TrialResult] | None = None
-    by_distsms: bool = False  # whether distsms trains the model, so that the rows may be distributed over the ranks
     trains: str = ""  # the measure that distsms trains for; empty if it is the one that the user asked for
     features: str = ""  # that are made from the training rows of each fold, a key of `candidates.PRESETS`; "" for none
+
+    @property
+    def by_distsms(self) -> bool:
+        """Whether distsms trains the model, so that the rows may be distributed over the ranks."""
+        return self.fit is None
 
     @property
     def linear(self) -> bool:
@@ -121,27 +123,13 @@ def with_target(settings: Settings, measure: Measure, share: float) -> Settings:
     return replace(settings, epsilon=-settings.epsilon * (share * math.log(share) + (1 - share) * math.log1p(-share)))
 
 
-def _train(task: Task, measure: Measure, lam: float) -> Fit:
+def train(task: Task, measure: Measure, lam: float) -> Fit:
+    """Train a model of distsms on these rows alone."""
     settings = replace(with_target(task.settings, measure, float(np.mean(task.y > 0))), lam=lam)
     bias = measure.bias(None)
     groups = task.groups if measure.name in GROUPED else None
     training = TrainingTask.of_rows(task.X, task.y, measure, settings, bias, task.weights, groups)
     return fit(training, ALONE)
-
-
-def _by_distsms(name: str, about: str, trains: str = "", features: str = "") -> Method:
-    """Return a method that distsms trains."""
-
-    def fit_distsms(task: Task, lam: float) -> Fitted:
-        rows_of: Callable[[Any], Any] = as_features
-        if features:
-            rows_of = arrays.fit_arrays(task.X, task.y, arrays.options(named(features)), task.weights).rows
-        model = _train(task._replace(X=rows_of(task.X)), Measure.parse(trains or task.measure), lam)
-        w, bias = model.w, model.bias  # not the rows
-        return Fitted(lambda X: rows_of(X).margins(w) + bias, describe_end(model.result))
-
-    package = "sklearn" if features == "leaves" else ""
-    return Method(name, fit_distsms, about, package, by_distsms=True, trains=trains, features=features)
 
 
 def _balancing(task: Task, balanced: bool) -> tuple[Floats, float]:
@@ -169,14 +157,14 @@ def _svm(name: str, balanced: bool) -> Method:
         return Fitted(model.decision_function, "" if converged else "not converged")
 
     about = "linear SVM with squared hinge loss and a regularized intercept" + ", classes balanced" * balanced
-    return Method(name, fit_svm, about, "sklearn")
+    return Method(name, about, "sklearn", fit_svm)
 
 
 def scikit_agrees(task: Task, measure: Measure, lam: float) -> tuple[bool, str]:
     """Return whether scikit-learn finds the minimum that distsms proves for logistic regression, and a sentence."""
     from sklearn.linear_model import LogisticRegression
 
-    ours = _train(task._replace(X=as_features(task.X)), measure, lam).result
+    ours = train(task._replace(X=as_features(task.X)), measure, lam).result
     weights, total = _balancing(task, measure.family.balanced)
     constant = np.full((len(task.y), 1), measure.bias(None))
     X = sparse.hstack([task.X, constant], format="csr") if sparse.issparse(task.X) else np.hstack([task.X, constant])
@@ -291,23 +279,23 @@ def _boosted(name: str, library: str, about: str, grow: Callable[..., _Grown]) -
             return UNTRIED
         return grow(task.part(~task.held_out), int(number), MOST_ROUNDS, task.part(task.held_out))[1]
 
-    return Method(name, lambda task, number: Fitted(grow(task, int(number), task.rounds)[0]), about, library, try_trees)
+    return Method(name, about, library, lambda task, number: Fitted(grow(task, int(number), task.rounds)[0]), try_trees)
 
 
 OURS = "distsms"
 REGRESSION = "logistic regression with a regularized intercept"
-_FEATURED = {"crosses": "bins and all their crosses", "leaves": "the leaves of 100 random trees"}
-
-
 METHODS = {
     method.name: method
     for method in (
-        _by_distsms(OURS, "linear model, trained for the measure"),
-        _by_distsms("logistic", REGRESSION, "logistic"),
-        _by_distsms("logistic-balanced", f"{REGRESSION}, classes balanced", "logistic-balanced"),
+        Method(OURS, "linear model, trained for the measure"),
+        Method("logistic", REGRESSION, trains="logistic"),
+        Method("logistic-balanced", f"{REGRESSION}, classes balanced", trains="logistic-balanced"),
         *(
-            _by_distsms(f"{name}-{features}", f"{name} on {about}", trains, features)
-            for features, about in _FEATURED.items()
+            Method(f"{name}-{features}", f"{name} on {about}", package, trains=trains, features=features)
+            for features, about, package in (
+                ("crosses", "bins and all their crosses", ""),
+                ("leaves", "the leaves of 100 random trees", "sklearn"),
+            )
             for name, trains in ((OURS, ""), ("logistic", "logistic"))
         ),
         _svm("svm", False),

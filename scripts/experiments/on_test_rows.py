@@ -14,19 +14,25 @@ how good they are on new rows.
 from __future__ import annotations
 
 import argparse
+from collections.abc import Callable
+from functools import partial
+from typing import Any
 
 import numpy as np
 from scipy.sparse import csr_matrix
 
 from distsms.base.formatting import format_table
 from distsms.base.measures import SHOWN, Measure
+from distsms.features import arrays
+from distsms.matrix.arrays import as_features
 from distsms.metrics import ranking
 from distsms.metrics.differences import JudgedRows, difference
 from distsms.shards import dataset
 from distsms.training.solver_choice import settings_for
 from distsms.workflow.baseline_fits import BaselineStore, Fit
 from distsms.workflow.baseline_text import describe_interval
-from distsms.workflow.competitors import ALONE, HELD_OUT_PARTS, METHODS, OURS, Method, Task
+from distsms.workflow.candidates import named
+from distsms.workflow.competitors import ALONE, HELD_OUT_PARTS, METHODS, OURS, Fitted, Method, Task, describe_end, train
 from distsms.workflow.folds import hold_out
 from distsms.workflow.method_results import complete
 from scripts import records
@@ -56,7 +62,8 @@ def main() -> None:
         elif own:
             chosen[name], task = search_trees(task, method, int(best_setting(own, measure)))
         if own:
-            scores[name] = method.fit(task, chosen[name]).score(X_test)
+            fit = method.fit or partial(fit_by_distsms, method)
+            scores[name] = fit(task, chosen[name]).score(X_test)
     found: list[records.Record] = []
     lines = []
     for name, method_scores in scores.items():
@@ -86,6 +93,17 @@ def main() -> None:
     print(f"\n{format_table(header, lines)}")
     more = {"measure": measure, "test_rows": len(y_test), "among_training_rows": known}
     records.write(args.json, "scripts.experiments.on_test_rows", found, **more)
+
+
+def fit_by_distsms(method: Method, task: Task, lam: float) -> Fitted:
+    """Fit a method that distsms trains on rows in memory."""
+    rows_of: Callable[[Any], Any] = as_features
+    if method.features:
+        rows_of = arrays.fit_arrays(task.X, task.y, arrays.options(named(method.features)), task.weights).rows
+    measure = Measure.parse(method.trains or task.measure)
+    model = train(task._replace(X=rows_of(task.X)), measure, lam)
+    w, bias = model.w, model.bias  # not the rows
+    return Fitted(lambda X: rows_of(X).margins(w) + bias, describe_end(model.result))
 
 
 def best_setting(fits: list[Fit], measure: str) -> float:

@@ -34,9 +34,10 @@ from distsms.workflow.method_results import (
     complete,
 )
 from distsms.workflow.path import Problem
+from tests.support.methods import fits_alone  # noqa: F401 - a fixture
 from tests.support.problems import data
 
-pytestmark = pytest.mark.serial
+pytestmark = [pytest.mark.serial, pytest.mark.usefixtures("fits_alone")]
 ALONE = Communicator()
 SETTINGS = Settings(lam=1.0, epsilon=1e-4)
 

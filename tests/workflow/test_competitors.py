@@ -20,6 +20,7 @@ from distsms.shards.from_arrays import write_data
 from distsms.workflow.baseline_plan import leave_out_features, leave_out_missing, requested_methods
 from distsms.workflow.competitors import FEATURED, METHODS, OURS, Task, require
 from distsms.workflow.requests import BaselineRequest
+from tests.support.methods import fit_of
 from tests.support.problems import data
 
 pytestmark = pytest.mark.serial
@@ -32,7 +33,7 @@ SETTINGS = Settings(lam=1.0, epsilon=1e-4)
 def test_lambda_means_the_same_to_others(method, lam):
     """At their w the gradient of lambda/2 ||w||^2 plus the weighted mean loss is 0, up to their tolerance."""
     X, y = data(300)
-    fitted = METHODS[method].fit(Task(X, y, "rocarea", Settings(lam=1.0, epsilon=1e-9)), lam)
+    fitted = fit_of(method)(Task(X, y, "rocarea", Settings(lam=1.0, epsilon=1e-9)), lam)
     assert not fitted.note
     s = fitted.score(X)
     w = sparse.linalg.lsqr(sparse.hstack([X, np.ones((300, 1))]), s, atol=1e-14, btol=1e-14)[0][:-1]
@@ -48,7 +49,7 @@ def test_ours_is_proved_and_trees_see_what_no_plane_can():
     X = rng.normal(size=(600, 2))
     y = np.where(X[:, 0] * X[:, 1] > 0, 1, -1).astype(np.int8)
     task = Task(X, y, "rocarea", SETTINGS, np.arange(600) % 5 == 0)
-    ours = METHODS[OURS].fit(task, 1e-2)
+    ours = fit_of(OURS)(task, 1e-2)
     assert not ours.note
     pytest.importorskip("xgboost")
     trees = METHODS["trees"]
