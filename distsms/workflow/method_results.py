@@ -34,7 +34,7 @@ from distsms.metrics.summary import chooser_value
 from distsms.metrics.tied_scores import tied_scores
 from distsms.metrics.within_groups import GroupAreas, gauc_difference_interval, gauc_interval, group_areas
 from distsms.shards.row_metadata import some
-from distsms.workflow.baseline_fits import BaselineStore, Fit, FoldedRows, Key, Trial, first_round, left_lambdas
+from distsms.workflow.baseline_fits import BaselineStore, Fit, FoldedRows, Trial, first_round, left_lambdas
 from distsms.workflow.baseline_plan import THOROUGH_TREES
 from distsms.workflow.choice import ends_at, mean_over_folds
 from distsms.workflow.competitors import ALONE, METHODS, OTHERS, OURS, OWN, TREES, missing, scikit_agrees
@@ -47,12 +47,9 @@ if TYPE_CHECKING:
 REPLICATES = 1000
 """The number of bootstrap replicates for the intervals of PRBEP."""
 BEST = "best other linear"
-"""The name, in tables, of the best linear method besides distsms, which is chosen for each fold by the other folds.
-
-The methods on features that are made from the columns do not belong to it.
-"""
+"""The best linear method besides distsms on the original columns, chosen for each fold by the other folds."""
 BEST_FEATURES = "distsms, best features"
-"""The name of distsms on the features, the original columns among them, that the other folds choose for each fold."""
+"""distsms on the features, the original columns among them, that the other folds choose for each fold."""
 CHOSEN = (BEST, BEST_FEATURES)
 """The rows of the table that choose among methods."""
 EARLY_FOLDS, EARLY_LEVEL = 2, 0.999
@@ -92,14 +89,13 @@ class MethodResult(NamedTuple):
                 f"{source}: is damaged: {why}. Give the same command line of distsms baseline again to rewrite it"
             )
         undefined = dict.fromkeys(("standard_error", "low", "high"), np.nan)
+
+        def read(interval: Mapping[str, Any]) -> Interval:
+            return Interval(**undefined | {name: value for name, value in interval.items() if value is not None})
+
         fields = {"settings" if name == "chosen" else name: value for name, value in entry.items()}
         for key, name in _JSON_NAMES.items():
-            fields[name] = {
-                measure: Interval(
-                    **undefined | {field: value for field, value in interval.items() if value is not None}
-                )
-                for measure, interval in fields.pop(key, {}).items()
-            }
+            fields[name] = {measure: read(interval) for measure, interval in fields.pop(key, {}).items()}
         return cls(**fields)
 
 
@@ -283,7 +279,7 @@ class Evaluator:
 
     def _interval(self, measure: str, fits: Sequence[Fit], ours: Sequence[Fit] = ()) -> Interval:
         """Return the interval of a measure of the fits of all folds or, with `ours`, of how much better these are."""
-        head = HeadMeasure.parse(measure)
+        head, level = HeadMeasure.parse(measure), self._level
         if head is None and measure not in RANKING and measure not in GROUPED:
             return self._interval_over_folds(measure, fits, ours)
         # 1) Estimate the mean of the folds, with replicates of it.
@@ -296,14 +292,12 @@ class Evaluator:
         # 2) Make the interval of its kind.
         if measure == "rocarea":
             make = confidence.rocarea_difference_interval if ours else confidence.rocarea_interval
-            return make(pooled, self._level)
+            return make(pooled, level)
         if measure in GROUPED:
-            return (gauc_difference_interval if ours else gauc_interval)(pooled, self._level)
-        if ours:
-            return confidence.prbep_difference_interval(pooled, replicates, self._level)
-        if head:
-            return head_intervals.head_interval(head, pooled, replicates, self._level)
-        return confidence.prbep_interval(pooled, replicates, self._level)
+            return (gauc_difference_interval if ours else gauc_interval)(pooled, level)
+        if head and not ours:
+            return head_intervals.head_interval(head, pooled, replicates, level)
+        return (confidence.prbep_difference_interval if ours else confidence.prbep_interval)(pooled, replicates, level)
 
     def _interval_over_folds(self, measure: str, fits: Sequence[Fit], ours: Sequence[Fit]) -> Interval:
         """Return the interval of a measure of which the folds alone say how much it varies."""
@@ -440,7 +434,7 @@ def complete(fits: Sequence[Fit], method: str, folds: int) -> list[Fit]:
     return [of_method[setting, fold] for setting in settings for fold in range(folds, 0, -1)]
 
 
-def choose(fits: Iterable[Fit], value: Callable[[Fit], float], dropped: Collection[Key] = ()) -> list[Fit]:
+def choose(fits: Iterable[Fit], value: Callable[[Fit], float], dropped: Collection[tuple[Any, ...]] = ()) -> list[Fit]:
     """Return for each fold the fit of the method and setting, not `dropped` for it, that is best on the others."""
     table = {((fit.method, fit.setting), fit.fold): fit for fit in fits}
     candidates, folds = list(dict.fromkeys(candidate for candidate, _ in table)), sorted({fold for _, fold in table})
