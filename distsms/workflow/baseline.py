@@ -105,11 +105,7 @@ class _BaselineRun:
     """The steps of a baseline. Its methods are collective."""
 
     def __init__(
-        self,
-        plan: BaselinePlan,
-        comm: Communicator,
-        observer: BaselineObserver,
-        stop_wanted: Callable[[], bool],
+        self, plan: BaselinePlan, comm: Communicator, observer: BaselineObserver, stop_wanted: Callable[[], bool]
     ) -> None:
         self._plan, self._comm, self._observer = plan, comm, observer
         self._rows: FoldedRows | None = None  # what evaluates the fits
@@ -151,11 +147,10 @@ class _BaselineRun:
         keep, stop_wanted = self._plan.store.keep, self._stop_wanted
         try:
             for name, problem in problems.items():
-                starts, trials = Starts(), True
-                while trials and (specs := self._of_root(partial(self._plan.missing, [name]))):
+                starts = Starts()
+                while specs := self._of_root(partial(self._plan.missing, [name])):
                     self._tell(len(specs), rows.share_folds, specs[0])
-                    trials = specs[0].quick
-                    if trials:
+                    if specs[0].quick:
                         stopped = baseline_fits.try_lambdas(rows, problem, specs, keep, stop_wanted, starts)
                     else:
                         stopped = baseline_fits.fit_distributed(

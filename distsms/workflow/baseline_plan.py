@@ -83,11 +83,6 @@ class BaselinePlan:
         return not self.request.thorough and len(self.problem.lambdas) > baseline_fits.FEW_LAMBDAS
 
     @property
-    def extends(self) -> bool:
-        """Whether quick trials go beyond the usual lambdas, if the best one is at an end."""
-        return self.halves and self.request.lambdas is None and self.request.path is None
-
-    @property
     def tree_fits(self) -> int:
         """How many settings of trees are tried for each fold."""
         return self.request.tree_fits or (THOROUGH_TREES if self.request.thorough else 1)
@@ -113,8 +108,9 @@ class BaselinePlan:
             return baseline_fits.first_round([name], (), self.problem.folds, self.tree_fits)
         if not self.halves:
             return []
-        specs = self._all_folds(name, self.problem.lambdas)
-        if self.extends and {spec[:3] for spec in specs} <= {trial[:3] for trial in trials}:
+        specs, request = self._all_folds(name, self.problem.lambdas), self.request
+        usual = request.lambdas is None and request.path is None
+        if usual and {spec[:3] for spec in specs} <= {trial[:3] for trial in trials}:
             values = baseline_fits.tried_values(trials, name)
             curve = [choice.mean_over_folds(lam, list(of_folds.values())) for lam, of_folds in values.items()]
             further = choice.beyond(curve, [max(curve, key=lambda mean: mean.mean)], self.problem.lambdas)
@@ -323,9 +319,8 @@ def remaining(methods: Sequence[str], left_out: Sequence[LeftOut]) -> list[str]:
 def leave_out_missing(request: BaselineRequest, methods: Sequence[str], comm: Communicator) -> list[LeftOut]:
     """Leave out the methods whose packages are not installed; see `leave_out`. **Collective.**"""
     missing = {name for of_rank in comm.allgather(competitors.missing(methods)) for name in of_rank}
-    if missing and (request.methods is not None or missing.issuperset(methods)):
-        with comm.fail_together():
-            competitors.require(methods)
+    if request.methods is not None or missing.issuperset(methods):
+        return []  # they are required
     install = "pip install 'distsms[baseline]'"
     return [
         LeftOut([name], f"it needs {METHODS[name].package}, which is not installed ({install})")

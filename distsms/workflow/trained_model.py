@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -26,7 +26,6 @@ from distsms.workflow.provenance import maximum_usage, model_info, provenance, u
 from distsms.workflow.verdict import (
     ALL_TIED,
     AreaOnTest,
-    LeakingColumn,
     area_on_test,
     describe_chance,
     describe_constant,
@@ -65,7 +64,7 @@ class TrainingScores:
     sample: dict[str, Any] | None  # from `distsms.metrics.row_sample.sample_rows`
     # for measures whose scores are probabilities: `calibration.means_by_class`, `by_rows` and `by_weight`
     means: dict[str, dict[str, float]] | None = None
-    leaks: Sequence[LeakingColumn] = ()  # columns of a table that rank the rows almost perfectly by themselves
+    leaks: Mapping[str, float] = field(default_factory=dict)  # from `leaking_columns`
     mean_contributions: list[float] | None = None  # of the columns of a table, see `distsms.models.contributions`
 
 

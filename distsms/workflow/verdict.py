@@ -7,7 +7,7 @@ above 0.5. With many features a model learns noise by heart, so test rows decide
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from decimal import ROUND_CEILING, Context
 from itertools import pairwise
@@ -160,22 +160,15 @@ def _near_chance(name: str, rows: str, value: float, error: float) -> str:
     return f"its {name} on the {rows} is {value:.3f}, with a standard error of {error:.2g}; chance is 0.5"
 
 
-class LeakingColumn(NamedTuple):
-    """A column that ranks the training rows almost perfectly by itself, with its ROCArea."""
-
-    name: str
-    rocarea: float
-
-
-def leaking_columns(block: DataBlock, table: Table, w: Floats, n_pos: int, comm: Communicator) -> list[LeakingColumn]:
-    """Return the columns that rank the training rows almost perfectly by their part of the scores, the best first, but
-    for those with many features, which can learn rows by heart. **Collective**, as much as `MOST_COLUMNS` evaluations.
+def leaking_columns(block: DataBlock, table: Table, w: Floats, n_pos: int, comm: Communicator) -> dict[str, float]:
+    """Return the ROCArea of columns that rank the training rows almost perfectly by their part of the scores, the best
+    first, but for those with many features, which can learn rows by heart. **Collective**, as `MOST_COLUMNS` passes.
     """
     features = [slice(start, end) for start, end in pairwise(table.feature_starts)]
     largest = [float(np.abs(w[part]).max(initial=0.0)) for part in features]
     few = [k for k, part in enumerate(features) if largest[k] and part.stop - part.start <= max(3, n_pos / 5)]
     heaviest = sorted(few, key=lambda k: -largest[k])[:MOST_COLUMNS]
-    at_once, leaks = max(1, MOST_WEIGHTS // len(w)), []
+    at_once, leaks = max(1, MOST_WEIGHTS // len(w)), dict[str, float]()
     for first in range(0, len(heaviest), at_once):
         columns = heaviest[first : first + at_once]
         W = np.zeros((len(columns), len(w)))
@@ -183,21 +176,21 @@ def leaking_columns(block: DataBlock, table: Table, w: Floats, n_pos: int, comm:
             W[row, features[k]] = w[features[k]]
         for k, scores in zip(columns, block.features.margins(W), strict=True):
             own_scores, labels, weights = block.counted_scores(scores)
-            area = rocarea(own_scores, labels, comm, weights)
-            leaks += [LeakingColumn(table.columns[k].name, area)] if area > LEAK else []
-    return sorted(leaks, key=lambda column: -column.rocarea)
+            if (area := rocarea(own_scores, labels, comm, weights)) > LEAK:
+                leaks[table.columns[k].name] = area
+    return dict(sorted(leaks.items(), key=lambda leak: -leak[1]))
 
 
-def describe_leaks(leaks: Sequence[LeakingColumn]) -> str:
+def describe_leaks(leaks: Mapping[str, float]) -> str:
     """Return a warning about columns that rank almost perfectly by themselves, or "" if there are none."""
     if not leaks:
         return ""
-    names = ", ".join(leak.name for leak in leaks[:3]) + f" and {len(leaks) - 3} more" * (len(leaks) > 3)
+    names = ", ".join(list(leaks)[:3]) + f" and {len(leaks) - 3} more" * (len(leaks) > 3)
     begin = f"Column {names} alone ranks" if len(leaks) == 1 else f"Each of the columns {names} alone ranks"
     return Message(
-        f"{begin} the training rows almost perfectly (ROCArea {leaks[0].rocarea:.4f}). Is that known before the "
+        f"{begin} the training rows almost perfectly (ROCArea {max(leaks.values()):.4f}). Is that known before the "
         "outcome is? If not, the model is of no use on new rows; train without it: "
-        f"{option('drop', [leak.name for leak in leaks])}"
+        f"{option('drop', list(leaks))}"
     )
 
 
