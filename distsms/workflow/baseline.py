@@ -190,15 +190,8 @@ class _BaselineRun:
         """Make the fits on one kind of features."""
         comm, plan = self._comm, self._plan
         # 1) Make the features of all folds.
-        fold_features = FoldFeatures(
-            plan.manifest,
-            options=arrays.options(named(kind)),
-            folder=plan.store.path / FOLDER / kind,
-            problem=plan.problem,
-            comm=comm,
-            observer=self._observer,
-            memory=plan.request.memory,
-        )
+        options, folder, memory = arrays.options(named(kind)), plan.store.path / FOLDER / kind, plan.request.memory
+        fold_features = FoldFeatures(plan.manifest, options, folder, plan.problem, comm, self._observer, memory)
         for fold in range(1, plan.problem.folds + 1):
             fold_features.manifest(fold)
             self._end_if(self._stop_wanted())

@@ -327,18 +327,11 @@ def fit_distributed(
     def keep_point(point: Point, result: Result, scores: Floats | None) -> None:
         nonlocal started
         assert point.held_out is not None and scores is not None
-        now, of_rows = time.perf_counter(), before(point.fold) if point.fold in without_fit else 0.0
-        without_fit.discard(point.fold)
-        fit = Fit(
-            method=specs[0].method,
-            setting=point.lam,
-            fold=point.fold,
-            seconds=now - started + of_rows,
-            rocarea=point.held_out["rocarea"],
-            prbep=point.held_out["prbep"],
-            note=describe_end(result),
-        )
-        keep(fit, scores)
+        fold, now = point.fold, time.perf_counter()
+        seconds = now - started + (before(fold) if fold in without_fit else 0.0)
+        without_fit.discard(fold)
+        rocarea, prbep = (point.held_out[name] for name in RANKING)
+        keep(Fit(specs[0].method, point.lam, fold, seconds, rocarea, prbep, describe_end(result)), scores)
         started = now  # the fits of all folds share their seconds, which add up to those of the method
 
     while missing and not stopped:  # `CrossValidation` may leave out the smaller lambdas of its first run

@@ -135,14 +135,8 @@ class TrainedModel:
         else:
             data, leaks = self.scores.data, ""
             of_classes = data.get("weights") or {"positive": data["n_pos"], "negative": data["n_neg"]}
-            text = describe_chance(
-                chance,
-                task,
-                result,
-                data["n_pos"],
-                weights=(of_classes["positive"], of_classes["negative"]),
-                no_lambda_helps=automatic and bool(self.unseen),
-            )
+            weights, no_lambda_helps = (of_classes["positive"], of_classes["negative"]), automatic and bool(self.unseen)
+            text = describe_chance(chance, task, result, data["n_pos"], weights, no_lambda_helps)
         return [Message(f"{marked(text)} {marked(advice)}".rstrip()), *([leaks] if leaks else [])]
 
     def _advice(self) -> str:
