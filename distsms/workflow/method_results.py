@@ -244,6 +244,7 @@ class Evaluator:
     def _result(self, name: str, best_fits: Mapping[str, Sequence[Fit]], by: str) -> MethodResult:
         """Return the row of a method or of one of `CHOSEN`."""
         fits, measures = best_fits[name], dict.fromkeys([*RANKING, by])
+        settings, intervals = [fit.setting for fit in fits], {of: self._interval(of, fits) for of in measures}
 
         def ahead(first: str) -> dict[str, Interval]:
             """Return by how much distsms `first` is better than this method; empty without either."""
@@ -251,31 +252,21 @@ class Evaluator:
                 return {}
             return {of: self._interval(of, fits, best_fits[first]) for of in measures}
 
-        counts = Counter(fit.method for fit in fits)
-        result = MethodResult(
-            method=name,
-            settings=[fit.setting for fit in fits],
-            at_end=False,
-            seconds=0.0,
-            notes=", ".join(f"{each} ({METHODS[each].about}) in {n}" for each, n in sorted(counts.items())),
-            intervals={of: self._interval(of, fits) for of in measures},
-            differences=ahead(OURS),
-        )
         if name in CHOSEN:
-            return result
-        method, of_method = METHODS[name], self._fits[name]
+            counts = Counter(f"{fit.method} ({METHODS[fit.method].about})" for fit in fits)
+            notes = ", ".join(f"{method} in {n}" for method, n in sorted(counts.items()))
+            return MethodResult(name, settings, False, 0.0, notes, intervals, ahead(OURS))
+        linear, of_method = METHODS[name].linear, self._fits[name]
         tried = [trial for trial in self._trials if trial.method == name]
+        seconds = sum(fit.seconds for fit in of_method) + sum(trial.seconds for trial in tried)
         counts = Counter(fit.note for fit in of_method if fit.note)
-        result = result._replace(
-            seconds=sum(fit.seconds for fit in of_method) + sum(trial.seconds for trial in tried),
-            notes=", ".join(f"{n} fits {note}" for note, n in sorted(counts.items())),
-            with_features=ahead(f"{OURS}-{method.features}" if method.linear else BEST_FEATURES),
-        )
-        if not method.linear:
-            return result
-        value = attrgetter("value") if tried else partial(self._value, by)
-        at_end, beyond = _find_ends(tried or of_method, result.settings, value)
-        return result._replace(at_end=at_end, beyond=beyond)
+        notes = ", ".join(f"{n} fits {note}" for note, n in sorted(counts.items()))
+        at_end, beyond = False, ""
+        if linear:
+            value = attrgetter("value") if tried else partial(self._value, by)
+            at_end, beyond = _find_ends(tried or of_method, settings, value)
+        featured = ahead(f"{OURS}-{METHODS[name].features}" if linear else BEST_FEATURES)
+        return MethodResult(name, settings, at_end, seconds, notes, intervals, ahead(OURS), featured, beyond)
 
     def _interval(self, measure: str, fits: Sequence[Fit], ours: Sequence[Fit] = ()) -> Interval:
         """Return the interval of a measure of the fits of all folds or, with `ours`, of how much better these are."""
