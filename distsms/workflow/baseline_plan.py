@@ -246,17 +246,10 @@ def baseline_problem(request: BaselineRequest, solver: str, manifest: Manifest) 
         raise InputError(f"a baseline needs at least 2 folds{remedy}")
     if not lambdas or min(lambdas) <= 0:
         raise InputError("a baseline needs lambdas above 0")
-    grid = sorted(lambdas, reverse=True)
-    measure, target = shared["measure"], {name: shared[name] for name in ("epsilon", "relative")}
-    return Problem(
-        measure=measure,
-        lambdas=grid,
-        folds=shared["folds"],
-        seed=shared["seed"],
-        settings=settings_for(measure, solver, lam=grid[0], **target, **request.settings),
-        folds_by=folds.choose_folds_by(shared["folds_by"], manifest),
-        select=request.select or measure,
-    )
+    grid, measure = sorted(lambdas, reverse=True), shared["measure"]
+    settings = settings_for(measure, solver, shared["epsilon"], shared["relative"], lam=grid[0], **request.settings)
+    by, select = folds.choose_folds_by(shared["folds_by"], manifest), request.select or measure
+    return Problem(measure, grid, shared["folds"], shared["seed"], settings, folds_by=by, select=select)
 
 
 def _of_path(request: BaselineRequest, store: PathStore, manifest: Manifest) -> dict[str, Any]:
