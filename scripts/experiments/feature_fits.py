@@ -233,7 +233,7 @@ def describe_trees(number: int, library: str) -> str:
 def boosted(library: str, split: Split, budget: int) -> Fits:
     """Search the settings of boosted trees for each measure, train the best one on all training rows, and test."""
     (X, y), method = (_plain(split.train.X), split.train.labels), METHODS["trees" if library == XGBOOST else library]
-    assert method.search is not None
+    assert method.fit is not None and method.search is not None
     found, scores = list[Record](), dict[str, Floats]()
     for measure in RANKING:
         begun = time.process_time()
