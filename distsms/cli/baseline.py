@@ -176,8 +176,7 @@ class BaselineNarrator(FoldsNarrator, BaselineObserver):
         say(f"data      {names}: {manifest.n} rows, {manifest.p} columns, {manifest.n_pos} positive")
         lambdas = ", ".join(f"{lam:g}" for lam in problem.lambdas)
         say(f"problem   {problem.measure}; {problem.folds} folds by {problem.folds_by}; lambda {lambdas}")
-        kept = sum(spec in plan.done for spec in fits)
-        say(f"fits      {'at most ' * plan.halves}{len(fits)}; {kept} of them are kept from an earlier start")
+        say(f"fits      {'at most ' * plan.halves}{len(fits)}; {plan.kept} of them are kept from an earlier start")
         if plan.halves:
             say("          those of lambdas that quick trials on the other folds leave; --thorough makes all of them")
         for each in plan.left_out:

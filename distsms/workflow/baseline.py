@@ -5,12 +5,11 @@ from __future__ import annotations
 import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 from functools import partial
 from typing import NamedTuple, TypeVar
 
-from distsms.base import files
 from distsms.base.communicator import Communicator
 from distsms.base.errors import InputError
 from distsms.base.measures import display_name
@@ -18,30 +17,17 @@ from distsms.base.timing import Clock
 from distsms.features import arrays
 from distsms.ingest import frames
 from distsms.ingest.options import ConversionObserver
-from distsms.models import inputs
-from distsms.shards import dataset, storage
 from distsms.shards.dataset import DataBlock
-from distsms.shards.manifest import read_manifest
 from distsms.shards.row_statistics import doubles_warning
-from distsms.training.solver_choice import choose_solver
-from distsms.workflow import baseline_fits, baseline_text, competitors, folds, method_results, tables
+from distsms.workflow import baseline_fits, baseline_text, folds, method_results, tables
 from distsms.workflow.auto_lambda import Starts
-from distsms.workflow.baseline_fits import BaselineStore, FitSpec, FoldedRows
-from distsms.workflow.baseline_plan import (
-    BaselinePlan,
-    baseline_problem,
-    check_measures,
-    identity,
-    leave_out,
-    plan_methods,
-    remaining,
-    requested_methods,
-)
+from distsms.workflow.baseline_fits import FitSpec, FoldedRows
+from distsms.workflow.baseline_plan import BaselinePlan, decide, plan_methods
 from distsms.workflow.candidates import named
 from distsms.workflow.competitors import FEATURED, METHODS
 from distsms.workflow.fold_features import FOLDER, FoldFeatures, FoldsObserver
 from distsms.workflow.method_results import EARLY_FOLDS, WARNING, Baseline
-from distsms.workflow.path import SMALL, PathRows, Problem, load_rows
+from distsms.workflow.path import PathRows, Problem, load_rows
 from distsms.workflow.provenance import usage_of_ranks
 from distsms.workflow.requests import BaselineRequest, TrainRequest
 
@@ -101,122 +87,78 @@ def compare_methods(
             request = replace(request, data=sets.training.directory)
         elif request.reading or request.shards is not None:
             raise InputError("label, shards, and how columns are read are for tables, such as CSV or Parquet", True)
-        run = _BaselineRun(request, comm, observer, stop_wanted, opened, called)
-        with clock.phase("fits"):
-            stopped = run.fit()
+        plan = decide(request, called, comm, observer, opened)
+        observer.planned(plan)
+        run = _BaselineRun(plan, comm, observer, stop_wanted)
+        with clock.phase("fits"), suppress(_Stopped):
+            run.fit()
         with clock.phase("intervals"):
-            result = run.conclude(stopped)
+            result = run.conclude()
     return replace(result, usage=usage_of_ranks(clock, comm, 0, 0))
 
 
+class _Stopped(Exception):
+    """The run was to be stopped on a rank. Raised on all of them."""
+
+
 class _BaselineRun:
-    """The steps of a baseline. Creating it, and its methods, are collective."""
+    """The steps of a baseline. Its methods are collective."""
 
     def __init__(
-        self,
-        request: BaselineRequest,
-        comm: Communicator,
-        observer: BaselineObserver,
-        stop_wanted: Callable[[], bool],
-        opened: ExitStack,
-        called: str = "",
+        self, plan: BaselinePlan, comm: Communicator, observer: BaselineObserver, stop_wanted: Callable[[], bool]
     ) -> None:
-        self._comm, self._observer, self._called = comm, observer, called
-        self._neighbours = comm.node_ranks()
+        self._plan, self._comm, self._observer = plan, comm, observer
         self._rows: FoldedRows | None = None  # what evaluates the fits
-        self._plan = self._decide(request, opened)
-        observer.planned(self._plan)
-        end = time.monotonic() + request.time_limit
+        self._stopped = True  # until all fits are made
+        end = time.monotonic() + plan.request.time_limit
         self._stop_wanted = lambda: stop_wanted() or time.monotonic() > end
 
-    def _decide(self, request: BaselineRequest, opened: ExitStack) -> BaselinePlan:
-        """Make all checks that can be made before the rows are read, open the folder, and see what is missing."""
-        comm, store = self._comm, BaselineStore(request.output)
-        with comm.fail_together():
-            methods = requested_methods(request)
-            check_measures(request)
-        solver = request.solver or "lmvm"
-        if any(METHODS[name].by_distsms for name in methods):
-            solver, why = choose_solver(request.solver, request.measure, comm)
-            self._observer.chose_solver(solver, why)
-        with comm.fail_together():
-            manifest = read_manifest(request.data)
-            storage.check_codec(manifest.compression, manifest.directory)
-            problem = baseline_problem(request, solver, manifest)
-            if problem.needs_groups:
-                dataset.read_groups(manifest, 0, 0)  # raises InputError if the rows have no groups
-        left_out = leave_out(request, methods, manifest, self._neighbours, comm)
-        methods = remaining(methods, left_out)
-        by_distsms = [name for name in methods if METHODS[name].by_distsms and name not in FEATURED]
-        done: set[FitSpec] = set()
-        with comm.fail_together():
-            competitors.require(methods)
-            problems, budget = plan_methods(request, problem, manifest, by_distsms, comm, self._neighbours)
-            if comm.is_root:
-                inputs.check_distinct(request.output, request.data, request.path)
-                store.check()
-                opened.enter_context(files.exclusive(store.path))
-                store.open(identity(request, problem, manifest, self._called))
-                done = store.done()
-        return BaselinePlan(
-            request=request,
-            manifest=manifest,
-            problem=problem,
-            methods=methods,
-            left_out=left_out,
-            by_distsms=problems,
-            budget=budget,
-            small=request.memory is None and manifest.n + manifest.nnz <= SMALL,
-            done=comm.bcast(done),
-            store=store,
-        )
+    def fit(self) -> None:
+        """Make the missing fits."""
+        self._fit_by_distsms()
+        self._fit_on_features()
+        self._fit_alone()
+        self._stopped = False
 
-    def fit(self) -> bool:
-        """Make the missing fits; return whether they were stopped."""
-        return self._fit_by_distsms() or self._fit_on_features() or self._fit_alone()
+    def _end_if(self, stopped: bool) -> None:
+        """End the run if this rank, or another, was stopped."""
+        if any(self._comm.allgather(stopped)):
+            raise _Stopped
 
-    def _fit_by_distsms(self) -> bool:
-        """Make the fits of distsms on the columns, and see to the rows that evaluate all; return whether stopped."""
+    def _fit_by_distsms(self) -> None:
+        """Make the fits of distsms on the columns, and see to the rows that evaluate all."""
         comm, plan = self._comm, self._plan
         manifest, problem = plan.manifest, plan.problem
         if plan.by_distsms or not plan.holds_rows:
             rows = load_rows(manifest, problem, comm, plan.budget, share_folds=plan.small)
             if not plan.small:
                 self._observer.loaded(rows.data)
-            if self._train(rows, plan.by_distsms):
-                return True
+            self._train(rows, plan.by_distsms)
             if not plan.holds_rows:
                 self._rows = baseline_fits.gather_rows(rows, problem)
         if plan.holds_rows:
             with comm.fail_together():
                 self._rows = baseline_fits.read_rows(manifest, problem)
-        return False
 
     def _train(
         self, rows: PathRows, problems: Mapping[str, Problem], before: Callable[[int], float] = lambda fold: 0.0
-    ) -> bool:
-        """Make the fits of methods that distsms trains, on these rows; return whether they were stopped."""
-        stopped = False
-        for name, problem in problems.items():
-            stopped = stopped or any(self._comm.allgather(self._train_method(rows, name, problem, before)))
-        self._observer.fitted()
-        return stopped
-
-    def _train_method(self, rows: PathRows, name: str, problem: Problem, before: Callable[[int], float]) -> bool:
-        """Try the lambdas quickly, and train those that are left, or all of a few, to the end; return whether stopped.
-
-        If ranks share the folds, each returns whether its own were stopped.
-        """
-        starts, keep = Starts(), self._plan.store.keep
-        while specs := self._of_root(partial(self._plan.missing, [name])):
-            self._tell(len(specs), rows.share_folds, specs[0])
-            if not specs[0].quick:
-                return baseline_fits.fit_distributed(
-                    rows, problem, specs, keep, self._stop_wanted, before, starts.nearest
-                )
-            if baseline_fits.try_lambdas(rows, problem, specs, keep, self._stop_wanted, starts):
-                return True
-        return False
+    ) -> None:
+        """Make the fits of methods that distsms trains on these rows: those of a few lambdas, or quick trials first."""
+        keep, stop_wanted = self._plan.store.keep, self._stop_wanted
+        try:
+            for name, problem in problems.items():
+                starts = Starts()
+                while specs := self._of_root(partial(self._plan.missing, [name])):
+                    self._tell(len(specs), rows.share_folds, specs[0])
+                    if specs[0].quick:
+                        stopped = baseline_fits.try_lambdas(rows, problem, specs, keep, stop_wanted, starts)
+                    else:
+                        stopped = baseline_fits.fit_distributed(
+                            rows, problem, specs, keep, stop_wanted, before, starts.nearest
+                        )
+                    self._end_if(stopped)
+        finally:
+            self._observer.fitted()
 
     def _tell(self, total: int, shared: bool, spec: FitSpec, done: int | None = None) -> None:
         """Tell which of a series of fits is next or, without `done`, that a series of all folds begins."""
@@ -232,67 +174,55 @@ class _BaselineRun:
             of_folder = read() if self._comm.is_root else []
         return list(self._comm.bcast(of_folder))
 
-    def _fit_on_features(self) -> bool:
-        """Make the fits on features, which are made for each fold from its training rows; return whether stopped."""
+    def _fit_on_features(self) -> None:
+        """Make the fits on features, which are made for each fold from its training rows."""
         plan = self._plan
         names = [name for name in plan.methods if name in FEATURED]
         if not self._of_root(partial(plan.missing, names)):
-            return False
-        stopped = any(self._fit_on(kind, names) for kind in dict.fromkeys(METHODS[name].features for name in names))
-        if not stopped:
-            self._comm.barrier()
-            if self._comm.is_root:
-                shutil.rmtree(plan.store.path / FOLDER, ignore_errors=True)
-        return stopped
+            return
+        for kind in dict.fromkeys(METHODS[name].features for name in names):
+            self._fit_on(kind, [name for name in names if METHODS[name].features == kind])
+        self._comm.barrier()
+        if self._comm.is_root:
+            shutil.rmtree(plan.store.path / FOLDER, ignore_errors=True)
 
-    def _fit_on(self, kind: str, names: Sequence[str]) -> bool:
-        """Make the fits on one kind of features; return whether they were stopped."""
+    def _fit_on(self, kind: str, methods: Sequence[str]) -> None:
+        """Make the fits on one kind of features."""
         comm, plan = self._comm, self._plan
         # 1) Make the features of all folds.
-        fold_features = FoldFeatures(
-            plan.manifest,
-            options=arrays.options(named(kind)),
-            folder=plan.store.path / FOLDER / kind,
-            problem=plan.problem,
-            comm=comm,
-            observer=self._observer,
-            memory=plan.request.memory,
-        )
+        options, folder, memory = arrays.options(named(kind)), plan.store.path / FOLDER / kind, plan.request.memory
+        fold_features = FoldFeatures(plan.manifest, options, folder, plan.problem, comm, self._observer, memory)
         for fold in range(1, plan.problem.folds + 1):
             fold_features.manifest(fold)
-            if any(comm.allgather(self._stop_wanted())):
-                return True
+            self._end_if(self._stop_wanted())
         # 2) Train on them, one fold after the other.
-        methods = [name for name in names if METHODS[name].features == kind]
+        neighbours = comm.node_ranks()
         with comm.fail_together():
             featured = fold_features.manifest(1)
             problems, budget = plan_methods(
-                plan.request, plan.problem, featured, methods, comm, self._neighbours, one_by_one=True
+                plan.request, plan.problem, featured, methods, comm, neighbours, one_by_one=True
             )
         fold_features.budget = budget
-        return self._train(PathRows(fold_features.rows, comm), problems, fold_features.seconds)
+        self._train(PathRows(fold_features.rows, comm), problems, fold_features.seconds)
 
-    def _fit_alone(self) -> bool:
-        """Make the fits that take whole rows, each on one of the ranks; return whether any rank was stopped."""
+    def _fit_alone(self) -> None:
+        """Make the fits that take whole rows, each on one of the ranks."""
         plan, rows = self._plan, self._rows
         if not plan.alone:
-            return False
+            return
         assert rows is not None
         linear = [name for name in plan.alone if METHODS[name].linear]
         searches = [name for name in plan.alone if not METHODS[name].linear]
         # 1) Try lambdas quickly, and more where the best one is at an end; then fit those that are left.
-        if self._share(rows, partial(plan.missing, linear)):
-            return True
+        self._share(rows, partial(plan.missing, linear))
         # 2) Search settings of trees, and fit the best: on the first folds, and on the others if that settles nothing.
         for of_folds in (range(1, EARLY_FOLDS + 1), range(EARLY_FOLDS + 1, plan.problem.folds + 1)):
-            if self._share(rows, partial(plan.missing_of_trees, searches, of_folds)):
-                return True
+            self._share(rows, partial(plan.missing, searches, of_folds))
             if of_folds.start == 1 and not plan.request.thorough:
                 searches = self._of_root(partial(method_results.unsettled, searches, plan, rows))
-        return False
 
-    def _share(self, rows: FoldedRows, missing: Callable[[], list[FitSpec]]) -> bool:
-        """Make fits, each on one of the ranks, as long as the root misses some; return whether any rank was stopped."""
+    def _share(self, rows: FoldedRows, missing: Callable[[], list[FitSpec]]) -> None:
+        """Make fits, each on one of the ranks, as long as the root misses some."""
         comm, plan = self._comm, self._plan
         while specs := self._of_root(missing):
             of_rank = specs[comm.rank :: comm.size]
@@ -300,22 +230,20 @@ class _BaselineRun:
             keep, stop_wanted = plan.store.keep, self._stop_wanted
             stopped = baseline_fits.fit_alone(rows, of_rank, plan.problem, keep, stop_wanted, begin)
             self._observer.fitted()
-            if any(comm.allgather(stopped)):
-                return True
-        return False
+            self._end_if(stopped)
 
-    def conclude(self, stopped: bool) -> Baseline:
+    def conclude(self) -> Baseline:
         """Evaluate all complete fits in the folder, and write baseline.json, unless the fits were stopped."""
         plan, comm = self._plan, self._comm
         result = Baseline(
             folder=plan.store.path,
-            problem=identity(plan.request, plan.problem, plan.manifest, self._called),
+            problem=plan.identity,
             solver=plan.problem.settings.solver,
             select=plan.select,
-            stopped=stopped,
+            stopped=self._stopped,
             left_out=plan.left_out,
         )
-        if stopped:
+        if self._stopped:
             return result
         with comm.fail_together():
             if comm.is_root:

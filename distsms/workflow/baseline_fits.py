@@ -2,8 +2,6 @@
 
 A linear method tries lambdas quickly on all folds, and fits those that are best on the *other* folds to the end:
 successive halving, in which no fold helps to choose its own lambda. Trees are tried on parts of the training rows.
-distsms trains its models of all folds in the same passes; other libraries' fits are made by one rank each, which holds
-all rows.
 """
 
 from __future__ import annotations
@@ -14,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -38,10 +36,8 @@ from distsms.workflow.competitors import ALONE, HELD_OUT_PARTS, METHODS, Task, d
 from distsms.workflow.folds import Folds, hold_out, make_folds, read_fold_keys
 from distsms.workflow.path import PathRows, Problem, Start, Trainings, run
 
-FEW_LAMBDAS = 3
-"""So many lambdas are all fitted; of more, each fold gets those `KEPT` that quick trials on the other folds like best.
-"""
-KEPT = 2
+FEW_LAMBDAS, KEPT = 3, 2
+"""So many lambdas are all fitted; of more, each fold gets `KEPT`, which are best in quick trials on the other folds."""
 
 
 class HeldOutRows(NamedTuple):
@@ -67,10 +63,9 @@ class FoldedRows(NamedTuple):
     def task(self, fold: int, problem: Problem) -> Task:
         """Return the training task of a fold."""
         rows = self.folds.training(fold)
-        y = self.y[rows]
-        held_out = hold_out(self.folds_by, y if self.fold_keys is None else self.fold_keys[rows], y, HELD_OUT_PARTS)
-        weights, groups = some(self.weights, rows), some(self.groups, rows)
-        return Task(self.X[rows], y, problem.measure, problem.settings, held_out, weights=weights, groups=groups)
+        whole = Task(self.X, self.y, problem.measure, problem.settings, weights=self.weights, groups=self.groups)
+        task, keys = whole.part(rows), self.y if self.fold_keys is None else self.fold_keys
+        return task._replace(held_out=hold_out(self.folds_by, keys[rows], task.y, HELD_OUT_PARTS))
 
     def held_out(self, fold: int) -> HeldOutRows:
         """Return the rows that evaluate a fold."""
@@ -90,10 +85,6 @@ def read_rows(manifest: Manifest, problem: Problem) -> FoldedRows:
     of_rows = make_folds(problem.folds_by, keys, y, np.ones(len(y), bool), problem.folds, problem.seed, ALONE)
     groups = read_groups(manifest, 0, manifest.n)[counted] if problem.needs_groups else None
     return FoldedRows(X, y, of_rows, problem.folds_by, keys, some(weights, counted), groups)
-
-
-Key: TypeAlias = tuple[str, float, int]
-"""The method, the setting and the fold of a fit or a trial: its first three fields."""
 
 
 class Trial(NamedTuple):
@@ -153,11 +144,10 @@ class BaselineStore(ResumableStore):
         """Read all trials. Raises InputError if one is damaged."""
         return [Trial(**{"value": np.nan, **fields}) for fields in self._read(TRIAL, True)]
 
-    def done(self) -> set[FitSpec]:
-        """Return the specifications of the first round (see `first_round`) that need not be made again."""
-        done: list[Fit | Trial] = [fit for fit in self.fits() if METHODS[fit.method].linear]
-        done += [trial for trial in self.trials() if not METHODS[trial.method].linear]
-        return {FitSpec(result.method, result.setting, result.fold) for result in done}
+    def done(self) -> list[Fit | Trial]:
+        """Return what there is of the `first_round`."""
+        fits = [fit for fit in self.fits() if METHODS[fit.method].linear]
+        return [*fits, *(trial for trial in self.trials() if not METHODS[trial.method].linear)]
 
     def _read(self, fields: Fields, trials: bool) -> Iterator[dict[str, Any]]:
         for path in (self.path / self.parts).glob("[!.]*.json"):
@@ -220,7 +210,7 @@ def tried_values(trials: Sequence[Trial], method: str) -> dict[float, dict[int, 
 def left_lambdas(trials: Sequence[Trial], method: str) -> dict[int, list[float]]:
     """Return for each fold the `KEPT` lambdas whose trials are best on the *other* folds; empty without trials."""
     values = tried_values(trials, method)
-    folds = sorted({fold for of_folds in values.values() for fold in of_folds})
+    folds = {fold for of_folds in values.values() for fold in of_folds}
     others = {lam: {fold: round(sum(of.values()) - of[fold], 12) for fold in folds} for lam, of in values.items()}
     return {fold: sorted(values, key=lambda lam: -others[lam][fold])[:KEPT] for fold in folds}
 
@@ -253,26 +243,23 @@ def fit_alone(
         if stop_wanted():
             return True
         begin(spec, done)
-        method, setting, held_out = METHODS[spec.method], spec.setting, rows.held_out(spec.fold)
+        method, best, held_out = METHODS[spec.method], spec.best, rows.held_out(spec.fold)
         task, started = rows.task(spec.fold, problem)._replace(quick=spec.quick), time.perf_counter()
         # 1) A trial of trees is judged on a part of the training rows alone.
-        if method.search and spec.best is None:
-            tried = method.search(task, setting)
+        if method.search and best is None:
+            tried = method.search(task, spec.setting)
             seconds = time.perf_counter() - started
             keep(Trial(spec.method, spec.setting, spec.fold, seconds, tried.value, tried.rounds), None)
             continue
         # 2) A fit takes all training rows, and scores the rows of the fold.
-        if spec.best:
-            task, setting = task._replace(rounds=spec.best.rounds), spec.best.setting
-            started -= spec.best.seconds
-        fitted = method.fit(task, setting)
-        seconds = time.perf_counter() - started
+        assert method.fit is not None
+        fitted = method.fit(task._replace(rounds=best.rounds), best.setting) if best else method.fit(task, spec.setting)
+        seconds = time.perf_counter() - started + (best.seconds if best else 0.0)
         scores = np.asarray(fitted.score(rows.X[held_out.numbers]), float)
         if not np.isfinite(scores).all():
             raise InputError(
-                f"{method.name} with {setting:g} gives scores that are not finite. This happens if columns have very "
-                f"different sizes; make the data with distsms shard {option('normalize', 'standard')}, or leave this "
-                "method out"
+                f"{method.name} with {spec.setting:g} gives scores that are not finite, as happens if columns have very"
+                f" different sizes; make the data with distsms shard {option('normalize', 'standard')}, or leave it out"
             )
         y, weights = held_out.y, held_out.weights
         if spec.quick:
@@ -280,8 +267,7 @@ def fit_alone(
             value = chooser_value(by, scores, y, np.nan, ALONE, weights, held_out.groups)
             keep(Trial(spec.method, spec.setting, spec.fold, seconds, value, 0), None)
             continue
-        ranked = ranking.ranking(scores, y, ALONE, weights)
-        searched = spec.best is None or np.isfinite(spec.best.value)
+        ranked, searched = ranking.ranking(scores, y, ALONE, weights), best is None or np.isfinite(best.value)
         note = fitted.note if searched else "without a search, since no training rows of both classes could be held out"
         keep(Fit(spec.method, spec.setting, spec.fold, seconds, ranked.rocarea, ranked.prbep, note), scores)
     return False
@@ -341,18 +327,11 @@ def fit_distributed(
     def keep_point(point: Point, result: Result, scores: Floats | None) -> None:
         nonlocal started
         assert point.held_out is not None and scores is not None
-        now, of_rows = time.perf_counter(), before(point.fold) if point.fold in without_fit else 0.0
-        without_fit.discard(point.fold)
-        fit = Fit(
-            method=specs[0].method,
-            setting=point.lam,
-            fold=point.fold,
-            seconds=now - started + of_rows,
-            rocarea=point.held_out["rocarea"],
-            prbep=point.held_out["prbep"],
-            note=describe_end(result),
-        )
-        keep(fit, scores)
+        fold, now = point.fold, time.perf_counter()
+        seconds = now - started + (before(fold) if fold in without_fit else 0.0)
+        without_fit.discard(fold)
+        rocarea, prbep = (point.held_out[name] for name in RANKING)
+        keep(Fit(specs[0].method, point.lam, fold, seconds, rocarea, prbep, describe_end(result)), scores)
         started = now  # the fits of all folds share their seconds, which add up to those of the method
 
     while missing and not stopped:  # `CrossValidation` may leave out the smaller lambdas of its first run

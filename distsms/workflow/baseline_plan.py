@@ -5,10 +5,11 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from contextlib import ExitStack
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, NamedTuple
 
-from distsms.base import memory
+from distsms.base import files, memory
 from distsms.base.communicator import Communicator
 from distsms.base.errors import InputError
 from distsms.base.formatting import format_bytes
@@ -17,16 +18,19 @@ from distsms.base.wording import Message, option
 from distsms.features.build import refuse_codes
 from distsms.features.fit import count_attributes
 from distsms.losses.base import ROW_BYTES
+from distsms.models import inputs
 from distsms.optim.solvers.base import WIDE
+from distsms.shards import dataset, storage
 from distsms.shards.dataset import MemoryBudget
-from distsms.shards.manifest import Manifest
+from distsms.shards.manifest import Manifest, read_manifest
 from distsms.training.plan import INTERPRETER, Plan, make_plan
-from distsms.training.solver_choice import settings_for
+from distsms.training.solver_choice import choose_solver, settings_for
 from distsms.training.task import Distribution
 from distsms.workflow import baseline_fits, choice, competitors, folds
 from distsms.workflow.baseline_fits import BaselineStore, Fit, FitSpec, Trial
 from distsms.workflow.competitors import FEATURED, METHODS, OURS, TREES
-from distsms.workflow.path import Problem
+from distsms.workflow.fold_features import FoldsObserver
+from distsms.workflow.path import SMALL, Problem
 from distsms.workflow.path_result import BETA, FEATURES, L1, PathStore, SeveralStore
 from distsms.workflow.requests import LAMBDAS, BaselineRequest
 from distsms.workflow.search import MOST_ATTRIBUTES, MOST_COLUMNS
@@ -34,9 +38,7 @@ from distsms.workflow.search import MOST_ATTRIBUTES, MOST_COLUMNS
 MANY_COLUMNS = 10_000
 """From so many columns on, trees take far longer than linear models."""
 ENTRY_BYTES = 48
-"""The bytes of memory that a nonzero entry of the data takes on a rank.
-
-They are for SciPy's matrix, for the copy of its training rows, and for what the libraries make of that copy.
+"""The bytes of a nonzero on a rank: in SciPy's matrix, the copy of its training rows, and what libraries make of that.
 """
 EVALUATION_BYTES = 50
 """The bytes of memory that a row takes on the root for each method, and for the best one, when it is evaluated."""
@@ -66,8 +68,9 @@ class BaselinePlan:
     by_distsms: Mapping[str, Problem]  # the methods on the columns that distsms trains
     budget: MemoryBudget | None  # what they leave for the rows of this rank; None if that is not limited
     small: bool  # whether every rank holds all rows, since messages would cost more than evaluations
-    done: set[FitSpec]  # those of `all_fits` that are in the folder
+    kept: int  # how many of `all_fits` are in the folder
     store: BaselineStore  # the folder, of which only the root reads
+    identity: Mapping[str, Any] = field(default_factory=dict)  # what baseline.json says of the problem
 
     @property
     def select(self) -> str:
@@ -80,11 +83,6 @@ class BaselinePlan:
         return not self.request.thorough and len(self.problem.lambdas) > baseline_fits.FEW_LAMBDAS
 
     @property
-    def extends(self) -> bool:
-        """Whether quick trials go beyond the usual lambdas, if the best one is at an end."""
-        return self.halves and self.request.lambdas is None and self.request.path is None
-
-    @property
     def tree_fits(self) -> int:
         """How many settings of trees are tried for each fold."""
         return self.request.tree_fits or (THOROUGH_TREES if self.request.thorough else 1)
@@ -94,38 +92,38 @@ class BaselinePlan:
         """The fits of all lambdas, and the trials of trees; quick trials leave out most of them."""
         return baseline_fits.first_round(self.methods, self.problem.lambdas, self.problem.folds, self.tree_fits)
 
-    def missing(self, methods: Sequence[str]) -> list[FitSpec]:
-        """Return the quick trials of these linear methods that are not made yet or, after them, the fits to the end."""
-        trials = self.trials()
-        specs = [spec._replace(quick=True) for name in methods for spec in self._missing_trials(name, trials)]
-        if specs:
-            return specs
-        # Fits are made of all lambdas that trials leave to any fold.
-        done = {fit[:3] for fit in self.store.fits()}
-        for name in methods:
-            left = {lam for lams in baseline_fits.left_lambdas(trials, name).values() for lam in lams}
-            specs += self._all_folds(name, sorted(left, reverse=True) or self.problem.lambdas)
-        return [spec for spec in specs if spec[:3] not in done]
+    def missing(self, methods: Sequence[str], in_folds: Sequence[int] | None = None) -> list[FitSpec]:
+        """Return the trials of these methods that are not made yet or, after them, the fits to the end."""
+        trials = self.store.trials()
+        for specs_of, results in ((self._trials_of, trials), (self._fits_of, self.store.fits())):
+            done = {each[:3] for each in results}
+            specs = [spec for name in methods for spec in specs_of(name, trials) if spec[:3] not in done]
+            if specs := [spec for spec in specs if in_folds is None or spec.fold in in_folds]:
+                return specs
+        return []
 
-    def _missing_trials(self, name: str, trials: Sequence[Trial]) -> list[FitSpec]:
-        """Return the trials of a method that are not made yet, also beyond an end where the best lambda is."""
-        grid, done = self.problem.lambdas, {trial[:3] for trial in trials}
-        missing = [spec for spec in self._all_folds(name, grid) if self.halves and spec[:3] not in done]
-        if missing or not self.extends:
-            return missing
-        values = baseline_fits.tried_values(trials, name)
-        curve = [choice.mean_over_folds(lam, list(of_folds.values())) for lam, of_folds in values.items()]
-        further = choice.beyond(curve, [max(curve, key=lambda mean: mean.mean)], grid)
-        return [] if further is None else self._all_folds(name, [further])
+    def _trials_of(self, name: str, trials: Sequence[Trial]) -> list[FitSpec]:
+        """Return the trials of a method: of settings of trees, or of lambdas, also beyond an end with the best one."""
+        if not METHODS[name].linear:
+            return baseline_fits.first_round([name], (), self.problem.folds, self.tree_fits)
+        if not self.halves:
+            return []
+        specs, request = self._all_folds(name, self.problem.lambdas), self.request
+        usual = request.lambdas is None and request.path is None
+        if usual and {spec[:3] for spec in specs} <= {trial[:3] for trial in trials}:
+            values = baseline_fits.tried_values(trials, name)
+            curve = [choice.mean_over_folds(lam, list(of_folds.values())) for lam, of_folds in values.items()]
+            further = choice.beyond(curve, [max(curve, key=lambda mean: mean.mean)], self.problem.lambdas)
+            specs = [] if further is None else self._all_folds(name, [further])
+        return [spec._replace(quick=True) for spec in specs]
 
-    def missing_of_trees(self, methods: Sequence[str], folds: Sequence[int]) -> list[FitSpec]:
-        """Return the trials of settings on these folds that are not made yet or, after them, the fits of the best."""
-        tries = baseline_fits.first_round(methods, (), self.problem.folds, self.tree_fits)
-        tried, fitted = self.store.done(), {fit[:3] for fit in self.store.fits()}
-        if missing := [spec for spec in tries if spec.fold in folds and spec not in tried]:
-            return missing
-        best = baseline_fits.second_round(self.store.trials(), self.tree_fits)
-        return [spec for spec in best if spec.method in methods and spec.fold in folds and spec[:3] not in fitted]
+    def _fits_of(self, name: str, trials: Sequence[Trial]) -> list[FitSpec]:
+        """Return the fits of a method: of all lambdas that trials leave to any fold, or of the best settings."""
+        if not METHODS[name].linear:
+            return baseline_fits.second_round([trial for trial in trials if trial.method == name], self.tree_fits)
+        left = baseline_fits.left_lambdas(trials, name).values() if self.halves else ()
+        lambdas = sorted({lam for of_fold in left for lam in of_fold}, reverse=True)
+        return self._all_folds(name, lambdas or self.problem.lambdas)
 
     def trials(self) -> list[Trial]:
         """Return the quick trials in the folder, if they say which lambdas are fitted."""
@@ -148,6 +146,57 @@ class BaselinePlan:
     def holds_rows(self) -> bool:
         """Whether every rank holds all rows as other libraries take them."""
         return self.small or bool(self.alone)
+
+
+def decide(
+    request: BaselineRequest, called: str, comm: Communicator, observer: FoldsObserver, opened: ExitStack
+) -> BaselinePlan:
+    """Make all checks that can be made before the rows are read, open the folder, and see what is missing in it, for
+    shards that were made of what is `called` so, if they are not those of the request. **Collective.**
+    """
+    neighbours, store = comm.node_ranks(), BaselineStore(request.output)
+    with comm.fail_together():
+        methods = requested_methods(request)
+        check_measures(request)
+    solver = request.solver or "lmvm"
+    if any(METHODS[name].by_distsms for name in methods):
+        solver, why = choose_solver(request.solver, request.measure, comm)
+        observer.chose_solver(solver, why)
+    with comm.fail_together():
+        manifest = read_manifest(request.data)
+        storage.check_codec(manifest.compression, manifest.directory)
+        problem = baseline_problem(request, solver, manifest)
+        if problem.needs_groups:
+            dataset.read_groups(manifest, 0, 0)  # raises InputError if the rows have no groups
+    left_out = leave_out(request, methods, manifest, neighbours, comm)
+    methods = remaining(methods, left_out)
+    by_distsms = [name for name in methods if METHODS[name].by_distsms and name not in FEATURED]
+    data = {"path": called or os.fspath(request.data), "fingerprint": manifest.fingerprint}
+    identity = {name: getattr(problem, name, getattr(problem.settings, name, None)) for name in OF_PATH}
+    with comm.fail_together():
+        competitors.require(methods)
+        problems, budget = plan_methods(request, problem, manifest, by_distsms, comm, neighbours)
+        plan = BaselinePlan(
+            request=request,
+            manifest=manifest,
+            problem=problem,
+            methods=methods,
+            left_out=left_out,
+            by_distsms=problems,
+            budget=budget,
+            small=request.memory is None and manifest.n + manifest.nnz <= SMALL,
+            kept=0,
+            store=store,
+            identity={"data": data} | identity,
+        )
+        if comm.is_root:
+            inputs.check_distinct(request.output, request.data, request.path)
+            store.check()
+            opened.enter_context(files.exclusive(store.path))
+            store.open(plan.identity)
+            done = {each[:3] for each in store.done()}
+            plan = replace(plan, kept=sum(spec[:3] in done for spec in plan.all_fits))
+    return replace(plan, kept=comm.bcast(plan.kept))
 
 
 def requested_methods(request: BaselineRequest) -> list[str]:
@@ -197,17 +246,10 @@ def baseline_problem(request: BaselineRequest, solver: str, manifest: Manifest) 
         raise InputError(f"a baseline needs at least 2 folds{remedy}")
     if not lambdas or min(lambdas) <= 0:
         raise InputError("a baseline needs lambdas above 0")
-    grid = sorted(lambdas, reverse=True)
-    measure, target = shared["measure"], {name: shared[name] for name in ("epsilon", "relative")}
-    return Problem(
-        measure=measure,
-        lambdas=grid,
-        folds=shared["folds"],
-        seed=shared["seed"],
-        settings=settings_for(measure, solver, lam=grid[0], **target, **request.settings),
-        folds_by=folds.choose_folds_by(shared["folds_by"], manifest),
-        select=request.select or measure,
-    )
+    grid, measure = sorted(lambdas, reverse=True), shared["measure"]
+    settings = settings_for(measure, solver, shared["epsilon"], shared["relative"], lam=grid[0], **request.settings)
+    by, select = folds.choose_folds_by(shared["folds_by"], manifest), request.select or measure
+    return Problem(measure, grid, shared["folds"], shared["seed"], settings, folds_by=by, select=select)
 
 
 def _of_path(request: BaselineRequest, store: PathStore, manifest: Manifest) -> dict[str, Any]:
@@ -241,12 +283,6 @@ def _of_path(request: BaselineRequest, store: PathStore, manifest: Manifest) -> 
     return of_path
 
 
-def identity(request: BaselineRequest, problem: Problem, manifest: Manifest, called: str = "") -> dict[str, Any]:
-    """Return what baseline.json says of the problem, on shards that were made of what is `called` so."""
-    data = {"path": called or os.fspath(request.data), "fingerprint": manifest.fingerprint}
-    return {"data": data} | {name: getattr(problem, name, getattr(problem.settings, name, None)) for name in OF_PATH}
-
-
 def leave_out(
     request: BaselineRequest, methods: Sequence[str], manifest: Manifest, neighbours: Sequence[int], comm: Communicator
 ) -> list[LeftOut]:
@@ -276,9 +312,8 @@ def remaining(methods: Sequence[str], left_out: Sequence[LeftOut]) -> list[str]:
 def leave_out_missing(request: BaselineRequest, methods: Sequence[str], comm: Communicator) -> list[LeftOut]:
     """Leave out the methods whose packages are not installed; see `leave_out`. **Collective.**"""
     missing = {name for of_rank in comm.allgather(competitors.missing(methods)) for name in of_rank}
-    if missing and (request.methods is not None or missing.issuperset(methods)):
-        with comm.fail_together():
-            competitors.require(methods)
+    if request.methods is not None or missing.issuperset(methods):
+        return []  # they are required
     install = "pip install 'distsms[baseline]'"
     return [
         LeftOut([name], f"it needs {METHODS[name].package}, which is not installed ({install})")

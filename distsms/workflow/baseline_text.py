@@ -75,16 +75,14 @@ def head_table(by_measure: Mapping[str, Sequence[MethodResult]]) -> str:
 
 def head_sentences(by_measure: Mapping[str, Sequence[MethodResult]]) -> list[str]:
     """Return a sentence for each measure of the head on whether distsms is ahead, every method tuned for it."""
-    lines, open_names, other = [], list[str](), "the best of the other linear models"
+    subject, other, texts = "distsms is", "the best of the other linear models", dict[str, str]()
     for name, results in by_measure.items():
-        verdicts = _Verdicts(results, name)
         for best in (result for result in results if result.method == BEST):
-            compared = verdicts.compare("distsms is", best.differences[name], other, [OURS], OTHERS)
-            if "(**)" in compared.text:
-                open_names.append(verdicts.shown)
-            else:
-                lines.append(f"Tuned for {verdicts.shown}, {compared.text}.")
-    return lines + [f"Tuned for {_all(open_names)}, {_undecided('distsms is', other)}."] * bool(open_names)
+            compared = _Verdicts(results, name).compare(subject, best.differences[name], other, [OURS], OTHERS)
+            texts[display_name(name)] = compared.text
+    lines = [f"Tuned for {shown}, {text}." for shown, text in texts.items() if "(**)" not in text]
+    undecided = [shown for shown, text in texts.items() if "(**)" in text]
+    return lines + [f"Tuned for {_all(undecided)}, {_undecided(subject, other)}."] * bool(undecided)
 
 
 def describe_beyond(tables: Iterable[Sequence[MethodResult]], lines: Sequence[str]) -> list[str]:
@@ -166,11 +164,6 @@ class _Verdicts(NamedTuple):
     results: Sequence[MethodResult]
     measure: str
 
-    @property
-    def shown(self) -> str:
-        """How the measure is written."""
-        return display_name(self.measure)
-
     def compare(
         self, subject: str, difference: Interval, other: str, ours: Collection[str], theirs: Collection[str]
     ) -> Comparison:
@@ -178,12 +171,12 @@ class _Verdicts(NamedTuple):
         if difference.why:
             return Comparison(f"there is no verdict on whether {subject} ahead of {other}: {difference.why}", None)
         # 1) Where lambdas beyond the grid might change this.
+        shown = display_name(self.measure)
         side, tie = _side(difference), difference.low == difference.value == difference.high == 0
         names = [*(ours if side <= 0 and not tie else ()), *(theirs if side >= 0 and not tie else ())]
         of_sides = [result for result in self.results if result.method in names]
         if any(result.beyond for result in of_sides):
-            points = f"{100 * difference.value:+.3f} points of {self.shown}"
-            on_it = f"{points}, interval {describe_interval(difference, '+.3f')}"
+            on_it = f"{100 * difference.value:+.3f} points of {shown}, interval {describe_interval(difference, '+.3f')}"
             return Comparison(f"{_undecided(subject, other)}; the difference on this grid is {on_it}", None)
         flat, on_grid = [each.method for each in of_sides if METHODS[each.method].linear and each.at_end], ""
         if flat:
@@ -191,11 +184,10 @@ class _Verdicts(NamedTuple):
             on_grid = f"; this is so with the lambdas tried: {at_end}"
         # 2) Who is ahead.
         if _is_tie(difference):
-            points = f"0.000 points of {self.shown} (interval {describe_interval(difference, '.3f')})"
+            points = f"0.000 points of {shown} (interval {describe_interval(difference, '.3f')})"
             return Comparison(f"{subject} level with {other}: the difference is {points}{on_grid}", side)
-        where = "behind" if difference.value < 0 else "ahead of"
-        ahead = _reverse(difference) if difference.value < 0 else difference
-        points = f"{100 * ahead.value:.3f} points of {self.shown} (interval {describe_interval(ahead, '.3f')})"
+        where, ahead = ("behind", _reverse(difference)) if difference.value < 0 else ("ahead of", difference)
+        points = f"{100 * ahead.value:.3f} points of {shown} (interval {describe_interval(ahead, '.3f')})"
         chance = "" if side else "; the interval contains 0, so this may be chance"
         return Comparison(f"{subject} {where} {other}, by {points}{chance}{on_grid}", side)
 
@@ -252,13 +244,12 @@ def _doubts(best: MethodResult, select: str, otherwise: str) -> str:
 
 def _by_other_measure(best: MethodResult, results: Sequence[MethodResult], other: str, measure: str) -> str:
     """Return a sentence that compares the same models by another measure, by which they were not chosen."""
-    verdicts = _Verdicts(results, other)
     hint = f"--measure {other} compares models that are trained and chosen for it"
     if other == measure:
         hint = "These models were trained, but not chosen for it"
     subject, rivals = "these linear models of distsms are", "the best other ones"
-    compared = verdicts.compare(subject, best.differences[other], rivals, [OURS], OTHERS)
-    return f"By {verdicts.shown}, {compared.text}. {hint}."
+    compared = _Verdicts(results, other).compare(subject, best.differences[other], rivals, [OURS], OTHERS)
+    return f"By {display_name(other)}, {compared.text}. {hint}."
 
 
 def _reverse(difference: Interval) -> Interval:

@@ -1,7 +1,10 @@
 """The methods of `distsms baseline`: distsms itself and the usual alternatives, each with a function that fits it.
 
 A lambda is scikit-learn's C = 1 / (lambda n), where n is the sum of the weights of the training rows; balanced weights
-n / (2 n_class) have the mean 1. Trees get weights of mean 1, since their settings depend on the size.
+n / (2 n_class) have the mean 1. The boosted trees of XGBoost and LightGBM are tuned by random search, with the same
+budget for both: setting 0 is the usual one, and the others are drawn alike in every run. A setting is trained on four
+fifths of the training rows: the best measure on the other fifth is its value, and says for how many rounds all rows are
+then trained.
 """
 
 from __future__ import annotations
@@ -20,19 +23,23 @@ from scipy import sparse
 from distsms.base.errors import InputError
 from distsms.base.measures import GROUPED, Measure
 from distsms.base.typing import Floats, Hashes
-from distsms.features import arrays
 from distsms.losses.registry import make_loss
 from distsms.matrix.arrays import as_features
+from distsms.matrix.blocks import thread_count
+from distsms.metrics import ranking
+from distsms.metrics.within_groups import gauc_estimate
 from distsms.optim.result import Result
 from distsms.optim.settings import Settings
+from distsms.shards.row_metadata import some
 from distsms.training.fit import Fit, fit
 from distsms.training.task import TrainingTask
-from distsms.workflow import trees
-from distsms.workflow.candidates import named
 from distsms.workflow.path import ALONE
 
 HELD_OUT_PARTS = 5
 """A search holds out one of this many parts of the training rows."""
+XGBOOST, LIGHTGBM = "xgboost", "lightgbm"  # the names of the packages
+MOST_ROUNDS, PATIENCE = 2000, 50
+"""The most rounds of boosting, which ends after `PATIENCE` rounds without a better measure on the held-out rows."""
 
 
 class Task(NamedTuple):
@@ -48,6 +55,16 @@ class Task(NamedTuple):
     groups: Hashes | None = None  # (n,), for measures within groups
     quick: bool = False  # whether the fit need not be exact, since it only says which lambda is good
 
+    def part(self, rows: NDArray[np.bool_]) -> Task:
+        """Return the task on some of its rows."""
+        weights, groups = some(self.weights, rows), some(self.groups, rows)
+        return self._replace(X=self.X[rows], y=self.y[rows], weights=weights, groups=groups, held_out=None)
+
+    @property
+    def scaled_weights(self) -> NDArray[np.float32] | None:
+        """The weights with mean 1, since the settings of trees depend on their size."""
+        return None if self.weights is None else (self.weights / self.weights.mean()).astype(np.float32)
+
 
 class Fitted(NamedTuple):
     """A fitted model: a function that scores rows, and a remark on the fit, empty if there is none."""
@@ -56,19 +73,34 @@ class Fitted(NamedTuple):
     note: str = ""
 
 
+class TrialResult(NamedTuple):
+    """The result of trying a setting of trees."""
+
+    value: float  # the measure on the rows held out; NaN if no rows could be held out
+    rounds: int  # the number of rounds with that value
+
+
+UNTRIED = TrialResult(np.nan, MOST_ROUNDS // 20)
+"""Where no rows can be held out."""
+
+
 class Method(NamedTuple):
     """A method of the baseline."""
 
     name: str  # by which `distsms baseline --methods` knows it
-    # with a lambda or, for a method with a `search`, the number of a setting of `trees`
-    fit: Callable[[Task, float], Fitted]
     about: str  # what the method is, in a few words
     package: str = ""  # that must be importable, if any
+    # with a lambda or, for a method with a `search`, the number of a setting; None if distsms trains the model
+    fit: Callable[[Task, float], Fitted] | None = None
     # tries a setting on the training rows; the best is then fitted to all of them
-    search: Callable[[Task, float], trees.TrialResult] | None = None
-    by_distsms: bool = False  # whether distsms trains the model, so that the rows may be distributed over the ranks
+    search: Callable[[Task, float], TrialResult] | None = None
     trains: str = ""  # the measure that distsms trains for; empty if it is the one that the user asked for
     features: str = ""  # that are made from the training rows of each fold, a key of `candidates.PRESETS`; "" for none
+
+    @property
+    def by_distsms(self) -> bool:
+        """Whether distsms trains the model, so that the rows may be distributed over the ranks."""
+        return self.fit is None
 
     @property
     def linear(self) -> bool:
@@ -91,27 +123,13 @@ def with_target(settings: Settings, measure: Measure, share: float) -> Settings:
     return replace(settings, epsilon=-settings.epsilon * (share * math.log(share) + (1 - share) * math.log1p(-share)))
 
 
-def _train(task: Task, measure: Measure, lam: float) -> Fit:
+def train(task: Task, measure: Measure, lam: float) -> Fit:
+    """Train a model of distsms on these rows alone."""
     settings = replace(with_target(task.settings, measure, float(np.mean(task.y > 0))), lam=lam)
     bias = measure.bias(None)
     groups = task.groups if measure.name in GROUPED else None
     training = TrainingTask.of_rows(task.X, task.y, measure, settings, bias, task.weights, groups)
     return fit(training, ALONE)
-
-
-def _by_distsms(name: str, about: str, trains: str = "", features: str = "") -> Method:
-    """Return a method that distsms trains."""
-
-    def fit_distsms(task: Task, lam: float) -> Fitted:
-        rows_of: Callable[[Any], Any] = as_features
-        if features:
-            rows_of = arrays.fit_arrays(task.X, task.y, arrays.options(named(features)), task.weights).rows
-        model = _train(task._replace(X=rows_of(task.X)), Measure.parse(trains or task.measure), lam)
-        w, bias = model.w, model.bias  # not the rows
-        return Fitted(lambda X: rows_of(X).margins(w) + bias, describe_end(model.result))
-
-    package = "sklearn" if features == "leaves" else ""
-    return Method(name, fit_distsms, about, package, by_distsms=True, trains=trains, features=features)
 
 
 def _balancing(task: Task, balanced: bool) -> tuple[Floats, float]:
@@ -139,14 +157,14 @@ def _svm(name: str, balanced: bool) -> Method:
         return Fitted(model.decision_function, "" if converged else "not converged")
 
     about = "linear SVM with squared hinge loss and a regularized intercept" + ", classes balanced" * balanced
-    return Method(name, fit_svm, about, "sklearn")
+    return Method(name, about, "sklearn", fit_svm)
 
 
 def scikit_agrees(task: Task, measure: Measure, lam: float) -> tuple[bool, str]:
     """Return whether scikit-learn finds the minimum that distsms proves for logistic regression, and a sentence."""
     from sklearn.linear_model import LogisticRegression
 
-    ours = _train(task._replace(X=as_features(task.X)), measure, lam).result
+    ours = train(task._replace(X=as_features(task.X)), measure, lam).result
     weights, total = _balancing(task, measure.family.balanced)
     constant = np.full((len(task.y), 1), measure.bias(None))
     X = sparse.hstack([task.X, constant], format="csr") if sparse.issparse(task.X) else np.hstack([task.X, constant])
@@ -165,40 +183,125 @@ def scikit_agrees(task: Task, measure: Measure, lam: float) -> tuple[bool, str]:
     )
 
 
-def _boosted(name: str, about: str, library: str) -> Method:
+def parameters(number: int, library: str) -> dict[str, Any]:
+    """Return the parameters of a setting of trees, as far as possible by names that both libraries understand."""
+    if number == 0:
+        return {"eta": 0.1} | ({"max_depth": 6} if library == XGBOOST else {"max_leaves": 31})
+    draws = np.random.default_rng((0, number)).random(6)
+
+    def drawn(k: int, low: float, high: float) -> float:
+        """Return a number between two, evenly in the logarithm."""
+        return float(low * (high / low) ** draws[k])
+
+    setting = {
+        "max_leaves": round(drawn(0, 8, 256)),
+        "eta": float(f"{drawn(1, 0.05, 0.3):.2g}"),
+        "lambda": float(f"{drawn(3, 0.1, 10):.2g}"),
+        "colsample_bytree": round(0.3 + 0.7 * draws[4], 2),
+        "subsample": round(0.5 + 0.5 * draws[5], 2),
+    }
+    if library == LIGHTGBM:
+        return setting | {"min_data_in_leaf": round(drawn(2, 1, 100)), "bagging_freq": 1}
+    of_leaves = {"grow_policy": "lossguide", "max_depth": 0, "min_child_weight": float(f"{drawn(2, 0.1, 10):.2g}")}
+    return setting | of_leaves
+
+
+_Grown = tuple[Callable[[Any], Floats], TrialResult]
+"""What scores rows, and the best value on held-out rows."""
+
+
+def _grow_xgboost(task: Task, number: int, rounds: int, held_out: Task | None = None) -> _Grown:
+    """Train with a setting; with held-out rows, until their metric, or else AUC, rises no more."""
+    import xgboost
+
+    def matrix(rows: Task) -> Any:
+        # Not QuantileDMatrix: that predicts sparse rows ten times as slowly, and early stopping predicts in each round.
+        return xgboost.DMatrix(rows.X, label=rows.y > 0, weight=rows.scaled_weights)
+
+    options = {"objective": "binary:logistic", "tree_method": "hist", "nthread": thread_count(), "verbosity": 0}
+    options |= {"seed": 0, **parameters(number, XGBOOST)}
+    stopping: dict[str, Any] = {}
+    if held_out is not None:
+        stopping = {"evals": [(matrix(held_out), "held")], "early_stopping_rounds": PATIENCE, "verbose_eval": False}
+        metric = _metric(held_out)
+        stopping |= {"custom_metric": metric, "maximize": True} if metric else {}
+        options |= {"disable_default_eval_metric": 1} if metric else {"eval_metric": "auc"}
+    booster = xgboost.train(options, matrix(task), rounds, **stopping)
+    best = TrialResult(float(booster.best_score), booster.best_iteration + 1) if stopping else UNTRIED
+    return lambda X: booster.predict(xgboost.DMatrix(X), output_margin=True).astype(float), best
+
+
+def _grow_lightgbm(task: Task, number: int, rounds: int, held_out: Task | None = None) -> _Grown:
+    """Do what `_grow_xgboost` does."""
+    import lightgbm
+
+    def dataset(rows: Task, reference: Any = None) -> Any:
+        label = (rows.y > 0).astype(np.float32)
+        return lightgbm.Dataset(rows.X, label=label, weight=rows.scaled_weights, reference=reference)
+
+    # Without `deterministic` and a fixed layout, LightGBM times two layouts and takes the faster one.
+    options = {"objective": "binary", "deterministic": True, "force_col_wise": True, "num_threads": thread_count()}
+    options |= {"verbosity": -1, "seed": 0, **parameters(number, LIGHTGBM)}
+    rows, stopping = dataset(task), dict[str, Any]()
+    if held_out is not None:
+        metric = _metric(held_out)
+        options["metric"] = "None" if metric else "auc"
+        stopping = {"valid_sets": [dataset(held_out, reference=rows)], "valid_names": ["held"]}
+        stopping["callbacks"] = [lightgbm.early_stopping(PATIENCE, verbose=False)]
+        stopping["feval"] = (lambda scores, data: (*metric(scores, data), True)) if metric else None
+    model = lightgbm.train(options, rows, rounds, **stopping)
+    best = TrialResult(float(max(model.best_score["held"].values())), model.best_iteration) if stopping else UNTRIED
+    return lambda X: np.asarray(model.predict(X, raw_score=True, num_threads=thread_count()), float), best
+
+
+def _metric(held_out: Task) -> Callable[[NDArray[Any], Any], tuple[str, float]] | None:
+    """Return what gives the libraries PRBEP or GAUC of the held-out rows; None for AUC, which they have themselves."""
+    y, groups, within = held_out.y, held_out.groups, Measure.parse(held_out.measure).within_groups
+    if held_out.measure != "prbep" and not within:
+        return None
+    weights = None if held_out.weights is None else np.asarray(held_out.scaled_weights, float)
+
+    def metric(scores: NDArray[Any], rows: Any) -> tuple[str, float]:
+        scores = scores.astype(float)
+        if within and groups is not None:
+            # NaN if no held-out group has rows of both classes; 0 is as good, since it is the same in all rounds
+            return "gauc", float(np.nan_to_num(gauc_estimate(within, scores, y, groups, ALONE, weights).value))
+        return "prbep", ranking.prbep(scores, y, ALONE, weights)
+
+    return metric
+
+
+def _boosted(name: str, library: str, about: str, grow: Callable[..., _Grown]) -> Method:
     """Return the method of a library's boosted trees."""
 
-    def fit_trees(task: Task, number: float) -> Fitted:
-        return Fitted(trees.grow(task.X, task.y, int(number), task.rounds, task.weights, library))
+    def try_trees(task: Task, number: float) -> TrialResult:
+        if task.held_out is None:
+            return UNTRIED
+        return grow(task.part(~task.held_out), int(number), MOST_ROUNDS, task.part(task.held_out))[1]
 
-    def try_trees(task: Task, number: float) -> trees.TrialResult:
-        return trees.attempt(
-            task.X, task.y, task.held_out, task.measure, int(number), task.weights, task.groups, library
-        )
-
-    return Method(name, fit_trees, about, library, try_trees)
+    return Method(name, about, library, lambda task, number: Fitted(grow(task, int(number), task.rounds)[0]), try_trees)
 
 
 OURS = "distsms"
 REGRESSION = "logistic regression with a regularized intercept"
-_FEATURED = {"crosses": "bins and all their crosses", "leaves": "the leaves of 100 random trees"}
-
-
 METHODS = {
     method.name: method
     for method in (
-        _by_distsms(OURS, "linear model, trained for the measure"),
-        _by_distsms("logistic", REGRESSION, "logistic"),
-        _by_distsms("logistic-balanced", f"{REGRESSION}, classes balanced", "logistic-balanced"),
+        Method(OURS, "linear model, trained for the measure"),
+        Method("logistic", REGRESSION, trains="logistic"),
+        Method("logistic-balanced", f"{REGRESSION}, classes balanced", trains="logistic-balanced"),
         *(
-            _by_distsms(f"{name}-{features}", f"{name} on {about}", trains, features)
-            for features, about in _FEATURED.items()
+            Method(f"{name}-{features}", f"{name} on {about}", package, trains=trains, features=features)
+            for features, about, package in (
+                ("crosses", "bins and all their crosses", ""),
+                ("leaves", "the leaves of 100 random trees", "sklearn"),
+            )
             for name, trains in ((OURS, ""), ("logistic", "logistic"))
         ),
         _svm("svm", False),
         _svm("svm-balanced", True),
-        _boosted("trees", "XGBoost", trees.XGBOOST),
-        _boosted("lightgbm", "LightGBM", trees.LIGHTGBM),
+        _boosted("trees", XGBOOST, "XGBoost", _grow_xgboost),
+        _boosted("lightgbm", LIGHTGBM, "LightGBM", _grow_lightgbm),
     )
 }
 

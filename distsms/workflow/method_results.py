@@ -34,7 +34,7 @@ from distsms.metrics.summary import chooser_value
 from distsms.metrics.tied_scores import tied_scores
 from distsms.metrics.within_groups import GroupAreas, gauc_difference_interval, gauc_interval, group_areas
 from distsms.shards.row_metadata import some
-from distsms.workflow.baseline_fits import BaselineStore, Fit, FoldedRows, Key, Trial, first_round, left_lambdas
+from distsms.workflow.baseline_fits import BaselineStore, Fit, FoldedRows, Trial, first_round, left_lambdas
 from distsms.workflow.baseline_plan import THOROUGH_TREES
 from distsms.workflow.choice import ends_at, mean_over_folds
 from distsms.workflow.competitors import ALONE, METHODS, OTHERS, OURS, OWN, TREES, missing, scikit_agrees
@@ -47,12 +47,9 @@ if TYPE_CHECKING:
 REPLICATES = 1000
 """The number of bootstrap replicates for the intervals of PRBEP."""
 BEST = "best other linear"
-"""The name, in tables, of the best linear method besides distsms, which is chosen for each fold by the other folds.
-
-The methods on features that are made from the columns do not belong to it.
-"""
+"""The best linear method besides distsms on the original columns, chosen for each fold by the other folds."""
 BEST_FEATURES = "distsms, best features"
-"""The name of distsms on the features, the original columns among them, that the other folds choose for each fold."""
+"""distsms on the features, the original columns among them, that the other folds choose for each fold."""
 CHOSEN = (BEST, BEST_FEATURES)
 """The rows of the table that choose among methods."""
 EARLY_FOLDS, EARLY_LEVEL = 2, 0.999
@@ -92,14 +89,13 @@ class MethodResult(NamedTuple):
                 f"{source}: is damaged: {why}. Give the same command line of distsms baseline again to rewrite it"
             )
         undefined = dict.fromkeys(("standard_error", "low", "high"), np.nan)
+
+        def read(interval: Mapping[str, Any]) -> Interval:
+            return Interval(**undefined | {name: value for name, value in interval.items() if value is not None})
+
         fields = {"settings" if name == "chosen" else name: value for name, value in entry.items()}
         for key, name in _JSON_NAMES.items():
-            fields[name] = {
-                measure: Interval(
-                    **undefined | {field: value for field, value in interval.items() if value is not None}
-                )
-                for measure, interval in fields.pop(key, {}).items()
-            }
+            fields[name] = {measure: read(interval) for measure, interval in fields.pop(key, {}).items()}
         return cls(**fields)
 
 
@@ -248,6 +244,7 @@ class Evaluator:
     def _result(self, name: str, best_fits: Mapping[str, Sequence[Fit]], by: str) -> MethodResult:
         """Return the row of a method or of one of `CHOSEN`."""
         fits, measures = best_fits[name], dict.fromkeys([*RANKING, by])
+        settings, intervals = [fit.setting for fit in fits], {of: self._interval(of, fits) for of in measures}
 
         def ahead(first: str) -> dict[str, Interval]:
             """Return by how much distsms `first` is better than this method; empty without either."""
@@ -255,35 +252,25 @@ class Evaluator:
                 return {}
             return {of: self._interval(of, fits, best_fits[first]) for of in measures}
 
-        counts = Counter(fit.method for fit in fits)
-        result = MethodResult(
-            method=name,
-            settings=[fit.setting for fit in fits],
-            at_end=False,
-            seconds=0.0,
-            notes=", ".join(f"{each} ({METHODS[each].about}) in {n}" for each, n in sorted(counts.items())),
-            intervals={of: self._interval(of, fits) for of in measures},
-            differences=ahead(OURS),
-        )
         if name in CHOSEN:
-            return result
-        method, of_method = METHODS[name], self._fits[name]
+            counts = Counter(f"{fit.method} ({METHODS[fit.method].about})" for fit in fits)
+            notes = ", ".join(f"{method} in {n}" for method, n in sorted(counts.items()))
+            return MethodResult(name, settings, False, 0.0, notes, intervals, ahead(OURS))
+        linear, of_method = METHODS[name].linear, self._fits[name]
         tried = [trial for trial in self._trials if trial.method == name]
+        seconds = sum(fit.seconds for fit in of_method) + sum(trial.seconds for trial in tried)
         counts = Counter(fit.note for fit in of_method if fit.note)
-        result = result._replace(
-            seconds=sum(fit.seconds for fit in of_method) + sum(trial.seconds for trial in tried),
-            notes=", ".join(f"{n} fits {note}" for note, n in sorted(counts.items())),
-            with_features=ahead(f"{OURS}-{method.features}" if method.linear else BEST_FEATURES),
-        )
-        if not method.linear:
-            return result
-        value = attrgetter("value") if tried else partial(self._value, by)
-        at_end, beyond = _find_ends(tried or of_method, result.settings, value)
-        return result._replace(at_end=at_end, beyond=beyond)
+        notes = ", ".join(f"{n} fits {note}" for note, n in sorted(counts.items()))
+        at_end, beyond = False, ""
+        if linear:
+            value = attrgetter("value") if tried else partial(self._value, by)
+            at_end, beyond = _find_ends(tried or of_method, settings, value)
+        featured = ahead(f"{OURS}-{METHODS[name].features}" if linear else BEST_FEATURES)
+        return MethodResult(name, settings, at_end, seconds, notes, intervals, ahead(OURS), featured, beyond)
 
     def _interval(self, measure: str, fits: Sequence[Fit], ours: Sequence[Fit] = ()) -> Interval:
         """Return the interval of a measure of the fits of all folds or, with `ours`, of how much better these are."""
-        head = HeadMeasure.parse(measure)
+        head, level = HeadMeasure.parse(measure), self._level
         if head is None and measure not in RANKING and measure not in GROUPED:
             return self._interval_over_folds(measure, fits, ours)
         # 1) Estimate the mean of the folds, with replicates of it.
@@ -296,14 +283,12 @@ class Evaluator:
         # 2) Make the interval of its kind.
         if measure == "rocarea":
             make = confidence.rocarea_difference_interval if ours else confidence.rocarea_interval
-            return make(pooled, self._level)
+            return make(pooled, level)
         if measure in GROUPED:
-            return (gauc_difference_interval if ours else gauc_interval)(pooled, self._level)
-        if ours:
-            return confidence.prbep_difference_interval(pooled, replicates, self._level)
-        if head:
-            return head_intervals.head_interval(head, pooled, replicates, self._level)
-        return confidence.prbep_interval(pooled, replicates, self._level)
+            return (gauc_difference_interval if ours else gauc_interval)(pooled, level)
+        if head and not ours:
+            return head_intervals.head_interval(head, pooled, replicates, level)
+        return (confidence.prbep_difference_interval if ours else confidence.prbep_interval)(pooled, replicates, level)
 
     def _interval_over_folds(self, measure: str, fits: Sequence[Fit], ours: Sequence[Fit]) -> Interval:
         """Return the interval of a measure of which the folds alone say how much it varies."""
@@ -399,19 +384,17 @@ class Effort(NamedTuple):
 
 def effort(plan: BaselinePlan) -> Effort:
     """Return how much was done, and what is left of a thorough comparison. On the root."""
-    fits, trials = plan.counted_fits(), plan.store.trials()
     problem, optional = plan.problem, [name for each in plan.left_out if each.optional for name in each.methods]
     everything = first_round([*plan.methods, *optional], problem.lambdas, problem.folds, THOROUGH_TREES)
-    done: list[Fit | Trial] = [fit for fit in fits if METHODS[fit.method].linear]
-    done += [trial for trial in trials if not METHODS[trial.method].linear]
+    done = plan.store.done()
     keys = {each[:3] for each in done}
     more = Counter(spec.method for spec in everything if spec[:3] not in keys)
     seconds = {name: [each.seconds for each in done if each.method == name] for name in METHODS}
     of_trees = [each.seconds for each in done if each.method in TREES]
     means = {name: float(np.mean(of_fits)) for name in more if (of_fits := seconds[name] or of_trees * (name in TREES))}
     return Effort(
-        fits=len(fits),
-        trials=len(trials),
+        fits=len(plan.counted_fits()),
+        trials=len(plan.store.trials()),
         more_fits=more.total(),
         more_seconds=sum(number * means.get(name, 0.0) for name, number in more.items()),
         unknown=[name for name in more if name not in means],
@@ -442,7 +425,7 @@ def complete(fits: Sequence[Fit], method: str, folds: int) -> list[Fit]:
     return [of_method[setting, fold] for setting in settings for fold in range(folds, 0, -1)]
 
 
-def choose(fits: Iterable[Fit], value: Callable[[Fit], float], dropped: Collection[Key] = ()) -> list[Fit]:
+def choose(fits: Iterable[Fit], value: Callable[[Fit], float], dropped: Collection[tuple[Any, ...]] = ()) -> list[Fit]:
     """Return for each fold the fit of the method and setting, not `dropped` for it, that is best on the others."""
     table = {((fit.method, fit.setting), fit.fold): fit for fit in fits}
     candidates, folds = list(dict.fromkeys(candidate for candidate, _ in table)), sorted({fold for _, fold in table})

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -41,21 +41,16 @@ from distsms.workflow.auto_lambda import GRID, cross_validate, moderate_choice, 
 from distsms.workflow.choice import Point, means, values_of_folds
 from distsms.workflow.path import PathRows, Problem
 from distsms.workflow.requests import DEFAULT_LAMBDA
-from distsms.workflow.verdict import rounded_up, why_chance
+from distsms.workflow.verdict import ROCAREA, rounded_up, why_chance
 
 LIBRARIES = 16 * 2**20
 """Bytes that a check takes besides its sample, for compiled code (measured)."""
 RESERVE = Reserve(LIBRARIES, 1 / 20)
 """What a run leaves free for the check of its model, if memory is limited."""
-ROCAREA = Measure.parse("rocarea")
-CLEARLY_WORSE = 0.02
-"""A model ranks clearly worse if its ROCArea is lower by at least this much, and the interval of the difference
-excludes 0.
-"""
-CLEARLY_BETTER = 0.02
-"""A quick ROCArea model is clearly better at a measure if the interval of the difference excludes 0, and if the
-difference is at least this share of the larger value. Smaller differences are not worth another measure, and without
-this condition one in forty checks of equal models would find one.
+CLEARLY_WORSE = CLEARLY_BETTER = 0.02
+"""A model ranks clearly worse if its ROCArea is lower by this much, and a quick ROCArea model is clearly better at a
+measure by this share of the larger value, if the interval of the difference excludes 0, too, as it does by chance in
+one of forty checks of equal models.
 """
 COMPARE = "and compare its model with logistic regression (distsms baseline)."
 
@@ -65,11 +60,9 @@ class Contest:
     """How two models compare on the same rows."""
 
     on: str  # a text for users that says which rows these are
-    # the measure of the run. If it has a K, and these rows are a part of all rows, K is reduced in proportion.
-    measure: str
-    # ROCArea and that measure of the run's model and of the ROCArea model; keys are "rocarea" and "measure"
-    ours: dict[str, float]
-    theirs: dict[str, float]
+    measure: str  # that of the run; a K is reduced in proportion if these rows are a part of all rows
+    ours: dict[str, float]  # "rocarea" and "measure" of the run's model
+    theirs: dict[str, float]  # those of the ROCArea model
     gains: dict[str, Interval]  # by how much the ROCArea model is better, with the same keys
     useful: bool  # whether the ROCArea model ranks these rows better than chance
 
@@ -84,17 +77,14 @@ class QuickCheck:
     """A quick ROCArea model, and how it compares with the model of a run."""
 
     w: Floats  # its coefficients for rows as training sees them; empty if there is no such model
-    # its lambda, and the threshold that is best for the measure of the run, by the scores of its training rows
     lam: float = math.nan
-    threshold: float = 0.0
+    threshold: float = 0.0  # that is best for the measure of the run on the rows that it was trained on
     rows: int = 0  # how many rows of the sample it was trained on
     seconds: float = 0.0  # what the check took
-    # the comparison. It is None until the caller compares the models on test rows, or for the reason in `why`.
-    contest: Contest | None = None
+    contest: Contest | None = None  # the comparison; None until test rows make it, or for the reason in `why`
     why: str = ""  # why there is no ROCArea model, or no comparison
-    # the smallest BETA at which this model shows that training for pauc@BETA does not end at w = 0: on its training
-    # rows, the mean score of the BETA n- negative rows with the highest scores is below that of the positive rows.
-    # NaN if there is none, or the run trains neither for PRBEP nor for pauc.
+    # the smallest BETA for which training for pauc@BETA does not end at w = 0, since the mean score of the BETA n-
+    # highest negative rows is below that of the positive ones; NaN if none is known, or it matters to no other measure
     least_beta: float = math.nan
 
     def as_json(self) -> dict[str, Any]:
@@ -102,8 +92,7 @@ class QuickCheck:
         if self.why:
             return {"why": self.why, "seconds": self.seconds}
         record = {"lambda": self.lam, "rows": self.rows, "seconds": self.seconds}
-        record |= finite({"least_beta": self.least_beta})
-        return record | (self.contest.as_json() if self.contest else {})
+        return record | finite({"least_beta": self.least_beta}) | (self.contest.as_json() if self.contest else {})
 
 
 def judge(on: str, measure: Measure, judged: JudgedRows, comm: Communicator) -> Contest:
@@ -125,8 +114,7 @@ def is_clear(gain: Interval, *values: float) -> bool:
 
 def advise(check: QuickCheck | None, measure: Measure, chance: bool, no_bias: str = "") -> str:
     """Return advice: a quick ROCArea model is clearly better than the run's, or what else may help; or "". Local."""
-    contest = None if check is None else check.contest
-    if check is None or contest is None:
+    if check is None or (contest := check.contest) is None:
         return f"Use the measure rocarea instead, {COMPARE}" if chance and not measure.family.compares_pairs else ""
     if chance and not contest.useful:
         return (
@@ -137,15 +125,17 @@ def advise(check: QuickCheck | None, measure: Measure, chance: bool, no_bias: st
     worse = contest.gains["rocarea"].low > 0 and contest.gains["rocarea"].value >= CLEARLY_WORSE
     if not (chance or better or worse):
         return ""
-    values = [_compared(contest, "measure")] if better or not worse else []
-    values += [_compared(contest, "rocarea")] if worse or chance else []
-    begin = "A quick ROCArea model has"
-    if worse and not chance:
+    names = ["measure"] * (better or not worse) + ["rocarea"] * (worse or chance)
+    values = " and ".join(_compared(contest, name) for name in names)
+    begin, beta, use = "A quick ROCArea model has", "", "Use"
+    if chance:
+        beta = _describe_beta(check)
+    elif worse:
         begin = "This model ranks clearly worse than a quick ROCArea model, which has"
-    beta = _describe_beta(check) if chance else ""
-    use = f"{no_bias} Or use" if no_bias and not chance else "Use"
-    instead = f"{use} the measure rocarea with lambda {check.lam:g} instead, {COMPARE}"
-    return " ".join(filter(None, [f"{begin} {' and '.join(values)}, on {contest.on}.", beta, instead]))
+    if no_bias and not chance:
+        use = f"{no_bias} Or use"
+    instead = f"the measure rocarea with lambda {check.lam:g} instead, {COMPARE}"
+    return f"{begin} {values}, on {contest.on}.{beta} {use} {instead}"
 
 
 def _describe_beta(check: QuickCheck) -> str:
@@ -154,7 +144,7 @@ def _describe_beta(check: QuickCheck) -> str:
         return ""
     beta = min(rounded_up(check.least_beta, 2), 1.0)
     return (
-        f"Training for pauc@BETA does not end with such a model if BETA is {beta:g} or more: the ROCArea model gives "
+        f" Training for pauc@BETA does not end with such a model if BETA is {beta:g} or more: the ROCArea model gives "
         f"positive rows a higher score, on average, than the {100 * beta:.2g} % of the negative rows with the highest "
         "scores."
     )
@@ -162,12 +152,13 @@ def _describe_beta(check: QuickCheck) -> str:
 
 def _compared(contest: Contest, name: str) -> str:
     """Return the value of the ROCArea model and, if it is clearly better, that of the run's model and the interval."""
-    gain, measure = contest.gains[name], "rocarea" if name == "rocarea" else contest.measure
-    more = "less" if Measure.parse(measure).family.smaller_is_better else "more"
+    gain, measure = contest.gains[name], Measure.parse("rocarea" if name == "rocarea" else contest.measure)
+    value = f"{SHOWN.get(measure.name, measure.name)} {contest.theirs[name]:.3f}"
     if not gain.low > 0:  # not clearly better, or no interval
-        return f"{SHOWN.get(measure, measure)} {contest.theirs[name]:.3f}"
-    interval = f" ({gain.low:.3f} to {gain.high:.3f} {more}, with 95 % confidence)"
-    return f"{SHOWN.get(measure, measure)} {contest.theirs[name]:.3f} instead of {contest.ours[name]:.3f}{interval}"
+        return value
+    more = "less" if measure.family.smaller_is_better else "more"
+    interval = f"{gain.low:.3f} to {gain.high:.3f} {more}, with 95 % confidence"
+    return f"{value} instead of {contest.ours[name]:.3f} ({interval})"
 
 
 SHARE, LEAST_SECONDS = 0.1, 2.0
@@ -194,25 +185,22 @@ class Checker:
         block, seconds, evaluations = fit.rows.block, fit.result.seconds, fit.result.evaluations
         self._fit, self._comm, self._measure = fit, comm, fit.rows.task.measure
         self._settings = replace(fit.rows.task.settings, checkpoint_every=None, time_limit=math.inf)
-        self._begun = time.monotonic()
-        end = self._begun + max(LEAST_SECONDS, SHARE * seconds)
-        self._late = lambda: fit.rows.options.stop_wanted() or time.monotonic() > end
-        counted, reserved = block.counted, fit.rows.reserved
-        counts = [np.count_nonzero(counted), block.features.nnz, len(counted), block.features.nbytes]
-        n, nnz, *sizes = map(int, comm.sum(np.array(counts)))
-        rows, nbytes = sizes
+        self._begun, limit = time.monotonic(), max(LEAST_SECONDS, SHARE * seconds)
+        self._late = lambda: fit.rows.options.stop_wanted() or time.monotonic() > self._begun + limit
         # The sample has as many rows as the time and the memory allow.
+        counted, reserved, features = block.counted, fit.rows.reserved, block.features
+        sizes = comm.sum(np.array([features.nnz, len(counted), features.nbytes]))
+        entries_of_row, n = sizes[0] / max(sizes[1], 1), self._count(counted)
         memory_of_all = (reserved - LIBRARIES) * comm.size
         if math.isinf(reserved):
-            memory_of_all = max(nbytes / 10, LEAST_BYTES * comm.size)
-        by_memory = memory_of_all / (40 * nnz / max(rows, 1) + 100)
+            memory_of_all = max(sizes[2] / 10, LEAST_BYTES * comm.size)
         seconds_of_row = seconds / max(evaluations, 1) / max(n, 1)
-        by_time = (end - self._begun) / max(seconds_of_row * (EVALUATIONS + evaluations), 1e-300)
-        expected = min(MOST_ROWS, max(by_time, LEAST_ROWS), by_memory)
+        by_time = limit / max(seconds_of_row * (EVALUATIONS + evaluations), 1e-300)
+        expected = min(MOST_ROWS, max(by_time, LEAST_ROWS), memory_of_all / (40 * entries_of_row + 100))
         numbers = block.first_row + np.arange(len(counted))
         drawn = counted & (row_keys(numbers, _DRAW) / 2.0**64 < expected / max(n, 1))
         with comm.fail_together():
-            features = block.features.take(drawn)
+            features = features.take(drawn)
         self._n, self._rows = n, numbers[drawn]
         self._block = replace(block, features=features, labels=block.labels[drawn], weights=some(block.weights, drawn))
         self._held_out = row_keys(self._rows, _DIVIDE) % np.uint64(HELD_OUT) == 0
@@ -226,8 +214,7 @@ class Checker:
         return replace(checked, seconds=float(self._comm.maximum(np.array([time.monotonic() - self._begun]))[0]))
 
     def _run(self, hold_out: bool) -> QuickCheck:
-        block, comm = self._block, self._comm
-        labels = block.labels
+        block, comm, labels = self._block, self._comm, self._block.labels
         out = self._held_out & hold_out
         training = ~out
         n_folds = number_of_folds((self._count(training & (labels > 0)), self._count(training & (labels < 0))))
@@ -263,27 +250,21 @@ class Checker:
         weights = self._block.weights
         training_weights = np.where(training, 1.0 if weights is None else weights, 0.0)
         rows = PathRows(replace(self._block, weights=training_weights), self._comm)
-        distribution = Distribution(step=self._step(self._block.features))
-        problem = Problem("rocarea", GRID, n_folds, 0, self._quick(DEFAULT_LAMBDA), distribution)
+        step, _ = choose_step("auto", self._block.features.shape[1], self._comm.size)
+        problem = Problem("rocarea", GRID, n_folds, 0, self._quick(DEFAULT_LAMBDA), Distribution(step=step))
         points = cross_validate(rows, problem, self._late).points
         if not means(points, "rocarea"):
             raise _OutOfTime
         moderate = moderate_choice(points, "rocarea")
         return moderate.chosen.lam if moderate else DEFAULT_LAMBDA
 
-    def _step(self, features: Features) -> str:
-        return choose_step("auto", features.shape[1], self._comm.size)[0]
-
     def _solve(self, measure: Measure, settings: Settings, training: NDArray[np.bool_]) -> Result:
         """Train on some rows of the sample. **Collective.** Raises `_OutOfTime`."""
         features = self._block.features if measure == ROCAREA else self._with_bias()
         _, (loss,) = make_losses(self._block, measure, "auto", self._comm, [training])
-        vectors = make_vectors(self._step(features), features.shape[1], self._comm)
-        weights = self._block.weights
-        try:
+        p, weights = features.shape[1], self._block.weights
+        with closing(make_vectors(choose_step("auto", p, self._comm.size)[0], p, self._comm)) as vectors:
             result = minimize(Objective(features, [loss], self._comm, self._late, None, vectors, weights), settings)
-        finally:
-            vectors.close()
         if result.status in (Status.STOPPED, Status.NONFINITE):
             raise _OutOfTime
         return result

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -48,7 +48,7 @@ from distsms.workflow.provenance import describe_data_set, describe_rows
 from distsms.workflow.requests import DEFAULT_LAMBDA, Arrays, TrainRequest
 from distsms.workflow.tables import DataSets
 from distsms.workflow.trained_model import TrainedModel, TrainingScores
-from distsms.workflow.verdict import SUSPICIOUS, AreaOnTest, LeakingColumn, leaking_columns, why_chance
+from distsms.workflow.verdict import SUSPICIOUS, AreaOnTest, leaking_columns, why_chance
 
 if TYPE_CHECKING:  # what many trainings do not need is loaded where it is used, since each start would take longer
     from distsms.workflow.auto_lambda import LambdaChoice
@@ -389,7 +389,7 @@ def _measure_training_rows(fit: Fit, comm: Communicator) -> TrainingScores:
             data["weights"] = describe_weights(labels, weights, comm)
             if manifest is not None and manifest.weight:
                 data["weights"]["column"] = manifest.weight["column"]
-        leaks: Sequence[LeakingColumn] = ()
+        leaks = dict[str, float]()
         table = None if manifest is None or manifest.coded else manifest.table
         if table is not None and measures["rocarea"] > SUSPICIOUS:
             leaks = leaking_columns(block, table, fit.result.w[: block.p], data["n_pos"], comm)

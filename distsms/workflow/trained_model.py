@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -24,7 +24,7 @@ from distsms.training.fit import Fit
 from distsms.training.task import TrainingTask
 from distsms.workflow import verdict
 from distsms.workflow.provenance import maximum_usage, model_info, provenance, usage_of_ranks
-from distsms.workflow.verdict import AreaOnTest, LeakingColumn
+from distsms.workflow.verdict import AreaOnTest
 
 if TYPE_CHECKING:
     from distsms.workflow.auto_lambda import LambdaChoice
@@ -53,7 +53,7 @@ class TrainingScores:
     sample: dict[str, Any] | None  # from `distsms.metrics.row_sample.sample_rows`
     # for measures whose scores are probabilities: `calibration.means_by_class`, `by_rows` and `by_weight`
     means: dict[str, dict[str, float]] | None = None
-    leaks: Sequence[LeakingColumn] = ()  # columns of a table that rank the rows almost perfectly by themselves
+    leaks: Mapping[str, float] = field(default_factory=dict)  # from `leaking_columns`
     mean_contributions: list[float] | None = None  # of the columns of a table, see `distsms.models.contributions`
 
 
@@ -124,16 +124,8 @@ class TrainedModel:
         else:
             data, leaks = self.scores.data, ""
             of_classes = data.get("weights") or {"positive": data["n_pos"], "negative": data["n_neg"]}
-            text = verdict.describe_chance(
-                chance,
-                task.measure,
-                task.settings,
-                task.bias,
-                result,
-                data["n_pos"],
-                weights=(of_classes["positive"], of_classes["negative"]),
-                no_lambda_helps=automatic and bool(self.unseen),
-            )
+            weights, no_lambda_helps = (of_classes["positive"], of_classes["negative"]), automatic and bool(self.unseen)
+            text = verdict.describe_chance(chance, task, result, data["n_pos"], weights, no_lambda_helps)
         return [Message(f"{marked(text)} {marked(advice)}".rstrip()), *([leaks] if leaks else [])]
 
     def _advice(self) -> str:

@@ -7,7 +7,7 @@ above 0.5. With many features a model learns noise by heart, so test rows decide
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from decimal import ROUND_CEILING, Context
 from itertools import pairwise
@@ -29,6 +29,7 @@ from distsms.optim.result import Result, Status, largest_gain
 from distsms.optim.settings import Settings
 from distsms.shards.dataset import DataBlock
 from distsms.shards.table_schema import Table
+from distsms.training.task import TrainingTask
 
 ROCAREA = Measure.parse("rocarea")
 ERRORS = 2.0
@@ -38,15 +39,13 @@ FEWEST_TESTED = 30
 """Test rows can show that a model ranks no better than chance only if they have this many rows of each class."""
 
 SUSPICIOUS, LEAK, PERFECT = 0.98, 0.995, 0.9995
-"""If a model's ROCArea on its training rows is above SUSPICIOUS, its columns are looked at one by one. A column whose
-own ROCArea is above LEAK is named. A ROCArea above PERFECT is printed as 1.000.
+"""A ROCArea on training rows above which columns are looked at one by one, that of a column alone above which it is
+named, and one that is printed as 1.000.
 """
 MOST_COLUMNS, MOST_WEIGHTS = 20, 2**22
 """The most columns that are looked at, and the most weights of theirs that are held at a time."""
 CLEAR = 0.05
-"""Overfitting is clear if ROCArea is lower on test rows by more than CLEAR, and by more than what chance explains:
-ERRORS standard errors on the training rows, and half the interval on the test rows.
-"""
+"""ROCArea must be lower on test rows by more than this, and than chance explains, for overfitting to be clear."""
 
 
 class AreaOnTest(NamedTuple):
@@ -67,13 +66,9 @@ class AreaOnTest(NamedTuple):
         return self.measure.display_name
 
     @property
-    def _least(self) -> float:
-        return min(self.n_pos, self.n_neg, self.effective)
-
-    @property
     def enough(self) -> bool:
         """Whether there are enough rows of both classes for a verdict."""
-        return self._least >= FEWEST_TESTED
+        return min(self.n_pos, self.n_neg, self.effective) >= FEWEST_TESTED
 
     @property
     def above_chance(self) -> bool:
@@ -98,14 +93,14 @@ class AreaOnTest(NamedTuple):
         """Return a warning if the rows are too few to tell whether the model ranks better than chance; else ""."""
         if self.above_chance or self.enough:
             return ""
-        fewer = "positive" if self.n_pos <= self.n_neg else "negative"
-        few = "groups with both classes" if self.measure.within_groups else f"{fewer} rows"
-        if min(self.n_pos, self.n_neg) == 0:
-            return f"The test rows have no {fewer} rows, so the model is not tested. Test it on rows of both classes."
-        area = f"their {self.name} is {self.area.value:.3f}, and chance is 0.5"
+        least, fewer = min((self.n_pos, "positive rows"), (self.n_neg, "negative rows"))
+        if not least:
+            return f"The test rows have no {fewer}, so the model is not tested. Test it on rows of both classes."
+        few = "groups with both classes" if self.measure.within_groups else fewer
         return (
-            f"The test rows have too few {few} ({self._least:.4g}) to tell whether this model ranks better than chance:"
-            f" {area}. Test it on more rows before you use it."
+            f"The test rows have too few {few} ({min(least, self.effective):.4g}) to tell whether this model ranks "
+            f"better than chance: their {self.name} is {self.area.value:.3f}, and chance is 0.5. Test it on more rows "
+            "before you use it."
         )
 
 
@@ -150,39 +145,30 @@ def why_chance(
     """
     if scores_tie(scores, comm):
         return ALL_TIED
-    name, area, estimate = "GAUC", rocarea, within
-    if estimate is not None:
-        area = estimate.value
-    else:
+    name, estimate = "GAUC", within
+    if estimate is None:
         n_min = min(effective_sizes(labels, weights, comm))
-        if math.isnan(area) or area - 0.5 > ERRORS * math.sqrt(area * (1 - area) / n_min):
+        if math.isnan(rocarea) or rocarea - 0.5 > ERRORS * math.sqrt(rocarea * (1 - rocarea) / n_min):
             return ""
         name, placed = "ROCArea", placements(scores, labels, comm, weights)
-        estimate = rocarea_estimate(placed, labels, comm, weights)
+        estimate = rocarea_estimate(placed, labels, comm, weights)._replace(value=rocarea)
     error = float(np.nan_to_num(estimate.error))
-    return _near_chance(name, "training rows", area, error) if area <= 0.5 + ERRORS * error else ""
+    return _near_chance(name, "training rows", estimate.value, error) if estimate.value <= 0.5 + ERRORS * error else ""
 
 
 def _near_chance(name: str, rows: str, value: float, error: float) -> str:
     return f"its {name} on the {rows} is {value:.3f}, with a standard error of {error:.2g}; chance is 0.5"
 
 
-class LeakingColumn(NamedTuple):
-    """A column that ranks the training rows almost perfectly by itself, with its ROCArea."""
-
-    name: str
-    rocarea: float
-
-
-def leaking_columns(block: DataBlock, table: Table, w: Floats, n_pos: int, comm: Communicator) -> list[LeakingColumn]:
-    """Return the columns that rank the training rows almost perfectly by their part of the scores, the best first, but
-    for those with many features, which can learn rows by heart. **Collective**, as much as `MOST_COLUMNS` evaluations.
+def leaking_columns(block: DataBlock, table: Table, w: Floats, n_pos: int, comm: Communicator) -> dict[str, float]:
+    """Return the ROCArea of columns that rank the training rows almost perfectly by their part of the scores, the best
+    first, but for those with many features, which can learn rows by heart. **Collective**, as `MOST_COLUMNS` passes.
     """
     features = [slice(start, end) for start, end in pairwise(table.feature_starts)]
     largest = [float(np.abs(w[part]).max(initial=0.0)) for part in features]
     few = [k for k, part in enumerate(features) if largest[k] and part.stop - part.start <= max(3, n_pos / 5)]
     heaviest = sorted(few, key=lambda k: -largest[k])[:MOST_COLUMNS]
-    at_once, leaks = max(1, MOST_WEIGHTS // len(w)), []
+    at_once, leaks = max(1, MOST_WEIGHTS // len(w)), dict[str, float]()
     for first in range(0, len(heaviest), at_once):
         columns = heaviest[first : first + at_once]
         W = np.zeros((len(columns), len(w)))
@@ -190,21 +176,21 @@ def leaking_columns(block: DataBlock, table: Table, w: Floats, n_pos: int, comm:
             W[row, features[k]] = w[features[k]]
         for k, scores in zip(columns, block.features.margins(W), strict=True):
             own_scores, labels, weights = block.counted_scores(scores)
-            area = rocarea(own_scores, labels, comm, weights)
-            leaks += [LeakingColumn(table.columns[k].name, area)] if area > LEAK else []
-    return sorted(leaks, key=lambda column: -column.rocarea)
+            if (area := rocarea(own_scores, labels, comm, weights)) > LEAK:
+                leaks[table.columns[k].name] = area
+    return dict(sorted(leaks.items(), key=lambda leak: -leak[1]))
 
 
-def describe_leaks(leaks: Sequence[LeakingColumn]) -> str:
+def describe_leaks(leaks: Mapping[str, float]) -> str:
     """Return a warning about columns that rank almost perfectly by themselves, or "" if there are none."""
     if not leaks:
         return ""
-    names = ", ".join(leak.name for leak in leaks[:3]) + f" and {len(leaks) - 3} more" * (len(leaks) > 3)
+    names = ", ".join(list(leaks)[:3]) + f" and {len(leaks) - 3} more" * (len(leaks) > 3)
     begin = f"Column {names} alone ranks" if len(leaks) == 1 else f"Each of the columns {names} alone ranks"
     return Message(
-        f"{begin} the training rows almost perfectly (ROCArea {leaks[0].rocarea:.4f}). Is that known before the "
+        f"{begin} the training rows almost perfectly (ROCArea {max(leaks.values()):.4f}). Is that known before the "
         "outcome is? If not, the model is of no use on new rows; train without it: "
-        f"{option('drop', [leak.name for leak in leaks])}"
+        f"{option('drop', list(leaks))}"
     )
 
 
@@ -223,10 +209,10 @@ def describe_doubt(test: AreaOnTest, folds: OnFolds | None) -> str:
         return ""
     if not 0.5 + ERRORS * folds.error < folds.mean <= test.area.high:
         return ""
-    area = f"their {test.name} is {test.area.value:.3f}, with a standard error of {test.area.standard_error:.2g}"
     return (
-        f"The test rows do not tell whether this model ranks better than chance: {area}, so that it may be 0.5, which"
-        f" is chance, or the {folds.mean:.3f} of held-out folds of the training rows. Test it on more rows first."
+        f"The test rows do not tell whether this model ranks better than chance: their {test.name} is "
+        f"{test.area.value:.3f}, with a standard error of {test.area.standard_error:.2g}, so that it may be 0.5, which "
+        f"is chance, or the {folds.mean:.3f} of held-out folds of the training rows. Test it on more rows first."
     )
 
 
@@ -247,13 +233,11 @@ def describe_test(
             f"{name} on the test rows is {area:.4f}, which real data hardly ever allow. Check that every column is "
             "known before the outcome is, and that test rows are no copies of training rows."
         )
-    weights = data.get("weights")
-    sizes = (data[name] for name in ("n_pos", "n_neg"))
-    if weights:
-        sizes = (weights[name] for name in ("effective_positive", "effective_negative"))
-    error = math.sqrt(before * (1 - before) / max(min(sizes), 1))
-    unclear = test.why_unknown()
-    half = (test.area.high - test.area.low) / 2
+    n_pos, n_neg = data["n_pos"], data["n_neg"]
+    if weights := data.get("weights"):
+        n_pos, n_neg = weights["effective_positive"], weights["effective_negative"]
+    error = math.sqrt(before * (1 - before) / max(min(n_pos, n_neg), 1))
+    unclear, half = test.why_unknown(), (test.area.high - test.area.low) / 2
     if not before - area > max(CLEAR, math.hypot(ERRORS * error, half)):
         return unclear
     clear = (
@@ -262,13 +246,13 @@ def describe_test(
     )
     other_rows = "the test rows are of another kind, or the split is unlucky"
     if folds is None or folds.measure not in training:
-        reason = f". The model may have learned its training rows by heart, or {other_rows}: the held-out folds of"
-        return Message(f"{clear}{reason} distsms path tell which. {unclear}".rstrip())
+        clear += f". The model may have learned its training rows by heart, or {other_rows}: the held-out folds of"
+        return f"{clear} distsms path tell which. {unclear}".rstrip()
     on_training, measure = training[folds.measure], display_name(folds.measure)
     held_out = f"({measure} is {on_training:.3f} on the training rows, and {folds.mean:.3f} on them)"
     if not on_training - folds.mean > max(CLEAR, ERRORS * folds.error):
-        reason = ". But the model has not learned its training rows by heart, since held-out folds of them do not show"
-        return Message(f"{clear}{reason} this {held_out}: {other_rows}. {unclear}".rstrip())
+        clear += ". But the model has not learned its training rows by heart, since held-out folds of them do not show"
+        return f"{clear} this {held_out}: {other_rows}. {unclear}".rstrip()
     if folds.compared:
         return unclear
     lambdas = f", or a larger lambda: {option('lam', 'auto')} compares lambdas on such folds" * (not automatic)
@@ -295,47 +279,42 @@ def largest_lambda(settings: Settings, result: Result) -> float:
 
 def describe_chance(
     why: str,
-    measure: Measure,
-    settings: Settings,
-    bias: float | None,
+    task: TrainingTask,
     result: Result,
     n_pos: int,
     weights: tuple[float, float] | None = None,
     no_lambda_helps: bool = False,
 ) -> str:
     """Return sentences on a model that ranks no better than chance for this reason, and what to do. Local."""
-    said = [f"This model ranks no better than chance: {why}."]
+    measure, settings, cause = task.measure, task.settings, ""
     below = largest_lambda(settings, result)
     if not result.proved:
         more = "allow it more evaluations or time, or take a larger lambda"
         rounding = result.status is Status.ROUNDING
-        said.append(f"The run ended without a proof: {f'rounding errors, {result.detail}' if rounding else more}.")
+        cause = f"The run ended without a proof: {f'rounding errors, {result.detail}' if rounding else more}."
     elif measure.k not in (None, n_pos):
-        said.append(
+        cause = (
             f"K differs from the number of positive rows, {n_pos}. Then training can lower its risk by adding the same "
             "number to all scores, which changes nothing in their order."
         )
     elif settings.l1 >= result.l1_limit:
-        said.append(f"l1 is too large: all coefficients are 0 from l1 = {result.l1_limit:.3g} on; take a smaller one.")
+        cause = f"l1 is too large: all coefficients are 0 from l1 = {result.l1_limit:.3g} on; take a smaller one."
     elif settings.l1 and (measure.family.smooth_by_itself or measure.family.compares_pairs):
-        said.append(
-            f"l1 or lambda is too large: use an {option('l1')} below {settings.l1:g}, or {option('lam', 'auto')}."
-        )
+        cause = f"l1 or lambda is too large: use an {option('l1')} below {settings.l1:g}, or {option('lam', 'auto')}."
+    elif measure.family.compares_pairs and no_lambda_helps:
+        cause = OTHER_COLUMNS
     elif measure.family.compares_pairs:
-        said.append(
-            OTHER_COLUMNS
-            if no_lambda_helps
-            else f"This lambda is too large: use {option('lam', 'auto')}, or a lambda below {float(f'{below:.1g}'):g}."
-        )
+        cause = f"This lambda is too large: use {option('lam', 'auto')}, or a lambda below {float(f'{below:.1g}'):g}."
     elif result.idle:
         lam, gain = f"{rounded_up(below, 1):g}", max(result.J_at_zero - result.lower_bound, 0.0)
-        said.append(
+        cause = (
             f"At every lambda above {lam}{' with this l1' if settings.l1 else ''}, training for this measure ends with "
             "such a model: no w has a J that is lower than that of w = 0 by more than the gap to prove, "
-            f"{settings.target(result.J_at_zero):g} (at lambda {settings.lam:g}: by more than {gain:.2g})."
-        )
-        said += [text for text in [describe_distance(measure, result.slope_at_zero, weights)] if text]
-    return Message(" ".join([*said, marked(describe_no_bias(measure, bias))]).rstrip())
+            f"{settings.target(result.J_at_zero):g} (at lambda {settings.lam:g}: by more than {gain:.2g}). "
+            f"{describe_distance(measure, result.slope_at_zero, weights)}"
+        ).rstrip()
+    first = f"This model ranks no better than chance: {why}."
+    return Message(" ".join(filter(None, [first, cause, marked(describe_no_bias(measure, task.bias))])))
 
 
 def describe_no_bias(measure: Measure, bias: float | None) -> str:
@@ -380,19 +359,17 @@ def describe_distance(measure: Measure, slope: float | None, weights: tuple[floa
 
 def describe_unseen(why: str, training: Mapping[str, float] | None, automatic: bool) -> str:
     """Return sentences on a model that ranks no better than chance on rows that it has not seen. Local."""
-    said = f"This model ranks no better than chance on rows that it has not seen: {why}."
+    noise = ""
     if training is not None:
         name = next((name for name in training if name in GROUPED), "rocarea")
-        said += f" What it has learned is the noise of its training rows, where its {display_name(name)} is "
-        said += f"{training[name]:.3f}."
+        area = f"{display_name(name)} is {training[name]:.3f}"
+        noise = f" What it has learned is the noise of its training rows, where its {area}."
     auto = f"{option('lam', 'auto')} may find a better lambda; other columns or more rows may help."
+    said = f"This model ranks no better than chance on rows that it has not seen: {why}.{noise}"
     return Message(f"{said} {OTHER_COLUMNS if automatic else auto}")
 
 
 def describe_idleness(result: Result) -> str:
     """Return a sentence if a run ended without proof and with a model that is no better than w = 0; else "". Local."""
-    if result.proved or not result.idle:
-        return ""
-    return (
-        "This model is not yet better than w = 0: allow more evaluations, or take a larger lambda, which needs fewer."
-    )
+    advice = "allow more evaluations, or take a larger lambda, which needs fewer."
+    return "" if result.proved or not result.idle else f"This model is not yet better than w = 0: {advice}"

@@ -23,12 +23,13 @@ from distsms.features.fit import FeatureOptions, fit
 from distsms.features.growing import MIN_LEAF
 from distsms.matrix.arrays import as_features
 from distsms.metrics import ranking
+from distsms.optim.settings import Settings
 from distsms.parallel.communicator import Communicator
 from distsms.shards.manifest import Manifest
 from distsms.training import fit as training
 from distsms.training.solver_choice import settings_for
 from distsms.training.task import TrainingTask
-from distsms.workflow import trees
+from distsms.workflow.competitors import LIGHTGBM, METHODS, XGBOOST, Task, parameters
 from distsms.workflow.folds import hold_out
 from scripts.experiments.feature_sets import SetRows
 from scripts.records import Record
@@ -36,7 +37,7 @@ from scripts.records import Record
 ALONE = Communicator()
 KINDS = "raw", "bins", "crosses", "leaves", "both"
 """`both` are crosses and leaves."""
-BOOSTED = trees.LIGHTGBM, trees.XGBOOST
+BOOSTED = LIGHTGBM, XGBOOST
 MIN_LEAVES, TRIAL_TREES = (1, 3, 10, 30), 100
 """The least numbers of rows in a leaf that are tried, and the most trees for that."""
 WIDE = 200
@@ -223,16 +224,24 @@ def value(measure: str, scores: Floats, y: Any) -> float:
     return float(getattr(ranking.ranking(scores, y, ALONE), measure))
 
 
+def describe_trees(number: int, library: str) -> str:
+    """Return a setting of trees as text."""
+    named = parameters(number, library).items()
+    return ", ".join(f"{name} {value:g}" for name, value in named if name != "grow_policy" and value)
+
+
 def boosted(library: str, split: Split, budget: int) -> Fits:
     """Search the settings of boosted trees for each measure, train the best one on all training rows, and test."""
-    (X, y), held = (_plain(split.train.X), split.train.labels), split.held
+    (X, y), method = (_plain(split.train.X), split.train.labels), METHODS["trees" if library == XGBOOST else library]
+    assert method.fit is not None and method.search is not None
     found, scores = list[Record](), dict[str, Floats]()
     for measure in RANKING:
         begun = time.process_time()
-        tried = [trees.attempt(X, y, held, measure, number, library=library) for number in range(budget)]
+        task = Task(X, y, measure, Settings(lam=1.0), split.held)
+        tried = [method.search(task, number) for number in range(budget)]
         number = int(np.argmax([attempt.value for attempt in tried]))
         search, begun = time.process_time() - begun, time.process_time()
-        score = trees.grow(X, y, number, tried[number].rounds, library=library)
+        score = method.fit(task._replace(rounds=tried[number].rounds), number).score
         seconds = time.process_time() - begun
         own_scores = score(_plain(split.test.X))
         found.append(
@@ -240,7 +249,7 @@ def boosted(library: str, split: Split, budget: int) -> Fits:
                 "kind": library,
                 "trained_for": "log loss",
                 "select": measure,
-                "candidate": trees.describe(number, library),
+                "candidate": describe_trees(number, library),
                 "rounds": tried[number].rounds,
                 "held_out": tried[number].value,
                 "test": value(measure, own_scores, split.test.labels),

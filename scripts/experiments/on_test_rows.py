@@ -14,23 +14,29 @@ how good they are on new rows.
 from __future__ import annotations
 
 import argparse
+from collections.abc import Callable
+from functools import partial
+from typing import Any
 
 import numpy as np
 from scipy.sparse import csr_matrix
 
 from distsms.base.formatting import format_table
 from distsms.base.measures import SHOWN, Measure
+from distsms.features import arrays
+from distsms.matrix.arrays import as_features
 from distsms.metrics import ranking
 from distsms.metrics.differences import JudgedRows, difference
 from distsms.shards import dataset
 from distsms.training.solver_choice import settings_for
-from distsms.workflow import trees
 from distsms.workflow.baseline_fits import BaselineStore, Fit
 from distsms.workflow.baseline_text import describe_interval
-from distsms.workflow.competitors import ALONE, HELD_OUT_PARTS, METHODS, OURS, Method, Task
+from distsms.workflow.candidates import named
+from distsms.workflow.competitors import ALONE, HELD_OUT_PARTS, METHODS, OURS, Fitted, Method, Task, describe_end, train
 from distsms.workflow.folds import hold_out
 from distsms.workflow.method_results import complete
 from scripts import records
+from scripts.experiments.feature_fits import describe_trees
 
 
 def main() -> None:
@@ -56,7 +62,8 @@ def main() -> None:
         elif own:
             chosen[name], task = search_trees(task, method, int(best_setting(own, measure)))
         if own:
-            scores[name] = method.fit(task, chosen[name]).score(X_test)
+            fit = method.fit or partial(fit_by_distsms, method)
+            scores[name] = fit(task, chosen[name]).score(X_test)
     found: list[records.Record] = []
     lines = []
     for name, method_scores in scores.items():
@@ -88,6 +95,17 @@ def main() -> None:
     records.write(args.json, "scripts.experiments.on_test_rows", found, **more)
 
 
+def fit_by_distsms(method: Method, task: Task, lam: float) -> Fitted:
+    """Fit a method that distsms trains on rows in memory."""
+    rows_of: Callable[[Any], Any] = as_features
+    if method.features:
+        rows_of = arrays.fit_arrays(task.X, task.y, arrays.options(named(method.features)), task.weights).rows
+    measure = Measure.parse(method.trains or task.measure)
+    model = train(task._replace(X=rows_of(task.X)), measure, lam)
+    w, bias = model.w, model.bias  # not the rows
+    return Fitted(lambda X: rows_of(X).margins(w) + bias, describe_end(model.result))
+
+
 def best_setting(fits: list[Fit], measure: str) -> float:
     """Return the setting with the best mean over the folds; the largest if there are several."""
     settings = sorted({fit.setting for fit in fits}, reverse=True)
@@ -104,7 +122,7 @@ def search_trees(task: Task, method: Method, budget: int) -> tuple[float, Task]:
     task = task._replace(held_out=hold_out("rows", task.y, task.y, HELD_OUT_PARTS))
     found = [method.search(task, number) for number in range(budget)]
     number = int(np.argmax([attempt.value for attempt in found]))
-    about = trees.describe(number, method.package)
+    about = describe_trees(number, method.package)
     print(f"{method.name:9} {budget} settings tried; {found[number].rounds} rounds, {about}", flush=True)
     return float(number), task._replace(rounds=found[number].rounds)
 

@@ -36,6 +36,11 @@ from tests.support.problems import data, local_part, objective
 ALONE = Communicator()
 
 
+def task(measure, settings, bias=None):
+    """What describes a training to `describe_chance`."""
+    return SimpleNamespace(measure=Measure.parse(measure), settings=settings, bias=bias)
+
+
 @given(st.integers(0, 2**31), st.sampled_from([0.0, 0.2, 1.0, 3.0]), st.integers(2, 60), st.booleans())
 def test_the_verdict_is_that_of_the_standard_error_also_where_it_is_not_computed(seed, shift, n, ties):
     rng = np.random.default_rng(seed)
@@ -82,7 +87,7 @@ def test_at_no_lambda_above_the_largest_one_is_w_0_beyond_the_gap():
     nothing = replace(large, J_at_zero=0.0, lower_bound=-1e-15)  # as for recall@K with K the number of all rows
     assert largest_lambda(replace(asked, epsilon=None, relative=0.01), nothing) == 1e5
     vanishing = replace(nothing, J=0.0, lower_bound=0.0, gap=0.0, status=Status.PROVED)
-    told = describe_chance(ALL_TIED, Measure.parse("error-rate"), asked, 1.0, vanishing, 1)
+    told = describe_chance(ALL_TIED, task("error-rate", asked, 1.0), vanishing, 1)
     assert "every lambda above 0," in told
 
 
@@ -133,10 +138,10 @@ RESULT = Result(np.zeros(1), Status.PROVED, "", 1.0, 1.0, 1.0 - 1e-7, 1e-7, 1.0,
 )
 def test_the_advice_follows_from_the_run(measure, changes, said):
     result = replace(RESULT, **changes)
-    text = describe_chance("all scores are equal", Measure.parse(measure), Settings(1e-4), None, result, 30)
+    text = describe_chance("all scores are equal", task(measure, Settings(1e-4)), result, 30)
     assert text.startswith("This model ranks no better than chance: all scores are equal. ") and said in text
     assert ("too large" in text) == (measure == "rocarea")
-    told = describe_chance(ALL_TIED, Measure.parse(measure), Settings(1e-4), None, result, 30, no_lambda_helps=True)
+    told = describe_chance(ALL_TIED, task(measure, Settings(1e-4)), result, 30, no_lambda_helps=True)
     assert "too large" not in told and ("Another lambda will hardly help" in told) == (measure == "rocarea")
 
 
@@ -153,7 +158,7 @@ def test_from_which_l1_on_all_coefficients_are_0(measure, comm):
         again = minimize(own, Settings(1e-2, l1=factor * found.l1_limit, **how))
         assert np.any(again.w) == (factor < 1) and again.numbers()["l1_limit"] == pytest.approx(found.l1_limit)
     assert "l1_limit" not in minimize(own, Settings(1e-2, **how)).numbers()
-    text = describe_chance(ALL_TIED, Measure.parse(measure), Settings(1e-2, l1=10.0, **how), None, found, 30)
+    text = describe_chance(ALL_TIED, task(measure, Settings(1e-2, l1=10.0, **how)), found, 30)
     assert text.endswith(
         f"l1 is too large: all coefficients are 0 from l1 = {found.l1_limit:.3g} on; take a smaller one."
     )

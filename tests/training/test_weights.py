@@ -15,6 +15,7 @@ from distsms.training.solver_choice import settings_for
 from distsms.workflow import baseline_fits, competitors, method_results, path
 from distsms.workflow.folds import make_folds
 from tests.support import program
+from tests.support.methods import fit_of, fits_alone  # noqa: F401 - a fixture
 from tests.support.problems import data, share
 
 ALONE = competitors.ALONE
@@ -137,10 +138,10 @@ def test_methods_of_a_baseline_get_the_weights(method):
         competitors.Task(X, y, "rocarea", settings, weights=1e4 * weights),
         competitors.Task(*more, "rocarea", settings),
     ]
-    scores = [competitors.METHODS[method].fit(task, 1e-1).score(X) for task in tasks]
+    scores = [fit_of(method)(task, 1e-1).score(X) for task in tasks]
     for other in scores[:2]:
         np.testing.assert_allclose(other, scores[2], rtol=2e-3, atol=2e-3)
-    unweighted = competitors.METHODS[method].fit(tasks[0]._replace(weights=None), 1e-1).score(X)
+    unweighted = fit_of(method)(tasks[0]._replace(weights=None), 1e-1).score(X)
     assert np.abs(unweighted - scores[2]).max() > 1e-2
 
 
@@ -162,6 +163,7 @@ def test_trees_get_the_weights():
 
 
 @pytest.mark.serial
+@pytest.mark.usefixtures("fits_alone")
 def test_a_baseline_measures_with_the_weights(tmp_path):
     X, y, weights = _rows()
     weights += 0.5

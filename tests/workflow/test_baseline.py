@@ -20,9 +20,9 @@ from distsms.metrics.estimates import METHOD
 from distsms.metrics.summary import chooser_value
 from distsms.optim.settings import Settings
 from distsms.parallel.communicator import Communicator
-from distsms.workflow import baseline_text, trees
+from distsms.workflow import baseline_text
 from distsms.workflow.baseline_fits import BaselineStore, Fit, FoldedRows, first_round, fit_alone, second_round
-from distsms.workflow.competitors import METHODS, OURS, Fitted, Task
+from distsms.workflow.competitors import METHODS, OURS, Fitted, Task, TrialResult
 from distsms.workflow.folds import Folds, deal_rows, make_folds
 from distsms.workflow.method_results import (
     BEST,
@@ -34,9 +34,10 @@ from distsms.workflow.method_results import (
     complete,
 )
 from distsms.workflow.path import Problem
+from tests.support.methods import fits_alone  # noqa: F401 - a fixture
 from tests.support.problems import data
 
-pytestmark = pytest.mark.serial
+pytestmark = [pytest.mark.serial, pytest.mark.usefixtures("fits_alone")]
 ALONE = Communicator()
 SETTINGS = Settings(lam=1.0, epsilon=1e-4)
 
@@ -101,7 +102,7 @@ def test_a_search_uses_the_training_rows_alone_and_fits_its_best_once(monkeypatc
 
     def search(task, number):
         seen.append(len(task.y))
-        return trees.TrialResult([0.5, 0.9, 0.9][int(number)], 10 + int(number))
+        return TrialResult([0.5, 0.9, 0.9][int(number)], 10 + int(number))
 
     def fit(task, number):
         grown.append((number, task.rounds))
@@ -111,7 +112,7 @@ def test_a_search_uses_the_training_rows_alone_and_fits_its_best_once(monkeypatc
     tries = first_round(["trees"], [], 3, 3)
     assert not fit_alone(these, tries, problem(), folder.keep)
     assert sorted(seen) == sorted(3 * [int(np.sum(these.fold != fold)) for fold in (1, 2, 3)]) and not grown
-    assert folder.done() == set(tries) and not second_round(folder.trials(), 4)
+    assert {one[:3] for one in folder.done()} == {one[:3] for one in tries} and not second_round(folder.trials(), 4)
     assert not evaluate(folder, folder.fits(), these)  # no table of what is only tried
     wanted = second_round(folder.trials(), 3)
     assert [(*one[:3], one.best.setting, one.best.rounds) for one in wanted] == [
@@ -120,7 +121,9 @@ def test_a_search_uses_the_training_rows_alone_and_fits_its_best_once(monkeypatc
     assert [one.best.setting for one in second_round(folder.trials(), 1)] == [0.0] * 3  # a smaller budget
     fit_alone(these, second_round(folder.trials(), 1), problem(), folder.keep)
     fit_alone(these, wanted, problem(), folder.keep)
-    assert grown == [(0.0, 10)] * 3 + [(1.0, 11)] * 3 and folder.done() == set(tries)
+    assert grown == [(0.0, 10)] * 3 + [(1.0, 11)] * 3 and {one[:3] for one in folder.done()} == {
+        one[:3] for one in tries
+    }
     (found,) = evaluate(folder, folder.fits(), these)
     assert (
         found.settings == [3.0] * 3 and found.intervals["rocarea"].value < 0.9

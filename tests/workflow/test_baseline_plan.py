@@ -16,11 +16,10 @@ from distsms import cli
 from distsms.metrics.confidence import LEVEL
 from distsms.parallel.communicator import Communicator
 from distsms.shards.from_arrays import write_data
-from distsms.workflow import trees
 from distsms.workflow.baseline_fits import KEPT, Trial, left_lambdas
 from distsms.workflow.baseline_plan import BaselinePlan
 from distsms.workflow.baseline_text import describe_effort
-from distsms.workflow.competitors import METHODS, OURS, Fitted
+from distsms.workflow.competitors import METHODS, OURS, Fitted, TrialResult
 from distsms.workflow.requests import LAMBDAS
 from scripts.experiments.simulations import Plan
 from tests.support.files import write_csv
@@ -77,7 +76,7 @@ def test_trees_end_early_where_the_first_folds_settle_it(monkeypatch, rows, tmp_
         label = lambda of: np.array([sign[tuple(row)] for row in of.round(9)], float)  # noqa: E731
         return Fitted(label if good else (lambda of: of[:, :2].sum(axis=1)))
 
-    search = lambda task, number: trees.TrialResult(0.5, 3)  # noqa: E731
+    search = lambda task, number: TrialResult(0.5, 3)  # noqa: E731
     monkeypatch.setitem(METHODS, "trees", METHODS["trees"]._replace(search=search, fit=fit, package=""))
     options = {"methods": [OURS, "trees"], "lambdas": [1e-1, 1e-2], "solver": "lbfgs"}
     result = distsms.baseline(data, tmp_path / "out", **options)
@@ -115,7 +114,7 @@ def test_what_was_tried_beyond_the_grid_does_not_count_in_a_thorough_comparison(
     store: Any = SimpleNamespace(fits=lambda: [inside, beyond, of_trees])
     for thorough, counted in ((True, [inside, of_trees]), (False, [inside, beyond, of_trees])):
         request, problem = SimpleNamespace(thorough=thorough), SimpleNamespace(lambdas=LAMBDAS)
-        plan: Any = BaselinePlan(request, None, problem, ["svm"], [], {}, None, True, set(), store)
+        plan: Any = BaselinePlan(request, None, problem, ["svm"], [], {}, None, True, 0, store)
         assert plan.counted_fits() == counted
 
 

@@ -17,10 +17,10 @@ from distsms.parallel.communicator import Communicator
 from distsms.shards import dataset
 from distsms.shards.dataset import read_manifest
 from distsms.shards.from_arrays import write_data
-from distsms.workflow import trees
 from distsms.workflow.baseline_plan import leave_out_features, leave_out_missing, requested_methods
 from distsms.workflow.competitors import FEATURED, METHODS, OURS, Task, require
 from distsms.workflow.requests import BaselineRequest
+from tests.support.methods import fit_of
 from tests.support.problems import data
 
 pytestmark = pytest.mark.serial
@@ -33,7 +33,7 @@ SETTINGS = Settings(lam=1.0, epsilon=1e-4)
 def test_lambda_means_the_same_to_others(method, lam):
     """At their w the gradient of lambda/2 ||w||^2 plus the weighted mean loss is 0, up to their tolerance."""
     X, y = data(300)
-    fitted = METHODS[method].fit(Task(X, y, "rocarea", Settings(lam=1.0, epsilon=1e-9)), lam)
+    fitted = fit_of(method)(Task(X, y, "rocarea", Settings(lam=1.0, epsilon=1e-9)), lam)
     assert not fitted.note
     s = fitted.score(X)
     w = sparse.linalg.lsqr(sparse.hstack([X, np.ones((300, 1))]), s, atol=1e-14, btol=1e-14)[0][:-1]
@@ -49,10 +49,11 @@ def test_ours_is_proved_and_trees_see_what_no_plane_can():
     X = rng.normal(size=(600, 2))
     y = np.where(X[:, 0] * X[:, 1] > 0, 1, -1).astype(np.int8)
     task = Task(X, y, "rocarea", SETTINGS, np.arange(600) % 5 == 0)
-    ours = METHODS[OURS].fit(task, 1e-2)
+    ours = fit_of(OURS)(task, 1e-2)
     assert not ours.note
     pytest.importorskip("xgboost")
-    scores = trees.grow(X, y, 0, trees.attempt(X, y, task.held_out, "rocarea", 0).rounds)(X)
+    trees = METHODS["trees"]
+    scores = trees.fit(task._replace(rounds=trees.search(task, 0).rounds), 0).score(X)
     assert ranking.rocarea(scores, y, ALONE) > 0.95 > 0.7 > ranking.rocarea(ours.score(X), y, ALONE)
 
 
@@ -100,8 +101,9 @@ def test_methods_whose_package_is_missing_are_left_out_in_words_unless_named(mon
     assert left_out.why.startswith("it needs lightgbm, which is not installed (pip install")
     assert leave_out_missing(request, ["distsms", "logistic"], ALONE) == []
     named = BaselineRequest("data", "out", methods=["distsms", "lightgbm"])
+    assert leave_out_missing(named, named.methods, ALONE) == []
     with pytest.raises(InputError, match="the method lightgbm needs lightgbm"):
-        leave_out_missing(named, named.methods, ALONE)
+        require(named.methods)
 
 
 @pytest.mark.parametrize("kind", ["values", "pattern", "dense"])

@@ -19,9 +19,10 @@ from distsms.shards.row_metadata import some
 from distsms.training.task import Distribution
 from distsms.workflow import baseline_fits, competitors, method_results
 from distsms.workflow.baseline_fits import FitSpec, first_round, method_problem, read_rows
-from distsms.workflow.competitors import METHODS, OURS, Task
+from distsms.workflow.competitors import OURS, Task
 from distsms.workflow.method_results import MethodResult
 from distsms.workflow.path import PathRows, Problem
+from tests.support.methods import fit_of
 from tests.support.problems import data, local_part, share
 
 ALONE = Communicator()
@@ -74,7 +75,7 @@ def test_they_are_the_fits_of_one_process(weighted, step, comm):
         fit, scores = found[spec]
         training, out = whole.folds.training(spec.fold), whole.folds.judged(spec.fold)
         task = Task(X[kept][training], y[kept][training], "rocarea", SETTINGS, weights=some(whole.weights, training))
-        alone = METHODS[spec.method].fit(task, spec.setting).score(X[kept][out])
+        alone = fit_of(spec.method)(task, spec.setting).score(X[kept][out])
         np.testing.assert_allclose(scores, alone, atol=0.02)  # both are within 1e-6 of the least J
         again = ranking.ranking(scores, y[kept][out], ALONE, some(whole.weights, out))
         assert (fit.rocarea, fit.prbep, fit.note) == (pytest.approx(again.rocarea), pytest.approx(again.prbep), "")
@@ -125,8 +126,8 @@ def test_scikit_learn_finds_the_same_minimum(name, weighted, monkeypatch):
     for of_rows in (task, task._replace(X=X.toarray())):
         agrees, said = competitors.scikit_agrees(of_rows, Measure.parse(name), 1e-2)
         assert agrees and f"finds the same minimum as {name}" in said
-    train = competitors._train
-    monkeypatch.setattr(competitors, "_train", lambda task, measure, lam: train(task, measure, 1.5 * lam))
+    train = competitors.train
+    monkeypatch.setattr(competitors, "train", lambda task, measure, lam: train(task, measure, 1.5 * lam))
     agrees, said = competitors.scikit_agrees(task, Measure.parse(name), 1e-2)
     assert not agrees and "does not find the same minimum" in said
 
