@@ -16,7 +16,7 @@ from distsms.base.typing import Floats, Labels
 from distsms.base.wording import format_value
 from distsms.features.feature_map import FeatureMap
 from distsms.features.fit import FeatureOptions, fit
-from distsms.features.rows import RowPart
+from distsms.features.rows import RowPart, RowParts
 from distsms.shards.manifest import Manifest
 
 OF_TREES = ("min_leaf", "tree_rows", "seed")
@@ -28,7 +28,7 @@ KINDS: dict[str, tuple[Any, str]] = {
 """The types of those options of features that are not whole numbers, and what people call them."""
 
 
-class ArrayRows:
+class ArrayRows(RowParts):
     """Rows X (n, p), CSR or an array, with labels, weights (n,) and names, as making a feature map sees a manifest."""
 
     directory, zero_based, first = "X", True, 0
@@ -44,7 +44,7 @@ class ArrayRows:
         self.n_neg = self.n - self.n_pos
 
     def __iter__(self) -> Iterator[RowPart]:
-        yield RowPart(0, self.X, self.labels, self.row_weights, cast(Any, None), cast(Any, None))
+        yield RowPart(0, self.X, self.labels, self.row_weights)
 
 
 def options(features: Mapping[str, Any]) -> FeatureOptions:

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import combinations
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import numpy as np
 
@@ -77,15 +77,6 @@ class FeatureOptions(NamedTuple):
         return ",".join(words)
 
 
-class Parts(Protocol):
-    """The rows first..last - 1 of this rank, part by part, as often as needed."""
-
-    first: int
-    last: int  # the row behind the last one
-
-    def __iter__(self) -> Iterator[RowPart]: ...
-
-
 @dataclass
 class Fitting:
     """A feature map that is being made from this rank's rows of a data set, which are read again for each purpose."""
@@ -93,7 +84,7 @@ class Fitting:
     manifest: Manifest
     comm: Communicator
     options: FeatureOptions
-    parts: Parts
+    parts: RowParts
     observer: FeaturesObserver
     room: float = math.inf  # bytes of memory that each rank has left
 
@@ -122,7 +113,7 @@ def fit(
     comm: Communicator,
     options: FeatureOptions,
     observer: FeaturesObserver = UNWATCHED,
-    parts: Parts | None = None,
+    parts: RowParts | None = None,
     room: float = math.inf,
 ) -> FeatureMap:
     """Return a feature map of the rows of a data set without codes, the same on any number of ranks. **Collective.**

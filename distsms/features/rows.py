@@ -66,9 +66,8 @@ class RowPart(NamedTuple):
     X: Any  # the rows (n, p), CSR or dense
     labels: NDArray[np.int8]  # (n,) int8: +1 and -1
     weights: Floats | None  # (n,) float64: None if the data set has no weights
-    # where these rows are
-    shard: OpenShard
-    place: ShardRange
+    shard: OpenShard | Any = None  # where these rows are; None: in memory
+    place: ShardRange | Any = None
 
     def counted(self) -> tuple[Any, NDArray[np.int8], Floats | None]:
         """Return X, labels and weights of the rows that count: all but those of weight 0."""
@@ -79,16 +78,19 @@ class RowPart(NamedTuple):
 
 
 class RowParts:
-    """The rows first..last - 1 of a data set, as often as needed, with p columns: more are 0, others left out."""
+    """The rows first..last - 1 of a data set, part by part, as often as needed, with p columns: more are 0, others left
+    out. If only some are `counted` (last - first,), all others get the weight 0."""
 
-    def __init__(self, manifest: Manifest, first: int, last: int, p: int | None = None) -> None:
-        self.manifest, self.first, self.last = manifest, first, last
+    def __init__(
+        self, manifest: Manifest, first: int, last: int, p: int | None = None, counted: NDArray[np.bool_] | None = None
+    ) -> None:
+        self.manifest, self.first, self.last, self._counted = manifest, first, last, counted
         self.p = manifest.p_entries if p is None else p
 
     @classmethod
-    def of_rank(cls, manifest: Manifest, comm: Communicator) -> RowParts:
+    def of_rank(cls, manifest: Manifest, comm: Communicator, counted: NDArray[np.bool_] | None = None) -> RowParts:
         first, last = (manifest.n * rank // comm.size for rank in (comm.rank, comm.rank + 1))
-        return cls(manifest, first, last)
+        return cls(manifest, first, last, counted=counted)
 
     def __iter__(self) -> Iterator[RowPart]:
         manifest = self.manifest
@@ -98,21 +100,10 @@ class RowParts:
             for place in piece.parts(rows):
                 X = widened(shard.read_rows(place), self.p)
                 labels, weights = shard.read_labels(place), shard.read_weights(place)
+                if self._counted is not None:
+                    counted = self._counted[place.after(self.first)]
+                    weights = 1.0 * counted if weights is None else weights * counted
                 yield RowPart(place.offset + place.start, X, labels, weights, shard, place)
-
-
-class CountedRows:
-    """Rows of which only some count, by `counted` (last - first,): all others get the weight 0."""
-
-    def __init__(self, parts: RowParts, counted: NDArray[np.bool_]) -> None:
-        self.first, self.last = parts.first, parts.last
-        self._parts, self._counted = parts, counted
-
-    def __iter__(self) -> Iterator[RowPart]:
-        for part in self._parts:
-            at = part.first - self.first
-            counted = self._counted[at : at + len(part.labels)]
-            yield part._replace(weights=1.0 * counted if part.weights is None else part.weights * counted)
 
 
 def widened(X: Any, p: int) -> Any:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from dataclasses import replace
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NoReturn
 
 from distsms.base.errors import InputError
 from distsms.base.formatting import format_rows
@@ -18,14 +18,11 @@ from distsms.shards.table_schema import CATEGORY, DATE, HASH, NUMBER, Column
 
 ID_LIKE, TEXT = "id-like", "text"
 FEW_ROWS, MANY_ROWS, VERY_MANY_ROWS = 100, 1000, 10_000
-"""From this many rows on, a column is treated as names of rows (ids): from FEW_ROWS on if it has strings that all
-differ, from MANY_ROWS on if most of its strings occur once, from VERY_MANY_ROWS on if it has whole numbers that all
-differ.
-"""
+"""From so many rows on, a column is taken for names of rows (ids): if it has strings that all differ, if most of its
+strings occur once, and if it has whole numbers that all differ."""
 TEXT_WORDS, TEXT_VALUES, TEXT_SHARE = 2.5, 200, 0.05
-"""A column holds text if its strings have at least TEXT_WORDS words on average, and if it has at least TEXT_VALUES
-different values, which must also be at least the share TEXT_SHARE of its rows with strings.
-"""
+"""A column holds text if its strings have so many words on average, and if there are so many different values, which
+must also be this share of its rows with strings."""
 EVEN_VALUES = 120
 """A column with this many different whole numbers, spread evenly and repeated, looks like codes. (Ages are fewer.)"""
 FEW_VALUES = 12
@@ -50,26 +47,14 @@ _HUMP = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 """Where a word begins in a name such as customerId."""
 
 
-class Decision(NamedTuple):
-    """How a column is used."""
+class Decision:
+    """How a column is used: its encoding `column`, None if it is left out, and the `report` on it."""
 
-    column: Column | None  # None: it is left out
-    report: ColumnReport
-
-
-def decide(name: str, survey: TableSurvey, options: ColumnOptions, files: Any, keep: bool, example: str) -> Decision:
-    """Return the encoding of a column (None if it is left out), and the report on it; InputError says what to do. An
-    `example` shows how numbers with units or marks are written, which `files` reads as plain numbers."""
-    choice = _Choice(name, survey, options, files, keep)
-    column = choice.column(example)
-    choice.report.features = 0 if column is None else column.n_features
-    return Decision(column, choice.report)
-
-
-class _Choice:
-    """What says how one column is used, and the report on it."""
-
-    def __init__(self, name: str, survey: TableSurvey, options: ColumnOptions, files: Any, keep: bool) -> None:
+    def __init__(
+        self, name: str, survey: TableSurvey, options: ColumnOptions, files: Any, keep: bool, example: str
+    ) -> None:
+        """Decide. InputError says what to do. An `example` shows how numbers with units or marks are written, which
+        `files` reads as plain numbers."""
         self.name, self.options, self.files = name, options, files
         self.survey, self.numbers, self.keep = survey, survey.numbers, keep
         self.place, text = survey.place[name], survey.texts.get(name)
@@ -82,9 +67,10 @@ class _Choice:
             values, exact = text.sample.different(0)
         self.text, self.count = text, count  # rows with a value
         self.report = ColumnReport(name, NUMBER, min(values, count), exact, missing)
+        self.column = self._encoding(example)
+        self.report.features = 0 if self.column is None else self.column.n_features
 
-    def column(self, example: str) -> Column | None:
-        """Return the encoding of the column; None if it is left out."""
+    def _encoding(self, example: str) -> Column | None:
         name, count, missing = self.name, self.count, self.report.missing
         is_number = name in self.options.numeric
         if not name:
@@ -155,7 +141,7 @@ class _Choice:
                 "whole numbers above 2^53, whose last digits float64 cannot hold; if they are codes: "
                 f"{option('categorical', [name])} or {option('id', name)} keeps all digits"
             )
-        if values == 1 or (low, high) in ((0, 1), (-1, 1)) or _are_years(low, high):
+        if values == 1 or (low, high) in ((0, 1), (-1, 1)) or (low >= 1500 and high <= 2100):  # years
             return
         few = values <= MAX_NUMBERS and exact
         digits = len(f"{low:.0f}") if low >= 100 else 0
@@ -321,10 +307,6 @@ class _Choice:
 
 def _centred(mean: float, noun: str = "its mean") -> str:
     return f"far from 0: {noun}, {mean:.10g}, is subtracted"
-
-
-def _are_years(low: float, high: float) -> bool:
-    return low >= 1500 and high <= 2100
 
 
 def _marks_advice(value: str) -> str:

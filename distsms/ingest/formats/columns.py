@@ -8,7 +8,7 @@ row, so that whatever is to be found out about strings is done once for each dif
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import IO, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -98,20 +98,6 @@ class Columns:
             {**others.others, **self.others},
         )
 
-    def write(self, file: IO[bytes]) -> None:
-        """Write the numbers, and the others in Arrow's format for streams."""
-        file.write(np.ascontiguousarray(self.array).data)
-        record = pa.record_batch(self.others)
-        with pa.ipc.new_stream(file, record.schema) as stream:
-            stream.write_batch(record)
-
-    @staticmethod
-    def read(content: bytes, names: Sequence[str], gaps: NDArray[np.int64], n: int) -> Columns:
-        """Return n rows that `write` has written."""
-        array = np.frombuffer(content, np.float64, len(names) * n).reshape(len(names), n)
-        record = pa.ipc.open_stream(pa.py_buffer(content).slice(array.nbytes)).read_next_batch()
-        return Columns(names, array, gaps, dict(zip(record.schema.names, record.columns, strict=True)))
-
     def numbers(self, names: Sequence[str], among: Sequence[str] = ()) -> Numbers:
         """Return those of some columns that hold nothing but numbers, and marks `among` them, which are missing."""
         if self.places.keys() >= set(names):
@@ -162,8 +148,7 @@ def numbered(codes: NDArray[np.int32], strings: Sequence[str]) -> Any:
 
 def narrow(text: Any) -> Any:
     """Return an encoded column with numbers of rows in as few bytes as they need."""
-    kinds = ((2**7, pa.int8()), (2**15, pa.int16()), (2**31, pa.int32()))
-    kind = next(kind for most, kind in kinds if len(text.dictionary) < most)
+    kind = pa.from_numpy_dtype(np.min_scalar_type(-len(text.dictionary) - 1))
     return pa.DictionaryArray.from_arrays(text.indices.cast(kind), text.dictionary)
 
 
@@ -268,11 +253,6 @@ def is_not_number(column: Any) -> Any:
     if is_encoded(column):
         return of_rows(is_not_number(column.dictionary), column, False)
     return pc.fill_null(pc.invert(pc.match_substring_regex(column, _NUMBER)), False).to_numpy(zero_copy_only=False)
-
-
-def all_match(column: Any, pattern: str) -> bool:
-    """Whether all strings of a column, but missing ones, match a pattern."""
-    return bool(pc.all(pc.match_substring_regex(column, pattern), min_count=0).as_py())
 
 
 def n_words(column: Any) -> NDArray[np.int64]:
@@ -386,11 +366,7 @@ def _index(column: Any, categories: Sequence[str]) -> NDArray[np.int64]:
 
 def is_missing(column: Any) -> Any:
     """Return where a column has no value, (n,) bool."""
-    if pa.types.is_floating(column.type):
-        return np.isnan(column.to_numpy(zero_copy_only=False))
-    if not column.null_count:
-        return np.zeros(len(column), bool)
-    return pc.is_null(column).to_numpy(zero_copy_only=False)
+    return pc.is_null(column, nan_is_null=True).to_numpy(zero_copy_only=False)
 
 
 def typed(column: Any, name: str, path: str, cells: Cells, writing: Writing | None = None) -> Any:

@@ -1,12 +1,10 @@
 """Read CSV files with pyarrow, in batches of whole rows.
 
 The first line of each file names its columns, unless the user does. It shows, together with the lines below, what
-separates the fields: tabs in .tsv, else commas, semicolons, tabs or bars. Excel's first line `sep=;` says so, and is no
-row. Fields may be quoted, and then hold newlines (`csv_text`). Columns have no type: every field is text
-(`columns.clean`). Where semicolons separate the fields, numbers may have decimal commas.
-
-Most of the time goes into columns of numbers. So pyarrow converts them while it parses the text, where the reader of
-the batch agrees and the first rows had nothing but numbers. If a later batch has something else, its text is kept.
+separates the fields: tabs in .tsv, else commas, semicolons, tabs or bars, unless Excel's first line `sep=;` says it.
+Columns have no type: every field is text (`columns.clean`), with decimal commas where semicolons separate the fields.
+Since columns of numbers take most of the time, those that had nothing else in the first rows are parsed as numbers; if
+a later batch has something else, its text is kept.
 """
 
 from __future__ import annotations
@@ -14,7 +12,7 @@ from __future__ import annotations
 import contextlib
 import csv
 import math
-import os
+import pickle
 import re
 import shutil
 import tempfile
@@ -69,8 +67,8 @@ class CsvFiles(TableFiles):
         alone: bool = True,
         label: str | None = None,
     ) -> None:
-        """Read the first lines. Known names help to find out what separates the fields; `folder` is for `_kept`, and
-        `alone` for `text`. Files without names may lack the column `label`."""
+        """Read the first lines. Known names help to find out what separates the fields. Files without names may lack
+        the column `label`."""
         self._known_names, self._label = set(known_names).difference(*map(values_of, paths)), label
         self.text = CsvText(alone)
         self._separators = dict[str, str]()
@@ -102,13 +100,13 @@ class CsvFiles(TableFiles):
         def absent(position: BatchPosition) -> list[str]:
             if (kept := self._kept.find(position)) is None:
                 return list(selection.names)
-            there = kept.texts | (numeric() & set(kept.numbers))
+            there = kept.texts | (numeric() & kept.numbers)
             return [name for name in selection.names if name not in there]
 
         def skip(offset: int) -> int:
             position = BatchPosition(part.path, offset)
             kept = self._kept.find(position)
-            return 0 if kept is None or absent(position) else kept.batch.n_bytes or 0
+            return 0 if kept is None or absent(position) else kept.n_bytes
 
         for offset, text in self.text.blocks(part, skip):
             if text and text.isspace() and len(self.in_file[part.path]) > 1:
@@ -162,10 +160,9 @@ class CsvFiles(TableFiles):
         except UnicodeDecodeError as error:
             raise _not_utf8(f"{path}:1", error) from error
         except csv.Error as error:
-            if "end of data" in str(error):
-                problem = "a quote opens among the names of the columns, and none closes it"
-                raise InputError(f"{path}:1: {problem}") from error
-            raise InputError(f"{path}:1: the first line must name the columns: {error}") from error
+            unclosed = "a quote opens among the names of the columns, and none closes it"
+            problem = unclosed if "end of data" in str(error) else f"the first line must name the columns: {error}"
+            raise InputError(f"{path}:1: {problem}") from error
         self._separators[path] = by
         self.text.several_lines |= follow_quotes(beginning.text, by).n_inner > 0
         behind_names = beginning.start + len(rows_of(beginning.text, by)[0]) + 1
@@ -191,10 +188,10 @@ class CsvFiles(TableFiles):
         samples = {mark: _sample(beginning, mark) for mark in [*SEPARATORS, *OTHER_SEPARATORS, *separator]}
         fits_user = bool(separator) and len(samples[separator].names) > 1
         by = separator if fits_user else self._separator(path, samples)
-        n = len(samples[by].names)
+        several = len(samples[by].names) > 1
         best = max(samples, key=lambda mark: samples[mark].fit if mark != by else (-1,))
-        if samples[best].fit[0] and (n == 1 or best in SEPARATORS):
-            assumption = f"the fields are taken to be separated by {by!r}; " if n > 1 else ""
+        if samples[best].fit[0] and (best in SEPARATORS or not several):
+            assumption = f"the fields are taken to be separated by {by!r}; " if several else ""
             other = f"if {best!r} separates them: {option('separator', best, text=repr(best))}"
             self._hints[path] = f"; {assumption}{other}"
         return samples[by]
@@ -324,13 +321,13 @@ class CsvFiles(TableFiles):
 
 
 class KeptBatch(NamedTuple):
-    """A batch, and the names of its columns; if it is in the file, at the bytes start..stop - 1, it has no columns."""
+    """A batch that was kept, with the names of its columns and the bytes of its text."""
 
-    batch: Batch
     texts: frozenset[str]
-    numbers: list[str]
+    numbers: frozenset[str]
+    n_bytes: int
+    batch: Batch | None  # None: it is in the file, from the byte `start` on
     start: int = 0
-    stop: int = 0
 
 
 class KeptBatches:
@@ -350,16 +347,19 @@ class KeptBatches:
         """Keep a batch, in memory if all batches there then take at most so many bytes."""
         others = {name: narrow(column) for name, column in batch.columns.others.items()}
         columns = Columns(batch.columns.names, batch.columns.array, batch.columns.gaps, others)
-        kept = KeptBatch(batch._replace(columns=columns, written={}), frozenset(others), columns.names)
+        batch = batch._replace(columns=columns, written={})
+        kept = KeptBatch(frozenset(others), frozenset(columns.names), batch.size, batch)
         if self.nbytes + columns.nbytes <= most_bytes:
             self._batches[batch.position] = kept
             self.nbytes += columns.nbytes
         elif self.folder is not None and shutil.disk_usage(self.folder).free >= ROOM * (self._end + columns.nbytes):
             with contextlib.suppress(OSError):  # then the text is read again
-                start, self._end = self._end, self._write(columns)
-                empty = Columns([], np.empty((0, columns.n)), columns.gaps, {})
-                in_file = kept.batch._replace(columns=empty)
-                self._batches[batch.position] = kept._replace(batch=in_file, start=start, stop=self._end)
+                self._file = self._file or tempfile.TemporaryFile(dir=self.folder)  # noqa: SIM115 - as long as this
+                start = self._file.seek(self._end)
+                pickle.dump(batch, self._file, protocol=5)  # which writes arrays without copies
+                self._file.flush()
+                self._end = self._file.tell()
+                self._batches[batch.position] = kept._replace(batch=None, start=start)
 
     def forget(self, names: Collection[str]) -> None:
         """Take texts of columns for missing from now on."""
@@ -370,26 +370,17 @@ class KeptBatches:
         """Return what was kept of a block, and keep it no more."""
         if (kept := self._batches.pop(position, None)) is None:
             return None
-        columns = kept.batch.columns
-        if kept.start == kept.stop:
-            self.nbytes -= columns.nbytes
-            self._taken += columns.nbytes
-            if self._taken > GIVE_BACK:  # else the memory of batches would still be held beside that of rows
-                memory.give_back()
-                self._taken = 0
-            return kept.batch
-        assert self._file is not None
-        content = os.pread(self._file.fileno(), kept.stop - kept.start, kept.start)
-        return kept.batch._replace(columns=Columns.read(content, kept.numbers, columns.gaps, columns.n))
-
-    def _write(self, columns: Columns) -> int:
-        """Write columns behind what is there; return where they end."""
-        if self._file is None:
-            self._file = tempfile.TemporaryFile(dir=self.folder)  # noqa: SIM115 - as long as this object
-        self._file.seek(self._end)
-        columns.write(self._file)
-        self._file.flush()
-        return self._file.tell()
+        if kept.batch is None:
+            assert self._file is not None
+            self._file.seek(kept.start)
+            batch: Batch = pickle.load(self._file)  # noqa: S301 - ours
+            return batch
+        self.nbytes -= kept.batch.columns.nbytes
+        self._taken += kept.batch.columns.nbytes
+        if self._taken > GIVE_BACK:  # else the memory of batches would still be held beside that of rows
+            memory.give_back()
+            self._taken = 0
+        return kept.batch
 
 
 class PlainLines(NamedTuple):

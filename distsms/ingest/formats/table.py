@@ -23,7 +23,7 @@ from distsms.base.wording import marked, option
 from distsms.ingest.formats import arrow, columns, csv_files, dates
 from distsms.ingest.formats.arrow import Batch, Selection
 from distsms.ingest.formats.base import Reader
-from distsms.ingest.formats.column_kinds import Decision, decide, spelled
+from distsms.ingest.formats.column_kinds import Decision, spelled
 from distsms.ingest.formats.column_survey import TableSurvey, TextSurvey
 from distsms.ingest.formats.encoding import encode
 from distsms.ingest.options import ReadOptions
@@ -176,13 +176,13 @@ class TableReader(Reader):
             self.label_map = self._meaning(survey.label)
             decisions = self._decided(names, survey, of_amounts)
             self.reports = [decision.report for decision in decisions]
-            encoded = tuple(column for column, _ in decisions if column is not None)
+            encoded = tuple(decision.column for decision in decisions if decision.column is not None)
             if not encoded:
                 out = "".join(f"; {report.name}: {marked(report.notes[-1])}" for report in self.reports)
                 raise InputError(f"{files.paths[0]}: has only labels and ids; no feature is left{out}")
         kept = set(names)
         dropped = [name for name in (*options.drop, *options.metadata_columns) if name not in kept]
-        dropped += [report.name for column, report in decisions if column is None]
+        dropped += [decision.name for decision in decisions if decision.column is None]
         return Table(encoded, options.label, options.id, tuple(dict.fromkeys(dropped)), files.cells)
 
     def _decided(self, names: Sequence[str], survey: TableSurvey, of_amounts: TableSurvey) -> list[Decision]:
@@ -194,7 +194,7 @@ class TableReader(Reader):
                 of_column, example = of_amounts, survey.texts[name].example
             keep = name in self.options.keep
             try:
-                decisions.append(decide(name, of_column, self.options.columns, self.files, keep, example))
+                decisions.append(Decision(name, of_column, self.options.columns, self.files, keep, example))
             except InputError as error:
                 refused.append(marked(error.message))
         if refused:
