@@ -1,7 +1,5 @@
 """A forest of decision trees as a map of features: the leaves that a row reaches are its codes. A value, rounded to
-float32, goes to the left up to a node's threshold, as in scikit-learn and the trees of ONNX, whatever type it is stored
-in.
-"""
+float32, goes to the left up to a node's threshold, as in scikit-learn and the trees of ONNX."""
 
 from __future__ import annotations
 
@@ -14,7 +12,6 @@ import numpy as np
 import scipy
 from numpy.typing import NDArray
 
-from distsms.base.errors import InputError
 from distsms.base.typing import Floats
 from distsms.features import forest_kernels
 from distsms.features.rows import without_duplicates
@@ -118,10 +115,9 @@ class Forest:
         return nodes
 
     def codes(self, X: Any) -> NDArray[Any]:
-        """Return the leaves of rows X (n, p), (n, trees), in the type of the code map, those of each tree together."""
+        """Return the leaves of rows X (n, columns), without NaN, (n, trees), in the type of the code map, those of each
+        tree together."""
         X = without_duplicates(X) if scipy.sparse.issparse(X) else np.asarray(X)
-        if X.ndim != 2 or X.shape[1] != self.columns:
-            raise InputError(f"X has the shape {X.shape}, but the forest was grown on {self.columns} columns")
         if X.dtype not in (np.float32, np.float64):
             X = X.astype(np.float64)
         n = X.shape[0]
@@ -129,39 +125,31 @@ class Forest:
         threads = min(thread_count(), max(1, n // forest_kernels.TOGETHER))
         ends = [n * k // threads for k in range(threads + 1)]
         if threads == 1:
-            wrong = [self._leaves(X, 0, n, out)]
+            self._leaves(X, 0, n, out)
         else:
             with ThreadPoolExecutor(threads) as pool:
-                wrong = list(pool.map(lambda k: self._leaves(X, ends[k], ends[k + 1], out), range(threads)))
-        for first, row in zip(ends, wrong, strict=False):
-            if row >= 0:
-                raise InputError(
-                    f"row {first + row} (counted from 0) has a missing value (NaN) in a column that the forest uses; "
-                    "fill in missing values as for the rows on which it was grown"
-                )
+                list(pool.map(lambda k: self._leaves(X, ends[k], ends[k + 1], out), range(threads)))
         return out
 
-    def _leaves(self, X: Any, first: int, last: int, out: NDArray[Any]) -> int:
-        """Find the leaves of the rows first..last - 1; return the first of them with NaN, counted from `first`."""
+    def _leaves(self, X: Any, first: int, last: int, out: NDArray[Any]) -> None:
+        """Find the leaves of the rows first..last - 1."""
         if (last - first) * max(self.n_trees, len(self.used)) <= local.SMALL:
-            return self._leaves_of_few(X[first:last], out[first:last])
+            self._leaves_of_few(X[first:last], out[first:last])
+            return
         used = max(1, len(self.used))
         # The values of these rows, which each tree reads, take about as much memory as a tree, which each block reads.
         rows = max(forest_kernels.TOGETHER, self._nodes.nbytes // (4 * used * self.n_trees))
         block = np.zeros((min(rows, max(8, _BLOCK // used), max(1, last - first)), used), np.float32)
         nodes, start, numbers, out = self._nodes, self.start, self._other, out[first:last]
-        if not scipy.sparse.issparse(X):
-            return int(forest_kernels.leaves_of_dense(X[first:last], self.used, nodes, start, numbers, block, out))
-        indptr, places = X.indptr[first : last + 1], self._places
-        return int(
-            forest_kernels.leaves_of_sparse(indptr, X.indices, X.data, places, nodes, start, numbers, block, out)
-        )
+        if scipy.sparse.issparse(X):
+            indptr = X.indptr[first : last + 1]
+            forest_kernels.leaves_of_sparse(indptr, X.indices, X.data, self._places, nodes, start, numbers, block, out)
+        else:
+            forest_kernels.leaves_of_dense(X[first:last], self.used, nodes, start, numbers, block, out)
 
-    def _leaves_of_few(self, X: Any, out: NDArray[Any]) -> int:
+    def _leaves_of_few(self, X: Any, out: NDArray[Any]) -> None:
         """Find the leaves of X by NumPy, which needs no compiling: all rows go one step down all trees at a time."""
         values = X[:, self.used].toarray() if scipy.sparse.issparse(X) else X[:, self.used]
-        if np.isnan(values).any():
-            return int(np.flatnonzero(np.isnan(values).any(axis=1))[0])
         block = np.zeros((len(values), max(1, len(self.used))), np.float32)
         with np.errstate(over="ignore"):  # huge values become infinite, as in the kernels
             block[:, : len(self.used)] = values
@@ -171,7 +159,6 @@ class Forest:
             low = np.take_along_axis(block, nodes["column"].astype(np.intp), axis=1) <= nodes["threshold"]
             before, at = at, np.where(low, nodes["left"], nodes["right"]).astype(at.dtype)
         out[:] = self._other[at]
-        return -1
 
     @cached_property
     def _places(self) -> NDArray[np.int32]:
@@ -204,7 +191,6 @@ def _checked(name: str, values: Any) -> NDArray[Any]:
         raise ValueError(f"'{name}' of a forest must be a vector of numbers, not {array.dtype} of shape {array.shape}")
     with np.errstate(all="ignore"):
         typed = np.ascontiguousarray(array, DTYPES[name])
-        same = typed == array
-    if not same.all() and not (array.dtype.kind == "f" and np.array_equal(typed, array, equal_nan=True)):
+    if not np.array_equal(typed, array, equal_nan=True):
         raise ValueError(f"'{name}' of a forest has numbers that {np.dtype(DTYPES[name])} cannot hold")
     return typed

@@ -225,19 +225,9 @@ def grow(
     observer: FeaturesObserver = UNWATCHED,
     room: float = math.inf,
 ) -> Forest:
-    """Grow extremely randomized trees, which try all columns at each node, on the rows of all ranks. **Collective.**
-    The forest is the same on every rank. A tree keeps the 65,535 leaves whose nodes have most rows. `room` is the
-    memory that this rank has left. Takes nanoseconds for each row, column and level, and the rows' memory twice."""
-    with comm.fail_together():
-        check_growing(n_trees, min_leaf, seed)
-        if rows.X.shape[1] < 1:
-            raise InputError("trees need columns, but the rows have none")
-        rows = rows._replace(X=singles(rows.X))
-    if len(set(comm.allgather(rows.X.shape[1]))) > 1:
-        raise InputError("the ranks have rows with different numbers of columns", True)
-    if rows.weights is not None:
-        counted = rows.weights != 0
-        rows = GrowingRows(rows.X[counted], rows.y[counted], rows.weights[counted])
+    """Grow extremely randomized trees, which try all columns at each node, on the `sample` of all ranks' rows; see
+    `check_growing`. **Collective.** The forest is the same on every rank. A tree keeps the 65,535 leaves whose nodes
+    have most rows. `room` is the memory that this rank has left. Takes the rows' memory twice."""
     all_rows = whole(rows, comm)
     del rows  # on a single rank, `all_rows` has its values
     for sign, name in ((1, "positive"), (-1, "negative")):

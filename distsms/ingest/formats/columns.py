@@ -8,7 +8,7 @@ row, so that whatever is to be found out about strings is done once for each dif
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import IO, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -97,6 +97,20 @@ class Columns:
             np.concatenate((self.gaps, others.gaps[places])),
             {**others.others, **self.others},
         )
+
+    def write(self, file: IO[bytes]) -> None:
+        """Write the numbers, and the others in Arrow's format for streams."""
+        file.write(np.ascontiguousarray(self.array).data)
+        record = pa.record_batch(self.others)
+        with pa.ipc.new_stream(file, record.schema) as stream:
+            stream.write_batch(record)
+
+    @staticmethod
+    def read(content: bytes, names: Sequence[str], gaps: NDArray[np.int64], n: int) -> Columns:
+        """Return n rows that `write` has written."""
+        array = np.frombuffer(content, np.float64, len(names) * n).reshape(len(names), n)
+        record = pa.ipc.open_stream(pa.py_buffer(content).slice(array.nbytes)).read_next_batch()
+        return Columns(names, array, gaps, dict(zip(record.schema.names, record.columns, strict=True)))
 
     def numbers(self, names: Sequence[str], among: Sequence[str] = ()) -> Numbers:
         """Return those of some columns that hold nothing but numbers, and marks `among` them, which are missing."""

@@ -12,7 +12,7 @@ from __future__ import annotations
 import contextlib
 import csv
 import math
-import pickle
+import os
 import re
 import shutil
 import tempfile
@@ -100,13 +100,13 @@ class CsvFiles(TableFiles):
         def absent(position: BatchPosition) -> list[str]:
             if (kept := self._kept.find(position)) is None:
                 return list(selection.names)
-            there = kept.texts | (numeric() & kept.numbers)
+            there = kept.texts | (numeric() & set(kept.numbers))
             return [name for name in selection.names if name not in there]
 
         def skip(offset: int) -> int:
             position = BatchPosition(part.path, offset)
             kept = self._kept.find(position)
-            return 0 if kept is None or absent(position) else kept.n_bytes
+            return 0 if kept is None or absent(position) else kept.batch.n_bytes or 0
 
         for offset, text in self.text.blocks(part, skip):
             if text and text.isspace() and len(self.in_file[part.path]) > 1:
@@ -321,13 +321,13 @@ class CsvFiles(TableFiles):
 
 
 class KeptBatch(NamedTuple):
-    """A batch that was kept, with the names of its columns and the bytes of its text."""
+    """A batch, and the names of its columns; if it is in the file, at the bytes start..stop - 1, it has no columns."""
 
+    batch: Batch
     texts: frozenset[str]
-    numbers: frozenset[str]
-    n_bytes: int
-    batch: Batch | None  # None: it is in the file, from the byte `start` on
+    numbers: list[str]
     start: int = 0
+    stop: int = 0
 
 
 class KeptBatches:
@@ -347,19 +347,16 @@ class KeptBatches:
         """Keep a batch, in memory if all batches there then take at most so many bytes."""
         others = {name: narrow(column) for name, column in batch.columns.others.items()}
         columns = Columns(batch.columns.names, batch.columns.array, batch.columns.gaps, others)
-        batch = batch._replace(columns=columns, written={})
-        kept = KeptBatch(frozenset(others), frozenset(columns.names), batch.size, batch)
+        kept = KeptBatch(batch._replace(columns=columns, written={}), frozenset(others), columns.names)
         if self.nbytes + columns.nbytes <= most_bytes:
             self._batches[batch.position] = kept
             self.nbytes += columns.nbytes
         elif self.folder is not None and shutil.disk_usage(self.folder).free >= ROOM * (self._end + columns.nbytes):
             with contextlib.suppress(OSError):  # then the text is read again
-                self._file = self._file or tempfile.TemporaryFile(dir=self.folder)  # noqa: SIM115 - as long as this
-                start = self._file.seek(self._end)
-                pickle.dump(batch, self._file, protocol=5)  # which writes arrays without copies
-                self._file.flush()
-                self._end = self._file.tell()
-                self._batches[batch.position] = kept._replace(batch=None, start=start)
+                start, self._end = self._end, self._write(columns)
+                empty = Columns([], np.empty((0, columns.n)), columns.gaps, {})
+                in_file = kept.batch._replace(columns=empty)
+                self._batches[batch.position] = kept._replace(batch=in_file, start=start, stop=self._end)
 
     def forget(self, names: Collection[str]) -> None:
         """Take texts of columns for missing from now on."""
@@ -370,17 +367,26 @@ class KeptBatches:
         """Return what was kept of a block, and keep it no more."""
         if (kept := self._batches.pop(position, None)) is None:
             return None
-        if kept.batch is None:
-            assert self._file is not None
-            self._file.seek(kept.start)
-            batch: Batch = pickle.load(self._file)  # noqa: S301 - ours
-            return batch
-        self.nbytes -= kept.batch.columns.nbytes
-        self._taken += kept.batch.columns.nbytes
-        if self._taken > GIVE_BACK:  # else the memory of batches would still be held beside that of rows
-            memory.give_back()
-            self._taken = 0
-        return kept.batch
+        columns = kept.batch.columns
+        if kept.start == kept.stop:
+            self.nbytes -= columns.nbytes
+            self._taken += columns.nbytes
+            if self._taken > GIVE_BACK:  # else the memory of batches would still be held beside that of rows
+                memory.give_back()
+                self._taken = 0
+            return kept.batch
+        assert self._file is not None
+        content = os.pread(self._file.fileno(), kept.stop - kept.start, kept.start)
+        return kept.batch._replace(columns=Columns.read(content, kept.numbers, columns.gaps, columns.n))
+
+    def _write(self, columns: Columns) -> int:
+        """Write columns behind what is there; return where they end."""
+        if self._file is None:
+            self._file = tempfile.TemporaryFile(dir=self.folder)  # noqa: SIM115 - as long as this object
+        self._file.seek(self._end)
+        columns.write(self._file)
+        self._file.flush()
+        return self._file.tell()
 
 
 class PlainLines(NamedTuple):
