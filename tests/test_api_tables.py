@@ -193,7 +193,7 @@ def test_a_table_for_a_model_without_names_is_refused():
         for scored in (distsms.predict, lambda model, rows: distsms.evaluate(model, (rows, y))):
             with pytest.raises(InputError, match=f"names of columns .{told}.*had none; give the numbers alone"):
                 scored(one, rows)
-    with pytest.raises(InputError, match=r"not numbers, or in which values are missing.*train\(frame, label='y'\)"):
+    with pytest.raises(InputError, match=r"not numbers, or lacks values.*train\(frame, label='y'\)"):
         distsms.train((X.assign(word="a"), y))
 
 

@@ -88,10 +88,8 @@ def build(
 def refuse_codes(manifest: Manifest) -> None:
     """Raise InputError if the rows of a data set are codes already, so that no features can be made of them. Local."""
     if manifest.coded.sequences is not None:
-        raise InputError(
-            f"{manifest.directory}: has sequences, which have no columns to make features from: the k-mers are their "
-            f"features (distsms shard {option('degree')}, {option('spectra')})"
-        )
+        kmers = f"the k-mers are their features (distsms shard {option('degree')}, {option('spectra')})"
+        raise InputError(f"{manifest.directory}: has sequences, which have no columns to make features from: {kmers}")
     if manifest.coded:
         kind = "has features already" if manifest.coded.features else "has codes that were written from Python"
         raise InputError(f"{manifest.directory}: {kind}; give the data set that distsms shard has made")

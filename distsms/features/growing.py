@@ -151,18 +151,15 @@ def check_memory(n: int, p: int, entries: float, comm: Communicator, room: float
         there = available()
         if (here + 1) * needed > there:  # while they are exchanged, the ranks have their own rows besides
             fitting = 0.8 * n * there / ((here + 1) * needed)
-            raise InputError(
-                f"{n} rows of {p} columns take {format_bytes(needed)} on each of {here} rank(s) of this node with "
-                f"{format_bytes(there)}: take fewer rows ({option('tree_rows', _rounded(fitting))}), or fewer ranks"
-            )
+            fewer = f"take fewer rows ({option('tree_rows', _rounded(fitting))}), or fewer ranks"
+            each = f"{format_bytes(needed)} on each of {here} rank(s) of this node with {format_bytes(there)}"
+            raise InputError(f"{n} rows of {p} columns take {each}: {fewer}")
         to_grow = 2 * needed + bytes_of_tree(n, min_leaf)
         if to_grow > room:
             fewer = 0.8 * n * room / to_grow
             advice = f", or take fewer rows ({option('tree_rows', _rounded(fewer))})" if fewer >= LEAST_ROWS else ""
-            raise InputError(
-                f"to collect the {n} rows of {p} columns, and to grow a tree, takes {format_bytes(to_grow)}, and "
-                f"{option('memory')} leaves {format_bytes(room)} for it: allow more memory{advice}"
-            )
+            lacking = f"takes {format_bytes(to_grow)}, and {option('memory')} leaves {format_bytes(room)} for it"
+            raise InputError(f"to grow a tree on {n} rows of {p} columns {lacking}: allow more memory{advice}")
 
 
 def check_time(rows: GrowingRows, n_trees: int, min_leaf: int, comm: Communicator, observer: FeaturesObserver) -> None:
@@ -273,11 +270,9 @@ def _grown(
             trees.append(tree)
             nodes += len(tree)
             if nodes > most:
-                raise InputError(
-                    f"the first {len(trees)} of {len(numbers)} trees have {nodes} nodes, and there is memory for "
-                    f"{most:.0f} ({option('memory')}): allow more, grow fewer {option('trees')}, or raise "
-                    f"{option('min_leaf')}"
-                )
+                problem = f"the first {len(trees)} of {len(numbers)} trees have {nodes} nodes, and there is memory for"
+                remedy = f"allow more, grow fewer {option('trees')}, or raise {option('min_leaf')}"
+                raise InputError(f"{problem} {most:.0f} ({option('memory')}): {remedy}")
             observer.progress("growing trees", "trees", len(trees), len(numbers))
     return trees
 

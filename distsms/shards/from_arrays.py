@@ -69,10 +69,8 @@ def numbers(X: Any, comm: Communicator, earlier: Sequence[str] | None = None) ->
         if local_names is None and names is not None and earlier is None and np.shape(X)[:1] != (0,):
             raise InputError("the columns of X have names on some ranks and none on others; give tables on all ranks")
         if local_names is not None and names is not None and set(local_names) != set(names):
-            raise InputError(
-                f"X has the columns {format_names(local_names)}, and other rows have {format_names(names)}; give "
-                "the same columns, in any order"
-            )
+            both = f"{format_names(local_names)}, and other rows have {format_names(names)}"
+            raise InputError(f"X has the columns {both}; give the same columns, in any order")
         if is_frame(X):
             X = _array(X, local_names, names if local_names else None)
     return X, None if names is None else list(names)
@@ -101,10 +99,8 @@ def _array(X: Any, names: Sequence[str] | None, order: Sequence[str] | None) -> 
     try:
         return values.astype(np.float64)
     except (TypeError, ValueError) as error:
-        raise InputError(
-            f"X has a column that is not numbers, or in which values are missing ({error}). Give the table with its "
-            "column of labels, which reads such columns: train(frame, label='y')"
-        ) from error
+        remedy = "give the table with its column of labels, which reads such columns: train(frame, label='y')"
+        raise InputError(f"X has a column that is not numbers, or lacks values ({error}): {remedy}") from error
 
 
 def pair(data: Any) -> tuple[Any, Any]:
@@ -225,10 +221,8 @@ def _signs(
             try:
                 label_map = interpret(total)
             except InputError as error:
-                raise InputError(
-                    f"y: found the labels {format_labels(total, total)}; wanted are +1 and -1, 0 and 1, 1 and 2, True "
-                    "and False, or yes and no. Give y == POSITIVE for others, with the positive label"
-                ) from error
+                pairs = "+1 and -1, 0 and 1, 1 and 2, True and False, yes and no; for others, give y == POSITIVE"
+                raise InputError(f"y: found the labels {format_labels(total, total)}; expected {pairs}") from error
         return label_map, to_signs(values, label_map, "y")
 
 

@@ -265,7 +265,7 @@ def _parse_optional(record: Mapping[str, Any], where: str) -> dict[str, Any]:
         raise InputError(f"{where}: time: must be of numbers or of dates, from a first to a last one.")
     try:
         table = None if record.get("table") is None else Table.from_json(record["table"])
-        columns = None if record.get("columns") is None else tuple(map(ColumnReport.from_json, record["columns"]))
+        columns = None if record.get("columns") is None else tuple(ColumnReport(**each) for each in record["columns"])
         kind, scale = record.get("normalize", "none"), record.get("scale")
         normalization = Normalization(kind, None if scale is None else np.array(scale, np.float64))
         coded = CodedColumns.of(record)

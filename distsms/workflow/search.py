@@ -129,7 +129,7 @@ class SampleRows:
             if options.bins:  # which look at no labels, so that those of all rows do for each fold
                 binned = self._fit(FeatureOptions(options.bins, options.crosses), 0, observer).bins
             if options.trees:
-                forest = self._fit(options._replace(bins=None, crosses=None), fold, observer).forest
+                forest = self._fit(replace(options, bins=None, crosses=None), fold, observer).forest
             rows = FeatureMap(self.X.shape[1], binned, forest).rows(self.X)
         n, p = rows.shape
         weighted = other_weights(self.weights)

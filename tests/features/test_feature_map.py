@@ -209,14 +209,14 @@ def test_files_that_are_not_the_map(own_dir):
         {"hash": "a" * 63, "columns": 3},
         {"hash": "A" * 64, "columns": 3},
         {"hash": "a" * 64, "columns": 0},
-        {"hash": "a" * 64, "columns": True},
+        {"hash": "a" * 64, "columns": "3"},
         {"hash": "a" * 64, "columns": 3, "more": 1},
         {"hash": 5, "columns": 3},
         [],
     ],
 )
 def test_damaged_references_are_refused(record):
-    with pytest.raises(ValueError, match=r"feature|hash|columns"):
+    with pytest.raises((TypeError, ValueError)):
         FeatureReference.of(record)
     with pytest.raises(ValueError):
         CodedColumns.of({"features": {"hash": "a" * 64, "columns": 3}})

@@ -24,10 +24,8 @@ try:
     import pyarrow as pa
     import pyarrow.compute as pc
 except ImportError as absent:
-    raise InputError(
-        f"CSV and Parquet are read by pyarrow, which cannot be loaded: {absent}. pip install 'distsms[tables]' (or, "
-        "where numpy is older than 2: pip install 'pyarrow<24')"
-    ) from absent
+    remedy = "pip install 'distsms[tables]' (or, where numpy is older than 2: pip install 'pyarrow<24')"
+    raise InputError(f"CSV and Parquet are read by pyarrow, which cannot be loaded: {absent}. {remedy}") from absent
 
 # These need pyarrow.
 from distsms.ingest.formats import amounts  # isort: skip
