@@ -15,7 +15,7 @@ from distsms.base.typing import Floats, Labels
 from distsms.base.wording import format_value
 from distsms.features.feature_map import FeatureMap
 from distsms.features.fit import FeatureOptions, fit
-from distsms.features.rows import RowPart, RowParts
+from distsms.features.rows import RowParts, Rows
 from distsms.shards.manifest import Manifest
 
 OF_TREES = ("min_leaf", "tree_rows", "seed")
@@ -36,8 +36,8 @@ class ArrayRows(RowParts):
         self.n_pos = int(np.sum(labels > 0))
         self.n_neg = self.n - self.n_pos
 
-    def __iter__(self) -> Iterator[RowPart]:
-        yield RowPart(0, self.X, self.labels, self.row_weights)
+    def __iter__(self) -> Iterator[Rows]:
+        yield Rows(self.X, self.labels, self.row_weights)
 
 
 def options(features: Mapping[str, Any]) -> FeatureOptions:

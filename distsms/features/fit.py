@@ -26,7 +26,7 @@ from distsms.features.feature_map import FeatureMap
 from distsms.features.forest import Forest
 from distsms.features.growing import LEAST_ROWS, UNWATCHED, FeaturesObserver
 from distsms.features.quantiles import BYTES, VALUE_BYTES, edges_of
-from distsms.features.rows import PART_ENTRIES, Columns, RowPart, RowParts
+from distsms.features.rows import PART_ENTRIES, Columns, RowParts, Rows
 from distsms.features.screen import Pair
 from distsms.shards.manifest import Manifest
 from distsms.shards.table_schema import HASH, format_names
@@ -87,7 +87,7 @@ class Fitting:
         """The number of rows of this rank."""
         return self.parts.last - self.parts.first
 
-    def watched(self, task: str) -> Iterator[RowPart]:
+    def watched(self, task: str) -> Iterator[Rows]:
         """Yield the parts of the rows, and report on the task. Local."""
         done = 0
         self.observer.progress(task, "rows", 0, self.n_local)
@@ -213,7 +213,7 @@ def _attributes(fitting: Fitting) -> list[Attribute]:
     survey = Survey(manifest.p)
     with comm.fail_together():
         for part in fitting.watched("finding attributes"):
-            survey.add(part.counted()[0])
+            survey.add(part.counted().X)
     survey.reduce(comm)
     names, first = _names(manifest), 0 if manifest.zero_based else 1
     return attribute.attributes_of(survey, lambda j: names[j] if names else f"column {j + first}")
@@ -224,7 +224,7 @@ def _checked(attributes: Sequence[Attribute], fitting: Fitting, path: Path) -> l
     with fitting.comm.fail_together():
         lacking = np.zeros(len(attributes), np.int64)  # in how many rows no category is set; 0 for numbers
         for part in fitting.watched("checking attributes"):
-            columns = Columns(part.counted()[0])
+            columns = Columns(part.counted().X)
             for k, each in enumerate(attributes):
                 if each.categories is None:
                     continue

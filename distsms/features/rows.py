@@ -14,6 +14,7 @@ from distsms.base.typing import Floats
 from distsms.shards import dataset
 from distsms.shards.manifest import Manifest
 from distsms.shards.reader import OpenShard, ShardRange
+from distsms.shards.row_metadata import some
 
 _LARGEST = np.finfo(np.float32).max
 
@@ -59,22 +60,23 @@ PART_ROWS, PART_ENTRIES = 2**16, 2**22
 """The most rows, and about the most entries, of a part."""
 
 
-class RowPart(NamedTuple):
-    """Consecutive rows of a data set."""
+class Rows(NamedTuple):
+    """Some rows of a data set."""
 
-    first: int  # the number of the first row in the whole data set
-    X: Any  # the rows (n, p), CSR or dense
+    X: Any  # (n, p), CSR or dense
     labels: NDArray[np.int8]  # (n,) int8: +1 and -1
-    weights: Floats | None  # (n,) float64: None if the data set has no weights
-    shard: OpenShard | Any = None  # where these rows are; None: in memory
+    weights: Floats | None = None  # (n,) float64: None if the data set has no weights
+    # Of consecutive rows: the number of the first one in the whole data set, and where they are, unless in memory
+    first: int = 0
+    shard: OpenShard | Any = None
     place: ShardRange | Any = None
 
-    def counted(self) -> tuple[Any, NDArray[np.int8], Floats | None]:
-        """Return X, labels and weights of the rows that count: all but those of weight 0."""
-        if self.weights is None or self.weights.all():
-            return self.X, self.labels, self.weights
-        there = self.weights != 0
-        return self.X[there], self.labels[there], self.weights[there]
+    def take(self, rows: NDArray[np.bool_]) -> Rows:
+        return Rows(self.X[rows], self.labels[rows], some(self.weights, rows))
+
+    def counted(self) -> Rows:
+        """Return the rows that count: all but those of weight 0."""
+        return self if self.weights is None or self.weights.all() else self.take(self.weights != 0)
 
 
 class RowParts:
@@ -92,7 +94,7 @@ class RowParts:
         first, last = (manifest.n * rank // comm.size for rank in (comm.rank, comm.rank + 1))
         return cls(manifest, first, last, counted=counted)
 
-    def __iter__(self) -> Iterator[RowPart]:
+    def __iter__(self) -> Iterator[Rows]:
         manifest = self.manifest
         entries = manifest.entries(manifest.n, manifest.nnz)
         rows = int(np.clip(PART_ENTRIES * manifest.n // max(1, entries), 1, PART_ROWS))
@@ -103,7 +105,7 @@ class RowParts:
                 if self._counted is not None:
                     counted = self._counted[place.after(self.first)]
                     weights = 1.0 * counted if weights is None else weights * counted
-                yield RowPart(place.offset + place.start, X, labels, weights, shard, place)
+                yield Rows(X, labels, weights, place.offset + place.start, shard, place)
 
 
 def widened(X: Any, p: int) -> Any:

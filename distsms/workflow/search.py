@@ -158,18 +158,18 @@ def load_sample(manifest: Manifest, measure: Measure, comm: Communicator) -> Sam
     rows = whole(of_rank, comm)
     if keys is not None:
         keys = comm.allgather_rows(keys, comm.allgather(len(keys)))
-    n_folds = min(auto_lambda.FOLDS, int(np.sum(rows.y > 0)), int(np.sum(rows.y < 0)))
+    n_folds = min(auto_lambda.FOLDS, int(np.sum(rows.labels > 0)), int(np.sum(rows.labels < 0)))
     if n_folds < 2:
         return None
     scaled = None if rows.weights is None else in_range(rows.weights, ALONE)
     as_csr = sparse.issparse(rows.X) or rows.X.size <= local.SMALL  # products with few CSR rows need no compiling
     table = sparse.csr_matrix(rows.X) if as_csr else rows.X
-    counted = np.ones(len(rows.y), bool)
+    counted = np.ones(len(rows.labels), bool)
     try:
-        folds = make_folds(by, counted if keys is None else keys, rows.y, counted, n_folds, 0, ALONE)
+        folds = make_folds(by, counted if keys is None else keys, rows.labels, counted, n_folds, 0, ALONE)
     except InputError:  # few groups
         return None
-    return SampleRows(manifest, table, rows.y, scaled, keys, by, n_folds, folds)
+    return SampleRows(manifest, table, rows.labels, scaled, keys, by, n_folds, folds)
 
 
 class Trials(FeaturesObserver):
