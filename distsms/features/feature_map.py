@@ -167,12 +167,12 @@ def read(file: Any, prefix: str, reference: FeatureReference, where: object) -> 
                     raise InputError("the arrays of the feature map are not numbers, or too large")
                 arrays[part][name] = array[()]
         options = record.pop("options", "OPTIONS")
-        # What has this hash was written so. Trees look at their arrays nevertheless, since kernels trust them.
+        # What has this hash was written so, and fits together.
         by_name = {f"{part}/{name}": array for part, group in arrays.items() for name, array in group.items()}
         if FeatureReference(_digest(record, by_name), record["columns"]) != reference:
             raise InputError("its feature map is not the one that it was written with; copy or make it again")
         bins = Bins.of(record["bins"], **arrays["bins"]) if "bins" in arrays else None
-        forest = Forest.of(arrays["forest"]) if "forest" in arrays else None
+        forest = Forest(**arrays["forest"]) if "forest" in arrays else None
         return FeatureMap(record["columns"], bins, forest, record["keep"], options)
     except InputError as error:
         raise InputError(f"{where}: {error}") from error

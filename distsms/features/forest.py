@@ -3,7 +3,6 @@ float32, goes to the left up to a node's threshold, as in scikit-learn and the t
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
 from typing import Any
@@ -32,7 +31,7 @@ class Forest:
     """Trees that divide rows by their columns, their nodes in preorder. Local. `column` (nodes,) is the column that a
     node compares, or -1 in a leaf, and `threshold` the largest value that goes to the left, or 0. Leaves of a tree
     count from 0. `start` (trees + 1,) has the first node of each tree, `importance` (p,) the share of each column in
-    what all splits gained."""
+    what all splits gained. Raises ValueError for arrays that are no forest, since kernels trust them."""
 
     def __init__(self, column: Any, threshold: Any, start: Any, importance: Any) -> None:
         self.column = column = _checked("column", column)
@@ -58,15 +57,8 @@ class Forest:
             raise ValueError(f"tree {sizes.argmax()} has {sizes.max()} leaves; at most {MOST_LEAVES} are possible")
         self.sizes: tuple[int, ...] = tuple(sizes.tolist())
 
-    @classmethod
-    def of(cls, arrays: Mapping[str, Any]) -> Forest:
-        """Return the forest that `arrays` described. Raises ValueError if it was changed so that it is no forest."""
-        if set(arrays) != set(DTYPES):
-            raise ValueError(f"a forest has the arrays {', '.join(DTYPES)}, not {', '.join(sorted(map(str, arrays)))}")
-        return cls(**arrays)
-
     def arrays(self) -> dict[str, NDArray[Any]]:
-        """Return the arrays that describe the forest; see the parameters of `Forest`. They are not copied."""
+        """Return the parameters of `Forest`, not copied."""
         return {name: getattr(self, name) for name in DTYPES}
 
     def record(self) -> dict[str, Any]:

@@ -142,9 +142,9 @@ def check_memory(n: int, p: int, entries: float, comm: Communicator, room: float
         there = available()
         if (here + 1) * needed > there:  # while they are exchanged, the ranks have their own rows besides
             fitting = 0.8 * n * there / ((here + 1) * needed)
-            fewer = f"take fewer rows ({option('tree_rows', _rounded(fitting))}), or fewer ranks"
+            advice = f"take fewer rows ({option('tree_rows', _rounded(fitting))}), or fewer ranks"
             each = f"{format_bytes(needed)} on each of {here} rank(s) of this node with {format_bytes(there)}"
-            raise InputError(f"{n} rows of {p} columns take {each}: {fewer}")
+            raise InputError(f"{n} rows of {p} columns take {each}: {advice}")
         to_grow = 2 * needed + bytes_of_tree(n, min_leaf)
         if to_grow > room:
             fewer = 0.8 * n * room / to_grow

@@ -105,14 +105,10 @@ def _array(X: Any, names: Sequence[str] | None, order: Sequence[str] | None) -> 
 
 def pair(data: Any) -> tuple[Any, Any]:
     """Return X and y. Raises InputError for anything that is no pair, and for a list of paths. Local."""
-    if not hasattr(data, "__len__"):
-        raise InputError(f"data are a path, a DataFrame, or a pair (X, y); {format_value(data):.60} is none of these")
-    if len(data) == 2 and not any(isinstance(part, os.PathLike | str) for part in data):
+    if hasattr(data, "__len__") and len(data) == 2 and not any(isinstance(part, os.PathLike | str) for part in data):
         return data[0], data[1]
-    raise InputError(
-        "data are one path (a file, a folder of tables, or a pattern such as 'day-*.csv'), a DataFrame, or a pair "
-        f"(X, y); a {type(data).__name__} of {len(data)} was given"
-    )
+    kinds = "one path (a file, a folder of tables, or a pattern such as 'day-*.csv'), a DataFrame, or a pair (X, y)"
+    raise InputError(f"data are {kinds}; {format_value(data):.60} is none of these")
 
 
 def block(
@@ -137,20 +133,16 @@ def block(
             require_finite(X, "X, ")
         if p is not None and width != p:
             raise InputError(f"X has {width} columns, but the model has {p}; give the columns of the training data")
-    of_ranks = comm.allgather(
-        {"rows": n_local, "columns": width, "weights": row_weights is not None, "groups": keys is not None}
-    )
-    for name in ("weights", "groups"):
-        if len({of_rank[name] for of_rank in of_ranks}) > 1:
+    counts, widths = comm.allgather(n_local), set(comm.allgather(width))
+    for name, values in (("weights", row_weights), ("groups", keys)):
+        if len(set(comm.allgather(values is None))) > 1:
             raise InputError(f"some ranks have {name} and others have none; give {name} on every rank or on none", True)
     weighted = any(comm.allgather(other_weights(row_weights)))
     row_weights = None if row_weights is None else in_range(row_weights, comm)
-    widths = {of_rank["columns"] for of_rank in of_ranks}
     if len(widths) > 1:
         raise InputError(f"X has {min(widths)} to {max(widths)} columns; all ranks must have the same", True)
     label_map, signs = (None, np.zeros(n_local, np.int8)) if y is None else _signs(labels, comm, model_labels)
     features = comm.root_first(lambda: X if ready else as_features(X))
-    counts = [of_rank["rows"] for of_rank in of_ranks]
     return DataBlock(
         features,
         signs,

@@ -387,7 +387,6 @@ def typed(column: Any, name: str, path: str, cells: Cells, writing: Writing | No
     if writing is not None and writing.unit and not (is_string(kind) or pa.types.is_null(kind)):
         raise InputError(f"{path}: column {name!r} has the type {kind}; expected strings, numbers with {writing.unit}")
     column.validate(full=True)  # otherwise strings need not be UTF-8
-    require_readable(kind, name, path)
     if is_string(kind):
         if is_encoded(column):
             used = column.indices.dictionary_encode()

@@ -90,8 +90,7 @@ class CsvFiles(TableFiles):
         return text_files.plan(self.paths, n_shares)
 
     def batches_of(self, part: ByteRange, selection: Selection) -> Iterator[Batch]:
-        """Yield the rows of a range. Only columns are parsed that were not kept from another reading, or were kept as
-        numbers and are needed as texts."""
+        """Yield the rows of a range. What was kept of them from another reading, in the form needed, is not parsed."""
         may_be_numeric = [name for name in selection.names if name not in self.writings]
 
         def numeric() -> set[str]:
