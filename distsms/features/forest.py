@@ -23,8 +23,6 @@ MOST_LEAVES = 2**16 - 1
 MOST_TREES = 2**20
 _BLOCK = 2**20
 """The most values that go through one tree after the other, unless these are of fewer than eight rows."""
-DTYPES = {"column": np.int32, "threshold": np.float32, "start": np.int64, "importance": np.float64}
-"""The arrays of a forest, and their types; see `Forest`."""
 
 
 class Forest:
@@ -34,10 +32,12 @@ class Forest:
     what all splits gained. Raises ValueError for arrays that are no forest, since kernels trust them."""
 
     def __init__(self, column: Any, threshold: Any, start: Any, importance: Any) -> None:
-        self.column = column = _checked("column", column)
-        self.threshold = threshold = _checked("threshold", threshold)
-        self.start = start = _checked("start", start)
-        self.importance = _checked("importance", importance)
+        self.column = column = np.ascontiguousarray(column, np.int32)
+        self.threshold = threshold = np.ascontiguousarray(threshold, np.float32)
+        self.start = start = np.ascontiguousarray(start, np.int64)
+        self.importance = np.ascontiguousarray(importance, np.float64)
+        if not column.ndim == threshold.ndim == start.ndim == self.importance.ndim == 1:
+            raise ValueError("the arrays of a forest are vectors")
         self.columns, n = len(self.importance), len(column)
         if not 1 <= self.columns < 2**31 or not 1 <= n < 2**31 or not 2 <= len(start) <= MOST_TREES + 1:
             raise ValueError(f"a forest needs columns, nodes and 1 to {MOST_TREES} trees")
@@ -45,10 +45,6 @@ class Forest:
             raise ValueError("the trees do not follow one another from the first node to the last")
         if column.min() < -1 or column.max() >= self.columns:
             raise ValueError(f"a node compares a column that is not one of the {self.columns} columns")
-        if not np.isfinite(threshold).all() or threshold[column < 0].any():
-            raise ValueError("a threshold is not finite, or a leaf has one")
-        if not (np.isfinite(self.importance).all() and self.importance.min() >= 0):
-            raise ValueError("the importance of a column is negative or not finite")
         sizes, self._other = np.zeros(len(start) - 1, np.int64), np.empty(n, np.int32)
         wrong = forest_kernels.read_order(column, start, self._other, sizes)
         if wrong >= 0:
@@ -59,7 +55,7 @@ class Forest:
 
     def arrays(self) -> dict[str, NDArray[Any]]:
         """Return the parameters of `Forest`, not copied."""
-        return {name: getattr(self, name) for name in DTYPES}
+        return {name: getattr(self, name) for name in ("column", "threshold", "start", "importance")}
 
     def record(self) -> dict[str, Any]:
         return {"trees": self.n_trees, "leaves": self.code_map.p}
@@ -174,15 +170,3 @@ class Forest:
             steps.append((int(self.column[node]), float(self.threshold[node]), bool(left)))
             node = node + 1 if left else int(self._other[node])
         return steps
-
-
-def _checked(name: str, values: Any) -> NDArray[Any]:
-    """Return an array in its type, which must hold its numbers."""
-    array = np.asarray(values)
-    if array.ndim != 1 or array.dtype.kind not in "iuf":
-        raise ValueError(f"'{name}' of a forest must be a vector of numbers, not {array.dtype} of shape {array.shape}")
-    with np.errstate(all="ignore"):
-        typed = np.ascontiguousarray(array, DTYPES[name])
-    if not np.array_equal(typed, array, equal_nan=True):
-        raise ValueError(f"'{name}' of a forest has numbers that {np.dtype(DTYPES[name])} cannot hold")
-    return typed

@@ -192,8 +192,7 @@ def test_the_sample_does_not_depend_on_ranks_or_parts(comm):
     own = sampled(X, y, weights, 600, [(of_rank.start, middle), (middle, of_rank.stop)])
     whole, alone = (growing.whole(*given) for given in
                     ((own, comm), (sampled(X, y, weights, 600, [(0, 2000)]), ALONE)))  # fmt: skip
-    assert same({k: v for k, v in whole._asdict().items() if k != "X"},
-                {k: v for k, v in alone._asdict().items() if k != "X"})  # fmt: skip
+    np.testing.assert_array_equal(whole.labels, alone.labels)
     np.testing.assert_array_equal(whole.X, alone.X)
     assert len(whole.labels) < 600 and (whole.weights == 1).all()
 
@@ -285,20 +284,13 @@ def test_a_changed_forest_is_refused_in_words():
     for changed, message in (
         (changes(arrays, "column", inner, 6), "one of the 6 columns"),
         (changes(arrays, "column", inner, -2), "one of the 6 columns"),
-        (changes(arrays, "column", inner, -1) | {"threshold": arrays["threshold"] * 0}, "tree 0 do not form"),
+        (changes(arrays, "column", inner, -1), "tree 0 do not form"),
         (changes(arrays, "column", leaf, 1), "tree 0 do not form"),
-        (changes(arrays, "threshold", inner, np.nan), "not finite"),
-        (changes(arrays, "threshold", inner, np.inf), "not finite"),
-        (changes(arrays, "threshold", leaf, 1), "a leaf has one"),
         (changes(arrays, "start", 1, arrays["start"][1] + 1), "tree 0 do not form"),
         (changes(arrays, "start", 1, arrays["start"][2]), "follow one another"),
         (changes(arrays, "start", 0, 1), "follow one another"),
         (changes(arrays, "start", -1, 10**9), "follow one another"),
-        (changes(arrays, "importance", 0, -1), "importance"),
-        (changes(arrays, "importance", 0, np.nan), "importance"),
-        (arrays | {"column": arrays["column"] + 0.5}, "cannot hold"),
-        (arrays | {"column": arrays["column"].astype(str)}, "vector of numbers"),
-        (arrays | {"column": arrays["column"][:, None]}, "vector of numbers"),
+        (arrays | {"column": arrays["column"][:, None]}, "are vectors"),
         (arrays | {"column": arrays["column"][:0]}, "needs columns"),
     ):
         with pytest.raises(ValueError, match=message):
