@@ -385,7 +385,7 @@ def test_a_memory_limit_changes_no_feature_or_is_refused_in_words(comm, shared_d
     monkeypatch.setattr(growing, "_EXCHANGE_BYTES", 2**30)
     with pytest.raises(InputError, match=r"have \d+ nodes, and there is memory for 0 .* fewer --trees"):
         build(data.directory, shared_dir / "g", comm, trees, room=10**7)
-    with pytest.raises(InputError, match=r"--memory 1\.907 MiB is too little: Python .* take \d+"):
+    with pytest.raises(InputError, match=r"--memory 1\.907 MiB is too little: Python, .* take \d+"):
         room(data, comm, 2e6)
     assert room(data, comm, 2e6 + 2**40) < 2**40
     comm.barrier()  # the root removes what it made

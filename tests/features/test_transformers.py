@@ -141,7 +141,7 @@ def test_what_cannot_be_is_refused_in_words():
         ({"features": {"tress": 10}}, "no option 'tress'; there are .* min_leaf"),
         ({"features": {"min-leaf": 10}}, "min_leaf is about trees; say how many"),
         ({"features": {"min-leaf": 10, "min_leaf": 10, "trees": 3}}, "an option is there twice"),
-        ({"features": "leaves,tree_rows=50"}, "sample of 100 rows"),
+        ({"features": "leaves,tree_rows=50"}, "tree_rows is 50; it must be at least 100"),
         ({"features": {"trees": True}}, "trees is True, and not a whole number"),
         ({"features": {"crosses": 3}}, "crosses is 3, and not a text"),
         ({"features": {"attributes": 5}}, "attributes is 5, and not a path"),
