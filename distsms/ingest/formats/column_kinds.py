@@ -104,10 +104,8 @@ class Decision:
         writing = self.files.writings[name] if example else None
         if writing is not None:
             plain = amounts.as_plain(columns.as_strings_column([example]), writing)[0].as_py()
-            self._note(
-                f"numbers that are written as {example:.30} is, which counts as {plain:.30}; "
-                f"{option('categorical', [name])} takes them as categories"
-            )
+            categories = f"{option('categorical', [name])} takes them as categories"
+            self._note(f"numbers such as {example:.30}, which counts as {plain:.30}; {categories}")
         elif name not in self.options.numeric:
             self._check_marks()
         if 0 < max(-self.low, self.high) < TINY:
@@ -137,10 +135,8 @@ class Decision:
         name, low, high = self.name, self.low, self.high
         count, values, exact = self.count, self.report.values, self.report.exact
         if max(-low, high) > 2**53:
-            self._note(
-                "whole numbers above 2^53, whose last digits float64 cannot hold; if they are codes: "
-                f"{option('categorical', [name])} or {option('id', name)} keeps all digits"
-            )
+            codes = f"if they are codes: {option('categorical', [name])} or {option('id', name)} keeps all digits"
+            self._note(f"whole numbers above 2^53, whose last digits float64 cannot hold; {codes}")
         if values == 1 or (low, high) in ((0, 1), (-1, 1)) or (low >= 1500 and high <= 2100):  # years
             return
         few = values <= MAX_NUMBERS and exact
@@ -156,8 +152,7 @@ class Decision:
         if codes or (recur and not self.survey.wide):
             codes_option = option("categorical", [name]) if few else option("hashed", {name: BITS}, text=name)
             kind = "whole numbers that look like codes" if codes else "few whole numbers"
-            remedy = f"{codes_option} or {option('drop', [name])}"
-            self._note(f"{kind}, treated as amounts; if they are codes: {remedy}")
+            self._note(f"{kind}, treated as amounts; if they are codes: {codes_option} or {option('drop', [name])}")
 
     def _is_even(self) -> bool:
         """Return whether whole numbers recur and are spread evenly, as those that were given one after the other.
@@ -173,18 +168,14 @@ class Decision:
         marks, thousands = self.survey.marks.get(self.name, set()), self.files.cells.thousands
         points, commas = ({answer for mark, answer in marks if mark == which} for which in ".,")
         if points == {True} and not thousands:
-            self._refuse(
-                "all numbers with a point have exactly three digits behind it, and numbers may have decimal commas "
-                f"here, so the point may separate thousands: {option('thousands', '.')} reads 1.213 as 1213; "
-                f"{option('numeric', [self.name])} reads it as a decimal point"
-            )
+            remedy = f"{option('thousands', '.')} reads 1.213 as 1213, {option('numeric', [self.name])} as a decimal"
+            problem = "all numbers with a point have exactly three digits behind it, and decimal commas are possible"
+            self._refuse(f"{problem}, so it may separate thousands: {remedy}")
         if points == {True, False} and thousands == ".":
             self._note("some points are read as marks between thousands, others as decimal points")
         if commas == {True} and not thousands:
-            self._note(
-                "all numbers with a comma have exactly three digits behind it, which is read as a decimal comma; if it "
-                f"separates thousands: {option('thousands', ',')}; if it does not: {option('numeric', [self.name])}"
-            )
+            remedy = f"if it separates thousands: {option('thousands', ',')}; if not: {option('numeric', [self.name])}"
+            self._note(f"all numbers with a comma, read as a decimal comma, have three digits behind it; {remedy}")
 
     def _words(self, text: TextSurvey) -> Column | None:
         name, report, options = self.name, self.report, self.options
@@ -212,8 +203,8 @@ class Decision:
         like_ids = (count >= FEW_ROWS and all_differ) or (count >= MANY_ROWS and report.values > count / 2)
         if (many_numbers or like_ids) and text.rows_with_numbers >= MOSTLY_NUMBERS * count:
             most = f"the column has more than {MAX_NUMBERS}" if many_numbers else "most values of the column are"
-            problem = f"is not a number, but {most} different numbers; correct it"
-            self._fail(text.first, f"{problem}, or leave the column out with {option('drop', [name])}")
+            remedy = f"correct it, or leave the column out: {option('drop', [name])}"
+            self._fail(text.first, f"is not a number, but {most} different numbers; {remedy}")
         # 3) Leave out text, names of rows, and too many categories.
         keeps = f"{option('hashed', {name: BITS}, text=name)} keeps it"
         if not self.keep and self._is_text(text):
@@ -253,10 +244,8 @@ class Decision:
         name, report, min_count = self.name, self.report, self.options.min_count
         report.taken_for = CATEGORY
         if text.categories is None:
-            self._refuse(
-                f"{option('categorical')}: there are more than {MAX_CATEGORIES} categories; "
-                f"{option('hashed', {name: BITS}, text=name)} takes any number of them"
-            )
+            remedy = f"{option('hashed', {name: BITS}, text=name)} takes any number of them"
+            self._refuse(f"{option('categorical')}: there are more than {MAX_CATEGORIES} categories; {remedy}")
         numeric = not text.rows_with_strings
         rows = spelled(text.categories, numeric)
         report.values, report.exact = len(rows), True

@@ -136,8 +136,7 @@ class TableReader(Reader):
             # 2) Take the columns of the training table; ids may be absent.
             label, id_ = options.label or table.label, options.id or table.id
             if options.labelled and label is None:
-                training = "The training data had none among its columns"
-                raise InputError(f"{path}: which column is the label? {training}. {choice}")
+                raise InputError(f"{path}: which column is the label? The training data had none. {choice}")
             if options.id is None and any(id_ not in files.headers[path] for path in files.paths):
                 id_ = None
             names = [*(column.name for column in table.columns), label if options.labelled else None, id_]
@@ -296,8 +295,7 @@ class TableReader(Reader):
             return np.zeros(batch.n)
         column = batch.columns[name]
         if (missing := columns.is_missing(column)).any():
-            problem = "the label is missing; remove the rows without a label from the file"
-            self._refuse(batch, name, int(missing.argmax()), problem)
+            self._refuse(batch, name, int(missing.argmax()), "the label is missing; remove the rows without a label")
         assert self.label_map is not None
         different, codes = columns.dictionary_encode(column)
         model_labels = [*labels.original_labels(self.label_map, "+1"), *labels.original_labels(self.label_map, "-1")]
