@@ -34,10 +34,6 @@ WIDE = 1000
 """With so many columns, what takes time for each of them is left out."""
 FEW = 2**17
 """Up to so many numbers of a batch are added by NumPy."""
-YEAR = 365.25 * 86400e6
-"""Microseconds in a year."""
-Y2K = 946684800 * 10**6
-"""The beginning of the year 2000, in microseconds since 1970."""
 
 
 class Cell(NamedTuple):
@@ -379,8 +375,8 @@ class TableSurvey:
 
 
 def years(microseconds: NDArray[np.int64]) -> Floats:
-    """Return times, in microseconds since 1970, as years since 2000."""
-    return (microseconds - Y2K) / YEAR
+    """Return times, in microseconds since 1970, as years of 365.25 days since 2000."""
+    return (microseconds - 946684800 * 10**6) / (365.25 * 86400e6)
 
 
 def _counted(

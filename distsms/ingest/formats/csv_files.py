@@ -178,7 +178,8 @@ class CsvFiles(TableFiles):
                 hint = "an empty one at the end: remove the mark there, or put one behind the last name"
             raise InputError(f"{path}: every row has one field more than the first line has names, {hint}")
         if sample.has_no_names():
-            self._hints[path] = f"; {MISSING_HEADER}: {option('no_header')}, or {option('names', text='A,B,...')}"
+            no_names = "the first line must name the columns, and seems to be missing; if it is a row"
+            self._hints[path] = f"; {no_names}: {option('no_header')}, or {option('names', text='A,B,...')}"
         return distinct(names, f"{path}:1", self._hints.get(path, ""))
 
     def _cut(self, path: str, beginning: Beginning) -> Sample:
@@ -547,9 +548,6 @@ def _sample(beginning: Beginning, mark: str) -> Sample:
         del rows[-1:]
     lines = [row.decode("utf-8", "replace").rstrip("\r") for row in rows[:SAMPLE_LINES]]
     return Sample(mark, first.decode(), [line for line in lines if line.strip()])
-
-
-MISSING_HEADER = "the first line must name the columns, and seems to be missing; if it is a row"
 
 
 def _is_word(field: str) -> bool:

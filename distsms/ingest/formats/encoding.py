@@ -23,8 +23,6 @@ NUMBER_RECORD = np.dtype([("start", np.int64), ("fill", np.float64), ("centre", 
 Features = NDArray[np.int64]
 """A feature, which is 1, for each different value of a column, (m,); or NO_FEATURE, or -2 - f: feature f is -1."""
 DAY, HOUR = 86400 * 10**6, 3600 * 10**6
-THURSDAY = 3
-"""The weekday of 1970-01-01, counted from Monday."""
 IN_UTC = "dates without an offset count as UTC, and the parts of dates are those in UTC"
 _WORD = re.compile(r"\w+")
 
@@ -200,7 +198,7 @@ def _date(
     day = time // DAY
     parts = {
         "month": day.astype("datetime64[D]").astype("datetime64[M]").astype(np.int64) % 12,
-        "weekday": (day + THURSDAY) % 7,
+        "weekday": (day + 3) % 7,  # 1970-01-01 was a Thursday
         "hour": time // HOUR % 24,
     }
     features, start = [], start + 1
