@@ -353,8 +353,7 @@ def _difference(model_table: Table, data_table: Table, ignore_new: bool) -> str:
             return f"{less[0]!r} is subtracted from {here.name!r} there and {less[1]!r} here"
         if there.missing and there.fill != here.fill:
             return f"a missing {here.name!r} counts as {there.fill:.6g} there and as {here.fill:.6g} here"
-        read = [(each.format, each.tokens, each.unit, each.thousands, each.decimal) for each in (here, there)]
-        if read[0] != read[1]:
+        if any(getattr(here, name) != getattr(there, name) for name in ("format", "tokens", *Writing._fields[:3])):
             return f"{here.name!r} is read in another way"
     return ""
 

@@ -147,7 +147,7 @@ class FoldFeatures:
 
 def record(options: FeatureOptions) -> dict[str, Any]:
     """Return the options, ready for JSON; of a file of attributes, what it holds counts, not its name. Local."""
-    fields = {name: value for name, value in options._asdict().items() if value is not None}
+    fields = {name: value for name, value in vars(options).items() if value is not None}
     if options.attributes is not None:
         try:
             fields["attributes"] = file_sha256(Path(options.attributes))

@@ -135,8 +135,8 @@ class Decision:
         name, low, high = self.name, self.low, self.high
         count, values, exact = self.count, self.report.values, self.report.exact
         if max(-low, high) > 2**53:
-            codes = f"if they are codes: {option('categorical', [name])} or {option('id', name)} keeps all digits"
-            self._note(f"whole numbers above 2^53, whose last digits float64 cannot hold; {codes}")
+            remedy = f"if they are codes: {option('categorical', [name])} or {option('id', name)} keeps all digits"
+            self._note(f"whole numbers above 2^53, whose last digits float64 cannot hold; {remedy}")
         if values == 1 or (low, high) in ((0, 1), (-1, 1)) or (low >= 1500 and high <= 2100):  # years
             return
         few = values <= MAX_NUMBERS and exact
