@@ -213,14 +213,11 @@ class Cells:
         version = record.get("version", 1)
         if not isinstance(version, int) or not 1 <= version <= VERSION:
             raise ValueError(f"the encoding of the table has version {version!r:.20}; update distsms")
-        thousands, separator = str(record.get("thousands", "")), str(record.get("separator", ""))
-        if thousands not in ("", *THOUSANDS):
-            raise ValueError(f"the mark between thousands is {thousands!r:.20}")
-        if separator and not is_separator(separator):
-            raise ValueError(f"the separator is {separator!r:.20}")
-        missing, not_missing = (tuple(map(str, record.get(name, ()))) for name in ("missing", "not_missing"))
-        names = None if record.get("names") is None else tuple(map(str, record["names"]))
-        return cls(version, str(record.get("decimal", ".")), thousands, separator, missing, not_missing, names)
+        marks = {name: str(record[name]) for name in ("decimal", "thousands", "separator") if name in record}
+        if marks.get("thousands", "") not in ("", *THOUSANDS) or not is_separator(marks.get("separator") or ","):
+            raise ValueError("the mark between thousands, or what separates the fields, cannot be")
+        lists = {name: record[name] for name in ("missing", "not_missing", "names") if record.get(name) is not None}
+        return cls(version, **marks, **{name: tuple(map(str, words)) for name, words in lists.items()})
 
 
 USUAL = Cells()

@@ -60,7 +60,9 @@ def test_a_small_tree_says_how_long_a_tree_takes(monkeypatch, density, weighted)
     rows, seen = rows_of(2000, density=density), []
     y = np.full(2000, -1, np.int8)
     y[[7, 1990]] = 1
-    rows = rows._replace(X=rows.X.tocsc() if density < 1 else rows.X, y=y, weights=np.ones(2000) if weighted else None)
+    rows = rows._replace(
+        X=rows.X.tocsc() if density < 1 else rows.X, labels=y, weights=np.ones(2000) if weighted else None
+    )
 
     class Tree:
         def __init__(self, **options):
