@@ -282,11 +282,8 @@ def write_data(
         strings = row_metadata.as_strings(_one_each(times, "times", n))
         seconds, kinds = row_metadata.times(strings, partial(_refuse, "times"))
         metadata = metadata._replace(times=seconds, kinds=kinds)
-    columns = MetadataColumns(
-        group=None if groups is None else "groups",
-        time=None if times is None else "times",
-        weight=None if weights is None else "weights",
-    )
+    named = {"groups": groups, "times": times, "weights": weights}
+    columns = MetadataColumns._make(None if values is None else name for name, values in named.items())
     with exclusive(Path(directory)):
         prepare(directory, overwrite)
         form, entries = ShardForm(dtype, compression, coded), []

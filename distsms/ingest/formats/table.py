@@ -240,15 +240,14 @@ class TableReader(Reader):
 
     def _check_options(self, names: Sequence[str]) -> None:
         column_options = self.options.columns
-        where, feature_columns, seen = self.files.paths[0], set(names), set[str]()
+        where, feature_columns = self.files.paths[0], set(names)
         kinds = f"{option('categorical')}, {option('numeric')}, {option('dates')} or {option('hashed')}"
-        for name in column_options.named:
+        for name, times in Counter(column_options.named).items():
             if name not in feature_columns and not (name == self.options.time and name in column_options.dates):
                 problem = "is not a feature" if name in self.files.names else "is not there"
                 raise InputError(f"{where}: column {name!r} of {kinds} {problem}; columns: {format_names(names)}")
-            if name in seen:
+            if times > 1:
                 raise InputError(f"{where}: column {name!r} is named twice by {kinds}; choose one")
-            seen.add(name)
         for name, form in column_options.dates.items():
             if form is not None and "%" not in form:
                 shown = [option("dates", {name: each}, text=f"{name}:{each}") for each in (form, "%d.%m.%Y")]
