@@ -213,11 +213,13 @@ class Cells:
         version = record.get("version", 1)
         if not isinstance(version, int) or not 1 <= version <= VERSION:
             raise ValueError(f"the encoding of the table has version {version!r:.20}; update distsms")
-        marks = {name: str(record[name]) for name in ("decimal", "thousands", "separator") if name in record}
-        if marks.get("thousands", "") not in ("", *THOUSANDS) or not is_separator(marks.get("separator") or ","):
+        values: dict[str, Any] = {"version": version}
+        values |= {name: str(record[name]) for name in ("decimal", "thousands", "separator") if name in record}
+        lists = [name for name in ("missing", "not_missing", "names") if record.get(name) is not None]
+        values |= {name: tuple(map(str, record[name])) for name in lists}
+        if values.get("thousands", "") not in ("", *THOUSANDS) or not is_separator(values.get("separator") or ","):
             raise ValueError("the mark between thousands, or what separates the fields, cannot be")
-        lists = {name: record[name] for name in ("missing", "not_missing", "names") if record.get(name) is not None}
-        return cls(version, **marks, **{name: tuple(map(str, words)) for name, words in lists.items()})
+        return cls(**values)
 
 
 USUAL = Cells()
