@@ -74,7 +74,7 @@ def test_wrong_calls_in_python_say_what_is_right():
         distsms.train(([[1.0], [0.0]], [1, -1]), time_limt=1)
     for paths in (["a.csv"], ["a.csv", "b.csv"], ["a.csv", "b.csv", "c.csv"]):
         for call in distsms.train, partial(distsms.evaluate, found):
-            with pytest.raises(InputError, match=rf"pattern such as 'day-\*.csv'.*is none of these"):
+            with pytest.raises(InputError, match=r"pattern such as 'day-\*.csv'.*is none of these"):
                 call(paths)
     with pytest.raises(InputError, match=r"^the table: has no column 'city'"):
         distsms.predict(found, frame.drop(columns="city"))
