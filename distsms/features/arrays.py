@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Mapping, Sequence
-from numbers import Integral
+from dataclasses import fields
 from typing import Any, cast
 
 import numpy as np
@@ -16,19 +15,13 @@ from distsms.base.typing import Floats, Labels
 from distsms.base.wording import format_value
 from distsms.features.feature_map import FeatureMap
 from distsms.features.fit import FeatureOptions, fit
-from distsms.features.rows import RowPart
+from distsms.features.rows import RowParts, Rows
 from distsms.shards.manifest import Manifest
 
 OF_TREES = ("min_leaf", "tree_rows", "seed")
-KINDS: dict[str, tuple[Any, str]] = {
-    "crosses": (str, "a string"),
-    "keep": ((bool, np.bool_), "True or False"),
-    "attributes": ((str, os.PathLike), "the path of a file"),
-}
-"""The types of those options of features that are not whole numbers, and what people call them."""
 
 
-class ArrayRows:
+class ArrayRows(RowParts):
     """Rows X (n, p), CSR or an array, with labels, weights (n,) and names, as making a feature map sees a manifest."""
 
     directory, zero_based, first = "X", True, 0
@@ -43,8 +36,8 @@ class ArrayRows:
         self.n_pos = int(np.sum(labels > 0))
         self.n_neg = self.n - self.n_pos
 
-    def __iter__(self) -> Iterator[RowPart]:
-        yield RowPart(0, self.X, self.labels, self.row_weights, cast(Any, None), cast(Any, None))
+    def __iter__(self) -> Iterator[Rows]:
+        yield Rows(self.X, self.labels, self.row_weights)
 
 
 def options(features: Mapping[str, Any]) -> FeatureOptions:
@@ -52,14 +45,9 @@ def options(features: Mapping[str, Any]) -> FeatureOptions:
     options = {str(name).replace("-", "_"): value for name, value in features.items()}
     if len(options) < len(features):
         raise InputError(f"features={format_value(features)}: an option is there twice")
-    if unknown := set(options) - set(FeatureOptions._fields):
-        there = ", ".join(FeatureOptions._fields)
-        raise InputError(f"features have no option {min(unknown)!r}; there are {there}")
-    for name, value in options.items():
-        kind, words = KINDS.get(name, (Integral, "a whole number"))
-        absent = value is None and name in ("bins", "crosses", "attributes", "trees")
-        if not absent and (not isinstance(value, kind) or (kind is Integral and isinstance(value, bool))):
-            raise InputError(f"features: {name} must be {words}, not {format_value(value)}")
+    names = [field.name for field in fields(FeatureOptions)]
+    if unknown := set(options) - set(names):
+        raise InputError(f"features have no option {min(unknown)!r}; there are {', '.join(names)}")
     if options.get("trees") is None and (of_trees := [name for name in OF_TREES if name in options]):
         raise InputError(f"features: {of_trees[0]} is about trees; say how many, such as trees=100")
     binned = options.get("trees") is None or any(

@@ -6,9 +6,8 @@ says (`read_attributes`).
 from __future__ import annotations
 
 import json
-import math
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
 from itertools import groupby
 from typing import Any
@@ -44,21 +43,6 @@ class Attribute:
         object.__setattr__(self, "columns", tuple(self.columns))
         if self.categories is not None:
             object.__setattr__(self, "categories", tuple(self.categories))
-        texts = [self.name, *(self.categories or ())]
-        whole = [*self.columns, *([] if self.missing is None else [self.missing])]
-        if (
-            not all(isinstance(text, str) for text in texts)
-            or not all(type(column) is int and column >= 0 for column in whole)
-            or len(set(whole)) < len(whole)
-            or len(self.columns) != (1 if self.categories is None else len(self.categories))
-            or not self.columns
-            or (self.categories is not None and self.missing is not None)
-            or type(self.none) is not bool
-            or (self.categories is None and self.none)
-            or type(self.centre) not in (int, float)
-            or not math.isfinite(self.centre)
-        ):
-            raise ValueError(f"the attribute {self.name!r:.60} contradicts itself")
 
     def record(self) -> dict[str, Any]:
         """Return the fields that are not their defaults, ready for JSON."""
@@ -206,13 +190,6 @@ def _unique(pairs: list[tuple[str, Any]], path: object) -> dict[str, Any]:
         twice = next(name for name in names if names.count(name) > 1)
         raise InputError(f"{path}: names the attribute {twice!r} twice; give each attribute a name of its own")
     return members
-
-
-def attribute_of(record: Mapping[str, Any]) -> Attribute:
-    """Return what `Attribute.record` described. Raises TypeError or ValueError for anything else."""
-    if not isinstance(record, dict) or any(isinstance(record.get(name), str) for name in ("columns", "categories")):
-        raise TypeError("an attribute must be an object with lists")
-    return Attribute(**record)
 
 
 def used_columns(attributes: Sequence[Attribute]) -> NDArray[np.int64]:

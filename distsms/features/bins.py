@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from distsms.base.typing import Floats
-from distsms.features.attributes import Attribute, attribute_of, used_columns
+from distsms.features.attributes import Attribute
 from distsms.features.rows import Columns
 from distsms.matrix.code_maps import Categories, Crosses
 
@@ -49,7 +49,7 @@ class Bins:
     Code k of a number stands for [edge k - 1, edge k), and one more for a missing number if a column says so. The code
     of a categorical attribute is the place of its first column that is set; if none is, one more code if there is one,
     else none: no column has the row. `edges` ascend, and are empty for categories; `screened`: whether labels chose the
-    pairs. Raises ValueError if the arguments contradict each other.
+    pairs. Raises ValueError for pairs that make no crosses.
     """
 
     def __init__(
@@ -59,14 +59,8 @@ class Bins:
         pairs: Sequence[tuple[int, int]] = (),
         screened: bool = False,
     ) -> None:
-        self.attributes, self.edges, self.screened = tuple(attributes), tuple(edges), screened is True
+        self.attributes, self.edges, self.screened = tuple(attributes), tuple(edges), screened
         self.pairs = tuple((int(a), int(b)) for a, b in pairs)
-        if len(self.edges) != len(self.attributes):
-            raise ValueError("each attribute needs an array of edges")
-        for attribute, ends in zip(self.attributes, self.edges, strict=True):
-            wrong = ends.dtype != np.float32 or ends.ndim != 1 or not np.isfinite(ends).all()
-            if wrong or (np.diff(ends) <= 0).any() or (attribute.categories is not None and len(ends)):
-                raise ValueError(f"the edges of the attribute {attribute.name!r:.60} must be finite and ascend")
         self.blocks = Categories(self.sizes)  # whose columns come first in `code_map`
         self.code_map: Categories | Crosses = Crosses(self.sizes, self.pairs) if self.pairs else self.blocks
 
@@ -78,11 +72,6 @@ class Bins:
             else len(attribute.columns) + attribute.none
             for attribute, edges in zip(self.attributes, self.edges, strict=True)
         )
-
-    @property
-    def columns(self) -> int:
-        """The number of columns that rows need at least."""
-        return 1 + max(map(int, used_columns(self.attributes)))
 
     def codes(self, X: Any) -> NDArray[Any]:
         """Return the codes of rows (n, p), sparse or dense, without NaN: (n, attributes), of the map's type. Local."""
@@ -157,15 +146,11 @@ class Bins:
         return {"edges": np.concatenate([np.empty(0, np.float32), *self.edges]), "starts": ends.astype(np.int64)}
 
     @classmethod
-    def of(cls, record: Any, arrays: dict[str, NDArray[Any]]) -> Bins:
-        """Return what `record` and `arrays` described. Raises TypeError, KeyError or ValueError if it is damaged."""
-        attributes = [attribute_of(each) for each in record["attributes"]]
-        edges, starts = arrays["edges"], arrays["starts"]
-        fits = starts.dtype == np.int64 and starts.shape == (len(attributes) + 1,) and edges.ndim == 1
-        if not fits or starts[0] != 0 or (np.diff(starts) < 0).any() or starts[-1] != len(edges):
-            raise ValueError("the edges do not fit the attributes")
-        pairs, screened = [tuple(pair) for pair in record.get("pairs", ())], record.get("screened", False)
-        return cls(attributes, np.split(edges, starts[1:-1]), pairs, screened)
+    def of(cls, record: Any, edges: NDArray[np.float32], starts: NDArray[np.int64]) -> Bins:
+        """Return what `record` and `arrays` described."""
+        attributes = [Attribute(**each) for each in record["attributes"]]
+        of_attributes = np.split(edges, starts[1:-1])
+        return cls(attributes, of_attributes, record.get("pairs", ()), record.get("screened", False))
 
 
 def edge_text(edge: float | np.float32, centre: float) -> str:

@@ -88,10 +88,8 @@ def build(
 def refuse_codes(manifest: Manifest) -> None:
     """Raise InputError if the rows of a data set are codes already, so that no features can be made of them. Local."""
     if manifest.coded.sequences is not None:
-        raise InputError(
-            f"{manifest.directory}: has sequences, which have no columns to make features from: the k-mers are their "
-            f"features (distsms shard {option('degree')}, {option('spectra')})"
-        )
+        kmers = f"the k-mers are their features (distsms shard {option('degree')}, {option('spectra')})"
+        raise InputError(f"{manifest.directory}: has sequences, which have no columns to make features from: {kmers}")
     if manifest.coded:
         kind = "has features already" if manifest.coded.features else "has codes that were written from Python"
         raise InputError(f"{manifest.directory}: {kind}; give the data set that distsms shard has made")
@@ -162,12 +160,8 @@ class _ShardWriter:
         X_parts, ids = list[Any](), list[str]()
         labels, metadata = list[Labels](), list[RowMetadata]()
         for part in parts:
-            here = slice(part.first - first, part.first - first + len(part.labels))
-            try:
-                for all_codes, part_codes in zip(codes, features.codes(part.X), strict=True):
-                    all_codes[here] = part_codes
-            except InputError as error:
-                raise InputError(f"{part.shard.path}: {error}") from error
+            for all_codes, part_codes in zip(codes, features.codes(part.X), strict=True):
+                all_codes[part.place.after(first)] = part_codes
             X_parts += [part.X] if features.keep else []
             ids += part.shard.read_ids(part.place) if manifest.ids else []
             labels.append(part.labels)
@@ -181,8 +175,7 @@ class _ShardWriter:
             X = sparse.vstack(X_parts, "csr") if manifest.layout == "csr" else np.vstack(X_parts)
         y, of_shard = np.concatenate(labels), concatenate(metadata)
         form = ShardForm(manifest.dtype, self.compression, features.coded)
-        names = ids if manifest.ids else None
-        staged = stage_shard(self.directory, number, X, form, names, of_shard, codes)
+        staged = stage_shard(self.directory, number, X, form, ids if manifest.ids else None, of_shard, codes)
         self.entries.append(finish_shard(staged, y, features.p, of_shard.weights))
         self.labels.append(y)
         of_columns = None if X is None else hashing.hash_rows(X, manifest.dtype)
@@ -194,16 +187,10 @@ def _publish(writer: _ShardWriter, normalization: Normalization, comm: Communica
     """Publish the shards of all ranks. **Collective.**"""
     manifest, directory = writer.manifest, writer.directory
     entries = comm.allgather(writer.entries)
-    group, time, weight = (
-        None if record is None else record["column"] for record in (manifest.group, manifest.time, manifest.weight)
-    )
-    statistics = group_statistics(
-        np.concatenate(writer.hashes),
-        np.concatenate(writer.labels),
-        concatenate(writer.metadata),
-        MetadataColumns(group, time, weight),
-        comm,
-    )
+    of_rows = (manifest.group, manifest.time, manifest.weight)
+    columns = MetadataColumns._make(None if record is None else record["column"] for record in of_rows)
+    hashes, labels = np.concatenate(writer.hashes), np.concatenate(writer.labels)
+    statistics = group_statistics(hashes, labels, concatenate(writer.metadata), columns, comm)
     with comm.fail_together():
         if comm.is_root:
             with hdf5.write_file(directory / FEATURES_PARTIAL) as file:

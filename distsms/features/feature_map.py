@@ -37,7 +37,7 @@ SHOWN = 40
 
 @dataclass(frozen=True)
 class FeatureMap:
-    """How the columns of a row become codes; ValueError if the parts do not fit the columns, or there is none."""
+    """How the columns of a row become codes; ValueError if there is no part, or trees grew on other columns."""
 
     columns: int  # the number of columns of the rows that it is made for
     bins: Bins | None = None  # the codes of attributes
@@ -47,10 +47,8 @@ class FeatureMap:
     options: str = field(default="OPTIONS", compare=False)
 
     def __post_init__(self) -> None:
-        if type(self.columns) is not int or not self.parts:
-            raise ValueError("a feature map needs a number of columns, and bins or trees")
-        if max(part.columns for part in self.parts) > self.columns:
-            raise ValueError(f"a part of the feature map uses more than its {self.columns} columns")
+        if not self.parts:
+            raise ValueError("a feature map needs bins or trees")
         if self.forest is not None and self.forest.columns != self.columns:
             raise ValueError(f"the trees of the feature map did not grow on its {self.columns} columns")
 
@@ -135,27 +133,15 @@ class FeatureMap:
 
     @cached_property
     def hash(self) -> str:
-        digest = hashlib.sha256(json.dumps(self.record(), sort_keys=True).encode())
-        for name, array in sorted(self.arrays().items()):
-            digest.update(f"{name} {array.dtype.str} {array.shape}".encode())
-            digest.update(array.tobytes())
-        return digest.hexdigest()
+        return _digest(self.record(), self.arrays())
 
-    @classmethod
-    def of(cls, record: Any, arrays: Mapping[str, NDArray[Any]]) -> FeatureMap:
-        """Return what `record` and `arrays` described. Raises InputError if they are damaged or too new."""
-        if isinstance(record, dict) and type(version := record.get("version")) is int and version > VERSION:
-            raise InputError(f"the feature map has version {version}; update distsms")
-        try:
-            of_bins, of_forest = (
-                {place.removeprefix(f"{name}/"): array for place, array in arrays.items() if place.startswith(name)}
-                for name in ("bins", "forest")
-            )
-            bins = Bins.of(record["bins"], of_bins) if "bins" in record else None
-            forest = Forest.of(of_forest) if "forest" in record else None
-            return cls(record["columns"], bins, forest, record["keep"] is True, str(record.get("options", "OPTIONS")))
-        except (TypeError, KeyError, ValueError, AttributeError, OverflowError, RecursionError) as error:
-            raise InputError(f"the feature map is damaged: {error!r:.200}") from error
+
+def _digest(record: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> str:
+    digest = hashlib.sha256(json.dumps(record, sort_keys=True).encode())
+    for name, array in sorted(arrays.items()):
+        digest.update(f"{name} {array.dtype.str} {array.shape}".encode())
+        digest.update(array.tobytes())
+    return digest.hexdigest()
 
 
 def write(feature_map: FeatureMap, group: Any) -> None:
@@ -167,22 +153,31 @@ def write(feature_map: FeatureMap, group: Any) -> None:
 
 def read(file: Any, prefix: str, reference: FeatureReference, where: object) -> FeatureMap:
     """Read the map that `reference` names from an open HDF5 file; `prefix` is "" or a group/, `where` for errors."""
-    arrays, size = dict[str, NDArray[Any]](), 0
+    arrays, size = dict[str, dict[str, NDArray[Any]]](), 0
     try:
         record = json.loads(hdf5.dataset(file, f"{prefix}record", packed=False)[()].tobytes())
-        for part in ("bins", "forest"):
-            for name in hdf5.member(file, prefix + part) if isinstance(record, dict) and part in record else ():
+        if record["version"] > VERSION:
+            raise InputError(f"the feature map has version {record['version']}; update distsms")
+        for part in record.keys() & {"bins", "forest"}:
+            arrays[part] = {}
+            for name in hdf5.member(file, prefix + part):
                 array = hdf5.dataset(file, f"{prefix}{part}/{name}")
                 size += array.nbytes  # several names may stand for one array
                 if size > hdf5.most_bytes(file) or array.dtype.kind not in "iuf":
                     raise InputError("the arrays of the feature map are not numbers, or too large")
-                arrays[f"{part}/{name}"] = array[()]
-        feature_map = FeatureMap.of(record, arrays)
-    except (InputError, RecursionError) as error:
+                arrays[part][name] = array[()]
+        options = record.pop("options", "OPTIONS")
+        # What has this hash was written so, and fits together.
+        by_name = {f"{part}/{name}": array for part, group in arrays.items() for name, array in group.items()}
+        if FeatureReference(_digest(record, by_name), record["columns"]) != reference:
+            raise InputError("its feature map is not the one that it was written with; copy or make it again")
+        bins = Bins.of(record["bins"], **arrays["bins"]) if "bins" in arrays else None
+        forest = Forest(**arrays["forest"]) if "forest" in arrays else None
+        return FeatureMap(record["columns"], bins, forest, record["keep"], options)
+    except InputError as error:
         raise InputError(f"{where}: {error}") from error
-    if feature_map.reference != reference:
-        raise InputError(f"{where}: its feature map is not the one that it was written with; copy or make it again")
-    return feature_map
+    except (TypeError, LookupError, ValueError, AttributeError, OverflowError, RecursionError) as error:
+        raise InputError(f"{where}: the feature map is damaged: {error!r:.200}") from error
 
 
 def load(manifest: Manifest, keep: bool = True) -> FeatureMap | None:

@@ -8,38 +8,28 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import combinations
-from typing import NamedTuple, Protocol
+from typing import TypeAlias
 
 import numpy as np
 
+from distsms.base.choices import check_fields
 from distsms.base.communicator import Communicator
 from distsms.base.errors import InputError
 from distsms.base.formatting import format_bytes
 from distsms.base.memory import resident
 from distsms.base.wording import Message, option
 from distsms.features import attributes as attribute
-from distsms.features import screen
+from distsms.features import growing, screen
 from distsms.features.attributes import Attribute, Survey
 from distsms.features.bins import Bins
 from distsms.features.feature_map import FeatureMap
 from distsms.features.forest import Forest
-from distsms.features.growing import (
-    LEAST_ROWS,
-    LIMIT,
-    MIN_LEAF,
-    UNWATCHED,
-    FeaturesObserver,
-    check_growing,
-    check_memory,
-    grow,
-    sample,
-    sample_shares,
-)
+from distsms.features.growing import LEAST_ROWS, UNWATCHED, FeaturesObserver
 from distsms.features.quantiles import BYTES, VALUE_BYTES, edges_of
-from distsms.features.rows import PART_ENTRIES, Columns, RowPart, RowParts
+from distsms.features.rows import PART_ENTRIES, Columns, RowParts, Rows
 from distsms.features.screen import Pair
 from distsms.shards.manifest import Manifest
-from distsms.shards.table_schema import HASH
+from distsms.shards.table_schema import HASH, format_names
 
 _ENTRY_BYTES = 40
 """Bytes for each entry of a part of the rows, as it is read and looked through."""
@@ -51,39 +41,34 @@ MOST_ATTRIBUTES = 2**14
 MOST_CROSSES = 2**15
 MANY_COLUMNS, VECTORS = 2**22, 36 * 8
 """Columns from which users are warned, and the bytes that the vectors of a training take at least for each."""
+Path: TypeAlias = str | os.PathLike[str]
 
 
-class FeatureOptions(NamedTuple):
+@dataclass(frozen=True)
+class FeatureOptions:
     """Which features are made."""
 
     bins: int | None = 32  # the most bins of a number; None makes neither bins nor categories
     crosses: str | None = None  # "all", "top:K", or pairs such as "age:job,age:hours"
     keep: bool = False  # whether the original columns are features, too
-    # a file that says which columns belong together; see `attributes.read_attributes`
-    attributes: str | os.PathLike[str] | None = None
+    attributes: Path | None = None  # a file that says which columns belong together; see `attributes.read_attributes`
     trees: int | None = None  # the number of extremely randomized trees whose leaves are features
-    min_leaf: int = MIN_LEAF  # the least number of rows in a leaf, among those on which the trees grow
-    tree_rows: int = LIMIT  # the most rows on which the trees grow; if there are more, a sample of them
+    min_leaf: int = growing.MIN_LEAF  # the least number of rows in a leaf, among those on which the trees grow
+    tree_rows: int = growing.LIMIT  # the most rows on which the trees grow; if there are more, a sample of them
     seed: int = 0  # another seed grows other trees, on another sample
+
+    def __post_init__(self) -> None:
+        check_fields(self, {"tree_rows": LEAST_ROWS})
 
     @property
     def text(self) -> str:
         """The options as `path --features` takes them, such as bins=16,crosses=top:4: bins, and those set otherwise."""
         words = list[str]()
-        for name, value in self._asdict().items():
-            if value not in (None, False) and (name == "bins" or value != self._field_defaults[name]):
+        for name, value in vars(self).items():
+            if value not in (None, False) and (name == "bins" or value != getattr(FeatureOptions, name)):
                 text = os.fspath(value) if name == "attributes" else value
                 words.append("keep" if name == "keep" else f"{name.replace('_', '-')}={text}")
         return ",".join(words)
-
-
-class Parts(Protocol):
-    """The rows first..last - 1 of this rank, part by part, as often as needed."""
-
-    first: int
-    last: int  # the row behind the last one
-
-    def __iter__(self) -> Iterator[RowPart]: ...
 
 
 @dataclass
@@ -93,7 +78,7 @@ class Fitting:
     manifest: Manifest
     comm: Communicator
     options: FeatureOptions
-    parts: Parts
+    parts: RowParts
     observer: FeaturesObserver
     room: float = math.inf  # bytes of memory that each rank has left
 
@@ -102,7 +87,7 @@ class Fitting:
         """The number of rows of this rank."""
         return self.parts.last - self.parts.first
 
-    def watched(self, task: str) -> Iterator[RowPart]:
+    def watched(self, task: str) -> Iterator[Rows]:
         """Yield the parts of the rows, and report on the task. Local."""
         done = 0
         self.observer.progress(task, "rows", 0, self.n_local)
@@ -122,7 +107,7 @@ def fit(
     comm: Communicator,
     options: FeatureOptions,
     observer: FeaturesObserver = UNWATCHED,
-    parts: Parts | None = None,
+    parts: RowParts | None = None,
     room: float = math.inf,
 ) -> FeatureMap:
     """Return a feature map of the rows of a data set without codes, the same on any number of ranks. **Collective.**
@@ -132,9 +117,7 @@ def fit(
         raise InputError(f"a number is divided into 2 to {MOST_BINS} bins, not {options.bins}", everywhere=True)
     if options.trees is not None:
         with comm.fail_together():
-            check_growing(options.trees, options.min_leaf, options.seed)
-            if options.tree_rows < LEAST_ROWS:
-                raise InputError(f"trees need a sample of {LEAST_ROWS} rows or more, not {options.tree_rows}")
+            growing.check_growing(options.trees, options.min_leaf, options.seed)
     fitting = Fitting(manifest, comm, options, parts or RowParts.of_rank(manifest, comm), observer, room)
     bins = None if options.bins is None else _fit_bins(fitting, options.bins)
     forest = None if options.trees is None else _grow(fitting, options.trees)
@@ -153,16 +136,16 @@ def fit(
 
 def _grow(fitting: Fitting, n_trees: int) -> Forest:
     manifest, comm, options = fitting.manifest, fitting.comm, fitting.options
-    shares = sample_shares(manifest.n_pos, manifest.n_neg, options.tree_rows)
+    shares = growing.sample_shares(manifest.n_pos, manifest.n_neg, options.tree_rows)
     n = round(manifest.n_pos * shares.positive + manifest.n_neg * shares.negative)
     entries = manifest.nnz * n / manifest.n if manifest.layout == "csr" else n * manifest.p
-    check_memory(n, manifest.p, entries, comm, fitting.room, options.min_leaf)
+    growing.check_memory(n, manifest.p, entries, comm, fitting.room, options.min_leaf)
     if n < manifest.n:
         text = f"trees grow on a sample of about {n} of the {manifest.n} rows ({option('tree_rows')})"
         fitting.say("note", Message(text))
     with comm.fail_together():
-        rows = sample(manifest, fitting.watched("reading rows for trees"), shares, options.seed)
-    return grow(rows, comm, n_trees, options.min_leaf, options.seed, fitting.observer, fitting.room)
+        rows = growing.sample(manifest, fitting.watched("reading rows for trees"), shares, options.seed)
+    return growing.grow(rows, comm, n_trees, options.min_leaf, options.seed, fitting.observer, fitting.room)
 
 
 def _fit_bins(fitting: Fitting, n_bins: int) -> Bins:
@@ -172,10 +155,9 @@ def _fit_bins(fitting: Fitting, n_bins: int) -> Bins:
     with comm.fail_together():
         attribute.unique_names(attributes)
         if not 1 <= len(attributes) <= MOST_ATTRIBUTES:
-            raise InputError(
-                f"{fitting.manifest.directory}: has {len(attributes)} attributes, and bins are for 1 to "
-                f"{MOST_ATTRIBUTES}: choose some with {option('attributes', text='FILE')}, or use {option('trees')}"
-            )
+            problem = f"has {len(attributes)} attributes, and bins are for 1 to {MOST_ATTRIBUTES}"
+            remedy = f"choose some with {option('attributes', text='FILE')}, or use {option('trees')}"
+            raise InputError(f"{fitting.manifest.directory}: {problem}: {remedy}")
         names = [each.name for each in attributes]
         pairs = [] if crosses is None else _pairs(crosses, names)
     # 2) The bins of numbers.
@@ -231,18 +213,18 @@ def _attributes(fitting: Fitting) -> list[Attribute]:
     survey = Survey(manifest.p)
     with comm.fail_together():
         for part in fitting.watched("finding attributes"):
-            survey.add(part.counted()[0])
+            survey.add(part.counted().X)
     survey.reduce(comm)
     names, first = _names(manifest), 0 if manifest.zero_based else 1
     return attribute.attributes_of(survey, lambda j: names[j] if names else f"column {j + first}")
 
 
-def _checked(attributes: Sequence[Attribute], fitting: Fitting, path: str | os.PathLike[str]) -> list[Attribute]:
+def _checked(attributes: Sequence[Attribute], fitting: Fitting, path: Path) -> list[Attribute]:
     """Return attributes of the user; those of which some row sets no category get a code for that. Collective."""
     with fitting.comm.fail_together():
         lacking = np.zeros(len(attributes), np.int64)  # in how many rows no category is set; 0 for numbers
         for part in fitting.watched("checking attributes"):
-            columns = Columns(part.counted()[0])
+            columns = Columns(part.counted().X)
             for k, each in enumerate(attributes):
                 if each.categories is None:
                     continue
@@ -298,11 +280,8 @@ def _pairs(text: str, names: Sequence[str]) -> list[tuple[int, int]] | int:
         splits = [(":".join(words[:k]), ":".join(words[k:])) for k in range(1, len(words))]
         fitting = [(place[a], place[b]) for a, b in splits if a in place and b in place and a != b]
         if not fitting:
-            shown = ", ".join(map(repr, names[:20])) + (", ..." if len(names) > 20 else "")
-            raise InputError(
-                f"{option('crosses')}: {part!r} is not a pair A:B of two different attributes; there are {shown}. "
-                "`all` takes every pair, and `top:10` the 10 strongest"
-            )
+            there = f"there are {format_names(names)}. `all` takes every pair, and `top:10` the 10 strongest"
+            raise InputError(f"{option('crosses')}: {part!r} is not a pair A:B of two different attributes; {there}")
         pairs.add((min(fitting[0]), max(fitting[0])))
     return sorted(pairs)
 
@@ -311,16 +290,13 @@ def room(manifest: Manifest, comm: Communicator, memory: float, n_trees: int | N
     """Return the bytes of `memory` that each rank has left, less buffers for reading rows. **Collective.**"""
     if n_trees:
         with comm.fail_together():
-            check_growing(n_trees)  # loads scikit-learn, which takes memory, too
+            growing.check_growing(n_trees)  # loads scikit-learn, which takes memory, too
     entries = manifest.nnz if manifest.layout == "csr" else manifest.n * manifest.p
     reading = _ENTRY_BYTES * min(PART_ENTRIES, -(-entries // comm.size))
     left = min(comm.allgather(memory - resident() - reading))
     if left < _LEAST:
-        raise InputError(
-            f"{option('memory')} {format_bytes(memory)} is too little: Python with its libraries, and buffers for "
-            f"reading rows, take {format_bytes(memory - left + _LEAST)}",
-            everywhere=True,
-        )
+        taken = f"Python, its libraries, and buffers for rows take {format_bytes(memory - left + _LEAST)}"
+        raise InputError(f"{option('memory')} {format_bytes(memory)} is too little: {taken}", everywhere=True)
     return left
 
 
@@ -328,8 +304,5 @@ def require(n_bytes: int, purpose: str, comm: Communicator, room: float) -> None
     """Raise InputError if something takes more bytes than a rank has left. **Collective.**"""
     most = max(comm.allgather(n_bytes))
     if most > room:
-        raise InputError(
-            f"{purpose} take {format_bytes(most)}, and {option('memory')} leaves {format_bytes(room)}: allow more "
-            "memory, or start more ranks",
-            everywhere=True,
-        )
+        lacking = f"take {format_bytes(most)}, and {option('memory')} leaves {format_bytes(room)}"
+        raise InputError(f"{purpose} {lacking}: allow more memory, or start more ranks", everywhere=True)

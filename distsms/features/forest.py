@@ -1,11 +1,8 @@
 """A forest of decision trees as a map of features: the leaves that a row reaches are its codes. A value, rounded to
-float32, goes to the left up to a node's threshold, as in scikit-learn and the trees of ONNX, whatever type it is stored
-in.
-"""
+float32, goes to the left up to a node's threshold, as in scikit-learn and the trees of ONNX."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
 from typing import Any
@@ -14,7 +11,6 @@ import numpy as np
 import scipy
 from numpy.typing import NDArray
 
-from distsms.base.errors import InputError
 from distsms.base.typing import Floats
 from distsms.features import forest_kernels
 from distsms.features.rows import without_duplicates
@@ -27,21 +23,21 @@ MOST_LEAVES = 2**16 - 1
 MOST_TREES = 2**20
 _BLOCK = 2**20
 """The most values that go through one tree after the other, unless these are of fewer than eight rows."""
-DTYPES = {"column": np.int32, "threshold": np.float32, "start": np.int64, "importance": np.float64}
-"""The arrays of a forest, and their types; see `Forest`."""
 
 
 class Forest:
     """Trees that divide rows by their columns, their nodes in preorder. Local. `column` (nodes,) is the column that a
     node compares, or -1 in a leaf, and `threshold` the largest value that goes to the left, or 0. Leaves of a tree
     count from 0. `start` (trees + 1,) has the first node of each tree, `importance` (p,) the share of each column in
-    what all splits gained."""
+    what all splits gained. Raises ValueError for arrays that are no forest, since kernels trust them."""
 
     def __init__(self, column: Any, threshold: Any, start: Any, importance: Any) -> None:
-        self.column = column = _checked("column", column)
-        self.threshold = threshold = _checked("threshold", threshold)
-        self.start = start = _checked("start", start)
-        self.importance = _checked("importance", importance)
+        self.column = column = np.ascontiguousarray(column, np.int32)
+        self.threshold = threshold = np.ascontiguousarray(threshold, np.float32)
+        self.start = start = np.ascontiguousarray(start, np.int64)
+        self.importance = np.ascontiguousarray(importance, np.float64)
+        if not column.ndim == threshold.ndim == start.ndim == self.importance.ndim == 1:
+            raise ValueError("the arrays of a forest are vectors")
         self.columns, n = len(self.importance), len(column)
         if not 1 <= self.columns < 2**31 or not 1 <= n < 2**31 or not 2 <= len(start) <= MOST_TREES + 1:
             raise ValueError(f"a forest needs columns, nodes and 1 to {MOST_TREES} trees")
@@ -49,10 +45,6 @@ class Forest:
             raise ValueError("the trees do not follow one another from the first node to the last")
         if column.min() < -1 or column.max() >= self.columns:
             raise ValueError(f"a node compares a column that is not one of the {self.columns} columns")
-        if not np.isfinite(threshold).all() or threshold[column < 0].any():
-            raise ValueError("a threshold is not finite, or a leaf has one")
-        if not (np.isfinite(self.importance).all() and self.importance.min() >= 0):
-            raise ValueError("the importance of a column is negative or not finite")
         sizes, self._other = np.zeros(len(start) - 1, np.int64), np.empty(n, np.int32)
         wrong = forest_kernels.read_order(column, start, self._other, sizes)
         if wrong >= 0:
@@ -61,16 +53,9 @@ class Forest:
             raise ValueError(f"tree {sizes.argmax()} has {sizes.max()} leaves; at most {MOST_LEAVES} are possible")
         self.sizes: tuple[int, ...] = tuple(sizes.tolist())
 
-    @classmethod
-    def of(cls, arrays: Mapping[str, Any]) -> Forest:
-        """Return the forest that `arrays` described. Raises ValueError if it was changed so that it is no forest."""
-        if set(arrays) != set(DTYPES):
-            raise ValueError(f"a forest has the arrays {', '.join(DTYPES)}, not {', '.join(sorted(map(str, arrays)))}")
-        return cls(**arrays)
-
     def arrays(self) -> dict[str, NDArray[Any]]:
-        """Return the arrays that describe the forest; see the parameters of `Forest`. They are not copied."""
-        return {name: getattr(self, name) for name in DTYPES}
+        """Return the parameters of `Forest`, not copied."""
+        return {name: getattr(self, name) for name in ("column", "threshold", "start", "importance")}
 
     def record(self) -> dict[str, Any]:
         return {"trees": self.n_trees, "leaves": self.code_map.p}
@@ -118,10 +103,9 @@ class Forest:
         return nodes
 
     def codes(self, X: Any) -> NDArray[Any]:
-        """Return the leaves of rows X (n, p), (n, trees), in the type of the code map, those of each tree together."""
+        """Return the leaves of rows X (n, columns), without NaN, (n, trees), in the type of the code map, those of each
+        tree together."""
         X = without_duplicates(X) if scipy.sparse.issparse(X) else np.asarray(X)
-        if X.ndim != 2 or X.shape[1] != self.columns:
-            raise InputError(f"X has the shape {X.shape}, but the forest was grown on {self.columns} columns")
         if X.dtype not in (np.float32, np.float64):
             X = X.astype(np.float64)
         n = X.shape[0]
@@ -129,39 +113,31 @@ class Forest:
         threads = min(thread_count(), max(1, n // forest_kernels.TOGETHER))
         ends = [n * k // threads for k in range(threads + 1)]
         if threads == 1:
-            wrong = [self._leaves(X, 0, n, out)]
+            self._leaves(X, 0, n, out)
         else:
             with ThreadPoolExecutor(threads) as pool:
-                wrong = list(pool.map(lambda k: self._leaves(X, ends[k], ends[k + 1], out), range(threads)))
-        for first, row in zip(ends, wrong, strict=False):
-            if row >= 0:
-                raise InputError(
-                    f"row {first + row} (counted from 0) has a missing value (NaN) in a column that the forest uses; "
-                    "fill in missing values as for the rows on which it was grown"
-                )
+                list(pool.map(lambda k: self._leaves(X, ends[k], ends[k + 1], out), range(threads)))
         return out
 
-    def _leaves(self, X: Any, first: int, last: int, out: NDArray[Any]) -> int:
-        """Find the leaves of the rows first..last - 1; return the first of them with NaN, counted from `first`."""
+    def _leaves(self, X: Any, first: int, last: int, out: NDArray[Any]) -> None:
+        """Find the leaves of the rows first..last - 1."""
         if (last - first) * max(self.n_trees, len(self.used)) <= local.SMALL:
-            return self._leaves_of_few(X[first:last], out[first:last])
+            self._leaves_of_few(X[first:last], out[first:last])
+            return
         used = max(1, len(self.used))
         # The values of these rows, which each tree reads, take about as much memory as a tree, which each block reads.
         rows = max(forest_kernels.TOGETHER, self._nodes.nbytes // (4 * used * self.n_trees))
         block = np.zeros((min(rows, max(8, _BLOCK // used), max(1, last - first)), used), np.float32)
         nodes, start, numbers, out = self._nodes, self.start, self._other, out[first:last]
-        if not scipy.sparse.issparse(X):
-            return int(forest_kernels.leaves_of_dense(X[first:last], self.used, nodes, start, numbers, block, out))
-        indptr, places = X.indptr[first : last + 1], self._places
-        return int(
-            forest_kernels.leaves_of_sparse(indptr, X.indices, X.data, places, nodes, start, numbers, block, out)
-        )
+        if scipy.sparse.issparse(X):
+            indptr = X.indptr[first : last + 1]
+            forest_kernels.leaves_of_sparse(indptr, X.indices, X.data, self._places, nodes, start, numbers, block, out)
+        else:
+            forest_kernels.leaves_of_dense(X[first:last], self.used, nodes, start, numbers, block, out)
 
-    def _leaves_of_few(self, X: Any, out: NDArray[Any]) -> int:
+    def _leaves_of_few(self, X: Any, out: NDArray[Any]) -> None:
         """Find the leaves of X by NumPy, which needs no compiling: all rows go one step down all trees at a time."""
         values = X[:, self.used].toarray() if scipy.sparse.issparse(X) else X[:, self.used]
-        if np.isnan(values).any():
-            return int(np.flatnonzero(np.isnan(values).any(axis=1))[0])
         block = np.zeros((len(values), max(1, len(self.used))), np.float32)
         with np.errstate(over="ignore"):  # huge values become infinite, as in the kernels
             block[:, : len(self.used)] = values
@@ -171,7 +147,6 @@ class Forest:
             low = np.take_along_axis(block, nodes["column"].astype(np.intp), axis=1) <= nodes["threshold"]
             before, at = at, np.where(low, nodes["left"], nodes["right"]).astype(at.dtype)
         out[:] = self._other[at]
-        return -1
 
     @cached_property
     def _places(self) -> NDArray[np.int32]:
@@ -195,16 +170,3 @@ class Forest:
             steps.append((int(self.column[node]), float(self.threshold[node]), bool(left)))
             node = node + 1 if left else int(self._other[node])
         return steps
-
-
-def _checked(name: str, values: Any) -> NDArray[Any]:
-    """Return an array in its type, which must hold its numbers."""
-    array = np.asarray(values)
-    if array.ndim != 1 or array.dtype.kind not in "iuf":
-        raise ValueError(f"'{name}' of a forest must be a vector of numbers, not {array.dtype} of shape {array.shape}")
-    with np.errstate(all="ignore"):
-        typed = np.ascontiguousarray(array, DTYPES[name])
-        same = typed == array
-    if not same.all() and not (array.dtype.kind == "f" and np.array_equal(typed, array, equal_nan=True)):
-        raise ValueError(f"'{name}' of a forest has numbers that {np.dtype(DTYPES[name])} cannot hold")
-    return typed

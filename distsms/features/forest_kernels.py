@@ -1,7 +1,5 @@
-"""The compiled loops of forests: reading the order of the nodes, and finding the leaves of rows.
-
-Values are rounded to float32 before they are compared, as scikit-learn and ONNX do.
-"""
+"""The compiled loops of forests: reading the order of the nodes, and finding the leaves of rows. Values are rounded to
+float32 before they are compared, as scikit-learn and ONNX do."""
 
 from __future__ import annotations
 
@@ -91,33 +89,25 @@ def _find(nodes: Array, starts: Array, numbers: Array, block: Array, out: Array)
 
 @njit()
 def leaves_of_dense(X, columns, nodes, starts, numbers, block, out):  # type: ignore[no-untyped-def]
-    """Find the leaves of dense rows X (n, p) in `out` (n, trees). Return the first row with NaN in one of the `columns`
-    (used,) of the forest, or -1. `numbers` (nodes,) are the leaves in their trees, `block` (rows, used) float32 working
-    space.
-    """
+    """Find the leaves of dense rows X (n, p) in `out` (n, trees). `columns` (used,) are those of the forest, `numbers`
+    (nodes,) the leaves in their trees, and `block` (rows, used) is float32 working space."""
     for first in range(0, len(X), len(block)):
         n = min(len(block), len(X) - first)
         for r in range(n):
             for k in range(len(columns)):
-                value = X[first + r, columns[k]]
-                if np.isnan(value):
-                    return first + r
-                block[r, k] = value
+                block[r, k] = X[first + r, columns[k]]
         _find(nodes, starts, numbers, block[:n], out[first : first + n])
-    return -1
 
 
 @njit()
 def leaves_of_sparse(indptr, indices, data, places, nodes, starts, numbers, block, out):  # type: ignore[no-untyped-def]
-    """Find the leaves of sparse rows as `leaves_of_dense`; places (p,): of each column among those used, or -1."""
+    """Find the leaves of sparse rows, too; places (p,): of each column among those used, or -1."""
     for first in range(0, len(out), len(block)):
         n = min(len(block), len(out) - first)
         for r in range(n):
             for e in range(indptr[first + r], indptr[first + r + 1]):
                 k = places[indices[e]]
                 if k >= 0:
-                    if np.isnan(data[e]):
-                        return first + r
                     block[r, k] = data[e]
         _find(nodes, starts, numbers, block[:n], out[first : first + n])
         for r in range(n):
@@ -125,7 +115,6 @@ def leaves_of_sparse(indptr, indices, data, places, nodes, starts, numbers, bloc
                 k = places[indices[e]]
                 if k >= 0:
                     block[r, k] = 0.0
-    return -1
 
 
 @njit()

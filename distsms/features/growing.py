@@ -9,7 +9,7 @@ import math
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,11 +19,10 @@ from distsms.base.communicator import Communicator
 from distsms.base.errors import InputError
 from distsms.base.formatting import format_bytes, format_duration
 from distsms.base.memory import available
-from distsms.base.typing import Floats, Labels
 from distsms.base.wording import Message, option
 from distsms.features.forest import MOST_LEAVES, MOST_TREES, Forest
 from distsms.features.forest_kernels import preorder
-from distsms.features.rows import RowPart, as_single, without_duplicates
+from distsms.features.rows import Rows, as_single, without_duplicates
 from distsms.matrix.blocks import thread_count
 from distsms.shards.manifest import Manifest
 from distsms.shards.row_metadata import some
@@ -31,14 +30,6 @@ from distsms.shards.splits import Shares, in_sample
 
 LIMIT = 10**6
 """The most rows on which a forest grows, unless the user says another number."""
-
-
-class GrowingRows(NamedTuple):
-    """The rows of this rank on which a forest grows."""
-
-    X: Any  # (n_local, p), a SciPy CSR matrix or an array
-    y: Labels  # (n_local,), +1 or -1
-    weights: Floats | None = None  # (n_local,), on every rank or on none
 
 
 def sample_shares(n_positive: int, n_negative: int, limit: int = LIMIT) -> Shares:
@@ -51,34 +42,34 @@ def _share(size: int, n: int) -> float:
     return 1.0 if size >= n else max(size - 6 * size**0.5, 0.0) / n
 
 
-def sample(manifest: Manifest, parts: Iterable[RowPart], of_classes: Shares, seed: int = 0) -> GrowingRows:
+def sample(manifest: Manifest, parts: Iterable[Rows], of_classes: Shares, seed: int = 0) -> Rows:
     """Return this rank's rows of a sample, in float32. Local."""
     return stacked([rows._replace(X=singles(rows.X)) for _, rows in drawn(manifest, parts, of_classes, seed)])
 
 
 def drawn(
-    manifest: Manifest, parts: Iterable[RowPart], of_classes: Shares, seed: int = 0
-) -> Iterator[tuple[NDArray[np.int64], GrowingRows]]:
+    manifest: Manifest, parts: Iterable[Rows], of_classes: Shares, seed: int = 0
+) -> Iterator[tuple[NDArray[np.int64], Rows]]:
     """Yield no rows, since a rank may have none, and then the numbers of the rows of each part that are in a sample,
     and these rows; none has weight 0. Local."""
     empty = np.empty((0, manifest.p), manifest.dtype)
     X = sparse.csr_matrix(empty) if manifest.layout == "csr" else empty
-    yield np.empty(0, np.int64), GrowingRows(X, np.empty(0, np.int8), np.empty(0) if manifest.weights else None)
+    yield np.empty(0, np.int64), Rows(X, np.empty(0, np.int8), np.empty(0) if manifest.weights else None)
     for part in parts:
         numbers = part.first + np.arange(len(part.labels))
         taken = in_sample(numbers, part.labels, of_classes, seed)
         if part.weights is not None:
             taken &= part.weights != 0
-        yield numbers[taken], GrowingRows(part.X[taken], part.labels[taken], some(part.weights, taken))
+        yield numbers[taken], part.take(taken)
 
 
-def stacked(pieces: Sequence[GrowingRows]) -> GrowingRows:
+def stacked(pieces: Sequence[Rows]) -> Rows:
     """Return the rows of all pieces, at least one, in order. Local."""
     X = [piece.X for piece in pieces]
-    labels = np.concatenate([piece.y for piece in pieces])
+    labels = np.concatenate([piece.labels for piece in pieces])
     weights = [piece.weights for piece in pieces if piece.weights is not None]
     rows = sparse.csr_matrix(sparse.vstack(X, "csr")) if sparse.issparse(X[0]) else np.vstack(X)
-    return GrowingRows(rows, labels, np.concatenate(weights) if weights else None)
+    return Rows(rows, labels, np.concatenate(weights) if weights else None)
 
 
 def singles(X: Any) -> Any:
@@ -92,23 +83,23 @@ def singles(X: Any) -> Any:
     return X if X.dtype == np.float32 else sparse.csr_matrix((as_single(X.data), X.indices, X.indptr), X.shape)
 
 
-def whole(rows: GrowingRows, comm: Communicator) -> GrowingRows:
+def whole(rows: Rows, comm: Communicator) -> Rows:
     """Return the rows of all ranks on each of them, CSC if less than a twelfth is not 0, else dense. **Collective.**"""
-    X, counts = rows.X, comm.allgather(len(rows.y))
+    X, counts = rows.X, comm.allgather(len(rows.labels))
     entries = comm.allgather(X.nnz if sparse.issparse(X) else int(np.count_nonzero(X)))
     shape = sum(counts), X.shape[1]
-    y = comm.allgather_rows(rows.y, counts)
+    labels = comm.allgather_rows(rows.labels, counts)
     weights = None if rows.weights is None else comm.allgather_rows(rows.weights, counts)
     if sum(entries) >= shape[0] * shape[1] / 12:
         dense = X.toarray() if sparse.issparse(X) else np.ascontiguousarray(X)
         table = comm.allgather_rows(dense.ravel(), [count * shape[1] for count in counts])
-        return GrowingRows(table.reshape(shape), y, weights)
+        return Rows(table.reshape(shape), labels, weights)
     X = sparse.csr_matrix(X)
     values = comm.allgather_rows(X.data, entries)
     columns = comm.allgather_rows(X.indices.astype(np.int32, copy=False), entries)
     lengths = comm.allgather_rows(np.diff(X.indptr).astype(np.int64), counts)
     by_row = sparse.csr_matrix((values, columns, np.concatenate([[0], np.cumsum(lengths)])), shape)
-    return GrowingRows(by_row.tocsc(), y, weights)
+    return Rows(by_row.tocsc(), labels, weights)
 
 
 class FeaturesObserver:
@@ -151,21 +142,18 @@ def check_memory(n: int, p: int, entries: float, comm: Communicator, room: float
         there = available()
         if (here + 1) * needed > there:  # while they are exchanged, the ranks have their own rows besides
             fitting = 0.8 * n * there / ((here + 1) * needed)
-            raise InputError(
-                f"{n} rows of {p} columns take {format_bytes(needed)} on each of {here} rank(s) of this node with "
-                f"{format_bytes(there)}: take fewer rows ({option('tree_rows', _rounded(fitting))}), or fewer ranks"
-            )
+            advice = f"take fewer rows ({option('tree_rows', _rounded(fitting))}), or fewer ranks"
+            each = f"{format_bytes(needed)} on each of {here} rank(s) of this node with {format_bytes(there)}"
+            raise InputError(f"{n} rows of {p} columns take {each}: {advice}")
         to_grow = 2 * needed + bytes_of_tree(n, min_leaf)
         if to_grow > room:
             fewer = 0.8 * n * room / to_grow
             advice = f", or take fewer rows ({option('tree_rows', _rounded(fewer))})" if fewer >= LEAST_ROWS else ""
-            raise InputError(
-                f"to collect the {n} rows of {p} columns, and to grow a tree, takes {format_bytes(to_grow)}, and "
-                f"{option('memory')} leaves {format_bytes(room)} for it: allow more memory{advice}"
-            )
+            lacking = f"takes {format_bytes(to_grow)}, and {option('memory')} leaves {format_bytes(room)} for it"
+            raise InputError(f"to grow a tree on {n} rows of {p} columns {lacking}: allow more memory{advice}")
 
 
-def check_time(rows: GrowingRows, n_trees: int, min_leaf: int, comm: Communicator, observer: FeaturesObserver) -> None:
+def check_time(rows: Rows, n_trees: int, min_leaf: int, comm: Communicator, observer: FeaturesObserver) -> None:
     """Tell users how long growing on these rows takes if that is long; refuse more than a day. **Collective.**"""
     n, p = rows.X.shape
     if n * p < _QUICK:
@@ -186,20 +174,20 @@ def check_time(rows: GrowingRows, n_trees: int, min_leaf: int, comm: Communicato
         observer.noted("note", Message(text))
 
 
-def seconds_of_tree(rows: GrowingRows, min_leaf: int) -> float:
+def seconds_of_tree(rows: Rows, min_leaf: int) -> float:
     """Estimate the seconds that a tree takes to grow, from a tree on some of the rows. Local."""
     from sklearn.tree import ExtraTreeClassifier
 
     n, p = rows.X.shape
     few = min(n, max(_FEWEST, _TRIAL // p))
-    classes = [np.flatnonzero(rows.y == sign) for sign in (1, -1)]
+    classes = [np.flatnonzero(rows.labels == sign) for sign in (1, -1)]
     counts = [min(len(rows_of), max(round(few * len(rows_of) / n), few // 8)) for rows_of in classes]
     places = [np.linspace(0, len(rows_of) - 1, count) for rows_of, count in zip(classes, counts, strict=True)]
     at = np.sort(np.concatenate([rows_of[k.astype(int)] for rows_of, k in zip(classes, places, strict=True)]))
     X, weights = rows.X[at], some(rows.weights, at)
     tree = ExtraTreeClassifier(max_features=None, min_samples_leaf=min_leaf, random_state=0)
     begun = time.perf_counter()
-    tree.fit(X, rows.y[at] > 0, weights)
+    tree.fit(X, rows.labels[at] > 0, weights)
     return (time.perf_counter() - begun) * n * math.log2(n) / (len(at) * math.log2(len(at)))
 
 
@@ -217,7 +205,7 @@ _NODES = np.dtype([("column", np.int32), ("threshold", np.float32), ("gain", np.
 
 
 def grow(
-    rows: GrowingRows,
+    rows: Rows,
     comm: Communicator,
     n_trees: int = N_TREES,
     min_leaf: int = MIN_LEAF,
@@ -225,24 +213,14 @@ def grow(
     observer: FeaturesObserver = UNWATCHED,
     room: float = math.inf,
 ) -> Forest:
-    """Grow extremely randomized trees, which try all columns at each node, on the rows of all ranks. **Collective.**
-    The forest is the same on every rank. A tree keeps the 65,535 leaves whose nodes have most rows. `room` is the
-    memory that this rank has left. Takes nanoseconds for each row, column and level, and the rows' memory twice."""
-    with comm.fail_together():
-        check_growing(n_trees, min_leaf, seed)
-        if rows.X.shape[1] < 1:
-            raise InputError("trees need columns, but the rows have none")
-        rows = rows._replace(X=singles(rows.X))
-    if len(set(comm.allgather(rows.X.shape[1]))) > 1:
-        raise InputError("the ranks have rows with different numbers of columns", True)
-    if rows.weights is not None:
-        counted = rows.weights != 0
-        rows = GrowingRows(rows.X[counted], rows.y[counted], rows.weights[counted])
+    """Grow extremely randomized trees, which try all columns at each node, on the `sample` of all ranks' rows; see
+    `check_growing`. **Collective.** The forest is the same on every rank. A tree keeps the 65,535 leaves whose nodes
+    have most rows. `room` is the memory that this rank has left. Takes the rows' memory twice."""
     all_rows = whole(rows, comm)
     del rows  # on a single rank, `all_rows` has its values
     for sign, name in ((1, "positive"), (-1, "negative")):
-        if not (all_rows.y == sign).any():
-            raise InputError(f"trees cannot grow: of {len(all_rows.y)} rows, none is {name}", True)
+        if not (all_rows.labels == sign).any():
+            raise InputError(f"trees cannot grow: of {len(all_rows.labels)} rows, none is {name}", True)
     entries = all_rows.X.nnz if sparse.issparse(all_rows.X) else all_rows.X.size
     check_time(all_rows, n_trees, min_leaf, comm, observer)
     numbers = range(comm.rank, n_trees, comm.size)
@@ -267,7 +245,7 @@ def check_growing(n_trees: int, min_leaf: int = MIN_LEAF, seed: int = 0) -> None
 
 
 def _grown(
-    rows: GrowingRows, numbers: range, min_leaf: int, seed: int, observer: FeaturesObserver, most: float
+    rows: Rows, numbers: range, min_leaf: int, seed: int, observer: FeaturesObserver, most: float
 ) -> list[NDArray[Any]]:
     """Grow the trees of these numbers, which may have at most so many nodes. Local; on several threads."""
     from sklearn.tree import ExtraTreeClassifier
@@ -275,7 +253,7 @@ def _grown(
     def one_tree(number: int) -> NDArray[Any]:
         state = int(np.random.SeedSequence((seed, number)).generate_state(1)[0])
         tree = ExtraTreeClassifier(max_features=None, min_samples_leaf=min_leaf, random_state=state)
-        return _tree(tree.fit(rows.X, rows.y > 0, rows.weights).tree_)
+        return _tree(tree.fit(rows.X, rows.labels > 0, rows.weights).tree_)
 
     trees, nodes = list[NDArray[Any]](), 0
     with ThreadPoolExecutor(thread_count()) as pool:
@@ -283,11 +261,9 @@ def _grown(
             trees.append(tree)
             nodes += len(tree)
             if nodes > most:
-                raise InputError(
-                    f"the first {len(trees)} of {len(numbers)} trees have {nodes} nodes, and there is memory for "
-                    f"{most:.0f} ({option('memory')}): allow more, grow fewer {option('trees')}, or raise "
-                    f"{option('min_leaf')}"
-                )
+                problem = f"the first {len(trees)} of {len(numbers)} trees have {nodes} nodes, and there is memory for"
+                remedy = f"allow more, grow fewer {option('trees')}, or raise {option('min_leaf')}"
+                raise InputError(f"{problem} {most:.0f} ({option('memory')}): {remedy}")
             observer.progress("growing trees", "trees", len(trees), len(numbers))
     return trees
 

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from distsms.base.communicator import Communicator
 from distsms.base.typing import Floats
 from distsms.features.attributes import Attribute
-from distsms.features.rows import Columns, RowPart
+from distsms.features.rows import Columns, Rows
 from distsms.shards.row_metadata import some
 
 Singles = NDArray[np.float32]
@@ -42,7 +42,7 @@ class _Sorted(NamedTuple):
 
 
 def edges_of(
-    passes: Callable[[], Iterable[RowPart]],
+    passes: Callable[[], Iterable[Rows]],
     numbers: Sequence[Attribute],
     n_bins: int,
     n_local: int,
@@ -61,17 +61,17 @@ def edges_of(
     return edges
 
 
-def _collect(parts: Iterable[RowPart], numbers: Sequence[Attribute]) -> list[_Sorted]:
+def _collect(parts: Iterable[Rows], numbers: Sequence[Attribute]) -> list[_Sorted]:
     collected: list[list[tuple[Keys, Floats]]] = [[] for _ in numbers]
     for part in parts:
-        X, _, weights = part.counted()
-        columns = Columns(X)
+        part = part.counted()
+        columns = Columns(part.X)
         for pieces, number in zip(collected, numbers, strict=True):
-            keys, of_rows = _keys(columns.values(number.columns[0])), weights
+            keys, weights = _keys(columns.values(number.columns[0])), part.weights
             if number.missing is not None:
                 there = ~columns.is_set(number.missing)
-                keys, of_rows = keys[there], some(weights, there)
-            pieces.append(_added_up(keys, of_rows))
+                keys, weights = keys[there], some(weights, there)
+            pieces.append(_added_up(keys, weights))
     values = list[_Sorted]()
     for pieces in collected:
         keys = np.concatenate([np.empty(0, np.uint32), *(piece for piece, _ in pieces)])

@@ -14,6 +14,7 @@ from distsms.base.typing import Floats
 from distsms.shards import dataset
 from distsms.shards.manifest import Manifest
 from distsms.shards.reader import OpenShard, ShardRange
+from distsms.shards.row_metadata import some
 
 _LARGEST = np.finfo(np.float32).max
 
@@ -59,38 +60,41 @@ PART_ROWS, PART_ENTRIES = 2**16, 2**22
 """The most rows, and about the most entries, of a part."""
 
 
-class RowPart(NamedTuple):
-    """Consecutive rows of a data set."""
+class Rows(NamedTuple):
+    """Some rows of a data set."""
 
-    first: int  # the number of the first row in the whole data set
-    X: Any  # the rows (n, p), CSR or dense
+    X: Any  # (n, p), CSR or dense
     labels: NDArray[np.int8]  # (n,) int8: +1 and -1
-    weights: Floats | None  # (n,) float64: None if the data set has no weights
-    # where these rows are
-    shard: OpenShard
-    place: ShardRange
+    weights: Floats | None = None  # (n,) float64: None if the data set has no weights
+    # Of consecutive rows: the number of the first one in the whole data set, and where they are, unless in memory
+    first: int = 0
+    shard: OpenShard | Any = None
+    place: ShardRange | Any = None
 
-    def counted(self) -> tuple[Any, NDArray[np.int8], Floats | None]:
-        """Return X, labels and weights of the rows that count: all but those of weight 0."""
-        if self.weights is None or self.weights.all():
-            return self.X, self.labels, self.weights
-        there = self.weights != 0
-        return self.X[there], self.labels[there], self.weights[there]
+    def take(self, rows: NDArray[np.bool_]) -> Rows:
+        return Rows(self.X[rows], self.labels[rows], some(self.weights, rows))
+
+    def counted(self) -> Rows:
+        """Return the rows that count: all but those of weight 0."""
+        return self if self.weights is None or self.weights.all() else self.take(self.weights != 0)
 
 
 class RowParts:
-    """The rows first..last - 1 of a data set, as often as needed, with p columns: more are 0, others left out."""
+    """The rows first..last - 1 of a data set, part by part, as often as needed, with p columns: more are 0, others left
+    out. If only some are `counted` (last - first,), all others get the weight 0."""
 
-    def __init__(self, manifest: Manifest, first: int, last: int, p: int | None = None) -> None:
-        self.manifest, self.first, self.last = manifest, first, last
+    def __init__(
+        self, manifest: Manifest, first: int, last: int, p: int | None = None, counted: NDArray[np.bool_] | None = None
+    ) -> None:
+        self.manifest, self.first, self.last, self._counted = manifest, first, last, counted
         self.p = manifest.p_entries if p is None else p
 
     @classmethod
-    def of_rank(cls, manifest: Manifest, comm: Communicator) -> RowParts:
+    def of_rank(cls, manifest: Manifest, comm: Communicator, counted: NDArray[np.bool_] | None = None) -> RowParts:
         first, last = (manifest.n * rank // comm.size for rank in (comm.rank, comm.rank + 1))
-        return cls(manifest, first, last)
+        return cls(manifest, first, last, counted=counted)
 
-    def __iter__(self) -> Iterator[RowPart]:
+    def __iter__(self) -> Iterator[Rows]:
         manifest = self.manifest
         entries = manifest.entries(manifest.n, manifest.nnz)
         rows = int(np.clip(PART_ENTRIES * manifest.n // max(1, entries), 1, PART_ROWS))
@@ -98,21 +102,10 @@ class RowParts:
             for place in piece.parts(rows):
                 X = widened(shard.read_rows(place), self.p)
                 labels, weights = shard.read_labels(place), shard.read_weights(place)
-                yield RowPart(place.offset + place.start, X, labels, weights, shard, place)
-
-
-class CountedRows:
-    """Rows of which only some count, by `counted` (last - first,): all others get the weight 0."""
-
-    def __init__(self, parts: RowParts, counted: NDArray[np.bool_]) -> None:
-        self.first, self.last = parts.first, parts.last
-        self._parts, self._counted = parts, counted
-
-    def __iter__(self) -> Iterator[RowPart]:
-        for part in self._parts:
-            at = part.first - self.first
-            counted = self._counted[at : at + len(part.labels)]
-            yield part._replace(weights=1.0 * counted if part.weights is None else part.weights * counted)
+                if self._counted is not None:
+                    counted = self._counted[place.after(self.first)]
+                    weights = 1.0 * counted if weights is None else weights * counted
+                yield Rows(X, labels, weights, place.offset + place.start, shard, place)
 
 
 def widened(X: Any, p: int) -> Any:

@@ -16,7 +16,7 @@ from distsms.base.communicator import Communicator
 from distsms.base.typing import Floats
 from distsms.features.bins import Bins
 from distsms.features.growing import drawn, sample_shares
-from distsms.features.rows import RowPart
+from distsms.features.rows import Rows
 from distsms.shards.manifest import Manifest
 
 ROWS = 200_000
@@ -33,7 +33,7 @@ class Pair(NamedTuple):
     gain: float
 
 
-def strongest(bins: Bins, parts: Iterable[RowPart], manifest: Manifest, k: int, comm: Communicator) -> list[Pair]:
+def strongest(bins: Bins, parts: Iterable[Rows], manifest: Manifest, k: int, comm: Communicator) -> list[Pair]:
     """Return the k pairs of attributes with the largest gains, the largest first. **Collective.**"""
     with comm.fail_together():
         codes, y, weights = _sample(bins, parts, manifest)
@@ -57,13 +57,13 @@ def row_bytes(attributes: int) -> int:
     return 10 * attributes + 40
 
 
-def _sample(bins: Bins, parts: Iterable[RowPart], manifest: Manifest) -> tuple[NDArray[Any], Floats, Floats]:
+def _sample(bins: Bins, parts: Iterable[Rows], manifest: Manifest) -> tuple[NDArray[Any], Floats, Floats]:
     of_classes = sample_shares(manifest.n_pos, manifest.n_neg, ROWS)
     codes, labels, weights = list[NDArray[Any]](), list[Floats](), list[Floats]()
     for _, rows in drawn(manifest, parts, of_classes):
         codes.append(bins.codes(rows.X))
-        labels.append(1.0 * (rows.y > 0))
-        weights.append(np.ones(len(rows.y)) if rows.weights is None else rows.weights)
+        labels.append(1.0 * (rows.labels > 0))
+        weights.append(np.ones(len(rows.labels)) if rows.weights is None else rows.weights)
     return np.concatenate(codes), np.concatenate(labels), np.concatenate(weights)
 
 

@@ -208,7 +208,7 @@ def _bins_of_numbers(graph: Graph, rows: str, bins: Bins, numbers: list[int]) ->
     of = np.repeat([bins.attributes[k].columns[0] for k in numbers], [len(tree) for tree in trees])
     column = [-1 if edge is None else j for edge, j in zip(edges, of.tolist(), strict=True)]
     start = np.cumsum([0, *map(len, trees)])
-    forest = Forest(column, [edge or 0.0 for edge in edges], start, np.zeros(bins.columns))
+    forest = Forest(column, [edge or 0.0 for edge in edges], start, np.zeros(of.max() + 1))
     codes = forest.leaf_numbers[forest.leaf_numbers >= 0]
     targets = np.repeat(np.arange(len(trees)), forest.sizes)
     return _add_trees(graph, rows, forest, "BRANCH_LT", codes[:, None].astype(float), targets[:, None], len(trees))

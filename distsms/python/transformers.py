@@ -38,9 +38,8 @@ def in_two_classes(y: Any) -> tuple[NDArray[Any], Labels]:
     if len(classes) < 2:
         raise ValueError(f"two classes are needed, and y has one class: {format_value(classes[0])}")
     if (kind := type_of_target(y, input_name="y", raise_unknown=True)) != "binary":
-        raise ValueError(
-            f"Only binary classification is supported. The type of the target is {kind}. y has {len(classes)} classes."
-        )
+        text = f"The type of the target is {kind}. y has {len(classes)} classes."
+        raise ValueError(f"Only binary classification is supported. {text}")
     return classes, np.where(codes == 1, 1, -1).astype(np.int8)
 
 

@@ -34,13 +34,9 @@ class FeatureReference(NamedTuple):
 
     @classmethod
     def of(cls, record: Any) -> FeatureReference:
-        if not isinstance(record, dict) or set(record) != {"hash", "columns"}:
-            raise ValueError("features must have a hash and a number of columns")
         reference = cls(**record)
-        if not isinstance(reference.hash, str) or not re.fullmatch("[0-9a-f]{64}", reference.hash):
-            raise ValueError("the hash of the features must be 64 hex digits")
-        if type(reference.columns) is not int or not 1 <= reference.columns < 2**62:
-            raise ValueError("the number of columns that features are made from must be at least 1")
+        if not re.fullmatch("[0-9a-f]{64}", reference.hash) or not 1 <= reference.columns < 2**62:
+            raise ValueError("features need a hash of 64 hex digits, and a number of columns")
         return reference
 
 

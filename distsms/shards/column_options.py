@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 from distsms.base.choices import check_fields
 
@@ -57,28 +56,12 @@ def split_names(names: Iterable[str], table_columns: Container[str]) -> tuple[st
 
 @dataclass
 class ColumnReport:
-    """What the list of columns shows about a column. The manifest has it as JSON.
-
-    `values` is the number of different values; it is exact up to some 1000, else within a few percent. `features` is
-    0 for columns that were left out. `taken_for` is one of `table_schema.KINDS` except "hash", or "id-like", or "text".
-    """
+    """What the list of columns shows about a column. The manifest has it as JSON."""
 
     name: str
-    taken_for: str
-    values: int
+    taken_for: str  # one of `table_schema.KINDS` except "hash", or "id-like", or "text"
+    values: int  # how many different ones; exact up to some 1000, else within a few percent
     exact: bool
     missing: int
-    features: int = 0
+    features: int = 0  # 0 for columns that were left out
     notes: list[str] = field(default_factory=list)
-
-    @classmethod
-    def from_json(cls, record: Any) -> ColumnReport:
-        """Return the report of a record in a manifest. Raises TypeError or ValueError for any other."""
-        report = cls(**record)
-        for name, kind in _KINDS.items():
-            if not isinstance(record[name], kind):
-                raise ValueError(f"{name} of a column has another type")
-        return report
-
-
-_KINDS = {"name": str, "taken_for": str, "values": int, "exact": bool, "missing": int, "features": int, "notes": list}

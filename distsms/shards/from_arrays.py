@@ -69,10 +69,8 @@ def numbers(X: Any, comm: Communicator, earlier: Sequence[str] | None = None) ->
         if local_names is None and names is not None and earlier is None and np.shape(X)[:1] != (0,):
             raise InputError("the columns of X have names on some ranks and none on others; give tables on all ranks")
         if local_names is not None and names is not None and set(local_names) != set(names):
-            raise InputError(
-                f"X has the columns {format_names(local_names)}, and other rows have {format_names(names)}; give "
-                "the same columns, in any order"
-            )
+            both = f"{format_names(local_names)}, and other rows have {format_names(names)}"
+            raise InputError(f"X has the columns {both}; give the same columns, in any order")
         if is_frame(X):
             X = _array(X, local_names, names if local_names else None)
     return X, None if names is None else list(names)
@@ -101,22 +99,16 @@ def _array(X: Any, names: Sequence[str] | None, order: Sequence[str] | None) -> 
     try:
         return values.astype(np.float64)
     except (TypeError, ValueError) as error:
-        raise InputError(
-            f"X has a column that is not numbers, or in which values are missing ({error}). Give the table with its "
-            "column of labels, which reads such columns: train(frame, label='y')"
-        ) from error
+        remedy = "give the table with its column of labels, which reads such columns: train(frame, label='y')"
+        raise InputError(f"X has a column that is not numbers, or lacks values ({error}): {remedy}") from error
 
 
 def pair(data: Any) -> tuple[Any, Any]:
     """Return X and y. Raises InputError for anything that is no pair, and for a list of paths. Local."""
-    if not hasattr(data, "__len__"):
-        raise InputError(f"data are a path, a DataFrame, or a pair (X, y); {format_value(data):.60} is none of these")
-    if len(data) == 2 and not any(isinstance(part, os.PathLike | str) for part in data):
+    if hasattr(data, "__len__") and len(data) == 2 and not any(isinstance(part, os.PathLike | str) for part in data):
         return data[0], data[1]
-    raise InputError(
-        "data are one path (a file, a folder of tables, or a pattern such as 'day-*.csv'), a DataFrame, or a pair "
-        f"(X, y); a {type(data).__name__} of {len(data)} was given"
-    )
+    kinds = "one path (a file, a folder of tables, or a pattern such as 'day-*.csv'), a DataFrame, or a pair (X, y)"
+    raise InputError(f"data are {kinds}; {format_value(data):.60} is none of these")
 
 
 def block(
@@ -141,20 +133,16 @@ def block(
             require_finite(X, "X, ")
         if p is not None and width != p:
             raise InputError(f"X has {width} columns, but the model has {p}; give the columns of the training data")
-    of_ranks = comm.allgather(
-        {"rows": n_local, "columns": width, "weights": row_weights is not None, "groups": keys is not None}
-    )
-    for name in ("weights", "groups"):
-        if len({of_rank[name] for of_rank in of_ranks}) > 1:
+    counts, widths = comm.allgather(n_local), set(comm.allgather(width))
+    for name, values in (("weights", row_weights), ("groups", keys)):
+        if len(set(comm.allgather(values is None))) > 1:
             raise InputError(f"some ranks have {name} and others have none; give {name} on every rank or on none", True)
     weighted = any(comm.allgather(other_weights(row_weights)))
     row_weights = None if row_weights is None else in_range(row_weights, comm)
-    widths = {of_rank["columns"] for of_rank in of_ranks}
     if len(widths) > 1:
         raise InputError(f"X has {min(widths)} to {max(widths)} columns; all ranks must have the same", True)
     label_map, signs = (None, np.zeros(n_local, np.int8)) if y is None else _signs(labels, comm, model_labels)
     features = comm.root_first(lambda: X if ready else as_features(X))
-    counts = [of_rank["rows"] for of_rank in of_ranks]
     return DataBlock(
         features,
         signs,
@@ -225,10 +213,8 @@ def _signs(
             try:
                 label_map = interpret(total)
             except InputError as error:
-                raise InputError(
-                    f"y: found the labels {format_labels(total, total)}; wanted are +1 and -1, 0 and 1, 1 and 2, True "
-                    "and False, or yes and no. Give y == POSITIVE for others, with the positive label"
-                ) from error
+                pairs = "+1 and -1, 0 and 1, 1 and 2, True and False, yes and no; for others, give y == POSITIVE"
+                raise InputError(f"y: found the labels {format_labels(total, total)}; expected {pairs}") from error
         return label_map, to_signs(values, label_map, "y")
 
 
@@ -296,11 +282,8 @@ def write_data(
         strings = row_metadata.as_strings(_one_each(times, "times", n))
         seconds, kinds = row_metadata.times(strings, partial(_refuse, "times"))
         metadata = metadata._replace(times=seconds, kinds=kinds)
-    columns = MetadataColumns(
-        group=None if groups is None else "groups",
-        time=None if times is None else "times",
-        weight=None if weights is None else "weights",
-    )
+    named = {"groups": groups, "times": times, "weights": weights}
+    columns = MetadataColumns._make(None if values is None else name for name, values in named.items())
     with exclusive(Path(directory)):
         prepare(directory, overwrite)
         form, entries = ShardForm(dtype, compression, coded), []

@@ -23,7 +23,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property
 from itertools import accumulate
-from typing import Any, NamedTuple, get_type_hints
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -103,9 +103,7 @@ class Column:
             or (not self.decimal and (self.unit or self.thousands))
             or not {*self.unseen} <= {self.thousands, self.decimal}
         ):
-            raise ValueError(
-                f"column {self.name!r:.60}: its kind, and what else the record says, contradict each other"
-            )
+            raise ValueError(f"column {self.name!r:.60}: its kind and the rest of the record contradict each other")
 
     @property
     def writing(self) -> Writing | None:
@@ -164,19 +162,13 @@ class Column:
         """Return the column of a record made by `as_json`. Raises TypeError, KeyError or ValueError for any other."""
         if not isinstance(record, dict):
             raise TypeError("the record of a column must be an object")
-        for name, value in record.items():
-            if name not in _TYPES:
-                raise ValueError(f"this distsms does not know the field {name!r:.60} of a column")
-            if not isinstance(value, _TYPES[name]):
-                raise TypeError(f"the field {name} of a column has another type")
+        if unknown := record.keys() - _DEFAULTS.keys():
+            raise ValueError(f"this distsms does not know the field {min(unknown)!r:.60} of a column")
         categories = record["categories"]
-        if not all(isinstance(category, str) for category in categories or ()):
-            raise TypeError("categories must be strings")
-        return cls(**{**record, "categories": None if categories is None else tuple(categories)})
+        return cls(**{**record, "categories": None if categories is None else tuple(map(str, categories))})
 
 
 _DEFAULTS = {field.name: field.default for field in fields(Column)}
-_TYPES = get_type_hints(Column) | {"categories": list | tuple | None, "fill": float | int}
 
 
 @dataclass(frozen=True)
@@ -221,14 +213,13 @@ class Cells:
         version = record.get("version", 1)
         if not isinstance(version, int) or not 1 <= version <= VERSION:
             raise ValueError(f"the encoding of the table has version {version!r:.20}; update distsms")
-        thousands, separator = str(record.get("thousands", "")), str(record.get("separator", ""))
-        if thousands not in ("", *THOUSANDS):
-            raise ValueError(f"the mark between thousands is {thousands!r:.20}")
-        if separator and not is_separator(separator):
-            raise ValueError(f"the separator is {separator!r:.20}")
-        missing, not_missing = (tuple(map(str, record.get(name, ()))) for name in ("missing", "not_missing"))
-        names = None if record.get("names") is None else tuple(map(str, record["names"]))
-        return cls(version, str(record.get("decimal", ".")), thousands, separator, missing, not_missing, names)
+        values: dict[str, Any] = {"version": version}
+        values |= {name: str(record[name]) for name in ("decimal", "thousands", "separator") if name in record}
+        lists = [name for name in ("missing", "not_missing", "names") if record.get(name) is not None]
+        values |= {name: tuple(map(str, record[name])) for name in lists}
+        if values.get("thousands", "") not in ("", *THOUSANDS) or not is_separator(values.get("separator") or ","):
+            raise ValueError("the mark between thousands, or what separates the fields, cannot be")
+        return cls(**values)
 
 
 USUAL = Cells()
@@ -343,10 +334,8 @@ def check_same_features(model_table: Table, data_table: Table, where: object, ig
     if model_table.columns == data_table.columns:
         return  # without the names of the features, of which a hashed column may have millions
     if difference := _difference(model_table, data_table, ignore_new):
-        raise InputError(
-            f"{where}: was made with other columns or categories than the model's training data ({difference}). "
-            f"Convert it again with {option('like', text='TRAINING_DATA')}, or give the table itself"
-        )
+        again = f"convert it again with {option('like', text='TRAINING_DATA')}, or give the table itself"
+        raise InputError(f"{where}: has other columns or categories than the training data ({difference}): {again}")
 
 
 def _difference(model_table: Table, data_table: Table, ignore_new: bool) -> str:
@@ -363,8 +352,7 @@ def _difference(model_table: Table, data_table: Table, ignore_new: bool) -> str:
             return f"{less[0]!r} is subtracted from {here.name!r} there and {less[1]!r} here"
         if there.missing and there.fill != here.fill:
             return f"a missing {here.name!r} counts as {there.fill:.6g} there and as {here.fill:.6g} here"
-        read = [(each.format, each.tokens, each.unit, each.thousands, each.decimal) for each in (here, there)]
-        if read[0] != read[1]:
+        if any(getattr(here, name) != getattr(there, name) for name in ("format", "tokens", *Writing._fields[:3])):
             return f"{here.name!r} is read in another way"
     return ""
 

@@ -24,7 +24,7 @@ from distsms.features import feature_map
 from distsms.features.build import build
 from distsms.features.fit import FeatureOptions, fit, room
 from distsms.features.growing import FeaturesObserver
-from distsms.features.rows import CountedRows, RowParts
+from distsms.features.rows import RowParts
 from distsms.shards.dataset import MemoryBudget, open_shards
 from distsms.shards.manifest import Manifest, file_sha256, read_manifest
 from distsms.workflow.folds import Folds, fold_name, make_folds, read_fold_keys
@@ -107,7 +107,7 @@ class FoldFeatures:
         labels, folds = self._folds
         counted = folds.training(fold)
         n_pos, n = self._comm.sum(np.array([(labels[counted] > 0).sum(), counted.sum()])).tolist()
-        parts = CountedRows(RowParts.of_rank(self._data, self._comm), counted)
+        parts = RowParts.of_rank(self._data, self._comm, counted)
         training = replace(self._data, n_pos=n_pos, n_neg=n - n_pos)
         return fit(training, self._comm, self._options, self._observer, parts=parts, room=self._room)
 
@@ -146,7 +146,7 @@ class FoldFeatures:
 
 def record(options: FeatureOptions) -> dict[str, Any]:
     """Return the options, ready for JSON; of a file of attributes, what it holds counts, not its name. Local."""
-    fields = {name: value for name, value in options._asdict().items() if value is not None}
+    fields = {name: value for name, value in vars(options).items() if value is not None}
     if options.attributes is not None:
         try:
             fields["attributes"] = file_sha256(Path(options.attributes))

@@ -170,7 +170,7 @@ class SampleRows:
             if options.bins:  # which look at no labels, so that those of all rows do for each fold
                 binned = self._fit(FeatureOptions(options.bins, options.crosses), 0, observer).bins
             if options.trees:
-                forest = self._fit(options._replace(bins=None, crosses=None), fold, observer).forest
+                forest = self._fit(replace(options, bins=None, crosses=None), fold, observer).forest
             rows = FeatureMap(self.X.shape[1], binned, forest).rows(self.X)
         n, p = rows.shape
         weighted = other_weights(self.weights)
@@ -196,18 +196,18 @@ def load_sample(manifest: Manifest, measure: Measure, comm: Communicator) -> Sam
         of_rank = stacked(pieces)
     rows = whole(of_rank, comm)
     keys = comm.allgather_rows(keys, comm.allgather(len(keys)))
-    n_folds = min(auto_lambda.FOLDS, int(np.sum(rows.y > 0)), int(np.sum(rows.y < 0)))
+    n_folds = min(auto_lambda.FOLDS, int(np.sum(rows.labels > 0)), int(np.sum(rows.labels < 0)))
     if n_folds < 2:
         return None
     scaled = None if rows.weights is None else in_range(rows.weights, ALONE)
     as_csr = sparse.issparse(rows.X) or rows.X.size <= local.SMALL  # products with few CSR rows need no compiling
     table = sparse.csr_matrix(rows.X) if as_csr else rows.X
-    counted = np.ones(len(rows.y), bool)
+    counted = np.ones(len(rows.labels), bool)
     try:
-        folds = make_folds(by, keys, rows.y, counted, n_folds, 0, ALONE)
+        folds = make_folds(by, keys, rows.labels, counted, n_folds, 0, ALONE)
     except InputError:  # few groups
         return None
-    return SampleRows(manifest, table, rows.y, scaled, keys, by, n_folds, folds)
+    return SampleRows(manifest, table, rows.labels, scaled, keys, by, n_folds, folds)
 
 
 class Trials(FeaturesObserver):

@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 from scipy import sparse
 
-from distsms.features.growing import MIN_LEAF, GrowingRows, grow
+from distsms.features.growing import MIN_LEAF, grow, singles
+from distsms.features.rows import Rows
 from distsms.parallel.communicator import Communicator
 from distsms.shards import dataset
 from scripts.benchmarks.coded import MOST, compared
@@ -30,7 +31,7 @@ def benchmark(given: Set, _folder: Path, quick: bool) -> Iterator[Row]:
     dense = X.toarray()
     wanted: dict[str, Any] = {"max_features": None, "min_samples_leaf": MIN_LEAF, "random_state": 0}
     theirs, ours = ExtraTreesClassifier(trees, **wanted), list[Any]()
-    single, rows = dense.astype(np.float32), GrowingRows(X, y)
+    single, rows = dense.astype(np.float32), Rows(singles(X), y)
     functions = {
         "scikit-learn": lambda: theirs.fit(single, y),
         "distsms": lambda: ours.append(grow(rows, Communicator(), trees)),

@@ -17,7 +17,6 @@ from distsms.features.attributes import (
     COVERED,
     Attribute,
     Survey,
-    attribute_of,
     attributes_of,
     read_attributes,
     table_attributes,
@@ -119,36 +118,11 @@ def test_attributes_of_a_table():
     assert (weekday.categories[0], weekday.columns) == ("Mon", tuple(range(20, 27)))
     assert used_columns(found).tolist() == list(range(28))
     for own in found:
-        assert attribute_of(json.loads(json.dumps(own.record()))) == own
+        assert Attribute(**json.loads(json.dumps(own.record()))) == own
     rows, said, observer = ArrayRows(np.zeros((2, table.p)), np.array([1, -1], np.int8)), [], FeaturesObserver()
     rows.table, observer.noted = table, lambda kind, text: said.append(text)
     assert fit(rows, Communicator(), FeatureOptions(2), observer, rows).bins.attributes == tuple(found)
     assert said == ["hashed columns get no bins: name"]
-
-
-@pytest.mark.parametrize(
-    "record",
-    [
-        [],
-        {"name": "x"},
-        {"name": "x", "columns": []},
-        {"name": 3, "columns": [1]},
-        {"name": "x", "columns": [1, 2]},
-        {"name": "x", "columns": [-1]},
-        {"name": "x", "columns": [1.5]},
-        {"name": "x", "columns": [True]},
-        {"name": "x", "columns": "12"},
-        {"name": "x", "columns": [1, 1], "categories": ["a", "b"]},
-        {"name": "x", "columns": [1], "categories": ["a", "b"]},
-        {"name": "x", "columns": [1], "missing": 1},
-        {"name": "x", "columns": [1], "none": True},
-        {"name": "x", "columns": [1], "centre": 1e999},
-        {"name": "x", "columns": [1], "colour": "red"},
-    ],
-)
-def test_damaged_records_are_refused(record):
-    with pytest.raises((TypeError, ValueError)):
-        attribute_of(record)
 
 
 @pytest.mark.parametrize(

@@ -256,7 +256,6 @@ def test_attributes_of_the_user(comm, shared_dir, data):
         (FeatureOptions(10**6), "bins, not 1000000"),
         (FeatureOptions(8, attributes="/nowhere"), "cannot be read"),
         (FeatureOptions(None, trees=10**9), "trees"),
-        (FeatureOptions(None, trees=2, tree_rows=-5), "100 rows or more, not -5"),
         (FeatureOptions(None, trees=2, seed=2**63), "a seed from 0 to"),
     ],
 )
@@ -265,6 +264,8 @@ def test_options_that_do_not_fit(comm, shared_dir, data, options, message):
         build(data.directory, shared_dir / "f", comm, options)
     comm.barrier()  # the root removes what it made
     assert not (shared_dir / "f").exists()
+    with pytest.raises(InputError, match="it must be at least 100"):
+        FeatureOptions(None, trees=2, tree_rows=-5)
 
 
 def test_many_columns_are_said_before_training(comm, shared_dir, data, monkeypatch):
@@ -377,14 +378,14 @@ def test_a_memory_limit_changes_no_feature_or_is_refused_in_words(comm, shared_d
     with pytest.raises(InputError, match=r"the rows by which pairs are screened take .*, and --memory leaves"):
         build(data.directory, shared_dir / "g", comm, options, room=column + 50)
     trees = FeatureOptions(None, trees=4, min_leaf=1)
-    with pytest.raises(InputError, match=r"to collect the .* --memory leaves 1000 B for it: allow more memory( |$)"):
+    with pytest.raises(InputError, match=r"to grow a tree on .* --memory leaves 1000 B for it: allow more memory( |$)"):
         build(data.directory, shared_dir / "g", comm, trees, room=1000)
     with pytest.raises(InputError, match=r"--memory leaves 79\.1 KiB .*, or take fewer rows \(--tree-rows 100\)"):
         build(data.directory, shared_dir / "g", comm, trees, room=81_000)
     monkeypatch.setattr(growing, "_EXCHANGE_BYTES", 2**30)
     with pytest.raises(InputError, match=r"have \d+ nodes, and there is memory for 0 .* fewer --trees"):
         build(data.directory, shared_dir / "g", comm, trees, room=10**7)
-    with pytest.raises(InputError, match=r"--memory 1\.907 MiB is too little: Python .* take \d+"):
+    with pytest.raises(InputError, match=r"--memory 1\.907 MiB is too little: Python, .* take \d+"):
         room(data, comm, 2e6)
     assert room(data, comm, 2e6 + 2**40) < 2**40
     comm.barrier()  # the root removes what it made

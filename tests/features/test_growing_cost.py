@@ -11,7 +11,6 @@ from distsms.base.errors import InputError
 from distsms.features import growing
 from distsms.features.growing import (
     FeaturesObserver,
-    GrowingRows,
     bytes_of_rows,
     check_memory,
     check_time,
@@ -19,12 +18,13 @@ from distsms.features.growing import (
     seconds_of_tree,
     singles,
 )
+from distsms.features.rows import Rows
 from tests.support.problems import data, share
 
 
 def rows_of(n, p=12, density=1.0):
     X, y = data(n, p)
-    return GrowingRows(singles(X if density < 1 else X.toarray()), y)
+    return Rows(singles(X if density < 1 else X.toarray()), y)
 
 
 def test_long_growing_is_said_and_days_are_refused(comm, monkeypatch):
@@ -44,7 +44,7 @@ def test_long_growing_is_said_and_days_are_refused(comm, monkeypatch):
         check_time(rows, 1000 * comm.size, 3, comm, observer)
     own = share(comm, 300)
     with pytest.raises(InputError, match="all 12 columns are tried"):
-        grow(GrowingRows(rows.X[own], rows.y[own]), comm, 1000 * comm.size)
+        grow(Rows(rows.X[own], rows.labels[own]), comm, 1000 * comm.size)
 
 
 def test_small_forests_are_not_estimated(comm, monkeypatch):
@@ -60,7 +60,9 @@ def test_a_small_tree_says_how_long_a_tree_takes(monkeypatch, density, weighted)
     rows, seen = rows_of(2000, density=density), []
     y = np.full(2000, -1, np.int8)
     y[[7, 1990]] = 1
-    rows = rows._replace(X=rows.X.tocsc() if density < 1 else rows.X, y=y, weights=np.ones(2000) if weighted else None)
+    rows = rows._replace(
+        X=rows.X.tocsc() if density < 1 else rows.X, labels=y, weights=np.ones(2000) if weighted else None
+    )
 
     class Tree:
         def __init__(self, **options):

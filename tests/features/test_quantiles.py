@@ -10,7 +10,7 @@ from scipy import sparse
 
 from distsms.features.attributes import Attribute
 from distsms.features.quantiles import edges_of
-from distsms.features.rows import RowPart, as_single
+from distsms.features.rows import Rows, as_single
 
 
 def expected(values, weights, n_bins):
@@ -42,7 +42,7 @@ def found(comm, columns, weights, n_bins, cuts, as_sparse=False, **more):
     def passes():
         for rows in (slice(0, middle), slice(middle, None)):
             labels = np.ones(X[rows].shape[0], np.int8)
-            yield RowPart(0, X[rows], labels, None if own is None else own[rows], None, None)
+            yield Rows(X[rows], labels, None if own is None else own[rows])
 
     return edges_of(
         passes, [Attribute(f"column {j}", (j,)) for j in range(X.shape[1])], n_bins, last - first, comm, **more
@@ -105,7 +105,7 @@ def test_missing_numbers_and_ranks_without_rows(comm):
     """Rows whose number is missing count in no bin, and a column of which all numbers are missing has one bin."""
     n = 40 * comm.rank  # none on the root
     X = np.column_stack([np.arange(n) % 40, np.arange(n) % 2, np.ones(n)])
-    passes = [RowPart(0, X, np.ones(n, np.int8), None, None, None)] if n else []
+    passes = [Rows(X, np.ones(n, np.int8))] if n else []
     numbers = [Attribute(f"missing in {missing}", (0,), missing=missing) for missing in (1, 2, None)]
     some = edges_of(lambda: passes, numbers, 20, n, comm)
     if comm.size > 1:

@@ -16,7 +16,8 @@ from distsms.features.bins import Bins
 from distsms.features.build import build
 from distsms.features.feature_map import FeatureMap
 from distsms.features.fit import FeatureOptions
-from distsms.features.growing import GrowingRows, grow
+from distsms.features.growing import grow
+from distsms.features.rows import Rows
 from distsms.models import export, onnx_features, onnx_graph
 from distsms.models.model import Model
 from distsms.python import api
@@ -70,7 +71,7 @@ def forest(trees=7):
     X = rows(n=400, seed=1)
     X[:, :2] = np.clip(X[:, :2], -10, 10) + rng.standard_normal((400, 2))
     y = np.where(X[:, 0] * X[:, 1] + X[:, 4] + rng.standard_normal(400) > 0, 1, -1).astype(np.int8)
-    return grow(GrowingRows(X, y), ALONE, trees)
+    return grow(Rows(X, y), ALONE, trees)
 
 
 MAPS = {

@@ -1,5 +1,4 @@
-"""Numbers as people write them: with a unit before or behind them, as in 12% or € 1,200.50, and with marks between
-thousands.
+"""Numbers as people write them: with a unit, as in 12% or € 1,200.50, and with marks between thousands.
 
 A column is read as such numbers if all of its values have the same unit, or all have none, and if there is one way to
 read them. A mark with exactly three digits behind it may separate thousands or decimals, so other values have to show
@@ -67,7 +66,7 @@ class Amounts:
             return
         before, number, behind = (pc.struct_field(parts, name) for name in ("before", "number", "behind"))
         self.units |= set(pc.unique(pc.binary_join_element_wise(before, behind, "")).to_pylist())
-        self.readings = frozenset(reading for reading in self.readings if _all_match(number, _number(reading)))
+        self.readings = frozenset(each for each in self.readings if all_match(number, f"^{_number(each)}$"))
         self._marks |= {mark for mark, pattern in MARKS.items() if _any_matches(number, pattern)}
         self._two_marks |= _any_matches(number, _TWO_MARKS)
 
@@ -96,8 +95,9 @@ class Amounts:
         return Writing(unit, thousands, decimal, unseen)
 
 
-def _all_match(values: Any, pattern: str) -> bool:
-    return bool(pc.all(pc.match_substring_regex(values, f"^{pattern}$")).as_py())
+def all_match(values: Any, pattern: str) -> bool:
+    """Whether all strings, but missing ones, match a pattern."""
+    return bool(pc.all(pc.match_substring_regex(values, pattern), min_count=0).as_py())
 
 
 def _any_matches(values: Any, pattern: str) -> bool:

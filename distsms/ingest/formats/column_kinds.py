@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from dataclasses import replace
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NoReturn
 
 from distsms.base.errors import InputError
 from distsms.base.formatting import format_rows
@@ -18,14 +18,11 @@ from distsms.shards.table_schema import CATEGORY, DATE, HASH, NUMBER, Column
 
 ID_LIKE, TEXT = "id-like", "text"
 FEW_ROWS, MANY_ROWS, VERY_MANY_ROWS = 100, 1000, 10_000
-"""From this many rows on, a column is treated as names of rows (ids): from FEW_ROWS on if it has strings that all
-differ, from MANY_ROWS on if most of its strings occur once, from VERY_MANY_ROWS on if it has whole numbers that all
-differ.
-"""
+"""From so many rows on, a column is taken for names of rows (ids): if it has strings that all differ, if most of its
+strings occur once, and if it has whole numbers that all differ."""
 TEXT_WORDS, TEXT_VALUES, TEXT_SHARE = 2.5, 200, 0.05
-"""A column holds text if its strings have at least TEXT_WORDS words on average, and if it has at least TEXT_VALUES
-different values, which must also be at least the share TEXT_SHARE of its rows with strings.
-"""
+"""A column holds text if its strings have so many words on average, and if there are so many different values, which
+must also be this share of its rows with strings."""
 EVEN_VALUES = 120
 """A column with this many different whole numbers, spread evenly and repeated, looks like codes. (Ages are fewer.)"""
 FEW_VALUES = 12
@@ -50,26 +47,14 @@ _HUMP = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 """Where a word begins in a name such as customerId."""
 
 
-class Decision(NamedTuple):
-    """How a column is used."""
+class Decision:
+    """How a column is used: its encoding `column`, None if it is left out, and the `report` on it."""
 
-    column: Column | None  # None: it is left out
-    report: ColumnReport
-
-
-def decide(name: str, survey: TableSurvey, options: ColumnOptions, files: Any, keep: bool, example: str) -> Decision:
-    """Return the encoding of a column (None if it is left out), and the report on it; InputError says what to do. An
-    `example` shows how numbers with units or marks are written, which `files` reads as plain numbers."""
-    choice = _Choice(name, survey, options, files, keep)
-    column = choice.column(example)
-    choice.report.features = 0 if column is None else column.n_features
-    return Decision(column, choice.report)
-
-
-class _Choice:
-    """What says how one column is used, and the report on it."""
-
-    def __init__(self, name: str, survey: TableSurvey, options: ColumnOptions, files: Any, keep: bool) -> None:
+    def __init__(
+        self, name: str, survey: TableSurvey, options: ColumnOptions, files: Any, keep: bool, example: str
+    ) -> None:
+        """Decide. InputError says what to do. An `example` shows how numbers with units or marks are written, which
+        `files` reads as plain numbers."""
         self.name, self.options, self.files = name, options, files
         self.survey, self.numbers, self.keep = survey, survey.numbers, keep
         self.place, text = survey.place[name], survey.texts.get(name)
@@ -82,9 +67,10 @@ class _Choice:
             values, exact = text.sample.different(0)
         self.text, self.count = text, count  # rows with a value
         self.report = ColumnReport(name, NUMBER, min(values, count), exact, missing)
+        self.column = self._encoding(example)
+        self.report.features = 0 if self.column is None else self.column.n_features
 
-    def column(self, example: str) -> Column | None:
-        """Return the encoding of the column; None if it is left out."""
+    def _encoding(self, example: str) -> Column | None:
         name, count, missing = self.name, self.count, self.report.missing
         is_number = name in self.options.numeric
         if not name:
@@ -118,10 +104,8 @@ class _Choice:
         writing = self.files.writings[name] if example else None
         if writing is not None:
             plain = amounts.as_plain(columns.as_strings_column([example]), writing)[0].as_py()
-            self._note(
-                f"numbers that are written as {example:.30} is, which counts as {plain:.30}; "
-                f"{option('categorical', [name])} takes them as categories"
-            )
+            categories = f"{option('categorical', [name])} takes them as categories"
+            self._note(f"numbers such as {example:.30}, which counts as {plain:.30}; {categories}")
         elif name not in self.options.numeric:
             self._check_marks()
         if 0 < max(-self.low, self.high) < TINY:
@@ -151,11 +135,9 @@ class _Choice:
         name, low, high = self.name, self.low, self.high
         count, values, exact = self.count, self.report.values, self.report.exact
         if max(-low, high) > 2**53:
-            self._note(
-                "whole numbers above 2^53, whose last digits float64 cannot hold; if they are codes: "
-                f"{option('categorical', [name])} or {option('id', name)} keeps all digits"
-            )
-        if values == 1 or (low, high) in ((0, 1), (-1, 1)) or _are_years(low, high):
+            remedy = f"if they are codes: {option('categorical', [name])} or {option('id', name)} keeps all digits"
+            self._note(f"whole numbers above 2^53, whose last digits float64 cannot hold; {remedy}")
+        if values == 1 or (low, high) in ((0, 1), (-1, 1)) or (low >= 1500 and high <= 2100):  # years
             return
         few = values <= MAX_NUMBERS and exact
         digits = len(f"{low:.0f}") if low >= 100 else 0
@@ -170,8 +152,7 @@ class _Choice:
         if codes or (recur and not self.survey.wide):
             codes_option = option("categorical", [name]) if few else option("hashed", {name: BITS}, text=name)
             kind = "whole numbers that look like codes" if codes else "few whole numbers"
-            remedy = f"{codes_option} or {option('drop', [name])}"
-            self._note(f"{kind}, treated as amounts; if they are codes: {remedy}")
+            self._note(f"{kind}, treated as amounts; if they are codes: {codes_option} or {option('drop', [name])}")
 
     def _is_even(self) -> bool:
         """Return whether whole numbers recur and are spread evenly, as those that were given one after the other.
@@ -187,18 +168,14 @@ class _Choice:
         marks, thousands = self.survey.marks.get(self.name, set()), self.files.cells.thousands
         points, commas = ({answer for mark, answer in marks if mark == which} for which in ".,")
         if points == {True} and not thousands:
-            self._refuse(
-                "all numbers with a point have exactly three digits behind it, and numbers may have decimal commas "
-                f"here, so the point may separate thousands: {option('thousands', '.')} reads 1.213 as 1213; "
-                f"{option('numeric', [self.name])} reads it as a decimal point"
-            )
+            remedy = f"{option('thousands', '.')} reads 1.213 as 1213, {option('numeric', [self.name])} as a decimal"
+            problem = "all numbers with a point have exactly three digits behind it, and decimal commas are possible"
+            self._refuse(f"{problem}, so it may separate thousands: {remedy}")
         if points == {True, False} and thousands == ".":
             self._note("some points are read as marks between thousands, others as decimal points")
         if commas == {True} and not thousands:
-            self._note(
-                "all numbers with a comma have exactly three digits behind it, which is read as a decimal comma; if it "
-                f"separates thousands: {option('thousands', ',')}; if it does not: {option('numeric', [self.name])}"
-            )
+            remedy = f"if it separates thousands: {option('thousands', ',')}; if not: {option('numeric', [self.name])}"
+            self._note(f"all numbers with a comma, read as a decimal comma, have three digits behind it; {remedy}")
 
     def _words(self, text: TextSurvey) -> Column | None:
         name, report, options = self.name, self.report, self.options
@@ -226,8 +203,8 @@ class _Choice:
         like_ids = (count >= FEW_ROWS and all_differ) or (count >= MANY_ROWS and report.values > count / 2)
         if (many_numbers or like_ids) and text.rows_with_numbers >= MOSTLY_NUMBERS * count:
             most = f"the column has more than {MAX_NUMBERS}" if many_numbers else "most values of the column are"
-            problem = f"is not a number, but {most} different numbers; correct it"
-            self._fail(text.first, f"{problem}, or leave the column out with {option('drop', [name])}")
+            remedy = f"correct it, or leave the column out: {option('drop', [name])}"
+            self._fail(text.first, f"is not a number, but {most} different numbers; {remedy}")
         # 3) Leave out text, names of rows, and too many categories.
         keeps = f"{option('hashed', {name: BITS}, text=name)} keeps it"
         if not self.keep and self._is_text(text):
@@ -267,10 +244,8 @@ class _Choice:
         name, report, min_count = self.name, self.report, self.options.min_count
         report.taken_for = CATEGORY
         if text.categories is None:
-            self._refuse(
-                f"{option('categorical')}: there are more than {MAX_CATEGORIES} categories; "
-                f"{option('hashed', {name: BITS}, text=name)} takes any number of them"
-            )
+            remedy = f"{option('hashed', {name: BITS}, text=name)} takes any number of them"
+            self._refuse(f"{option('categorical')}: there are more than {MAX_CATEGORIES} categories; {remedy}")
         numeric = not text.rows_with_strings
         rows = spelled(text.categories, numeric)
         report.values, report.exact = len(rows), True
@@ -321,10 +296,6 @@ class _Choice:
 
 def _centred(mean: float, noun: str = "its mean") -> str:
     return f"far from 0: {noun}, {mean:.10g}, is subtracted"
-
-
-def _are_years(low: float, high: float) -> bool:
-    return low >= 1500 and high <= 2100
 
 
 def _marks_advice(value: str) -> str:

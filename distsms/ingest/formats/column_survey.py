@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from distsms.base.hashing import GOLDEN, _mix
 from distsms.base.typing import Floats, Hashes
 from distsms.ingest.formats import arrow, columns, dates
-from distsms.ingest.formats.amounts import Amounts, readings_of
+from distsms.ingest.formats.amounts import Amounts, all_match, readings_of
 from distsms.ingest.formats.survey_kernels import RECENT, SCALE, add_numbers
 from distsms.shards.table_schema import Cells
 
@@ -34,10 +34,6 @@ WIDE = 1000
 """With so many columns, what takes time for each of them is left out."""
 FEW = 2**17
 """Up to so many numbers of a batch are added by NumPy."""
-YEAR = 365.25 * 86400e6
-"""Microseconds in a year."""
-Y2K = 946684800 * 10**6
-"""The beginning of the year 2000, in microseconds since 1970."""
 
 
 class Cell(NamedTuple):
@@ -209,7 +205,7 @@ class TextSurvey:
             is_string, plain = columns.is_not_number(different), columns.without(different, self.among)[0]
             self._count(different, rows, is_string)
             plain_strings = plain.filter(is_string)
-            self.shapes = {shape for shape in self.shapes if columns.all_match(plain_strings, columns.PATTERNS[shape])}
+            self.shapes = {shape for shape in self.shapes if all_match(plain_strings, columns.PATTERNS[shape])}
             if self.first is None and (is_plain := is_string & ~columns.is_missing(plain)).any():
                 row = int(((codes >= 0) & is_plain[codes]).argmax())
                 self.first = Cell(position, row, text[row].as_py())
@@ -379,8 +375,8 @@ class TableSurvey:
 
 
 def years(microseconds: NDArray[np.int64]) -> Floats:
-    """Return times, in microseconds since 1970, as years since 2000."""
-    return (microseconds - Y2K) / YEAR
+    """Return times, in microseconds since 1970, as years of 365.25 days since 2000."""
+    return (microseconds - 946684800 * 10**6) / (365.25 * 86400e6)
 
 
 def _counted(

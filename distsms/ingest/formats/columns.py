@@ -24,10 +24,8 @@ try:
     import pyarrow as pa
     import pyarrow.compute as pc
 except ImportError as absent:
-    raise InputError(
-        f"CSV and Parquet are read by pyarrow, which cannot be loaded: {absent}. pip install 'distsms[tables]' (or, "
-        "where numpy is older than 2: pip install 'pyarrow<24')"
-    ) from absent
+    remedy = "pip install 'distsms[tables]' (or, where numpy is older than 2: pip install 'pyarrow<24')"
+    raise InputError(f"CSV and Parquet are read by pyarrow, which cannot be loaded: {absent}. {remedy}") from absent
 
 # These need pyarrow.
 from distsms.ingest.formats import amounts  # isort: skip
@@ -162,8 +160,7 @@ def numbered(codes: NDArray[np.int32], strings: Sequence[str]) -> Any:
 
 def narrow(text: Any) -> Any:
     """Return an encoded column with numbers of rows in as few bytes as they need."""
-    kinds = ((2**7, pa.int8()), (2**15, pa.int16()), (2**31, pa.int32()))
-    kind = next(kind for most, kind in kinds if len(text.dictionary) < most)
+    kind = pa.from_numpy_dtype(np.min_scalar_type(-len(text.dictionary) - 1))
     return pa.DictionaryArray.from_arrays(text.indices.cast(kind), text.dictionary)
 
 
@@ -268,11 +265,6 @@ def is_not_number(column: Any) -> Any:
     if is_encoded(column):
         return of_rows(is_not_number(column.dictionary), column, False)
     return pc.fill_null(pc.invert(pc.match_substring_regex(column, _NUMBER)), False).to_numpy(zero_copy_only=False)
-
-
-def all_match(column: Any, pattern: str) -> bool:
-    """Whether all strings of a column, but missing ones, match a pattern."""
-    return bool(pc.all(pc.match_substring_regex(column, pattern), min_count=0).as_py())
 
 
 def n_words(column: Any) -> NDArray[np.int64]:
@@ -386,11 +378,7 @@ def _index(column: Any, categories: Sequence[str]) -> NDArray[np.int64]:
 
 def is_missing(column: Any) -> Any:
     """Return where a column has no value, (n,) bool."""
-    if pa.types.is_floating(column.type):
-        return np.isnan(column.to_numpy(zero_copy_only=False))
-    if not column.null_count:
-        return np.zeros(len(column), bool)
-    return pc.is_null(column).to_numpy(zero_copy_only=False)
+    return pc.is_null(column, nan_is_null=True).to_numpy(zero_copy_only=False)
 
 
 def typed(column: Any, name: str, path: str, cells: Cells, writing: Writing | None = None) -> Any:
@@ -399,7 +387,6 @@ def typed(column: Any, name: str, path: str, cells: Cells, writing: Writing | No
     if writing is not None and writing.unit and not (is_string(kind) or pa.types.is_null(kind)):
         raise InputError(f"{path}: column {name!r} has the type {kind}; expected strings, numbers with {writing.unit}")
     column.validate(full=True)  # otherwise strings need not be UTF-8
-    require_readable(kind, name, path)
     if is_string(kind):
         if is_encoded(column):
             used = column.indices.dictionary_encode()

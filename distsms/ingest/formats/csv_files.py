@@ -1,12 +1,10 @@
 """Read CSV files with pyarrow, in batches of whole rows.
 
 The first line of each file names its columns, unless the user does. It shows, together with the lines below, what
-separates the fields: tabs in .tsv, else commas, semicolons, tabs or bars. Excel's first line `sep=;` says so, and is no
-row. Fields may be quoted, and then hold newlines (`csv_text`). Columns have no type: every field is text
-(`columns.clean`). Where semicolons separate the fields, numbers may have decimal commas.
-
-Most of the time goes into columns of numbers. So pyarrow converts them while it parses the text, where the reader of
-the batch agrees and the first rows had nothing but numbers. If a later batch has something else, its text is kept.
+separates the fields: tabs in .tsv, else commas, semicolons, tabs or bars, unless Excel's first line `sep=;` says it.
+Columns have no type: every field is text (`columns.clean`), with decimal commas where semicolons separate the fields.
+Since columns of numbers take most of the time, those that had nothing else in the first rows are parsed as numbers; if
+a later batch has something else, its text is kept.
 """
 
 from __future__ import annotations
@@ -69,8 +67,8 @@ class CsvFiles(TableFiles):
         alone: bool = True,
         label: str | None = None,
     ) -> None:
-        """Read the first lines. Known names help to find out what separates the fields; `folder` is for `_kept`, and
-        `alone` for `text`. Files without names may lack the column `label`."""
+        """Read the first lines. Known names help to find out what separates the fields. Files without names may lack
+        the column `label`."""
         self._known_names, self._label = set(known_names).difference(*map(values_of, paths)), label
         self.text = CsvText(alone)
         self._separators = dict[str, str]()
@@ -92,8 +90,7 @@ class CsvFiles(TableFiles):
         return text_files.plan(self.paths, n_shares)
 
     def batches_of(self, part: ByteRange, selection: Selection) -> Iterator[Batch]:
-        """Yield the rows of a range. Only columns are parsed that were not kept from another reading, or were kept as
-        numbers and are needed as texts."""
+        """Yield the rows of a range. What was kept of them from another reading, in the form needed, is not parsed."""
         may_be_numeric = [name for name in selection.names if name not in self.writings]
 
         def numeric() -> set[str]:
@@ -162,10 +159,9 @@ class CsvFiles(TableFiles):
         except UnicodeDecodeError as error:
             raise _not_utf8(f"{path}:1", error) from error
         except csv.Error as error:
-            if "end of data" in str(error):
-                problem = "a quote opens among the names of the columns, and none closes it"
-                raise InputError(f"{path}:1: {problem}") from error
-            raise InputError(f"{path}:1: the first line must name the columns: {error}") from error
+            unclosed = "a quote opens among the names of the columns, and none closes it"
+            problem = unclosed if "end of data" in str(error) else f"the first line must name the columns: {error}"
+            raise InputError(f"{path}:1: {problem}") from error
         self._separators[path] = by
         self.text.several_lines |= follow_quotes(beginning.text, by).n_inner > 0
         behind_names = beginning.start + len(rows_of(beginning.text, by)[0]) + 1
@@ -182,7 +178,8 @@ class CsvFiles(TableFiles):
                 hint = "an empty one at the end: remove the mark there, or put one behind the last name"
             raise InputError(f"{path}: every row has one field more than the first line has names, {hint}")
         if sample.has_no_names():
-            self._hints[path] = f"; {MISSING_HEADER}: {option('no_header')}, or {option('names', text='A,B,...')}"
+            no_names = "the first line must name the columns, and seems to be missing; if it is a row"
+            self._hints[path] = f"; {no_names}: {option('no_header')}, or {option('names', text='A,B,...')}"
         return distinct(names, f"{path}:1", self._hints.get(path, ""))
 
     def _cut(self, path: str, beginning: Beginning) -> Sample:
@@ -191,10 +188,10 @@ class CsvFiles(TableFiles):
         samples = {mark: _sample(beginning, mark) for mark in [*SEPARATORS, *OTHER_SEPARATORS, *separator]}
         fits_user = bool(separator) and len(samples[separator].names) > 1
         by = separator if fits_user else self._separator(path, samples)
-        n = len(samples[by].names)
+        several = len(samples[by].names) > 1
         best = max(samples, key=lambda mark: samples[mark].fit if mark != by else (-1,))
-        if samples[best].fit[0] and (n == 1 or best in SEPARATORS):
-            assumption = f"the fields are taken to be separated by {by!r}; " if n > 1 else ""
+        if samples[best].fit[0] and (best in SEPARATORS or not several):
+            assumption = f"the fields are taken to be separated by {by!r}; " if several else ""
             other = f"if {best!r} separates them: {option('separator', best, text=repr(best))}"
             self._hints[path] = f"; {assumption}{other}"
         return samples[by]
@@ -551,9 +548,6 @@ def _sample(beginning: Beginning, mark: str) -> Sample:
         del rows[-1:]
     lines = [row.decode("utf-8", "replace").rstrip("\r") for row in rows[:SAMPLE_LINES]]
     return Sample(mark, first.decode(), [line for line in lines if line.strip()])
-
-
-MISSING_HEADER = "the first line must name the columns, and seems to be missing; if it is a row"
 
 
 def _is_word(field: str) -> bool:

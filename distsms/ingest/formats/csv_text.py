@@ -1,11 +1,9 @@
 """Blocks of whole rows of CSV text. A field in quotes may hold newlines, so that a row may have several lines.
 
-A rank begins to read anywhere in a file. Whether a line there begins a row, or continues a field in quotes, follows
-from all the text before it. As long as no row has several lines, every line is a row, and nothing more need be known.
-A rank that meets a row of several lines says so: the first such row of a file is always noticed, since the rank that
+A rank begins to read anywhere in a file. Whether a line there begins a row follows from all the text before it. As long
+as no row has several lines, every line is a row. The first row that has several is always noticed, since the rank that
 reads it has begun at the beginning of a row. Then the ranks follow the quotes through the whole text (`find_rows`),
-each through its part and from both possible states, so that the states at the beginnings of all parts follow. This is
-one more reading of the text, which is not parsed: at the speed of the disk, or 1 to 2 GB/s of each core where there are
+each through its part and from both possible states: one more reading, at 1 to 2 GB/s of each core where there are
 quotes.
 """
 
@@ -143,8 +141,7 @@ class CsvText:
             bisect.insort(self._rows[path], (end, position))
 
     def find_rows(self, paths: Sequence[str], comm: Communicator) -> None:
-        """Find out where rows begin, so that they may have several lines. **Collective.** Every rank reads its part of
-        the text once, and keeps a place for each `CELL` of all."""
+        """Find out where rows begin, so that they may have several lines, by reading all once. **Collective.**"""
         with comm.fail_together():
             n_bytes = sum(part.size for share in text_files.plan(paths, 1) for part in share)
             cells = text_files.plan(paths, comm.size * -(-max(n_bytes, 1) // (CELL * comm.size)))

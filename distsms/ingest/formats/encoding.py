@@ -20,13 +20,9 @@ from distsms.shards.table_schema import CATEGORY, DATE, DATE_PARTS, NUMBER, Colu
 
 NO_FEATURE = -1
 NUMBER_RECORD = np.dtype([("start", np.int64), ("fill", np.float64), ("centre", np.float64), ("gap", np.int64)])
-Number = tuple[int, float, float, int]
-"""How a column of numbers is read: see `NUMBER_RECORD`."""
 Features = NDArray[np.int64]
 """A feature, which is 1, for each different value of a column, (m,); or NO_FEATURE, or -2 - f: feature f is -1."""
 DAY, HOUR = 86400 * 10**6, 3600 * 10**6
-THURSDAY = 3
-"""The weekday of 1970-01-01, counted from Monday."""
 IN_UTC = "dates without an offset count as UTC, and the parts of dates are those in UTC"
 _WORD = re.compile(r"\w+")
 
@@ -137,8 +133,8 @@ def _fill_rows(order, numbers, amounts, records, slots, starts, features, indptr
     return at
 
 
-def _numbers(table: Table, cells: Columns, fail: Any, warnings: Any) -> tuple[NDArray[np.float64], list[Number]]:
-    """Return all columns of numbers, (m, n) with NaN for missing ones, and how each is read; there may be very many."""
+def _numbers(table: Table, cells: Columns, fail: Any, warnings: Any) -> tuple[NDArray[np.float64], list[Any]]:
+    """Return all columns of numbers, (m, n) with NaN for missing ones, and the `NUMBER_RECORD` of each."""
     numeric = table.numbers
     names = [column.name for column in numeric.columns]
     numbers = cells.numbers(names, table.cells.among_numbers)
@@ -202,7 +198,7 @@ def _date(
     day = time // DAY
     parts = {
         "month": day.astype("datetime64[D]").astype("datetime64[M]").astype(np.int64) % 12,
-        "weekday": (day + THURSDAY) % 7,
+        "weekday": (day + 3) % 7,  # 1970-01-01 was a Thursday
         "hour": time // HOUR % 24,
     }
     features, start = [], start + 1

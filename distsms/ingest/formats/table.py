@@ -23,7 +23,7 @@ from distsms.base.wording import marked, option
 from distsms.ingest.formats import arrow, columns, csv_files, dates
 from distsms.ingest.formats.arrow import Batch, Selection
 from distsms.ingest.formats.base import Reader
-from distsms.ingest.formats.column_kinds import Decision, decide, spelled
+from distsms.ingest.formats.column_kinds import Decision, spelled
 from distsms.ingest.formats.column_survey import TableSurvey, TextSurvey
 from distsms.ingest.formats.encoding import encode
 from distsms.ingest.options import ReadOptions
@@ -136,8 +136,7 @@ class TableReader(Reader):
             # 2) Take the columns of the training table; ids may be absent.
             label, id_ = options.label or table.label, options.id or table.id
             if options.labelled and label is None:
-                training = "The training data had none among its columns"
-                raise InputError(f"{path}: which column is the label? {training}. {choice}")
+                raise InputError(f"{path}: which column is the label? The training data had none. {choice}")
             if options.id is None and any(id_ not in files.headers[path] for path in files.paths):
                 id_ = None
             names = [*(column.name for column in table.columns), label if options.labelled else None, id_]
@@ -176,13 +175,13 @@ class TableReader(Reader):
             self.label_map = self._meaning(survey.label)
             decisions = self._decided(names, survey, of_amounts)
             self.reports = [decision.report for decision in decisions]
-            encoded = tuple(column for column, _ in decisions if column is not None)
+            encoded = tuple(decision.column for decision in decisions if decision.column is not None)
             if not encoded:
                 out = "".join(f"; {report.name}: {marked(report.notes[-1])}" for report in self.reports)
                 raise InputError(f"{files.paths[0]}: has only labels and ids; no feature is left{out}")
         kept = set(names)
         dropped = [name for name in (*options.drop, *options.metadata_columns) if name not in kept]
-        dropped += [report.name for column, report in decisions if column is None]
+        dropped += [decision.name for decision in decisions if decision.column is None]
         return Table(encoded, options.label, options.id, tuple(dict.fromkeys(dropped)), files.cells)
 
     def _decided(self, names: Sequence[str], survey: TableSurvey, of_amounts: TableSurvey) -> list[Decision]:
@@ -194,7 +193,7 @@ class TableReader(Reader):
                 of_column, example = of_amounts, survey.texts[name].example
             keep = name in self.options.keep
             try:
-                decisions.append(decide(name, of_column, self.options.columns, self.files, keep, example))
+                decisions.append(Decision(name, of_column, self.options.columns, self.files, keep, example))
             except InputError as error:
                 refused.append(marked(error.message))
         if refused:
@@ -241,15 +240,14 @@ class TableReader(Reader):
 
     def _check_options(self, names: Sequence[str]) -> None:
         column_options = self.options.columns
-        where, feature_columns, seen = self.files.paths[0], set(names), set[str]()
+        where, feature_columns = self.files.paths[0], set(names)
         kinds = f"{option('categorical')}, {option('numeric')}, {option('dates')} or {option('hashed')}"
-        for name in column_options.named:
+        for name, times in Counter(column_options.named).items():
             if name not in feature_columns and not (name == self.options.time and name in column_options.dates):
                 problem = "is not a feature" if name in self.files.names else "is not there"
                 raise InputError(f"{where}: column {name!r} of {kinds} {problem}; columns: {format_names(names)}")
-            if name in seen:
+            if times > 1:
                 raise InputError(f"{where}: column {name!r} is named twice by {kinds}; choose one")
-            seen.add(name)
         for name, form in column_options.dates.items():
             if form is not None and "%" not in form:
                 shown = [option("dates", {name: each}, text=f"{name}:{each}") for each in (form, "%d.%m.%Y")]
@@ -296,8 +294,7 @@ class TableReader(Reader):
             return np.zeros(batch.n)
         column = batch.columns[name]
         if (missing := columns.is_missing(column)).any():
-            problem = "the label is missing; remove the rows without a label from the file"
-            self._refuse(batch, name, int(missing.argmax()), problem)
+            self._refuse(batch, name, int(missing.argmax()), "the label is missing; remove the rows without a label")
         assert self.label_map is not None
         different, codes = columns.dictionary_encode(column)
         model_labels = [*labels.original_labels(self.label_map, "+1"), *labels.original_labels(self.label_map, "-1")]
