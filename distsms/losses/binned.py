@@ -19,7 +19,7 @@ the scores, a sum of 32 c bytes over ranks, O(c) time and 100 c bytes of memory.
 from __future__ import annotations
 
 import math
-from functools import partial
+from functools import cache, partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 from distsms.base.communicator import Communicator
 from distsms.base.typing import Floats, Labels
 from distsms.losses import binned_kernels as kernel
-from distsms.losses.base import DIVIDED, EXACT, FROM_CELLS, ROW_BYTES_IN_PLACE, SORTED, WIDE, Cost, Loss, LossValue
+from distsms.losses.base import DIVIDED, EXACT, FROM_CELLS, ROW_BYTES_IN_PLACE, SORTED, WIDE, Cost, LossValue
 from distsms.losses.pairwise_kernels import TINY
 from distsms.losses.rocarea import EVERYWHERE, RocAreaExchange, RocAreaRisk, all_finite, sums_in_order
 
@@ -95,15 +95,6 @@ class Grid(NamedTuple):
         return float(min(units * self.unit, length))
 
 
-class Extremes(NamedTuple):
-    """The range of each class."""
-
-    low_q: float
-    high_q: float
-    low_b: float
-    high_b: float
-
-
 class OfClass(NamedTuple):
     """The cells with rows of one class, in increasing order: their numbers, weights, and mean places from `low` on."""
 
@@ -150,8 +141,8 @@ class RocAreaBins(RocAreaRisk):
         super().__init__(labels, weights, comm, *parameters)
         self._kinds = labels if self._kept is None else labels * self._kept
         self._few: NDArray[np.int64] | None = None
-        self._exact: Loss | None = None
-        self._make_exact = partial(self.exact_class, labels, weights, comm, *parameters)
+        self._exact = cache(partial(self.exact_class, labels, weights, comm, *parameters))
+        self._sortable = is_sortable(self.n_pos, self.n_neg, self.n)
         row_bits = max(math.ceil(math.log2(self.n)), 1)
         room = kernel.SUM_BITS - min(row_bits, kernel.COUNT_BITS), 62 - row_bits
         self._bits = min(FINEST, *room) if self.weights is None else FINEST
@@ -165,10 +156,6 @@ class RocAreaBins(RocAreaRisk):
         kernel.extremes(none, self._kinds[:0])
         self._count_rows(none, grid, np.zeros((2, 6), self._number))
         self._look_up(none, grid, np.zeros(2))
-
-    @property
-    def _sortable(self) -> bool:
-        return is_sortable(self.n_pos, self.n_neg, self.n)
 
     @property
     def additions(self) -> float:
@@ -190,7 +177,6 @@ class RocAreaBins(RocAreaRisk):
         return Cost(moved, steps, held_by_each=held, of_row=ROW_BYTES_IN_PLACE)
 
     def exact_is_cheap(self, entries: float, evaluations: float) -> bool:
-        """See `Loss.exact_is_cheap`. Local."""
         exact = sum(self.exact_class.cost(self.n_pos, self.n_neg, self.comm.size)[:2])
         usual = sum(self.cost(self.n_pos, self.n_neg, self.comm.size)[:2])
         product = OF_ENTRY * entries
@@ -198,32 +184,29 @@ class RocAreaBins(RocAreaRisk):
         return self._sortable and OF_LOADING + product + exact <= part
 
     def exact_risk(self, scores: Floats) -> float:
-        """See `Loss.exact_risk`. **Collective.**"""
         self.ways[EXACT] += 1
         return self._sorted(np.array(scores, np.float64), 0.0).R
 
     def evaluate(self, scores: Floats, nu: float) -> LossValue:
-        """See `Loss.evaluate`. **Collective.**"""
         return self.evaluate_in_place(np.array(scores, np.float64), nu)
 
     def evaluate_in_place(self, scores: Floats, nu: float) -> LossValue:
-        """See `Loss.evaluate_in_place`. **Collective.**"""
         if self._are_apart(scores):
             self.ways[SORTED] += 1
             return self._sorted(scores, nu)
         # 1) The range of the cells.
         extremes = self.comm.maximum(self._ends(scores)) * [-1.0, 1.0, -1.0, 1.0] - [1.0, 1.0, 0.0, 0.0]
-        ends = Extremes._make(extremes.tolist())
-        if not math.isfinite(ends.high_q + ends.high_b - ends.low_q - ends.low_b):
+        low_q, high_q, low_b, high_b = extremes.tolist()
+        if not math.isfinite(high_q + high_b - low_q - low_b):
             return LossValue.undefined(scores)
-        if ends.high_b < ends.low_q:  # all t < 0
+        if high_b < low_q:  # all t < 0
             self.ways[FROM_CELLS] += 1
             scores[:] = 0.0
             return LossValue(0.0, 0.0, 0.0, scores)
-        low, high = max(ends.low_q, ends.low_b - nu), self._upper_end(ends.high_b, ends.high_q + nu)
+        low, high = max(low_q, low_b - nu), self._upper_end(high_b, high_q + nu)
         if high < low:  # all t > nu
-            low, high = ends.high_q, ends.low_b
-        grid = Grid.over(low, high, self._cells(high - low, nu), self._bits, ends.high_b, ends.high_q)
+            low, high = high_q, low_b
+        grid = Grid.over(low, high, self._cells(high - low, nu), self._bits, high_b, high_q)
         m = self.A_pos * self.K
         # Places are rounded down to whole units; beyond the range, and in q = s - 1, scores are rounded to floats.
         rounding = grid.unit + 2 * EPS * max(abs(low), abs(high), 1.0)
@@ -255,9 +238,8 @@ class RocAreaBins(RocAreaRisk):
 
     def _sorted(self, scores: Floats, nu: float) -> LossValue:
         """Evaluate the loss by sorting the rows, perhaps in place of the scores. **Collective.**"""
-        if self._exact is None:
-            self._exact = self._make_exact()
-        return self._exact.evaluate_in_place(scores, nu)
+        value: LossValue = self._exact().evaluate_in_place(scores, nu)
+        return value
 
     def _are_apart(self, scores: Floats) -> bool:
         """Return whether the classes are so far apart that sorting is faster than counting. **Collective.**

@@ -50,18 +50,12 @@ class Proved(NamedTuple):
     size: float = 2.0  # the |c_i| of all ranks add up to at most this
 
 
-class Further(NamedTuple):
-    """What a measure needs besides the coefficients."""
+def dual_bound(loss: Any, c: Floats, alpha: Floats | None = None, labelings: Floats | None = None) -> Proved:
+    """Return what coefficients (n_local,) prove of the risk of a loss. **Collective.** Raises InputError on all ranks if
+    they have the wrong sign in a class, or are not finite.
 
-    alpha: Floats | None = None  # (n_local,): of pauc, the share to which each negative row counts
-    labelings: Floats | None = None  # (k, 3): of F-beta, the weight, missed and false positives of each labeling
-
-
-def dual_bound(loss: Any, c: Floats, further: Further = Further()) -> Proved:  # noqa: B008 - immutable
-    """Return what coefficients (n_local,) prove of the risk of a loss, one of the classes of its family.
-    **Collective.**
-
-    Raises InputError on all ranks if they have the wrong sign in a class, or are not finite.
+    pauc needs alpha (n_local,), the share to which each negative row counts, and F-beta labelings (k, 3), the weight,
+    missed and false positives of each.
     """
     sides, family = _Sides(loss, c), loss.family.name
     sides.check(signed=family != "normal-auc")
@@ -70,9 +64,9 @@ def dual_bound(loss: Any, c: Floats, further: Further = Further()) -> Proved:  #
     if family == "gauc":
         return _within_groups(loss, sides.c)
     if family in ("rocarea", "pauc"):
-        return sides.pairs(further.alpha)
+        return sides.pairs(alpha)
     if family == "f-beta":
-        return sides.labelings(further.labelings)
+        return sides.labelings(labelings)
     if family in ("precision@k", "recall@k"):
         return sides.at_k()
     assert family in CERTIFIED, family

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from distsms.base.communicator import Communicator
-from distsms.base.jit import njit, weight_of
+from distsms.base.jit import njit
 from distsms.base.typing import Floats, Labels
 from distsms.losses.base import Cost, Loss, LossValue
 
@@ -32,26 +32,22 @@ class Solution(NamedTuple):
 class GatheringLoss(Loss):
     """A loss that gathers margins and weights on the root, calls `solve` there, and scatters the coefficients."""
 
-    a_pos: Floats | None = None
-    a_neg: Floats | None = None
-
     def __init__(self, labels: Labels, weights: Floats | None, comm: Communicator) -> None:
         super().__init__(labels, weights, comm)
         # The labels never change, so they are gathered once. None on the other ranks.
         self._all_positive = comm.gather_rows(self.positive)
         self._all_negative = comm.gather_rows(self.negative)
-        if self.weights is not None:
-            weights = comm.gather_rows(self.weights)
-            if weights is not None:
-                self.a_pos, self.a_neg = weights[self._all_positive], weights[self._all_negative]
+        whole = None if self.weights is None else comm.gather_rows(self.weights)
+        self.a_pos, self.a_neg = np.broadcast_to(1.0, self.n_pos), np.broadcast_to(1.0, self.n_neg)  # without memory
+        if whole is not None:
+            self.a_pos, self.a_neg = whole[self._all_positive], whole[self._all_negative]
         if comm.is_root:  # compile the kernels, or load them, before the first evaluation
-            score, weight = np.zeros(1), None if self.weights is None else np.ones(1)
+            score, weight = np.zeros(1), np.ones(1)
             pair_sums(score, score, 1.0, score.copy(), weight, weight)
             root_of_ramps(score, 1.0, 0.5, weight)
 
     @classmethod
     def cost(cls, n_pos: int, n_neg: int, size: int) -> Cost:
-        """Return the root's cost."""
         n = n_pos + n_neg
         return Cost(16.0 * n * (size - 1) / size, n * (math.log2(n) + 10.0), held_by_root=60.0 * n)
 
@@ -60,7 +56,6 @@ class GatheringLoss(Loss):
         """Compute the exact solution from the scores of all rows of the classes, in any order. Local, on the root."""
 
     def evaluate(self, scores: Floats, nu: float) -> LossValue:
-        """See `Loss.evaluate`. **Collective.**"""
         whole = self.comm.gather_rows(scores)
         numbers, coefficients = np.full(3, np.nan), None
         if whole is not None:
@@ -75,19 +70,14 @@ class GatheringLoss(Loss):
         return LossValue(R, R_mu, d, self.comm.scatter_rows(coefficients, len(scores)))
 
 
-def in_order(weights: Floats | None, order: NDArray[np.intp]) -> Floats | None:
-    """Return the weights in another order; None if there are none."""
-    return None if weights is None else weights[order]
-
-
-def weighted_sum(terms: NDArray[Any], weights: Floats | None) -> float:
-    """Return sum_i a_i terms_i, with a_i = 1 without weights."""
-    return float(np.sum(terms) if weights is None else np.sum(weights * terms))
+def weighted_sum(terms: NDArray[Any], weights: Floats | float) -> float:
+    """Return sum_i a_i terms_i."""
+    return float(np.sum(weights * terms))
 
 
 @njit()
 def pair_sums(
-    q: Floats, x: Floats, nu: float, gamma: Floats, q_weights: Floats | None = None, x_weights: Floats | None = None
+    q: Floats, x: Floats, nu: float, gamma: Floats, q_weights: Floats, x_weights: Floats
 ) -> tuple[float, float]:
     """Return the sums of a_i a_j max(0, t_ij) and a_i a_j h(t_ij), h the Huber hinge, over all pairs (Algorithm 4).
 
@@ -112,7 +102,7 @@ def pair_sums(
             t2_sum += (2.0 * t_sum + a_window * step) * step
             t_sum += a_window * step
             while full < inside and x[full] - q[i] >= nu:
-                t, a = x[full] - q[i], weight_of(x_weights, full)
+                t, a = x[full] - q[i], x_weights[full]
                 t_sum -= a * t
                 t2_sum -= a * t * t
                 hinge_full += a * (t - 0.5 * nu)
@@ -121,7 +111,7 @@ def pair_sums(
                 full += 1
         else:  # every x of the old window has t >= nu now
             while full < inside:
-                a = weight_of(x_weights, full)
+                a = x_weights[full]
                 hinge_full += a * (x[full] - q[i] - 0.5 * nu)
                 a_full += a
                 full += 1
@@ -130,7 +120,7 @@ def pair_sums(
             t_sum = 0.0
             t2_sum = 0.0
         while inside < n_x and x[inside] > q[i]:
-            t, a = x[inside] - q[i], weight_of(x_weights, inside)
+            t, a = x[inside] - q[i], x_weights[inside]
             if t >= nu:  # then the window is empty
                 hinge_full += a * (t - 0.5 * nu)
                 a_full += a
@@ -140,7 +130,7 @@ def pair_sums(
                 t_sum += a * t
                 t2_sum += a * t * t
             inside += 1
-        a = weight_of(q_weights, i)
+        a = q_weights[i]
         gamma[i] = a_full
         total += a * (hinge_full + 0.5 * nu * a_full + t_sum)
         total_mu += a * hinge_full
@@ -151,7 +141,7 @@ def pair_sums(
 
 
 @njit()
-def root_of_ramps(heads: Floats, nu: float, target: float, weights: Floats | None = None) -> float:
+def root_of_ramps(heads: Floats, nu: float, target: float, weights: Floats) -> float:
     """Return the smallest tau at which sum_i a_i clip((tau - h_i) / nu, 0, 1) = target (Algorithms 2 and 3). O(n).
 
     The heads h_i ascend, nu > 0, and the target is between 0 and the sum of the weights. The sum is computed at the
@@ -177,11 +167,11 @@ def root_of_ramps(heads: Floats, nu: float, target: float, weights: Floats | Non
         value = reached
         anchor = kink
         if begins:
-            slope += weight_of(weights, head)
+            slope += weights[head]
             head += 1
         else:
-            slope -= weight_of(weights, tail)
-            ended += weight_of(weights, tail)
+            slope -= weights[tail]
+            ended += weights[tail]
             tail += 1
             if tail == head:  # every ramp that has begun has ended: remove the rounding errors
                 slope = 0.0

@@ -25,7 +25,7 @@ from distsms.base.communicator import Communicator
 from distsms.base.jit import njit
 from distsms.base.typing import Floats, Labels
 from distsms.losses.base import Cost, Loss, LossValue, huber, ramp
-from distsms.losses.gather import GatheringLoss, Solution, in_order, root_of_ramps, weighted_sum
+from distsms.losses.gather import GatheringLoss, Solution, root_of_ramps, weighted_sum
 from distsms.parallel.order_statistics import LEFT_OUT, NEGATIVE, POSITIVE, PositionSearch
 
 LEAST = math.ulp(0.0)  # used in place of nu = 0: then t / LEAST is either at least 1 or at most 0
@@ -37,7 +37,6 @@ class PrbepRisk(Loss):
     """The PRBEP risk, independent of how tau is found; see the module's docstring."""
 
     family = measures.PRBEP
-    nonnegative = True
 
     def __init__(self, labels: Labels, weights: Floats | None, comm: Communicator) -> None:
         super().__init__(labels, weights, comm)
@@ -128,18 +127,21 @@ class Prbep(PrbepRisk, GatheringLoss):
     """The PRBEP risk with all margins gathered on the root. `PrbepExchange` is tested against it."""
 
     def solve(self, positive: Floats, negative: Floats, nu: float) -> Solution:
-        """Find tau by Algorithms 2 and 3, and the tau of the exact R by a partial sort. O(n log n)."""
+        """Find tau by Algorithms 2 and 3, and the tau of the exact R by sorting. O(n log n)."""
         shifted = negative + self.shift  # t_j = shifted_j - tau
-        weights = self.a_pos, self.a_neg
+        weights, both_weights = (self.a_pos, self.a_neg), np.concatenate([self.a_pos, self.a_neg])
         # 1) The place where the exact risk is attained.
-        # At nu = 0 the two sums are equal where n- of the n numbers s_i (on P) and s_j + a (on N) are at most tau.
-        tau0 = self._position(np.concatenate([positive, shifted]))
+        # At nu = 0 the two sums are equal where rows of the weight A- have s_i (on P) or s_j + a (on N) of at most tau.
+        places = np.concatenate([positive, shifted])
+        order = np.argsort(places)
+        at = int(np.searchsorted(np.cumsum(both_weights[order]), self.A_neg))
+        tau0 = float(places[order[min(at, len(order) - 1)]])
         positive, shifted, tau = positive - tau0, shifted - tau0, 0.0  # near tau0 these differences are exact
         # 2) The root of the smoothed one, as a distance from it.
         if nu > 0:  # as a function of tau, 1 - beta_j of a negative is a ramp that starts at shifted_j - nu
             heads = np.concatenate([positive, shifted - nu])
             order = np.argsort(heads)
-            tau = root_of_ramps(heads[order], nu, self.A_neg, in_order(self._both_weights(), order))
+            tau = root_of_ramps(heads[order], nu, self.A_neg, both_weights[order])
         hinge = weighted_sum(np.maximum(-positive, 0.0), self.a_pos)
         hinge += weighted_sum(np.maximum(shifted, 0.0), self.a_neg)
 
@@ -163,21 +165,9 @@ class Prbep(PrbepRisk, GatheringLoss):
         tau, balance = refine(tau, nu, sums_at)
         corrections = balancing_corrections(balance.pos, balance.neg)
         changed = [each.apply(beta, near) for each, (_, beta, near) in zip(corrections, sides(tau), strict=True)]
-        coef_pos, coef_neg = (beta if a is None else a * beta for beta, a in zip(changed, weights, strict=True))
+        coef_pos, coef_neg = (a * beta for a, beta in zip(weights, changed, strict=True))
         R, R_mu, d = self.risks(balance, corrections[0], nu)
         return Solution(R, R_mu, d, -2.0 / self.A * coef_pos, 2.0 / self.A * coef_neg)
-
-    def _both_weights(self) -> Floats | None:
-        return None if self.a_pos is None or self.a_neg is None else np.concatenate([self.a_pos, self.a_neg])
-
-    def _position(self, places: Floats) -> float:
-        """Return the smallest place up to which the rows, first P and then N, have the weight A-."""
-        weights = self._both_weights()
-        if weights is None:
-            return float(np.partition(places, self.n_neg - 1)[self.n_neg - 1])
-        order = np.argsort(places)
-        at = int(np.searchsorted(np.cumsum(weights[order]), self.A_neg))
-        return float(places[order[min(at, len(order) - 1)]])
 
 
 class Piece(NamedTuple):
@@ -241,7 +231,6 @@ class PrbepExchange(PrbepRisk):
 
     @classmethod
     def cost(cls, n_pos: int, n_neg: int, size: int) -> Cost:
-        """Return the cost of the messages and of about five passes; see the class's docstring."""
         n_local = (n_pos + n_neg) / size
         return Cost(0.0 if size == 1 else 4 * 12 * 2**10, 10.0 * n_local, held_by_each=3.0 * n_local)
 

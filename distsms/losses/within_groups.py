@@ -79,13 +79,11 @@ class RocAreaWithinGroups(RocAreaRisk):
         return risk
 
     @classmethod
-    def cost(cls, n_pos: int, n_neg: int, size: int) -> Cost:
-        """Return the cost if all rows travel."""
+    def cost(cls, n_pos: int, n_neg: int, size: int) -> Cost:  # if all rows travel
         n_local = (n_pos + n_neg) / size
         return Cost(0.0 if size == 1 else 32.0 * n_local, 30.0 * n_local, held_by_each=100.0 * n_local)
 
     def evaluate(self, scores: Floats, nu: float) -> LossValue:
-        """See `Loss.evaluate`. **Collective.**"""
         if self.only is not None:
             return self.only.evaluate(scores, nu)
         groups, sums = self.groups, np.full(3, np.nan)

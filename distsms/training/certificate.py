@@ -33,7 +33,7 @@ from distsms.base.files import atomic_write, check_writable, require_space
 from distsms.base.schema import Fields, find_fault, is_number, is_text
 from distsms.base.typing import Floats, Labels
 from distsms.losses.base import Loss
-from distsms.losses.dual_bound import ADDITIONS, CERTIFIED, EPS, Further, Proved, dual_bound
+from distsms.losses.dual_bound import ADDITIONS, CERTIFIED, EPS, Proved, dual_bound
 from distsms.losses.registry import make_loss
 from distsms.losses.rocarea import EVERYWHERE
 from distsms.matrix.augmented import split_bias
@@ -231,7 +231,7 @@ def certify(
     labelings = np.array(of_labelings).reshape(-1, 3) if measure.family.name == "f-beta" else None
     # 2) What they prove after they were rounded.
     rounded = {name: array.astype(float) for name, array in arrays.items()}
-    proved = dual_bound(loss, rounded["c"], Further(rounded.get("alpha"), labelings))
+    proved = dual_bound(loss, rounded["c"], rounded.get("alpha"), labelings)
     r = comm.sum(rows.features.transposed_times(proved.c))
     columns = rows.features.columns()
     columns = ColumnStatistics(comm.maximum(columns.largest), comm.sum(columns.counts), columns.squares)

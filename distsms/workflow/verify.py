@@ -21,7 +21,7 @@ from distsms.base.schema import is_number
 from distsms.base.typing import Floats
 from distsms.base.wording import Message, option
 from distsms.ingest.file_names import is_data_set
-from distsms.losses.dual_bound import Further, dual_bound
+from distsms.losses.dual_bound import dual_bound
 from distsms.losses.registry import choose_ordering, make_loss
 from distsms.matrix.base import ColumnStatistics
 from distsms.metrics.summary import summary_measures
@@ -202,7 +202,7 @@ def _bound(
     with comm.fail_together():
         c, alpha = proof.read("c", first, last), proof.read("alpha", first, last)
     assert c is not None
-    proved = dual_bound(loss, c, Further(alpha, proof.labelings))
+    proved = dual_bound(loss, c, alpha, proof.labelings)
     products = _Products(proved.c, np.zeros(p), ColumnStatistics(np.zeros(p), np.zeros(p), np.zeros(0)))
     score_data([loaded], request.data, comm, replace(request.reading, groups=False), products)
     r, largest, counts = products.r, products.columns.largest, products.columns.counts
