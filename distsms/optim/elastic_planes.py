@@ -22,7 +22,7 @@ import scipy  # loads scipy.linalg when it is used, which saves time in each sta
 from numpy.typing import NDArray
 
 from distsms.base.typing import Floats
-from distsms.optim.penalty import ElasticNet, SquaredNorm, soft_threshold
+from distsms.optim.penalty import ElasticNet, soft_threshold
 from distsms.optim.planes import USUAL, Mixture, Planes, U
 from distsms.optim.qp import simplex_qp
 from distsms.optim.result import Origin, Snapshot
@@ -54,9 +54,7 @@ class ElasticPlanes(Planes):
     takes k q numbers and k^2 |A| operations, and sums k^2 numbers over ranks if vectors are distributed.
     """
 
-    regularizer: ElasticNet
-
-    def __init__(self, vectors: Vectors, regularizer: SquaredNorm, **others: Any) -> None:
+    def __init__(self, vectors: Vectors, regularizer: ElasticNet, **others: Any) -> None:
         super().__init__(vectors, regularizer, **others)
         self._possible = np.zeros(vectors.length, bool)
 
@@ -189,7 +187,7 @@ class ElasticPlanes(Planes):
             points[weight] = w
             heights = self._vectors.dots(part.planes, w) + self._d[:k]
             norms = self._vectors.sum_values(np.array([np.dot(w, w), np.sum(np.abs(w))]))
-            value = regularizer.value(norms[0]) + regularizer.l1 * norms[1] + np.max(heights)
+            value = regularizer.value(norms[0], norms[1]) + np.max(heights)
             return alpha, bool(value <= level)
 
         alpha, _ = self._search_weight(proximal)

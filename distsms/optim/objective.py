@@ -20,7 +20,7 @@ from distsms.base.typing import Floats
 from distsms.losses.base import Loss
 from distsms.matrix.base import Features
 from distsms.optim.curvature import local_sums
-from distsms.optim.penalty import SquaredNorm
+from distsms.optim.penalty import ElasticNet
 from distsms.optim.rows import EPS, RowSizes
 from distsms.parallel.vectors import Vectors
 
@@ -40,7 +40,7 @@ class Request(NamedTuple):
 
     w: Floats
     nu: float
-    regularizer: SquaredNorm
+    regularizer: ElasticNet
     loss: int = 0
 
 

@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from distsms.base.typing import Floats
-from distsms.optim.penalty import SquaredNorm
+from distsms.optim.penalty import ElasticNet
 from distsms.optim.qp import short_combination, simplex_least_squares, simplex_qp
 from distsms.optim.result import Origin, Snapshot
 from distsms.parallel.vectors import Vectors
@@ -153,7 +153,7 @@ class Planes:
     def __init__(
         self,
         vectors: Vectors,
-        regularizer: SquaredNorm,
+        regularizer: ElasticNet,
         zero_plane: bool,
         capacity: int,
         errors: Floats | float = 0.0,

@@ -11,7 +11,7 @@ from distsms.base.choices import check_fields
 from distsms.base.errors import InputError
 from distsms.base.measures import FAMILIES, Family
 from distsms.base.memory import Memory
-from distsms.optim.penalty import penalty
+from distsms.optim.penalty import ElasticNet
 from distsms.optim.solvers.base import SOLVERS, PlaneUse, Traits, solver_class
 
 RUN = 6
@@ -144,7 +144,7 @@ class Settings:
         if self.epsilon is None and self.relative is None:
             raise InputError("no stopping rule: give epsilon (absolute) or relative (a share of J)")
         solver_class(self.solver)  # raises InputError if there is none
-        penalty(self.lam, self.l1)  # raises InputError if they are not possible
+        ElasticNet(self.lam, self.l1)  # raises InputError if they are not possible
         for name in ("epsilon", "relative", "c_mu", "time_limit", "checkpoint_every"):
             value = getattr(self, name)
             if value is not None and not value > 0:

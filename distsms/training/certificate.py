@@ -39,7 +39,7 @@ from distsms.losses.rocarea import EVERYWHERE
 from distsms.matrix.augmented import split_bias
 from distsms.matrix.base import ColumnStatistics
 from distsms.matrix.normalization import Normalization
-from distsms.optim.penalty import ElasticNet, SquaredNorm, penalty, soft_threshold
+from distsms.optim.penalty import ElasticNet, soft_threshold
 from distsms.optim.planes import OPENING
 from distsms.optim.result import Result
 from distsms.parallel.vectors import Vectors
@@ -88,14 +88,14 @@ def fingerprint(w: Floats, bias: float) -> str:
     return hashlib.sha256(np.append(w, bias).astype("<f8").tobytes()).hexdigest()
 
 
-def lower_bound(proved: Proved, r: Floats, columns: ColumnStatistics, regularizer: SquaredNorm) -> float:
+def lower_bound(proved: Proved, r: Floats, columns: ColumnStatistics, regularizer: ElasticNet) -> float:
     """Return the bound on min J of the plane <r, v> + d with r = X'c of all rows, less what rounding may have added.
 
     r_j is a sum of at most `counts` terms, whose |c_i| add up to at most `size`; what is wrong in d and c adds
     `ADDITIONS`.
     """
     e = proved.size * EPS * (columns.counts + ADDITIONS) * columns.largest
-    excess = np.abs(soft_threshold(r, regularizer.l1)) if isinstance(regularizer, ElasticNet) else np.abs(r)
+    excess = np.abs(soft_threshold(r, regularizer.l1))
     square = float(np.sum(excess * excess)) * (1 + EPS * (len(r) + 8)) + float(np.sum((2 * excess + e) * e))
     return proved.d - 2 * EPS * ADDITIONS * (1 + abs(proved.d)) - regularizer.conjugate(square)
 
@@ -235,7 +235,7 @@ def certify(
     r = comm.sum(rows.features.transposed_times(proved.c))
     columns = rows.features.columns()
     columns = ColumnStatistics(comm.maximum(columns.largest), comm.sum(columns.counts), columns.squares)
-    bound = lower_bound(proved, r, columns, penalty(task.settings.lam, task.settings.l1))
+    bound = lower_bound(proved, r, columns, ElasticNet(task.settings.lam, task.settings.l1))
     # 3) The file.
     info = _info(result, task, rows) | {"bound": bound, "points": len(points)}
     write(path, info, arrays, labelings, comm)

@@ -27,7 +27,7 @@ from distsms.matrix.base import ColumnStatistics
 from distsms.metrics.summary import summary_measures
 from distsms.models.model import Model
 from distsms.models.scoring import ScoredRows
-from distsms.optim.penalty import ElasticNet, penalty
+from distsms.optim.penalty import ElasticNet
 from distsms.shards.manifest import verify as verify_files
 from distsms.training import certificate
 from distsms.training.certificate import Certificate
@@ -184,8 +184,8 @@ def _regularizer(loaded: Model, constant: float) -> float:
     """Return Omega of the coefficients for normalized rows, with that of the constant feature. Local."""
     w = loaded.normalization.unfold(loaded.w)
     w = np.append(w, loaded.bias / constant) if constant else w
-    omega = penalty(loaded.info["lambda"], loaded.info.get("l1", 0.0))
-    return omega.value(float(w @ w)) + (omega.l1 * float(np.sum(np.abs(w))) if isinstance(omega, ElasticNet) else 0.0)
+    omega = ElasticNet(loaded.info["lambda"], loaded.info.get("l1", 0.0))
+    return omega.value(float(w @ w), float(np.sum(np.abs(w))))
 
 
 def _bound(
@@ -212,5 +212,5 @@ def _bound(
         r, counts = np.append(r, constant * np.sum(proved.c)), np.append(counts, len(c))
         largest = np.append(largest, constant)
     columns = ColumnStatistics(comm.maximum(largest), comm.sum(counts), np.zeros(0))
-    omega = penalty(loaded.info["lambda"], loaded.info.get("l1", 0.0))
+    omega = ElasticNet(loaded.info["lambda"], loaded.info.get("l1", 0.0))
     return certificate.lower_bound(proved, comm.sum(r), columns, omega)
