@@ -85,9 +85,7 @@ def local_sums(features: Features, loss: Loss, scores: Floats, nu: float) -> Flo
     """Return this rank's sums of a_i f'(s_i) times 1, x_i and x_i x_i' over the sample, for all rows of its class, (1 +
     p + p^2,); the first is infinite without curvature. Scores are overwritten. **Collective**: the loss is evaluated.
     """
-    classes = [
-        (np.flatnonzero(rows), size) for rows, size in ((loss.positive, loss.A_pos), (loss.negative, loss.A_neg))
-    ]
+    classes = (np.flatnonzero(loss.positive), loss.A_pos), (np.flatnonzero(loss.negative), loss.A_neg)
     samples = [(rows[:: -(-len(rows) // SAMPLE)], len(rows), size) for rows, size in classes if len(rows) >= 2]
     increasing = [scores[sample] for sample, *_ in samples]
     coefficients = loss.evaluate_in_place(scores, nu).coefficients

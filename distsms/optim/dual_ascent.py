@@ -52,11 +52,10 @@ class Opened(NamedTuple):
 
     w: Floats
     r: Floats
-    d: float
-    c: Floats  # the coefficients of this rank's rows, with r = X'c
+    plane: DualPlane  # with r = X'c
     evaluations: int
     seconds: float
-    final: bool = False  # the evaluation at w probably ends the run, by a proof, a limit or since it was asked to stop
+    final: bool  # the evaluation at w probably ends the run, by a proof, a limit or since it was asked to stop
 
 
 def is_usual(objective: Objective, settings: Settings) -> bool:
@@ -138,21 +137,18 @@ class _Ascent:
     def run(self) -> Opened | None:
         settings, passes = self._settings, 0
         while True:
-            # 1) Passes over the rows on the root.
             new_passes = self._pass_until_due()
             if new_passes < 0:
                 return None
-            # 2) The plane of the variables, and J at its w.
             plane, r = self._plane()
             if not math.isfinite(plane.d):
                 return None
             w, late = r / -settings.lam, self._seconds() >= settings.time_limit
             if self._evaluations + 2 > settings.max_evaluations:
-                return Opened(w, r, plane.d, plane.c, self._evaluations, self._seconds(), True)
+                return Opened(w, r, plane, self._evaluations, self._seconds(), True)
             stop = self._check(plane, r, w, late)
             if self._highest is None:
                 return None
-            # 3) Go on, unless the gap is proved or falls too slowly.
             passes, gap = passes + new_passes, self._J - self._bound
             self._gaps.append((passes, gap))
             target = settings.target(self._J)
@@ -162,8 +158,8 @@ class _Ascent:
                 sizes = self._dual.row_sizes(self._rows)
                 if sizes.loss_of_proof(self._loss.R_at_zero, settings.lam) <= TOLERATED * target:
                     self._objective.row_sizes = sizes
-                r, best = self._highest
-                return Opened(self._best, r, best.d, best.c, self._evaluations, self._seconds(), final or stop)
+                r, plane = self._highest
+                return Opened(self._best, r, plane, self._evaluations, self._seconds(), final or stop)
 
     def _seconds(self) -> float:
         return time.perf_counter() - self._begun - self._watching

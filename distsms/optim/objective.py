@@ -83,13 +83,11 @@ class Evaluator(Protocol):
 
 
 class Objective:
-    """The objective over the rows of all ranks, of which each rank builds an object with its `features`; local.
-
-    There is a loss for each subset of the rows that is trained on. `stop_wanted` is asked on every rank at each
-    evaluation. By default the root holds `vectors` whole. `weights` are for the scaling of variables. `reload`,
-    collective, gets the number of evaluations after a rank has died, and returns features, losses and weights of this
-    rank's new share, of which all have `n` rows; then the evaluation is repeated. Cost: two passes over the nonzeros,
-    the loss, 16 p bytes for each w.
+    """The objective over the rows of all ranks, on each rank for its `features`, with a loss for each subset of the rows
+    that is trained on. `stop_wanted` is asked on every rank at each evaluation. By default the root holds `vectors`
+    whole. `weights` are for the scaling of variables. `reload`, collective, gets the number of evaluations after a rank
+    has died, and returns features, losses and weights of this rank's new share, of which all have `n` rows; then the
+    evaluation is repeated.
     """
 
     def __init__(
@@ -122,7 +120,7 @@ class Objective:
     # The ranks that run the solver call these methods while the others are in `serve`.
 
     def evaluate(self, requests: Sequence[Request]) -> list[Evaluation]:
-        """Answer the requests in one pass over the data, on the ranks that run the solver."""
+        """Answer the requests in one pass over the data: two passes over the nonzeros, the loss, 16 p bytes for each."""
 
         def answer() -> list[Evaluation]:
             numbers = np.array([[request.nu, request.loss] for request in requests])
@@ -141,9 +139,8 @@ class Objective:
             for start in range(0, max(len(w), 1), BLOCK):  # a block stays in the caches for all that is done with it
                 w_block, r_block, gradient_block = (vector[start : start + BLOCK] for vector in (w, r, gradient))
                 gradient_block[:] = regularizer.gradient(w_block, r_block)
-                products = products + np.array(
-                    [np.dot(r_block, w_block), *regularizer.sums(w_block, r_block, gradient_block)]
-                )
+                of_block = [np.dot(r_block, w_block), *regularizer.sums(w_block, r_block, gradient_block)]
+                products = products + np.array(of_block)
         # One sum over ranks serves two purposes. The products are summed over slices. The numbers of the loss are known
         # on every rank; only the root adds them, so that all ranks get the root's, identical to the last bit.
         numbers = np.array(value if self.comm.is_root else [0.0] * len(value))
@@ -167,16 +164,15 @@ class Objective:
 
     def plane_errors(self, loss: int = 0) -> tuple[Floats | float, float]:
         """Return bounds on the rounding errors of a plane: of r, a slice or with `row_sizes` the length of the error;
-        and of d.
+        and of d. The first call may take a pass over the data.
 
         r_j is a sum of c_i x_ij, and all |c_i| sum to at most 2. So if column j has m entries on a rank, and m counts
-        additions in coefficients, too, its error is at most m eps max_i |x_ij|. The first call may take a pass over the
-        data.
+        additions in coefficients, too, its error is at most m eps max_i |x_ij|.
         """
         of_d = EPS * self.losses[loss].additions
-        if self._column_errors is None and self.row_sizes is not None:
-            return self.row_sizes.plane_error(self._coefficient_additions), of_d
         if self._column_errors is None:
+            if self.row_sizes is not None:
+                return self.row_sizes.plane_error(self._coefficient_additions), of_d
             self._column_errors = self._ask("plane_rounding")
         return self._column_errors, of_d
 
