@@ -88,6 +88,9 @@ class Block(NamedTuple):
 class Group(ABC):
     """A group of columns of one kind, in blocks, of which the first are on the device."""
 
+    in_limbs = True
+    """Whether sums are kept in limbs, which limit the scale, or in 64 bits from the beginning."""
+
     def __init__(self, rows: LocalRows, largest: Floats) -> None:
         self.rows, self._streams = rows, [cuda.stream(), cuda.stream()]
         self.p, self._of_columns = rows.shape[1], rows.column_factors
@@ -132,14 +135,9 @@ class Group(ABC):
             else:
                 self._streamed.append(Block(on_device, arrays))
         if self._streamed:
-            longest = [
-                max(map(len, arrays)) for arrays in zip(*(block.arrays for block in self._streamed), strict=True)
-            ]
-            dtypes = [array.dtype for array in self._streamed[0].arrays]
-            self._buffers = [
-                [cuda.device_array(max(length, 1), dtype) for length, dtype in zip(longest, dtypes, strict=True)]
-                for _ in self._streams
-            ]
+            of_blocks = list(zip(*(block.arrays for block in self._streamed), strict=True))
+            longest = [(max(1, *map(len, arrays)), arrays[0].dtype) for arrays in of_blocks]
+            self._buffers = [[cuda.device_array(length, dtype) for length, dtype in longest] for _ in self._streams]
             for number, array in enumerate(self.rows.arrays):
                 if array is not None:  # its end, since the first blocks are on the device
                     last = sum(len(block.arrays[number]) for block in self._streamed)
@@ -182,13 +180,9 @@ class Group(ABC):
         if self._streamed:
             cuda.synchronize()
 
-    def digits(self, scale: Scale) -> int:
-        """Return s of this group's sums."""
-        return scale.limbs
-
     def _units(self, scale: Scale) -> Any:
         """Return the units of the columns in 1, which change rarely."""
-        digits = self.digits(scale)
+        digits = scale.limbs if self.in_limbs else scale.whole
         if self._kept[0] != digits:
             self._kept = digits, cuda.to_device(np.ldexp(1.0, digits - self._exponents))
         return self._kept[1]
@@ -196,6 +190,7 @@ class Group(ABC):
 
 class DenseGroup(Group):
     rows: DenseRows
+    in_limbs = False
 
     def pieces(self) -> Iterator[Block]:
         (array,) = self.rows.arrays
@@ -204,14 +199,10 @@ class DenseGroup(Group):
             tiles[:, 2] = (tiles[:, 0] - first) * self.p
             yield Block(tiles, (array[first:last].ravel(),))
 
-    def digits(self, scale: Scale) -> int:
-        return scale.whole
-
     def dot(self, block: Block, out: Any) -> None:
         block.start(kernel.dot_dense, self._w[: self.p], self._factors, out)
 
     def add(self, block: Block, c: Any, scale: Scale) -> None:
-        # Sums are in 64 bits from the beginning, so limbs do not limit the scale.
         across = -(-self.p // runtime.THREADS)
         block.start(kernel.add_dense, c, self._factors, self._units(scale), self._totals, across=across)
 
@@ -245,8 +236,7 @@ class SparseGroup(Group):
         block.start(kernel.dot_sparse, self._begins, self._lengths, self._w, self._factors, out)
 
     def add(self, block: Block, c: Any, scale: Scale) -> None:
-        begins, lengths = self._begins, self._lengths
-        slots, hot = self._slots, self._hot
+        begins, lengths, slots, hot = self._begins, self._lengths, self._slots, self._hot
         factors, units, totals = self._factors, self._units(scale), self._totals
         block.start(kernel.add_sparse, begins, lengths, slots, hot, c, factors, units, scale.bits, totals, scale=scale)
 
@@ -271,7 +261,6 @@ class CodedGroup(Group):
             self._of_columns = of_codes * self._of_columns if len(self._of_columns) else of_codes
 
     def _sample(self, b: int) -> NDArray[Any]:
-        """Return some codes of a block."""
         n_codes, (codes,) = self.rows.code_map.n_codes, self.rows.arrays
         of_block = [codes[i * n_codes + b * (j - i) :][: j - i] for i, j in pairwise(self.rows.cuts)]
         step = 1 + self.rows.shape[0] // SAMPLE
@@ -319,11 +308,13 @@ class DeviceFeatures:
         for group in groups:
             _check(group)
         self._host: Features = with_bias(rows, bias)
+        self.largest_terms, self.most_terms = self._host.largest_terms, self._host.most_terms
         self._bias, self.shape, self.nnz = bias or 0.0, self._host.shape, rows.nnz
         ends = [0, *accumulate(group.shape[1] for group in groups)]
         self._columns = [slice(start, stop) for start, stop in pairwise(ends)]
         self._statistics = self._host.columns()
         self._pinned = contextlib.ExitStack()
+        self.close = self._pinned.close  # unlocks the pages of the host's memory
         room, besides = runtime.free_bytes() if room is None else room, _besides(groups, self.shape)
         _require(room, besides, self.shape)
         left = room - besides
@@ -339,10 +330,6 @@ class DeviceFeatures:
             of_later = sum(least[number + 1 :])  # so that these can be streamed
             left = placed.place(left - of_later, self._pinned) + of_later
         self._parts = cuda.device_array((tiles_of(self.shape[0]), 3), np.float64)
-
-    def close(self) -> None:
-        """Unlock the pages of the host's memory."""
-        self._pinned.close()
 
     @property
     def streamed(self) -> int:
@@ -386,12 +373,6 @@ class DeviceFeatures:
             if self._bias:
                 total[-1] = self._bias * plain
         return out
-
-    def largest_terms(self, w: Floats) -> float:
-        return self._host.largest_terms(w)
-
-    def most_terms(self, largest: float) -> float:
-        return self._host.most_terms(largest)
 
     def columns(self, weights: Floats | None = None) -> ColumnStatistics:
         if weights is not None:

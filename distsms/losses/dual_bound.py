@@ -51,8 +51,8 @@ class Proved(NamedTuple):
 
 
 def dual_bound(loss: Any, c: Floats, alpha: Floats | None = None, labelings: Floats | None = None) -> Proved:
-    """Return what coefficients (n_local,) prove of the risk of a loss. **Collective.** Raises InputError on all ranks if
-    they have the wrong sign in a class, or are not finite.
+    """Return what coefficients (n_local,) prove of the risk of a loss. **Collective.** Raises InputError on all ranks
+    if they have the wrong sign in a class, or are not finite.
 
     pauc needs alpha (n_local,), the share to which each negative row counts, and F-beta labelings (k, 3), the weight,
     missed and false positives of each.

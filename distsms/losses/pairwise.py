@@ -89,7 +89,7 @@ class SortedClass:
         self.sums = PairSums._make(old + new for old, new in zip(self.sums, added, strict=True))
 
     def gamma(self) -> Floats:
-        """Return gamma (d,) of each different q, increasing, over this rank's points so far, in a reused buffer. O(d)."""
+        """Return gamma (d,) of each different q, increasing, over the local points so far, in a reused buffer. O(d)."""
         kernel.walk(self._nu, self._d, self._table)
         return self._table.gamma[: self._d]
 
@@ -126,9 +126,7 @@ def sort_with_rows(values: Floats, rows: Rows) -> NDArray[Any]:
     """Sort numbers in place, ascending and stable, and return their rows alike; with NaN in any order. Local; O(m).
 
     NumPy's stable sort is the fastest where few scores have changed places since the last evaluation. Else a radix sort
-    takes a fifth of the time (Knuth, volume 3, section 5.2.5): of the scores as float32, whose bits are in the order of
-    the numbers once those of negative ones are reversed, eight bits at a time from the last. The few scores that are
-    then out of order are moved one by one; where there are many, NumPy sorts after all.
+    takes a fifth of the time, unless too many scores are too close together.
     """
     falling = len(values) >= LEAST and np.count_nonzero(values[APART:] < values[:-APART]) >= FALLS * len(values)
     if falling and len(values) < 2**32:
@@ -143,7 +141,11 @@ def sort_with_rows(values: Floats, rows: Rows) -> NDArray[Any]:
 
 
 def radix_sort(values: Floats, rows: Rows) -> tuple[Floats, NDArray[Any]] | None:
-    """Return numbers (m,) in order, and their rows (m,), or None if they are too close together. Local."""
+    """Return numbers (m,) in order, and their rows (m,), or None if they are too close together. Local.
+
+    They are sorted as float32, whose bits are in the order of the numbers once those of negative ones are reversed,
+    eight bits at a time from the last (Knuth, volume 3, section 5.2.5). The few that are then out of order are moved.
+    """
     with np.errstate(over="ignore"):
         bits = values.astype(np.float32).view(np.uint32)
     counts, keys, others = np.zeros((DIGITS, int(LAST) + 1), np.int64), *np.empty((2, len(values)), np.uint64)

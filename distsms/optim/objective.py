@@ -83,11 +83,11 @@ class Evaluator(Protocol):
 
 
 class Objective:
-    """The objective over the rows of all ranks, on each rank for its `features`, with a loss for each subset of the rows
-    that is trained on. `stop_wanted` is asked on every rank at each evaluation. By default the root holds `vectors`
-    whole. `weights` are for the scaling of variables. `reload`, collective, gets the number of evaluations after a rank
-    has died, and returns features, losses and weights of this rank's new share, of which all have `n` rows; then the
-    evaluation is repeated.
+    """The objective over the rows of all ranks, on each rank for its `features`, with a loss for each subset of the
+    rows that is trained on. `stop_wanted` is asked on every rank at each evaluation. By default the root holds
+    `vectors` whole. `weights` are for the scaling of variables. `reload`, collective, gets the number of evaluations
+    after a rank has died, and returns features, losses and weights of this rank's new share, of which all have `n`
+    rows. Cost: two passes over the nonzeros, the loss, 16 p bytes for each w.
     """
 
     def __init__(
@@ -120,7 +120,7 @@ class Objective:
     # The ranks that run the solver call these methods while the others are in `serve`.
 
     def evaluate(self, requests: Sequence[Request]) -> list[Evaluation]:
-        """Answer the requests in one pass over the data: two passes over the nonzeros, the loss, 16 p bytes for each."""
+        """Answer the requests in one pass over the data, on the ranks that run the solver."""
 
         def answer() -> list[Evaluation]:
             numbers = np.array([[request.nu, request.loss] for request in requests])

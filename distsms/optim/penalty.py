@@ -14,8 +14,8 @@ from distsms.base.typing import Floats
 
 @dataclass(frozen=True)
 class ElasticNet:
-    """Omega(w) = l1 ||w||_1 + lam/2 ||w||^2, with lam > 0; Omega*(-r) = ||S(r)||^2 / (2 lam), S soft thresholding by l1.
-    Gradients are those of lam/2 ||w||^2. Vectors may be slices, so methods take squared norms and sums.
+    """Omega(w) = l1 ||w||_1 + lam/2 ||w||^2, with lam > 0; Omega*(-r) = ||S(r)||^2 / (2 lam), S soft thresholding by
+    l1. Gradients are those of lam/2 ||w||^2. Vectors may be slices, so methods take squared norms and sums.
     """
 
     lam: float

@@ -62,7 +62,7 @@ Shares = dict[int, float]
 
 class Origins:
     """Where planes come from: at most `most` points, w and the width nu, at which a certificate evaluates the rows'
-    coefficients once more. A merged plane is a mixture of planes, and so is the best mixture: each has shares of points.
+    coefficients once more. A merged plane is a mixture of planes, and so is the best one: each has shares of points.
     """
 
     def __init__(self, most: int) -> None:

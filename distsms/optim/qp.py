@@ -23,8 +23,8 @@ TINY = 1e-300
 
 
 def simplex_qp(Q: Floats, d: Floats, alpha: Floats) -> Floats:
-    """Return the a in the simplex that maximizes <d, a> - a'Qa / 2, with Q (k, k) positive semi-definite, from the guess
-    `alpha`. A step solves a linear system for the support, the s variables that may be positive, in O(k^2 + s^3).
+    """Return the a in the simplex that maximizes <d, a> - a'Qa / 2, with Q (k, k) positive semi-definite, from the
+    guess `alpha`. A step solves a linear system for the support, the s variables that may be positive, in O(k^2 + s^3).
     (quadprog violates the KKT conditions by 1e-3 with 200 planes; Clarabel and OSQP are as accurate and slower, since
     they cannot start from the last solution.)
     """

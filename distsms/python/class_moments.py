@@ -19,12 +19,13 @@ from distsms.base import hdf5, memory
 from distsms.base.errors import InputError
 from distsms.base.files import atomic_write
 from distsms.base.measures import SMALLEST_LAMBDA
+from distsms.matrix.moments import Moments
 from distsms.models.model import Model
 from distsms.parallel.mpi import as_communicator
 from distsms.shards import from_arrays
 from distsms.shards.labels import format_labels, original_labels
 from distsms.shards.row_metadata import LARGEST
-from distsms.training.normal_auc_closed import Solution, moments_of, no_moments, solve
+from distsms.training.normal_auc_closed import Solution, moments_of, solve
 
 FORMAT, VERSION = "distsms-class-moments", 1
 ARRAYS = ("count", "mass", "mean", "scatter")
@@ -81,7 +82,7 @@ class ClassMoments:
                 f"the moments of {p:,} columns take {need / 2**30:,.1f} GiB, more than this machine has available. "
                 "Give fewer columns, or keep the rows and train by distsms.train(measure='normal-auc'), which iterates"
             )
-        self.moments = no_moments(p)
+        self.moments = Moments.empty(2, p)
         self.label_map: Mapping[str, Any] | None = None
         self.names: list[str] | None = None
 
@@ -233,7 +234,7 @@ class ClassMoments:
             label_map = json.loads(text)
             names = json.loads(contents["names"].tobytes()) if "names" in contents else None
         p = arrays["mean"].shape[-1] if arrays["mean"].ndim == 2 else -1
-        empty = vars(no_moments(p)) if p > 0 and arrays["scatter"].shape == (2, p, p) else {}
+        empty = vars(Moments.empty(2, p)) if p > 0 and arrays["scatter"].shape == (2, p, p) else {}
         if any(
             name not in empty or array.shape != empty[name].shape or array.dtype != empty[name].dtype
             for name, array in arrays.items()

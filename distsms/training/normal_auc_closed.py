@@ -38,6 +38,10 @@ MOST_BYTES = 2**30
 """The moments may take at most this much memory on a rank."""
 
 
+Numbers = NDArray[np.int16] | None
+"""Of the fold of each local row, (n_local,)."""
+
+
 class Solution(NamedTuple):
     """The minimum for one lambda: w (p,), J, R, a proved lower bound and gap with rounding, delta (p,), and ROCArea."""
 
@@ -98,8 +102,7 @@ def bytes_of_moments(
         return 0
     dense = entries >= n * p / 2
     gathering = n * p**2 / BLAS if dense else entries**2 / n
-    work = gathering + losses * p**3 / (3 * BLAS)
-    memory = 8 * p**2 * (2 * losses + 5)
+    work, memory = gathering + losses * p**3 / (3 * BLAS), 8 * p**2 * (2 * losses + 5)
     return memory if work <= losses * PRODUCTS * entries and memory <= MOST_BYTES else 0
 
 
@@ -108,20 +111,13 @@ def pays(block: DataBlock, measure: str | Measure, comm: Communicator, l1: float
     if not Measure.parse(measure).family.closed_form or l1:
         return False
     features = block.features
-    sizes = comm.sum(np.array([features.shape[0], features.nnz], np.int64)).tolist()
+    n, entries = comm.sum(np.array([features.shape[0], features.nnz], np.int64)).tolist()
     # Rows have moments if they are stored as numbers, not as codes.
     coded = not isinstance(features, LocalRows) or type(features)._gather is LocalRows._gather
-    return bytes_of_moments(measure, sizes[0], block.p, sizes[1], coded, losses, l1) > 0
+    return bytes_of_moments(measure, n, block.p, entries, coded, losses, l1) > 0
 
 
-def no_moments(p: int) -> Moments:
-    """Return the moments of both classes, the positive one first, without rows of p columns. Local."""
-    return Moments.empty(2, p)
-
-
-def moments_of(
-    block: DataBlock, comm: Communicator, number: NDArray[np.int16] | None = None, numbers: int = 1
-) -> Moments:
+def moments_of(block: DataBlock, comm: Communicator, number: Numbers = None, numbers: int = 1) -> Moments:
     """Return the moments of both classes, the positive one first, of all ranks' rows of each `number` (n_local,).
     **Collective.** Rows of weight 0 are left out; without numbers all rows have 0."""
     assert isinstance(block.features, LocalRows)
@@ -134,12 +130,7 @@ class ClosedForm:
     """The minima of normal-auc on all rows, and on the training rows of each fold. Creating it is **collective.**"""
 
     def __init__(
-        self,
-        block: DataBlock,
-        comm: Communicator,
-        number: NDArray[np.int16] | None = None,
-        folds: int = 0,
-        forward: bool = False,
+        self, block: DataBlock, comm: Communicator, number: Numbers = None, folds: int = 0, forward: bool = False
     ) -> None:
         self._moments = moments_of(block, comm, number, folds + 1)
         self._folds, self._forward, self._passes = folds, forward, 1

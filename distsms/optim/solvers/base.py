@@ -76,7 +76,8 @@ class OtherVariables(ABC):
     l1: float | Floats = 0.0
 
     def __init__(self, problem: Problem, strong_convexity: float) -> None:
-        self._problem, self.dot, self.strong_convexity = problem, problem.dot, strong_convexity
+        self._problem, self.strong_convexity = problem, strong_convexity
+        self.dot, self.iterated = problem.dot, problem.iterated
 
     @property
     def holders(self) -> Any:
@@ -87,9 +88,6 @@ class OtherVariables(ABC):
 
     @abstractmethod
     def variables(self, w: Floats) -> Floats: ...
-
-    def iterated(self) -> bool:
-        return self._problem.iterated()
 
     def model_minimum(self) -> tuple[Floats, float]:
         w, value = self._problem.model_minimum()
