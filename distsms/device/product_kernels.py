@@ -30,7 +30,6 @@ def fixed(value):  # type: ignore[no-untyped-def]
 
 @cuda.jit(device=True)
 def times(numbers, factors, i):  # type: ignore[no-untyped-def]
-    """Return numbers[i], times the factor of the row if rows have factors."""
     return numbers[i] * factors[i] if factors.shape[0] > 0 else numbers[i]
 
 

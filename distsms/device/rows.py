@@ -167,7 +167,6 @@ class Group(ABC):
             out *= self._of_columns
 
     def _passing(self) -> Iterator[Block]:
-        """Yield the blocks, on the device."""
         yield from self._resident
         for number, (tiles, arrays, _) in enumerate(self._streamed):
             # A stream copies a block only after it has computed with the one before in the same buffer.

@@ -80,7 +80,6 @@ class Cost(NamedTuple):
 
     @property
     def memory(self) -> Memory:
-        """What is held besides the rows."""
         return Memory(int(self.held_by_each), int(self.held_by_root))
 
 

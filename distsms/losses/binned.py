@@ -7,13 +7,12 @@ depends on the two cells alone, and both passes put a row into the same cell, th
 
 R is enclosed: from different cells, the sign of t is known. In a cell of size h, with the means alpha of q and beta of
 b from its lower edge in units of h, the mean hinge is from max(0, beta - alpha) h to beta (1 - alpha) h. The R that is
-returned is the upper end, and `width` its distance from the lower end. If that is more than `SHARE` of the gap to
-prove, the worst cells are divided; if this does not help, the rows are sorted after all (`exact_class`). So are
-they where the smaller class is small and well apart: there, sorting looks at few rows of the larger one.
+returned is the upper end. If it is uncertain by more than `SHARE` of the gap to prove, the worst cells are divided; if
+this does not help, the rows are sorted after all (`exact_class`), as they are where the smaller class is small and well
+apart: there, sorting looks at few rows of the larger one.
 
-Cells are needed from max(min q, min b - nu) to min(max b, max q + nu); for pauc up to max b. Offsets in cells are whole
-numbers of small units, so that sums are the same to the bit on any number of ranks. Cost for c cells: two passes over
-the scores, a sum of 32 c bytes over ranks, O(c) time and 100 c bytes of memory.
+Offsets in cells are whole numbers of small units, so that sums are the same to the bit on any number of ranks. Cost for
+c cells: two passes over the scores, a sum of 32 c bytes over ranks, O(c) time and 100 c bytes of memory.
 """
 
 from __future__ import annotations
@@ -126,7 +125,6 @@ class OfCells(NamedTuple):
 
 
 def is_sortable(n_pos: int, n_neg: int, n: int) -> bool:
-    """Return whether the rows may be sorted, by every rank."""
     return min(n_pos, n_neg) <= EVERYWHERE and n <= SORTABLE
 
 
@@ -167,7 +165,7 @@ class RocAreaBins(RocAreaRisk):
 
     @classmethod
     def cost(cls, n_pos: int, n_neg: int, size: int) -> Cost:
-        """Return the cost with a usual number of cells, and the memory of the most, perhaps with sorting."""
+        # The cost with a usual number of cells, and the memory of the most, perhaps with sorting.
         n_local, most = (n_pos + n_neg) / size, max(FEWEST, min(MOST, (n_pos + n_neg) / OF_CELL))
         cells = min(most, MOST / 4)
         moved, steps = 0.0 if size == 1 else 64.0 * cells, 1.5e5 + 3.0 * n_local + 15.0 * cells
@@ -242,9 +240,8 @@ class RocAreaBins(RocAreaRisk):
         return value
 
     def _are_apart(self, scores: Floats) -> bool:
-        """Return whether the classes are so far apart that sorting is faster than counting. **Collective.**
-
-        Sorting leaves out rows of the larger class without a pair with t > 0; a sample shows how many have one.
+        """Return whether the classes are so far apart that sorting, which leaves out rows without a pair with t > 0, is
+        faster than counting: a sample shows how many have one. **Collective.**
         """
         if self._few is None:
             return False
@@ -306,9 +303,7 @@ class RocAreaBins(RocAreaRisk):
         return Cells(neg, pos, widths, grid, below, above)
 
     def _count_rows(self, scores: Floats, grid: Grid, totals: NDArray[Any]) -> tuple[float, float]:
-        """Add numbers, or weights, of rows and sums of offsets to totals (2, 2 cells); return the sums beyond the
-        grid's range, below and above. Local.
-        """
+        """Add numbers, or weights, and sums of offsets to totals (2, 2 cells); return the sums beyond. Local."""
         where = grid.low, grid.high, grid.scale, grid.bits, grid.top, grid.fine, np.empty((2, kernel.CHUNK), np.int64)
         kinds, weights = self._kinds[: len(scores)], self.weights
         if weights is None:

@@ -40,7 +40,6 @@ class FBeta(GatheringLoss):
             worst_table(np.zeros(1), np.zeros(1), self.beta2)
 
     def solve(self, positive: Floats, negative: Floats, nu: float) -> Solution:
-        """Find the worst contingency table with `worst_table`. O(n log n)."""
         scale = 2.0 / self.n
         low, high = np.argsort(positive), np.argsort(-negative)
         R, d, b, c = worst_table(scale * positive[low], scale * negative[high], self.beta2)
@@ -53,10 +52,9 @@ class FBeta(GatheringLoss):
 def worst_table(low: Floats, high: Floats, beta2: float) -> tuple[float, float, int, int]:
     """Return F-beta's risk, exactly, and Delta, b and c (the missed and the false positives) where it is attained.
 
-    low (n+,) are 2/n times the positive scores, ascending, and high (n-,) 2/n times the negative ones, descending. O(n-
-    + n+ log n-) time. One more false positive changes the value by high_c + (1 + beta^2) tp / (D (D + 1)), D = beta^2
-    n+ + tp + c. Both terms fall as c grows, so bisection finds the best c. No digits are lost: all terms add up to at
-    most R + 4.
+    low (n+,) are 2/n times the positive scores, ascending, and high (n-,) 2/n times the negative ones, descending. One
+    more false positive changes the value by high_c + (1 + beta^2) tp / (D (D + 1)), D = beta^2 n+ + tp + c. Both terms
+    fall as c grows, so bisection finds the best c. No digits are lost: all terms add up to at most R + 4.
     """
     n_pos, n_neg = len(low), len(high)
     tops = np.zeros(n_neg + 1)
@@ -141,7 +139,7 @@ class ErrorRate(Loss):
         coefficients c_i = -2/n a_i y_i beta_i,   d = 1/n sum_i a_i beta_i,   n the sum of the weights
 
     This is the hinge loss of the linear SVM in another scale (u = 2 w), with the smoothing of PRBEP but for sum_P beta
-    = sum_N beta. O(n_local) time and one Allreduce of three numbers.
+    = sum_N beta.
     """
 
     family = measures.ERROR_RATE

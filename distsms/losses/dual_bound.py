@@ -208,9 +208,7 @@ def _balanced(u: Floats, v: Floats, comm: Communicator) -> tuple[Floats, Floats,
 
 def _possible(u: Floats, caps_u: Floats, v: Floats, caps_v: Floats, comm: Communicator) -> tuple[Floats, Floats, float]:
     """Return u and v reduced to sums of the rows and columns of a matrix with entries up to caps_i caps_j, and their
-    sum.
-
-    The caps of u add up to 1, those of v to at most 1. **Collective**: 32 bytes are summed for each of `CELLS` ranges.
+    sum. The caps of u add up to 1, those of v to at most 1. **Collective**: 32 bytes for each of `CELLS` ranges.
     """
     u, v, total = _balanced(np.minimum(u, caps_u), np.where(caps_v > 0, np.minimum(v, caps_v), 0.0), comm)
     (u_few, caps_u_few), (v_few, caps_v_few) = _few_rows(u, caps_u, comm), _few_rows(v, caps_v, comm)
@@ -220,8 +218,7 @@ def _possible(u: Floats, caps_u: Floats, v: Floats, caps_v: Floats, comm: Commun
 
 def _few_rows(amounts: Floats, caps: Floats, comm: Communicator) -> tuple[Floats, Floats]:
     """Return amounts and caps of few rows that stand for those of all ranks, two for each of `CELLS` ranges of their
-    ratio: with the same sums, and at its ends. No rows of a range are more unequal, so what is possible for these is
-    possible for those. **Collective.**
+    ratio: with the same sums, and at its ends, so that no rows of a range are more unequal. **Collective.**
     """
     amounts, caps = amounts[caps > 0], caps[caps > 0]
     ratio = amounts / caps

@@ -71,7 +71,6 @@ class GatheringLoss(Loss):
 
 
 def weighted_sum(terms: NDArray[Any], weights: Floats | float) -> float:
-    """Return sum_i a_i terms_i."""
     return float(np.sum(weights * terms))
 
 
@@ -83,8 +82,7 @@ def pair_sums(
 
     t_ij = x_j - q_i, with q and x in decreasing order. gamma_i is set to sum_j a_j clip(t_ij / nu, 0, 1), at nu = 0 to
     the sum of a_j over t_ij > 0. O(n_q + n_x). The sums of t and t^2 over the window of q_i, the x_j with 0 < t_ij <
-    nu, are kept themselves and updated, not computed by the paper's subtraction, which loses digits if scores are
-    large.
+    nu, are updated: the paper's subtraction loses digits if scores are large.
     """
     n_x = len(x)
     inside = 0  # x[:inside] have t > 0
@@ -145,8 +143,7 @@ def root_of_ramps(heads: Floats, nu: float, target: float, weights: Floats) -> f
     """Return the smallest tau at which sum_i a_i clip((tau - h_i) / nu, 0, 1) = target (Algorithms 2 and 3). O(n).
 
     The heads h_i ascend, nu > 0, and the target is between 0 and the sum of the weights. The sum is computed at the
-    kinks, h_i and h_i + nu, in ascending order until it reaches the target; then a linear equation is solved (equation
-    (32)).
+    kinks, h_i and h_i + nu, until it reaches the target; then a linear equation is solved (equation (32)).
     """
     n = len(heads)
     head = 0

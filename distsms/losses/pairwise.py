@@ -12,16 +12,13 @@ two sums over pairs, and the slopes up to the next edge. A grid of buckets finds
 time. gamma_q follows from number and distances of the points of each edge, in one pass over q from the highest down.
 
 No digits are lost by cancellation, however large the scores are: terms are distances, and running sums begin anew where
-windows have no value in common. Cost: O(k) for sorted q, O(1) expected for each b; 190 bytes of memory for each
-different q, and little for b.
-
-Every rank sorts the q of all ranks, and pairs them with its own rows b. A rank receives 16 k bytes, with weights 24 k;
-O(k log P + n/P) time, 240 k bytes of memory.
+windows have no value in common. Every rank sorts the q of all ranks, and pairs them with its own rows b. A rank
+receives 16 k bytes, with weights 24 k; O(k log P + n/P) time, 240 k bytes of memory.
 """
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -41,14 +38,6 @@ HALF, SIGN = np.uint64(32), np.uint32(2**31)
 
 Rows = NDArray[Any]
 """Numbers of local rows, (m,) of an integer type."""
-
-
-class PairSums(NamedTuple):
-    """Sums over all pairs of max(0, t), of its Huber hinge, and of beta."""
-
-    hinge: float
-    huber: float
-    beta: float
 
 
 class SortedClass:
@@ -75,7 +64,7 @@ class SortedClass:
         """Set the sorted values q, and forget all points. Local; O(k)."""
         if len(q) + 2 > len(self._table.value):
             self._table = Table.allocate(len(q))
-        self._nu, self.sums = nu, PairSums(0.0, 0.0, 0.0)
+        self._nu, self.sums = nu, np.zeros(3)  # over the pairs so far: of max(0, t), of its Huber hinge, and of beta
         self._d, self._m = kernel.tabulate(q, weights, nu, self._table)
 
     def add_points(
@@ -83,10 +72,9 @@ class SortedClass:
     ) -> None:
         """Add points b = offset + sign scores[row], weighted, and set out[row] = factor gamma_b. Local; O(1) each."""
         buffers = Buffers.allocate(rows, weights is not None)
-        added = kernel.add_points(
+        self.sums += kernel.add_points(
             scores, rows, weights, sign, offset, self._nu, self._m, self._table, factor, out, buffers
         )
-        self.sums = PairSums._make(old + new for old, new in zip(self.sums, added, strict=True))
 
     def gamma(self) -> Floats:
         """Return gamma (d,) of each different q, increasing, over the local points so far, in a reused buffer. O(d)."""

@@ -52,7 +52,6 @@ class Table(NamedTuple):
 
     @staticmethod
     def allocate(k: int) -> Table:
-        """Allocate a table for k different values."""
         m, line = 2 * k + 1, 8
         room = np.empty(line * (m + 1))
         begin = -room.ctypes.data // room.itemsize % line  # a cache line begins here
@@ -70,7 +69,6 @@ class Buffers(NamedTuple):
 
     @staticmethod
     def allocate(rows: NDArray[Any], weighted: bool) -> Buffers:
-        """Allocate room for the points of some rows."""
         n = CHUNK + 1
         return Buffers(np.empty(n), np.empty(n) if weighted else None, np.empty(n, rows.dtype))
 

@@ -123,18 +123,12 @@ class Head(NamedTuple):
 class PaucExchange(PaucRisk):
     """The risk of pauc@beta without gathering: only positives are sorted, by every rank.
 
-    1. The ranks find x0 together, near the last one (`distsms.parallel.order_statistics`).
-    2. One pass over the local rows lists the negatives from x0 - nu on. All others have alpha = 0.
-    3. Newton's method finds delta = x - x0 on these (`prbep.rising_root`), near the last delta / nu.
-    4. The sums over their pairs with the clamped positives are those of `distsms.losses.pairwise`.
-
-    The table of the positives serves for R, too. With u = s_j - x0, q from x0 on, and W the weight of u > 0,
+    The ranks find x0 together, near the last one (`distsms.parallel.order_statistics`), list the negatives from x0 - nu
+    on (all others have alpha = 0), and on these find delta = x - x0 by Newton's method. The table of the positives
+    serves for R, too. With u = s_j - x0, q from x0 on, and W the weight of u > 0,
 
         A+ K R = sum over u > 0 of a_i a_j (u - max(q_i, delta))_+  +  (K - W) C  +  K sum_i a_i (delta - q_i)_+,
         C = sum_i a_i (-max(q_i, delta))_+,   where no term is negative.
-
-    Cost: a pass over the rows for steps 1 and 2 each, a few Allreduces of at most 12 KiB, and what ROCArea costs with
-    the listed negatives; 7 bytes for each local row.
     """
 
     def __init__(self, labels: Labels, weights: Floats | None, comm: Communicator, max_fpr: float) -> None:
@@ -159,10 +153,9 @@ class PaucExchange(PaucRisk):
     @classmethod
     def cost(cls, n_pos: int, n_neg: int, size: int) -> Cost:
         n_local = (n_pos + n_neg) / size
-        rounds = 0.0 if size == 1 else 6 * 12 * 2**10
-        bytes_moved = 0.0 if size == 1 else (24.0 + 8.0 / size) * n_pos
+        sent = 0.0 if size == 1 else (24.0 + 8.0 / size) * n_pos + 6 * 12 * 2**10
         steps = n_pos * (math.log2(size) + 15.0) + n_neg / size * 3.0  # measured: most negatives are only passed over
-        return Cost(bytes_moved + rounds, steps, held_by_each=240.0 * n_pos + 15.0 * n_local)
+        return Cost(sent, steps, held_by_each=240.0 * n_pos + 15.0 * n_local)
 
     def evaluate(self, scores: Floats, nu: float) -> LossValue:
         scores = np.ascontiguousarray(scores, np.float64)
@@ -177,7 +170,7 @@ class PaucExchange(PaucRisk):
         if not whole.tabulate_all(True, nu):  # a difference of scores overflows
             return LossValue.undefined(coefficients)
         whole.add_points(scores, head.above, 1.0, -x0, factor, coefficients, self.weights)
-        hinge = whole.sums.hinge
+        hinge = float(whole.sums[0])
         if nu > 0:
             whole.add_points(scores, head.between, 1.0, -x0, factor, coefficients, self.weights)
         gamma, numbers = whole.total(np.array([hinge, *whole.sums[1:], *offsets]))

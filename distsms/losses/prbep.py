@@ -24,7 +24,7 @@ from distsms.base import measures
 from distsms.base.communicator import Communicator
 from distsms.base.jit import njit
 from distsms.base.typing import Floats, Labels
-from distsms.losses.base import Cost, Loss, LossValue, huber, ramp
+from distsms.losses.base import Loss, LossValue, huber, ramp
 from distsms.losses.gather import GatheringLoss, Solution, root_of_ramps, weighted_sum
 from distsms.parallel.order_statistics import LEFT_OUT, NEGATIVE, POSITIVE, PositionSearch
 
@@ -88,7 +88,6 @@ class Correction(NamedTuple):
     scale: float
 
     def total(self, side: ClassSums) -> float:
-        """Return the sum of beta after the change."""
         return self.scale * (side.total + self.share * (self.goal * side.near - side.near_total))
 
     def apply(self, beta: Floats, near: NDArray[np.bool_]) -> Floats:
@@ -182,10 +181,10 @@ T = TypeVar("T")
 
 
 def rising_root(at: Callable[[float], tuple[Piece, T]], start: float, low: float, high: float) -> tuple[float, T]:
-    """Return the root, between `low` and `high`, of a function that rises, is piecewise linear, and costs a pass over
-    the rows, and what `at` returned there besides the piece. Collective if `at` is. A step goes to the root of the
-    present linear piece, or to the middle of the bracket if it would leave it. The end is where rounding is all that is
-    left, so that the root does not depend on `start` but in the last digits.
+    """Return the root, between `low` and `high`, of a rising, piecewise linear function that costs a pass over the
+    rows, and what `at` returned there besides the piece. Collective if `at` is. A step goes to the root of the present
+    piece, or to the middle of the bracket. It ends where rounding is all that is left: `start` matters to the last
+    digits.
     """
     point, smallest_step = min(max(start, low), high), ROUNDING * (high - low)
     for step in range(STEPS):
@@ -207,13 +206,11 @@ class PrbepExchange(PrbepRisk):
 
     Let u_i = tau0 - s_i on P and u_j = s_j + a - tau0 on N, tau0 the minimizing tau of R: the position of a row. With
     delta = tau - tau0, which is from -nu to nu, t = u + delta on P and u - delta on N. The ranks find tau0 near the
-    last one (`distsms.parallel.order_statistics`), and then delta by Newton's method (`rising_root`), whose
-    last step also has all sums for R, R_mu and d. Neither depends on where its search began, but in the last digits.
-
-    Cost for any n: some small Allreduces and an Allgather of at most 16 KiB for tau0, and 72 bytes for each of two to
-    five Newton steps; a pass over the local rows for each, two or three for tau0, and one for the coefficients; 3
-    n_local bytes.
+    last one (`distsms.parallel.order_statistics`), in two or three passes over the rows, and then delta in two to five
+    by Newton's method (`rising_root`), whose last step also has all sums for R, R_mu and d.
     """
+
+    sent, steps_of_row, held_of_row = 4.0 * 12 * 2**10, 10.0, 3.0
 
     def __init__(self, labels: Labels, weights: Floats | None, comm: Communicator) -> None:
         super().__init__(labels, weights, comm)
@@ -229,13 +226,7 @@ class PrbepExchange(PrbepRisk):
         _coefficients(np.zeros(0), self._kinds[:0], weights, 0.0, 0.0, 0.0, 0.0, np.zeros((2, 3)), np.zeros(0))
         return PositionSearch(self._kinds, self.A_neg, self.weights, self.comm)
 
-    @classmethod
-    def cost(cls, n_pos: int, n_neg: int, size: int) -> Cost:
-        n_local = (n_pos + n_neg) / size
-        return Cost(0.0 if size == 1 else 4 * 12 * 2**10, 10.0 * n_local, held_by_each=3.0 * n_local)
-
     def evaluate(self, scores: Floats, nu: float) -> LossValue:
-        """See `Loss.evaluate`. **Collective**, about five small Allreduces; see the class's docstring."""
         return self._evaluate(np.ascontiguousarray(scores, np.float64), nu, np.empty(len(scores)))
 
     def _evaluate(self, scores: Any, nu: float, out: Any) -> LossValue:
@@ -279,13 +270,11 @@ def _distance(tau0, score, kind, shift):  # type: ignore[no-untyped-def]
 
 @njit(fastmath=False)
 def _hinge_argument(u, kind, delta):  # type: ignore[no-untyped-def]
-    """Return t of a row."""
     return u - delta if kind == NEGATIVE else u + delta
 
 
 @njit(error_model="numpy", fastmath=False)
 def _ramp(t, nu):  # type: ignore[no-untyped-def]
-    """Return beta of a row."""
     beta = t / (nu if nu > 0.0 else LEAST)
     beta = beta if beta > 0.0 else 0.0
     return beta if beta < 1.0 else 1.0

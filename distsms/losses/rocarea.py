@@ -113,7 +113,7 @@ class RocAreaExchange(RocAreaRisk):
             return LossValue.undefined(coefficients)
         factor = self._sign / self.A_pos / self.A_neg  # two divisions, since n+ n- may exceed 2^53
         whole.add_points(scores, self._larger, self._sign, self._offset, factor, coefficients, self.weights)
-        gamma, sums = whole.total(np.array(whole.sums))
+        gamma, sums = whole.total(whole.sums)
         whole.write(gamma, -factor, coefficients)
         R, R_mu, d = (sums / self.A_pos / self.A_neg).tolist()
         coefficients[self._left_out] = 0.0

@@ -228,7 +228,6 @@ def add_rows(
 
 @njit()
 def factor_of(factors: Array, i: Any) -> Any:
-    """Return the factor of row i; 1 if there are no factors."""
     if len(factors):
         return factors[i]
     return 1.0

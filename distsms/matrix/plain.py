@@ -34,11 +34,9 @@ class _Stored:
         return numbers if self.values is None else self.values * numbers
 
     def sums(self, terms: Floats) -> Array:
-        """Return the sum of each row's terms."""
         return np.bincount(self.repeated(np.arange(len(self.rows))), terms, len(self.rows))
 
     def factors(self, factors: Floats) -> Floats:
-        """Return the factor of each row."""
         return factors[self.rows] if len(factors) else np.ones(len(self.rows))
 
 

@@ -7,10 +7,8 @@ Each row has a dual variable. Together they are a plane with one coefficient c_i
 and the largest D is min J, but for ROCArea, where it may be below (`distsms.optim.dual_variables`). The method visits
 the rows in random order, and maximizes D over one variable at a time, which changes w by a multiple of x_i. Where rows
 are few beside the columns, some passes, each about as long as an evaluation, come close to the minimum. With several
-ranks, the root gathers the rows and does this alone, if they are not too large.
-
-The passes prove nothing. At the end the plane is computed anew from the variables, and the run takes it and w as its
-beginning; the solver goes on where the gap falls too slowly, or ROCArea's dual is exhausted.
+ranks, the root gathers the rows, if they are not too large, and does this alone. The run begins with w and a plane that
+is computed anew; the solver goes on where the gap falls too slowly, or ROCArea's dual is exhausted.
 
 See Hsieh et al., ICML 2008; Yu, Huang & Lin, Machine Learning 85, 2011; Shalev-Shwartz & Zhang, JMLR 14, 2013.
 """
@@ -37,9 +35,8 @@ from distsms.optim.settings import GATHERED, Settings, ascends
 MULTIPLES, NEAR = 10, 0.05
 """The limits of the search for the best multiple of w: evaluations of the loss, and the share of the target."""
 UNCHECKED, FALL = 10, 0.1
-"""J and the bound are computed after so many passes, or if the gap is expected to be below half of the target. The
-estimate of a pass is too high, since the gap falls meanwhile: it is expected to fall as in the pass before, but at most
-to this share.
+"""J and the bound are computed after so many passes, or if the gap is expected to be below half of the target: its
+estimate is too high, since it falls during the pass, as in the pass before, but at most to this share.
 """
 ROUNDING = 0.02
 """The opening subtracts this share of the target from its bounds, since the proof subtracts what rounding may do."""
@@ -252,8 +249,7 @@ class _Ascent:
             slope = float(self._comm.sum(np.array([value.coefficients @ s]))[0]) if self._dual.multiples else 0.0
             return value.R, slope, theta
 
-        # If the dual variables may give a w that is too short, theta minimizes J. R is above its tangents at the two
-        # nearest theta on both sides of the minimum (as in Franc & Sonnenburg, JMLR 10, 2009).
+        # theta minimizes J; R is above its tangents on both sides of the minimum (Franc & Sonnenburg, JMLR 10, 2009).
         left, right = tangent(1.0), None
         best = omega + left[0], 1.0, left[0]
         for _ in range(MULTIPLES if self._dual.multiples else 0):

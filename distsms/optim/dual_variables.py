@@ -36,9 +36,8 @@ TINY = 1e-300
 
 @njit(error_model="numpy")
 def _maximizer(margin: float, steepness: float, q: float, t: float) -> tuple[float, float]:
-    """Return t and q of a row after it was visited: the root of t - margin - steepness (sigma(-t) - q), which
-    increases. By symmetry, it may be taken as positive, where the function is concave, so that Newton's method
-    converges.
+    """Return t and q of a row after it was visited: the root of t - margin - steepness (sigma(-t) - q). By symmetry, it
+    may be taken as positive, where this is concave, so that Newton's method converges.
     """
     offset = margin - steepness * q
     mirrored = offset <= -0.5 * steepness
@@ -92,9 +91,9 @@ def pass_over_rows(rows, order, signed, t, q, squares, scale, first, w):  # type
 def pass_over_margins(  # type: ignore[no-untyped-def]
     rows, order, signed, offset, u, squares, rests, scale, first, state, w
 ):
-    """Improve u_i for one row after the other, with w and `state`: tau, the sum of the squares of the rows seen, their
-    number. Return an estimate of the duality gap. signed (n,) is y_i times the largest u_i; `rests` counts how often a
-    row is passed over; `offset` is that of `Multipliers`.
+    """Improve u_i row by row, with w and `state`: tau, the sum of the squares of the rows seen, their number. Return an
+    estimate of the duality gap. signed (n,) is y_i times the largest u_i; `rests` counts how often a row is passed
+    over.
     """
     gap = excess = bias = 0.0
     for at in range(len(order)):
@@ -242,17 +241,14 @@ class Multipliers(DualVariables):
 
     def _signed_weights(self) -> Floats:
         loss = self._loss
-        if not loss.family.compares_pairs:
-            of_positive = of_negative = 2.0 / loss.A
-            self._offset = loss.A / (2.0 * loss.A_pos)
-        else:
+        of_positive, of_negative, self._offset = 2.0 / loss.A, 2.0 / loss.A, loss.A / (2.0 * loss.A_pos)
+        if loss.family.compares_pairs:
             of_positive, of_negative, self._offset = 1.0 / loss.A_pos, 1.0 / loss.A_neg, 1.0
         caps = loss.positive * of_positive - loss.negative * of_negative
         return caps if loss.weights is None else caps * loss.weights
 
     def visit(self, rows: RowEntries, order: NDArray[np.intp], first: bool, w: Floats) -> float:
-        signed, u = self._of_all, self._u
-        squares, rests = self._squares, self._rests
+        signed, u, squares, rests = self._of_all, self._u, self._squares, self._rests
         scale, offset, state = self._scale, self._offset, self._state
         return float(pass_over_margins(rows, order, signed, offset, u, squares, rests, scale, first, state, w))
 
@@ -270,8 +266,5 @@ class Multipliers(DualVariables):
 
     def slow(self, gaps: Sequence[tuple[int, float]], target: float) -> bool:
         passes, gap = gaps[-1]
-        earlier = [each for each in gaps[:-1] if 2 * each[0] <= passes]
-        if not earlier:
-            return False
-        then, gap_then = earlier[-1]
+        then, gap_then = max((each for each in gaps[:-1] if 2 * each[0] <= passes), default=(passes, gap))
         return (passes - then) * math.log(gap / target) > FURTHER * math.log(gap_then / gap)

@@ -91,8 +91,7 @@ class ElasticPlanes(Planes):
         self, planes: Floats, alpha: Floats, scale: float, shift: Floats | float
     ) -> tuple[Floats, Floats]:
         """Return the alpha in the simplex that maximizes <d, alpha> - ||S(m - shift)||^2 / (2 scale), S soft
-        thresholding by l1, and the w there. It begins at alpha (k,), or at the vertex of the highest d. **Collective**
-        among ranks with the solver.
+        thresholding by l1, from a guess (k,), and the w there. **Collective** among ranks with the solver.
         """
         k, l1, root = len(alpha), self.regularizer.l1, self._vectors.root_values
         d, alpha = self._d[:k], alpha.copy()
@@ -123,9 +122,9 @@ class ElasticPlanes(Planes):
         w = -excess / scale
         if lost > max(enough, self._tolerance):  # it is the distance of the model's value at w from the bound
             shifts = np.zeros(len(m)) + shift
-            solved = interior_point_mixture(self._vectors, planes, d, shifts, l1, scale, enough)
-            if solved.gap < lost:
-                return solved.alpha, solved.w
+            other, other_w, gap = interior_point_mixture(self._vectors, planes, d, shifts, l1, scale, enough)
+            if gap < lost:
+                return other, other_w
         return alpha, w
 
     def _program(
@@ -214,14 +213,6 @@ def gram_matrix(vectors: Vectors, k: int, length: int, columns: Callable[[slice]
     return vectors.sum_values(gram.ravel()).reshape(k, k)
 
 
-class Solved(NamedTuple):
-    """A mixture alpha (k,), this rank's slice of w, and the distance of their values, which bounds both errors."""
-
-    alpha: Floats
-    w: Floats
-    gap: float
-
-
 class Point(NamedTuple):
     """A direction, or variables inside bounds; `slack`: how far planes are below the model; up, down: u and v."""
 
@@ -235,9 +226,9 @@ class Point(NamedTuple):
 @np.errstate(all="ignore")  # what is not finite ends the method
 def interior_point_mixture(
     vectors: Vectors, planes: Floats, d: Floats, shift: Floats, l1: float, scale: float, enough: float
-) -> Solved:
-    """Return the best mixture of slices planes (k, q), to the gap `enough` if it can. With b_j in [-l1, l1], the
-    program is
+) -> tuple[Floats, Floats, float]:
+    """Return the best mixture (k,) of slices planes (k, q), its slice of w, and the distance of their values, which
+    bounds both errors: `enough`, if it can be. With b_j in [-l1, l1], the program is
 
         maximize  <d, alpha> - ||e||^2 / (2 scale)  over alpha in the simplex and b,  e = sum_k alpha_k r_k - shift + b
 
@@ -291,7 +282,7 @@ def interior_point_mixture(
         step = min(1.0, SHORTER * _longest(vectors, at, change, l1))
         at = Point._make(x + step * dx for x, dx in zip(at, change, strict=True))
         at = at._replace(alpha=at.alpha / np.sum(at.alpha))
-    return Solved(best, best_w, lowest - highest)
+    return best, best_w, lowest - highest
 
 
 class _System:

@@ -141,8 +141,7 @@ class Objective:
                 gradient_block[:] = regularizer.gradient(w_block, r_block)
                 of_block = [np.dot(r_block, w_block), *regularizer.sums(w_block, r_block, gradient_block)]
                 products = products + np.array(of_block)
-        # One sum over ranks serves two purposes. The products are summed over slices. The numbers of the loss are known
-        # on every rank; only the root adds them, so that all ranks get the root's, identical to the last bit.
+        # One sum over ranks adds up the products of slices, and gives all ranks the numbers of the root, to the bit.
         numbers = np.array(value if self.comm.is_root else [0.0] * len(value))
         totals = self.vectors.sum_values(np.concatenate((numbers, products))).tolist()
         (R, R_mu, d), (width, rw) = totals[:3], totals[3:5]
@@ -180,8 +179,8 @@ class Objective:
         """Return a bound on the rounding error of J at an evaluation, which need not be less than `enough`.
 
         A margin of L terms is wrong by at most L eps/2 sum_j |x_ij w_j|, J by twice the largest, and R by its
-        `Loss.additions` times R + 4. Where R is above `planes_up_to`, coefficients of means of squares grow as the root
-        of R. One pass over the data, unless sizes of rows are enough.
+        `Loss.additions` times R + 4; above `planes_up_to`, coefficients of means of squares grow as the root of R. One
+        pass over the data, unless sizes of rows are enough.
         """
         w, R, sizes = evaluation.w, evaluation.R, self.row_sizes
         limit = self.losses[loss].planes_up_to

@@ -32,7 +32,6 @@ class ElasticNet:
         return 0.5 * self.lam * norm2 + self.l1 * length
 
     def gradient(self, w: Floats, r: Floats) -> Floats:
-        """Return lam w + r, (p,)."""
         gradient: Floats = self.lam * w
         gradient += r
         return gradient

@@ -127,7 +127,6 @@ class Origins:
         self._planes, self._best = dict(enumerate(mixtures[:-1])), mixtures[-1]
 
     def _mixed(self, weights: Shares) -> Shares:
-        """Return the shares of a mixture of planes."""
         mixed: Shares = {}
         for slot, weight in weights.items():
             for number, share in self._planes.get(slot, {}).items():

@@ -98,7 +98,6 @@ class Result:
 
     @property
     def proved(self) -> bool:
-        """Whether the run ended with a gap below the target."""
         return self.status is Status.PROVED
 
     @property

@@ -97,7 +97,6 @@ def descend(rows, positives, negatives, lam, t0, w, lag):  # type: ignore[no-unt
     """
     # w is kept as a v, so that a step costs what the entries of two rows cost. v is in the array w. After the second
     # half, the sum of a v over its steps is `scale` times v, less what each change of v has missed, which is in `lag`.
-    # The weight of the constant feature stays 0, since both rows of a pair have the same one.
     steps = max(len(positives), len(negatives))
     a, scale, hinges = 1.0, 0.0, 0.0
     for t in range(steps):

@@ -94,7 +94,6 @@ class Vectors:
         return self._buffer
 
     def free_buffer(self) -> None:
-        """Free the buffer until it is needed again. Local."""
         self._buffer = np.empty(0)
 
     def sum_buffer(self, buffer: Floats) -> tuple[Floats, bool]:

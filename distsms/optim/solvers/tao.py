@@ -31,7 +31,6 @@ REASONS = {
     IDLE: "the gradient is zero, or an option of TAO ended the minimization",
 }
 
-
 NOT_INSTALLED = "petsc4py is not installed"
 """Why lmvm cannot run where nobody has wanted it: nothing is broken then."""
 
