@@ -4,8 +4,7 @@ buffers in each product, from pages of the host's memory that are locked; copyin
 The host keeps the rows, too. What is asked for once in a run (statistics of columns, bounds on rounding) it computes.
 
 X'c is rounded to units. With |c_i| at most m and their sum at most S, and 2^(e-1) < max_i |x_ij| <= 2^e, a unit of
-column j is 2^(e - s), where 2^s m < 2^(3 bits - 1), which the limbs hold (dense
-columns have none), and 2^s S <= 2^60, which a sum holds:
+column j is 2^(e - s), where 2^s m < 2^(3 bits - 1), which the limbs hold (dense columns have none), and 2^s S <= 2^60:
 
 - bits = 16 where m <= 2^-7, so s >= 53; else 19, so s >= 54 for m <= 2. And 2^60 / S >= 2^59 for S <= 2.
 - A term is wrong by half a unit, so r_j by N_j 2^(e - s - 1) <= N_j eps/2 max_i |x_ij| for N_j entries, eps = 2^-52.
@@ -145,8 +144,7 @@ class Group(ABC):
         return left
 
     @property
-    def bytes_per_pass(self) -> int:
-        """The bytes that each product copies to the device."""
+    def bytes_per_pass(self) -> int:  # to the device
         return sum(array.nbytes for block in self._streamed for array in block.arrays)
 
     def margins(self, w: Floats, out: Any) -> None:

@@ -31,8 +31,8 @@ LEAST = 4096
 class Groups:
     """The rows of all ranks, grouped by key. Building it is **collective**, and sends 24 bytes for each key of a rank.
 
-    `keys` are the hashed keys that this rank owns, ascending over all ranks, with the rows of each class in all ranks,
-    `positive` and `negative`, the number of ranks that have some, `holders`, and the last of these, `holder` (groups,).
+    `keys` are the hashed keys that this rank owns, ascending over all ranks; `positive` and `negative` the rows of each
+    class in all ranks; `holders` the number of ranks that have some, and `holder` the last of these (groups,).
     `local_keys` are those of this rank's rows, and `of_row` (n_local,) the place of each row's there.
     """
 
