@@ -111,8 +111,8 @@ class Loss(ABC):
     another. None means that all rows with a score >= 0 are predicted positive.
     """
     target: Callable[[float], float] = staticmethod(lambda J: 1e-3)
-    """Returns the gap to prove if J is at least its argument; the same on every rank. A loss that encloses R in an
-    interval keeps this much smaller.
+    """Returns the gap to prove if J is at least its argument, on every rank. A loss that encloses R does so much
+    closer.
     """
 
     def __init__(self, labels: Labels, weights: Floats | None, comm: Communicator) -> None:

@@ -47,15 +47,12 @@ UNDIVIDED = np.empty((2, 0), np.int64)  # in place of a table of how cells are d
 ROUNDINGS = 2**20
 """At most so many additions of numbers of cells follow one another on the way to R, d and c."""
 LARGE, RARE = 2**18, 32
-"""Classes may be apart if each rank has at least so many rows, and so many for each of the smaller class: then it pays
-to load the kernels that sort.
-"""
+"""Loading the kernels that sort may pay if each rank has so many rows, and so many for each of the smaller class."""
 SAMPLE, APART = 2**12, 0.25
 """So many rows of each rank show whether at most this share of the rows is in pairs with t > 0."""
 SORTABLE = 2**30  # with more rows, what rounding may do to a sum over rows is no longer small beside a gap to prove
 OF_ENTRY, OF_LOADING, SMALL_PART = 0.5, 2.5e7, 0.1
-"""The steps of a product with X for each nonzero, those of loading the kernels that sort, and the part of a run that an
-exact evaluation may take."""
+"""The steps of a product with X for each nonzero, those of loading the kernels that sort, and its part of a run."""
 
 
 class Grid(NamedTuple):

@@ -125,8 +125,7 @@ def look_up(scores, kinds, weights, low, scale, bits, top, fine, table, out):  #
 @njit(error_model="numpy")
 def summarize(counts, sums, bits, unit, ends, fine, weight, mean, cell, widths):  # type: ignore[no-untyped-def]
     """List the cells that are not empty for the negative and for the positive class, from the `counts` and `sums` of
-    all ranks; return the lengths of the lists. `ends` (2, 2) has the places of the cells below and above each class's
-    range.
+    all ranks; return the lengths of the lists. `ends` (2, 2) has the places below and above each class's range.
     """
     n_neg = n_pos = coarse = 0
     last = len(widths) - 1

@@ -138,8 +138,7 @@ class ErrorRate(Loss):
         R(w) = 2/n sum_i a_i max(0, t_i),   t_i = 1/2 - y_i s_i,   beta_i = clip(t_i / nu, 0, 1)
         coefficients c_i = -2/n a_i y_i beta_i,   d = 1/n sum_i a_i beta_i,   n the sum of the weights
 
-    This is the hinge loss of the linear SVM in another scale (u = 2 w), with the smoothing of PRBEP but for sum_P beta
-    = sum_N beta.
+    This is the hinge loss of the linear SVM in another scale (u = 2 w), with PRBEP's smoothing without its constraint.
     """
 
     family = measures.ERROR_RATE

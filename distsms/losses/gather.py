@@ -1,7 +1,6 @@
 """The ordering "gather": the root sorts all n margins and finds theta and gamma exactly (JMLR, Algorithms 2, 3 and 4).
 
-This is the reference for every other ordering. 8 n bytes go to the root and back, which takes O(n log n) time and about
-60 n bytes of memory.
+This is the reference for others. 8 n bytes go to the root and back; O(n log n) time, about 60 n bytes of memory.
 """
 
 from __future__ import annotations

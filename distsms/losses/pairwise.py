@@ -43,8 +43,7 @@ Rows = NDArray[Any]
 class SortedClass:
     """All ranks' rows of a class, sorted on every rank, with the `sums` over their pairs so far: set the values `q`
     (m,) of this rank's `rows` (m,), which are kept in the order of the last values, call `tabulate_all`, then
-    `add_points` any number of times, then `total`, and `write`. Construction, which loads the kernels, is
-    **collective**.
+    `add_points` any number of times, then `total`, and `write`. Construction is **collective**.
     """
 
     def __init__(self, rows: Rows, weights: Floats | None, comm: Communicator) -> None:

@@ -231,8 +231,7 @@ def _mark(scores, kinds, weights, x0, nu, marks):  # type: ignore[no-untyped-def
 @njit()
 def _list_head(scores, kinds, weights, x0, nu, listed):  # type: ignore[no-untyped-def]
     """List the negatives with s > x0 from the front of `listed`, those with x0 - nu <= s <= x0 from its back. Return
-    both lengths, and the weights of s > x0 and of s = x0. Without branches, `listed` needs two more places than
-    negatives.
+    both lengths, and the weights of s > x0 and of s = x0. `listed` has two places more than negatives.
     """
     marks = np.empty(BLOCK, np.uint8)
     n_above, n_between, last = 0, 0, len(listed) - 1

@@ -183,8 +183,7 @@ T = TypeVar("T")
 def rising_root(at: Callable[[float], tuple[Piece, T]], start: float, low: float, high: float) -> tuple[float, T]:
     """Return the root, between `low` and `high`, of a rising, piecewise linear function that costs a pass over the
     rows, and what `at` returned there besides the piece. Collective if `at` is. A step goes to the root of the present
-    piece, or to the middle of the bracket. It ends where rounding is all that is left: `start` matters to the last
-    digits.
+    piece, or to the middle of the bracket. It ends where only rounding is left.
     """
     point, smallest_step = min(max(start, low), high), ROUNDING * (high - low)
     for step in range(STEPS):

@@ -60,9 +60,7 @@ class Features(Protocol):
         """
 
     def margins(self, W: Floats, out: Floats | None = None) -> Floats:
-        """Compute the margins s = X w of this rank's rows, (n_local,) or (k, n_local), for W (p,) or (k, p); `out`, if
-        given, is C-contiguous.
-        """
+        """Compute this rank's margins X w, (n_local,) or (k, n_local), for W (p,) or (k, p), in C-contiguous `out`."""
 
     def transposed_times(self, C: Sequence[Floats] | Floats, out: Floats | None = None) -> Floats:
         """Compute this rank's contribution to X'c, (p,) or (k, p), which the caller sums over ranks, for C (n_local,)

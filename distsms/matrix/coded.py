@@ -21,8 +21,7 @@ _ROWS = 2**12
 
 
 class CodedRows(LocalRows):
-    """Local rows as codes (n_local * B,), whose columns a code map computes. Raises ValueError if the arguments
-    disagree.
+    """Local rows as codes (n_local * B,), whose columns a code map computes.
 
     Those of the rows cuts[t]..cuts[t + 1] - 1 lie at cuts[t] * B..cuts[t + 1] * B - 1, first the first code of each
     row, then the second; none if there is a source. A code not below its limit is missing. A part of `runs` lies in one

@@ -344,7 +344,7 @@ def squares_of_spectra(
 ) -> None:
     """Add the squares of values[k - 1] times the counts of k-mers, for the rows of a part: those of each row, whose
     root becomes out[i], or, unless `squares` is empty, those times factors[i] to the columns of the spectrum. `counts`
-    are zeros, also afterwards.
+    stay 0.
     """
     before, weights, totals = first_levels(kmers), kmers.values**2, np.empty(kmers.degree, np.int64)
     letters = np.empty((_TILE, kmers.last - kmers.first), np.uint8)

@@ -47,8 +47,7 @@ def length_dtype(longest: int) -> Any:
 
 
 class SparseRows(LocalRows):
-    """Local rows in compressed form, with `indices` ascending in each row; all 1 without values. Products cost O(nnz
-    k).
+    """Local rows in compressed form, with `indices` ascending in each row; all 1 without values.
 
     With `sort`, rows are stored by their lengths inside blocks of up to 256, and the arrays may be overwritten;
     callers' vectors stay in the original order. Rows of equal length inside a block form a run. A `source` supplies the

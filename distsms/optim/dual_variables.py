@@ -91,9 +91,8 @@ def pass_over_rows(rows, order, signed, t, q, squares, scale, first, w):  # type
 def pass_over_margins(  # type: ignore[no-untyped-def]
     rows, order, signed, offset, u, squares, rests, scale, first, state, w
 ):
-    """Improve u_i row by row, with w and `state`: tau, the sum of the squares of the rows seen, their number. Return an
-    estimate of the duality gap. signed (n,) is y_i times the largest u_i; `rests` counts how often a row is passed
-    over.
+    """Improve u_i row by row, with w and `state` (tau, sum of the squares of rows seen, their number); estimate the
+    gap. signed (n,) is y_i times the largest u_i; `rests` counts how often a row is passed over.
     """
     gap = excess = bias = 0.0
     for at in range(len(order)):
@@ -132,8 +131,7 @@ def pass_over_margins(  # type: ignore[no-untyped-def]
 
 SLOW, FURTHER = 0.85, 250
 """The ascent for logistic regression ends if the gap did not fall to the share `SLOW` in each pass, on average, since
-it was last computed; that of the other risks, if it would take more than `FURTHER` further passes, at the rate of the
-last half of them.
+it was last computed; that of the other risks, if it would take more than `FURTHER` further passes.
 """
 START = 40.0
 """The first t_i = log((1 - q_i) / q_i): all q_i are nearly 0, and w = 0."""
@@ -228,8 +226,7 @@ class Multipliers(DualVariables):
 
     Visits change tau with u_i like the weight of one more column, and each pass begins with another tau (the method of
     multipliers), so that the sums become equal. For ROCArea, u must be sums of multipliers of pairs, 0 <= u_ij <=
-    caps_i caps_j; where it is not (by the theorem of Gale and Ryser), only a share of all u_i gives a plane
-    (`share_of_pairs`).
+    caps_i caps_j; else (theorem of Gale and Ryser) only a share of all gives a plane (`share_of_pairs`).
     """
 
     unchecked, multiples = 3, True

@@ -233,8 +233,7 @@ def interior_point_mixture(
         maximize  <d, alpha> - ||e||^2 / (2 scale)  over alpha in the simplex and b,  e = sum_k alpha_k r_k - shift + b
 
     solved by Mehrotra's predictor-corrector method (SIAM J. Optim. 2, 1992) with w = u - v as variables of its own,
-    since computing w from the mixture would magnify rounding. **Collective** among ranks with the solver; O(q k^2) for
-    a step.
+    since computing w from the mixture would magnify rounding. **Collective** among ranks with the solver.
     """
     (k, q), sums, root = planes.shape, vectors.sum_values, vectors.root_values
     count = k + 2 * float(sums(np.array([float(q)]))[0])

@@ -140,8 +140,7 @@ class Planes:
     `zero_plane`, valid if R >= 0, is the first and stays; of at most `capacity` others, the one of no use for longest
     goes. `errors` bound the rounding of each entry of any r (a slice), or the length of that error, and `d_error` that
     of d; `unavoidable` is subtracted from every bound. Memory: 8 capacity (p + capacity) bytes. Cost of the k-th plane:
-    a pass over k p numbers and a program of k variables; if rounding is too large, one more pass and a QR
-    factorization.
+    a pass over k p numbers and a program of k variables; at worst, one more pass and a QR.
     """
 
     def __init__(
@@ -223,8 +222,7 @@ class Planes:
 
     def _by_gram(self, alpha: Floats) -> tuple[Bound, float]:
         """Return the bound of a mixture by the Gram matrix, and what rounding has probably cost: the usual error of
-        Omega*(-m), or the distance of the program from its maximum (its largest slope less the mean slope under alpha)
-        if that is more.
+        Omega*(-m), or the program's distance from its maximum (its largest slope less the mean), the larger.
         """
         k = len(alpha)
         products = self._gram[:k, :k] @ alpha
@@ -281,8 +279,7 @@ class Planes:
 
     def _evened(self, w: Floats, alpha: Floats) -> Floats:
         """Correct w, where steep planes magnify rounding, by the shortest combination of differences of r that makes
-        all planes with a weight equal there, as at the exact minimum. Only if the Gram matrix is too inaccurate; two
-        passes, twice.
+        all planes with a weight equal there, as at the exact minimum. Only if the Gram matrix is inaccurate.
         """
         used, planes = np.flatnonzero(alpha), self._planes[: len(alpha)]
         if self._factor is None or len(used) == 1:

@@ -91,9 +91,7 @@ class Proof:
         return not lost <= self.target / 2 and self.gap <= 4 * lost
 
     def check(self, at_end: bool = False) -> None:
-        """Raise StopRun if the gap is proved, or rounding alone may be over half of the target (`at_end`: this
-        mixture's).
-        """
+        """Raise StopRun if the gap is proved, or rounding (`at_end`: this mixture's) may be over half of the target."""
         _, gap, rounding = self.proved()
         if gap <= self.target:
             raise StopRun(Status.PROVED)

@@ -1,6 +1,5 @@
 """Quadratic programs over the simplex {a >= 0, sum a = 1}, by primal active-set methods: `simplex_qp` on the matrix Q =
-F'F of the planes' slopes, and `simplex_least_squares`, slower, on F itself, with an error of the square of the unit
-roundoff.
+F'F of the planes' slopes, and `simplex_least_squares`, slower but more accurate, on F itself.
 """
 
 from __future__ import annotations
@@ -96,8 +95,7 @@ def _step_on_support(Q: Floats, d: Floats, alpha: Floats, slope: Floats) -> Floa
 
 def simplex_least_squares(F: Floats, d: Floats, alpha: Floats) -> Floats:
     """Maximize <d, a> - ||F a||^2 / 2 over the simplex, from F (q, k) itself, within about (u max_k ||F_k||)^2 of the
-    maximum, where `simplex_qp` has u max_k ||F_k||^2. A step takes O(q k) and a singular value decomposition (q, s) of
-    the support.
+    maximum, where `simplex_qp` has u max_k ||F_k||^2. A step takes O(q k) and the SVD (q, s) of the support.
     """
     lengths = np.sqrt(np.sum(np.square(F), axis=0))
 

@@ -128,8 +128,7 @@ class Result:
 
 class Snapshot(NamedTuple):
     """The state of a run, or of a part of it, on a rank that runs the solver, as views that must be written at once:
-    numbers for JSON, tables (k,) or (k, k) alike on all these ranks, and vectors, rows of slices, perhaps to be read
-    only once.
+    numbers for JSON, tables (k,) or (k, k) alike on all these ranks, and vectors, rows of slices, read once.
     """
 
     numbers: Mapping[str, Any] = {}

@@ -1,5 +1,4 @@
-"""A start for ROCArea on many rows: stochastic subgradient descent over pairs of a positive and a negative row
-(Pegasos).
+"""A start for ROCArea on many rows: stochastic subgradient descent over pairs of rows (Pegasos).
 
 Step t moves w against a subgradient of lambda/2 ||w||^2 + max(0, 1 - <x_i - x_j, w>) by
 

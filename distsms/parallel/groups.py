@@ -3,8 +3,7 @@
 Each rank owns a range of the keys, which a hash has spread evenly; every rank sends each of its keys once to the owner,
 with its rows of each class, and answers go back the same way. `WholeGroups` brings the rows of each group with both
 classes together. A *small* group is handled whole on one rank: that of all its rows, or the owner of its key, to which
-rows travel. A *large* group has more rows than half of a rank's share (and than `LEAST`); all ranks work on it
-together.
+rows travel. A *large* group has more rows than half of a rank's share (and than `LEAST`); all ranks share it.
 
 Cost on each rank: O(n_local log n_local) time and about 150 bytes for each row at first; then 8, or 24, bytes.
 """

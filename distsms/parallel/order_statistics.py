@@ -145,8 +145,7 @@ class PositionSearch:
         return place
 
     def _by_bits(self, scores: Floats, shift: float) -> tuple[float, float] | None:
-        """Return a bracket with the place and few different positions; None if a score is not finite. **Collective.**
-        """
+        """Return a bracket with the place and few positions; None if a score is not finite. **Collective.**"""
         # As whole numbers, bits are in the order of positions if the first is turned, or all of those below 0.
         prefix, width, below = 0, 64, 0.0
         table = np.empty((2**BITS + 1, 2))

@@ -89,8 +89,7 @@ def fingerprint(w: Floats, bias: float) -> str:
 
 def lower_bound(proved: Proved, r: Floats, largest: Floats, counts: Floats, regularizer: ElasticNet) -> float:
     """Return the bound on min J of the plane <r, v> + d with r = X'c of all rows, less what rounding may have added:
-    r_j is a sum of at most `counts` terms up to `largest`, whose |c_i| add up to at most `size`; what is wrong in d and
-    c adds `ADDITIONS`.
+    r_j is a sum of at most `counts` terms up to `largest`, whose |c_i| add up to `size`; d and c add `ADDITIONS`.
     """
     e = proved.size * EPS * (counts + ADDITIONS) * largest
     excess = np.abs(soft_threshold(r, regularizer.l1))

@@ -1,13 +1,11 @@
 """The minimum of the pairwise square for any lambda, from the moments of both classes, with a proof.
 
-With means m+ and m-, covariances C+ and C-, delta = m+ - m-, S = C+ + C-, the objective of `distsms.losses.normal_auc`
-is
+With means m+ and m-, covariances C+ and C-, delta = m+ - m-, S = C+ + C-, `distsms.losses.normal_auc` has the objective
 
     J(w) = lambda/2 ||w||^2 + (t^2 + w'Sw) / 2,   t = 1 - w'delta
 
 and has its minimum 1 / (2 (1 + u'delta)) at w = u / (1 + u'delta), u = (S + lambda I)^-1 delta: one pass over the rows
-for all lambdas and folds. J is strongly convex, so at any w, with g = Sw - t delta + lambda w, min J >= J(w) - ||g||^2
-/ (2 lambda).
+for all lambdas and folds. By convexity, min J >= J(w) - ||g||^2 / (2 lambda) at any w, g = Sw - t delta + lambda w.
 """
 
 from __future__ import annotations

@@ -1,6 +1,5 @@
 """LMVM, TAO's limited-memory variable metric method (JMLR, section 5.2); the only module that imports petsc4py. It runs
-on the processes that hold the vectors, each of which starts PETSc with MPI_COMM_SELF, so that the start is not
-collective.
+on the processes that hold the vectors, each of which starts PETSc with MPI_COMM_SELF, not collectively.
 """
 
 from __future__ import annotations
