@@ -1,6 +1,4 @@
-"""The losses whose passes over scores are made on the device. What follows from sums and cells is the processor's code,
-and so are risks, planes and their proof.
-"""
+"""The losses whose passes over scores are made on the device; what follows from them is the processor's code."""
 
 from __future__ import annotations
 

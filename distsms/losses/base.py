@@ -111,9 +111,7 @@ class Loss(ABC):
     another. None means that all rows with a score >= 0 are predicted positive.
     """
     target: Callable[[float], float] = staticmethod(lambda J: 1e-3)
-    """Returns the gap to prove if J is at least its argument, on every rank. A loss that encloses R does so much
-    closer.
-    """
+    """Returns the gap to prove if J is at least its argument; a loss that encloses R does so much closer."""
 
     def __init__(self, labels: Labels, weights: Floats | None, comm: Communicator) -> None:
         self.comm, self._labels = comm, labels
@@ -221,9 +219,7 @@ class Loss(ABC):
 
     @classmethod
     def cost(cls, n_pos: int, n_neg: int, size: int) -> Cost:
-        """Return the cost of an evaluation with `size` ranks on the busiest rank, with rows evenly distributed; by
-        default that of passes over a rank's own rows and of sums of some numbers.
-        """
+        """Return the cost of an evaluation on the busiest of `size` ranks; by default of passes over local rows."""
         n_local = (n_pos + n_neg) / size
         sent = 0.0 if size == 1 else cls.sent
         return Cost(sent, cls.steps_of_row * n_local, held_by_each=cls.held_of_row * n_local)

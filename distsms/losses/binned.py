@@ -237,9 +237,7 @@ class RocAreaBins(RocAreaRisk):
         return value
 
     def _are_apart(self, scores: Floats) -> bool:
-        """Return whether the classes are so far apart that sorting, which leaves out rows without a pair with t > 0, is
-        faster than counting: a sample shows how many have one. **Collective.**
-        """
+        """Return whether the classes are so far apart, by a sample, that sorting is the fastest. **Collective.**"""
         if self._few is None:
             return False
         sign = 1.0 if self.n_pos <= self.n_neg else -1.0
@@ -276,9 +274,7 @@ class RocAreaBins(RocAreaRisk):
         return ends
 
     def _cells(self, length: float, nu: float) -> int:
-        """Return the number of cells, a power of two, for a range of this length. The pairs of one cell, a share of all
-        that is about its length, make R uncertain by about this length each: together by its square, hence the root.
-        """
+        """Return the number of cells, a power of two: those of one cell make R uncertain by its length squared."""
         most, size = self._most, 2 * math.sqrt(SHARE * self.target(0.0))
         size = min(size, nu / PER_WIDTH) if nu > 0 else size
         cells = most if size * most <= length else max(length / size, FEWEST)

@@ -54,8 +54,8 @@ def dual_bound(loss: Any, c: Floats, alpha: Floats | None = None, labelings: Flo
     """Return what coefficients (n_local,) prove of the risk of a loss. **Collective.** Raises InputError on all ranks
     if they have the wrong sign in a class, or are not finite.
 
-    pauc needs alpha (n_local,), the share to which each negative row counts, and F-beta labelings (k, 3), the weight,
-    missed and false positives of each.
+    alpha (n_local,) of pauc: the share to which each negative counts; labelings (k, 3) of F-beta: weight, missed,
+    called.
     """
     sides, family = _Sides(loss, c), loss.family.name
     sides.check(signed=family != "normal-auc")
@@ -217,9 +217,7 @@ def _possible(u: Floats, caps_u: Floats, v: Floats, caps_v: Floats, comm: Commun
 
 
 def _few_rows(amounts: Floats, caps: Floats, comm: Communicator) -> tuple[Floats, Floats]:
-    """Return amounts and caps of few rows that stand for those of all ranks, two for each of `CELLS` ranges of their
-    ratio: with the same sums, and at its ends, so that no rows of a range are more unequal. **Collective.**
-    """
+    """Return few rows with the same sums that stand for those of all ranks, and are no less unequal. **Collective.**"""
     amounts, caps = amounts[caps > 0], caps[caps > 0]
     ratio = amounts / caps
     top = float(comm.maximum(np.array([np.max(ratio, initial=0.0)]))[0])

@@ -24,9 +24,7 @@ BLOCK = 4096
 
 
 class Logistic(Loss):
-    """The mean logistic loss, -log of the probability of the true label; rows count as much as they weigh. O(n_local)
-    time and one Allreduce of two numbers.
-    """
+    """The mean logistic loss, -log of the probability of the true label; rows count as much as they weigh."""
 
     family = measures.LOGISTIC
     R_at_zero = math.log(2.0)  # every row has the probability 1/2

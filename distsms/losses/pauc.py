@@ -41,9 +41,7 @@ from distsms.parallel.order_statistics import BLOCK, LEFT_OUT, NEGATIVE, Positio
 
 
 class PaucRisk(RocAreaRisk):
-    """The risk of pauc@beta, independent of how it is computed. R(0), kappa and the paper's width are those of ROCArea
-    with m = A+ K, since the sum of beta^2 is at most m, so D = m / 2.
-    """
+    """The risk of pauc@beta. R(0), kappa and the paper's width are those of ROCArea with m = A+ K, since D <= m / 2."""
 
     family = measures.PAUC
 
@@ -86,9 +84,7 @@ def position_of_cut(a_neg: Floats, K: float) -> int:
 
 
 def head_in_order(q: Floats, u: Floats, nu: float, K: float, a_pos: Floats, a_neg: Floats) -> SumsInOrder:
-    """Solve the problem of the module's docstring, from increasing q and u = s_j, both measured from x0. The sums are
-    A+ K R and A+ K R_mu, and the scale is 1 / K. O(n).
-    """
+    """Solve the problem from increasing q and u = s_j, measured from x0: A+ K R, A+ K R_mu, scale 1 / K. O(n)."""
     delta = 0.0
     if nu > 0:  # as a function of -x, alpha is a ramp that starts at -u
         delta = min(max(-root_of_ramps(-u[::-1], nu, K, a_neg[::-1].copy()), -nu), 0.0)
@@ -139,6 +135,7 @@ class PaucExchange(PaucRisk):
         below = self.A_neg - self.K
         target = math.floor(below) + 1.0 if self.weights is None else np.nextafter(below, np.inf)
         self._search = PositionSearch(self._kinds, min(target, self.A_neg), self.weights, comm)
+        # Two places more, which `_list_head` needs to do without branches.
         self._listed = np.empty(np.count_nonzero(self.negative) + 2, np.uint32 if len(labels) < 2**32 else np.uint64)
         self._start = -0.5  # delta / nu of the last evaluation
         positives = np.flatnonzero(self.positive)
@@ -230,9 +227,7 @@ def _mark(scores, kinds, weights, x0, nu, marks):  # type: ignore[no-untyped-def
 
 @njit()
 def _list_head(scores, kinds, weights, x0, nu, listed):  # type: ignore[no-untyped-def]
-    """List the negatives with s > x0 from the front of `listed`, those with x0 - nu <= s <= x0 from its back. Return
-    both lengths, and the weights of s > x0 and of s = x0. `listed` has two places more than negatives.
-    """
+    """List negatives above x0 from the front, x0 - nu to x0 from the back; return lengths and weights."""
     marks = np.empty(BLOCK, np.uint8)
     n_above, n_between, last = 0, 0, len(listed) - 1
     W = tied = 0.0

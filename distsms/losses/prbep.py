@@ -259,8 +259,7 @@ class PrbepExchange(PrbepRisk):
         _coefficients(scores, self._kinds, self.weights, self.shift, tau0, delta, nu, corrections, out)
 
 
-# fastmath=False is given, since Numba would otherwise inline this function with the fastmath of its caller. Then equal
-# scores would no longer give equal u.
+# With the fastmath of its caller, as which Numba would inline this, equal scores would not give equal u.
 @njit(fastmath=False)
 def _distance(tau0, score, kind, shift):  # type: ignore[no-untyped-def]
     """Return u of a row: tau0 - s on P, s + shift - tau0 on N."""

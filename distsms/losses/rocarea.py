@@ -78,8 +78,7 @@ def sums_in_order(q: Floats, b: Floats, nu: float, a_pos: Floats, a_neg: Floats)
 
 class RocAreaExchange(RocAreaRisk):
     """The ROCArea risk; only the smaller class is sorted. If positives are fewer, q = s_i - 1 and b = s_j, else q =
-    -s_j and b = 1 - s_i; t_ij = b - q. With n_min <= n_max rows in the classes, a rank receives 16 n_min bytes; O(n_min
-    log P + n/P) time, 240 n_min bytes of memory.
+    -s_j and b = 1 - s_i; t_ij = b - q. A rank receives 16 n_min bytes; O(n_min log P + n/P) time.
     """
 
     def __init__(self, labels: Labels, weights: Floats | None, comm: Communicator) -> None:

@@ -43,7 +43,7 @@ class Features(Protocol):
 
     Everything is local: no method communicates, and the caller sums over ranks where the description says so. All
     vectors are float64. k vectors are the rows of a C-contiguous array, and they share one pass over the data. A rank
-    without rows (n_local = 0) is an ordinary case.
+    may have no rows.
     """
 
     @property
@@ -55,17 +55,13 @@ class Features(Protocol):
         """The number of stored entries and codes."""
 
     def score_buffer(self, k: int) -> Any:
-        """Return k vectors (n_local,) for `margins` to write to, which a loss evaluates and overwrites: the rows of an
-        array, or where the rows are computed with.
-        """
+        """Return k vectors (n_local,) for `margins` to write to, where rows are computed, for a loss to overwrite."""
 
     def margins(self, W: Floats, out: Floats | None = None) -> Floats:
         """Compute this rank's margins X w, (n_local,) or (k, n_local), for W (p,) or (k, p), in C-contiguous `out`."""
 
     def transposed_times(self, C: Sequence[Floats] | Floats, out: Floats | None = None) -> Floats:
-        """Compute this rank's contribution to X'c, (p,) or (k, p), which the caller sums over ranks, for C (n_local,)
-        or (k, n_local), or a sequence of k arrays; `out`, if given, is C-contiguous.
-        """
+        """Compute this rank's part of X'c, (p,) or (k, p), for C (n_local,) or k of these, in C-contiguous `out`."""
 
     def largest_terms(self, w: Floats) -> float:
         """Return the maximum over this rank's rows of (entries + 2) sum_j |x_ij w_j|, or an upper bound of it.

@@ -190,9 +190,8 @@ def code_rows(rows: Any, code_map: CodeMap, cuts: Sequence[int] | None = None) -
     for b in np.flatnonzero(rows.max(axis=0, initial=0) >= limits):
         wrong = np.flatnonzero((rows[:, b] >= limits[b]) & (rows[:, b] != np.iinfo(rows.dtype).max))
         if len(wrong):
-            raise ValueError(
-                f"row {wrong[0]}: code {b} is {rows[wrong[0], b]}, but must be below {limits[b]}, or missing"
-            )
+            code = rows[wrong[0], b]
+            raise ValueError(f"row {wrong[0]}: code {b} is {code}, but must be below {limits[b]}, or missing")
     cuts = [0, len(rows)] if cuts is None else cuts
     return np.concatenate([np.empty(0, rows.dtype), *(rows[a:b].T.ravel() for a, b in pairwise(cuts))])
 

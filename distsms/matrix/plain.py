@@ -1,7 +1,6 @@
 """The loops of `distsms.matrix.kernels` over sparse rows, by NumPy: the same functions, the same results to the bit.
 
-They need no compiling, and take some three times as long. All sums have the same terms in the same order: `bincount`
-and `add.at` add one after the other.
+They need no compiling, and take some three times as long. Sums have the same terms in the same order.
 """
 
 from __future__ import annotations

@@ -134,9 +134,7 @@ def _add_squares(rows, weights, mean, matrix, columns, values):  # type: ignore[
 
 
 def factor(sums: Floats, p: int, lam: float, moments: Floats) -> Floats | None:
-    """Return L, lower triangular (p, p), from the sums of all ranks; None if nothing is curved, or not finite. Columns
-    that the sample hardly has get a small share of their mean squares `moments` (p,). Local; O(p^3).
-    """
+    """Return L (p, p), lower triangular, from the sums of all ranks; None if nothing is curved or finite. O(p^3)."""
     total, mean, matrix = sums[0], sums[1 : p + 1], sums[p + 1 :].reshape(p, p)
     if not (total > 0 and np.isfinite(sums).all()):
         return None

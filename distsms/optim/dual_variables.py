@@ -36,9 +36,7 @@ TINY = 1e-300
 
 @njit(error_model="numpy")
 def _maximizer(margin: float, steepness: float, q: float, t: float) -> tuple[float, float]:
-    """Return t and q of a row after it was visited: the root of t - margin - steepness (sigma(-t) - q). By symmetry, it
-    may be taken as positive, where this is concave, so that Newton's method converges.
-    """
+    """Return t and q of a row after a visit: the root of t - margin - steepness (sigma(-t) - q), by Newton's method."""
     offset = margin - steepness * q
     mirrored = offset <= -0.5 * steepness
     if mirrored:
@@ -64,9 +62,7 @@ def _maximizer(margin: float, steepness: float, q: float, t: float) -> tuple[flo
 
 @njit(error_model="numpy", fastmath={"reassoc", "nsz", "contract"})
 def pass_over_rows(rows, order, signed, t, q, squares, scale, first, w):  # type: ignore[no-untyped-def]
-    """Improve q_i, t_i = log((1 - q_i) / q_i) row by row, with w and, in the first pass, the squares of the x_i; return
-    an estimate of the duality gap. signed (n,) is a_i y_i, 0 for rows left out; scale is 1 / lambda.
-    """
+    """Improve q_i, t_i row by row, and w; return an estimate of the gap. signed (n,): a_i y_i; scale: 1 / lambda."""
     gap = 0.0
     for at in range(len(order)):
         i = order[at]
@@ -91,9 +87,7 @@ def pass_over_rows(rows, order, signed, t, q, squares, scale, first, w):  # type
 def pass_over_margins(  # type: ignore[no-untyped-def]
     rows, order, signed, offset, u, squares, rests, scale, first, state, w
 ):
-    """Improve u_i row by row, with w and `state` (tau, sum of the squares of rows seen, their number); estimate the
-    gap. signed (n,) is y_i times the largest u_i; `rests` counts how often a row is passed over.
-    """
+    """Improve u_i row by row, and w; estimate the gap. state: tau, sum of squares of rows seen, their number."""
     gap = excess = bias = 0.0
     for at in range(len(order)):
         i = order[at]

@@ -43,9 +43,7 @@ FEW = 8
 
 
 class ElasticPlanes(Planes):
-    """The planes for an `ElasticNet`. Only the q columns in which |r_kj| > l1 for some plane can be active; a round
-    takes k q numbers and k^2 |A| operations, and sums k^2 numbers over ranks if vectors are distributed.
-    """
+    """The planes for an l1. Only the columns in which |r_kj| > l1 for some plane can be active."""
 
     def __init__(self, vectors: Vectors, regularizer: ElasticNet, **others: Any) -> None:
         super().__init__(vectors, regularizer, **others)

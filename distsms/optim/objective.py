@@ -304,8 +304,7 @@ class Objective:
             getattr(self, f"_{QUERIES[-1 - query]}")(None, numbers)
         return query != 0
 
-    # The answers to the requests. All are collective. slices : this rank's slices of the vectors in the request; None
-    # on ranks that do not run the solver.
+    # The answers to requests, all collective. slices: of the vectors in the request; None where no solver runs.
 
     def _plane_rounding(self, slices: list[Floats] | None, numbers: Floats) -> Floats:
         with self.clock.phase("rounding"):

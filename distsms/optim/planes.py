@@ -83,9 +83,7 @@ class Origins:
         self._planes[kept] = self._mixed({kept: a, gone: b})
 
     def follow(self, alpha: Floats, best: bool) -> None:
-        """Note the mixture alpha (k,) of the present planes if it proves the best bound, and forget unused points; of
-        too many, those of least weight. What is left of their mixtures, scaled up to the sum, may prove less.
-        """
+        """Note the mixture alpha (k,) if it proves the best bound; forget unused points, or those of least weight."""
         if best:
             self._best = self._mixed({int(slot): float(alpha[slot]) for slot in np.flatnonzero(alpha)})
         mixtures = [*self._planes.values(), self._best]
@@ -333,9 +331,7 @@ class Planes:
         return self._evened((self._proximity * c - alpha @ planes) / (lam + self._proximity), alpha), lost
 
     def _search_weight(self, proximal: Callable[[float, Floats], tuple[Floats, bool]]) -> tuple[Floats, bool]:
-        """Set `_proximity` to a large weight u at which the model is low enough; return the mixture, or None.
-        `proximal` returns, for u and a mixture to begin with, the mixture and whether the model is low enough.
-        """
+        """Set `_proximity` to a large weight at which the model is low enough; return the mixture, and if it is."""
         lam = self.regularizer.lam
         # 1) Reduce the weight until the model is low enough.
         alpha, low = proximal(self._proximity, self._alpha[: self._count])
@@ -392,9 +388,7 @@ class Planes:
         self._last_use[: len(alpha)][alpha > 0] = self._added
 
     def slope_at_zero(self, value: float) -> float:
-        """Return the least length of a mixture of the planes that touch R at 0, where R is `value`: min J is at least
-        `value` - Omega*(result). Infinity if none does. Local.
-        """
+        """Return g, infinite if unknown, for which min J >= `value` - Omega*(g), with R(0) the `value`. Local."""
         touching = self._touching(value)
         gram = self._gram[np.ix_(touching, touching)]
         largest = float(np.max(np.diag(gram), initial=0.0))

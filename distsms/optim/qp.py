@@ -24,8 +24,7 @@ TINY = 1e-300
 def simplex_qp(Q: Floats, d: Floats, alpha: Floats) -> Floats:
     """Return the a in the simplex that maximizes <d, a> - a'Qa / 2, with Q (k, k) positive semi-definite, from the
     guess `alpha`. A step solves a linear system for the support, the s variables that may be positive, in O(k^2 + s^3).
-    (quadprog violates the KKT conditions by 1e-3 with 200 planes; Clarabel and OSQP are as accurate and slower, since
-    they cannot start from the last solution.)
+    (quadprog violates the KKT conditions by 1e-3 with 200 planes; Clarabel and OSQP, without a guess, are slower.)
     """
     heights, sizes, vertex = d - 0.5 * Q.diagonal(), np.abs(Q), np.zeros(len(d))
     alpha, vertex[heights.argmax()] = np.maximum(alpha, 0.0), 1.0

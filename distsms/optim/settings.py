@@ -153,9 +153,7 @@ class Settings:
             others = ", ".join(solver for solver in SOLVERS if solver_class(solver).traits.l1)
             raise InputError(f"{self.solver} cannot minimize l1 ||w||_1; omit l1, or choose another solver: {others}")
         if self.c_mu is not None and not self.traits.smooth:
-            raise InputError(
-                f"c_mu has no use: {self.solver} minimizes the exact risk; omit it, or choose another solver"
-            )
+            raise InputError(f"c_mu has no use: {self.solver} minimizes the exact risk; omit it or take another solver")
         if self.solver_options and not self.traits.options:
             options = " ".join(self.solver_options)
             raise InputError(f"{self.solver} does not use PETSc, so it takes no options of PETSc: {options}")
@@ -185,9 +183,7 @@ class Settings:
         return usual if self.scaling is None else self.scaling
 
     def history_within(self, p: int, usual: int) -> int:
-        """Return the pairs in the solver's history, at least 5 (TAO's default), if a rank holds p entries of each
-        vector. usual: their number if the user asks for none, see `usual_pairs`.
-        """
+        """Return the pairs in the solver's history, at least 5 (TAO's default), for p entries on a rank."""
         if not self.traits.history:
             return 0
         room = max(5, self.vector_bytes / 2 // (8 * self.traits.history * max(p, 1)))

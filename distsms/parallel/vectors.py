@@ -97,9 +97,7 @@ class Vectors:
         self._buffer = np.empty(0)
 
     def sum_buffer(self, buffer: Floats) -> tuple[Floats, bool]:
-        """Sum k vectors and a flag, both in a (k p + 1,) array from `buffer`, which is overwritten, over ranks; return
-        slices (k, length), meaningless where no solver runs, and whether any flag was not 0. **Collective.**
-        """
+        """Sum k vectors and a flag over ranks, in place; return slices (k, length), and the flag. **Collective.**"""
         self._sum(buffer)
         return buffer[:-1].reshape(-1, self.p), bool(buffer[-1])
 
@@ -170,9 +168,7 @@ class Vectors:
 
     @np.errstate(over="ignore", invalid="ignore")  # the caller sees that the result is not finite
     def dots(self, A: Floats, b: Floats) -> Floats:
-        """Return the inner products of k vectors (k, length) with one, each with an error of at most `longest_sum` unit
-        roundoffs times both norms. **Collective** among the ranks with the solver.
-        """
+        """Return the inner products of k vectors with one. **Collective** among the ranks with the solver."""
         parts = (slice(start, start + SUMMED) for start in range(0, max(len(b), 1), SUMMED))
         return self.sum_values(sum(np.matmul(A[:, part], b[part]) for part in parts))  # np.dot would copy the slices
 
@@ -182,9 +178,7 @@ class Vectors:
         return min(self.longest, SUMMED) + -(-self.longest // SUMMED) + self.comm.size
 
     def qr_factor(self, A: Floats) -> Floats:
-        """Return F (q, k) with F'F the inner products of k vectors (k, length), by QR, whose errors are relative to the
-        norms and not their squares; 2 length k^2. **Collective** among the ranks with the solver.
-        """
+        """Return F (q, k) with F'F the inner products of k vectors, by QR. **Collective** among these ranks."""
         factor = np.empty((0, len(A)))
         for start in range(0, A.shape[1], SUMMED):
             factor = triangular(np.vstack([factor, A[:, start : start + SUMMED].T]))

@@ -45,10 +45,8 @@ class Survived(NamedTuple):
     seconds: float  # how long it took to read the rows again
 
     def __str__(self) -> str:
-        return (
-            f"{' and '.join(self.dead)} died after evaluation {self.evaluation}; {self.ranks} went on, and read"
-            f" the rows again in {self.seconds:.2f} s"
-        )
+        went_on = f"{self.ranks} went on, and read the rows again in {self.seconds:.2f} s"
+        return f"{' and '.join(self.dead)} died after evaluation {self.evaluation}; {went_on}"
 
 
 class TrainingObserver:

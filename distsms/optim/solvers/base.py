@@ -56,8 +56,8 @@ class Problem(Protocol):
 
     def value_and_gradient(self, w: Floats) -> tuple[float, Floats]:
         """Return the function at w (p,) and its gradient (p,), or a subgradient, and add a plane to the model. The
-        gradient, without that of the sum of l_j |w_j|, is the caller's, who must not change w afterwards. An exception
-        ends the run, and `Solver.run` must let it pass.
+        gradient, without that of the sum of l_j |w_j|, is the caller's, who must not change w afterwards. `Solver.run`
+        lets exceptions pass.
         """
 
     def iterated(self) -> bool:
