@@ -137,7 +137,6 @@ class RocAreaBins(RocAreaRisk):
         self._kinds = labels if self._kept is None else labels * self._kept
         self._few: NDArray[np.int64] | None = None
         self._exact = cache(partial(self.exact_class, labels, weights, comm, *parameters))
-        self._sortable = is_sortable(self.n_pos, self.n_neg, self.n)
         row_bits = max(math.ceil(math.log2(self.n)), 1)
         room = kernel.SUM_BITS - min(row_bits, kernel.COUNT_BITS), 62 - row_bits
         self._bits = min(FINEST, *room) if self.weights is None else FINEST
@@ -151,6 +150,10 @@ class RocAreaBins(RocAreaRisk):
         kernel.extremes(none, self._kinds[:0])
         self._count_rows(none, grid, np.zeros((2, 6), self._number))
         self._look_up(none, grid, np.zeros(2))
+
+    @property
+    def _sortable(self) -> bool:
+        return is_sortable(self.n_pos, self.n_neg, self.n)
 
     @property
     def additions(self) -> float:

@@ -207,9 +207,7 @@ def _balanced(u: Floats, v: Floats, comm: Communicator) -> tuple[Floats, Floats,
 
 
 def _possible(u: Floats, caps_u: Floats, v: Floats, caps_v: Floats, comm: Communicator) -> tuple[Floats, Floats, float]:
-    """Return u and v reduced to sums of the rows and columns of a matrix with entries up to caps_i caps_j, and their
-    sum. The caps of u add up to 1, those of v to at most 1. **Collective**: 32 bytes for each of `CELLS` ranges.
-    """
+    """Return u and v, reduced to row and column sums of entries up to caps_i caps_j, and their sum. **Collective.**"""
     u, v, total = _balanced(np.minimum(u, caps_u), np.where(caps_v > 0, np.minimum(v, caps_v), 0.0), comm)
     (u_few, caps_u_few), (v_few, caps_v_few) = _few_rows(u, caps_u, comm), _few_rows(v, caps_v, comm)
     share = share_of_pairs(u_few, caps_u_few, v_few, caps_v_few, fine=True)

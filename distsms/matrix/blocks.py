@@ -113,9 +113,7 @@ class LocalRows(ABC):
         return sum(array.nbytes for array in arrays if array is not None) + (self.source.nbytes if self.source else 0)
 
     def normalize(self, normalization: Normalization) -> None:
-        """Use normalized rows from now on; columns beyond those of the normalization stay as they are. Costs 8 bytes
-        for each column, or row (l2, with a pass over the rows), and for each vector of a product. Local.
-        """
+        """Use normalized rows from now on; columns beyond those of the normalization stay as they are. Local."""
         p, scale = self.shape[1], normalization.scale
         if scale is not None:
             self.column_factors = scale[:p] if len(scale) >= p else np.append(scale, np.ones(p - len(scale)))
