@@ -8,7 +8,7 @@ import pytest
 from distsms.losses.registry import make_loss
 from distsms.matrix.local import SparseRows
 from distsms.optim.objective import Objective, Request
-from distsms.optim.penalty import SquaredNorm
+from distsms.optim.penalty import ElasticNet
 from distsms.optim.result import Status
 from distsms.optim.run import minimize
 from distsms.optim.settings import Settings
@@ -60,7 +60,7 @@ def test_known_minima(adult9, comm, measure, lam):
 def test_one_w_on_any_ranks(real_data, comm, name, measure):
     data = read(real_data(f"{name}.train"))
     w = np.random.default_rng(0).normal(size=data[0].n_columns) * 0.5
-    request = [Request(w, 0.02, SquaredNorm(1e-4))]
+    request = [Request(w, 0.02, ElasticNet(1e-4))]
     found = asked(of(data, comm, measure), request)
     if comm.is_root:
         expected = asked(of(data, Communicator(), measure), request)[0]

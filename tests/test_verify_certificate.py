@@ -16,7 +16,7 @@ import pytest
 
 import distsms
 from distsms.base.measures import Measure
-from distsms.losses.dual_bound import ADDITIONS, Further, dual_bound
+from distsms.losses.dual_bound import ADDITIONS, dual_bound
 from distsms.losses.registry import make_loss
 from distsms.parallel.communicator import Communicator
 from distsms.shards.from_arrays import write_data
@@ -282,7 +282,7 @@ def test_rounding_with_very_rare_positives(measure):
         table, alpha = np.array([[weight, 0.0, n - positives], [1 - weight, positives, 0.0]]), np.full(n, 0.3)
         more = table if measure[0] == "f" else alpha
         p, exact = kind(measure, y, ones), kind(measure, y, ones, exact=True)
-        proved, slack = dual_bound(loss, c, Further(alpha, table)), 8 * (n + 16) * checker.EPS
+        proved, slack = dual_bound(loss, c, alpha, table), 8 * (n + 16) * checker.EPS
         allowed = 2 * float(np.finfo(float).eps) * ADDITIONS
         for (reduced, d), rounding in (
             (plane(p, p.numbers(c), p.numbers(more)), slack),
@@ -303,7 +303,7 @@ def test_f1_with_errors_of_rounding_that_add_up(ulp):
     table = np.array([[0.70002, 0, half], [2 * small, 0, n - 1]])
     p, exact = (labelings.Labelings("f1", y, np.ones(n), exact=exact) for exact in (False, True))
     loss = make_loss(Measure.parse("f1"), "gather", y, None, Communicator())
-    proved = dual_bound(loss, c, Further(labelings=table))
+    proved = dual_bound(loss, c, labelings=table)
     reduced, d = labelings.plane(p, p.numbers(c), p.numbers(table))
     allowed = 2 * float(np.finfo(float).eps) * ADDITIONS, 8 * (n + 16) * checker.EPS
     for rounding, constant, of in zip(allowed, (proved.d, d), (proved.c, reduced), strict=True):
@@ -331,7 +331,7 @@ def test_an_alpha_that_is_no_number_counts_nothing():
     p = checker.Problem("pauc@0.5", y, np.ones(11))
     reduced, d = checker.plane(p, p.numbers(c), p.numbers(alpha))
     loss = make_loss(Measure.parse("pauc@0.5"), "exchange", y, None, Communicator())
-    proved = dual_bound(loss, c, Further(alpha))
+    proved = dual_bound(loss, c, alpha)
     for coefficients, constant in ((reduced, d), (proved.c, proved.d)):
         assert constant == pytest.approx(5 / 9) and np.max(coefficients) <= 1 / 9 + 1e-12
 

@@ -136,9 +136,7 @@ def position(score, kind, added):  # type: ignore[no-untyped-def]
 
 @cuda.jit(device=True)
 def bucket_of(place, low, high, quarter):  # type: ignore[no-untyped-def]
-    """Return the bucket of a place: 0 at low, the last one at high, and never falling between them. quarter: 1, or 1/4
-    where differences overflow, which is exact where places are so large.
-    """
+    """Return the bucket of a place, never falling from low to high; quarter: 1, or 1/4 where differences overflow."""
     return np.int64((quarter * place - quarter * low) / (quarter * high - quarter * low) * (BUCKETS - 1))
 
 

@@ -1,6 +1,4 @@
-"""The losses whose passes over scores are made on the device. What follows from sums and cells is the processor's code,
-and so are risks, planes and their proof.
-"""
+"""The losses whose passes over scores are made on the device; what follows from them is the processor's code."""
 
 from __future__ import annotations
 
@@ -32,7 +30,7 @@ class Classes(NamedTuple):
 
 
 class OnDevice(Loss):
-    """A loss that evaluates vectors on the device in place, and arrays of the host by way of one."""
+    """A loss whose scores are vectors on the device; `evaluate` takes arrays of the host, too."""
 
     @cached_property
     def rows(self) -> Classes:
@@ -44,19 +42,9 @@ class OnDevice(Loss):
     def evaluate(self, scores: Any, nu: float) -> LossValue:
         """See `Loss.evaluate`; the coefficients are where the scores are. **Collective.**"""
         if isinstance(scores, DeviceVector):
-            return self.evaluate_vector(scores.copy(), nu)
-        value = self.evaluate_vector(DeviceVector.of(scores), nu)
+            return self.evaluate_in_place(scores.copy(), nu)  # type: ignore[arg-type]
+        value = self.evaluate_in_place(DeviceVector.of(scores), nu)  # type: ignore[arg-type]
         return value._replace(coefficients=np.asarray(value.coefficients))
-
-    def evaluate_in_place(self, scores: Any, nu: float) -> LossValue:
-        """See `Loss.evaluate_in_place`. **Collective.**"""
-        if not isinstance(scores, DeviceVector):
-            return self.evaluate(scores, nu)
-        return self.evaluate_vector(scores, nu)
-
-    def evaluate_vector(self, scores: DeviceVector, nu: float) -> LossValue:
-        """Evaluate the scores, in whose place the coefficients are afterwards. **Collective.**"""
-        return super().evaluate_in_place(scores, nu)  # type: ignore[arg-type]
 
     def exact_is_cheap(self, entries: float, evaluations: float) -> bool:
         return False  # sorting on the processor takes longer than many evaluations
@@ -113,15 +101,13 @@ class DevicePauc(DeviceRocArea, PaucBins):
 
 
 class DeviceLogistic(OnDevice, Logistic):
-    """The mean logistic loss."""
-
-    def evaluate_vector(self, scores: DeviceVector, nu: float) -> LossValue:
+    def evaluate_in_place(self, scores: Any, nu: float) -> LossValue:
         parts, (of_pos, of_neg) = _tiles(scores, 2), self.class_factors()
         scores.start(kernel.logistic, self.rows.kinds, self.rows.weights, of_pos, of_neg, scores.array, parts)
         R, d = self.comm.sum(folded(parts)).tolist()
         if math.isnan(d):  # a score is not finite
-            return LossValue.undefined(scores)  # type: ignore[arg-type]
-        return LossValue(R, R, d, scores)  # type: ignore[arg-type]
+            return LossValue.undefined(scores)
+        return LossValue(R, R, d, scores)
 
 
 class DeviceLogisticBalanced(DeviceLogistic, LogisticBalanced):
@@ -167,7 +153,7 @@ class PlaceSearch:
 class DevicePrbep(OnDevice, PrbepExchange):
     """The PRBEP risk by a root search whose passes are made on the device."""
 
-    def evaluate_vector(self, scores: DeviceVector, nu: float) -> LossValue:
+    def evaluate_in_place(self, scores: Any, nu: float) -> LossValue:
         return self._evaluate(scores, nu, scores)
 
     def _position_search(self) -> Any:

@@ -1,6 +1,4 @@
-"""Where rows and losses of a training are computed: on the processor, or on a device. `place_of` decides, and nothing
-else asks which it is.
-"""
+"""Where rows and losses of a training are computed: on the processor, or on a device. Only `place_of` asks which."""
 
 from __future__ import annotations
 

@@ -30,7 +30,6 @@ def fixed(value):  # type: ignore[no-untyped-def]
 
 @cuda.jit(device=True)
 def times(numbers, factors, i):  # type: ignore[no-untyped-def]
-    """Return numbers[i], times the factor of the row if rows have factors."""
     return numbers[i] * factors[i] if factors.shape[0] > 0 else numbers[i]
 
 
@@ -67,9 +66,7 @@ def dot_sparse(tiles, columns, values, begins, lengths, w, factors, out):  # typ
 
 @cuda.jit
 def dot_codes(tiles, codes, offsets, values, w, factors, out):  # type: ignore[no-untyped-def]
-    """Add the sum of values[b] w[offsets[b] + code] over the blocks b of codes to out[i]. w (p + 1,) ends with a 0, for
-    codes that are missing, which are large.
-    """
+    """Add values[b] w[offsets[b] + code], over blocks b, to out[i]. w (p + 1,) ends with a 0 for missing codes."""
     scores = cuda.local.array(ABREAST, float64)
     for tile in range(cuda.blockIdx.x, tiles.shape[0], cuda.gridDim.x):
         first, n, at, run = tiles[tile, 0], tiles[tile, 1], tiles[tile, 2], tiles[tile, 3]
@@ -87,9 +84,7 @@ def dot_codes(tiles, codes, offsets, values, w, factors, out):  # type: ignore[n
 
 @cuda.jit
 def add_dense(tiles, X, c, factors, units, totals):  # type: ignore[no-untyped-def]
-    """Add c_i x_ij in units of column j to totals[j]. The threads of a block read entries as they lie: each has a
-    column (blockIdx.y counts further ones if there are more columns than threads), and rows at equal distances.
-    """
+    """Add c_i x_ij in units of column j to totals[j]: each thread has a column, and rows at equal distances."""
     sums = cuda.shared.array(MOST_THREADS, int64)
     p = totals.shape[0]
     width = min(p, cuda.blockDim.x)
@@ -146,9 +141,7 @@ def take_limbs(low, high, slot, bits):  # type: ignore[no-untyped-def]
 
 @cuda.jit
 def add_codes(tiles, codes, offsets, slots, hot, c, factors, unit, bits, totals):  # type: ignore[no-untyped-def]
-    """Add c_i in units to totals[offsets[b] + code], for the codes b = blockIdx.y. Of blocks with more than HOT codes,
-    slots (p,) has each code's slot, or -1, and hot (B, HOT) the code of each slot.
-    """
+    """Add c_i in units to totals[offsets[b] + code], b = blockIdx.y; slots (p,), -1: none; hot (B, HOT): of slots."""
     low = cuda.shared.array(LOWER, uint32)
     high = cuda.shared.array(HOT, int32)
     b = cuda.blockIdx.y

@@ -4,8 +4,7 @@ buffers in each product, from pages of the host's memory that are locked; copyin
 The host keeps the rows, too. What is asked for once in a run (statistics of columns, bounds on rounding) it computes.
 
 X'c is rounded to units. With |c_i| at most m and their sum at most S, and 2^(e-1) < max_i |x_ij| <= 2^e, a unit of
-column j is 2^(e - s), where 2^s m < 2^(3 bits - 1), which the limbs hold (dense
-columns have none), and 2^s S <= 2^60, which a sum holds:
+column j is 2^(e - s), where 2^s m < 2^(3 bits - 1), which the limbs hold (dense columns have none), and 2^s S <= 2^60:
 
 - bits = 16 where m <= 2^-7, so s >= 53; else 19, so s >= 54 for m <= 2. And 2^60 / S >= 2^59 for S <= 2.
 - A term is wrong by half a unit, so r_j by N_j 2^(e - s - 1) <= N_j eps/2 max_i |x_ij| for N_j entries, eps = 2^-52.
@@ -88,6 +87,9 @@ class Block(NamedTuple):
 class Group(ABC):
     """A group of columns of one kind, in blocks, of which the first are on the device."""
 
+    in_limbs = True
+    """Whether sums are kept in limbs, which limit the scale, or in 64 bits from the beginning."""
+
     def __init__(self, rows: LocalRows, largest: Floats) -> None:
         self.rows, self._streams = rows, [cuda.stream(), cuda.stream()]
         self.p, self._of_columns = rows.shape[1], rows.column_factors
@@ -132,14 +134,9 @@ class Group(ABC):
             else:
                 self._streamed.append(Block(on_device, arrays))
         if self._streamed:
-            longest = [
-                max(map(len, arrays)) for arrays in zip(*(block.arrays for block in self._streamed), strict=True)
-            ]
-            dtypes = [array.dtype for array in self._streamed[0].arrays]
-            self._buffers = [
-                [cuda.device_array(max(length, 1), dtype) for length, dtype in zip(longest, dtypes, strict=True)]
-                for _ in self._streams
-            ]
+            of_blocks = list(zip(*(block.arrays for block in self._streamed), strict=True))
+            longest = [(max(1, *map(len, arrays)), arrays[0].dtype) for arrays in of_blocks]
+            self._buffers = [[cuda.device_array(length, dtype) for length, dtype in longest] for _ in self._streams]
             for number, array in enumerate(self.rows.arrays):
                 if array is not None:  # its end, since the first blocks are on the device
                     last = sum(len(block.arrays[number]) for block in self._streamed)
@@ -147,8 +144,7 @@ class Group(ABC):
         return left
 
     @property
-    def bytes_per_pass(self) -> int:
-        """The bytes that each product copies to the device."""
+    def bytes_per_pass(self) -> int:  # to the device
         return sum(array.nbytes for block in self._streamed for array in block.arrays)
 
     def margins(self, w: Floats, out: Any) -> None:
@@ -169,7 +165,6 @@ class Group(ABC):
             out *= self._of_columns
 
     def _passing(self) -> Iterator[Block]:
-        """Yield the blocks, on the device."""
         yield from self._resident
         for number, (tiles, arrays, _) in enumerate(self._streamed):
             # A stream copies a block only after it has computed with the one before in the same buffer.
@@ -182,13 +177,9 @@ class Group(ABC):
         if self._streamed:
             cuda.synchronize()
 
-    def digits(self, scale: Scale) -> int:
-        """Return s of this group's sums."""
-        return scale.limbs
-
     def _units(self, scale: Scale) -> Any:
         """Return the units of the columns in 1, which change rarely."""
-        digits = self.digits(scale)
+        digits = scale.limbs if self.in_limbs else scale.whole
         if self._kept[0] != digits:
             self._kept = digits, cuda.to_device(np.ldexp(1.0, digits - self._exponents))
         return self._kept[1]
@@ -196,6 +187,7 @@ class Group(ABC):
 
 class DenseGroup(Group):
     rows: DenseRows
+    in_limbs = False
 
     def pieces(self) -> Iterator[Block]:
         (array,) = self.rows.arrays
@@ -204,14 +196,10 @@ class DenseGroup(Group):
             tiles[:, 2] = (tiles[:, 0] - first) * self.p
             yield Block(tiles, (array[first:last].ravel(),))
 
-    def digits(self, scale: Scale) -> int:
-        return scale.whole
-
     def dot(self, block: Block, out: Any) -> None:
         block.start(kernel.dot_dense, self._w[: self.p], self._factors, out)
 
     def add(self, block: Block, c: Any, scale: Scale) -> None:
-        # Sums are in 64 bits from the beginning, so limbs do not limit the scale.
         across = -(-self.p // runtime.THREADS)
         block.start(kernel.add_dense, c, self._factors, self._units(scale), self._totals, across=across)
 
@@ -245,8 +233,7 @@ class SparseGroup(Group):
         block.start(kernel.dot_sparse, self._begins, self._lengths, self._w, self._factors, out)
 
     def add(self, block: Block, c: Any, scale: Scale) -> None:
-        begins, lengths = self._begins, self._lengths
-        slots, hot = self._slots, self._hot
+        begins, lengths, slots, hot = self._begins, self._lengths, self._slots, self._hot
         factors, units, totals = self._factors, self._units(scale), self._totals
         block.start(kernel.add_sparse, begins, lengths, slots, hot, c, factors, units, scale.bits, totals, scale=scale)
 
@@ -271,7 +258,6 @@ class CodedGroup(Group):
             self._of_columns = of_codes * self._of_columns if len(self._of_columns) else of_codes
 
     def _sample(self, b: int) -> NDArray[Any]:
-        """Return some codes of a block."""
         n_codes, (codes,) = self.rows.code_map.n_codes, self.rows.arrays
         of_block = [codes[i * n_codes + b * (j - i) :][: j - i] for i, j in pairwise(self.rows.cuts)]
         step = 1 + self.rows.shape[0] // SAMPLE
@@ -319,11 +305,13 @@ class DeviceFeatures:
         for group in groups:
             _check(group)
         self._host: Features = with_bias(rows, bias)
+        self.largest_terms, self.most_terms = self._host.largest_terms, self._host.most_terms
         self._bias, self.shape, self.nnz = bias or 0.0, self._host.shape, rows.nnz
         ends = [0, *accumulate(group.shape[1] for group in groups)]
         self._columns = [slice(start, stop) for start, stop in pairwise(ends)]
         self._statistics = self._host.columns()
         self._pinned = contextlib.ExitStack()
+        self.close = self._pinned.close  # unlocks the pages of the host's memory
         room, besides = runtime.free_bytes() if room is None else room, _besides(groups, self.shape)
         _require(room, besides, self.shape)
         left = room - besides
@@ -339,10 +327,6 @@ class DeviceFeatures:
             of_later = sum(least[number + 1 :])  # so that these can be streamed
             left = placed.place(left - of_later, self._pinned) + of_later
         self._parts = cuda.device_array((tiles_of(self.shape[0]), 3), np.float64)
-
-    def close(self) -> None:
-        """Unlock the pages of the host's memory."""
-        self._pinned.close()
 
     @property
     def streamed(self) -> int:
@@ -386,12 +370,6 @@ class DeviceFeatures:
             if self._bias:
                 total[-1] = self._bias * plain
         return out
-
-    def largest_terms(self, w: Floats) -> float:
-        return self._host.largest_terms(w)
-
-    def most_terms(self, largest: float) -> float:
-        return self._host.most_terms(largest)
 
     def columns(self, weights: Floats | None = None) -> ColumnStatistics:
         if weights is not None:

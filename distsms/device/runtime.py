@@ -119,7 +119,6 @@ def launch(kernel: Any, blocks: int | tuple[int, int], *arguments: Any, stream: 
 
 
 def zeros(*shape: int) -> Any:
-    """Return whole numbers on the device, all 0."""
     return cuda.to_device(np.zeros(shape, np.int64))
 
 
@@ -134,7 +133,6 @@ def blocks_for(n: int) -> int:
 
 @cuda.jit
 def fill(out, value):  # type: ignore[no-untyped-def]
-    """Set all elements of a vector."""
     for i in range(cuda.grid(1), out.shape[0], cuda.gridsize(1)):
         out[i] = value
 

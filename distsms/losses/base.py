@@ -80,46 +80,21 @@ class Cost(NamedTuple):
 
     @property
     def memory(self) -> Memory:
-        """What is held besides the rows."""
         return Memory(int(self.held_by_each), int(self.held_by_root))
 
 
 class Loss(ABC):
     """A convex risk R of the margins, and its smoothing R_mu of width nu, in units of the margins.
 
-    Parameters
-    ----------
-    labels : (n_local,) int8
-        +1 or -1.
-    weights : (n_local,) float64 or None
-        The weight a_i >= 0 of each row; None means 1. A row of weight 2 has the effect of two equal rows of weight 1,
-        and a row of weight 0 (in a fold that is held out, say) is not there. All weights times a number have the same
-        effect.
-    comm : Communicator
-        The ranks. Construction is **collective**.
-
-    Attributes
-    ----------
-    n_pos, n_neg, n : int
-        The number of such rows over all ranks, and their sum.
-    weights : (n_local,) float64 or None
-        The weights, divided by a power of two so that their mean is near 1; None if the weights other than 0 are equal
-        on all ranks.
-    A_pos, A_neg, A : float
-        The sums of these weights over all ranks; `n_pos`, `n_neg` and `n` where `weights` is None.
-    ways : Counter
-        How many evaluations were made in which way, for a loss that has several; the same on every rank.
-
-    Raises
-    ------
-    InputError
-        If a weight is negative or not finite, if a class has no rows or weighs nothing beside the other, or if the
-        measure counts rows and the weights other than 0 differ.
+    Construction, from labels +1 or -1 and weights a_i >= 0 (None: 1) of this rank's rows, is **collective**. A row of
+    weight 2 has the effect of two equal rows, one of weight 0 (in a fold that is held out, say) is not there, and all
+    weights times a number have the same effect. Raises InputError if a weight is negative or not finite, if a class has
+    no rows or weighs nothing beside the other, or if the measure counts rows and the weights other than 0 differ.
     """
 
     family: ClassVar[Family]
     """What its measure can be, such as whether there is an R_mu. A loss without R_mu is evaluated only at nu = 0."""
-    nonnegative: ClassVar[bool]
+    nonnegative: ClassVar[bool] = True
     """Whether R >= 0 everywhere; the zero plane (r = 0, d = 0) is then one more lower bound."""
     measure: str | None = None
     """The measure with its parameters, such as "precision@5", if it has some; for messages."""
@@ -136,21 +111,20 @@ class Loss(ABC):
     another. None means that all rows with a score >= 0 are predicted positive.
     """
     target: Callable[[float], float] = staticmethod(lambda J: 1e-3)
-    """Returns the gap to prove if J is at least its argument; the same on every rank. A loss that encloses R in an
-    interval keeps this much smaller.
-    """
+    """Returns the gap to prove if J is at least its argument; a loss that encloses R does so much closer."""
 
     def __init__(self, labels: Labels, weights: Floats | None, comm: Communicator) -> None:
         self.comm, self._labels = comm, labels
-        self.ways: Counter[str] = Counter()
+        self.ways: Counter[str] = Counter()  # the evaluations that were made in each way; the same on every rank
         kept = None if weights is None or np.all(weights) else weights != 0
         self._kept: NDArray[np.bool_] | None = kept  # None if no row is left out
         counts = np.array([np.count_nonzero(self.positive), np.count_nonzero(self.negative)])
         self.n_pos, self.n_neg = (int(count) for count in comm.sum(counts))
         self.n = self.n_pos + self.n_neg
         self.calls_positive = self.n_pos
+        # divided by a power of two, so that their mean is near 1; None if those other than 0 are equal on all ranks
         self.weights: Floats | None = None
-        self.A_pos, self.A_neg, self.A = float(self.n_pos), float(self.n_neg), float(self.n)
+        self.A_pos, self.A_neg, self.A = float(self.n_pos), float(self.n_neg), float(self.n)  # their sums over ranks
         if not (self.n_pos and self.n_neg):
             which = "positive " if self.n_neg else "negative " if self.n_pos else ""
             labeled = comm.sum(np.array([np.count_nonzero(labels > 0), np.count_nonzero(labels < 0)]))
@@ -218,19 +192,9 @@ class Loss(ABC):
     def evaluate(self, scores: Floats, nu: float) -> LossValue:
         """Compute R, R_mu, d and the coefficients at this rank's margins. **Collective.**
 
-        Parameters
-        ----------
-        scores : (n_local,) float64
-            The margins s_i = <w, x_i>.
-        nu : float
-            The width >= 0. At nu = 0 nothing is smoothed, which is what cutting-plane methods need: R_mu = R, and the
-            coefficients are those of a subgradient. Its plane touches R here: sum_i c_i s_i + d = R.
-
-        Returns
-        -------
-        LossValue
-            If a margin of any rank is not finite, the three numbers are NaN on every rank, and the coefficients are
-            zero.
+        At nu = 0 nothing is smoothed, which is what cutting-plane methods need: R_mu = R, and the coefficients are
+        those of a subgradient, whose plane touches R here: sum_i c_i s_i + d = R. If a margin of any rank is not
+        finite, the three numbers are NaN on every rank, and the coefficients 0.
         """
 
     def evaluate_in_place(self, scores: Floats, nu: float) -> LossValue:
@@ -250,10 +214,15 @@ class Loss(ABC):
         """Return nu for the paper's mu = c_mu epsilon / D (JMLR, section 5.4)."""
         return c_mu * epsilon / cls.kappa
 
+    sent, steps_of_row, held_of_row = 0.0, 0.0, 0.0
+    """For `cost`: the bytes of an evaluation's messages, and its steps and bytes in memory for each row of a rank."""
+
     @classmethod
     def cost(cls, n_pos: int, n_neg: int, size: int) -> Cost:
-        """Return the cost of an evaluation with `size` ranks on the busiest rank, with rows evenly distributed."""
-        raise NotImplementedError
+        """Return the cost of an evaluation on the busiest of `size` ranks; by default of passes over local rows."""
+        n_local = (n_pos + n_neg) / size
+        sent = 0.0 if size == 1 else cls.sent
+        return Cost(sent, cls.steps_of_row * n_local, held_by_each=cls.held_of_row * n_local)
 
 
 def ramp(t: Any, nu: float) -> Any:

@@ -7,19 +7,18 @@ depends on the two cells alone, and both passes put a row into the same cell, th
 
 R is enclosed: from different cells, the sign of t is known. In a cell of size h, with the means alpha of q and beta of
 b from its lower edge in units of h, the mean hinge is from max(0, beta - alpha) h to beta (1 - alpha) h. The R that is
-returned is the upper end, and `width` its distance from the lower end. If that is more than `SHARE` of the gap to
-prove, the worst cells are divided; if this does not help, the rows are sorted after all (`exact_class`). So are
-they where the smaller class is small and well apart: there, sorting looks at few rows of the larger one.
+returned is the upper end. If it is uncertain by more than `SHARE` of the gap to prove, the worst cells are divided; if
+this does not help, the rows are sorted after all (`exact_class`), as they are where the smaller class is small and well
+apart: there, sorting looks at few rows of the larger one.
 
-Cells are needed from max(min q, min b - nu) to min(max b, max q + nu); for pauc up to max b. Offsets in cells are whole
-numbers of small units, so that sums are the same to the bit on any number of ranks. Cost for c cells: two passes over
-the scores, a sum of 32 c bytes over ranks, O(c) time and 100 c bytes of memory.
+Offsets in cells are whole numbers of small units, so that sums are the same to the bit on any number of ranks. Cost for
+c cells: two passes over the scores, a sum of 32 c bytes over ranks, O(c) time and 100 c bytes of memory.
 """
 
 from __future__ import annotations
 
 import math
-from functools import partial
+from functools import cache, partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -28,7 +27,7 @@ from numpy.typing import NDArray
 from distsms.base.communicator import Communicator
 from distsms.base.typing import Floats, Labels
 from distsms.losses import binned_kernels as kernel
-from distsms.losses.base import DIVIDED, EXACT, FROM_CELLS, ROW_BYTES_IN_PLACE, SORTED, WIDE, Cost, Loss, LossValue
+from distsms.losses.base import DIVIDED, EXACT, FROM_CELLS, ROW_BYTES_IN_PLACE, SORTED, WIDE, Cost, LossValue
 from distsms.losses.pairwise_kernels import TINY
 from distsms.losses.rocarea import EVERYWHERE, RocAreaExchange, RocAreaRisk, all_finite, sums_in_order
 
@@ -48,15 +47,12 @@ UNDIVIDED = np.empty((2, 0), np.int64)  # in place of a table of how cells are d
 ROUNDINGS = 2**20
 """At most so many additions of numbers of cells follow one another on the way to R, d and c."""
 LARGE, RARE = 2**18, 32
-"""Classes may be apart if each rank has at least so many rows, and so many for each of the smaller class: then it pays
-to load the kernels that sort.
-"""
+"""Loading the kernels that sort may pay if each rank has so many rows, and so many for each of the smaller class."""
 SAMPLE, APART = 2**12, 0.25
 """So many rows of each rank show whether at most this share of the rows is in pairs with t > 0."""
 SORTABLE = 2**30  # with more rows, what rounding may do to a sum over rows is no longer small beside a gap to prove
 OF_ENTRY, OF_LOADING, SMALL_PART = 0.5, 2.5e7, 0.1
-"""The steps of a product with X for each nonzero, those of loading the kernels that sort, and the part of a run that an
-exact evaluation may take."""
+"""The steps of a product with X for each nonzero, those of loading the kernels that sort, and its part of a run."""
 
 
 class Grid(NamedTuple):
@@ -95,15 +91,6 @@ class Grid(NamedTuple):
         return float(min(units * self.unit, length))
 
 
-class Extremes(NamedTuple):
-    """The range of each class."""
-
-    low_q: float
-    high_q: float
-    low_b: float
-    high_b: float
-
-
 class OfClass(NamedTuple):
     """The cells with rows of one class, in increasing order: their numbers, weights, and mean places from `low` on."""
 
@@ -135,7 +122,6 @@ class OfCells(NamedTuple):
 
 
 def is_sortable(n_pos: int, n_neg: int, n: int) -> bool:
-    """Return whether the rows may be sorted, by every rank."""
     return min(n_pos, n_neg) <= EVERYWHERE and n <= SORTABLE
 
 
@@ -150,8 +136,7 @@ class RocAreaBins(RocAreaRisk):
         super().__init__(labels, weights, comm, *parameters)
         self._kinds = labels if self._kept is None else labels * self._kept
         self._few: NDArray[np.int64] | None = None
-        self._exact: Loss | None = None
-        self._make_exact = partial(self.exact_class, labels, weights, comm, *parameters)
+        self._exact = cache(partial(self.exact_class, labels, weights, comm, *parameters))
         row_bits = max(math.ceil(math.log2(self.n)), 1)
         room = kernel.SUM_BITS - min(row_bits, kernel.COUNT_BITS), 62 - row_bits
         self._bits = min(FINEST, *room) if self.weights is None else FINEST
@@ -180,7 +165,7 @@ class RocAreaBins(RocAreaRisk):
 
     @classmethod
     def cost(cls, n_pos: int, n_neg: int, size: int) -> Cost:
-        """Return the cost with a usual number of cells, and the memory of the most, perhaps with sorting."""
+        # The cost with a usual number of cells, and the memory of the most, perhaps with sorting.
         n_local, most = (n_pos + n_neg) / size, max(FEWEST, min(MOST, (n_pos + n_neg) / OF_CELL))
         cells = min(most, MOST / 4)
         moved, steps = 0.0 if size == 1 else 64.0 * cells, 1.5e5 + 3.0 * n_local + 15.0 * cells
@@ -190,7 +175,6 @@ class RocAreaBins(RocAreaRisk):
         return Cost(moved, steps, held_by_each=held, of_row=ROW_BYTES_IN_PLACE)
 
     def exact_is_cheap(self, entries: float, evaluations: float) -> bool:
-        """See `Loss.exact_is_cheap`. Local."""
         exact = sum(self.exact_class.cost(self.n_pos, self.n_neg, self.comm.size)[:2])
         usual = sum(self.cost(self.n_pos, self.n_neg, self.comm.size)[:2])
         product = OF_ENTRY * entries
@@ -198,32 +182,29 @@ class RocAreaBins(RocAreaRisk):
         return self._sortable and OF_LOADING + product + exact <= part
 
     def exact_risk(self, scores: Floats) -> float:
-        """See `Loss.exact_risk`. **Collective.**"""
         self.ways[EXACT] += 1
         return self._sorted(np.array(scores, np.float64), 0.0).R
 
     def evaluate(self, scores: Floats, nu: float) -> LossValue:
-        """See `Loss.evaluate`. **Collective.**"""
         return self.evaluate_in_place(np.array(scores, np.float64), nu)
 
     def evaluate_in_place(self, scores: Floats, nu: float) -> LossValue:
-        """See `Loss.evaluate_in_place`. **Collective.**"""
         if self._are_apart(scores):
             self.ways[SORTED] += 1
             return self._sorted(scores, nu)
         # 1) The range of the cells.
         extremes = self.comm.maximum(self._ends(scores)) * [-1.0, 1.0, -1.0, 1.0] - [1.0, 1.0, 0.0, 0.0]
-        ends = Extremes._make(extremes.tolist())
-        if not math.isfinite(ends.high_q + ends.high_b - ends.low_q - ends.low_b):
+        low_q, high_q, low_b, high_b = extremes.tolist()
+        if not math.isfinite(high_q + high_b - low_q - low_b):
             return LossValue.undefined(scores)
-        if ends.high_b < ends.low_q:  # all t < 0
+        if high_b < low_q:  # all t < 0
             self.ways[FROM_CELLS] += 1
             scores[:] = 0.0
             return LossValue(0.0, 0.0, 0.0, scores)
-        low, high = max(ends.low_q, ends.low_b - nu), self._upper_end(ends.high_b, ends.high_q + nu)
+        low, high = max(low_q, low_b - nu), self._upper_end(high_b, high_q + nu)
         if high < low:  # all t > nu
-            low, high = ends.high_q, ends.low_b
-        grid = Grid.over(low, high, self._cells(high - low, nu), self._bits, ends.high_b, ends.high_q)
+            low, high = high_q, low_b
+        grid = Grid.over(low, high, self._cells(high - low, nu), self._bits, high_b, high_q)
         m = self.A_pos * self.K
         # Places are rounded down to whole units; beyond the range, and in q = s - 1, scores are rounded to floats.
         rounding = grid.unit + 2 * EPS * max(abs(low), abs(high), 1.0)
@@ -255,15 +236,11 @@ class RocAreaBins(RocAreaRisk):
 
     def _sorted(self, scores: Floats, nu: float) -> LossValue:
         """Evaluate the loss by sorting the rows, perhaps in place of the scores. **Collective.**"""
-        if self._exact is None:
-            self._exact = self._make_exact()
-        return self._exact.evaluate_in_place(scores, nu)
+        value: LossValue = self._exact().evaluate_in_place(scores, nu)
+        return value
 
     def _are_apart(self, scores: Floats) -> bool:
-        """Return whether the classes are so far apart that sorting is faster than counting. **Collective.**
-
-        Sorting leaves out rows of the larger class without a pair with t > 0; a sample shows how many have one.
-        """
+        """Return whether the classes are so far apart, by a sample, that sorting is the fastest. **Collective.**"""
         if self._few is None:
             return False
         sign = 1.0 if self.n_pos <= self.n_neg else -1.0
@@ -300,9 +277,7 @@ class RocAreaBins(RocAreaRisk):
         return ends
 
     def _cells(self, length: float, nu: float) -> int:
-        """Return the number of cells, a power of two, for a range of this length. The pairs of one cell, a share of all
-        that is about its length, make R uncertain by about this length each: together by its square, hence the root.
-        """
+        """Return the number of cells, a power of two: those of one cell make R uncertain by its length squared."""
         most, size = self._most, 2 * math.sqrt(SHARE * self.target(0.0))
         size = min(size, nu / PER_WIDTH) if nu > 0 else size
         cells = most if size * most <= length else max(length / size, FEWEST)
@@ -324,9 +299,7 @@ class RocAreaBins(RocAreaRisk):
         return Cells(neg, pos, widths, grid, below, above)
 
     def _count_rows(self, scores: Floats, grid: Grid, totals: NDArray[Any]) -> tuple[float, float]:
-        """Add numbers, or weights, of rows and sums of offsets to totals (2, 2 cells); return the sums beyond the
-        grid's range, below and above. Local.
-        """
+        """Add numbers, or weights, and sums of offsets to totals (2, 2 cells); return the sums beyond. Local."""
         where = grid.low, grid.high, grid.scale, grid.bits, grid.top, grid.fine, np.empty((2, kernel.CHUNK), np.int64)
         kinds, weights = self._kinds[: len(scores)], self.weights
         if weights is None:

@@ -15,8 +15,8 @@ from distsms.base.jit import UNCOUNTED, njit, weight_of
 CHUNK = 2**10  # rows that stay in the fastest cache
 COUNT_BITS, SUM_BITS = 20, 43
 WORD, BLOCK = 1 << SUM_BITS, 2**COUNT_BITS - 1
-"""A word holds the number of rows of a cell, below 2^COUNT_BITS, times WORD, and the sum of their offsets. After
-BLOCK rows, words are added to larger numbers.
+"""A word holds a cell's number of rows, below 2^COUNT_BITS, times WORD, and the sum of offsets. After BLOCK rows, words
+are added to larger numbers.
 """
 LOOSE = {"nnan", "nsz", "reassoc"}  # what is compiled with this may add up in any order
 
@@ -71,9 +71,7 @@ def _find(scores, kinds, start, n, low, scale, bits, top, fine, places, offsets)
 
 @njit(error_model="numpy", **UNCOUNTED)
 def count(scores, kinds, low, high, scale, bits, top, fine, buffers, words, counts, sums):  # type: ignore[no-untyped-def]
-    """Count rows, add up their offsets into `counts` and `sums` (2 cells,), and return the result of `_beyond`;
-    `buffers` (2, CHUNK) and `words` (2 cells,) are working space, zero before and after.
-    """
+    """Count rows, add up offsets (2 cells,), and return the result of `_beyond`; buffers and words: working space."""
     below = above = 0.0
     places, offsets = buffers[0], buffers[1]
     for begin in range(0, len(scores), BLOCK):
@@ -124,10 +122,7 @@ def look_up(scores, kinds, weights, low, scale, bits, top, fine, table, out):  #
 
 @njit(error_model="numpy")
 def summarize(counts, sums, bits, unit, ends, fine, weight, mean, cell, widths):  # type: ignore[no-untyped-def]
-    """List the cells that are not empty for the negative and for the positive class, from the `counts` and `sums` of
-    all ranks; return the lengths of the lists. `ends` (2, 2) has the places of the cells below and above each class's
-    range.
-    """
+    """List the cells that are not empty for each class; return the lengths. ends (2, 2): places beyond the range."""
     n_neg = n_pos = coarse = 0
     last = len(widths) - 1
     for k in range(last + 1):

@@ -50,18 +50,12 @@ class Proved(NamedTuple):
     size: float = 2.0  # the |c_i| of all ranks add up to at most this
 
 
-class Further(NamedTuple):
-    """What a measure needs besides the coefficients."""
+def dual_bound(loss: Any, c: Floats, alpha: Floats | None = None, labelings: Floats | None = None) -> Proved:
+    """Return what coefficients (n_local,) prove of the risk of a loss. **Collective.** Raises InputError on all ranks
+    if they have the wrong sign in a class, or are not finite.
 
-    alpha: Floats | None = None  # (n_local,): of pauc, the share to which each negative row counts
-    labelings: Floats | None = None  # (k, 3): of F-beta, the weight, missed and false positives of each labeling
-
-
-def dual_bound(loss: Any, c: Floats, further: Further = Further()) -> Proved:  # noqa: B008 - immutable
-    """Return what coefficients (n_local,) prove of the risk of a loss, one of the classes of its family.
-    **Collective.**
-
-    Raises InputError on all ranks if they have the wrong sign in a class, or are not finite.
+    alpha (n_local,) of pauc: the share to which each negative counts; labelings (k, 3) of F-beta: weight, missed,
+    called.
     """
     sides, family = _Sides(loss, c), loss.family.name
     sides.check(signed=family != "normal-auc")
@@ -70,9 +64,9 @@ def dual_bound(loss: Any, c: Floats, further: Further = Further()) -> Proved:  #
     if family == "gauc":
         return _within_groups(loss, sides.c)
     if family in ("rocarea", "pauc"):
-        return sides.pairs(further.alpha)
+        return sides.pairs(alpha)
     if family == "f-beta":
-        return sides.labelings(further.labelings)
+        return sides.labelings(labelings)
     if family in ("precision@k", "recall@k"):
         return sides.at_k()
     assert family in CERTIFIED, family
@@ -213,11 +207,7 @@ def _balanced(u: Floats, v: Floats, comm: Communicator) -> tuple[Floats, Floats,
 
 
 def _possible(u: Floats, caps_u: Floats, v: Floats, caps_v: Floats, comm: Communicator) -> tuple[Floats, Floats, float]:
-    """Return u and v reduced to sums of the rows and columns of a matrix with entries up to caps_i caps_j, and their
-    sum.
-
-    The caps of u add up to 1, those of v to at most 1. **Collective**: 32 bytes are summed for each of `CELLS` ranges.
-    """
+    """Return u and v, reduced to row and column sums of entries up to caps_i caps_j, and their sum. **Collective.**"""
     u, v, total = _balanced(np.minimum(u, caps_u), np.where(caps_v > 0, np.minimum(v, caps_v), 0.0), comm)
     (u_few, caps_u_few), (v_few, caps_v_few) = _few_rows(u, caps_u, comm), _few_rows(v, caps_v, comm)
     share = share_of_pairs(u_few, caps_u_few, v_few, caps_v_few, fine=True)
@@ -225,10 +215,7 @@ def _possible(u: Floats, caps_u: Floats, v: Floats, caps_v: Floats, comm: Commun
 
 
 def _few_rows(amounts: Floats, caps: Floats, comm: Communicator) -> tuple[Floats, Floats]:
-    """Return amounts and caps of few rows that stand for those of all ranks, two for each of `CELLS` ranges of their
-    ratio: with the same sums, and at its ends. No rows of a range are more unequal, so what is possible for these is
-    possible for those. **Collective.**
-    """
+    """Return few rows with the same sums that stand for those of all ranks, and are no less unequal. **Collective.**"""
     amounts, caps = amounts[caps > 0], caps[caps > 0]
     ratio = amounts / caps
     top = float(comm.maximum(np.array([np.max(ratio, initial=0.0)]))[0])

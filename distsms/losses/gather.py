@@ -1,7 +1,6 @@
 """The ordering "gather": the root sorts all n margins and finds theta and gamma exactly (JMLR, Algorithms 2, 3 and 4).
 
-This is the reference for every other ordering. 8 n bytes go to the root and back, which takes O(n log n) time and about
-60 n bytes of memory.
+This is the reference for others. 8 n bytes go to the root and back; O(n log n) time, about 60 n bytes of memory.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from distsms.base.communicator import Communicator
-from distsms.base.jit import njit, weight_of
+from distsms.base.jit import njit
 from distsms.base.typing import Floats, Labels
 from distsms.losses.base import Cost, Loss, LossValue
 
@@ -32,26 +31,22 @@ class Solution(NamedTuple):
 class GatheringLoss(Loss):
     """A loss that gathers margins and weights on the root, calls `solve` there, and scatters the coefficients."""
 
-    a_pos: Floats | None = None
-    a_neg: Floats | None = None
-
     def __init__(self, labels: Labels, weights: Floats | None, comm: Communicator) -> None:
         super().__init__(labels, weights, comm)
         # The labels never change, so they are gathered once. None on the other ranks.
         self._all_positive = comm.gather_rows(self.positive)
         self._all_negative = comm.gather_rows(self.negative)
-        if self.weights is not None:
-            weights = comm.gather_rows(self.weights)
-            if weights is not None:
-                self.a_pos, self.a_neg = weights[self._all_positive], weights[self._all_negative]
+        whole = None if self.weights is None else comm.gather_rows(self.weights)
+        self.a_pos, self.a_neg = np.broadcast_to(1.0, self.n_pos), np.broadcast_to(1.0, self.n_neg)  # without memory
+        if whole is not None:
+            self.a_pos, self.a_neg = whole[self._all_positive], whole[self._all_negative]
         if comm.is_root:  # compile the kernels, or load them, before the first evaluation
-            score, weight = np.zeros(1), None if self.weights is None else np.ones(1)
+            score, weight = np.zeros(1), np.ones(1)
             pair_sums(score, score, 1.0, score.copy(), weight, weight)
             root_of_ramps(score, 1.0, 0.5, weight)
 
     @classmethod
     def cost(cls, n_pos: int, n_neg: int, size: int) -> Cost:
-        """Return the root's cost."""
         n = n_pos + n_neg
         return Cost(16.0 * n * (size - 1) / size, n * (math.log2(n) + 10.0), held_by_root=60.0 * n)
 
@@ -60,7 +55,6 @@ class GatheringLoss(Loss):
         """Compute the exact solution from the scores of all rows of the classes, in any order. Local, on the root."""
 
     def evaluate(self, scores: Floats, nu: float) -> LossValue:
-        """See `Loss.evaluate`. **Collective.**"""
         whole = self.comm.gather_rows(scores)
         numbers, coefficients = np.full(3, np.nan), None
         if whole is not None:
@@ -75,26 +69,19 @@ class GatheringLoss(Loss):
         return LossValue(R, R_mu, d, self.comm.scatter_rows(coefficients, len(scores)))
 
 
-def in_order(weights: Floats | None, order: NDArray[np.intp]) -> Floats | None:
-    """Return the weights in another order; None if there are none."""
-    return None if weights is None else weights[order]
-
-
-def weighted_sum(terms: NDArray[Any], weights: Floats | None) -> float:
-    """Return sum_i a_i terms_i, with a_i = 1 without weights."""
-    return float(np.sum(terms) if weights is None else np.sum(weights * terms))
+def weighted_sum(terms: NDArray[Any], weights: Floats | float) -> float:
+    return float(np.sum(weights * terms))
 
 
 @njit()
 def pair_sums(
-    q: Floats, x: Floats, nu: float, gamma: Floats, q_weights: Floats | None = None, x_weights: Floats | None = None
+    q: Floats, x: Floats, nu: float, gamma: Floats, q_weights: Floats, x_weights: Floats
 ) -> tuple[float, float]:
     """Return the sums of a_i a_j max(0, t_ij) and a_i a_j h(t_ij), h the Huber hinge, over all pairs (Algorithm 4).
 
     t_ij = x_j - q_i, with q and x in decreasing order. gamma_i is set to sum_j a_j clip(t_ij / nu, 0, 1), at nu = 0 to
     the sum of a_j over t_ij > 0. O(n_q + n_x). The sums of t and t^2 over the window of q_i, the x_j with 0 < t_ij <
-    nu, are kept themselves and updated, not computed by the paper's subtraction, which loses digits if scores are
-    large.
+    nu, are updated: the paper's subtraction loses digits if scores are large.
     """
     n_x = len(x)
     inside = 0  # x[:inside] have t > 0
@@ -112,7 +99,7 @@ def pair_sums(
             t2_sum += (2.0 * t_sum + a_window * step) * step
             t_sum += a_window * step
             while full < inside and x[full] - q[i] >= nu:
-                t, a = x[full] - q[i], weight_of(x_weights, full)
+                t, a = x[full] - q[i], x_weights[full]
                 t_sum -= a * t
                 t2_sum -= a * t * t
                 hinge_full += a * (t - 0.5 * nu)
@@ -121,7 +108,7 @@ def pair_sums(
                 full += 1
         else:  # every x of the old window has t >= nu now
             while full < inside:
-                a = weight_of(x_weights, full)
+                a = x_weights[full]
                 hinge_full += a * (x[full] - q[i] - 0.5 * nu)
                 a_full += a
                 full += 1
@@ -130,7 +117,7 @@ def pair_sums(
             t_sum = 0.0
             t2_sum = 0.0
         while inside < n_x and x[inside] > q[i]:
-            t, a = x[inside] - q[i], weight_of(x_weights, inside)
+            t, a = x[inside] - q[i], x_weights[inside]
             if t >= nu:  # then the window is empty
                 hinge_full += a * (t - 0.5 * nu)
                 a_full += a
@@ -140,7 +127,7 @@ def pair_sums(
                 t_sum += a * t
                 t2_sum += a * t * t
             inside += 1
-        a = weight_of(q_weights, i)
+        a = q_weights[i]
         gamma[i] = a_full
         total += a * (hinge_full + 0.5 * nu * a_full + t_sum)
         total_mu += a * hinge_full
@@ -151,12 +138,11 @@ def pair_sums(
 
 
 @njit()
-def root_of_ramps(heads: Floats, nu: float, target: float, weights: Floats | None = None) -> float:
+def root_of_ramps(heads: Floats, nu: float, target: float, weights: Floats) -> float:
     """Return the smallest tau at which sum_i a_i clip((tau - h_i) / nu, 0, 1) = target (Algorithms 2 and 3). O(n).
 
     The heads h_i ascend, nu > 0, and the target is between 0 and the sum of the weights. The sum is computed at the
-    kinks, h_i and h_i + nu, in ascending order until it reaches the target; then a linear equation is solved (equation
-    (32)).
+    kinks, h_i and h_i + nu, until it reaches the target; then a linear equation is solved (equation (32)).
     """
     n = len(heads)
     head = 0
@@ -177,11 +163,11 @@ def root_of_ramps(heads: Floats, nu: float, target: float, weights: Floats | Non
         value = reached
         anchor = kink
         if begins:
-            slope += weight_of(weights, head)
+            slope += weights[head]
             head += 1
         else:
-            slope -= weight_of(weights, tail)
-            ended += weight_of(weights, tail)
+            slope -= weights[tail]
+            ended += weights[tail]
             tail += 1
             if tail == head:  # every ramp that has begun has ended: remove the rounding errors
                 slope = 0.0

@@ -24,12 +24,9 @@ BLOCK = 4096
 
 
 class Logistic(Loss):
-    """The mean logistic loss, -log of the probability of the true label; rows count as much as they weigh. O(n_local)
-    time and one Allreduce of two numbers.
-    """
+    """The mean logistic loss, -log of the probability of the true label; rows count as much as they weigh."""
 
     family = measures.LOGISTIC
-    nonnegative = True
     R_at_zero = math.log(2.0)  # every row has the probability 1/2
     kappa = 0.0  # there is no smoothing
 
@@ -44,12 +41,10 @@ class Logistic(Loss):
 
     @classmethod
     def cost(cls, n_pos: int, n_neg: int, size: int) -> Cost:
-        """Return the cost of a pass over each rank's own rows and of a sum of two numbers."""
         n_local = (n_pos + n_neg) / size
         return Cost(0.0 if size == 1 else 32.0, 10.0 * n_local, held_by_each=9.0 * n_local + 16.0 * BLOCK)
 
     def evaluate(self, scores: Floats, nu: float) -> LossValue:
-        """See `Loss.evaluate`; nu has no effect. **Collective.**"""
         sums, coefficients, both = np.zeros(2), np.empty(len(scores)), np.empty((2, BLOCK))
         of_pos, of_neg = self.class_factors()
         for start in range(0, len(scores), BLOCK):

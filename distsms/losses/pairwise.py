@@ -12,16 +12,13 @@ two sums over pairs, and the slopes up to the next edge. A grid of buckets finds
 time. gamma_q follows from number and distances of the points of each edge, in one pass over q from the highest down.
 
 No digits are lost by cancellation, however large the scores are: terms are distances, and running sums begin anew where
-windows have no value in common. Cost: O(k) for sorted q, O(1) expected for each b; 190 bytes of memory for each
-different q, and little for b.
-
-`WholeClass` sorts all q on every rank, which pairs them with its own rows b. A rank receives 16 k bytes, with weights
-24 k; O(k log P + n/P) time, 240 k bytes of memory.
+windows have no value in common. Every rank sorts the q of all ranks, and pairs them with its own rows b. A rank
+receives 16 k bytes, with weights 24 k; O(k log P + n/P) time, 240 k bytes of memory.
 """
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -43,65 +40,45 @@ Rows = NDArray[Any]
 """Numbers of local rows, (m,) of an integer type."""
 
 
-class PairSums(NamedTuple):
-    """Sums over all pairs of max(0, t), of its Huber hinge, and of beta."""
-
-    hinge: float
-    huber: float
-    beta: float
-
-
 class SortedClass:
-    """The sorted class, with its table and the `sums` over its pairs so far: call `tabulate`, then `add_points` any
-    number of times, then `gamma`. Buffers, at first for `capacity` values, are reused; the constructor loads the
-    kernels. Local.
-    """
-
-    def __init__(self, capacity: int, weighted: bool = False) -> None:
-        self._table, weights = Table.allocate(1), np.ones(1) if weighted else None
-        self.tabulate(np.zeros(1), 1.0, weights)
-        self.add_points(np.ones(1), np.zeros(1, np.uint32), 1.0, 0.0, 1.0, np.empty(1), weights)
-        kernel.write_gamma(
-            self._table.value, self.gamma(), np.zeros(1), np.zeros(1, np.intp), 1.0, weights, np.empty(1)
-        )
-        self._table = Table.allocate(capacity)
-
-    def tabulate(self, q: Floats, nu: float, weights: Floats | None = None) -> None:
-        """Set the sorted class, values q that increase, and forget all points. O(k)."""
-        if len(q) + 2 > len(self._table.value):
-            self._table = Table.allocate(len(q))
-        self._nu, self.sums = nu, PairSums(0.0, 0.0, 0.0)
-        self._d, self._m = kernel.tabulate(q, weights, nu, self._table)
-
-    def add_points(
-        self, scores: Floats, rows: Rows, sign: float, offset: float, factor: float, out: Floats, weights: Floats | None
-    ) -> None:
-        """Add the points b = offset + sign scores[row], weighted, and set out[row] = factor gamma_b. O(1) each."""
-        buffers = Buffers.allocate(rows, weights is not None)
-        added = kernel.add_points(
-            scores, rows, weights, sign, offset, self._nu, self._m, self._table, factor, out, buffers
-        )
-        self.sums = PairSums._make(old + new for old, new in zip(self.sums, added, strict=True))
-
-    def gamma(self) -> Floats:
-        """Return gamma (d,) of each different q, increasing, over the points so far, in a reused buffer. O(d)."""
-        kernel.walk(self._nu, self._d, self._table)
-        return self._table.gamma[: self._d]
-
-
-class WholeClass(SortedClass):
-    """All ranks' rows of a class, sorted on every rank: call `tabulate_all`, then `add_points`, `total`, and `write`.
-    Construction is **collective**. `rows` (m,) are this rank's rows, kept in the order of the last values `q` (m,),
-    which are to be set before `tabulate_all`.
+    """All ranks' rows of a class, sorted on every rank, with the `sums` over their pairs so far: set the values `q`
+    (m,) of this rank's `rows` (m,), which are kept in the order of the last values, call `tabulate_all`, then
+    `add_points` any number of times, then `total`, and `write`. Construction is **collective**.
     """
 
     def __init__(self, rows: Rows, weights: Floats | None, comm: Communicator) -> None:
         self._weights, self.comm, counts = weights, comm, comm.allgather(len(rows))
         self.rows, self._counts, self._run = rows, [count + 1 for count in counts], np.empty(len(rows) + 1)
         self.q = self._run[1:]
+        # Compile the kernels, or load them, before the first evaluation.
         if max(self._counts) > LEAST:
-            radix_sort(np.empty(0), rows[:0])  # compile it, or load it, before the first evaluation
-        super().__init__(sum(counts), weights is not None)
+            radix_sort(np.empty(0), rows[:0])
+        self._table, one, a = Table.allocate(1), np.zeros(1), None if weights is None else np.ones(1)
+        self.tabulate(one, 1.0, a)
+        self.add_points(np.ones(1), np.zeros(1, np.uint32), 1.0, 0.0, 1.0, np.empty(1), a)
+        kernel.write_gamma(self._table.value, self.gamma(), one, np.zeros(1, np.intp), 1.0, a, np.empty(1))
+        self._table = Table.allocate(sum(counts))
+
+    def tabulate(self, q: Floats, nu: float, weights: Floats | None = None) -> None:
+        """Set the sorted values q, and forget all points. Local; O(k)."""
+        if len(q) + 2 > len(self._table.value):
+            self._table = Table.allocate(len(q))
+        self._nu, self.sums = nu, np.zeros(3)  # over the pairs so far: of max(0, t), of its Huber hinge, and of beta
+        self._d, self._m = kernel.tabulate(q, weights, nu, self._table)
+
+    def add_points(
+        self, scores: Floats, rows: Rows, sign: float, offset: float, factor: float, out: Floats, weights: Floats | None
+    ) -> None:
+        """Add points b = offset + sign scores[row], weighted, and set out[row] = factor gamma_b. Local; O(1) each."""
+        buffers = Buffers.allocate(rows, weights is not None)
+        self.sums += kernel.add_points(
+            scores, rows, weights, sign, offset, self._nu, self._m, self._table, factor, out, buffers
+        )
+
+    def gamma(self) -> Floats:
+        """Return gamma (d,) of each different q, increasing, over the local points so far, in a reused buffer. O(d)."""
+        kernel.walk(self._nu, self._d, self._table)
+        return self._table.gamma[: self._d]
 
     def tabulate_all(self, finite: bool, nu: float) -> bool:
         """Sort all ranks' values, forget all points; return whether all ranks' margins are finite. **Collective.**"""
@@ -136,9 +113,7 @@ def sort_with_rows(values: Floats, rows: Rows) -> NDArray[Any]:
     """Sort numbers in place, ascending and stable, and return their rows alike; with NaN in any order. Local; O(m).
 
     NumPy's stable sort is the fastest where few scores have changed places since the last evaluation. Else a radix sort
-    takes a fifth of the time (Knuth, volume 3, section 5.2.5): of the scores as float32, whose bits are in the order of
-    the numbers once those of negative ones are reversed, eight bits at a time from the last. The few scores that are
-    then out of order are moved one by one; where there are many, NumPy sorts after all.
+    takes a fifth of the time, unless too many scores are too close together.
     """
     falling = len(values) >= LEAST and np.count_nonzero(values[APART:] < values[:-APART]) >= FALLS * len(values)
     if falling and len(values) < 2**32:
@@ -153,7 +128,11 @@ def sort_with_rows(values: Floats, rows: Rows) -> NDArray[Any]:
 
 
 def radix_sort(values: Floats, rows: Rows) -> tuple[Floats, NDArray[Any]] | None:
-    """Return numbers (m,) in order, and their rows (m,), or None if they are too close together. Local."""
+    """Return numbers (m,) in order, and their rows (m,), or None if they are too close together. Local.
+
+    They are sorted as float32, whose bits are in the order of the numbers once those of negative ones are reversed,
+    eight bits at a time from the last (Knuth, volume 3, section 5.2.5). The few that are then out of order are moved.
+    """
     with np.errstate(over="ignore"):
         bits = values.astype(np.float32).view(np.uint32)
     counts, keys, others = np.zeros((DIGITS, int(LAST) + 1), np.int64), *np.empty((2, len(values)), np.uint64)

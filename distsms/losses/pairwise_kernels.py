@@ -37,9 +37,7 @@ ENTER, ENTER_T, LEAVE, LEAVE_T, PASS = BETA, WINDOW, HUBER, HINGE, BELOW
 
 
 class Table(NamedTuple):
-    """The edges of the d different values of q in increasing order, in arrays that may be longer: one where a value is,
-    and one at its end. A point reads and changes one edge at an unpredictable place, so an edge fills a cache line.
-    """
+    """The edges of the d different values of q, one where a value is, and one at its end; each fills a cache line."""
 
     value: Floats  # (d + 2,): -inf, the d values, inf; so value i is value[i + 1]
     end: Floats  # (d + 1,): of each value
@@ -52,7 +50,6 @@ class Table(NamedTuple):
 
     @staticmethod
     def allocate(k: int) -> Table:
-        """Allocate a table for k different values."""
         m, line = 2 * k + 1, 8
         room = np.empty(line * (m + 1))
         begin = -room.ctypes.data // room.itemsize % line  # a cache line begins here
@@ -70,7 +67,6 @@ class Buffers(NamedTuple):
 
     @staticmethod
     def allocate(rows: NDArray[Any], weighted: bool) -> Buffers:
-        """Allocate room for the points of some rows."""
         n = CHUNK + 1
         return Buffers(np.empty(n), np.empty(n) if weighted else None, np.empty(n, rows.dtype))
 

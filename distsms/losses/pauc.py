@@ -33,17 +33,15 @@ from distsms.base.jit import njit, weight_of
 from distsms.base.typing import Floats, Labels
 from distsms.losses.base import Cost, LossValue, ramp
 from distsms.losses.binned import Cells, OfCells, RocAreaBins
-from distsms.losses.gather import GatheringLoss, Solution, in_order, root_of_ramps, weighted_sum
-from distsms.losses.pairwise import WholeClass
+from distsms.losses.gather import GatheringLoss, Solution, root_of_ramps, weighted_sum
+from distsms.losses.pairwise import SortedClass
 from distsms.losses.prbep import Piece, rising_root
-from distsms.losses.rocarea import RocAreaRisk, SumsInOrder, sums_in_order, turned
+from distsms.losses.rocarea import RocAreaRisk, SumsInOrder, sums_in_order
 from distsms.parallel.order_statistics import BLOCK, LEFT_OUT, NEGATIVE, PositionSearch
 
 
 class PaucRisk(RocAreaRisk):
-    """The risk of pauc@beta, independent of how it is computed. R(0), kappa and the paper's width are those of ROCArea
-    with m = A+ K, since the sum of beta^2 is at most m, so D = m / 2.
-    """
+    """The risk of pauc@beta. R(0), kappa and the paper's width are those of ROCArea with m = A+ K, since D <= m / 2."""
 
     family = measures.PAUC
 
@@ -67,31 +65,29 @@ class Pauc(PaucRisk, GatheringLoss):
     def solve(self, positive: Floats, negative: Floats, nu: float) -> Solution:
         """Sort both classes, and find x by Algorithms 2 and 3. O(n log n)."""
         up_pos, up_neg = np.argsort(positive), np.argsort(negative)
-        a_pos, a_neg = in_order(self.a_pos, up_pos), in_order(self.a_neg, up_neg)
-        x0 = negative[up_neg[position_of_cut(len(negative), a_neg, self.K)]]
+        a_pos, a_neg = self.a_pos[up_pos], self.a_neg[up_neg]
+        x0 = negative[up_neg[position_of_cut(a_neg, self.K)]]
         with np.errstate(over="ignore", invalid="ignore"):  # differences may overflow, which shows in the result
             q, u = (positive[up_pos] - x0) - 1.0, negative[up_neg] - x0  # both measured from x0
             head = head_in_order(q, u, nu, self.K, a_pos, a_neg)
         coef_pos, coef_neg, scale = np.empty_like(q), np.empty_like(u), head.scale / self.A_pos
-        coef_pos[up_pos] = -scale * (head.gamma_pos if a_pos is None else a_pos * head.gamma_pos)
-        coef_neg[up_neg] = scale * (head.gamma_neg if a_neg is None else a_neg * head.gamma_neg)
+        coef_pos[up_pos] = -scale * (a_pos * head.gamma_pos)
+        coef_neg[up_neg] = scale * (a_neg * head.gamma_neg)
         R, R_mu = (total / self.A_pos / self.K for total in (head.hinge, head.huber))
         return Solution(R, R_mu, scale * weighted_sum(head.gamma_pos, a_pos), coef_pos, coef_neg)
 
 
-def position_of_cut(n: int, a_neg: Floats | None, K: float) -> int:
-    """Return the position of x0 among the n negatives in increasing order, from their weights."""
-    reached = np.arange(1.0, n + 1) if a_neg is None else np.cumsum(a_neg[::-1])
-    return n - 1 - min(int(np.searchsorted(reached, K)), n - 1)
+def position_of_cut(a_neg: Floats, K: float) -> int:
+    """Return the position of x0 among the negatives in increasing order, from their weights."""
+    last = len(a_neg) - 1
+    return last - min(int(np.searchsorted(np.cumsum(a_neg[::-1]), K)), last)
 
 
-def head_in_order(q: Floats, u: Floats, nu: float, K: float, a_pos: Floats | None, a_neg: Floats | None) -> SumsInOrder:
-    """Solve the problem of the module's docstring, from increasing q and u = s_j, both measured from x0. The sums are
-    A+ K R and A+ K R_mu, and the scale is 1 / K. O(n).
-    """
+def head_in_order(q: Floats, u: Floats, nu: float, K: float, a_pos: Floats, a_neg: Floats) -> SumsInOrder:
+    """Solve the problem from increasing q and u = s_j, measured from x0: A+ K R, A+ K R_mu, scale 1 / K. O(n)."""
     delta = 0.0
     if nu > 0:  # as a function of -x, alpha is a ramp that starts at -u
-        delta = min(max(-root_of_ramps(-u[::-1], nu, K, turned(a_neg)), -nu), 0.0)
+        delta = min(max(-root_of_ramps(-u[::-1], nu, K, a_neg[::-1].copy()), -nu), 0.0)
     scale = 1.0 / max(K, weighted_sum(ramp(u - delta, nu), a_neg))
     smooth = sums_in_order(np.maximum(q, delta), u, nu, a_pos, a_neg)
     # The exact risk: the same at nu = 0 and x = x0
@@ -123,18 +119,12 @@ class Head(NamedTuple):
 class PaucExchange(PaucRisk):
     """The risk of pauc@beta without gathering: only positives are sorted, by every rank.
 
-    1. The ranks find x0 together, near the last one (`distsms.parallel.order_statistics`).
-    2. One pass over the local rows lists the negatives from x0 - nu on. All others have alpha = 0.
-    3. Newton's method finds delta = x - x0 on these (`prbep.rising_root`), near the last delta / nu.
-    4. The sums over their pairs with the clamped positives are those of `distsms.losses.pairwise`.
-
-    The table of the positives serves for R, too. With u = s_j - x0, q from x0 on, and W the weight of u > 0,
+    The ranks find x0 together, near the last one (`distsms.parallel.order_statistics`), list the negatives from x0 - nu
+    on (all others have alpha = 0), and on these find delta = x - x0 by Newton's method. The table of the positives
+    serves for R, too. With u = s_j - x0, q from x0 on, and W the weight of u > 0,
 
         A+ K R = sum over u > 0 of a_i a_j (u - max(q_i, delta))_+  +  (K - W) C  +  K sum_i a_i (delta - q_i)_+,
         C = sum_i a_i (-max(q_i, delta))_+,   where no term is negative.
-
-    Cost: a pass over the rows for steps 1 and 2 each, a few Allreduces of at most 12 KiB, and what ROCArea costs with
-    the listed negatives; 7 bytes for each local row.
     """
 
     def __init__(self, labels: Labels, weights: Floats | None, comm: Communicator, max_fpr: float) -> None:
@@ -145,10 +135,11 @@ class PaucExchange(PaucRisk):
         below = self.A_neg - self.K
         target = math.floor(below) + 1.0 if self.weights is None else np.nextafter(below, np.inf)
         self._search = PositionSearch(self._kinds, min(target, self.A_neg), self.weights, comm)
+        # Two places more, which `_list_head` needs to do without branches.
         self._listed = np.empty(np.count_nonzero(self.negative) + 2, np.uint32 if len(labels) < 2**32 else np.uint64)
         self._start = -0.5  # delta / nu of the last evaluation
         positives = np.flatnonzero(self.positive)
-        self._whole = WholeClass(positives, self.weights, comm)
+        self._whole = SortedClass(positives, self.weights, comm)
         # Compile the kernels, or load them, before the first evaluation.
         none = np.zeros(0)
         a = None if self.weights is None else none
@@ -158,15 +149,12 @@ class PaucExchange(PaucRisk):
 
     @classmethod
     def cost(cls, n_pos: int, n_neg: int, size: int) -> Cost:
-        """Return the cost of ROCArea's method with the positives sorted, which bounds that of the listed negatives."""
         n_local = (n_pos + n_neg) / size
-        rounds = 0.0 if size == 1 else 6 * 12 * 2**10
-        bytes_moved = 0.0 if size == 1 else (24.0 + 8.0 / size) * n_pos
+        sent = 0.0 if size == 1 else (24.0 + 8.0 / size) * n_pos + 6 * 12 * 2**10
         steps = n_pos * (math.log2(size) + 15.0) + n_neg / size * 3.0  # measured: most negatives are only passed over
-        return Cost(bytes_moved + rounds, steps, held_by_each=240.0 * n_pos + 15.0 * n_local)
+        return Cost(sent, steps, held_by_each=240.0 * n_pos + 15.0 * n_local)
 
     def evaluate(self, scores: Floats, nu: float) -> LossValue:
-        """See `Loss.evaluate`. **Collective.**"""
         scores = np.ascontiguousarray(scores, np.float64)
         coefficients = np.zeros(len(scores))
         x0 = self._search.find(scores, 0.0)
@@ -179,7 +167,7 @@ class PaucExchange(PaucRisk):
         if not whole.tabulate_all(True, nu):  # a difference of scores overflows
             return LossValue.undefined(coefficients)
         whole.add_points(scores, head.above, 1.0, -x0, factor, coefficients, self.weights)
-        hinge = whole.sums.hinge
+        hinge = float(whole.sums[0])
         if nu > 0:
             whole.add_points(scores, head.between, 1.0, -x0, factor, coefficients, self.weights)
         gamma, numbers = whole.total(np.array([hinge, *whole.sums[1:], *offsets]))
@@ -239,10 +227,7 @@ def _mark(scores, kinds, weights, x0, nu, marks):  # type: ignore[no-untyped-def
 
 @njit()
 def _list_head(scores, kinds, weights, x0, nu, listed):  # type: ignore[no-untyped-def]
-    """List the negatives with s > x0 from the front of `listed`, those with x0 - nu <= s <= x0 from its back. Return
-    both lengths, and the weights of s > x0 and of s = x0. Without branches, `listed` needs two more places than
-    negatives.
-    """
+    """List negatives above x0 from the front, x0 - nu to x0 from the back; return lengths and weights."""
     marks = np.empty(BLOCK, np.uint8)
     n_above, n_between, last = 0, 0, len(listed) - 1
     W = tied = 0.0
@@ -309,7 +294,7 @@ class PaucBins(RocAreaBins, PaucRisk):
 
     def _solve(self, cells: Cells, nu: float) -> OfCells:
         neg, pos, widths = cells.neg, cells.pos, cells.widths.copy()
-        at = position_of_cut(len(neg.mean), neg.weight, self.K)
+        at = position_of_cut(neg.weight, self.K)
         x0, cut = float(neg.mean[at]), int(neg.cell[at])
         solved = head_in_order(pos.mean - x0, neg.mean - x0, nu, self.K, pos.weight, neg.weight)
         scale, beyond = solved.scale / self.A_pos, self.K * cells.below

@@ -24,8 +24,8 @@ from distsms.base import measures
 from distsms.base.communicator import Communicator
 from distsms.base.jit import njit
 from distsms.base.typing import Floats, Labels
-from distsms.losses.base import Cost, Loss, LossValue, huber, ramp
-from distsms.losses.gather import GatheringLoss, Solution, in_order, root_of_ramps, weighted_sum
+from distsms.losses.base import Loss, LossValue, huber, ramp
+from distsms.losses.gather import GatheringLoss, Solution, root_of_ramps, weighted_sum
 from distsms.parallel.order_statistics import LEFT_OUT, NEGATIVE, POSITIVE, PositionSearch
 
 LEAST = math.ulp(0.0)  # used in place of nu = 0: then t / LEAST is either at least 1 or at most 0
@@ -37,7 +37,6 @@ class PrbepRisk(Loss):
     """The PRBEP risk, independent of how tau is found; see the module's docstring."""
 
     family = measures.PRBEP
-    nonnegative = True
 
     def __init__(self, labels: Labels, weights: Floats | None, comm: Communicator) -> None:
         super().__init__(labels, weights, comm)
@@ -89,7 +88,6 @@ class Correction(NamedTuple):
     scale: float
 
     def total(self, side: ClassSums) -> float:
-        """Return the sum of beta after the change."""
         return self.scale * (side.total + self.share * (self.goal * side.near - side.near_total))
 
     def apply(self, beta: Floats, near: NDArray[np.bool_]) -> Floats:
@@ -128,18 +126,21 @@ class Prbep(PrbepRisk, GatheringLoss):
     """The PRBEP risk with all margins gathered on the root. `PrbepExchange` is tested against it."""
 
     def solve(self, positive: Floats, negative: Floats, nu: float) -> Solution:
-        """Find tau by Algorithms 2 and 3, and the tau of the exact R by a partial sort. O(n log n)."""
+        """Find tau by Algorithms 2 and 3, and the tau of the exact R by sorting. O(n log n)."""
         shifted = negative + self.shift  # t_j = shifted_j - tau
-        weights = self.a_pos, self.a_neg
+        weights, both_weights = (self.a_pos, self.a_neg), np.concatenate([self.a_pos, self.a_neg])
         # 1) The place where the exact risk is attained.
-        # At nu = 0 the two sums are equal where n- of the n numbers s_i (on P) and s_j + a (on N) are at most tau.
-        tau0 = self._position(np.concatenate([positive, shifted]))
+        # At nu = 0 the two sums are equal where rows of the weight A- have s_i (on P) or s_j + a (on N) of at most tau.
+        places = np.concatenate([positive, shifted])
+        order = np.argsort(places)
+        at = int(np.searchsorted(np.cumsum(both_weights[order]), self.A_neg))
+        tau0 = float(places[order[min(at, len(order) - 1)]])
         positive, shifted, tau = positive - tau0, shifted - tau0, 0.0  # near tau0 these differences are exact
         # 2) The root of the smoothed one, as a distance from it.
         if nu > 0:  # as a function of tau, 1 - beta_j of a negative is a ramp that starts at shifted_j - nu
             heads = np.concatenate([positive, shifted - nu])
             order = np.argsort(heads)
-            tau = root_of_ramps(heads[order], nu, self.A_neg, in_order(self._both_weights(), order))
+            tau = root_of_ramps(heads[order], nu, self.A_neg, both_weights[order])
         hinge = weighted_sum(np.maximum(-positive, 0.0), self.a_pos)
         hinge += weighted_sum(np.maximum(shifted, 0.0), self.a_neg)
 
@@ -163,21 +164,9 @@ class Prbep(PrbepRisk, GatheringLoss):
         tau, balance = refine(tau, nu, sums_at)
         corrections = balancing_corrections(balance.pos, balance.neg)
         changed = [each.apply(beta, near) for each, (_, beta, near) in zip(corrections, sides(tau), strict=True)]
-        coef_pos, coef_neg = (beta if a is None else a * beta for beta, a in zip(changed, weights, strict=True))
+        coef_pos, coef_neg = (a * beta for a, beta in zip(weights, changed, strict=True))
         R, R_mu, d = self.risks(balance, corrections[0], nu)
         return Solution(R, R_mu, d, -2.0 / self.A * coef_pos, 2.0 / self.A * coef_neg)
-
-    def _both_weights(self) -> Floats | None:
-        return None if self.a_pos is None or self.a_neg is None else np.concatenate([self.a_pos, self.a_neg])
-
-    def _position(self, places: Floats) -> float:
-        """Return the smallest place up to which the rows, first P and then N, have the weight A-."""
-        weights = self._both_weights()
-        if weights is None:
-            return float(np.partition(places, self.n_neg - 1)[self.n_neg - 1])
-        order = np.argsort(places)
-        at = int(np.searchsorted(np.cumsum(weights[order]), self.A_neg))
-        return float(places[order[min(at, len(order) - 1)]])
 
 
 class Piece(NamedTuple):
@@ -192,10 +181,9 @@ T = TypeVar("T")
 
 
 def rising_root(at: Callable[[float], tuple[Piece, T]], start: float, low: float, high: float) -> tuple[float, T]:
-    """Return the root, between `low` and `high`, of a function that rises, is piecewise linear, and costs a pass over
-    the rows, and what `at` returned there besides the piece. Collective if `at` is. A step goes to the root of the
-    present linear piece, or to the middle of the bracket if it would leave it. The end is where rounding is all that is
-    left, so that the root does not depend on `start` but in the last digits.
+    """Return the root, between `low` and `high`, of a rising, piecewise linear function that costs a pass over the
+    rows, and what `at` returned there besides the piece. Collective if `at` is. A step goes to the root of the present
+    piece, or to the middle of the bracket. It ends where only rounding is left.
     """
     point, smallest_step = min(max(start, low), high), ROUNDING * (high - low)
     for step in range(STEPS):
@@ -217,13 +205,11 @@ class PrbepExchange(PrbepRisk):
 
     Let u_i = tau0 - s_i on P and u_j = s_j + a - tau0 on N, tau0 the minimizing tau of R: the position of a row. With
     delta = tau - tau0, which is from -nu to nu, t = u + delta on P and u - delta on N. The ranks find tau0 near the
-    last one (`distsms.parallel.order_statistics`), and then delta by Newton's method (`rising_root`), whose
-    last step also has all sums for R, R_mu and d. Neither depends on where its search began, but in the last digits.
-
-    Cost for any n: some small Allreduces and an Allgather of at most 16 KiB for tau0, and 72 bytes for each of two to
-    five Newton steps; a pass over the local rows for each, two or three for tau0, and one for the coefficients; 3
-    n_local bytes.
+    last one (`distsms.parallel.order_statistics`), in two or three passes over the rows, and then delta in two to five
+    by Newton's method (`rising_root`), whose last step also has all sums for R, R_mu and d.
     """
+
+    sent, steps_of_row, held_of_row = 4.0 * 12 * 2**10, 10.0, 3.0
 
     def __init__(self, labels: Labels, weights: Floats | None, comm: Communicator) -> None:
         super().__init__(labels, weights, comm)
@@ -239,14 +225,7 @@ class PrbepExchange(PrbepRisk):
         _coefficients(np.zeros(0), self._kinds[:0], weights, 0.0, 0.0, 0.0, 0.0, np.zeros((2, 3)), np.zeros(0))
         return PositionSearch(self._kinds, self.A_neg, self.weights, self.comm)
 
-    @classmethod
-    def cost(cls, n_pos: int, n_neg: int, size: int) -> Cost:
-        """Return the cost of the messages and of about five passes; see the class's docstring."""
-        n_local = (n_pos + n_neg) / size
-        return Cost(0.0 if size == 1 else 4 * 12 * 2**10, 10.0 * n_local, held_by_each=3.0 * n_local)
-
     def evaluate(self, scores: Floats, nu: float) -> LossValue:
-        """See `Loss.evaluate`. **Collective**, about five small Allreduces; see the class's docstring."""
         return self._evaluate(np.ascontiguousarray(scores, np.float64), nu, np.empty(len(scores)))
 
     def _evaluate(self, scores: Any, nu: float, out: Any) -> LossValue:
@@ -280,8 +259,7 @@ class PrbepExchange(PrbepRisk):
         _coefficients(scores, self._kinds, self.weights, self.shift, tau0, delta, nu, corrections, out)
 
 
-# fastmath=False is given, since Numba would otherwise inline this function with the fastmath of its caller. Then equal
-# scores would no longer give equal u.
+# With the fastmath of its caller, as which Numba would inline this, equal scores would not give equal u.
 @njit(fastmath=False)
 def _distance(tau0, score, kind, shift):  # type: ignore[no-untyped-def]
     """Return u of a row: tau0 - s on P, s + shift - tau0 on N."""
@@ -290,13 +268,11 @@ def _distance(tau0, score, kind, shift):  # type: ignore[no-untyped-def]
 
 @njit(fastmath=False)
 def _hinge_argument(u, kind, delta):  # type: ignore[no-untyped-def]
-    """Return t of a row."""
     return u - delta if kind == NEGATIVE else u + delta
 
 
 @njit(error_model="numpy", fastmath=False)
 def _ramp(t, nu):  # type: ignore[no-untyped-def]
-    """Return beta of a row."""
     beta = t / (nu if nu > 0.0 else LEAST)
     beta = beta if beta > 0.0 else 0.0
     return beta if beta < 1.0 else 1.0

@@ -1,6 +1,5 @@
 """The loss of each measure and ordering. "gather" sorts all scores on the root; "exchange" leaves rows on their ranks,
-which exchange what comparisons need; "bins" counts rows by score, and encloses R. `distsms.base.measures` names the
-classes.
+which exchange what comparisons need; "bins" counts rows by score, and encloses R.
 """
 
 from __future__ import annotations
@@ -46,8 +45,7 @@ def make_loss(
     groups: Hashes | None = None,
 ) -> Loss:
     """Build the loss of this rank's rows, see `Loss`, for an ordering but "auto"; `groups` (n_local,) uint64 are the
-    keys of rows for measures within groups. **Collective.** Raises InputError as `Loss`, or without groups that are
-    needed.
+    keys of rows for measures within groups. **Collective.** InputError as `Loss`, or without groups.
     """
     measure = Measure.parse(measure)
     if not measure.within_groups:

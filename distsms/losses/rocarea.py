@@ -21,8 +21,8 @@ from distsms.base import measures
 from distsms.base.communicator import Communicator
 from distsms.base.typing import Floats, Labels
 from distsms.losses.base import ROW_BYTES_IN_PLACE, Cost, Loss, LossValue
-from distsms.losses.gather import GatheringLoss, Solution, in_order, pair_sums, weighted_sum
-from distsms.losses.pairwise import WholeClass
+from distsms.losses.gather import GatheringLoss, Solution, pair_sums, weighted_sum
+from distsms.losses.pairwise import SortedClass
 
 EVERYWHERE = 2**20
 """The largest number of rows that every rank may sort. Their table takes 0.25 GB on each rank."""
@@ -32,7 +32,6 @@ class RocAreaRisk(Loss):
     """The ROCArea risk, independent of how the pairs are summed; see the module's docstring."""
 
     family = measures.ROCAREA
-    nonnegative = True
     R_at_zero = 1.0  # every pair has t = 1
     kappa = 0.5  # 1/m * m/2
 
@@ -47,14 +46,13 @@ class RocArea(RocAreaRisk, GatheringLoss):
     def solve(self, positive: Floats, negative: Floats, nu: float) -> Solution:
         """Run Algorithm 4 once for each class. O(n log n)."""
         up_pos, up_neg = np.argsort(positive), np.argsort(negative)
-        a_pos, a_neg = in_order(self.a_pos, up_pos), in_order(self.a_neg, up_neg)
-        sums = sums_in_order(positive[up_pos] - 1.0, negative[up_neg], nu, a_pos, a_neg)
+        sums = sums_in_order(positive[up_pos] - 1.0, negative[up_neg], nu, self.a_pos[up_pos], self.a_neg[up_neg])
         coef_pos, coef_neg = np.empty_like(positive), np.empty_like(negative)
         # m = n+ n- may exceed 2^53, so divide by the two counts one after the other. These are means of beta:
         coef_pos[up_pos], coef_neg[up_neg] = sums.gamma_pos / self.A_neg, sums.gamma_neg / self.A_pos
         d = weighted_sum(coef_pos, self.a_pos) / self.A_pos
-        coef_pos *= -(1.0 if self.a_pos is None else self.a_pos) / self.A_pos
-        coef_neg *= (1.0 if self.a_neg is None else self.a_neg) / self.A_neg
+        coef_pos *= -self.a_pos / self.A_pos
+        coef_neg *= self.a_neg / self.A_neg
         scale = 1.0 / self.A_pos / self.A_neg
         return Solution(sums.hinge * scale, sums.huber * scale, d, coef_pos, coef_neg)
 
@@ -69,24 +67,18 @@ class SumsInOrder(NamedTuple):
     scale: float = 1.0  # what gamma is to be multiplied with
 
 
-def sums_in_order(q: Floats, b: Floats, nu: float, a_pos: Floats | None, a_neg: Floats | None) -> SumsInOrder:
+def sums_in_order(q: Floats, b: Floats, nu: float, a_pos: Floats, a_neg: Floats) -> SumsInOrder:
     """Run Algorithm 4 once for each class, with t_ij = b_j - q_i, from increasing q and b and their weights. O(n)."""
     gamma_pos, gamma_neg = np.empty_like(q), np.empty_like(b)
-    hinge, huber = pair_sums(q[::-1].copy(), b[::-1].copy(), nu, gamma_pos, turned(a_pos), turned(a_neg))
+    hinge, huber = pair_sums(q[::-1].copy(), b[::-1].copy(), nu, gamma_pos, a_pos[::-1].copy(), a_neg[::-1].copy())
     # with the classes' roles exchanged: t_ij = (-q_i) - (-b_j)
     pair_sums(-b, -q, nu, gamma_neg, a_neg, a_pos)
     return SumsInOrder(hinge, huber, gamma_pos[::-1], gamma_neg)
 
 
-def turned(weights: Floats | None) -> Floats | None:
-    """Return the weights in reverse order; None if there are none."""
-    return None if weights is None else weights[::-1].copy()
-
-
 class RocAreaExchange(RocAreaRisk):
     """The ROCArea risk; only the smaller class is sorted. If positives are fewer, q = s_i - 1 and b = s_j, else q =
-    -s_j and b = 1 - s_i; t_ij = b - q. With n_min <= n_max rows in the classes, a rank receives 16 n_min bytes; O(n_min
-    log P + n/P) time, 240 n_min bytes of memory.
+    -s_j and b = 1 - s_i; t_ij = b - q. A rank receives 16 n_min bytes; O(n_min log P + n/P) time.
     """
 
     def __init__(self, labels: Labels, weights: Floats | None, comm: Communicator) -> None:
@@ -96,11 +88,10 @@ class RocAreaExchange(RocAreaRisk):
         self._left_out = np.flatnonzero(~(smaller | larger))
         self._larger = np.flatnonzero(larger).astype(np.uint32 if len(labels) < 2**32 else np.uint64)
         self._sign, self._offset = (1.0, 0.0) if positives_fewer else (-1.0, 1.0)  # b = offset + sign s
-        self._whole = WholeClass(np.flatnonzero(smaller), self.weights, comm)
+        self._whole = SortedClass(np.flatnonzero(smaller), self.weights, comm)
 
     @classmethod
     def cost(cls, n_pos: int, n_neg: int, size: int) -> Cost:
-        """Return the cost of sorting the whole smaller class; see the class's docstring."""
         n_min, n_max = sorted((n_pos, n_neg))
         n_local, moved = (n_min + n_max) / size, 0.0 if size == 1 else (24.0 + 8.0 / size) * n_min
         # The smaller class is sorted; points are looked up in its table, half of them: where it is small, most rows of
@@ -111,11 +102,9 @@ class RocAreaExchange(RocAreaRisk):
         return Cost(moved, steps, held_by_each=memory, of_row=ROW_BYTES_IN_PLACE)
 
     def evaluate(self, scores: Floats, nu: float) -> LossValue:
-        """See `Loss.evaluate`. **Collective.**"""
         return self.evaluate_in_place(np.array(scores, np.float64), nu)
 
     def evaluate_in_place(self, scores: Floats, nu: float) -> LossValue:
-        """See `Loss.evaluate_in_place`. **Collective.**"""
         whole, finite, coefficients = self._whole, all_finite(scores), scores
         # 1 - s_i is computed first, so that t = 1 - (s_i - s_j) is rounded as in the ordering "gather".
         whole.q[:] = self._sign * scores[whole.rows] - (1.0 - self._offset)
@@ -123,7 +112,7 @@ class RocAreaExchange(RocAreaRisk):
             return LossValue.undefined(coefficients)
         factor = self._sign / self.A_pos / self.A_neg  # two divisions, since n+ n- may exceed 2^53
         whole.add_points(scores, self._larger, self._sign, self._offset, factor, coefficients, self.weights)
-        gamma, sums = whole.total(np.array(whole.sums))
+        gamma, sums = whole.total(whole.sums)
         whole.write(gamma, -factor, coefficients)
         R, R_mu, d = (sums / self.A_pos / self.A_neg).tolist()
         coefficients[self._left_out] = 0.0

@@ -79,13 +79,11 @@ class RocAreaWithinGroups(RocAreaRisk):
         return risk
 
     @classmethod
-    def cost(cls, n_pos: int, n_neg: int, size: int) -> Cost:
-        """Return the cost if all rows travel."""
+    def cost(cls, n_pos: int, n_neg: int, size: int) -> Cost:  # if all rows travel
         n_local = (n_pos + n_neg) / size
         return Cost(0.0 if size == 1 else 32.0 * n_local, 30.0 * n_local, held_by_each=100.0 * n_local)
 
     def evaluate(self, scores: Floats, nu: float) -> LossValue:
-        """See `Loss.evaluate`. **Collective.**"""
         if self.only is not None:
             return self.only.evaluate(scores, nu)
         groups, sums = self.groups, np.full(3, np.nan)
@@ -105,9 +103,7 @@ class RocAreaWithinGroups(RocAreaRisk):
 
 @njit(error_model="numpy")
 def _add_groups(scores, rows, edges, scale, weights, nu, out):  # type: ignore[no-untyped-def]
-    """Add up R, R_mu and d of whole groups (see `WholeGroups`), and set out[row], 0 before, to their coefficients;
-    scale (groups,) is omega_g / m_g. Sorted rows are left in the order of scores, which makes the next sort faster.
-    """
+    """Add up R, R_mu and d of whole groups, and set out[row], 0 before; scale (groups,) is omega_g / m_g."""
     longest = 0
     for part in range(len(edges) - 1):
         longest = max(longest, edges[part + 1] - edges[part])

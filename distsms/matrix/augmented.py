@@ -31,9 +31,7 @@ class WithBias:
     def __init__(self, features: Features, value: float) -> None:
         self._features, self._value = features, value
         self.shape, self.nnz = (features.shape[0], features.shape[1] + 1), features.nnz
-
-    def score_buffer(self, k: int) -> Any:
-        return self._features.score_buffer(k)
+        self.score_buffer, self.rows_in_memory = features.score_buffer, features.rows_in_memory
 
     def margins(self, W: Floats, out: Floats | None = None) -> Floats:
         out = self._features.margins(W[..., :-1], out)
@@ -63,9 +61,6 @@ class WithBias:
         with np.errstate(over="ignore"):
             constant = self._value if rows else 0.0, float(rows), total * np.square(self._value)
         return ColumnStatistics._make(map(np.append, self._features.columns(weights), constant))
-
-    def rows_in_memory(self) -> NDArray[np.bool_]:
-        return self._features.rows_in_memory()
 
     def row_entries(self, rows: NDArray[Any] | None = None) -> RowEntries | None:
         inner = self._features.row_entries(rows)

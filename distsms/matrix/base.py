@@ -25,16 +25,12 @@ class ColumnStatistics(NamedTuple):
 
 
 class RowEntries(NamedTuple):
-    """The entries of this rank's rows, for compiled loops that go from one row to another in any order.
-
-    Row i has the entries k with begins[i] <= k < ends[i].
-    """
+    """The entries of this rank's rows, for compiled loops that go from one row to another in any order."""
 
     # (nnz,) unsigned: the column of each entry. None if each row has an entry in every column, in their order.
     columns: NDArray[Any] | None
     values: NDArray[Any] | None  # (nnz,) float32 or float64: None if all entries are 1
-    # (n_local,) int64: where each row is
-    begins: NDArray[np.int64]
+    begins: NDArray[np.int64]  # (n_local,): row i has the entries k with begins[i] <= k < ends[i]
     ends: NDArray[np.int64]
     # (p,) and (n_local,) float64: factors of the values; None if all are 1
     column_factors: Floats | None = None
@@ -47,7 +43,7 @@ class Features(Protocol):
 
     Everything is local: no method communicates, and the caller sums over ranks where the description says so. All
     vectors are float64. k vectors are the rows of a C-contiguous array, and they share one pass over the data. A rank
-    without rows (n_local = 0) is an ordinary case.
+    may have no rows.
     """
 
     @property
@@ -59,40 +55,13 @@ class Features(Protocol):
         """The number of stored entries and codes."""
 
     def score_buffer(self, k: int) -> Any:
-        """Return k vectors (n_local,) for `margins` to write to, which a loss evaluates and overwrites.
-
-        They are the rows of an array (k, n_local) float64, or lie where the rows are computed with.
-        """
+        """Return k vectors (n_local,) for `margins` to write to, where rows are computed, for a loss to overwrite."""
 
     def margins(self, W: Floats, out: Floats | None = None) -> Floats:
-        """Compute the margins s = X w of this rank's rows.
-
-        Parameters
-        ----------
-        W : (p,) or (k, p) float64
-            One weight vector, or k of them.
-        out : (n_local,) or (k, n_local) float64, optional
-            A C-contiguous array to write the result to.
-
-        Returns
-        -------
-        (n_local,) or (k, n_local) float64
-        """
+        """Compute this rank's margins X w, (n_local,) or (k, n_local), for W (p,) or (k, p), in C-contiguous `out`."""
 
     def transposed_times(self, C: Sequence[Floats] | Floats, out: Floats | None = None) -> Floats:
-        """Compute this rank's contribution to X'c, which the caller sums over ranks.
-
-        Parameters
-        ----------
-        C : (n_local,) or (k, n_local) float64, or a sequence of k arrays (n_local,)
-            One coefficient for each local row.
-        out : (p,) or (k, p) float64, optional
-            A C-contiguous array to write the result to.
-
-        Returns
-        -------
-        (p,) or (k, p) float64
-        """
+        """Compute this rank's part of X'c, (p,) or (k, p), for C (n_local,) or k of these, in C-contiguous `out`."""
 
     def largest_terms(self, w: Floats) -> float:
         """Return the maximum over this rank's rows of (entries + 2) sum_j |x_ij w_j|, or an upper bound of it.
@@ -104,19 +73,15 @@ class Features(Protocol):
         """Return at least `largest_terms` at any w of length 1, if no |x_ij| is larger than `largest`. No pass."""
 
     def columns(self, weights: Floats | None = None) -> ColumnStatistics:
-        """Describe each column of this rank's rows. One pass over the data, with weights two; the arrays are new.
-
-        weights : (n_local,) float64, optional
-            At least 0. Each row's squares are multiplied by its weight; largest and counts are those of all rows.
+        """Describe each column of this rank's rows. One pass over the data, with weights (n_local,) two: each row's
+        squares are multiplied by its weight, at least 0; largest and counts are those of all rows. The arrays are new.
         """
 
     def rows_in_memory(self) -> NDArray[np.bool_]:
         """Return which local rows `row_entries` has, (n_local,). Where rows are streamed, these are some; else all."""
 
     def row_entries(self, rows: NDArray[Any] | None = None) -> RowEntries | None:
-        """Return the entries of some rows, all different, which are in memory, or of all rows.
-
-        The result is None if entries are not kept row by row, or if all rows are asked for and some are streamed. Takes
-        O(n_local) time, but O(1) for an empty list of rows; 16 bytes of memory for each of the rows, and 4 for each
-        local row if these are some.
+        """Return the entries of some rows, all different, which are in memory, or of all rows; None if entries are not
+        kept row by row, or if all rows are asked for and some are streamed. O(n_local) time, but O(1) for an empty
+        list; 16 bytes of memory for each of the rows, and 4 for each local row if these are some.
         """

@@ -97,12 +97,10 @@ class LocalRows(ABC):
         self._length(no_rows, entries, nothing)
 
     def score_buffer(self, k: int) -> Floats:
-        """Return an array for the margins of k vectors; see `Features`."""
         return np.empty((k, self.shape[0]))
 
     @property
-    def bytes_per_pass(self) -> int:
-        """Bytes that a pass over the rows reads from files: 0 if they are in memory."""
+    def bytes_per_pass(self) -> int:  # from files
         return 0 if self.source is None else self.source.bytes_per_pass
 
     @abstractmethod
@@ -115,10 +113,7 @@ class LocalRows(ABC):
         return sum(array.nbytes for array in arrays if array is not None) + (self.source.nbytes if self.source else 0)
 
     def normalize(self, normalization: Normalization) -> None:
-        """Use normalized rows from now on; columns beyond those of the normalization stay as they are. Costs 8 bytes
-        for each column (standard, maxabs) or row (l2, with a pass over the rows), and for each vector of a product.
-        Local.
-        """
+        """Use normalized rows from now on; columns beyond those of the normalization stay as they are. Local."""
         p, scale = self.shape[1], normalization.scale
         if scale is not None:
             self.column_factors = scale[:p] if len(scale) >= p else np.append(scale, np.ones(p - len(scale)))
@@ -184,8 +179,7 @@ class LocalRows(ABC):
                 total *= self.column_factors
         return out
 
-    def largest_terms(self, w: Floats) -> float:
-        """Return the maximum over rows of (entries + 2) sum_j |x_ij w_j|; the factors count as exact."""
+    def largest_terms(self, w: Floats) -> float:  # the factors count as exact
         vectors, _, _ = prepared(w, None, self.shape[1], 0)
         (vector,) = self._times(vectors, self.column_factors)
 
@@ -195,7 +189,6 @@ class LocalRows(ABC):
         return float(max(self._on_threads(run)))
 
     def most_terms(self, largest: float) -> float:
-        """Return at least `largest_terms` at any w of length 1, if no |x_ij| is above `largest`."""
         return (self.longest + 4) * self.longest**0.5 * largest
 
     def columns(self, weights: Floats | None = None) -> ColumnStatistics:

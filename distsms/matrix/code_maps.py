@@ -163,13 +163,11 @@ class Categories(CategoryBlocks):
 @dataclass(frozen=True)
 class Crosses(CategoryBlocks):
     """Blocks of categories, whose columns come first, and crosses of two, with sizes[a] sizes[b] columns each: codes
-    c_a and c_b have the value 1 in column c_a sizes[b] + c_b, none if one is missing. Raises ValueError for numbers out
-    of range.
+    c_a and c_b have the value 1 in column c_a sizes[b] + c_b, none if one is missing. Raises ValueError out of range.
     """
 
     sizes: tuple[int, ...]  # the number of columns of each block, at least 1
-    # the blocks a < b of each cross, counted from 0; at least one cross, and none twice
-    pairs: tuple[tuple[int, int], ...]
+    pairs: tuple[tuple[int, int], ...]  # the blocks a < b of each cross; at least one cross, and none twice
 
     def __post_init__(self) -> None:
         blocks = Categories(self.sizes)
@@ -230,13 +228,11 @@ class Strings(CodeMap):
     letter counts most), then spectra of regions, by k and number. Raises ValueError for numbers out of range.
     """
 
-    # "dna", "rna" or "protein". A code is the place of the letter in `ALPHABETS[alphabet]`, or `UNKNOWN`.
-    alphabet: str
+    alphabet: str  # a code is the place of the letter in `ALPHABETS[alphabet]`, or `UNKNOWN`
     length: int  # the number of letters L that are kept of each sequence: the window
     degree: int = 0  # the weighted degree K; 0 if there is no such part
     spectra: tuple[Spectrum, ...] = ()  # the regions, with positions in the window
-    # the weight of each part: the weighted degree, if there is one, and each spectrum. By default 1 for each.
-    weights: tuple[float, ...] | None = None
+    weights: tuple[float, ...] | None = None  # of the weighted degree, if there is one, and each spectrum; 1 by default
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "length", index(self.length))

@@ -21,8 +21,7 @@ _ROWS = 2**12
 
 
 class CodedRows(LocalRows):
-    """Local rows as codes (n_local * B,), whose columns a code map computes. Raises ValueError if the arguments
-    disagree.
+    """Local rows as codes (n_local * B,), whose columns a code map computes.
 
     Those of the rows cuts[t]..cuts[t + 1] - 1 lie at cuts[t] * B..cuts[t + 1] * B - 1, first the first code of each
     row, then the second; none if there is a source. A code not below its limit is missing. A part of `runs` lies in one
@@ -191,9 +190,8 @@ def code_rows(rows: Any, code_map: CodeMap, cuts: Sequence[int] | None = None) -
     for b in np.flatnonzero(rows.max(axis=0, initial=0) >= limits):
         wrong = np.flatnonzero((rows[:, b] >= limits[b]) & (rows[:, b] != np.iinfo(rows.dtype).max))
         if len(wrong):
-            raise ValueError(
-                f"row {wrong[0]}: code {b} is {rows[wrong[0], b]}, but must be below {limits[b]}, or missing"
-            )
+            code = rows[wrong[0], b]
+            raise ValueError(f"row {wrong[0]}: code {b} is {code}, but must be below {limits[b]}, or missing")
     cuts = [0, len(rows)] if cuts is None else cuts
     return np.concatenate([np.empty(0, rows.dtype), *(rows[a:b].T.ravel() for a, b in pairwise(cuts))])
 

@@ -35,7 +35,6 @@ def term(value: Any, absolute: bool) -> Any:
 
 @njit()
 def complete(codes: Array, size: Any) -> bool:
-    """Return whether all codes are below `size`."""
     return len(codes) == 0 or codes.max() < size
 
 

@@ -228,7 +228,6 @@ def add_rows(
 
 @njit()
 def factor_of(factors: Array, i: Any) -> Any:
-    """Return the factor of row i; 1 if there are no factors."""
     if len(factors):
         return factors[i]
     return 1.0
@@ -290,9 +289,7 @@ def describe_columns(
 
 @njit()
 def add_products(columns, values, runs, part, factors, group, weights, sums, products):  # type: ignore[no-untyped-def]
-    """Add a_i x_i to the sums (k, p), and the lower triangle of a_i x_i x_i' to the products (k, p, p), of the group of
-    each row of a part, negative groups left out; weights are empty if all are 1.
-    """
+    """Add a_i x_i to the sums (k, p), and the lower half of a_i x_i x_i' to the products, of the group of each row."""
     stop, q, run = np.uint64(part.start), part.first, part.run
     while q < part.last:
         length, end = np.uint64(runs.lengths[run]), q + runs.counts[run] + 1

@@ -342,9 +342,8 @@ def _number(letters: Array, kmers: Kmers, before: Array, places: Array) -> int:
 def squares_of_spectra(
     codes: Array, part: Part, kmers: Kmers, factors: Array, counts: Array, squares: Array, out: Array
 ) -> None:
-    """Add the squares of values[k - 1] times the counts of k-mers, for the rows of a part: those of each row, whose
-    root becomes out[i], or, unless `squares` is empty, those times factors[i] to the columns of the spectrum. `counts`
-    are zeros, also afterwards.
+    """Add the squares of values[k - 1] times the counts of k-mers, for the rows of a part: those of a row, whose root
+    becomes out[i], or, unless `squares` is empty, times factors[i] to the columns of the spectrum. `counts` stay 0.
     """
     before, weights, totals = first_levels(kmers), kmers.values**2, np.empty(kmers.degree, np.int64)
     letters = np.empty((_TILE, kmers.last - kmers.first), np.uint8)

@@ -47,8 +47,7 @@ def length_dtype(longest: int) -> Any:
 
 
 class SparseRows(LocalRows):
-    """Local rows in compressed form, with `indices` ascending in each row; all 1 without values. Products cost O(nnz
-    k).
+    """Local rows in compressed form, with `indices` ascending in each row; all 1 without values.
 
     With `sort`, rows are stored by their lengths inside blocks of up to 256, and the arrays may be overwritten;
     callers' vectors stay in the original order. Rows of equal length inside a block form a run. A `source` supplies the
@@ -96,7 +95,6 @@ class SparseRows(LocalRows):
 
     @classmethod
     def of(cls, X: scipy.sparse.csr_matrix, threads: int | None = None) -> SparseRows:
-        """Wrap a SciPy matrix in canonical CSR format."""
         return cls(X.data, X.indices.view(f"u{X.indices.itemsize}"), np.diff(X.indptr), X.shape[1], threads)
 
     @property
@@ -266,7 +264,6 @@ def _by_length(lengths: NDArray[Any], block: int) -> tuple[NDArray[np.uint8], ND
 
 
 def _starts_of_runs(lengths: NDArray[Any], block: int) -> NDArray[np.int64]:
-    """Return the index of the first row of each run."""
     begins = np.ones(len(lengths), bool)
     np.not_equal(lengths[1:], lengths[:-1], out=begins[1:])
     begins[::block] = True

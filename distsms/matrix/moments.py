@@ -26,7 +26,6 @@ class Moments:
 
     @classmethod
     def empty(cls, k: int, p: int) -> Moments:
-        """Return the moments of k groups without rows."""
         return cls(np.zeros(k, np.int64), np.zeros(k), np.zeros((k, p)), np.zeros((k, p, p)))
 
     @np.errstate(over="ignore", invalid="ignore")

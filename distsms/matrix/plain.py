@@ -1,7 +1,6 @@
 """The loops of `distsms.matrix.kernels` over sparse rows, by NumPy: the same functions, the same results to the bit.
 
-They need no compiling, and take some three times as long. All sums have the same terms in the same order: `bincount`
-and `add.at` add one after the other.
+They need no compiling, and take some three times as long. Sums have the same terms in the same order.
 """
 
 from __future__ import annotations
@@ -34,11 +33,9 @@ class _Stored:
         return numbers if self.values is None else self.values * numbers
 
     def sums(self, terms: Floats) -> Array:
-        """Return the sum of each row's terms."""
         return np.bincount(self.repeated(np.arange(len(self.rows))), terms, len(self.rows))
 
     def factors(self, factors: Floats) -> Floats:
-        """Return the factor of each row."""
         return factors[self.rows] if len(factors) else np.ones(len(self.rows))
 
 

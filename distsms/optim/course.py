@@ -33,13 +33,11 @@ class SmoothingSchedule:
     """
 
     def __init__(self, loss: Loss, settings: Settings) -> None:
-        smooth = settings.traits.smooth and not loss.family.smooth_by_itself
-        self.adaptive, self._fixed = smooth and settings.c_mu is None, smooth and settings.c_mu is not None
+        smooth, c_mu = settings.traits.smooth and not loss.family.smooth_by_itself, settings.c_mu
+        self.adaptive, self._fixed = smooth and c_mu is None, smooth and c_mu is not None
         self.nu, self._count_at_shrink = 0.0, 0
-        if self._fixed and settings.c_mu is not None:
-            self.nu = loss.paper_width(settings.c_mu, settings.target(1.0))
-        elif smooth:
-            self.nu = START_COST / loss.kappa
+        if smooth:
+            self.nu = START_COST / loss.kappa if c_mu is None else loss.paper_width(c_mu, settings.target(1.0))
 
     def too_wide(self, last: Evaluation, target: float, count: int) -> bool:
         """Return whether the width has to be reduced. Raises StopRun if a fixed width makes the target unreachable."""
@@ -71,7 +69,6 @@ class SmoothingSchedule:
         return {"nu": self.nu, "count_at_shrink": self._count_at_shrink}
 
     def restore(self, numbers: Mapping[str, Any]) -> None:
-        """Set the state to that of another schedule. A fixed width is not changed."""
         self._count_at_shrink = numbers["count_at_shrink"]
         if self.adaptive:
             self.nu = numbers["nu"]
@@ -194,11 +191,8 @@ class Course:
         self.seconds = self.seconds_before = 0.0  # in all, and before the run was last resumed
         self._watching = 0.0  # the seconds in `watch`, which do not count
         self._start = time.perf_counter()
-        self.dot, self.l1, self.strong_convexity = (
-            objective.vectors.dot,
-            settings.l1,
-            settings.lam,
-        )  # the risk is convex
+        self.dot, self.l1 = objective.vectors.dot, settings.l1
+        self.strong_convexity = settings.lam  # the risk is convex
         self.level_steps = LevelStepSchedule(objective.vectors.p > loss.n and not loss.family.smooth_by_itself)
         # whether level steps are taken if the solver cannot continue
         self.can_rescue = settings.bundle_steps and settings.c_mu is None
@@ -300,7 +294,6 @@ class Course:
         return Snapshot(numbers).joined(self.proof.snapshot()).joined(self.level_steps.snapshot().under("pace"))
 
     def restore(self, snapshot: Snapshot) -> None:
-        """Set the state to that of an earlier run, which this run continues."""
         for name in KEPT:
             setattr(self, name, snapshot.numbers[name])
         self.seconds_before = self.seconds

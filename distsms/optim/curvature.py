@@ -85,9 +85,7 @@ def local_sums(features: Features, loss: Loss, scores: Floats, nu: float) -> Flo
     """Return this rank's sums of a_i f'(s_i) times 1, x_i and x_i x_i' over the sample, for all rows of its class, (1 +
     p + p^2,); the first is infinite without curvature. Scores are overwritten. **Collective**: the loss is evaluated.
     """
-    classes = [
-        (np.flatnonzero(rows), size) for rows, size in ((loss.positive, loss.A_pos), (loss.negative, loss.A_neg))
-    ]
+    classes = (np.flatnonzero(loss.positive), loss.A_pos), (np.flatnonzero(loss.negative), loss.A_neg)
     samples = [(rows[:: -(-len(rows) // SAMPLE)], len(rows), size) for rows, size in classes if len(rows) >= 2]
     increasing = [scores[sample] for sample, *_ in samples]
     coefficients = loss.evaluate_in_place(scores, nu).coefficients
@@ -136,9 +134,7 @@ def _add_squares(rows, weights, mean, matrix, columns, values):  # type: ignore[
 
 
 def factor(sums: Floats, p: int, lam: float, moments: Floats) -> Floats | None:
-    """Return L, lower triangular (p, p), from the sums of all ranks; None if nothing is curved, or not finite. Columns
-    that the sample hardly has get a small share of their mean squares `moments` (p,). Local; O(p^3).
-    """
+    """Return L (p, p), lower triangular, from the sums of all ranks; None if nothing is curved or finite. O(p^3)."""
     total, mean, matrix = sums[0], sums[1 : p + 1], sums[p + 1 :].reshape(p, p)
     if not (total > 0 and np.isfinite(sums).all()):
         return None

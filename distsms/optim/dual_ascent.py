@@ -7,10 +7,8 @@ Each row has a dual variable. Together they are a plane with one coefficient c_i
 and the largest D is min J, but for ROCArea, where it may be below (`distsms.optim.dual_variables`). The method visits
 the rows in random order, and maximizes D over one variable at a time, which changes w by a multiple of x_i. Where rows
 are few beside the columns, some passes, each about as long as an evaluation, come close to the minimum. With several
-ranks, the root gathers the rows and does this alone, if they are not too large.
-
-The passes prove nothing. At the end the plane is computed anew from the variables, and the run takes it and w as its
-beginning; the solver goes on where the gap falls too slowly, or ROCArea's dual is exhausted.
+ranks, the root gathers the rows, if they are not too large, and does this alone. The run begins with w and a plane that
+is computed anew; the solver goes on where the gap falls too slowly, or ROCArea's dual is exhausted.
 
 See Hsieh et al., ICML 2008; Yu, Huang & Lin, Machine Learning 85, 2011; Shalev-Shwartz & Zhang, JMLR 14, 2013.
 """
@@ -37,9 +35,8 @@ from distsms.optim.settings import GATHERED, Settings, ascends
 MULTIPLES, NEAR = 10, 0.05
 """The limits of the search for the best multiple of w: evaluations of the loss, and the share of the target."""
 UNCHECKED, FALL = 10, 0.1
-"""J and the bound are computed after so many passes, or if the gap is expected to be below half of the target. The
-estimate of a pass is too high, since the gap falls meanwhile: it is expected to fall as in the pass before, but at most
-to this share.
+"""J and the bound are computed after so many passes, or if the gap is expected to be below half of the target: its
+estimate is too high, since it falls during the pass, as in the pass before, but at most to this share.
 """
 ROUNDING = 0.02
 """The opening subtracts this share of the target from its bounds, since the proof subtracts what rounding may do."""
@@ -52,11 +49,10 @@ class Opened(NamedTuple):
 
     w: Floats
     r: Floats
-    d: float
-    c: Floats  # the coefficients of this rank's rows, with r = X'c
+    plane: DualPlane  # with r = X'c
     evaluations: int
     seconds: float
-    final: bool = False  # the evaluation at w probably ends the run, by a proof, a limit or since it was asked to stop
+    final: bool  # the evaluation at w probably ends the run, by a proof, a limit or since it was asked to stop
 
 
 def is_usual(objective: Objective, settings: Settings) -> bool:
@@ -138,21 +134,18 @@ class _Ascent:
     def run(self) -> Opened | None:
         settings, passes = self._settings, 0
         while True:
-            # 1) Passes over the rows on the root.
             new_passes = self._pass_until_due()
             if new_passes < 0:
                 return None
-            # 2) The plane of the variables, and J at its w.
             plane, r = self._plane()
             if not math.isfinite(plane.d):
                 return None
             w, late = r / -settings.lam, self._seconds() >= settings.time_limit
             if self._evaluations + 2 > settings.max_evaluations:
-                return Opened(w, r, plane.d, plane.c, self._evaluations, self._seconds(), True)
+                return Opened(w, r, plane, self._evaluations, self._seconds(), True)
             stop = self._check(plane, r, w, late)
             if self._highest is None:
                 return None
-            # 3) Go on, unless the gap is proved or falls too slowly.
             passes, gap = passes + new_passes, self._J - self._bound
             self._gaps.append((passes, gap))
             target = settings.target(self._J)
@@ -162,8 +155,8 @@ class _Ascent:
                 sizes = self._dual.row_sizes(self._rows)
                 if sizes.loss_of_proof(self._loss.R_at_zero, settings.lam) <= TOLERATED * target:
                     self._objective.row_sizes = sizes
-                r, best = self._highest
-                return Opened(self._best, r, best.d, best.c, self._evaluations, self._seconds(), final or stop)
+                r, plane = self._highest
+                return Opened(self._best, r, plane, self._evaluations, self._seconds(), final or stop)
 
     def _seconds(self) -> float:
         return time.perf_counter() - self._begun - self._watching
@@ -256,8 +249,7 @@ class _Ascent:
             slope = float(self._comm.sum(np.array([value.coefficients @ s]))[0]) if self._dual.multiples else 0.0
             return value.R, slope, theta
 
-        # If the dual variables may give a w that is too short, theta minimizes J. R is above its tangents at the two
-        # nearest theta on both sides of the minimum (as in Franc & Sonnenburg, JMLR 10, 2009).
+        # theta minimizes J; R is above its tangents on both sides of the minimum (Franc & Sonnenburg, JMLR 10, 2009).
         left, right = tangent(1.0), None
         best = omega + left[0], 1.0, left[0]
         for _ in range(MULTIPLES if self._dual.multiples else 0):

@@ -36,10 +36,7 @@ TINY = 1e-300
 
 @njit(error_model="numpy")
 def _maximizer(margin: float, steepness: float, q: float, t: float) -> tuple[float, float]:
-    """Return t and q of a row after it was visited: the root of t - margin - steepness (sigma(-t) - q), which
-    increases. By symmetry, it may be taken as positive, where the function is concave, so that Newton's method
-    converges.
-    """
+    """Return t and q of a row after a visit: the root of t - margin - steepness (sigma(-t) - q), by Newton's method."""
     offset = margin - steepness * q
     mirrored = offset <= -0.5 * steepness
     if mirrored:
@@ -65,9 +62,7 @@ def _maximizer(margin: float, steepness: float, q: float, t: float) -> tuple[flo
 
 @njit(error_model="numpy", fastmath={"reassoc", "nsz", "contract"})
 def pass_over_rows(rows, order, signed, t, q, squares, scale, first, w):  # type: ignore[no-untyped-def]
-    """Improve q_i, t_i = log((1 - q_i) / q_i) row by row, with w and, in the first pass, the squares of the x_i; return
-    an estimate of the duality gap. signed (n,) is a_i y_i, 0 for rows left out; scale is 1 / lambda.
-    """
+    """Improve q_i, t_i row by row, and w; return an estimate of the gap. signed (n,): a_i y_i; scale: 1 / lambda."""
     gap = 0.0
     for at in range(len(order)):
         i = order[at]
@@ -92,10 +87,7 @@ def pass_over_rows(rows, order, signed, t, q, squares, scale, first, w):  # type
 def pass_over_margins(  # type: ignore[no-untyped-def]
     rows, order, signed, offset, u, squares, rests, scale, first, state, w
 ):
-    """Improve u_i for one row after the other, with w and `state`: tau, the sum of the squares of the rows seen, their
-    number. Return an estimate of the duality gap. signed (n,) is y_i times the largest u_i; `rests` counts how often a
-    row is passed over; `offset` is that of `Multipliers`.
-    """
+    """Improve u_i row by row, and w; estimate the gap. state: tau, sum of squares of rows seen, their number."""
     gap = excess = bias = 0.0
     for at in range(len(order)):
         i = order[at]
@@ -133,8 +125,7 @@ def pass_over_margins(  # type: ignore[no-untyped-def]
 
 SLOW, FURTHER = 0.85, 250
 """The ascent for logistic regression ends if the gap did not fall to the share `SLOW` in each pass, on average, since
-it was last computed; that of the other risks, if it would take more than `FURTHER` further passes, at the rate of the
-last half of them.
+it was last computed; that of the other risks, if it would take more than `FURTHER` further passes.
 """
 START = 40.0
 """The first t_i = log((1 - q_i) / q_i): all q_i are nearly 0, and w = 0."""
@@ -229,8 +220,7 @@ class Multipliers(DualVariables):
 
     Visits change tau with u_i like the weight of one more column, and each pass begins with another tau (the method of
     multipliers), so that the sums become equal. For ROCArea, u must be sums of multipliers of pairs, 0 <= u_ij <=
-    caps_i caps_j; where it is not (by the theorem of Gale and Ryser), only a share of all u_i gives a plane
-    (`share_of_pairs`).
+    caps_i caps_j; else (theorem of Gale and Ryser) only a share of all gives a plane (`share_of_pairs`).
     """
 
     unchecked, multiples = 3, True
@@ -242,17 +232,14 @@ class Multipliers(DualVariables):
 
     def _signed_weights(self) -> Floats:
         loss = self._loss
-        if not loss.family.compares_pairs:
-            of_positive = of_negative = 2.0 / loss.A
-            self._offset = loss.A / (2.0 * loss.A_pos)
-        else:
+        of_positive, of_negative, self._offset = 2.0 / loss.A, 2.0 / loss.A, loss.A / (2.0 * loss.A_pos)
+        if loss.family.compares_pairs:
             of_positive, of_negative, self._offset = 1.0 / loss.A_pos, 1.0 / loss.A_neg, 1.0
         caps = loss.positive * of_positive - loss.negative * of_negative
         return caps if loss.weights is None else caps * loss.weights
 
     def visit(self, rows: RowEntries, order: NDArray[np.intp], first: bool, w: Floats) -> float:
-        signed, u = self._of_all, self._u
-        squares, rests = self._squares, self._rests
+        signed, u, squares, rests = self._of_all, self._u, self._squares, self._rests
         scale, offset, state = self._scale, self._offset, self._state
         return float(pass_over_margins(rows, order, signed, offset, u, squares, rests, scale, first, state, w))
 
@@ -270,8 +257,5 @@ class Multipliers(DualVariables):
 
     def slow(self, gaps: Sequence[tuple[int, float]], target: float) -> bool:
         passes, gap = gaps[-1]
-        earlier = [each for each in gaps[:-1] if 2 * each[0] <= passes]
-        if not earlier:
-            return False
-        then, gap_then = earlier[-1]
+        then, gap_then = max((each for each in gaps[:-1] if 2 * each[0] <= passes), default=(passes, gap))
         return (passes - then) * math.log(gap / target) > FURTHER * math.log(gap_then / gap)

@@ -22,7 +22,7 @@ import scipy  # loads scipy.linalg when it is used, which saves time in each sta
 from numpy.typing import NDArray
 
 from distsms.base.typing import Floats
-from distsms.optim.penalty import ElasticNet, SquaredNorm, soft_threshold
+from distsms.optim.penalty import ElasticNet, soft_threshold
 from distsms.optim.planes import USUAL, Mixture, Planes, U
 from distsms.optim.qp import simplex_qp
 from distsms.optim.result import Origin, Snapshot
@@ -42,21 +42,10 @@ FEW = 8
 """The active columns are searched in a copy of the possible ones if these are at most one in so many."""
 
 
-class Part(NamedTuple):
-    """The planes in those columns of a slice where a mixture may have an entry beyond l1."""
-
-    columns: Integers | slice
-    planes: Floats  # (k, columns)
-
-
 class ElasticPlanes(Planes):
-    """The planes for an `ElasticNet`. Only the q columns in which |r_kj| > l1 for some plane can be active; a round
-    takes k q numbers and k^2 |A| operations, and sums k^2 numbers over ranks if vectors are distributed.
-    """
+    """The planes for an l1. Only the columns in which |r_kj| > l1 for some plane can be active."""
 
-    regularizer: ElasticNet
-
-    def __init__(self, vectors: Vectors, regularizer: SquaredNorm, **others: Any) -> None:
+    def __init__(self, vectors: Vectors, regularizer: ElasticNet, **others: Any) -> None:
         super().__init__(vectors, regularizer, **others)
         self._possible = np.zeros(vectors.length, bool)
 
@@ -65,26 +54,26 @@ class ElasticPlanes(Planes):
         return super().add(r, d, tolerance, point)
 
     def l1_limit(self, value: float) -> float:
-        """See `Planes.l1_limit`. w = 0 is the minimum if no entry of a subgradient there is beyond l1."""
+        # w = 0 is the minimum if no entry of a subgradient there is beyond l1.
         planes = self._planes[self._touching(value)]
         return min((-self._vectors.minimum(-np.abs(plane)) for plane in planes), default=math.inf)
 
-    def _part(self, also: Floats | None = None) -> Part:
-        """Return the planes in all columns that can be active, and in those where the slice `also` is not 0."""
+    def _possible_columns(self, also: Floats | None = None) -> tuple[Integers | slice, Floats]:
+        """Return all columns that can be active, those where the slice `also` is not 0 too, and the planes in them."""
         used, planes = self._possible if also is None else self._possible | (also != 0), self._planes[: self._count]
         if FEW * np.count_nonzero(used) > len(used):
-            return Part(slice(None), planes)
+            return slice(None), planes
         columns = np.flatnonzero(used)
-        return Part(columns, np.take(planes, columns, axis=1))
+        return columns, np.take(planes, columns, axis=1)
 
     def _find_mixture(self, tolerance: float) -> None:
-        part, k = self._part(), self._count
-        alpha, _ = self._best_mixture(part, self._alpha[:k], self.regularizer.lam, 0.0)
+        (columns, planes), k = self._possible_columns(), self._count
+        alpha, _ = self._best_mixture(planes, self._alpha[:k], self.regularizer.lam, 0.0)
         self._alpha[:k], total = alpha, math.fsum(alpha)
-        excess = np.abs(alpha @ part.planes)
+        excess = np.abs(alpha @ planes)
         excess -= self.regularizer.l1 * total  # `lower_bound_of` divides by the total
         np.maximum(excess, 0.0, out=excess)
-        errors = None if self._errors is None else self._errors[part.columns]
+        errors = None if self._errors is None else self._errors[columns]
         square, first_order = self._square_and_errors(excess, errors)
         # Rounding in l1 times the total, and in the difference, is at most that of |m_j| where |m_j| > l1.
         off = (k + 8) * U * float(alpha @ self._lengths[:k])
@@ -92,36 +81,37 @@ class ElasticPlanes(Planes):
         self.bound = self._agreed_bound(self.lower_bound_of(mixture))
 
     def minimum(self) -> tuple[Floats, float]:
-        part, w = self._part(), np.zeros(self._vectors.length)
-        _, w[part.columns] = self._best_mixture(part, self._alpha[: self._count], self.regularizer.lam, 0.0)
+        (columns, planes), w = self._possible_columns(), np.zeros(self._vectors.length)
+        _, w[columns] = self._best_mixture(planes, self._alpha[: self._count], self.regularizer.lam, 0.0)
         return w, self.bound.value
 
-    def _best_mixture(self, part: Part, alpha: Floats, scale: float, shift: Floats | float) -> tuple[Floats, Floats]:
+    def _best_mixture(
+        self, planes: Floats, alpha: Floats, scale: float, shift: Floats | float
+    ) -> tuple[Floats, Floats]:
         """Return the alpha in the simplex that maximizes <d, alpha> - ||S(m - shift)||^2 / (2 scale), S soft
-        thresholding by l1, and the w there. It begins at alpha (k,), or at the vertex of the highest d. **Collective**
-        among ranks with the solver.
+        thresholding by l1, from a guess (k,), and the w there. **Collective** among ranks with the solver.
         """
         k, l1, root = len(alpha), self.regularizer.l1, self._vectors.root_values
         d, alpha = self._d[:k], alpha.copy()
         if not alpha.any():
             alpha[np.argmax(d)] = 1.0
-        m = alpha @ part.planes - shift
+        m = alpha @ planes - shift
         enough = max(EXACT * self._tolerance, 8 * U * (1.0 + float(np.max(np.abs(d)))))
         for _ in range(ROUNDS):
             # 1) How far is the bound from its maximum?
             excess = soft_threshold(m, l1)
-            slopes = d - self._vectors.dots(part.planes, excess) / scale
+            slopes = d - self._vectors.dots(planes, excess) / scale
             (lost,) = root(np.array([np.max(slopes) - alpha @ slopes]))
             if not lost > enough:
                 break
             # 2) The best mixture for the present active columns.
             active = np.flatnonzero(excess)
             constant = (m - excess + shift)[active]  # the shift, and l1 with the sign of m
-            target = self._program(part.planes, active, constant, alpha, scale)
+            target = self._program(planes, active, constant, alpha, scale)
             if target is None:
                 break
             # 3) Towards it, as far as the bound rises.
-            there = target @ part.planes - shift
+            there = target @ planes - shift
             step = self._step(m, there, float(root(np.array([d @ (target - alpha)]))[0]), scale)
             if not step > 0:
                 break
@@ -130,9 +120,9 @@ class ElasticPlanes(Planes):
         w = -excess / scale
         if lost > max(enough, self._tolerance):  # it is the distance of the model's value at w from the bound
             shifts = np.zeros(len(m)) + shift
-            solved = interior_point_mixture(self._vectors, part.planes, d, shifts, l1, scale, enough)
-            if solved.gap < lost:
-                return solved.alpha, solved.w
+            other, other_w, gap = interior_point_mixture(self._vectors, planes, d, shifts, l1, scale, enough)
+            if gap < lost:
+                return other, other_w
         return alpha, w
 
     def _program(
@@ -179,23 +169,22 @@ class ElasticPlanes(Planes):
         return low
 
     def _level_point(self, c: Floats, J: float, share: float) -> tuple[Floats, float]:
-        k, regularizer, part = self._count, self.regularizer, self._part(c)
-        level, centre = self.lower_bound + share * (J - self.lower_bound), c[part.columns]
-
+        k, regularizer, (columns, planes) = self._count, self.regularizer, self._possible_columns(c)
+        level, centre = self.lower_bound + share * (J - self.lower_bound), c[columns]
         points: dict[float, Floats] = {}
 
         def proximal(weight: float, guess: Floats) -> tuple[Floats, bool]:
-            alpha, w = self._best_mixture(part, guess, regularizer.lam + weight, weight * centre)
+            alpha, w = self._best_mixture(planes, guess, regularizer.lam + weight, weight * centre)
             points[weight] = w
-            heights = self._vectors.dots(part.planes, w) + self._d[:k]
+            heights = self._vectors.dots(planes, w) + self._d[:k]
             norms = self._vectors.sum_values(np.array([np.dot(w, w), np.sum(np.abs(w))]))
-            value = regularizer.value(norms[0]) + regularizer.l1 * norms[1] + np.max(heights)
+            value = regularizer.value(norms[0], norms[1]) + np.max(heights)
             return alpha, bool(value <= level)
 
         alpha, _ = self._search_weight(proximal)
         self._note_use(alpha)
         w = np.zeros(len(c))
-        w[part.columns] = points[self._proximity]
+        w[columns] = points[self._proximity]
         return w, 0.0
 
     def snapshot(self) -> Snapshot:
@@ -222,14 +211,6 @@ def gram_matrix(vectors: Vectors, k: int, length: int, columns: Callable[[slice]
     return vectors.sum_values(gram.ravel()).reshape(k, k)
 
 
-class Solved(NamedTuple):
-    """A mixture alpha (k,), this rank's slice of w, and the distance of their values, which bounds both errors."""
-
-    alpha: Floats
-    w: Floats
-    gap: float
-
-
 class Point(NamedTuple):
     """A direction, or variables inside bounds; `slack`: how far planes are below the model; up, down: u and v."""
 
@@ -243,15 +224,14 @@ class Point(NamedTuple):
 @np.errstate(all="ignore")  # what is not finite ends the method
 def interior_point_mixture(
     vectors: Vectors, planes: Floats, d: Floats, shift: Floats, l1: float, scale: float, enough: float
-) -> Solved:
-    """Return the best mixture of slices planes (k, q), to the gap `enough` if it can. With b_j in [-l1, l1], the
-    program is
+) -> tuple[Floats, Floats, float]:
+    """Return the best mixture (k,) of slices planes (k, q), its slice of w, and the distance of their values, which
+    bounds both errors: `enough`, if it can be. With b_j in [-l1, l1], the program is
 
         maximize  <d, alpha> - ||e||^2 / (2 scale)  over alpha in the simplex and b,  e = sum_k alpha_k r_k - shift + b
 
     solved by Mehrotra's predictor-corrector method (SIAM J. Optim. 2, 1992) with w = u - v as variables of its own,
-    since computing w from the mixture would magnify rounding. **Collective** among ranks with the solver; O(q k^2) for
-    a step.
+    since computing w from the mixture would magnify rounding. **Collective** among ranks with the solver.
     """
     (k, q), sums, root = planes.shape, vectors.sum_values, vectors.root_values
     count = k + 2 * float(sums(np.array([float(q)]))[0])
@@ -299,7 +279,7 @@ def interior_point_mixture(
         step = min(1.0, SHORTER * _longest(vectors, at, change, l1))
         at = Point._make(x + step * dx for x, dx in zip(at, change, strict=True))
         at = at._replace(alpha=at.alpha / np.sum(at.alpha))
-    return Solved(best, best_w, lowest - highest)
+    return best, best_w, lowest - highest
 
 
 class _System:

@@ -20,7 +20,7 @@ from distsms.base.typing import Floats
 from distsms.losses.base import Loss
 from distsms.matrix.base import Features
 from distsms.optim.curvature import local_sums
-from distsms.optim.penalty import SquaredNorm
+from distsms.optim.penalty import ElasticNet
 from distsms.optim.rows import EPS, RowSizes
 from distsms.parallel.vectors import Vectors
 
@@ -40,7 +40,7 @@ class Request(NamedTuple):
 
     w: Floats
     nu: float
-    regularizer: SquaredNorm
+    regularizer: ElasticNet
     loss: int = 0
 
 
@@ -83,13 +83,11 @@ class Evaluator(Protocol):
 
 
 class Objective:
-    """The objective over the rows of all ranks, of which each rank builds an object with its `features`; local.
-
-    There is a loss for each subset of the rows that is trained on. `stop_wanted` is asked on every rank at each
-    evaluation. By default the root holds `vectors` whole. `weights` are for the scaling of variables. `reload`,
-    collective, gets the number of evaluations after a rank has died, and returns features, losses and weights of this
-    rank's new share, of which all have `n` rows; then the evaluation is repeated. Cost: two passes over the nonzeros,
-    the loss, 16 p bytes for each w.
+    """The objective over the rows of all ranks, on each rank for its `features`, with a loss for each subset of the
+    rows that is trained on. `stop_wanted` is asked on every rank at each evaluation. By default the root holds
+    `vectors` whole. `weights` are for the scaling of variables. `reload`, collective, gets the number of evaluations
+    after a rank has died, and returns features, losses and weights of this rank's new share, of which all have `n`
+    rows. Cost: two passes over the nonzeros, the loss, 16 p bytes for each w.
     """
 
     def __init__(
@@ -141,11 +139,9 @@ class Objective:
             for start in range(0, max(len(w), 1), BLOCK):  # a block stays in the caches for all that is done with it
                 w_block, r_block, gradient_block = (vector[start : start + BLOCK] for vector in (w, r, gradient))
                 gradient_block[:] = regularizer.gradient(w_block, r_block)
-                products = products + np.array(
-                    [np.dot(r_block, w_block), *regularizer.sums(w_block, r_block, gradient_block)]
-                )
-        # One sum over ranks serves two purposes. The products are summed over slices. The numbers of the loss are known
-        # on every rank; only the root adds them, so that all ranks get the root's, identical to the last bit.
+                of_block = [np.dot(r_block, w_block), *regularizer.sums(w_block, r_block, gradient_block)]
+                products = products + np.array(of_block)
+        # One sum over ranks adds up the products of slices, and gives all ranks the numbers of the root, to the bit.
         numbers = np.array(value if self.comm.is_root else [0.0] * len(value))
         totals = self.vectors.sum_values(np.concatenate((numbers, products))).tolist()
         (R, R_mu, d), (width, rw) = totals[:3], totals[3:5]
@@ -167,16 +163,15 @@ class Objective:
 
     def plane_errors(self, loss: int = 0) -> tuple[Floats | float, float]:
         """Return bounds on the rounding errors of a plane: of r, a slice or with `row_sizes` the length of the error;
-        and of d.
+        and of d. The first call may take a pass over the data.
 
         r_j is a sum of c_i x_ij, and all |c_i| sum to at most 2. So if column j has m entries on a rank, and m counts
-        additions in coefficients, too, its error is at most m eps max_i |x_ij|. The first call may take a pass over the
-        data.
+        additions in coefficients, too, its error is at most m eps max_i |x_ij|.
         """
         of_d = EPS * self.losses[loss].additions
-        if self._column_errors is None and self.row_sizes is not None:
-            return self.row_sizes.plane_error(self._coefficient_additions), of_d
         if self._column_errors is None:
+            if self.row_sizes is not None:
+                return self.row_sizes.plane_error(self._coefficient_additions), of_d
             self._column_errors = self._ask("plane_rounding")
         return self._column_errors, of_d
 
@@ -184,8 +179,8 @@ class Objective:
         """Return a bound on the rounding error of J at an evaluation, which need not be less than `enough`.
 
         A margin of L terms is wrong by at most L eps/2 sum_j |x_ij w_j|, J by twice the largest, and R by its
-        `Loss.additions` times R + 4. Where R is above `planes_up_to`, coefficients of means of squares grow as the root
-        of R. One pass over the data, unless sizes of rows are enough.
+        `Loss.additions` times R + 4; above `planes_up_to`, coefficients of means of squares grow as the root of R. One
+        pass over the data, unless sizes of rows are enough.
         """
         w, R, sizes = evaluation.w, evaluation.R, self.row_sizes
         limit = self.losses[loss].planes_up_to
@@ -309,8 +304,7 @@ class Objective:
             getattr(self, f"_{QUERIES[-1 - query]}")(None, numbers)
         return query != 0
 
-    # The answers to the requests. All are collective. slices : this rank's slices of the vectors in the request; None
-    # on ranks that do not run the solver.
+    # The answers to requests, all collective. slices: of the vectors in the request; None where no solver runs.
 
     def _plane_rounding(self, slices: list[Floats] | None, numbers: Floats) -> Floats:
         with self.clock.phase("rounding"):

@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from distsms.base.typing import Floats
-from distsms.optim.penalty import SquaredNorm
+from distsms.optim.penalty import ElasticNet
 from distsms.optim.qp import short_combination, simplex_least_squares, simplex_qp
 from distsms.optim.result import Origin, Snapshot
 from distsms.parallel.vectors import Vectors
@@ -61,10 +61,8 @@ Shares = dict[int, float]
 
 
 class Origins:
-    """Where planes come from: at most `most` points at which a certificate evaluates the rows' coefficients once more.
-
-    A plane of an evaluation is known again from its point, w and the width nu. A merged plane is a mixture of such
-    planes, and so is the best mixture of all: there are shares of points for each plane, and for the best mixture.
+    """Where planes come from: at most `most` points, w and the width nu, at which a certificate evaluates the rows'
+    coefficients once more. A merged plane is a mixture of planes, and so is the best one: each has shares of points.
     """
 
     def __init__(self, most: int) -> None:
@@ -85,11 +83,7 @@ class Origins:
         self._planes[kept] = self._mixed({kept: a, gone: b})
 
     def follow(self, alpha: Floats, best: bool) -> None:
-        """Note the mixture alpha (k,) of the present planes if it proves the best bound, and forget unused points.
-
-        If there are too many, that of least weight is forgotten. What is left of its mixture, scaled up to its sum, is
-        a plane below R, too, but may prove less.
-        """
+        """Note the mixture alpha (k,) if it proves the best bound; forget unused points, or those of least weight."""
         if best:
             self._best = self._mixed({int(slot): float(alpha[slot]) for slot in np.flatnonzero(alpha)})
         mixtures = [*self._planes.values(), self._best]
@@ -124,7 +118,6 @@ class Origins:
         return Snapshot({}, tables, {"points": [point.w for point in points]})
 
     def restore(self, snapshot: Snapshot) -> None:
-        """Set the state to that of another object."""
         points = zip(snapshot.vectors["points"], snapshot.tables["widths"].tolist(), strict=True)
         self._points = {number: Origin(w, nu) for number, (w, nu) in enumerate(points)}
         self._next = len(self._points)
@@ -132,7 +125,6 @@ class Origins:
         self._planes, self._best = dict(enumerate(mixtures[:-1])), mixtures[-1]
 
     def _mixed(self, weights: Shares) -> Shares:
-        """Return the shares of a mixture of planes."""
         mixed: Shares = {}
         for slot, weight in weights.items():
             for number, share in self._planes.get(slot, {}).items():
@@ -146,35 +138,31 @@ class Planes:
     `zero_plane`, valid if R >= 0, is the first and stays; of at most `capacity` others, the one of no use for longest
     goes. `errors` bound the rounding of each entry of any r (a slice), or the length of that error, and `d_error` that
     of d; `unavoidable` is subtracted from every bound. Memory: 8 capacity (p + capacity) bytes. Cost of the k-th plane:
-    a pass over k p numbers and a program of k variables; if rounding is too large, one more pass and a QR
-    factorization.
+    a pass over k p numbers and a program of k variables; at worst, one more pass and a QR.
     """
 
     def __init__(
         self,
         vectors: Vectors,
-        regularizer: SquaredNorm,
+        regularizer: ElasticNet,
         zero_plane: bool,
         capacity: int,
         errors: Floats | float = 0.0,
         d_error: float = 0.0,
         origins: Origins | None = None,
     ) -> None:
-        self._vectors = vectors
-        self._fixed = int(zero_plane)  # the zero plane is the first, and stays
+        self._vectors, self._fixed = vectors, int(zero_plane)  # the zero plane is the first, and stays
         self._places = places = capacity + self._fixed
         few = AT_FIRST // (8 * max(1, vectors.length))
         # It takes no memory before it is written to; but the system needs time to provide it, which many runs can save.
         self._planes = np.empty((places if few < 4 else min(places, few), vectors.length))
         self._gram = np.zeros((1, 1))  # grows with the planes
-        self._d = np.zeros(places)
-        self._lengths = np.zeros(places)  # ||r_k||
+        self._d, self._lengths = np.zeros(places), np.zeros(places)  # lengths: ||r_k||
         # Merging planes has rounding errors, too: these are bounds on the error of r_k (as a length) and of d_k.
         self._drift, self._d_drift = np.zeros(places), np.zeros(places)
         self._alpha = np.zeros(places)
         self._last_use = np.zeros(places)  # the value of _added when the plane was added, or last had a weight > 0
-        self._added = 0
-        self._count = self._fixed
+        self._added, self._count = 0, self._fixed
         self._planes[: self._fixed] = 0.0
         self.regularizer = regularizer
         self.lower_bound = 0.0 if zero_plane else -float("inf")
@@ -190,7 +178,11 @@ class Planes:
 
     def add(self, r: Floats, d: float, tolerance: float = 0.0, point: Origin | None = None) -> float:
         """Add a slice of a plane; return the best bound, which may lack `tolerance`. **Collective** here."""
-        slot = self._put(r, d)
+        slot = self._free_slot()
+        self._planes[slot] = r
+        self._set_products(slot)
+        self._drift[slot] = self._d_drift[slot] = 0.0
+        self._d[slot], self._alpha[slot] = d, 0.0
         self._factor, self._tolerance = None, tolerance
         if self.origins is not None:
             self.origins.put(slot, point)
@@ -228,18 +220,16 @@ class Planes:
 
     def _by_gram(self, alpha: Floats) -> tuple[Bound, float]:
         """Return the bound of a mixture by the Gram matrix, and what rounding has probably cost: the usual error of
-        Omega*(-m), or the distance of the program from its maximum (its largest slope less the mean slope under alpha)
-        if that is more.
+        Omega*(-m), or the program's distance from its maximum (its largest slope less the mean), the larger.
         """
-        k, lam = len(alpha), self.regularizer.lam
+        k = len(alpha)
         products = self._gram[:k, :k] @ alpha
         square, size = max(0.0, float(alpha @ products)), float(alpha @ self._lengths[:k])
-        slopes = self._d[:k] - products / lam
-        count = int(np.count_nonzero(alpha))
-        noise = self._share(count) * size * size
-        length = math.sqrt(square + noise)
+        slopes = self._d[:k] - products / self.regularizer.lam
+        noise = self._share(int(np.count_nonzero(alpha))) * size * size
+        first_order = self._errors_length * math.sqrt(square + noise)
         lost = max(self.regularizer.conjugate(USUAL * size * size), float(np.max(slopes) - alpha @ slopes))
-        return self.lower_bound_of(Mixture(alpha, square, noise, self._errors_length * length, 0.0)), lost
+        return self.lower_bound_of(Mixture(alpha, square, noise, first_order, 0.0)), lost
 
     def _by_mixture(self, alpha: Floats) -> Bound:
         """Return the bound of a mixture, computed from m itself. One pass over the planes."""
@@ -287,8 +277,7 @@ class Planes:
 
     def _evened(self, w: Floats, alpha: Floats) -> Floats:
         """Correct w, where steep planes magnify rounding, by the shortest combination of differences of r that makes
-        all planes with a weight equal there, as at the exact minimum. Only if the Gram matrix is too inaccurate; two
-        passes, twice.
+        all planes with a weight equal there, as at the exact minimum. Only if the Gram matrix is inaccurate.
         """
         used, planes = np.flatnonzero(alpha), self._planes[: len(alpha)]
         if self._factor is None or len(used) == 1:
@@ -342,9 +331,7 @@ class Planes:
         return self._evened((self._proximity * c - alpha @ planes) / (lam + self._proximity), alpha), lost
 
     def _search_weight(self, proximal: Callable[[float, Floats], tuple[Floats, bool]]) -> tuple[Floats, bool]:
-        """Set `_proximity` to a large weight u at which the model is low enough; return the mixture, or None.
-        `proximal` returns, for u and a mixture to begin with, the mixture and whether the model is low enough.
-        """
+        """Set `_proximity` to a large weight at which the model is low enough; return the mixture, and if it is."""
         lam = self.regularizer.lam
         # 1) Reduce the weight until the model is low enough.
         alpha, low = proximal(self._proximity, self._alpha[: self._count])
@@ -360,15 +347,6 @@ class Planes:
         return alpha, reached
 
     # The planes in memory.
-
-    def _put(self, r: Floats, d: float) -> int:
-        slot = self._free_slot()
-        self._planes[slot] = r
-        self._set_products(slot)
-        self._lengths[slot] = math.sqrt(self._gram[slot, slot])
-        self._drift[slot] = self._d_drift[slot] = 0.0
-        self._d[slot], self._alpha[slot] = d, 0.0
-        return slot
 
     def _free_slot(self) -> int:
         """Return the next plane's place: free, that of the longest unused one, or of two light ones that are merged."""
@@ -395,24 +373,22 @@ class Planes:
             self.origins.merge(kept, gone, a, b)
         self._planes[kept] *= a
         self._planes[kept] += b * self._planes[gone]
-        self._set_products(kept)
         for drift, sizes in ((self._drift, self._lengths), (self._d_drift, np.abs(self._d))):
             drift[kept] = a * (drift[kept] + 4 * U * sizes[kept]) + b * (drift[gone] + 4 * U * sizes[gone])
         self._d[kept] = a * self._d[kept] + b * self._d[gone]
-        self._lengths[kept] = math.sqrt(self._gram[kept, kept])
+        self._set_products(kept)
         self._alpha[kept], self._alpha[gone] = total, 0.0
 
     def _set_products(self, slot: int) -> None:
         k = self._count
         self._gram[slot, :k] = self._gram[:k, slot] = self._vectors.dots(self._planes[:k], self._planes[slot])
+        self._lengths[slot] = math.sqrt(self._gram[slot, slot])
 
     def _note_use(self, alpha: Floats) -> None:
         self._last_use[: len(alpha)][alpha > 0] = self._added
 
     def slope_at_zero(self, value: float) -> float:
-        """Return the least length of a mixture of the planes that touch R at 0, where R is `value`: min J is at least
-        `value` - Omega*(result). Infinity if none does. Local.
-        """
+        """Return g, infinite if unknown, for which min J >= `value` - Omega*(g), with R(0) the `value`. Local."""
         touching = self._touching(value)
         gram = self._gram[np.ix_(touching, touching)]
         largest = float(np.max(np.diag(gram), initial=0.0))
@@ -435,15 +411,11 @@ class Planes:
         return Bound._make(self._vectors.root_values(np.array(bound)).tolist())
 
     def snapshot(self) -> Snapshot:
-        k, bounds = self._count, {"lower_bound": self.lower_bound, "bound": list(self.bound)}
+        k, numbers = self._count, {"lower_bound": self.lower_bound, "bound": list(self.bound)}
+        numbers |= {"proximity": self._proximity, "added": self._added}
+        tables = {name: getattr(self, f"_{name}")[:k] for name in OF_PLANES} | {"gram": self._gram[:k, :k]}
         origins = Snapshot() if self.origins is None else self.origins.snapshot()
-        return origins.joined(
-            Snapshot(
-                {**bounds, "proximity": self._proximity, "added": self._added},
-                {name: getattr(self, f"_{name}")[:k] for name in OF_PLANES} | {"gram": self._gram[:k, :k]},
-                {"planes": list(self._planes[:k])},
-            )
-        )
+        return origins.joined(Snapshot(numbers, tables, {"planes": list(self._planes[:k])}))
 
     def restore(self, snapshot: Snapshot) -> None:
         """Set the state to exactly that of another object. All its planes are kept, even if they exceed `capacity`."""

@@ -8,7 +8,7 @@ import numpy as np
 
 from distsms.base.typing import Floats
 from distsms.optim.objective import Evaluation, Evaluator
-from distsms.optim.penalty import penalty
+from distsms.optim.penalty import ElasticNet
 from distsms.optim.planes import Origins, Planes
 from distsms.optim.result import Origin, Snapshot, Status, StopRun
 from distsms.optim.settings import Settings
@@ -32,7 +32,7 @@ class Proof:
 
     def __init__(self, objective: Evaluator, settings: Settings) -> None:
         vectors, self._objective, self._settings = objective.vectors, objective, settings
-        self.best, self.regularizer = NONE_YET, penalty(settings.lam, settings.l1)
+        self.best, self.regularizer = NONE_YET, ElasticNet(settings.lam, settings.l1)
         zero, pair = objective.losses[0].nonnegative and settings.zero_plane, settings.traits.planes is PlaneUse.PAIR
         errors, d_error = objective.plane_errors()
         kind: type[Planes] = Planes
@@ -91,9 +91,7 @@ class Proof:
         return not lost <= self.target / 2 and self.gap <= 4 * lost
 
     def check(self, at_end: bool = False) -> None:
-        """Raise StopRun if the gap is proved, or rounding alone may be over half of the target (`at_end`: this
-        mixture's).
-        """
+        """Raise StopRun if the gap is proved, or rounding (`at_end`: this mixture's) may be over half of the target."""
         _, gap, rounding = self.proved()
         if gap <= self.target:
             raise StopRun(Status.PROVED)

@@ -1,6 +1,5 @@
 """Quadratic programs over the simplex {a >= 0, sum a = 1}, by primal active-set methods: `simplex_qp` on the matrix Q =
-F'F of the planes' slopes, and `simplex_least_squares`, slower, on F itself, with an error of the square of the unit
-roundoff.
+F'F of the planes' slopes, and `simplex_least_squares`, slower but more accurate, on F itself.
 """
 
 from __future__ import annotations
@@ -23,11 +22,9 @@ TINY = 1e-300
 
 
 def simplex_qp(Q: Floats, d: Floats, alpha: Floats) -> Floats:
-    """Return the a in the simplex that maximizes <d, a> - a'Qa / 2, with Q (k, k) positive semi-definite.
-
-    Its value is at least that of the guess `alpha`. A step solves a linear system for the support, the s variables that
-    may be positive, in O(k^2 + s^3). (quadprog violates the KKT conditions by 1e-3 with 200 planes; Clarabel and OSQP
-    are as accurate and slower, since they cannot start from the last solution.)
+    """Return the a in the simplex that maximizes <d, a> - a'Qa / 2, with Q (k, k) positive semi-definite, from the
+    guess `alpha`. A step solves a linear system for the support, the s variables that may be positive, in O(k^2 + s^3).
+    (quadprog violates the KKT conditions by 1e-3 with 200 planes; Clarabel and OSQP, without a guess, are slower.)
     """
     heights, sizes, vertex = d - 0.5 * Q.diagonal(), np.abs(Q), np.zeros(len(d))
     alpha, vertex[heights.argmax()] = np.maximum(alpha, 0.0), 1.0
@@ -59,9 +56,8 @@ def simplex_qp(Q: Floats, d: Floats, alpha: Floats) -> Floats:
         after = alpha[members] + step
         falling = np.flatnonzero(after <= 0)
         if blocked := len(falling) > 0:
-            left = np.divide(
-                alpha[members[falling]], -step[falling], out=np.zeros(len(falling)), where=step[falling] < 0
-            )
+            down = -step[falling]
+            left = np.divide(alpha[members[falling]], down, out=np.zeros(len(falling)), where=down > 0)
             leaving = falling[left.argmin()]
             after = np.maximum(alpha[members] + min(1.0, left.min()) * step, 0.0)
             after[leaving], support[members[leaving]] = 0.0, False
@@ -78,11 +74,11 @@ def _slopes(Q: Floats, sizes: Floats, d: Floats, alpha: Floats) -> tuple[float, 
 
 
 def _step_on_support(Q: Floats, d: Floats, alpha: Floats, slope: Floats) -> Floats:
-    """Return the step (s,) from alpha to the maximizer on a support of s variables; the steps add up to 0.
+    """Return the step (s,) from alpha to the maximizer on a support of s variables; it adds up to 0.
 
-    The origin is minus the sum of the others. It is one of the flattest planes, so that the differences of the others
-    from it are about as accurate as the planes. Where planes are equal, a proximal term selects the maximizer nearest
-    to alpha; each variable has its own weight, since one that suits steep planes would keep flat ones where they are.
+    The origin is one of the flattest planes, so that the differences of the others from it are about as accurate as the
+    planes. Where planes are equal, a proximal term selects the maximizer nearest to alpha; each variable has its own
+    weight, since one that suits steep planes would keep flat ones where they are.
     """
     curvature = Q.diagonal()
     origin = np.where(curvature <= AS_FLAT * curvature.min(), alpha, -1.0).argmax()
@@ -98,8 +94,7 @@ def _step_on_support(Q: Floats, d: Floats, alpha: Floats, slope: Floats) -> Floa
 
 def simplex_least_squares(F: Floats, d: Floats, alpha: Floats) -> Floats:
     """Maximize <d, a> - ||F a||^2 / 2 over the simplex, from F (q, k) itself, within about (u max_k ||F_k||)^2 of the
-    maximum, where `simplex_qp` has u max_k ||F_k||^2. A step takes O(q k) and a singular value decomposition (q, s) of
-    the support.
+    maximum, where `simplex_qp` has u max_k ||F_k||^2. A step takes O(q k) and the SVD (q, s) of the support.
     """
     lengths = np.sqrt(np.sum(np.square(F), axis=0))
 
@@ -107,8 +102,7 @@ def simplex_least_squares(F: Floats, d: Floats, alpha: Floats) -> Floats:
         mixture = F @ a
         return float(d @ a - 0.5 * (mixture @ mixture))
 
-    # 1) The starting point: the guess, or the best vertex of the simplex if its value is higher. If most planes are
-    # steep, rounding errors may hide that one flat plane alone is better than any mixture.
+    # 1) The starting point: the guess, or the best vertex of the simplex if its value is higher; see `simplex_qp`.
     first, vertex = np.maximum(alpha, 0.0), np.zeros(len(alpha))
     vertex[np.argmax(d - 0.5 * np.square(lengths))] = 1.0
     if first.sum() > 0:
@@ -126,8 +120,7 @@ def simplex_least_squares(F: Floats, d: Floats, alpha: Floats) -> Floats:
             ratios = np.where(falling, alpha / np.where(alpha > target, alpha - target, 1.0), np.inf)
             blocking = int(np.argmin(ratios))
             alpha = np.maximum(alpha + min(1.0, ratios[blocking]) * (target - alpha), 0.0)
-            alpha[blocking] = 0.0
-            support[blocking] = False
+            alpha[blocking], support[blocking] = 0.0, False
             if support.any() and alpha.sum() > 0:
                 continue
             break
@@ -172,8 +165,7 @@ def _least_squares_on_support(F: Floats, d: Floats, support: NDArray[np.bool_], 
     m = F[:, S] @ near[S]
     mixture = m @ U
     along = V @ slope
-    # The step in the direction of each row of V is the gradient divided by the curvature. The two forms of the quotient
-    # avoid dividing a large number by a small one.
+    # Two forms of the quotient of gradient and curvature avoid dividing a large number by a small one.
     kept = np.where(steep, sizes, floor)
     t = np.where(steep, along / kept - mixture, (along - sizes * mixture) / kept) / kept
     flat = slope - along @ V

@@ -68,9 +68,7 @@ class Origin(NamedTuple):
 
 
 def largest_gain(J_at_zero: float, lower_bound: float, lam: float, other: float) -> float:
-    """Return a bound on J(0) - min J at the lambda `other`, from a lower bound at `lam`: a plane proves J(0) - min J <=
-    R(0) - d + ||r||^2 / (2 lambda) at every lambda. Below 1e-8 J(0) it may be rounding. Local.
-    """
+    """Return a bound on J(0) - min J at the lambda `other`, from a lower bound at `lam`; below 1e-8 J(0) rounding."""
     return max(J_at_zero - lower_bound, 1e-8 * J_at_zero) * max(1.0, lam / other)
 
 
@@ -98,7 +96,6 @@ class Result:
 
     @property
     def proved(self) -> bool:
-        """Whether the run ended with a gap below the target."""
         return self.status is Status.PROVED
 
     @property
@@ -129,8 +126,7 @@ class Result:
 
 class Snapshot(NamedTuple):
     """The state of a run, or of a part of it, on a rank that runs the solver, as views that must be written at once:
-    numbers for JSON, tables (k,) or (k, k) alike on all these ranks, and vectors, rows of slices, perhaps to be read
-    only once.
+    numbers for JSON, tables (k,) or (k, k) alike on all these ranks, and vectors, rows of slices, read once.
     """
 
     numbers: Mapping[str, Any] = {}

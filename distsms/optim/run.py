@@ -40,13 +40,11 @@ def minimize(
     Without a `w` (p,) or a snapshot, it begins at 0, or where an opening leads. On ranks with the solver, `watch` gets
     the `State` and a slice of the best w after every evaluation, and `keep` a `Snapshot` every
     `settings.checkpoint_every` seconds and at the end, with which any number of ranks continue the run; the time limit
-    is for this call alone. Raises InputError if the solver needs a smoothed risk and the loss has none. Memory besides
-    the data: `Settings.vectors_held`, and two or three vectors (p,) on every rank.
+    is for this call alone. Memory besides the data: `Settings.vectors_held`, and two or three vectors (p,) on a rank.
     """
     comm, vectors = objective.comm, objective.vectors
-    loss, result, opened = objective.losses[0], None, None
-    scale, curvature_at, spent = None, 0, 0.0
-    settings.check_measure(loss.family.name, loss.family)
+    result, opened, scale, curvature_at, spent = None, None, None, 0, 0.0
+    settings.check_measure(objective.losses[0].family.name, objective.losses[0].family)
     objective.row_sizes = None
     objective.prove_to(settings.target)
     if w is None and snapshot is None:
@@ -66,7 +64,7 @@ def minimize(
 
     def share() -> Result:
         best = vectors.allgather(result.w if result else None)
-        mixture, of_opening = result and result.mixture, opened.c if opened and settings.points else None
+        mixture, of_opening = result and result.mixture, opened.plane.c if opened and settings.points else None
         shared = comm.bcast(result and replace(result, w=np.empty(0), mixture=None))
         return replace(shared, w=best, mixture=mixture, opening=of_opening)
 
@@ -75,8 +73,7 @@ def minimize(
 
 def scale_of(objective: Objective, settings: Settings) -> Floats | None:
     """Return a slice of the factors from the solver's variables to w, or None if it works on w. **Collective.**"""
-    loss = objective.losses[0]
-    settings.check_measure(loss.family.name, loss.family)
+    settings.check_measure(objective.losses[0].family.name, objective.losses[0].family)
     exponent = settings.scaling_of(objective.p)
     if not (settings.traits.scaled and exponent):
         return None
@@ -124,7 +121,7 @@ class TrainingRun:
                 course.begin(opened.seconds)
                 course.count = opened.evaluations
                 # The first evaluation will bound the rounding errors more closely.
-                course.proof.planes.add(opened.r, opened.d, np.inf, Origin(w[:0], OPENING))
+                course.proof.planes.add(opened.r, opened.plane.d, np.inf, Origin(w[:0], OPENING))
                 # This often proves the gap, and then no solver is needed.
                 course.at_start = course.evaluate(w, course.smoothing.nu)
                 with course.not_counted():
@@ -225,16 +222,14 @@ class TrainingRun:
             self._solver.recall(snapshot.part("solver"))
 
     def _ways_of_run(self) -> dict[str, int]:
-        """Return how many evaluations were made in which way, with those before the run was resumed."""
         ways = Counter(self._objective.losses[0].ways)
         ways.subtract(self._ways_before)
         return dict(+ways)
 
     def _result(self, end: StopRun, w: Floats) -> Result:
         course, at_zero = self._course, self._objective.losses[0].R_at_zero
-        best, bound, gap = course.proof.best, course.proof.planes.lower_bound, np.inf
-        if course.count:
-            bound, gap, _ = course.proof.proved()
+        best, planes = course.proof.best, course.proof.planes
+        bound, gap, _ = course.proof.proved() if course.count else (planes.lower_bound, np.inf, 0.0)
         return Result(
             w=best.w if course.count else w,
             status=end.status,
@@ -250,9 +245,9 @@ class TrainingRun:
             starts=self._starts,
             width=best.width,
             ways=self._ways_of_run(),
-            l1_limit=course.proof.planes.l1_limit(at_zero),
-            slope_at_zero=course.proof.planes.slope_at_zero(at_zero),
-            mixture=None if course.proof.planes.origins is None else course.proof.planes.origins.mixture(),
+            l1_limit=planes.l1_limit(at_zero),
+            slope_at_zero=planes.slope_at_zero(at_zero),
+            mixture=None if planes.origins is None else planes.origins.mixture(),
         )
 
 
@@ -267,10 +262,9 @@ def curvature_due_after(objective: Objective, settings: Settings) -> int:
     entries = float(objective.comm.sum(np.array([float(features.nnz)]))[0])
     if not curves(loss.n, p, entries):
         return 0
-    if objective.comm.sum(np.array([float(np.sum(~features.rows_in_memory()))]))[0]:  # rows are streamed
-        return 0
+    streamed = objective.comm.sum(np.array([float(np.sum(~features.rows_in_memory()))]))[0]
     evaluations = curvature.evaluations_worth(loss.n, p, entries, objective.comm.size)
-    if evaluations > curvature.DEAREST:
+    if streamed or evaluations > curvature.DEAREST:
         return 0
     rows = features.row_entries(np.empty(0, np.intp))
     if rows is not None:  # compile the loop, or load it, before the seconds of the run count

@@ -11,7 +11,7 @@ from distsms.base.choices import check_fields
 from distsms.base.errors import InputError
 from distsms.base.measures import FAMILIES, Family
 from distsms.base.memory import Memory
-from distsms.optim.penalty import penalty
+from distsms.optim.penalty import ElasticNet
 from distsms.optim.solvers.base import SOLVERS, PlaneUse, Traits, solver_class
 
 RUN = 6
@@ -144,7 +144,7 @@ class Settings:
         if self.epsilon is None and self.relative is None:
             raise InputError("no stopping rule: give epsilon (absolute) or relative (a share of J)")
         solver_class(self.solver)  # raises InputError if there is none
-        penalty(self.lam, self.l1)  # raises InputError if they are not possible
+        ElasticNet(self.lam, self.l1)  # raises InputError if they are not possible
         for name in ("epsilon", "relative", "c_mu", "time_limit", "checkpoint_every"):
             value = getattr(self, name)
             if value is not None and not value > 0:
@@ -153,9 +153,7 @@ class Settings:
             others = ", ".join(solver for solver in SOLVERS if solver_class(solver).traits.l1)
             raise InputError(f"{self.solver} cannot minimize l1 ||w||_1; omit l1, or choose another solver: {others}")
         if self.c_mu is not None and not self.traits.smooth:
-            raise InputError(
-                f"c_mu has no use: {self.solver} minimizes the exact risk; omit it, or choose another solver"
-            )
+            raise InputError(f"c_mu has no use: {self.solver} minimizes the exact risk; omit it or take another solver")
         if self.solver_options and not self.traits.options:
             options = " ".join(self.solver_options)
             raise InputError(f"{self.solver} does not use PETSc, so it takes no options of PETSc: {options}")
@@ -185,9 +183,7 @@ class Settings:
         return usual if self.scaling is None else self.scaling
 
     def history_within(self, p: int, usual: int) -> int:
-        """Return the pairs in the solver's history, at least 5 (TAO's default), if a rank holds p entries of each
-        vector. usual: their number if the user asks for none, see `usual_pairs`.
-        """
+        """Return the pairs in the solver's history, at least 5 (TAO's default), for p entries on a rank."""
         if not self.traits.history:
             return 0
         room = max(5, self.vector_bytes / 2 // (8 * self.traits.history * max(p, 1)))

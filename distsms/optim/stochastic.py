@@ -1,5 +1,4 @@
-"""A start for ROCArea on many rows: stochastic subgradient descent over pairs of a positive and a negative row
-(Pegasos).
+"""A start for ROCArea on many rows: stochastic subgradient descent over pairs of rows (Pegasos).
 
 Step t moves w against a subgradient of lambda/2 ||w||^2 + max(0, 1 - <x_i - x_j, w>) by
 
@@ -97,7 +96,6 @@ def descend(rows, positives, negatives, lam, t0, w, lag):  # type: ignore[no-unt
     """
     # w is kept as a v, so that a step costs what the entries of two rows cost. v is in the array w. After the second
     # half, the sum of a v over its steps is `scale` times v, less what each change of v has missed, which is in `lag`.
-    # The weight of the constant feature stays 0, since both rows of a pair have the same one.
     steps = max(len(positives), len(negatives))
     a, scale, hinges = 1.0, 0.0, 0.0
     for t in range(steps):

@@ -3,8 +3,7 @@
 Each rank owns a range of the keys, which a hash has spread evenly; every rank sends each of its keys once to the owner,
 with its rows of each class, and answers go back the same way. `WholeGroups` brings the rows of each group with both
 classes together. A *small* group is handled whole on one rank: that of all its rows, or the owner of its key, to which
-rows travel. A *large* group has more rows than half of a rank's share (and than `LEAST`); all ranks work on it
-together.
+rows travel. A *large* group has more rows than half of a rank's share (and than `LEAST`); all ranks share it.
 
 Cost on each rank: O(n_local log n_local) time and about 150 bytes for each row at first; then 8, or 24, bytes.
 """
@@ -19,9 +18,10 @@ from numpy.typing import NDArray
 
 from distsms.base import hashing
 from distsms.base.communicator import Communicator
-from distsms.base.typing import Floats
+from distsms.base.typing import Floats, Hashes, Labels
 
 _BITS = np.uint64(32)
+Masks = NDArray[np.bool_]
 
 LEAST = 4096
 """Groups of at most this many rows are never large: messages would cost more than the work on one rank."""
@@ -30,8 +30,8 @@ LEAST = 4096
 class Groups:
     """The rows of all ranks, grouped by key. Building it is **collective**, and sends 24 bytes for each key of a rank.
 
-    `keys` are the hashed keys that this rank owns, ascending over all ranks, with the rows of each class in all ranks,
-    `positive` and `negative`, the number of ranks that have some, `holders`, and the last of these, `holder` (groups,).
+    `keys` are the hashed keys that this rank owns, ascending over all ranks; `positive` and `negative` the rows of each
+    class in all ranks; `holders` the number of ranks that have some, and `holder` the last of these (groups,).
     `local_keys` are those of this rank's rows, and `of_row` (n_local,) the place of each row's there.
     """
 
@@ -63,9 +63,8 @@ class Groups:
 class LargeGroup(NamedTuple):
     """A group on which all ranks work together."""
 
-    rows: NDArray[np.intp]  # (m,) int: this rank's rows of the group
-    # the sums of the weights of the group's rows of each class, over all ranks
-    positive: float
+    rows: NDArray[np.intp]  # (m,): this rank's rows of the group
+    positive: float  # the sums of the weights of each class over all ranks
     negative: float
 
 
@@ -79,12 +78,7 @@ class WholeGroups:
     """
 
     def __init__(
-        self,
-        keys: NDArray[np.uint64],
-        positive: NDArray[np.bool_],
-        negative: NDArray[np.bool_],
-        weights: Floats | None,
-        comm: Communicator,
+        self, keys: Hashes, positive: Masks, negative: Masks, weights: Floats | None, comm: Communicator
     ) -> None:
         self._comm = comm
         kept = np.flatnonzero(positive | negative)
@@ -111,12 +105,7 @@ class WholeGroups:
         self._plan(kept, keys, signs, place, weights)
 
     def _plan(
-        self,
-        kept: NDArray[np.intp],
-        keys: NDArray[np.uint64],
-        signs: NDArray[np.int8],
-        place: NDArray[np.int64],
-        weights: Floats | None,
+        self, kept: NDArray[np.intp], keys: Hashes, signs: Labels, place: NDArray[np.int64], weights: Floats | None
     ) -> None:
         """Decide which of the `kept` rows go to what `place` (-1: none), and order this rank's. **Collective.**"""
         comm = self._comm
@@ -166,7 +155,7 @@ class WholeGroups:
 
 
 def _large(
-    groups: Groups, kept: NDArray[np.intp], is_large: NDArray[np.bool_], masses: list[Floats], comm: Communicator
+    groups: Groups, kept: NDArray[np.intp], is_large: Masks, masses: list[Floats], comm: Communicator
 ) -> list[LargeGroup]:
     """Return the large groups among `kept` rows; is_large, masses : of this rank's groups. **Collective.**"""
     of_rank = groups.keys[is_large], masses[0][is_large], masses[1][is_large]

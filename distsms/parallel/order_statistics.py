@@ -1,11 +1,10 @@
 """Find the k-th largest score over all ranks, and places of weighted rows, with a few small Allreduces.
 
 Each row has a position: its score, plus a shift if it is negative. The place that is searched for is the smallest
-position at which the weight of all rows up to it reaches a target. The search begins in a bracket near the last place,
-or where a sample says that it is. A pass surveys a bracket: the weight of the rows below, and the different positions
-in it. If the place is in it, with at most `MOST` positions, all ranks receive these and sort them; else the next
-bracket is where it would be if rows were spread evenly. After `SURVEYS` passes, the bits of all positions are counted,
-from the highest, until few rows are left. The result does not depend on where a search begins.
+position at which the weight of all rows up to it reaches a target. A pass surveys a bracket, at first near the last
+place, or where a sample says: the weight of the rows below, and the different positions in it. If the place is in it,
+with at most `MOST` positions, all ranks receive these and sort them; else the next bracket is where it would be if rows
+were spread evenly. After `SURVEYS` passes, the bits of all positions are counted, until few rows are left.
 
 Cost of a pass on P ranks: an Allreduce of 8 (P + 4) bytes; of one that counts bits 16 KiB, and at most seven are
 needed; once an Allgather of at most 16 `MOST` bytes, and of 16 `SAMPLE` in the first two searches.
@@ -52,10 +51,8 @@ class Survey(NamedTuple):
 
 
 class PositionSearch:
-    """The search of all ranks for one place, which is repeated while scores change.
-
-    `kinds` is LEFT_OUT, POSITIVE or NEGATIVE for each row; `target` is a weight above 0 and at most the sum of
-    the weights, whose mean is about 1.
+    """The search of all ranks for one place, which is repeated while scores change: for a `target` above 0 and at most
+    the sum of the weights, whose mean is about 1. `kinds` is LEFT_OUT, POSITIVE or NEGATIVE for each row.
     """
 
     def __init__(self, kinds: NDArray[np.uint8], target: float, weights: Floats | None, comm: Communicator) -> None:
@@ -148,11 +145,8 @@ class PositionSearch:
         return place
 
     def _by_bits(self, scores: Floats, shift: float) -> tuple[float, float] | None:
-        """Return a bracket with the place and few different positions; None if a score is not finite. **Collective.**
-
-        As whole numbers, their bits are in the order of the positions if the first bit is turned, or all bits of those
-        below 0.
-        """
+        """Return a bracket with the place and few positions; None if a score is not finite. **Collective.**"""
+        # As whole numbers, bits are in the order of positions if the first is turned, or all of those below 0.
         prefix, width, below = 0, 64, 0.0
         table = np.empty((2**BITS + 1, 2))
         while width:
@@ -259,9 +253,7 @@ def survey_rows(scores, kinds, weights, shift, low, high, places, room):  # type
 
 @njit()
 def count_bits(scores, kinds, weights, shift, prefix, width, bits, table, room):  # type: ignore[no-untyped-def]
-    """Add weights and numbers of rows to table (2^bits + 1, 2), by those bits of their positions that are followed by
-    `width` others, if the bits before are `prefix`. Return 0 if all scores are finite. See `survey_rows` for `room`.
-    """
+    """Add weights and numbers of rows to table (2^bits + 1, 2) by their bits after `prefix`; return 0 if finite."""
     _, one, as_bits = room
     lowest = np.uint64((1 << bits) - 1)
     wrong = 0.0

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -22,22 +23,21 @@ SPREAD_FROM = 2**20
 SHARED_FROM = 2**17
 """Number of columns from which the ranks of a node share one copy of w, which then takes 1 MiB or more."""
 MEASURED_FROM = 2**13
-"""Number of columns from which the collectives are timed: the cost of shorter messages does not depend on their length.
-"""
+"""Number of columns from which the collectives are timed: the cost of shorter messages does not depend on theirs."""
 PIECE = 2**17
 """Number of elements in a piece, where a reduction proceeds in pieces."""
 IN_MEMORY = "shared memory"
 """The name of the way to sum X'c in memory that all ranks share."""
 SUMMED = 2**14
 """Number of entries that are summed in one go; to add these sums afterwards keeps rounding errors small."""
+Way = Callable[[Floats], Floats]
 
 
 class Vectors:
     """Whole vectors on the root, which runs the solver and needs the sum X'c; the others answer its requests.
 
-    A rank that runs the solver holds slices of `length` entries, the longest of which has `longest`; the ranks of a
-    node may share a copy of w. `outward` and `inward` name the collectives that send w and sum X'c, and `measured` has
-    the seconds of each way that was timed.
+    A rank that runs the solver holds slices of `length` entries, the longest of which has `longest`. `outward` and
+    `inward` name the collectives that send w and sum X'c; `measured` has the seconds of each way that was timed.
     """
 
     outward = "broadcast"
@@ -57,15 +57,12 @@ class Vectors:
         """mpi4py's communicator of the ranks that run the solver, for PETSc; None without mpi4py."""
         return self_communicator()
 
-    def _ways(self) -> dict[str, Callable[[Floats], Floats]]:
+    def _ways(self) -> dict[str, Way]:
         """Return the ways to sum an array over ranks, by name; each returns this rank's part of the sum."""
-        comm = self.comm
-        ways: dict[str, Callable[[Floats], Floats]] = {
-            "reduce": comm.reduce,
-            "reduce by pieces": lambda array: comm.reduce(array, PIECE),
-            "allreduce": comm.sum,
-        }
-        return ways if self._shared_sum is None else {**ways, IN_MEMORY: self._shared_sum.reduce}
+        comm, shared = self.comm, self._shared_sum
+        in_pieces: Way = partial(comm.reduce, piece=PIECE)
+        ways: dict[str, Way] = {"reduce": comm.reduce, "reduce by pieces": in_pieces, "allreduce": comm.sum}
+        return ways if shared is None else {**ways, IN_MEMORY: shared.reduce}
 
     def send_request(self, query: int, numbers: Floats) -> None:
         """Send a query and numbers (k, 2) from the root to the ranks in `receive_request`."""
@@ -97,13 +94,10 @@ class Vectors:
         return self._buffer
 
     def free_buffer(self) -> None:
-        """Free the buffer until it is needed again. Local."""
         self._buffer = np.empty(0)
 
     def sum_buffer(self, buffer: Floats) -> tuple[Floats, bool]:
-        """Sum k vectors and a flag, both in a (k p + 1,) array from `buffer`, which is overwritten, over ranks; return
-        slices (k, length), meaningless where no solver runs, and whether any flag was not 0. **Collective.**
-        """
+        """Sum k vectors and a flag over ranks, in place; return slices (k, length), and the flag. **Collective.**"""
         self._sum(buffer)
         return buffer[:-1].reshape(-1, self.p), bool(buffer[-1])
 
@@ -141,14 +135,17 @@ class Vectors:
     def close(self) -> None:
         """Free the memory that the ranks of a node share. **Collective.**"""
         self._close_copies()
-        if self._shared_sum is not None:
-            self._shared_sum.close()
-            self._shared_sum = None
+        self._close_sum()
 
     def _close_copies(self) -> None:
         if self._replica is not None:
             self._replica[1].close()
             self._replica = None
+
+    def _close_sum(self) -> None:
+        if self._shared_sum is not None:
+            self._shared_sum.close()
+            self._shared_sum = None
 
     # Operations on vectors, for the ranks that run the solver
 
@@ -171,13 +168,9 @@ class Vectors:
 
     @np.errstate(over="ignore", invalid="ignore")  # the caller sees that the result is not finite
     def dots(self, A: Floats, b: Floats) -> Floats:
-        """Return the inner products of k vectors (k, length) with one, each with an error of at most `longest_sum` unit
-        roundoffs times both norms. **Collective** among the ranks with the solver.
-        """
-        starts = range(0, max(len(b), 1), SUMMED)  # matmul, since np.dot would copy slices that are not contiguous
-        return self.sum_values(
-            sum(np.matmul(A[:, start : start + SUMMED], b[start : start + SUMMED]) for start in starts)
-        )
+        """Return the inner products of k vectors with one. **Collective** among the ranks with the solver."""
+        parts = (slice(start, start + SUMMED) for start in range(0, max(len(b), 1), SUMMED))
+        return self.sum_values(sum(np.matmul(A[:, part], b[part]) for part in parts))  # np.dot would copy the slices
 
     @property
     def longest_sum(self) -> int:
@@ -185,9 +178,7 @@ class Vectors:
         return min(self.longest, SUMMED) + -(-self.longest // SUMMED) + self.comm.size
 
     def qr_factor(self, A: Floats) -> Floats:
-        """Return F (q, k) with F'F the inner products of k vectors (k, length), by QR, whose errors are relative to the
-        norms and not their squares; 2 length k^2. **Collective** among the ranks with the solver.
-        """
+        """Return F (q, k) with F'F the inner products of k vectors, by QR. **Collective** among these ranks."""
         factor = np.empty((0, len(A)))
         for start in range(0, A.shape[1], SUMMED):
             factor = triangular(np.vstack([factor, A[:, start : start + SUMMED].T]))
@@ -204,11 +195,10 @@ class Vectors:
             self.measured[IN_MEMORY] = self._seconds_of(self._ways()[IN_MEMORY], buffer)
         self.inward = self.comm.bcast(min(self.measured, key=self.measured.__getitem__))
         self._sum = self._ways()[self.inward]
-        if self._shared_sum is not None and self.inward != IN_MEMORY:
-            self._shared_sum.close()
-            self._shared_sum = None
+        if self.inward != IN_MEMORY:
+            self._close_sum()
 
-    def _seconds_of(self, way: Callable[[Floats], Floats], buffer: Floats) -> float:
+    def _seconds_of(self, way: Way, buffer: Floats) -> float:
         taken: list[float] = []
         while len(taken) < 2 or (len(taken) < 5 and sum(taken) < 1.0):
             buffer[:] = 0
@@ -238,13 +228,11 @@ class DistributedVectors(Vectors):
     def mpi_comm(self) -> Any:
         return self.comm.mpi_comm
 
-    def _ways(self) -> dict[str, Callable[[Floats], Floats]]:
-        comm, counts, shared = self.comm, self._counts, self._shared_sum
-        ways: dict[str, Callable[[Floats], Floats]] = {
-            "reduce-scatter": lambda array: comm.reduce_scatter(array, counts),
-            "reduces in turn": lambda array: comm.reduce_scatter(array, counts, in_turn=True),
-        }
-        return ways if shared is None else {**ways, IN_MEMORY: lambda array: shared.scatter(array, counts)}
+    def _ways(self) -> dict[str, Way]:
+        counts, shared, scatter = self._counts, self._shared_sum, self.comm.reduce_scatter
+        in_turn: Way = partial(scatter, counts=counts, in_turn=True)
+        ways: dict[str, Way] = {"reduce-scatter": partial(scatter, counts=counts), "reduces in turn": in_turn}
+        return ways if shared is None else {**ways, IN_MEMORY: partial(shared.scatter, counts=counts)}
 
     def send_request(self, query: int, numbers: Floats) -> None:
         pass  # every rank runs the solver and knows what is next

@@ -25,7 +25,7 @@ from distsms.parallel.mpi import as_communicator
 from distsms.shards import from_arrays
 from distsms.shards.labels import format_labels, original_labels
 from distsms.shards.row_metadata import LARGEST
-from distsms.training.normal_auc_closed import Solution, moments_of, no_moments, solve
+from distsms.training.normal_auc_closed import Solution, moments_of, solve
 
 FORMAT, VERSION = "distsms-class-moments", 1
 ARRAYS = ("count", "mass", "mean", "scatter")
@@ -82,7 +82,7 @@ class ClassMoments:
                 f"the moments of {p:,} columns take {need / 2**30:,.1f} GiB, more than this machine has available. "
                 "Give fewer columns, or keep the rows and train by distsms.train(measure='normal-auc'), which iterates"
             )
-        self.moments = no_moments(p)
+        self.moments = Moments.empty(2, p)
         self.label_map: Mapping[str, Any] | None = None
         self.names: list[str] | None = None
 

@@ -33,13 +33,12 @@ from distsms.base.files import atomic_write, check_writable, require_space
 from distsms.base.schema import Fields, find_fault, is_number, is_text
 from distsms.base.typing import Floats, Labels
 from distsms.losses.base import Loss
-from distsms.losses.dual_bound import ADDITIONS, CERTIFIED, EPS, Further, Proved, dual_bound
+from distsms.losses.dual_bound import ADDITIONS, CERTIFIED, EPS, Proved, dual_bound
 from distsms.losses.registry import make_loss
 from distsms.losses.rocarea import EVERYWHERE
 from distsms.matrix.augmented import split_bias
-from distsms.matrix.base import ColumnStatistics
 from distsms.matrix.normalization import Normalization
-from distsms.optim.penalty import ElasticNet, SquaredNorm, penalty, soft_threshold
+from distsms.optim.penalty import ElasticNet, soft_threshold
 from distsms.optim.planes import OPENING
 from distsms.optim.result import Result
 from distsms.parallel.vectors import Vectors
@@ -88,14 +87,12 @@ def fingerprint(w: Floats, bias: float) -> str:
     return hashlib.sha256(np.append(w, bias).astype("<f8").tobytes()).hexdigest()
 
 
-def lower_bound(proved: Proved, r: Floats, columns: ColumnStatistics, regularizer: SquaredNorm) -> float:
-    """Return the bound on min J of the plane <r, v> + d with r = X'c of all rows, less what rounding may have added.
-
-    r_j is a sum of at most `counts` terms, whose |c_i| add up to at most `size`; what is wrong in d and c adds
-    `ADDITIONS`.
+def lower_bound(proved: Proved, r: Floats, largest: Floats, counts: Floats, regularizer: ElasticNet) -> float:
+    """Return the bound on min J of the plane <r, v> + d with r = X'c of all rows, less what rounding may have added:
+    r_j is a sum of at most `counts` terms up to `largest`, whose |c_i| add up to `size`; d and c add `ADDITIONS`.
     """
-    e = proved.size * EPS * (columns.counts + ADDITIONS) * columns.largest
-    excess = np.abs(soft_threshold(r, regularizer.l1)) if isinstance(regularizer, ElasticNet) else np.abs(r)
+    e = proved.size * EPS * (counts + ADDITIONS) * largest
+    excess = np.abs(soft_threshold(r, regularizer.l1))
     square = float(np.sum(excess * excess)) * (1 + EPS * (len(r) + 8)) + float(np.sum((2 * excess + e) * e))
     return proved.d - 2 * EPS * ADDITIONS * (1 + abs(proved.d)) - regularizer.conjugate(square)
 
@@ -107,9 +104,8 @@ def check_replaceable(path: str | os.PathLike[str]) -> None:
         try:
             load(path)
         except InputError as error:
-            raise InputError(
-                f"{path}: exists and is not a certificate; name another file, or remove it first"
-            ) from error
+            why = "exists and is not a certificate; name another file, or remove it first"
+            raise InputError(f"{path}: {why}") from error
 
 
 def write(
@@ -231,11 +227,11 @@ def certify(
     labelings = np.array(of_labelings).reshape(-1, 3) if measure.family.name == "f-beta" else None
     # 2) What they prove after they were rounded.
     rounded = {name: array.astype(float) for name, array in arrays.items()}
-    proved = dual_bound(loss, rounded["c"], Further(rounded.get("alpha"), labelings))
+    proved = dual_bound(loss, rounded["c"], rounded.get("alpha"), labelings)
     r = comm.sum(rows.features.transposed_times(proved.c))
-    columns = rows.features.columns()
-    columns = ColumnStatistics(comm.maximum(columns.largest), comm.sum(columns.counts), columns.squares)
-    bound = lower_bound(proved, r, columns, penalty(task.settings.lam, task.settings.l1))
+    largest, counts, _ = rows.features.columns()
+    omega = ElasticNet(task.settings.lam, task.settings.l1)
+    bound = lower_bound(proved, r, comm.maximum(largest), comm.sum(counts), omega)
     # 3) The file.
     info = _info(result, task, rows) | {"bound": bound, "points": len(points)}
     write(path, info, arrays, labelings, comm)

@@ -81,9 +81,7 @@ def loaded_run(
         if task.manifest is not None:
             plan = plan_run(task, options, comm.size, node_ranks)
         elif options.memory is not None:
-            raise InputError(
-                "a memory limit is only for data sets, whose rows can be streamed; these rows are in memory already"
-            )
+            raise InputError("a memory limit is for data sets, which can be streamed; these rows are in memory already")
     with recording(comm, task.settings, options, task.identity()) as recorder:
         if plan is not None:
             observer.planned(plan, recorder.notes)
@@ -96,7 +94,6 @@ class LoadedRun(TrainingRows):
     """The rows of a training, and its steps up to the minimum. Methods are collective."""
 
     def minimize(self) -> Fit:
-        """Minimize the objective."""
         task, path = self.task, self.options.certificate
         if path is not None:
             from distsms.training.certificate import check  # which few runs need
@@ -113,16 +110,9 @@ class LoadedRun(TrainingRows):
                 if path and result.status.exit_code not in (EXIT_REQUEUE, EXIT_NONFINITE):
                     certified = self.certify(path, result, vectors, objective.evaluations)
         self.observer.minimized()
-        return Fit(
-            self,
-            replace(result, mixture=None, opening=None, seconds=seconds + result.seconds),
-            step,
-            vectors,
-            self.loss.calls_positive,
-            objective.evaluations,
-            begun,
-            certified,
-        )
+        result = replace(result, mixture=None, opening=None, seconds=seconds + result.seconds)
+        evaluations, calls_positive = objective.evaluations, self.loss.calls_positive
+        return Fit(self, result, step, vectors, calls_positive, evaluations, begun, certified)
 
     def certify(
         self, path: str | os.PathLike[str], result: Result, vectors: Vectors, evaluations: int

@@ -1,13 +1,11 @@
 """The minimum of the pairwise square for any lambda, from the moments of both classes, with a proof.
 
-With means m+ and m-, covariances C+ and C-, delta = m+ - m-, S = C+ + C-, the objective of `distsms.losses.normal_auc`
-is
+With means m+ and m-, covariances C+ and C-, delta = m+ - m-, S = C+ + C-, `distsms.losses.normal_auc` has the objective
 
     J(w) = lambda/2 ||w||^2 + (t^2 + w'Sw) / 2,   t = 1 - w'delta
 
 and has its minimum 1 / (2 (1 + u'delta)) at w = u / (1 + u'delta), u = (S + lambda I)^-1 delta: one pass over the rows
-for all lambdas and folds. J is strongly convex, so at any w, with g = Sw - t delta + lambda w, min J >= J(w) - ||g||^2
-/ (2 lambda).
+for all lambdas and folds. By convexity, min J >= J(w) - ||g||^2 / (2 lambda) at any w, g = Sw - t delta + lambda w.
 """
 
 from __future__ import annotations
@@ -36,6 +34,10 @@ takes the time of a product with a vector that has so many times fewer operation
 """
 MOST_BYTES = 2**30
 """The moments may take at most this much memory on a rank."""
+
+
+Numbers = NDArray[np.int16] | None
+"""Of the fold of each local row, (n_local,)."""
 
 
 class Solution(NamedTuple):
@@ -98,8 +100,7 @@ def bytes_of_moments(
         return 0
     dense = entries >= n * p / 2
     gathering = n * p**2 / BLAS if dense else entries**2 / n
-    work = gathering + losses * p**3 / (3 * BLAS)
-    memory = 8 * p**2 * (2 * losses + 5)
+    work, memory = gathering + losses * p**3 / (3 * BLAS), 8 * p**2 * (2 * losses + 5)
     return memory if work <= losses * PRODUCTS * entries and memory <= MOST_BYTES else 0
 
 
@@ -108,20 +109,13 @@ def pays(block: DataBlock, measure: str | Measure, comm: Communicator, l1: float
     if not Measure.parse(measure).family.closed_form or l1:
         return False
     features = block.features
-    sizes = comm.sum(np.array([features.shape[0], features.nnz], np.int64)).tolist()
+    n, entries = comm.sum(np.array([features.shape[0], features.nnz], np.int64)).tolist()
     # Rows have moments if they are stored as numbers, not as codes.
     coded = not isinstance(features, LocalRows) or type(features)._gather is LocalRows._gather
-    return bytes_of_moments(measure, sizes[0], block.p, sizes[1], coded, losses, l1) > 0
+    return bytes_of_moments(measure, n, block.p, entries, coded, losses, l1) > 0
 
 
-def no_moments(p: int) -> Moments:
-    """Return the moments of both classes, the positive one first, without rows of p columns. Local."""
-    return Moments.empty(2, p)
-
-
-def moments_of(
-    block: DataBlock, comm: Communicator, number: NDArray[np.int16] | None = None, numbers: int = 1
-) -> Moments:
+def moments_of(block: DataBlock, comm: Communicator, number: Numbers = None, numbers: int = 1) -> Moments:
     """Return the moments of both classes, the positive one first, of all ranks' rows of each `number` (n_local,).
     **Collective.** Rows of weight 0 are left out; without numbers all rows have 0."""
     assert isinstance(block.features, LocalRows)
@@ -134,12 +128,7 @@ class ClosedForm:
     """The minima of normal-auc on all rows, and on the training rows of each fold. Creating it is **collective.**"""
 
     def __init__(
-        self,
-        block: DataBlock,
-        comm: Communicator,
-        number: NDArray[np.int16] | None = None,
-        folds: int = 0,
-        forward: bool = False,
+        self, block: DataBlock, comm: Communicator, number: Numbers = None, folds: int = 0, forward: bool = False
     ) -> None:
         self._moments = moments_of(block, comm, number, folds + 1)
         self._folds, self._forward, self._passes = folds, forward, 1

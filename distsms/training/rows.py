@@ -45,10 +45,8 @@ class Survived(NamedTuple):
     seconds: float  # how long it took to read the rows again
 
     def __str__(self) -> str:
-        return (
-            f"{' and '.join(self.dead)} died after evaluation {self.evaluation}; {self.ranks} went on, and read"
-            f" the rows again in {self.seconds:.2f} s"
-        )
+        went_on = f"{self.ranks} went on, and read the rows again in {self.seconds:.2f} s"
+        return f"{' and '.join(self.dead)} died after evaluation {self.evaluation}; {went_on}"
 
 
 class TrainingObserver:
@@ -95,7 +93,7 @@ class TrainingRows:
 
     @property
     def survived(self) -> list[Survived]:
-        """What happened when ranks died, in all starts of the run. On the root."""
+        """Of all starts of the run, on the root."""
         return [Survived(tuple(dead), *others) for dead, *others in self.recorder.survived]
 
     def load(self, evaluations: int = 0) -> None:
@@ -142,18 +140,9 @@ class TrainingRows:
 
     def objective(self, stop_wanted: Callable[[], bool], vectors: Vectors) -> Objective:
         """Return the objective over the rows that the ranks hold now, which reads them again itself. Local."""
-        survives, n = bool(self.comm.failures), self.task.manifest.n if self.task.manifest else None
-        return Objective(
-            self.features,
-            [self.loss],
-            self.comm,
-            stop_wanted,
-            clock=self.clock,
-            vectors=vectors,
-            weights=self.block.weights,
-            reload=self.reload if survives else None,
-            n=n,
-        )
+        reload, n = self.reload if self.comm.failures else None, self.task.manifest.n if self.task.manifest else None
+        weights, losses = self.block.weights, [self.loss]
+        return Objective(self.features, losses, self.comm, stop_wanted, self.clock, vectors, weights, reload, n)
 
     def reload(self, evaluations: int = 0) -> tuple[Features, Sequence[Loss], Floats | None]:
         """Read the rows again after a rank has died, and return what an objective needs of them. **Collective.**"""

@@ -13,11 +13,7 @@ from distsms.optim.settings import Settings
 
 
 def choose_solver(
-    requested: str | None,
-    measure: str | Measure,
-    comm: Communicator,
-    lmvm_only: str = "",
-    l1: float = 0.0,
+    requested: str | None, measure: str | Measure, comm: Communicator, lmvm_only: str = "", l1: float = 0.0
 ) -> tuple[str, str]:
     """Return the solver, and a reason if users should know it: ``bmrm`` without smoothed risk, and ``lbfgs`` for
     ``lmvm`` with an l1, or if a rank lacks petsc4py and nothing asks for ``lmvm``. **Collective.**

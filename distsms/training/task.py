@@ -47,8 +47,7 @@ class Reserve(NamedTuple):
 class TrainingTask:
     """The data, the measure and the settings of a training. All ranks have the same, except for rows in memory."""
 
-    # a data set, of which each rank loads its share (a manifest), or this rank's rows (a block)
-    data: Manifest | DataBlock
+    data: Manifest | DataBlock  # a data set, of which each rank loads its share, or this rank's rows
     measure: Measure  # what to optimize
     settings: Settings  # lambda, the solver, when to stop
     bias: float | None = None  # the value of a constant feature; with None there is no such feature
@@ -90,19 +89,16 @@ class TrainingTask:
 class RunOptions:
     """Options of a run that do not change its result: memory, files, and when to stop."""
 
-    # the most bytes that each rank may take; rows of a data set that do not fit are read again on each pass
-    memory: float | None = None
+    memory: float | None = None  # the most bytes of a rank; rows that do not fit are read again on each pass
     # a folder for the state of the run, written every `Settings.checkpoint_every` seconds and at the end
     checkpoint: str | os.PathLike[str] | None = None
     resume: bool = False  # whether to continue from the newest checkpoint in that folder, if there is one
     trace: str | os.PathLike[str] | None = None  # a file that gets one JSON line for each evaluation
-    # asked on every rank at each evaluation; True on any rank ends the run with what it has
-    stop_wanted: Callable[[], bool] = lambda: False
+    stop_wanted: Callable[[], bool] = lambda: False  # asked at each evaluation; True on any rank ends the run
     certificate: str | os.PathLike[str] | None = None  # a file that gets the certificate; needs `Settings.points`
     # whether the data set is for this run alone, and its shards may be removed as they are read. Then rows that do
     # not fit are streamed without being asked by `memory`, since the caller would have to make the data set again.
     temporary: bool = False
-    # how many models of folds are trained afterwards on the rows, which then need more memory, and their groups
-    folds: int = 0
+    folds: int = 0  # of so many, models are trained afterwards on the rows, which then need more memory, and groups
     reserve: Reserve | None = None  # the memory that is left free for other steps afterwards
     place: Place = PROCESSOR  # where rows and loss are computed

@@ -21,13 +21,13 @@ from distsms.base.schema import is_number
 from distsms.base.typing import Floats
 from distsms.base.wording import Message, option
 from distsms.ingest.file_names import is_data_set
-from distsms.losses.dual_bound import Further, dual_bound
+from distsms.losses.base import Loss
+from distsms.losses.dual_bound import dual_bound
 from distsms.losses.registry import choose_ordering, make_loss
-from distsms.matrix.base import ColumnStatistics
 from distsms.metrics.summary import summary_measures
 from distsms.models.model import Model
 from distsms.models.scoring import ScoredRows
-from distsms.optim.penalty import ElasticNet, penalty
+from distsms.optim.penalty import ElasticNet
 from distsms.shards.manifest import verify as verify_files
 from distsms.training import certificate
 from distsms.training.certificate import Certificate
@@ -44,7 +44,7 @@ CLAIMED = 1e-5
 
 @dataclass(frozen=True)
 class Verified:
-    """What was found. All ranks have the same."""
+    """What was found, alike on all ranks."""
 
     model: str
     data: str
@@ -72,19 +72,20 @@ class Verified:
 
 @dataclass
 class _Products:
-    """X'c of this rank's rows with coefficients c (n_local,), and the statistics of their columns."""
+    """X'c of this rank's rows with coefficients c (n_local,), and the largest |x_ij| and entries of their columns."""
 
     c: Floats
     r: Floats  # (p,)
-    columns: ColumnStatistics
+    largest: Floats
+    counts: Floats
     at: int = 0
 
     def __call__(self, models: Sequence[Model], rows: Any, scores: list[Floats], weights: Floats | None) -> None:
         self.r += rows.transposed_times(self.c[self.at : self.at + rows.shape[0]])
         self.at += rows.shape[0]
         largest, counts, _ = rows.columns()
-        np.maximum(self.columns.largest, largest, out=self.columns.largest)
-        self.columns.counts[:] += counts
+        np.maximum(self.largest, largest, out=self.largest)
+        self.counts += counts
 
 
 def verify(request: VerifyRequest, comm: Communicator) -> Verified:
@@ -114,7 +115,9 @@ def verify(request: VerifyRequest, comm: Communicator) -> Verified:
     loss = make_loss(measure, ordering, scored.labels, scored.weights, comm, scored.groups)
     value = loss.evaluate(scored.scores[0].copy(), 0.0)
     constant = float(info.get("constant") or (loaded.bias and 1.0))
-    J = value.R + _regularizer(loaded, constant)
+    w = loaded.normalization.unfold(loaded.w)
+    w = np.append(w, loaded.bias / constant) if constant else w
+    J = value.R + _regularizer(loaded).value(float(w @ w), float(np.sum(np.abs(w))))
     measures = summary_measures(measure, scores, labels, loaded.threshold, comm, weights, groups=scored.counted_groups)
     # 3) What is not as the files say.
     problems, notes, written = list[str](), list(scored.notes), {"J": info.get("J"), **(info.get("training") or {})}
@@ -127,12 +130,10 @@ def verify(request: VerifyRequest, comm: Communicator) -> Verified:
             problems.append(f"{label} is {here:.10g} on these rows, {others}")
     bound = None
     if proof is None:
-        writing = f"distsms train {option('certificate', text='FILE')}"
-        notes.append(
-            Message(f"the model's bound and gap cannot be checked without a certificate; {writing} writes one")
-        )
+        writes = f"distsms train {option('certificate', text='FILE')} writes one"
+        notes.append(Message(f"the model's bound and gap cannot be checked without a certificate; {writes}"))
     else:
-        bound = _bound(proof, loaded, scored, loss, constant, request, comm)
+        bound = _bound(proof, loaded, scored, loss, constant, request)
         problems += _false_claims(proof, J, SAME * (1 + abs(J)) + width, bound)
         if bound > J + SAME:
             problems.append("the lower bound is above J, which cannot be: please report this")
@@ -180,37 +181,26 @@ def _false_claims(proof: Certificate, J: float, inexact: float, bound: float) ->
     return problems
 
 
-def _regularizer(loaded: Model, constant: float) -> float:
-    """Return Omega of the coefficients for normalized rows, with that of the constant feature. Local."""
-    w = loaded.normalization.unfold(loaded.w)
-    w = np.append(w, loaded.bias / constant) if constant else w
-    omega = penalty(loaded.info["lambda"], loaded.info.get("l1", 0.0))
-    return omega.value(float(w @ w)) + (omega.l1 * float(np.sum(np.abs(w))) if isinstance(omega, ElasticNet) else 0.0)
+def _regularizer(loaded: Model) -> ElasticNet:
+    return ElasticNet(loaded.info["lambda"], loaded.info.get("l1", 0.0))
 
 
 def _bound(
-    proof: Certificate,
-    loaded: Model,
-    scored: ScoredRows,
-    loss: Any,
-    constant: float,
-    request: VerifyRequest,
-    comm: Communicator,
+    proof: Certificate, loaded: Model, scored: ScoredRows, loss: Loss, constant: float, request: VerifyRequest
 ) -> float:
     """Return the lower bound that a certificate proves: a second pass over the rows. **Collective.**"""
-    first, last, p = scored.first_row, scored.first_row + len(scored.labels), loaded.p
+    first, last = scored.first_row, scored.first_row + len(scored.labels)
+    comm, p = loss.comm, loaded.p
     with comm.fail_together():
         c, alpha = proof.read("c", first, last), proof.read("alpha", first, last)
     assert c is not None
-    proved = dual_bound(loss, c, Further(alpha, proof.labelings))
-    products = _Products(proved.c, np.zeros(p), ColumnStatistics(np.zeros(p), np.zeros(p), np.zeros(0)))
+    proved = dual_bound(loss, c, alpha, proof.labelings)
+    products = _Products(proved.c, np.zeros(p), np.zeros(p), np.zeros(p))
     score_data([loaded], request.data, comm, replace(request.reading, groups=False), products)
-    r, largest, counts = products.r, products.columns.largest, products.columns.counts
+    r, largest, counts = products.r, products.largest, products.counts
     if loaded.scale is not None:
         r, largest = r * loaded.scale, largest * loaded.scale
     if constant:
         r, counts = np.append(r, constant * np.sum(proved.c)), np.append(counts, len(c))
         largest = np.append(largest, constant)
-    columns = ColumnStatistics(comm.maximum(largest), comm.sum(counts), np.zeros(0))
-    omega = penalty(loaded.info["lambda"], loaded.info.get("l1", 0.0))
-    return certificate.lower_bound(proved, comm.sum(r), columns, omega)
+    return certificate.lower_bound(proved, comm.sum(r), comm.maximum(largest), comm.sum(counts), _regularizer(loaded))

@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from distsms.optim.objective import Objective, Request
-from distsms.optim.penalty import SquaredNorm
+from distsms.optim.penalty import ElasticNet
 from distsms.optim.result import Result, State
 from distsms.optim.run import minimize
 from distsms.optim.settings import Settings
@@ -78,7 +78,7 @@ def _dlib(
         found = run_module("comparators", given.train, 1 / LAMBDA, epsilon, folder / "w.npy", limit=limit)
         if found is None:
             break
-        request = Request(np.load(folder / "w.npy"), 0.0, SquaredNorm(LAMBDA))
+        request = Request(np.load(folder / "w.npy"), 0.0, ElasticNet(LAMBDA))
         rungs.append((epsilon, found["seconds"], objective.evaluate([request])[0].J))
     least = min([best.J, *(J for _, _, J in rungs)])
     proofs = [seconds for epsilon, seconds, _ in rungs if epsilon == EPSILON]

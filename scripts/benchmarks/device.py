@@ -41,7 +41,7 @@ from distsms.matrix.coded import CodedRows
 from distsms.matrix.local import DenseRows
 from distsms.matrix.side_by_side import SideBySide
 from distsms.optim.objective import Objective, Request
-from distsms.optim.penalty import SquaredNorm
+from distsms.optim.penalty import ElasticNet
 from distsms.optim.result import Result
 from distsms.optim.run import minimize
 from distsms.optim.settings import Settings
@@ -239,7 +239,7 @@ def time_parts(rows: Rows, entries: float, notes: Notes) -> Floats:
     coefficients = loss.evaluate(scores, NU).coefficients
     moved = entries + 8.0 * n * (2 + len(rows.sizes))
     notes.time("X'c", moved, lambda: features.transposed_times(coefficients))
-    request = Request(w, NU, SquaredNorm(LAMBDA))
+    request = Request(w, NU, ElasticNet(LAMBDA))
     notes.time("evaluation", 0.0, lambda: objective.evaluate([request]))
     result = minimize(objective, SETTINGS)
     ended = f"{result.evaluations} evaluations, {result.status.name.lower()}, gap {result.gap:.2g}"

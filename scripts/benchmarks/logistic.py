@@ -25,7 +25,7 @@ from scipy import sparse
 from distsms.losses.registry import make_loss
 from distsms.matrix.augmented import with_bias
 from distsms.optim.objective import Objective, Request
-from distsms.optim.penalty import SquaredNorm
+from distsms.optim.penalty import ElasticNet
 from distsms.optim.result import State
 from distsms.optim.run import minimize
 from distsms.optim.settings import Settings
@@ -138,7 +138,7 @@ def main() -> None:
                     count -= 1
                 for name, (fit, limits) in others.items():
                     for limit in limits:
-                        request = Request(fit(limit), 0.0, SquaredNorm(lam))
+                        request = Request(fit(limit), 0.0, ElasticNet(lam))
                         if (1 + share) * least >= alone.evaluate([request])[0].J:
                             chosen[name] = partial(fit, limit)
                             break

@@ -38,7 +38,7 @@ from distsms.cli.types import count, positive
 from distsms.losses.registry import make_loss
 from distsms.matrix.local import SparseRows
 from distsms.optim.objective import Objective, Request
-from distsms.optim.penalty import SquaredNorm
+from distsms.optim.penalty import ElasticNet
 from distsms.optim.run import minimize
 from distsms.optim.settings import Settings
 from distsms.parallel.communicator import Communicator
@@ -202,7 +202,7 @@ def evaluations(objective: Objective, w: Any, rounds: int) -> dict[str, float]:
         for turn in range(rounds + 1):
             for index, how in enumerate(ORDERINGS):
                 begun = time.perf_counter()
-                objective.evaluate([Request(own, NU, SquaredNorm(LAMBDA), index)])
+                objective.evaluate([Request(own, NU, ElasticNet(LAMBDA), index)])
                 if turn:
                     times[how].append(time.perf_counter() - begun)
         objective.release()

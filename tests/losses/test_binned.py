@@ -16,7 +16,7 @@ from distsms.losses import binned
 from distsms.losses.registry import make_loss
 from distsms.matrix.local import SparseRows
 from distsms.optim.objective import EPS, Objective, Request
-from distsms.optim.penalty import SquaredNorm
+from distsms.optim.penalty import ElasticNet
 from distsms.optim.run import minimize
 from distsms.optim.settings import Settings
 from distsms.parallel.communicator import Communicator
@@ -209,7 +209,7 @@ def test_allowances_for_rounding_do_not_grow_with_the_rows():
     """With a number of rows like that of the largest data, they are far smaller than a gap to prove."""
     X, y = data(300)
     objective = Objective(SparseRows.of(X), [made("rocarea", y)], Communicator())
-    (evaluation,) = objective.evaluate([Request(np.ones(X.shape[1]), 0.01, SquaredNorm(1e-3))])
+    (evaluation,) = objective.evaluate([Request(np.ones(X.shape[1]), 0.01, ElasticNet(1e-3))])
     loss = objective.losses[0]
     loss.n = 10**12
     e, of_d = objective.plane_errors()

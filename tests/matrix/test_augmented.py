@@ -11,7 +11,7 @@ from scipy import sparse
 from distsms.base.measures import Measure
 from distsms.matrix.augmented import WithBias, split_bias
 from distsms.optim.objective import Objective, Request
-from distsms.optim.penalty import SquaredNorm
+from distsms.optim.penalty import ElasticNet
 from distsms.optim.result import Status
 from distsms.optim.run import minimize
 from distsms.optim.settings import Settings
@@ -73,7 +73,7 @@ def test_evaluations_and_models_are_those_of_a_column_by_hand(measure, comm):
     X, y = data(seed=6)
     rng, lam, value = np.random.default_rng(0), 0.05, 0.7
     solver, nu = ("lmvm", 0.3) if Measure.parse(measure).family.smooth else ("bmrm", 0.0)
-    requests = [Request(rng.normal(size=X.shape[1] + 1), nu, SquaredNorm(lam)) for _ in range(3)]
+    requests = [Request(rng.normal(size=X.shape[1] + 1), nu, ElasticNet(lam)) for _ in range(3)]
     wrapped = with_constant(X, y, comm, measure, value)
     found = asked(wrapped, requests)
     if comm.is_root:
@@ -97,7 +97,7 @@ def test_evaluations_and_models_are_those_of_a_column_by_hand(measure, comm):
 @pytest.mark.serial
 def test_gradient_by_finite_differences():
     X, y = data()
-    w, h, omega = np.random.default_rng(1).normal(size=X.shape[1] + 1), 1e-6, SquaredNorm(0.1)
+    w, h, omega = np.random.default_rng(1).normal(size=X.shape[1] + 1), 1e-6, ElasticNet(0.1)
     problem = with_constant(X, y, Communicator(), "error-rate", 2.5)
     at = problem.evaluate([Request(w, 0.5, omega)])[0]
     for i, step in enumerate(h * np.eye(len(w))):

@@ -8,7 +8,7 @@ import pytest
 from distsms.matrix.code_maps import Categories, Strings
 from distsms.matrix.coded import CodedRows, code_rows, to_csr
 from distsms.optim.objective import Objective, Request
-from distsms.optim.penalty import SquaredNorm
+from distsms.optim.penalty import ElasticNet
 from distsms.optim.result import Status
 from distsms.optim.run import minimize
 from distsms.optim.settings import Settings
@@ -32,7 +32,7 @@ def test_evaluations_are_those_of_the_explicit_matrix(given_map, measure, comm):
     rows = CodedRows(given_map, code_rows(codes[mine], given_map, cuts), cuts)
     explicit = objective(X, y, comm, measure)
     coded = Objective(rows, explicit.losses, comm)
-    requests = [Request(rng.normal(size=given_map.p), 0.3, SquaredNorm(0.05)) for _ in range(3)]
+    requests = [Request(rng.normal(size=given_map.p), 0.3, ElasticNet(0.05)) for _ in range(3)]
     pairs = zip(asked(coded, requests) or [], asked(explicit, requests) or [], strict=True)
     for found, expected in pairs:
         assert found.J == pytest.approx(expected.J, rel=1e-12)

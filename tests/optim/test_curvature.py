@@ -15,7 +15,7 @@ from distsms.matrix.local import DenseRows, SparseRows
 from distsms.matrix.normalization import Normalization
 from distsms.optim import curvature, run
 from distsms.optim.objective import Objective, Request
-from distsms.optim.penalty import SquaredNorm
+from distsms.optim.penalty import ElasticNet
 from distsms.optim.result import Status
 from distsms.optim.run import minimize
 from distsms.optim.settings import CURVED, Settings
@@ -93,7 +93,7 @@ def test_the_matrix_is_near_the_second_derivatives(kind, comm):
     ratios = []
     for v in rng.standard_normal((20, p)):
         h = 1e-4 * v
-        high, low = (objective.evaluate([Request(x, nu, SquaredNorm(lam))])[0].gradient for x in (w + h, w - h))
+        high, low = (objective.evaluate([Request(x, nu, ElasticNet(lam))])[0].gradient for x in (w + h, w - h))
         ratios.append(np.sum((v @ L) ** 2) / (v @ (high - low) / 2e-4))
     objective.release()
     assert 0.5 < min(ratios) and max(ratios) < 2.5, ratios

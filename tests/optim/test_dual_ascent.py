@@ -19,7 +19,7 @@ from distsms.optim import dual_ascent, dual_variables
 from distsms.optim.dual_ascent import ascend, gathered_rows, suits
 from distsms.optim.dual_variables import COUNTDOWN, Multipliers, Probabilities, pass_over_rows, share_of_pairs
 from distsms.optim.objective import EPS, Objective, Request
-from distsms.optim.penalty import SquaredNorm
+from distsms.optim.penalty import ElasticNet
 from distsms.optim.result import Status
 from distsms.optim.run import minimize
 from distsms.optim.settings import Settings
@@ -100,15 +100,15 @@ def test_its_plane_is_below_the_risk_and_as_high_as_the_dual(measure, comm):
     alone, rng = problem("sparse", Communicator(), measure, weights)[0], np.random.default_rng(0)
     for size in (0.0, 1e-2, 1.0, 100.0):
         v = size * rng.normal(size=len(w)) + w * (size < 1)
-        assert r @ v + found.d <= alone.evaluate([Request(v, 0.0, SquaredNorm(lam))])[0].R + 1e-12
+        assert r @ v + found.plane.d <= alone.evaluate([Request(v, 0.0, ElasticNet(lam))])[0].R + 1e-12
     a = weights * (0.5 / np.where(y > 0, weights[y > 0].sum(), weights[y < 0].sum()))
     a = weights / weights.sum() if measure == "logistic" else a
     q = np.where(a > 0, -np.linalg.lstsq(X[a > 0].T, r, rcond=None)[0] @ np.eye(40)[a > 0] / np.maximum(a, 1e-9) * y, 0)
     assert np.all((q > -1e-9) & (q < 1 + 1e-9))
     q = np.clip(q, 0, 1)
-    assert found.d == pytest.approx(-a @ (xlogy(q, q) + xlogy(1 - q, 1 - q)), rel=1e-6)
-    J = alone.evaluate([Request(w, 0.0, SquaredNorm(lam))])[0].J
-    assert 0 <= J - (found.d - r @ r / (2 * lam)) <= 1e-4
+    assert found.plane.d == pytest.approx(-a @ (xlogy(q, q) + xlogy(1 - q, 1 - q)), rel=1e-6)
+    J = alone.evaluate([Request(w, 0.0, ElasticNet(lam))])[0].J
+    assert 0 <= J - (found.plane.d - r @ r / (2 * lam)) <= 1e-4
 
 
 @pytest.mark.parametrize("measure", MACHINES)
@@ -124,11 +124,11 @@ def test_planes_of_multipliers_are_below_the_risk(measure, lam, comm):
     for size in (0.0, 1e-2, 1.0, 100.0):
         for _ in range(5):
             v = size * rng.normal(size=len(w)) + w * (size < 1)
-            assert r @ v + found.d <= alone.evaluate([Request(v, 0.0, SquaredNorm(lam))])[0].R + 1e-12
-    J = alone.evaluate([Request(w, 0.0, SquaredNorm(lam))])[0].J
-    assert found.d - r @ r / (2 * lam) <= J <= alone.losses[0].R_at_zero
+            assert r @ v + found.plane.d <= alone.evaluate([Request(v, 0.0, ElasticNet(lam))])[0].R + 1e-12
+    J = alone.evaluate([Request(w, 0.0, ElasticNet(lam))])[0].J
+    assert found.plane.d - r @ r / (2 * lam) <= J <= alone.losses[0].R_at_zero
     if found.final:
-        assert J - (found.d - r @ r / (2 * lam)) <= 1e-2 * J
+        assert J - (found.plane.d - r @ r / (2 * lam)) <= 1e-2 * J
 
 
 def by_linear_program(u, caps, v, caps_v):
@@ -384,7 +384,7 @@ def test_it_hands_its_best_w_to_those_who_watch(measure, comm):
     settings = Settings(lam, 1e-9, solver="lbfgs", max_evaluations=40)
     minimize(objective, settings, watch=lambda state, w: seen.append((state.best_J, w.copy())))
     if comm.is_root:
-        found = asked(alone, [Request(w, 0.0, SquaredNorm(lam)) for _, w in seen])
+        found = asked(alone, [Request(w, 0.0, ElasticNet(lam)) for _, w in seen])
         np.testing.assert_allclose([e.J for e in found], [J for J, _ in seen], rtol=1e-9, atol=1e-14)
 
 

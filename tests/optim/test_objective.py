@@ -11,7 +11,7 @@ from scipy.sparse import csr_matrix, diags
 from distsms.base.choices import STEPS
 from distsms.losses.registry import make_loss
 from distsms.optim.objective import EPS, Request
-from distsms.optim.penalty import SquaredNorm, penalty
+from distsms.optim.penalty import ElasticNet
 from distsms.optim.result import Status
 from distsms.optim.run import minimize
 from distsms.optim.settings import Settings
@@ -30,7 +30,7 @@ def alone(X, y, measure, requests):
 @pytest.mark.parametrize("measure", MEASURES)
 def test_gradient_by_finite_differences(measure):
     X, y = data()
-    rng, h, omega = np.random.default_rng(1), 1e-6, SquaredNorm(0.1)
+    rng, h, omega = np.random.default_rng(1), 1e-6, ElasticNet(0.1)
     w = rng.normal(size=X.shape[1])
     problem = objective(X, y, Communicator(), measure)
     at = problem.evaluate([Request(w, 0.5, omega)])[0]
@@ -46,7 +46,7 @@ def test_any_ranks_give_the_same(measure, comm):
     """To 1e-11 of the largest term, as many ranks as there are against one."""
     X, y = data(seed=3)
     w = np.random.default_rng(2).normal(size=X.shape[1])
-    requests = [Request(w, 0.02, SquaredNorm(1e-4))]
+    requests = [Request(w, 0.02, ElasticNet(1e-4))]
     found = asked(objective(X, y, comm, measure), requests)
     if comm.is_root:
         expected = alone(X, y, measure, requests)[0]
@@ -69,7 +69,7 @@ def test_several_w_in_one_pass(measure, comm):
     both = objective(X, y, comm, measure)
     both.losses = [both.losses[0], make_loss(measure, "gather", y[rows], weights[rows], comm)]
     requests = [
-        Request(rng.normal(size=X.shape[1]), nu, SquaredNorm(lam), fold)
+        Request(rng.normal(size=X.shape[1]), nu, ElasticNet(lam), fold)
         for nu, lam, fold in ((0.1, 1e-2, 0), (1.0, 1e-4, 1), (0.1, 1e-4, 1))
     ]
     together = asked(both, requests)
@@ -91,7 +91,7 @@ def test_several_w_in_one_pass(measure, comm):
 def test_planes_certify(measure, nu, comm):
     """J(w) - (the plane's lower bound on min J) = smoothing gap + optimization gap, and the plane holds elsewhere."""
     X, y = data(seed=5)
-    rng, omega = np.random.default_rng(0), SquaredNorm(0.01)
+    rng, omega = np.random.default_rng(0), ElasticNet(0.01)
     points = [rng.normal(size=X.shape[1]) * size for size in (0.0, 0.3, 3.0)]
     found = asked(objective(X, y, comm, measure), [Request(w, nu, omega) for w in points])
     if comm.is_root:
@@ -109,7 +109,7 @@ def test_one_rank_asks_and_all_ranks_know(comm):
     X, y = data()
     last = comm.size - 1
     problem = objective(X, y, comm, stop_wanted=lambda: comm.rank == last)
-    request = [Request(np.zeros(X.shape[1]), 1.0, SquaredNorm(1.0))]
+    request = [Request(np.zeros(X.shape[1]), 1.0, ElasticNet(1.0))]
     assert not problem.stop_requested
     asked(problem, request)
     assert problem.stop_requested or not problem.vectors.runs_solver
@@ -118,7 +118,7 @@ def test_one_rank_asks_and_all_ranks_know(comm):
 def test_more_ranks_than_rows(comm):
     """Two rows on however many ranks; the others hold nothing and take part all the same."""
     X, y = csr_matrix([[1.0, 0.0], [0.0, 2.0]]), np.array([1, -1], np.int8)
-    found = asked(objective(X, y, comm), [Request(np.zeros(2), 0.5, SquaredNorm(1.0))])
+    found = asked(objective(X, y, comm), [Request(np.zeros(2), 0.5, ElasticNet(1.0))])
     if comm.is_root:
         assert found[0].J == 1.0
         np.testing.assert_allclose(found[0].gradient, [-1.0, 2.0])
@@ -174,7 +174,7 @@ def test_how_wrong_J_may_be(step, measure, comm, monkeypatch):
     if not problem.vectors.runs_solver:
         return problem.serve()
     here = problem.vectors.local_slice
-    (found,) = problem.evaluate([Request(here(w), 0.0, SquaredNorm(0.1))])
+    (found,) = problem.evaluate([Request(here(w), 0.0, ElasticNet(0.1))])
     enough, made = problem.rounding(found, 1e-9), len(passes)
     least = problem.rounding(found)
     zero = problem.rounding(found._replace(w=0 * here(w)), 1e-9)
@@ -200,7 +200,7 @@ def test_how_wrong_J_may_be_where_scores_are_large(size, l1):
         if seed % 2:
             X[:, 1], w[1] = X[:, 0] * (1 + 1e-7 * rng.normal(size=6)), -w[0]
         problem = objective(csr_matrix(X), y, Communicator(), "normal-auc")
-        (found,) = problem.evaluate([Request(w, 0.0, penalty(0.1, l1))])
+        (found,) = problem.evaluate([Request(w, 0.0, ElasticNet(0.1, l1))])
         scores = exact(X.ravel()).reshape(X.shape) @ exact(w)
         centres = [sum(scores[y == sign]) / sum(y == sign) for sign in (1, -1)]
         variances = (
@@ -217,7 +217,7 @@ def test_how_wrong_J_may_be_where_scores_lose_all_their_digits():
     lost = np.array([2.0**60, -(2.0**60), 127.0])
     X, y = np.array([-lost, lost, [1.0, 0.0, 0.0]]), [1, -1, -1]
     problem = objective(csr_matrix(X), np.array(y, np.int8), Communicator(), "normal-auc")
-    (found,) = problem.evaluate([Request(np.ones(3), 0.0, SquaredNorm(0.1))])
+    (found,) = problem.evaluate([Request(np.ones(3), 0.0, ElasticNet(0.1))])
     exact = 0.5 * np.mean([(1 + 127 + score) ** 2 for score in (127, 1)])
     assert found.R == 1.25 and exact - found.R <= problem.rounding(found)
 

@@ -13,7 +13,7 @@ from distsms.matrix.augmented import with_bias
 from distsms.matrix.local import DenseRows
 from distsms.optim.dual_ascent import suits
 from distsms.optim.objective import Objective, Request
-from distsms.optim.penalty import SquaredNorm
+from distsms.optim.penalty import ElasticNet
 from distsms.optim.result import Status
 from distsms.optim.run import minimize
 from distsms.optim.settings import Settings, ascends
@@ -43,7 +43,7 @@ def test_the_same_optimum(measure, lam, step, shape, comm):
     assert result.lower_bound <= usual.J and usual.lower_bound <= result.J
     assert comm.allgather(result.w.tobytes()) == [result.w.tobytes()] * comm.size
     alone = objective(X, y, Communicator(), measure)
-    assert alone.evaluate([Request(result.w, 0.0, SquaredNorm(lam))])[0].J == pytest.approx(result.J, rel=1e-9)
+    assert alone.evaluate([Request(result.w, 0.0, ElasticNet(lam))])[0].J == pytest.approx(result.J, rel=1e-9)
     if problem.vectors.runs_solver:
         counts = [state.evaluation for state in states]
         assert counts[-1] == result.evaluations and np.all(np.diff(counts) > 0)

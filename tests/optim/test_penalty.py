@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from distsms.base.errors import InputError
-from distsms.optim.penalty import SquaredNorm
+from distsms.optim.penalty import ElasticNet
 
 pytestmark = pytest.mark.serial
 
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.serial
 @given(st.floats(1e-6, 1e3), st.integers(0, 1000))
 def test_fenchel(lam, seed):
     """Omega(w) + Omega*(-r) >= -<r, w>, with equality at w = -r / lam."""
-    omega, rng = SquaredNorm(lam), np.random.default_rng(seed)
+    omega, rng = ElasticNet(lam), np.random.default_rng(seed)
     r, w = rng.normal(size=3), rng.normal(size=3)
     assert omega.value(w @ w) + omega.conjugate(r @ r) >= -r @ w - 1e-12 * omega.conjugate(r @ r)
     w = -r / lam
@@ -27,4 +27,4 @@ def test_fenchel(lam, seed):
 @pytest.mark.parametrize("lam", [0.0, -1.0, np.nan, np.inf, 1.5e-323, 9e-291])
 def test_lambda_must_be_positive(lam):
     with pytest.raises(InputError, match="lambda"):
-        SquaredNorm(lam)
+        ElasticNet(lam)

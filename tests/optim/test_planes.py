@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.optimize import minimize
 
-from distsms.optim.penalty import SquaredNorm
+from distsms.optim.penalty import ElasticNet
 from distsms.optim.planes import Mixture, Origins, Planes
 from distsms.optim.qp import simplex_least_squares, simplex_qp
 from distsms.optim.result import Origin
@@ -98,7 +98,7 @@ def test_bounds_hold_and_grow(capacity, nonnegative):
         method="SLSQP",
         options={"ftol": 1e-15, "maxiter": 1000},
     )
-    certificate = Planes(whole(5), SquaredNorm(lam), nonnegative, capacity)
+    certificate = Planes(whole(5), ElasticNet(lam), nonnegative, capacity)
     bounds = []
     for step in range(400):
         w = primal.x[:5] + rng.normal(size=5) / (1 + step)
@@ -113,7 +113,7 @@ def test_bounds_hold_and_grow(capacity, nonnegative):
 @pytest.mark.parametrize("zero_plane", [True, False])
 def test_the_minimum_is_the_models(zero_plane):
     """No gap of duality: the highest plane at the minimizer, and the regularizer, add up to the bound."""
-    rng, regularizer = np.random.default_rng(2), SquaredNorm(1e-6)
+    rng, regularizer = np.random.default_rng(2), ElasticNet(1e-6)
     certificate = Planes(whole(20), regularizer, zero_plane, 100)
     A, b = rng.normal(size=(80, 20)), rng.random(80)
     for k in range(80):
@@ -126,16 +126,16 @@ def test_the_minimum_is_the_models(zero_plane):
 def test_one_plane_gives_the_formula():
     """min J >= d - ||r||^2 / (2 lam), and the zero plane mixes in where R >= 0."""
     r, d, lam = np.array([3.0, 4.0]), 1.0, 100.0
-    assert Planes(whole(2), SquaredNorm(lam), False, 2).add(r, d) == pytest.approx(1 - 25 / 200)
-    assert Planes(whole(2), SquaredNorm(lam), True, 2).add(r, d) == pytest.approx(1 - 25 / 200)
+    assert Planes(whole(2), ElasticNet(lam), False, 2).add(r, d) == pytest.approx(1 - 25 / 200)
+    assert Planes(whole(2), ElasticNet(lam), True, 2).add(r, d) == pytest.approx(1 - 25 / 200)
     # with a small lam the best mixture a r, a d has a = lam d / ||r||^2, the bound a d / 2
-    assert Planes(whole(2), SquaredNorm(1.0), True, 2).add(r, d) == pytest.approx(1 / 50)
+    assert Planes(whole(2), ElasticNet(1.0), True, 2).add(r, d) == pytest.approx(1 / 50)
     for d_error in (0.1, 1e-9, 1e9):  # subtracted whole, to the last bit
-        assert Planes(whole(2), SquaredNorm(1.0), False, 2, d_error=d_error).add(np.zeros(2), 0.0) <= -d_error
+        assert Planes(whole(2), ElasticNet(1.0), False, 2, d_error=d_error).add(np.zeros(2), 0.0) <= -d_error
 
 
 def test_weights_that_add_up_to_two_prove_what_their_halves_prove():
-    bundle, alpha, planes = Planes(whole(2), SquaredNorm(0.1), False, 5), np.array([0.3, 0.7]), np.eye(2)
+    bundle, alpha, planes = Planes(whole(2), ElasticNet(0.1), False, 5), np.array([0.3, 0.7]), np.eye(2)
     for r in planes:
         bundle.add(r, 0.5)
     square = alpha @ alpha
@@ -152,21 +152,21 @@ def test_only_steep_planes_are_factorized(length, steep, monkeypatch):
     vectors, lam, factorized = whole(3), 0.1, []
     factor = vectors.qr_factor
     monkeypatch.setattr(vectors, "qr_factor", lambda planes: factorized.append(0) or factor(planes))
-    bundle = Planes(vectors, SquaredNorm(lam), False, 5)
+    bundle = Planes(vectors, ElasticNet(lam), False, 5)
     for r in length * np.eye(3):
         bundle.add(r, 0.5, tolerance=1e-6)
     assert bool(factorized) == steep
     bundle.level_point(np.ones(3), length + 1, 0.3)
     _, lost = bundle._level_point(np.ones(3), length + 1, 0.3)
     error = 64 * np.finfo(float).eps * length**2
-    assert bool(factorized) == steep and lost == pytest.approx(SquaredNorm(lam + bundle._proximity).conjugate(error))
+    assert bool(factorized) == steep and lost == pytest.approx(ElasticNet(lam + bundle._proximity).conjugate(error))
 
 
 def test_the_points_of_a_mixture_prove_the_bound():
     """Also where planes were merged: with the shares of their points, the planes themselves prove it."""
     rng, lam = np.random.default_rng(3), 0.1
     A, b = rng.normal(size=(30, 5)), rng.random(30)
-    bundle = Planes(whole(5), SquaredNorm(lam), True, 4, origins=Origins(100))
+    bundle = Planes(whole(5), ElasticNet(lam), True, 4, origins=Origins(100))
     for k in range(30):
         bundle.add(A[k], b[k], point=Origin(np.array([k]), 0.0))
         mixture = bundle.origins.mixture()
@@ -210,7 +210,7 @@ def test_points_that_are_too_many_leave_their_shares_to_the_others():
 
 def test_merging_keeps_the_gram_matrix_true():
     rng = np.random.default_rng(0)
-    certificate = Planes(whole(6), SquaredNorm(1e-3), True, 4)
+    certificate = Planes(whole(6), ElasticNet(1e-3), True, 4)
     for _ in range(50):
         certificate.add(rng.normal(size=6) * 0.1 + 0.3, rng.random())
     planes = certificate._planes
@@ -219,7 +219,7 @@ def test_merging_keeps_the_gram_matrix_true():
 
 def test_a_plane_without_slope_beside_the_zero_plane():
     """Contradictory rows give r = 0 with d > 0; at a tiny lam the program's terms differ by ten orders of magnitude."""
-    certificate = Planes(whole(1), SquaredNorm(1e-8), True, 3)
+    certificate = Planes(whole(1), ElasticNet(1e-8), True, 3)
     for r, d in ((0.0, 0.5), (-999.0, 0.5), (0.0, 0.5), (3.0, 0.7), (-1e-9, 0.1), (0.0, 0.2)):
         certificate.add(np.array([r]), d)
         assert np.isfinite(certificate._alpha).all()
@@ -229,7 +229,7 @@ def test_a_plane_without_slope_beside_the_zero_plane():
 
 def test_the_minimizer_attains_the_bound():
     rng = np.random.default_rng(4)
-    certificate, omega = Planes(whole(5), SquaredNorm(0.1), True, 20), SquaredNorm(0.1)
+    certificate, omega = Planes(whole(5), ElasticNet(0.1), True, 20), ElasticNet(0.1)
     planes = rng.normal(size=(12, 5)), rng.random(12)
     for r, d in zip(*planes, strict=True):
         certificate.add(r, d)
@@ -241,7 +241,7 @@ def test_the_minimizer_attains_the_bound():
 @pytest.mark.parametrize("steep", [1.0, 1e3, 1e6, 1e9])
 def test_a_steep_plane_does_not_hide_a_flat_one(steep):
     """Beside <steep, v> + 1 the flat plane d = 1/2 alone is best, whatever lambda makes of their sizes."""
-    bundle = Planes(whole(1), SquaredNorm(1e-8), True, 5)
+    bundle = Planes(whole(1), ElasticNet(1e-8), True, 5)
     bundle.add(np.array([steep]), 1.0)
     assert bundle.add(np.array([0.0]), 0.5) == pytest.approx(0.5, abs=1e-6)
 
@@ -251,7 +251,7 @@ def test_never_below_a_single_plane(steep):
     """A few steep planes, then one that is nearly flat: the bundle proves what that plane proves alone."""
     for seed in range(200):
         rng = np.random.default_rng(seed)
-        bundle = Planes(whole(3), SquaredNorm(1e-3), True, 40)
+        bundle = Planes(whole(3), ElasticNet(1e-3), True, 40)
         for _ in range(rng.integers(2, 5)):
             bundle.add(rng.normal(size=3) * steep, rng.random())
         flat = rng.normal(size=3) * 1e-2
@@ -280,7 +280,7 @@ def exact_model(w, planes, lam):
 def test_no_bound_above_the_model(p, count, capacity, lam, steep, zero_plane, seed):
     """Steep planes that all but cancel, merged or not: the bound is never above the exact model, wherever that is."""
     rng, lam = np.random.default_rng(seed), 10.0**lam
-    bundle = Planes(whole(p), SquaredNorm(lam), zero_plane, capacity)
+    bundle = Planes(whole(p), ElasticNet(lam), zero_plane, capacity)
     planes = [(np.zeros(p), 0.0)] if zero_plane else []
     directions = rng.normal(size=(2, p)) * 10.0**steep
     points = [np.zeros(p)]
@@ -299,7 +299,7 @@ def test_steep_planes_that_cancel_are_told_apart():
     The model is least where both are equally high. That w is 1e-9 of what rounding does to m / lambda.
     """
     planes, lam = [(np.array([-2524890.57710239]), 5 / 6), (np.array([24742785.47175459]), 2 / 3)], 1.46e-5
-    bundle = Planes(whole(1), SquaredNorm(lam), True, 40)
+    bundle = Planes(whole(1), ElasticNet(lam), True, 40)
     for r, d in planes:
         bundle.add(r, d, tolerance=1e-6)
     (r, d), (s, e) = planes
@@ -315,7 +315,7 @@ def test_steep_planes_that_cancel_are_told_apart():
 def test_what_merging_moves_is_taken_off(capacity):
     """The planes that are merged would prove 0.6; no rounding of their mixture may claim more."""
     rng = np.random.default_rng(1)
-    bundle = Planes(whole(3), SquaredNorm(1e-12), False, capacity)
+    bundle = Planes(whole(3), ElasticNet(1e-12), False, capacity)
     r = rng.normal(size=3) * 1e4
     for k in range(60):
         bundle.add(r * (-1) ** k * (1 + k / 7), 0.6)
@@ -327,7 +327,7 @@ def test_level_points_are_near_and_low_enough(k, share, seed):
     """The model is at most at the level there, and the centre not twice as far as the nearest such point."""
     rng, lam = np.random.default_rng(seed), 0.3
     A, b, centre = rng.normal(size=(k, 4)), rng.normal(size=k), 3 * rng.normal(size=4)
-    certificate = Planes(whole(4), SquaredNorm(lam), False, 10)
+    certificate = Planes(whole(4), ElasticNet(lam), False, 10)
     for row, height in zip(A, b, strict=True):
         certificate.add(row, height)
 
@@ -354,7 +354,7 @@ def test_the_plane_that_was_of_no_use_for_longest_goes_first(heights, gone):
 
     In the second case the first plane was of use until the highest one came.
     """
-    certificate = Planes(whole(2), SquaredNorm(1.0), False, len(heights) - 1)
+    certificate = Planes(whole(2), ElasticNet(1.0), False, len(heights) - 1)
     for d in heights:  # flat planes: only the highest has a weight
         certificate.add(np.zeros(2), d)
     assert sorted(certificate._d) == sorted(set(heights) - {gone})

@@ -9,7 +9,7 @@ import pytest
 
 from distsms.base.errors import InputError
 from distsms.optim.objective import Request
-from distsms.optim.penalty import SquaredNorm
+from distsms.optim.penalty import ElasticNet
 from distsms.optim.result import Status
 from distsms.optim.run import minimize
 from distsms.optim.settings import RUN, Settings
@@ -80,7 +80,7 @@ def test_the_line_search_is_the_papers(measure):
     )
     w, b, best = np.zeros(X.shape[1]), 0.0, 0.0
     for state in states:
-        e = problem.evaluate([Request(w, 0.0, SquaredNorm(lam))])[0]
+        e = problem.evaluate([Request(w, 0.0, ElasticNet(lam))])[0]
         assert state.J == pytest.approx(e.J, rel=1e-7)
         a = -lam * w
         change = e.r - a

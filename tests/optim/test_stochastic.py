@@ -15,7 +15,7 @@ from distsms.matrix import local
 from distsms.matrix.local import DenseRows
 from distsms.optim import run, stochastic
 from distsms.optim.objective import Objective, Request
-from distsms.optim.penalty import SquaredNorm
+from distsms.optim.penalty import ElasticNet
 from distsms.optim.result import Status
 from distsms.optim.run import minimize
 from distsms.optim.settings import Settings, descends
@@ -30,7 +30,7 @@ SETTINGS = Settings(1e-3, 1e-4)
 
 
 def J_at(objective, w):
-    found = asked(objective, [Request(objective.vectors.local_slice(w), 0.0, SquaredNorm(SETTINGS.lam))])
+    found = asked(objective, [Request(objective.vectors.local_slice(w), 0.0, ElasticNet(SETTINGS.lam))])
     return objective.comm.bcast(found and found[0].J)
 
 

@@ -16,7 +16,7 @@ from distsms.base.errors import InputError
 from distsms.optim import run
 from distsms.optim.course import SmoothingSchedule
 from distsms.optim.objective import Request
-from distsms.optim.penalty import SquaredNorm
+from distsms.optim.penalty import ElasticNet
 from distsms.optim.proof import NONE_YET, Proof
 from distsms.optim.result import Status, StopRun
 from distsms.optim.run import minimize, scale_of
@@ -36,11 +36,11 @@ def least(X, y, measure, lam):
     for nu in (1.0, 0.1, 0.01, 1e-3, 1e-4, 1e-5):
 
         def both(v, nu=nu):
-            one = problem.evaluate([Request(v, nu, SquaredNorm(lam))])[0]
+            one = problem.evaluate([Request(v, nu, ElasticNet(lam))])[0]
             return one.J_mu, one.gradient
 
         w = optimize.minimize(both, w, jac=True, method="L-BFGS-B", options={"maxiter": 500, "maxcor": 30}).x
-        best = min(best, problem.evaluate([Request(w, nu, SquaredNorm(lam))])[0].J)
+        best = min(best, problem.evaluate([Request(w, nu, ElasticNet(lam))])[0].J)
     return best
 
 
@@ -58,7 +58,7 @@ def test_what_is_proved_is_true(measure, lam, epsilon, comm):
         J = least(X, y, measure, lam)
         assert result.lower_bound <= J + 1e-9
         assert J - 1e-9 <= result.J <= J + epsilon
-        at = objective(X, y, Communicator(), measure).evaluate([Request(result.w, 1.0, SquaredNorm(lam))])[0]
+        at = objective(X, y, Communicator(), measure).evaluate([Request(result.w, 1.0, ElasticNet(lam))])[0]
         assert at.J == pytest.approx(result.J, abs=1e-12)
         assert len(states) == result.evaluations
         assert np.all(np.diff([s.lower_bound for s in states]) >= 0)

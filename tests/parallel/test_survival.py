@@ -13,7 +13,7 @@ from distsms.base.timing import Clock
 from distsms.losses.registry import make_loss
 from distsms.matrix.local import SparseRows
 from distsms.optim.objective import Objective, Request
-from distsms.optim.penalty import SquaredNorm
+from distsms.optim.penalty import ElasticNet
 from distsms.optim.run import minimize
 from distsms.optim.settings import Settings
 from distsms.parallel import processes, survival
@@ -228,7 +228,7 @@ def test_an_evaluation_is_repeated_on_all_rows(measure):
     """The rank has half of the rows, and gets all when the other dies: then J is that of all rows."""
     X, y = data(seed=5)
     comm, whole = Dying(1), objective(X, y, Communicator(), measure)
-    asked, half = [Request(np.linspace(-1, 1, X.shape[1]), 0.1, SquaredNorm(0.1))], len(y) // 2
+    asked, half = [Request(np.linspace(-1, 1, X.shape[1]), 0.1, ElasticNet(0.1))], len(y) // 2
 
     def reload(evaluations):
         assert evaluations == 0
@@ -248,7 +248,7 @@ def test_an_objective_that_cannot_read_its_rows_again_fails():
     comm = Dying(1)
     loss = make_loss("rocarea", "gather", y, None, comm)
     with pytest.raises(Failure):
-        Objective(SparseRows.of(X), [loss], comm).evaluate([Request(np.ones(X.shape[1]), 0.1, SquaredNorm(0.1))])
+        Objective(SparseRows.of(X), [loss], comm).evaluate([Request(np.ones(X.shape[1]), 0.1, ElasticNet(0.1))])
 
 
 def test_planes_from_before_a_death_stay_valid():

@@ -7,7 +7,7 @@ import pytest
 
 from distsms.base.choices import STEPS
 from distsms.optim.objective import Request
-from distsms.optim.penalty import SquaredNorm
+from distsms.optim.penalty import ElasticNet
 from distsms.optim.result import Status
 from distsms.optim.run import minimize
 from distsms.optim.settings import Settings
@@ -140,7 +140,7 @@ def test_one_evaluation(measure, comm, shared):
     found = {}
     for step in STEPS:
         problem = objective(X, y, comm, measure, step=step, stop_wanted=lambda: comm.rank == comm.size - 1)
-        answer = asked(problem, [Request(problem.vectors.local_slice(w), 0.02, SquaredNorm(1e-4))])
+        answer = asked(problem, [Request(problem.vectors.local_slice(w), 0.02, ElasticNet(1e-4))])
         if problem.vectors.runs_solver:
             assert problem.stop_requested
             first = answer[0]
@@ -177,7 +177,7 @@ def test_the_same_optimum(solver, p, comm, shared):
     root, spread = found["root"], found["spread"]
     assert max(root.lower_bound, spread.lower_bound) <= min(root.J, spread.J)
     again = objective(X, y, comm)
-    check = asked(again, [Request(again.vectors.local_slice(spread.w), 0.0, SquaredNorm(lam))])
+    check = asked(again, [Request(again.vectors.local_slice(spread.w), 0.0, ElasticNet(lam))])
     if comm.is_root:
         assert check[0].J == pytest.approx(spread.J, rel=1e-9)
 

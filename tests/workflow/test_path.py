@@ -14,7 +14,7 @@ from distsms.base.errors import InputError
 from distsms.metrics import estimates
 from distsms.optim.batching import solve_batched
 from distsms.optim.objective import Request
-from distsms.optim.penalty import SquaredNorm
+from distsms.optim.penalty import ElasticNet
 from distsms.optim.result import Status
 from distsms.optim.run import minimize
 from distsms.optim.settings import Settings
@@ -79,14 +79,14 @@ def test_a_fold_is_the_problem_of_its_rows_alone(measure, ordering, step, comm):
     models = CrossValidation(PathRows(block(comm, X, y), comm), problem)
     w = np.random.default_rng(1).normal(size=X.shape[1])
     requests = [
-        Request(models.vectors.local_slice(w), nu, SquaredNorm(0.1), f) for nu in (0.3, 0.0) for f in models.numbers
+        Request(models.vectors.local_slice(w), nu, ElasticNet(0.1), f) for nu in (0.3, 0.0) for f in models.numbers
     ]
     found = asked(models, requests)
     folds = np.concatenate(comm.allgather(models.folds.number))
     near = 1e-4 if ordering == "bins" else 1e-9  # bins take the mean of the scores in a cell for each of them
     for k, (_, nu, _, fold) in enumerate(requests):
         alone = objective(X[folds != fold], y[folds != fold], Communicator(), measure)
-        (other,) = alone.evaluate([Request(w, nu, SquaredNorm(0.1))])
+        (other,) = alone.evaluate([Request(w, nu, ElasticNet(0.1))])
         if found:
             assert other.J - 1e-9 <= found[k].J <= other.J + found[k].width + 1e-9
             assert found[k].J_mu == pytest.approx(other.J_mu, abs=near)
@@ -238,12 +238,12 @@ def test_what_one_solve_raises_ends_all():
     def waits(solve):
         try:
             while True:
-                solve.evaluate([Request(np.zeros(X.shape[1]), 0.1, SquaredNorm(1.0))])
+                solve.evaluate([Request(np.zeros(X.shape[1]), 0.1, ElasticNet(1.0))])
         finally:
             ended.append("waiting")
 
     def fails(solve):
-        solve.evaluate([Request(np.ones(X.shape[1]), 0.1, SquaredNorm(1.0))])
+        solve.evaluate([Request(np.ones(X.shape[1]), 0.1, ElasticNet(1.0))])
         raise InputError("the disk is full")
 
     models = CrossValidation(PathRows(block(Communicator(), X, y), Communicator()), replace(PROBLEM, folds=2))

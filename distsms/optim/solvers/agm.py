@@ -79,8 +79,7 @@ class Solver(base.Solver):
         return None
 
     def _shrunk(self, x: Floats, times: float = 1.0) -> Floats:
-        l1 = self._problem.l1
-        return soft_threshold(x, times * l1) if np.any(l1) else x
+        return soft_threshold(x, times * self._problem.l1)
 
     def _slope(self, w: Floats) -> Floats:
         return self._problem.value_and_gradient(w)[1] - self._sigma * w

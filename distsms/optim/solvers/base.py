@@ -20,9 +20,7 @@ if TYPE_CHECKING:  # --help names the solvers, and must not load NumPy
     from distsms.optim.result import Snapshot
 
 
-# The name of each solver with its module and class. They are imported only when the solver is used, so that PETSc is
-# not loaded without need.
-SOLVERS = {
+SOLVERS = {  # imported only when they are used, so that PETSc is not loaded without need
     "lmvm": "distsms.optim.solvers.tao:Solver",
     "lbfgs": "distsms.optim.solvers.lbfgs:Solver",
     "agm": "distsms.optim.solvers.agm:Solver",
@@ -57,10 +55,9 @@ class Problem(Protocol):
         """A number or a vector (p,) of numbers l >= 0: the function is a smooth one plus the sum of l_j |w_j|."""
 
     def value_and_gradient(self, w: Floats) -> tuple[float, Floats]:
-        """Return the function at w (p,) and its gradient (p,), or a subgradient, and add a plane to the model.
-
-        The gradient is without that of the sum of l_j |w_j|. It is the caller's, who must not change w afterwards. It
-        may raise an exception that ends the run. `Solver.run` must let this exception pass.
+        """Return the function at w (p,) and its gradient (p,), or a subgradient, and add a plane to the model. The
+        gradient, without that of the sum of l_j |w_j|, is the caller's, who must not change w afterwards. `Solver.run`
+        lets exceptions pass.
         """
 
     def iterated(self) -> bool:
@@ -79,26 +76,22 @@ class OtherVariables(ABC):
     l1: float | Floats = 0.0
 
     def __init__(self, problem: Problem, strong_convexity: float) -> None:
-        self._problem, self.dot, self.strong_convexity = problem, problem.dot, strong_convexity
+        self._problem, self.strong_convexity = problem, strong_convexity
+        self.dot, self.iterated = problem.dot, problem.iterated
 
     @property
     def holders(self) -> Any:
         return self._problem.holders
 
     @abstractmethod
-    def value_and_gradient(self, u: Floats) -> tuple[float, Floats]:
-        """See `Problem`; u and the gradient are (p,)."""
+    def value_and_gradient(self, u: Floats) -> tuple[float, Floats]: ...
 
-    def iterated(self) -> bool:
-        return self._problem.iterated()
+    @abstractmethod
+    def variables(self, w: Floats) -> Floats: ...
 
     def model_minimum(self) -> tuple[Floats, float]:
         w, value = self._problem.model_minimum()
         return self.variables(w), value
-
-    @abstractmethod
-    def variables(self, w: Floats) -> Floats:
-        """Return u, (p,)."""
 
 
 class Scaled(OtherVariables):
@@ -141,20 +134,10 @@ class Traits(NamedTuple):
 
 
 class Solver(ABC):
-    """One minimization, which can be paused, and continued after its function has changed.
+    """One minimization, which starts at w (p,) and can be paused, and continued after its function has changed.
 
-    Parameters
-    ----------
-    problem : Problem
-        The function.
-    w : ndarray of shape (p,)
-        Where the solver starts.
-    history : int
-        How many pairs of vectors it keeps, if its traits say that it keeps any.
-    options : sequence of str
-        Options of PETSc's command line.
-    remembers : int
-        How many pairs are kept a second time for `memory`, if its traits say that it needs copies.
+    It keeps so many pairs of vectors in its `history`, and `remembers` of them a second time for `memory`, if its
+    traits say so; `options` are those of PETSc's command line.
     """
 
     traits: ClassVar[Traits]

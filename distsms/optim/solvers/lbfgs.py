@@ -103,7 +103,6 @@ class InverseHessian:
 
 
 def add_multiple(to: Floats, factor: float, vector: Floats) -> None:
-    """Add factor * vector to a vector."""
 
     def add(here: slice) -> None:
         to[here] += factor * vector[here]
@@ -151,9 +150,8 @@ class Line(NamedTuple):
 
 
 class Solver(base.Solver):
-    """L-BFGS on a `Problem`; `options` and `remembers` are not used. Pairs take 16 history p bytes; most steps take an
-    evaluation and 4 history + 10 passes over vectors. Pairs are kept after a pause, although the function may have
-    changed.
+    """L-BFGS on a `Problem`. Pairs take 16 history p bytes; most steps take an evaluation and 4 history + 10 passes
+    over vectors. Pairs are kept after a pause, although the function may have changed.
     """
 
     traits = Traits(history=2, vectors=14, scaled=True, movable=True, l1=True)

@@ -1,6 +1,5 @@
 """LMVM, TAO's limited-memory variable metric method (JMLR, section 5.2); the only module that imports petsc4py. It runs
-on the processes that hold the vectors, each of which starts PETSc with MPI_COMM_SELF, so that the start is not
-collective.
+on the processes that hold the vectors, each of which starts PETSc with MPI_COMM_SELF, not collectively.
 """
 
 from __future__ import annotations
@@ -30,7 +29,6 @@ REASONS = {
     -7: "trust region failed",
     IDLE: "the gradient is zero, or an option of TAO ended the minimization",
 }
-
 
 NOT_INSTALLED = "petsc4py is not installed"
 """Why lmvm cannot run where nobody has wanted it: nothing is broken then."""

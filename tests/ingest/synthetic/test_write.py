@@ -21,7 +21,7 @@ from distsms.losses.registry import make_loss
 from distsms.metrics.ranking import ranking
 from distsms.models import model
 from distsms.optim.objective import Objective, Request
-from distsms.optim.penalty import SquaredNorm
+from distsms.optim.penalty import ElasticNet
 from distsms.optim.run import minimize
 from distsms.optim.settings import Settings
 from distsms.parallel.communicator import Communicator
@@ -33,7 +33,7 @@ from tests.support.examples import examples
 from tests.support.problems import asked
 from tests.support.program import run
 
-ONE = SquaredNorm(1.0)
+ONE = ElasticNet(1.0)
 
 
 def source(kind, n=500, p=40, **more):
