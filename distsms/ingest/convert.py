@@ -47,7 +47,6 @@ SHARD_TEXT_BYTES = 128 * 2**20
 """Bytes of text that one shard gets, if the number of shards is not given."""
 SHARD_BYTES = 2 * SHARD_TEXT_BYTES
 """The most memory that the rows of one shard may take; those of SHARD_TEXT_BYTES of text mostly take less."""
-_AS_FOUND = ColumnOptions(), USUAL
 UNEVEN, FEW_BYTES = 1.1, 2**26
 """Entries do not stay in memory if some rank has more than UNEVEN times the mean of the ranks; nor on several ranks if
 they come from less than FEW_BYTES of text, since the ranks may then share other work, for which each reads all rows.
@@ -124,10 +123,10 @@ def _check_options(reading: ReadOptions, writing: WriteOptions) -> None:
 def _options_like(manifest: Manifest, options: ReadOptions, normalize: str | None) -> ReadOptions:
     """Return the options with which files are read like another data set; refuse those that come from it."""
     dates = {name: form for name, form in options.columns.dates.items() if name != options.time}
-    columns, cells = replace(options.columns, dates=dates), replace(options.cells, separator="")
-    if options.positive is not None or options.drop or normalize is not None or (columns, cells) != _AS_FOUND:
-        own = f"{option('positive')}, {option('drop')}, {option('normalize')} and the options for columns"
-        raise InputError(f"{option('like')} takes what {own} say from the other data set; leave these out")
+    usual = replace(options.columns, dates=dates) == ColumnOptions() and replace(options.cells, separator="") == USUAL
+    if options.positive is not None or options.drop or normalize is not None or not usual:
+        others = f"{option('positive')}, {option('drop')}, {option('normalize')} and the options for columns"
+        raise InputError(f"{option('like')} takes what {others} say from the other data set; leave these out")
     if options.sequences is not None and replace(options.sequences, fasta=None, labels=None) != SequenceOptions():
         raise InputError(f"with {option('like')}, alphabet, window and degrees come from there; leave them out")
     if manifest.coded and manifest.coded.sequences is None:
@@ -169,6 +168,7 @@ class _Conversion:
         row_counts = comm.allgather(rows.n)
         n, first = sum(row_counts), sum(row_counts[: comm.rank])
         p = writing.n_features or max(1, reader.n_columns or 0, *comm.allgather(highest.columns))
+        all_labels = set().union(*comm.allgather(labels))
         names = self.reading.workspace.called or ", ".join(file["name"] for file in self.source)
         for warning in reader_warnings(names, reader.warnings, comm):
             if comm.is_root:
@@ -180,8 +180,6 @@ class _Conversion:
                 rows.number_groups(first)
             if writing.weight_file is not None:
                 rows.weigh(writing.weight_file, first, n)
-        all_labels = set().union(*comm.allgather(labels))
-        with comm.fail_together():
             label_map = reader.label_map or interpret(in_one_type([*all_labels]).tolist(), self.reading.positive)
 
         # 3) Deal out the rows to the parts of a split. Entries stay in memory only if the ranks have about as many.
@@ -286,15 +284,13 @@ class _Conversion:
     def _sizes(self, parts: Sequence[staging.Part], places: Sequence[Path | str]) -> list[int]:
         """Return the number of rows of each part. Raises InputError, naming the part's place, if it has no row."""
         split, sizes = self.writing.split, self.comm.sum(np.array([part.n for part in parts])).tolist()
-        for place, size in zip(places, sizes, strict=False):
-            if not size:
-                needs = "a data set needs at least one"
-                if split is not None and split.by == "groups":
-                    needs += f". Groups are drawn at random: try another {option('seed')}"
-                elif split is not None and sum(sizes):
-                    shares = option("split", text="F,F")
-                    needs = f"a split of {sum(sizes)} rows leaves none. Give more rows, or other shares by {shares}"
-                raise InputError(f"{place}: there is no row to write; {needs}", True)
+        if 0 in sizes:
+            needs = "a data set needs at least one"
+            if split is not None and split.by == "groups":
+                needs += f". Groups are drawn at random: try another {option('seed')}"
+            elif split is not None and sum(sizes):
+                needs += f". Give more rows, or other shares by {option('split', text='F,F')}"
+            raise InputError(f"{places[sizes.index(0)]}: there is no row to write; {needs}", True)
         return sizes
 
     def _fit_normalization(self, part: staging.Part, n: int, p: int, names: str) -> normalization.Normalization:
@@ -325,14 +321,12 @@ def _n_shares(n_bytes: int, n_ranks: int, n_shards: int | None) -> int:
     return min(n_shards or n_ranks * max(1, -(-n_bytes // (n_ranks * SHARD_TEXT_BYTES))), n_bytes + 1)
 
 
-WIDE = 2**20
-"""From this number of columns on, users learn which line has the highest index: a vector takes 8 MiB or more."""
-FEW = 1000
-"""With up to this number of columns, a mistaken index costs nothing."""
-RARE = 1000
-"""An index is far above the others if at most one row in so many, or a single row, has one of the same size."""
-_NEAR = 3
-"""Indices whose binary numbers are at most this many digits shorter than the highest one are of the same size."""
+WIDE, FEW = 2**20, 1000
+"""From WIDE columns on, users learn which line has the highest index; up to FEW, a mistaken index costs nothing."""
+RARE, _NEAR = 1000, 3
+"""An index is far above the others if at most one row in RARE, or a single row, has one of the same size, whose binary
+number is at most _NEAR digits shorter.
+"""
 
 
 class HighestColumn:
@@ -352,8 +346,7 @@ class HighestColumn:
 
     def report(self, n: int, base: int, comm: Communicator, observer: ConversionObserver) -> None:
         """Tell on the root which line has the highest index of n rows, and warn if it is far above. **Collective.**"""
-        highest_of_ranks = comm.allgather((self.columns, comm.rank))
-        columns, rank = max(highest_of_ranks, key=lambda pair: (pair[0], -pair[1]))
+        columns, minus_rank = max(comm.allgather((self.columns, -comm.rank)))
         near = columns.bit_length() - _NEAR
         rows = max(1, int(comm.sum(self._rows.copy())[max(near, 0) :].sum()))
         far = columns > FEW and n > 1 and rows <= max(1, n // RARE)
@@ -361,18 +354,15 @@ class HighestColumn:
             return
         index = columns - 1 + base
         with comm.fail_together():
-            place = _find(index, self.share) if comm.rank == rank else ""
-        place = comm.allgather(place)[rank]
-        if not far and comm.is_root:
+            place = _find(index, self.share) if comm.rank == -minus_rank else ""
+        place = comm.allgather(place)[-minus_rank]
+        if comm.is_root and not far:
             observer.told(f"{place}: has the highest index, {index}")
-        if not (far and comm.is_root):
-            return
-        have = f"{rows} of {n} rows {'has' if rows == 1 else 'have'} one of {2 ** (near - 1) - 1 + base} or more"
-        vectors = f"vectors with a number for each of the {columns} columns ({format_bytes(8 * columns)} each)"
-        observer.cautioned(
-            f"{place}: has the index {index}, which is far above the others: only {have}. A training holds many "
-            f"{vectors}. If this is a mistake, correct the line and convert again"
-        )
+        elif comm.is_root:
+            have = f"{rows} of {n} rows {'has' if rows == 1 else 'have'} one of {2 ** (near - 1) - 1 + base} or more"
+            above = f"has the index {index}, which is far above the others: only {have}"
+            vectors = f"A training holds many vectors of {columns} numbers ({format_bytes(8 * columns)} each)"
+            observer.cautioned(f"{place}: {above}. {vectors}. If this is a mistake, correct the line and convert again")
 
 
 def _find(index: int, share: Sequence[ByteRange]) -> str:

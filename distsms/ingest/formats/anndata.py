@@ -7,7 +7,7 @@ column (AnnData 0.7 and newer). Columns are matched by name with those of the tr
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -60,10 +60,9 @@ class AnnDataReader(RowRangeReader):
             for path in paths:
                 check_columns(expected, names[path], table.dropped, path, options.ignore_new, first_path)
             features = dict(zip(expected, table.feature_starts, strict=False))
-            self._place = {
-                path: None  # the same columns in the same order
-                if columns == expected and table.p == len(expected)
-                else np.array([features.get(name, -1) for name in columns], np.intp)
+            same = table.p == len(expected)
+            self._order = {
+                path: None if same and columns == expected else _selection(columns, features, table.p)
                 for path, columns in names.items()
             }
         self.table = replace(table, label=options.label, id=options.id)
@@ -98,19 +97,10 @@ class AnnDataReader(RowRangeReader):
                 return hdf5.dataset(file, f"X/{name}" if is_sparse else "X")[start:stop]
 
             for piece, rows in blocks_of(part, self.sizes[part.path].p, is_sparse, read):
-                yield piece, self._in_order(rows, part.path)
-
-    def _in_order(self, rows: sparse.csr_matrix, path: str) -> sparse.csr_matrix:
-        """Return the rows with the features of the training data, less what is subtracted from these."""
-        place = self._place[path]
-        if place is not None:
-            used = np.flatnonzero(place >= 0)
-            order = used[np.argsort(place[used])]
-            picked = sparse.csr_matrix(rows[:, order])
-            picked.sort_indices()
-            shape = picked.shape[0], self.n_columns
-            rows = sparse.csr_matrix((picked.data, place[order][picked.indices], picked.indptr), shape)
-        return sparse.csr_matrix(subtract(rows, self.table.offsets))
+                if (order := self._order[part.path]) is not None:
+                    rows = rows @ order
+                    rows.sort_indices()
+                yield piece, sparse.csr_matrix(subtract(rows, self.table.offsets))
 
     def read_column(self, part: RowRange, name: str | None) -> NDArray[Any]:
         with _open(part.path) as file:
@@ -130,6 +120,13 @@ class AnnDataReader(RowRangeReader):
                 twice = next(name for name in names if names.count(name) > 1)
                 raise InputError(f"{path}: the name {twice!r} occurs twice in var (adata.var_names_make_unique())")
             return names
+
+
+def _selection(columns: Sequence[str], features: Mapping[str, int], p: int) -> sparse.csr_matrix:
+    """Return the matrix (columns, p) whose product with rows has the features of the training data."""
+    pairs = [(k, features[name]) for k, name in enumerate(columns) if name in features]
+    places = np.array(pairs, np.int64).reshape(-1, 2).T
+    return sparse.csr_matrix((np.ones(len(pairs)), (places[0], places[1])), (len(columns), p))
 
 
 def _attribute(item: h5py.Group, *names: str) -> Any:

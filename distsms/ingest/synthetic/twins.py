@@ -3,13 +3,6 @@
 `twins.json` has the numbers of the table, and how rows of this kind are drawn. Where the paper's p is in truth a number
 of nonzeros (covertype, news20, real-sim, both reuters, zeta), p is the number of columns. The seeds and the difficulty
 are fixed: the planted w with its noise ranks about as well as the paper's best model ranks its test rows.
-
-The kinds:
-
-- text: rows of length 1, with columns whose frequencies fall by a power law;
-- ones: the same with ones in the place of values;
-- dense: features that are correlated, since they share a few factors;
-- letters: sequences, with a column for each letter of each place, or with k-mers as in section 5.1.
 """
 
 from __future__ import annotations
@@ -55,6 +48,8 @@ class Twin:
     p: int
     density: float  # share of nonzeros, in per cent
     ratio: float  # positive rows for each negative one
+    # "text": rows of length 1, with columns whose frequencies fall by a power law; "ones": the same, all values 1;
+    # "dense": correlated features; "letters": sequences, with a column for each letter of each place, or with k-mers
     kind: str
     noise: float  # see `Recipe`
     seed: int

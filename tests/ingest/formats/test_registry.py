@@ -156,16 +156,17 @@ def test_a_large_page_is_refused_before_it_is_read(tmp_path, monkeypatch, how):
     convert([path], tmp_path / "d", ALONE, label="y", drop=["a"])
     with pytest.raises(InputError, match=r"a\.parquet: column 'a' has a page of [0-9]+ bytes, and at most 10000"):
         convert([path], tmp_path / "e", ALONE, label="y")
-    struct = arrow._struct
 
-    def noted(data, at):
-        found = struct(data, at)
-        if at == 0:  # else it is a part of a header
-            headers.append(found)
-        return found
+    class Noted(arrow._Header):
+        def struct(self):
+            is_whole = not self.size  # else it is a part of a header
+            found = super().struct()
+            if is_whole:
+                headers.append((found, self.size))
+            return found
 
     monkeypatch.setattr(arrow, "MOST_PAGE_BYTES", 2**31)
-    monkeypatch.setattr(arrow, "_struct", noted)
+    monkeypatch.setattr(arrow, "_Header", Noted)
     with open(path, "rb") as file:
         arrow.require_small_pages(file, chunk, "a.parquet")
     assert sum(fields[3] + length for fields, length in headers) == chunk.total_compressed_size
