@@ -122,36 +122,33 @@ def _compression(stream: Any) -> str | None:
     return next((module for magic, module in _MAGIC.items() if head.startswith(magic)), None)
 
 
-class Frames(io.RawIOBase):
-    """The content of a file's frames, each by a new object of `decompressor`, with `padding` between or behind them.
-    Reading raises EOFError if the last frame is cut, and what the decompressor raises for damaged data."""
+class _Joined(io.RawIOBase):
+    """The pieces of an iterator, one behind the other."""
 
-    def __init__(self, file: BinaryIO, decompressor: Callable[[], Any], padding: bytes = b"") -> None:
-        self._file = file
-        self._decompressor, self._padding = decompressor, padding
-        self._frame: Any = None
-        self._compressed = self._content = b""
+    def __init__(self, pieces: Iterator[bytes]) -> None:
+        self._pieces, self._rest = pieces, b""
 
     def readable(self) -> bool:
         return True
 
     def readinto(self, out: Any) -> int:
-        """Fill `out` as far as the next piece of content reaches; return 0 at the end."""
-        while not self._content:
-            read = self._compressed or self._file.read(CHUNK)
-            self._compressed = read if self._frame or not self._padding else read.lstrip(self._padding)
-            if not read and self._frame is not None:
-                raise EOFError
-            if not read:
-                return 0
-            if self._compressed:
-                self._frame = self._frame or self._decompressor()
-                self._content = self._frame.decompress(self._compressed)
-                self._compressed = self._frame.unused_data
-                self._frame = None if self._frame.eof else self._frame
-        count = min(len(out), len(self._content))
-        out[:count], self._content = self._content[:count], self._content[count:]
+        self._rest = self._rest or next(filter(None, self._pieces), b"")
+        count = min(len(out), len(self._rest))
+        out[:count], self._rest = self._rest[:count], self._rest[count:]
         return count
+
+
+def _frames(stream: BinaryIO, decompressor: Callable[[], Any], padding: bytes = b"") -> Iterator[bytes]:
+    """Yield the content of frames, each by a new decompressor, with padding between or behind them. Raises EOFError if
+    the last frame is cut, and what the decompressor raises for damaged data."""
+    frame, rest = None, b""
+    while read := rest or stream.read(CHUNK):
+        if rest := read if frame else read.lstrip(padding):
+            frame = frame or decompressor()
+            yield frame.decompress(rest)
+            rest, frame = frame.unused_data, None if frame.eof else frame
+    if frame is not None:
+        raise EOFError
 
 
 def _decompressed(stream: BinaryIO, name: str) -> BinaryIO:
@@ -160,12 +157,12 @@ def _decompressed(stream: BinaryIO, name: str) -> BinaryIO:
         module = importlib.import_module(name)
     except ImportError as absent:
         raise InputError(f"such files need the package {name}: pip install {name}") from absent
+    if name in ("gzip", "bz2"):
+        return module.open(stream, "rb")
+    frames = _frames(stream, lambda: module.ZstdDecompressor().decompressobj())
     if name == "lzma":
-        xz = Frames(stream, lambda: module.LZMADecompressor(module.FORMAT_XZ, memlimit=XZ_MEMORY), b"\0")
-        return io.BufferedReader(xz, 2**20)
-    if name == "zstandard":
-        return io.BufferedReader(Frames(stream, lambda: module.ZstdDecompressor().decompressobj()), 2**20)
-    return module.open(stream, "rb")
+        frames = _frames(stream, lambda: module.LZMADecompressor(module.FORMAT_XZ, memlimit=XZ_MEMORY), b"\0")
+    return io.BufferedReader(_Joined(frames), 2**20)
 
 
 @contextlib.contextmanager

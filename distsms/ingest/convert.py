@@ -158,7 +158,7 @@ class _Conversion:
         comm, reader, writing = self.comm, self.reader, self.writing
         # 1) Write this rank's rows to shards that still lack their labels.
         highest = HighestColumn()
-        rows, store = self._stage_all(highest)
+        rows = self._stage_all(highest)
         with comm.fail_together():
             for file in files:
                 file.require_same()
@@ -187,14 +187,13 @@ class _Conversion:
         if writing.split is not None:
             part_of = rows.split(first, writing.split, comm)
             with comm.fail_together():
-                parts = rows.divide(part_of, folders, self.reading.meter, store)
+                parts = rows.divide(part_of, folders, self.reading.meter)
         sizes_in_memory = comm.allgather(sum(block.shard.rows + block.shard.nnz for block in parts[0].blocks))
-        if store is not None and max(sizes_in_memory) * comm.size > UNEVEN * sum(sizes_in_memory):
-            store = None
+        if max(sizes_in_memory) * comm.size > UNEVEN * sum(sizes_in_memory):
             with comm.fail_together():
                 parts[0].write_out()
-        if store is not None:
-            store.trim()
+        if parts[0].store is not None:
+            parts[0].store.trim()
         sizes = self._sizes(parts, folders if n else [names])
 
         # 4) Compute the factors that normalize the rows, from the first part.
@@ -204,7 +203,9 @@ class _Conversion:
         with comm.fail_together():
             entries = [part.finish(label_map, reader.label_map is not None, p) for part in parts]
         entries_of_ranks = comm.allgather(entries)
-        in_memory = None if store is None else self._rows_in_memory(parts[0], [each[0] for each in entries_of_ranks])
+        in_memory = None
+        if parts[0].store is not None:
+            in_memory = self._rows_in_memory(parts[0], [of_parts[0] for of_parts in entries_of_ranks])
 
         # 6) Write the manifests. The data sets take the places of old ones together.
         columns_of_metadata = self.reading.row_columns
@@ -236,40 +237,37 @@ class _Conversion:
         columns = None if reader.reports is None else tuple(reader.reports)  # whose notes know their options
         return [replace(manifest, columns=columns) for manifest in written]
 
-    def _stage_all(self, highest: HighestColumn) -> tuple[staging.Part, EntriesInMemory | None]:
-        """Write this rank's rows to staged shards; return these, and their entries if all ranks have them in memory."""
-        comm, reader, writing = self.comm, self.reader, self.writing
-        coded = self.coded
+    def _stage_all(self, highest: HighestColumn) -> staging.Part:
+        """Write this rank's rows to staged shards, whose entries stay in memory if there is room on all ranks."""
+        comm, reader, writing, coded = self.comm, self.reader, self.writing, self.coded
         n_bytes = sum(file["bytes"] for file in self.source)
         expanded = n_bytes * (text_files.EXPANSION if reader.compressed else 1)
         # All ranks cut alike. A compressed file is in one share as a whole, and may leave other shares empty.
         shares = [share for share in reader.plan(_n_shares(expanded, comm.size, writing.n_shards)) if share] or [[]]
         my_shares = of_rank(len(shares), comm)
-        part, store = staging.Part(), None
+        part = staging.Part()
         plain = writing.compression == "none" and writing.dtype in ("float32", "float64") and not coded
         if writing.in_memory and plain and (comm.size == 1 or n_bytes >= FEW_BYTES):
             n_reserved = entries_in_memory.room(n_bytes, len(comm.node_ranks()), reader.kept_bytes)
-            store = EntriesInMemory.reserve(n_reserved, writing.dtype)
+            part.store = EntriesInMemory.reserve(n_reserved, writing.dtype)
         form = ShardForm(writing.dtype, writing.compression, coded, writing.durable)
-        scratch = None if store is not None or coded else EntriesInMemory.reserve(SHARD_BYTES, writing.dtype)
+        scratch = None if part.store is not None or coded else EntriesInMemory.reserve(SHARD_BYTES, writing.dtype)
         with comm.fail_together():
             self.reading.meter.begin("writing the shards", [byte_range for k in my_shares for byte_range in shares[k]])
             for k in my_shares:
                 for number, blocks in enumerate(batches(self._read(shares[k], highest), SHARD_BYTES)):
                     numbered = k + number * len(shares)
-                    gathered, stays = (scratch, False) if store is None else (store, True)
-                    block = staging.stage(blocks, self.directory, numbered, form, reader.has_ids, gathered, stays)
+                    stays, store = part.store is not None, part.store or scratch
+                    block = staging.stage(blocks, self.directory, numbered, form, reader.has_ids, store, stays)
                     part.blocks.append(block)
-                    if store is not None and block.shard.in_memory is None:  # there was no room
-                        store = None
-                        part.write_out()
-                    elif scratch is not None:
+                    if block.shard.in_memory is None:
+                        part.write_out()  # if there was no room
+                    if scratch is not None:
                         scratch.rewind()
-        if not all(comm.allgather(store is not None)):
-            store = None
+        if not all(comm.allgather(part.store is not None)):
             with comm.fail_together():
                 part.write_out()
-        return part, store
+        return part
 
     def _read(self, share: list[Any], highest: HighestColumn) -> Iterator[RowBlock]:
         """Yield the rows of a share, which are counted and checked. Local."""

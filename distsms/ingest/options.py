@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from distsms.base import text_files
-from distsms.base.choices import check_fields
+from distsms.base.choices import check_fields, require_choice
 from distsms.base.errors import InputError
 from distsms.base.wording import option
 from distsms.shards import column_options
@@ -106,15 +106,13 @@ class ReadOptions:
 
     def split_names(self, table_columns: Sequence[str]) -> ReadOptions:
         """Return the same options with lists such as "a,b" split into the columns of a table; check them."""
-        if self.thousands not in ("", *THOUSANDS):
-            raise InputError(f"{option('thousands', self.thousands)}: give one of {', '.join(map(repr, THOUSANDS))}")
+        require_choice("thousands", self.thousands, ("", *THOUSANDS))
+        require_choice("missing_group", self.missing_group, ("own", "drop"))
         if self.thousands == self.decimal == ",":
             raise InputError(f"{option('thousands', ',')} and {option('decimal', ',')} contradict each other")
         if self.separator and not is_separator(self.separator):
             shown = option("separator", text=repr(self.separator)[:20])
             raise InputError(f"{shown}: expected one character, such as ';': no letter, digit, quote, sign or point")
-        if self.missing_group not in ("own", "drop"):
-            raise InputError(f"{option('missing_group', self.missing_group)}: give one of own, drop")
         if "" in self.not_missing:
             raise InputError(f"{option('not_missing', [''])}: an empty field is always a missing value")
         decimal = "," if self.thousands == "." else self.decimal

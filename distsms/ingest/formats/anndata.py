@@ -1,7 +1,6 @@
 """AnnData's HDF5 files (.h5ad): X, dense or CSR, holds the rows; var names the columns; obs has labels and row ids.
 
-Both layouts of obs are read, categories included: a group with a dataset for each column, and one with a group for each
-column (AnnData 0.7 and newer). Columns are matched by name with those of the training data, in whatever order.
+Columns are matched by name with those of the training data, in whatever order.
 """
 
 from __future__ import annotations
@@ -54,8 +53,8 @@ class AnnDataReader(RowRangeReader):
                     raise InputError(f"{path}: var names {len(names[path])} columns, X has {self.sizes[path].p}")
             table = options.table or Table(tuple(map(Column, names[paths[0]])))
             if others := [column.name for column in table.columns if column.kind != NUMBER]:
-                problem = f"has numbers only, and the training data had other columns ({format_names(others)})"
-                raise InputError(f"{paths[0]}: {problem}; give a table")
+                problem = f"has numbers only, and the training data had others ({format_names(others)}); give a table"
+                raise InputError(f"{paths[0]}: {problem}")
             expected, first_path = [column.name for column in table.columns], None if training_table else paths[0]
             for path in paths:
                 check_columns(expected, names[path], table.dropped, path, options.ignore_new, first_path)
@@ -73,9 +72,8 @@ class AnnDataReader(RowRangeReader):
             names = set(file)  # what links lead to is not opened
             X = hdf5.member(file, "X") if "X" in names else None
             if X is None or (isinstance(X, h5py.Dataset) and X.shape is None):
-                layers = format_names(sorted(hdf5.member(file, "layers"))) if "layers" in names else ""
-                remedy = "Choose a layer and write it again: adata.X = adata.layers[NAME]"
-                raise InputError(f"{path}: has no X, the matrix of the rows. {remedy}; layers: {layers or 'none'}")
+                layers = format_names(sorted(hdf5.member(file, "layers"))) if "layers" in names else "none"
+                raise InputError(f"{path}: has no X; write it again: adata.X = adata.layers[NAME]; layers: {layers}")
             if isinstance(X, h5py.Dataset):
                 if (dense := hdf5.dataset(file, "X")).ndim != 2:
                     raise InputError(f"{path}: X has the shape {dense.shape}; expected rows and columns")
@@ -107,10 +105,9 @@ class AnnDataReader(RowRangeReader):
             obs, older = hdf5.member(file, "obs"), "obs/__categories"
             if name not in set(obs):
                 raise InputError(f"{part.path}: obs has no column {name!r}; it has {format_names(sorted(obs))}")
-            categories = ""
-            if "__categories" in set(obs) and name in set(hdf5.member(file, older)):
-                categories = f"{older}/{name}"
-            return _values(file, f"obs/{name}", slice(part.start, part.stop), self._longest[part.path], categories)
+            is_older = "__categories" in set(obs) and name in set(hdf5.member(file, older))
+            rows, categories = slice(part.start, part.stop), f"{older}/{name}" if is_older else ""
+            return _values(file, f"obs/{name}", rows, self._longest[part.path], categories)
 
     def _names(self, path: str) -> list[str]:
         with _open(path) as file:

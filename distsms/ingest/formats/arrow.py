@@ -167,8 +167,8 @@ class ParquetFiles(TableFiles):
                 n, schema = file.metadata.num_rows, file.schema_arrow
                 sizes = [file.metadata.row_group(group).num_rows for group in range(file.num_row_groups)]
                 if sum(sizes) != n or min(sizes, default=0) < 0:
-                    problem = f"is damaged: it claims {n} rows, but its row groups have {sum(sizes)}; copy it again"
-                    raise InputError(f"{path}: {problem}")
+                    claims = f"it claims {n} rows, but its row groups have {sum(sizes)}"
+                    raise InputError(f"{path}: is damaged: {claims}; copy it again")
                 self.counts.append((path, n))
                 in_file[path] = distinct(schema.names, path)
                 self._texts = {field.name for field in schema if columns.is_string(field.type)}
@@ -302,9 +302,8 @@ def require_small_pages(file: BinaryIO, column: Any, path: str) -> None:
         except (LookupError, RecursionError):
             return
         if page_bytes > MOST_PAGE_BYTES:
-            problem = f"has a page of {page_bytes} bytes, and at most {MOST_PAGE_BYTES} are read"
-            remedy = f"write it with smaller pages, or leave out the column: {option('drop')}"
-            raise InputError(f"{path}: column {column.path_in_schema!r} {problem}; {remedy}")
+            problem = f"has a page of {page_bytes} bytes, and at most {MOST_PAGE_BYTES} are read; write smaller pages"
+            raise InputError(f"{path}: column {column.path_in_schema!r} {problem}, or leave it out: {option('drop')}")
         if stored_bytes < 0:
             return
         position += header.size + stored_bytes

@@ -1,6 +1,4 @@
-"""The base classes of all readers of files: of text without columns, and of files whose rows have numbers (arrays,
-AnnData), which are read by ranges of rows.
-"""
+"""The base classes of all readers of files: of text without columns, and of files that are read by ranges of rows."""
 
 from __future__ import annotations
 

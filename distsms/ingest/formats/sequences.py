@@ -74,8 +74,8 @@ class SequenceReader(TextReader):
     def _refuse_options(self) -> None:
         options, name = self.options, self.paths[0]
         if wrong := [option(each) for each in ("label", "id", "zero_based") if getattr(options, each)]:
-            labels = f"Labels are in the text (of FASTA, or in {option('labels', text='FILE')}), ids in FASTA"
-            raise InputError(f"{name}: {wrong[0]}: this option is for columns, and sequences have none. {labels}")
+            labels = f"labels are in the text (or for FASTA in {option('labels', text='FILE')}), ids are names in FASTA"
+            raise InputError(f"{name}: {wrong[0]} is for columns, and sequences have none: {labels}")
         for word in options.metadata_columns:
             if "=" in word or word.split() != [word] or word == "label":
                 wrong_name = f"{option('group')}, {option('time')} or {option('weight', text=repr(word))}"
@@ -192,8 +192,8 @@ def _rest_of_record(path: str, offset: int, text: bytes, stream: Any) -> bytes:
         lines.append(text_files.read_line(stream, path, text_files.LONGEST_LINE))
         n_bytes += len(lines[-1])
         if n_bytes > LONGEST_RECORD:
-            limit = f"a sequence has more than {LONGEST} letters in {LONGEST_RECORD} bytes"
-            raise InputError(f"{path}: {limit}; cut windows out of longer ones, one for each row")
+            problem = f"a sequence takes more than {LONGEST_RECORD} bytes"
+            raise InputError(f"{path}: {problem}; cut windows out of longer ones, one for each row")
     return b"".join(lines)
 
 

@@ -1,13 +1,9 @@
 """Read svmlight text into CSR form by byte ranges, so that each rank reads its own share. Errors name file:line.
 
 A line is `label index:value index:value ... # comment`. Fields are separated by spaces or tabs; indices are whole
-numbers in ascending order, counted from 1, or from 0 on request; values are decimal numbers. Blank lines and comments
-are skipped. Lines may end in CR LF, the file may begin with a UTF-8 byte order mark, and it may be compressed by gzip,
-bzip2, xz or Zstandard, which its first bytes tell. Explicit zeros (`3:0`) are checked and counted as columns, but not
-stored. A query id after the label (`qid:7`) is left out and counted, since all rows are ranked together here, unless it
-is asked for as the row's group or time.
-
-Every number equals Python's `float` of its text, bit for bit.
+numbers in ascending order, counted from 1, or from 0 on request; values are decimal numbers, each of which equals
+Python's `float` of its text, bit for bit. Explicit zeros (`3:0`) are checked and counted as columns, but not stored. A
+query id after the label (`qid:7`) is left out and counted, unless it is asked for as the row's group or time.
 """
 
 from __future__ import annotations
@@ -113,27 +109,21 @@ class SvmlightReader(TextReader):
 def _without_zeros(rows: RowBlock) -> RowBlock:
     """Drop the zeros among the numbers that Python has read; the kernel drops those that it reads itself."""
     kept = rows.data != 0
-    if kept.all():
-        return rows
     n_kept = np.concatenate([np.zeros(1, np.int64), np.cumsum(kept, dtype=np.int64)])
     return rows._replace(indptr=n_kept[rows.indptr], indices=rows.indices[kept], data=rows.data[kept])
 
 
-# ---------------------------------------------------------------------------------------------------------------------
 # What the kernel leaves to Python: numbers that it cannot read exactly, and error messages
-# ---------------------------------------------------------------------------------------------------------------------
-
 _FIELD = re.compile(rb"[^ \t\r\n#]*")
 _DECIMAL = re.compile(rb"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
 _NOT_FINITE = re.compile(rb"[+-]?(?:nan|inf|infinity)", re.IGNORECASE)
 
 
 def _number(text: bytes, position: int, is_label: bool, origin: TextPosition) -> float:
-    field = _field(text, position)
-    if _DECIMAL.fullmatch(field) and math.isfinite(value := float(field)):
-        return value
-    kind = "label" if is_label else "value"
+    field, kind = _field(text, position), "label" if is_label else "value"
     if _DECIMAL.fullmatch(field):
+        if math.isfinite(value := float(field)):
+            return value
         problem = f"the {kind} is too large for a double (1.8e308)"
     elif _NOT_FINITE.fullmatch(field):
         problem = f"the {kind} is not finite; expected a decimal number"

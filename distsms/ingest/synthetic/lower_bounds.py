@@ -9,6 +9,7 @@ the minimum of 1/2 ||w||^2 + max(0, 1 + <a, w>), where a is the mean of the n - 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from fractions import Fraction
 from math import ceil, floor, sqrt
 
@@ -27,15 +28,15 @@ class LowerBound:
 
     measure: str
     least: int  # the smallest size, which has one negative row
+    rounded: Callable[[Fraction], int]  # the number of negative rows for 1/epsilon
+    share: Fraction  # of 1/epsilon: how many steps are needed
     columns: tuple[int, ...]  # that all negative rows x_i have; their last column is i + `shift`
     shift: int
-    share: Fraction  # of 1/epsilon: how many steps are needed
     x_1: float  # the values of the rows x_1 (in column 2) and x_i
     x_i: float
     J_0: float  # at w_0
     minimum: float
-    row_bytes, coded = 33.0, NOT_CODED
-    block_rows = 2**16
+    row_bytes, coded, block_rows = 33.0, NOT_CODED, 2**16
 
     def __init__(self, size: int, epsilon: Fraction | None = None) -> None:
         """Construct the data for n = `size`, chosen for `epsilon`, by default the smallest."""
@@ -52,12 +53,7 @@ class LowerBound:
         if not 1e-9 <= epsilon <= 1:
             raise InputError(f"--epsilon {epsilon:g}: must be from 1e-9 to 1")
         exact = Fraction(repr(float(epsilon)))  # as it was written, so that the ceiling of 1/epsilon is right
-        return cls(cls.size_for(exact), exact)
-
-    @staticmethod
-    def size_for(epsilon: Fraction) -> int:
-        """Return the n that the paper takes for an epsilon."""
-        raise NotImplementedError
+        return cls(cls.rounded(1 / exact) + cls.least - 1, exact)
 
     def block(self, number: int) -> tuple[sparse.csr_matrix, NDArray[np.int8]]:
         first, less = number * self.block_rows, len(self.columns)
@@ -75,7 +71,8 @@ class LowerBound:
 class PrbepLowerBound(LowerBound):
     """Section 2.2: n rows, x_1 = c n e_2 and x_i = -c n e_3 - c n e_{i+2}, with c = sqrt(2)/4."""
 
-    measure, least, share = "prbep", 2, Fraction(1, 5)
+    measure, least = "prbep", 2
+    rounded, share = staticmethod(ceil), Fraction(1, 5)
     columns, shift = (3,), 2
 
     def __init__(self, size: int, epsilon: Fraction | None = None) -> None:
@@ -85,15 +82,12 @@ class PrbepLowerBound(LowerBound):
         self.J_0 = 1.0
         self.minimum = 1 / (2 * (1 + 1 / (2 * (size - 1))))  # 1 / (2 ||a||^2)
 
-    @staticmethod
-    def size_for(epsilon: Fraction) -> int:
-        return ceil(1 / epsilon) + 1
-
 
 class RocAreaLowerBound(LowerBound):
     """Section 2.3: n negatives and n + 1 rows, x_1 = sqrt(n) e_2 and x_i = -n e_{i+1}."""
 
-    measure, least, share = "rocarea", 1, Fraction(2, 3)
+    measure, least = "rocarea", 1
+    rounded, share = staticmethod(floor), Fraction(2, 3)
     columns, shift = (), 1
 
     def __init__(self, size: int, epsilon: Fraction | None = None) -> None:
@@ -102,10 +96,6 @@ class RocAreaLowerBound(LowerBound):
         self.w_0[:2] = 1.0, 1 / sqrt(size)
         self.J_0 = (1 + 1 / size) / 2
         self.minimum = 1 / (4 * size)
-
-    @staticmethod
-    def size_for(epsilon: Fraction) -> int:
-        return floor(1 / epsilon)
 
 
 LOWER_BOUNDS: dict[str, type[LowerBound]] = {
