@@ -223,8 +223,7 @@ def read_blocks(
             if not (text := stream.read(n_bytes)):
                 if end is None:
                     return
-                had = f"ends at byte {position}, but had {end} bytes"
-                raise InputError(f"{path}: {had}; is another program writing to it?")
+                raise InputError(f"{path}: ends at byte {position}, but had {end}; is another program writing to it?")
             if not text.endswith(b"\n"):
                 text += read_line(stream, path, LONGEST_LINE)
             text += rest(position, text, stream)  # which is no copy without a rest
@@ -254,8 +253,7 @@ def refuse_return(text: bytes, path: str) -> None:
     """Raise InputError if lines of a text end in a carriage return alone."""
     at = text.rstrip(b"\r\n").replace(b"\r\n", b"\n\n").find(b"\r")
     if at >= 0:
-        problem = "has lines that end in a carriage return (CR) alone"
-        raise InputError(f"{path}: {problem}; convert them: tr '\\r' '\\n' < OLD > NEW")
+        raise InputError(f"{path}: lines end in a carriage return alone; convert them: tr '\\r' '\\n' < OLD > NEW")
 
 
 def line_number(origin: TextPosition, text: bytes, position: int) -> int:

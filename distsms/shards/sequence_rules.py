@@ -134,8 +134,7 @@ def encode(words: Sequence[str], sequences: Sequences) -> NDArray[np.uint8]:
     for row, word in enumerate(words):
         if not isinstance(word, str) or len(word) != sequences.length:
             actual = f"{len(word)} letters" if isinstance(word, str) else f"the type {type(word).__name__}"
-            expected = f"the training data have strings of {sequences.length} letters"
-            raise InputError(f"sequence {row} (counted from 0) has {actual}, but {expected}")
+            raise InputError(f"sequence {row} (counted from 0) has {actual}, and not {sequences.length} letters")
     text = np.frombuffer("".join(words).encode("latin-1", "replace"), np.uint8)  # one byte for each character
     codes = code_table(sequences.alphabet)[text].reshape(len(words), sequences.length)
     if (codes == NO_LETTER).any():

@@ -53,8 +53,7 @@ class AnnDataReader(RowRangeReader):
                     raise InputError(f"{path}: var names {len(names[path])} columns, X has {self.sizes[path].p}")
             table = options.table or Table(tuple(map(Column, names[paths[0]])))
             if others := [column.name for column in table.columns if column.kind != NUMBER]:
-                problem = f"has numbers only, and the training data had others ({format_names(others)}); give a table"
-                raise InputError(f"{paths[0]}: {problem}")
+                raise InputError(f"{paths[0]}: has numbers only, and lacks {format_names(others)}; give a table")
             expected, first_path = [column.name for column in table.columns], None if training_table else paths[0]
             for path in paths:
                 check_columns(expected, names[path], table.dropped, path, options.ignore_new, first_path)

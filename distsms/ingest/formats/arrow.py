@@ -167,8 +167,7 @@ class ParquetFiles(TableFiles):
                 n, schema = file.metadata.num_rows, file.schema_arrow
                 sizes = [file.metadata.row_group(group).num_rows for group in range(file.num_row_groups)]
                 if sum(sizes) != n or min(sizes, default=0) < 0:
-                    claims = f"it claims {n} rows, but its row groups have {sum(sizes)}"
-                    raise InputError(f"{path}: is damaged: {claims}; copy it again")
+                    raise InputError(f"{path}: it claims {n} rows, but its row groups have {sum(sizes)}; copy it again")
                 self.counts.append((path, n))
                 in_file[path] = distinct(schema.names, path)
                 self._texts = {field.name for field in schema if columns.is_string(field.type)}

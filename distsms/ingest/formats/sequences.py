@@ -152,9 +152,8 @@ class SequenceReader(TextReader):
             row = texts.index(None)
             if names is not None and self._label_of is not None:
                 raise InputError(f"{place(row)}: {printable(names[row])!r} has no label in {self._labels_file}")
-            expected = "expected >NAME LABEL, or label=LABEL after the name"
             of_file = f"`distsms shard {option('labels', text='FILE')}` reads labels from a file"
-            raise InputError(f"{place(row)}: the header has no label; {expected}. {of_file}")
+            raise InputError(f"{place(row)}: the header has no label; expected >NAME LABEL or label=LABEL. {of_file}")
         return labels_of(texts, place)  # type: ignore[arg-type]
 
     def _refuse(self, scan: kernel.Scan, text: bytes, origin: TextPosition) -> NoReturn:
@@ -192,8 +191,7 @@ def _rest_of_record(path: str, offset: int, text: bytes, stream: Any) -> bytes:
         lines.append(text_files.read_line(stream, path, text_files.LONGEST_LINE))
         n_bytes += len(lines[-1])
         if n_bytes > LONGEST_RECORD:
-            problem = f"a sequence takes more than {LONGEST_RECORD} bytes"
-            raise InputError(f"{path}: {problem}; cut windows out of longer ones, one for each row")
+            raise InputError(f"{path}: a sequence takes over {LONGEST_RECORD} bytes; cut windows out of longer ones")
     return b"".join(lines)
 
 

@@ -173,7 +173,7 @@ def test_a_record_without_end_is_refused(tmp_path, monkeypatch):
     monkeypatch.setattr(sequences, "FIRST_BYTES", 10)
     (tmp_path / "a.fa").write_text(">a 1\nACGT\n>b 1\n" + "A\n" * 100)
     for n_shares in (1, 9):
-        with pytest.raises(InputError, match=r"a.fa: a sequence takes more than 100 bytes; cut windows"):
+        with pytest.raises(InputError, match=r"a.fa: a sequence takes over 100 bytes; cut windows"):
             read(tmp_path / "a.fa", n_shares)
 
 
