@@ -9,13 +9,7 @@ from typing import TYPE_CHECKING
 
 from distsms.base.choices import TOGETHER
 from distsms.base.errors import EXIT_OK
-from distsms.cli.columns import (
-    add_column_options,
-    add_list,
-    add_sequence_options,
-    column_options,
-    sequence_options,
-)
+from distsms.cli import columns
 from distsms.cli.terminal import Speaker
 from distsms.cli.types import add_missing_group, add_old_names, add_output_folder, add_writing, count, shares, whole
 
@@ -70,7 +64,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--positive", metavar="LABEL", help="The label of the positive class; all others are negative.")
     text = "The column with names of the rows. They are kept, and `distsms predict` writes them."
     parser.add_argument("--id", metavar="COLUMN", help=text)
-    add_list(parser, "--drop", "Leave out these columns of a table.")
+    columns.add_list(parser, "--drop", "Leave out these columns of a table.")
     text = (
         "The column that says which rows belong together, such as a user, a day or a query; `qid` for svmlight text."
         " For sequences, it is the NAME of words NAME=VALUE in the headers of FASTA or in comments after the sequence,"
@@ -88,9 +82,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     weight.add_argument("--weight", metavar="COLUMN", help=text)
     text = "A file with these weights, one on each line, in the order of the rows; for svmlight text, too."
     weight.add_argument("--weight-file", metavar="FILE", help=text)
-    add_list(parser, "--keep", "Use these columns, which --group, --time or --weight names, as features, too.")
-    add_column_options(parser)
-    add_sequence_options(parser)
+    columns.add_list(parser, "--keep", "Use these columns, which --group, --time or --weight names, as features, too.")
+    columns.add_column_options(parser)
+    columns.add_sequence_options(parser)
     text = (
         "How training normalizes the rows: standard divides each column by its standard deviation, maxabs divides it by"
         " its largest absolute value, l2 scales each row to length 1. The files hold the rows as they were, and models"
@@ -143,7 +137,7 @@ def reading_options(args: argparse.Namespace) -> dict[str, Any]:
 
     named = {each.name: getattr(args, each.name) for each in fields(ReadOptions) if hasattr(args, each.name)}
     options = {name: tuple(value) if isinstance(value, list) else value for name, value in named.items()}
-    return options | {"columns": column_options(args), "sequences": sequence_options(args)}
+    return options | {"columns": columns.column_options(args), "sequences": columns.sequence_options(args)}
 
 
 def run(args: argparse.Namespace, comm: Communicator) -> int:

@@ -23,21 +23,12 @@ from distsms.ingest.formats.base import Reader, place_in
 from distsms.ingest.formats.registry import open_reader, reader_warnings
 from distsms.ingest.options import ConversionObserver, Meter, ReadOptions, WriteOptions
 from distsms.matrix import normalization
-from distsms.shards import entries_in_memory, storage
+from distsms.shards import entries_in_memory, manifest, storage
 from distsms.shards.coded_columns import NOT_CODED, CodedColumns
 from distsms.shards.column_options import ColumnOptions
 from distsms.shards.entries_in_memory import EntriesInMemory, RowsInMemory
 from distsms.shards.labels import MAX_LABELS, in_one_type, interpret
-from distsms.shards.manifest import (
-    MANIFEST,
-    Manifest,
-    check_free,
-    complete,
-    exchange,
-    publishing,
-    read_manifest,
-    shard_names,
-)
+from distsms.shards.manifest import MANIFEST, Manifest, read_manifest
 from distsms.shards.rows import RowBlock, batches, of_rank
 from distsms.shards.sequence_rules import SequenceOptions
 from distsms.shards.table_schema import USUAL
@@ -80,7 +71,7 @@ def convert(
         if writing.split is not None and (directory / MANIFEST).exists():
             raise InputError(f"{directory}: is a data set itself; name another directory for {option('split')}")
         for folder in writing.folders(directory):  # before the text is read; `publishing` checks it again
-            check_free(folder, overwrite)
+            manifest.check_free(folder, overwrite)
         if like is not None:
             model_data = read_manifest(like)
             reading = _options_like(model_data, reading, writing.normalize)
@@ -103,7 +94,7 @@ def convert(
     conversion = _Conversion(reader, source, directory, comm, reading, writing, factors, observer)
     with contextlib.ExitStack() as locks:
         for folder in dict.fromkeys((directory, *writing.folders(directory))):
-            locks.enter_context(publishing(folder, comm, overwrite))
+            locks.enter_context(manifest.publishing(folder, comm, overwrite))
         manifests = conversion.run(files)
     memory.give_back()  # a training may follow
     return manifests
@@ -120,7 +111,7 @@ def _check_options(reading: ReadOptions, writing: WriteOptions) -> None:
         raise InputError(f"{option('split_by', 'groups')} needs {option('group', text='COLUMN')}", True)
 
 
-def _options_like(manifest: Manifest, options: ReadOptions, normalize: str | None) -> ReadOptions:
+def _options_like(model_data: Manifest, options: ReadOptions, normalize: str | None) -> ReadOptions:
     """Return the options with which files are read like another data set; refuse those that come from it."""
     dates = {name: form for name, form in options.columns.dates.items() if name != options.time}
     usual = replace(options.columns, dates=dates) == ColumnOptions() and replace(options.cells, separator="") == USUAL
@@ -129,14 +120,14 @@ def _options_like(manifest: Manifest, options: ReadOptions, normalize: str | Non
         raise InputError(f"{option('like')} takes what {others} say from the other data set; leave these out")
     if options.sequences is not None and replace(options.sequences, fasta=None, labels=None) != SequenceOptions():
         raise InputError(f"with {option('like')}, alphabet, window and degrees come from there; leave them out")
-    if manifest.coded and manifest.coded.sequences is None:
-        raise InputError(f"{option('like', manifest.directory)}: has codes written from Python, as no file has")
+    if model_data.coded and model_data.coded.sequences is None:
+        raise InputError(f"{option('like', model_data.directory)}: has codes written from Python, as no file has")
     return replace(
         options,
-        table=manifest.table,
-        encoding=manifest.coded.sequences,
-        label_map=manifest.label_map,
-        zero_based=options.zero_based or manifest.zero_based,
+        table=model_data.table,
+        encoding=model_data.coded.sequences,
+        label_map=model_data.label_map,
+        zero_based=options.zero_based or model_data.zero_based,
     )
 
 
@@ -215,7 +206,7 @@ class _Conversion:
         with comm.fail_together():
             if comm.is_root:
                 manifests = [
-                    complete(
+                    manifest.complete(
                         folder,
                         [entry for of_rank in entries_of_ranks for entry in of_rank[k]],
                         label_map=label_map,
@@ -231,11 +222,11 @@ class _Conversion:
                     )
                     for k, folder in enumerate(folders)
                 ]
-                exchange(manifests)
+                manifest.exchange(manifests)
         with comm.fail_together():
             written = [read_manifest(folder, in_memory if k == 0 else None) for k, folder in enumerate(folders)]
         columns = None if reader.reports is None else tuple(reader.reports)  # whose notes know their options
-        return [replace(manifest, columns=columns) for manifest in written]
+        return [replace(data_set, columns=columns) for data_set in written]
 
     def _stage_all(self, highest: HighestColumn) -> staging.Part:
         """Write this rank's rows to staged shards, whose entries stay in memory if there is room on all ranks."""
@@ -304,7 +295,7 @@ class _Conversion:
         ranks = [rank for rank, entries in enumerate(entries_of_ranks) for _ in entries]
         entries = [entry for entries in entries_of_ranks for entry in entries]
         folder = self.writing.folders(self.directory)[0]
-        names = self.comm.bcast(shard_names(folder, entries) if self.comm.is_root else [])
+        names = self.comm.bcast(manifest.shard_names(folder, entries) if self.comm.is_root else [])
         my_names = [name for name, rank in zip(names, ranks, strict=True) if rank == self.comm.rank]
         shards = {name: block.shard.in_memory for name, block in zip(my_names, part.blocks, strict=True)}
         return RowsInMemory(dict(zip(names, ranks, strict=True)), {k: v for k, v in shards.items() if v is not None})

@@ -49,9 +49,8 @@ class SvmlightReader(TextReader):
             named = [path for path in self.paths if not path.lower().endswith(ENDINGS)]
             if not str(error).startswith(tuple(f"{path}:1:" for path in named)):
                 raise
-            raise InputError(
-                f"{marked(error.message)}. Taken for svmlight text because of its name; {NAMES}"
-            ) from error
+            problem = f"{marked(error.message)}. Taken for svmlight text because of its name; {NAMES}"
+            raise InputError(problem) from error
 
     def parse(self, text: bytes, origin: TextPosition) -> RowBlock:
         """Parse lines. InputError names the first fault of the text. Lines are counted only then."""

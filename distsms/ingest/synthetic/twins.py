@@ -17,17 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from distsms.base.errors import InputError
-from distsms.ingest.synthetic.planted import (
-    PILOT,
-    PILOT_ENTRIES,
-    PLANTED,
-    DenseSource,
-    LabelledRows,
-    Recipe,
-    SparseSource,
-    block_rows,
-    threshold_of,
-)
+from distsms.ingest.synthetic import planted
+from distsms.ingest.synthetic.planted import DenseSource, LabelledRows, Recipe, SparseSource
 from distsms.ingest.synthetic.write import RowSource
 from distsms.matrix.code_maps import Categories
 from distsms.shards.coded_columns import CodedColumns
@@ -107,12 +98,12 @@ class LetterSource:
             self.coded = CodedColumns((sequences.code_map,), sequences)
         else:
             self.coded = CodedColumns((Categories((4,) * letters),))
-        self.p, self.block_rows, self._places = self.coded.p, block_rows(letters), np.arange(letters)
+        self.p, self.block_rows, self._places = self.coded.p, planted.block_rows(letters), np.arange(letters)
         nearness = np.exp(-abs(self._places - (letters - 1) / 2) / _NEAR)
-        self.w = recipe.stream(PLANTED).standard_normal((letters, 4)) * nearness[:, None]
-        pilot = range(-(-PILOT_ENTRIES // (letters * self.block_rows)))
-        scores = [self._scores(self._codes(recipe.stream(PILOT + k), self.block_rows)) for k in pilot]
-        self.threshold, self.sigma = threshold_of(np.concatenate(scores), recipe)
+        self.w = recipe.stream(planted.PLANTED).standard_normal((letters, 4)) * nearness[:, None]
+        pilot = range(-(-planted.PILOT_ENTRIES // (letters * self.block_rows)))
+        scores = [self._scores(self._codes(recipe.stream(planted.PILOT + k), self.block_rows)) for k in pilot]
+        self.threshold, self.sigma = planted.threshold_of(np.concatenate(scores), recipe)
 
     def block(self, number: int) -> LabelledRows:
         rng = self.recipe.stream(number)
