@@ -7,7 +7,6 @@ says so.
 from __future__ import annotations
 
 import os
-import sys
 from collections import Counter
 from collections.abc import Sequence
 from functools import partial
@@ -16,8 +15,8 @@ from typing import Any
 from distsms.base import addresses, text_files
 from distsms.base.communicator import Communicator
 from distsms.base.errors import InputError
-from distsms.base.formatting import format_rows, terminal_width, wrap
-from distsms.base.wording import Message, marked, option, printable, without_credentials
+from distsms.base.formatting import format_rows
+from distsms.base.wording import Message, marked, option
 from distsms.ingest.formats import svmlight
 from distsms.ingest.formats.base import Reader
 from distsms.ingest.formats.svmlight import SvmlightReader
@@ -124,9 +123,3 @@ def reader_warnings(path: str | os.PathLike[str], warnings: Counter[str], comm: 
     mine = Counter({Message(text): count for text, count in warnings.items()})  # which other ranks can read
     total = sum(comm.allgather(mine), Counter[str]())
     return [Message(f"{path}: {marked(warning)}: {format_rows(count)}") for warning, count in sorted(total.items())]
-
-
-def print_warning(warning: str) -> None:
-    """Print a warning on files to standard error. Local."""
-    text = printable(without_credentials(f"warning: {warning}"))
-    print(wrap(text, terminal_width()) if sys.stderr.isatty() else text, file=sys.stderr, flush=True)

@@ -15,6 +15,7 @@ from scipy import sparse
 
 from distsms.base import text_files
 from distsms.base.errors import InputError
+from distsms.cli import terminal
 from distsms.ingest.formats import arrow, registry
 from distsms.ingest.formats.registry import open_reader
 from distsms.ingest.options import ReadOptions
@@ -309,11 +310,11 @@ def test_files_that_anndata_itself_wrote(tmp_path, form):
 @pytest.mark.serial
 def test_warnings_fit_the_terminal(monkeypatch, capsys):
     problem = "column 'country': categories that the training data did not have; they add nothing to the score"
-    monkeypatch.setenv("COLUMNS", "80")
     for watched in (False, True):
         monkeypatch.setattr(sys.stderr, "isatty", lambda watched=watched: watched)
+        monkeypatch.setattr(terminal, "terminal_width", lambda: 80)
         for warning in registry.reader_warnings("new.csv", Counter({problem: 3}), ALONE):
-            registry.print_warning(warning)
+            terminal.print_warning(warning)
         text = capsys.readouterr().err
         assert " ".join(text.split()) == f"warning: new.csv: {problem}: 3 rows"
         assert (max(map(len, text.split("\n"))) <= 80) == watched
