@@ -145,7 +145,7 @@ def _refuse(fault: int, text: bytes, position: int, origin: TextPosition) -> NoR
     elif fault == LARGE:
         problem = f"the index is too large; expected at most 2^62 = {MAX_INDEX}"
     elif fault == ORDER:
-        problem = _explain_order(text, position)
+        problem = "the index is not above the one before it; expected ascending indices, each once in a row"
     elif text.startswith(b"\r", position):
         problem = "a carriage return within a line; expected lines that end in LF or CR LF"
     elif field.startswith(b"qid:"):
@@ -161,24 +161,13 @@ def _refuse(fault: int, text: bytes, position: int, origin: TextPosition) -> NoR
     _fail(text, position, problem, origin)
 
 
-def _explain_order(text: bytes, position: int) -> str:
-    index = int(text[position : text.index(b":", position)].lstrip(b"0") or b"0")
-    before = text[max(0, position - 4096) : position]  # enough for any sensible entry
-    previous = re.findall(rb"([0-9]+):[^ \t]*[ \t]+$", before)
-    if previous and int(previous[0]) == index:
-        return f"index {index} occurs twice; expected each index once in a row"
-    after = f" after {int(previous[0])}" if previous else ""
-    return f"index {index} comes{after} out of order; expected ascending indices"
-
-
 def _fail(text: bytes, position: int, problem: str, origin: TextPosition) -> NoReturn:
     """Raise InputError with file, line and an excerpt that is short and printable whatever the file holds."""
     start = position
     while start > max(0, position - _EXCERPT) and text[start - 1] not in b" \t\n":
         start -= 1
     field = _field(text, start) or text[start : start + 1]
-    shown = repr(field[:_EXCERPT].decode("utf-8", "backslashreplace"))
-    shown = shown.encode("ascii", "backslashreplace").decode().replace("\\\\x", "\\x")
+    shown = ascii(field[:_EXCERPT].decode("utf-8", "backslashreplace")).replace("\\\\x", "\\x")
     cut = "..." if len(field) > _EXCERPT else ""
     if b"\0" in field or not field.isascii():
         problem += "; is this a text file, in ASCII or UTF-8?"
