@@ -109,6 +109,8 @@ class SvmlightReader(TextReader):
 def _without_zeros(rows: RowBlock) -> RowBlock:
     """Drop the zeros among the numbers that Python has read; the kernel drops those that it reads itself."""
     kept = rows.data != 0
+    if kept.all():
+        return rows
     n_kept = np.concatenate([np.zeros(1, np.int64), np.cumsum(kept, dtype=np.int64)])
     return rows._replace(indptr=n_kept[rows.indptr], indices=rows.indices[kept], data=rows.data[kept])
 
