@@ -40,7 +40,7 @@ _WIDE = {b"\xff\xfe\0\0": "UTF-32", b"\0\0\xfe\xff": "UTF-32", b"\xff\xfe": "UTF
 
 
 class ByteRange(NamedTuple):
-    """The lines of a plain file whose first byte lies in [start, end). If `end` is None: a whole compressed file."""
+    """The lines of a plain file whose first byte lies in [start, end). If `end` is None: a whole file."""
 
     path: str
     start: int = 0
@@ -259,10 +259,8 @@ def refuse_return(text: bytes, path: str) -> None:
 def line_number(origin: TextPosition, text: bytes, position: int) -> int:
     """Return the number, from 1, of the line that holds `text[position]`. Reads the file up to the text."""
     line = 1 + text.count(b"\n", 0, position)
-    if origin.offset:
-        with open_text(origin.path) as stream:
-            remaining = origin.offset
-            while remaining and (part := stream.read(min(remaining, BLOCK_BYTES))):
-                line += part.count(b"\n")
-                remaining -= len(part)
+    for offset, block in read_blocks(ByteRange(origin.path)) if origin.offset else ():
+        if offset >= origin.offset:
+            break
+        line += block.count(b"\n", 0, origin.offset - offset)
     return line

@@ -144,16 +144,13 @@ class SequenceReader(TextReader):
         return row_metadata.read(self.options.row_columns, strings, fail)
 
     def _labels(self, words: list[bytes], names: list[str] | None, place: Callable[[int], str]) -> NDArray[Any]:
-        texts = list[bytes | None](words)
+        texts, labels = list[bytes | None](words), self._label_of
         if names is not None:
-            labels = self._label_of
             texts = [labels.get(name) for name in names] if labels is not None else [*map(label_in, words)]
-        if None in texts:
-            row = texts.index(None)
-            if names is not None and self._label_of is not None:
-                raise InputError(f"{place(row)}: {printable(names[row])!r} has no label in {self._labels_file}")
-            of_file = f"`distsms shard {option('labels', text='FILE')}` reads labels from a file"
-            raise InputError(f"{place(row)}: the header has no label; expected >NAME LABEL or label=LABEL. {of_file}")
+        if names is not None and None in texts:
+            row, of_file = texts.index(None), option("labels", text="FILE")
+            header = f"the header; expected >NAME LABEL or label=LABEL, or a file (`distsms shard {of_file}`)"
+            raise InputError(f"{place(row)}: {printable(names[row])!r} has no label in {self._labels_file or header}")
         return labels_of(texts, place)  # type: ignore[arg-type]
 
     def _refuse(self, scan: kernel.Scan, text: bytes, origin: TextPosition) -> NoReturn:
@@ -166,9 +163,8 @@ class SequenceReader(TextReader):
             column, alphabet = at - text.rfind(b"\n", 0, at), self._alphabet
             shown = printable(text[at : at + 4].decode("utf-8", "replace")[:1])
             problem = f"character {column} of the line, {shown!r}, is no letter of {alphabet}"
-            if alphabet != "protein" and text[at : at + 1].isalpha() and text[at : at + 1].isascii():
-                for_protein = f" (for protein give {option('alphabet', 'protein')})"
-                problem += ", which the model is for" if has_model else for_protein
+            if alphabet != "protein" and text[at : at + 1].isalpha() and not has_model:
+                problem += f" (for protein give {option('alphabet', 'protein')})"
         raise InputError(f"{place_in(text, at, origin)}: {problem}")
 
 
@@ -233,8 +229,7 @@ def labels_of(texts: Sequence[bytes], place: Callable[[int], str]) -> NDArray[An
 def read_labels(path: str) -> dict[str, bytes]:
     """Return the label of each name in a file with lines `NAME LABEL`, and comments after #. Local."""
     labels: dict[str, bytes] = {}
-    size, compression = text_files.inspect(path)
-    for offset, text in text_files.read_blocks(ByteRange(path, 0, None if compression else size)):
+    for offset, text in text_files.read_blocks(ByteRange(path)):
         at = 0
         for line in text.split(b"\n"):
             if words := line.removeprefix(BYTE_ORDER_MARK).partition(b"#")[0].split():

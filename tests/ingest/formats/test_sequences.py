@@ -150,8 +150,8 @@ FAULTS = {
         (">a 1\nACGT\n>b 1\nAC\nG*\n", ":5: character 2 of the line, '*'"),
         (">a 1\nACGT\n>b 1\n>c 1\nACGT\n", ":3: the sequence has 0 letters"),
         (">a 1\nACGT\n>b 1\nACG\nTT", ":3: the sequence has 5 letters"),
-        (">a 1\nACGT\n>b\nACGT", ":3: the header has no label"),
-        (">a 1\nACGT\n>b strand -1\nACGT", ":3: the header has no label"),
+        (">a 1\nACGT\n>b\nACGT", ":3: 'b' has no label in the header"),
+        (">a 1\nACGT\n>b strand -1\nACGT", ":3: 'b' has no label in the header"),
         (">a 1\nACGT\n>b 1e999\nACGT", ":3: the label 1e999 is too large"),
     ],
 }
