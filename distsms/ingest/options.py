@@ -106,7 +106,8 @@ class ReadOptions:
 
     def split_names(self, table_columns: Sequence[str]) -> ReadOptions:
         """Return the same options with lists such as "a,b" split into the columns of a table; check them."""
-        require_choice("thousands", self.thousands, ("", *THOUSANDS))
+        if self.thousands not in ("", *THOUSANDS):
+            raise InputError(f"{option('thousands', self.thousands)}: give one of {', '.join(map(repr, THOUSANDS))}")
         require_choice("missing_group", self.missing_group, ("own", "drop"))
         if self.thousands == self.decimal == ",":
             raise InputError(f"{option('thousands', ',')} and {option('decimal', ',')} contradict each other")

@@ -67,7 +67,8 @@ def open_reader(paths: Sequence[str | os.PathLike[str]], options: ReadOptions, c
             raise InputError(f"{', '.join(names)}: are of several formats; convert each format by itself")
         _refuse_foreign(names, kind)
         if kind != "table" and (given := options.of_tables):
-            raise InputError(f"{names[0]}: {given[0]} is for CSV and Parquet; {svmlight.NAMES}")
+            hint = f"; {svmlight.NAMES}" if kind == "text" else ""
+            raise InputError(f"{names[0]}: {given[0]} is for CSV and Parquet{hint}")
         if options.missing_group != "own" and options.group is None:
             raise InputError(f"{option('missing_group', options.missing_group)} needs {option('group', text='COLUMN')}")
         sequences = has_sequences(names[0]) or (kind == "text" and (options.sequences or options.encoding) is not None)

@@ -105,7 +105,7 @@ def test_marks_that_contradict_each_other_are_refused(comm, shared_dir):
     path = write(comm, shared_dir / "t.csv", list("12345678"))
     with pytest.raises(InputError, match="contradict each other"):
         shard(comm, path, decimal=",", thousands=",")
-    with pytest.raises(InputError, match="--thousands: 'x' is none of"):
+    with pytest.raises(InputError, match="--thousands x: give one of"):
         shard(comm, path, thousands="x")
 
 

@@ -313,6 +313,7 @@ def test_warnings_fit_the_terminal(monkeypatch, capsys):
     for watched in (False, True):
         monkeypatch.setattr(sys.stderr, "isatty", lambda watched=watched: watched)
         monkeypatch.setattr(terminal, "terminal_width", lambda: 80)
+        monkeypatch.delenv("COLUMNS", raising=False)
         for warning in registry.reader_warnings("new.csv", Counter({problem: 3}), ALONE):
             terminal.print_warning(warning)
         text = capsys.readouterr().err
