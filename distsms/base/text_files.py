@@ -253,7 +253,7 @@ def refuse_return(text: bytes, path: str) -> None:
     """Raise InputError if lines of a text end in a carriage return alone."""
     at = text.rstrip(b"\r\n").replace(b"\r\n", b"\n\n").find(b"\r")
     if at >= 0:
-        raise InputError(f"{path}: lines end in a carriage return alone; convert them: tr '\\r' '\\n' < OLD > NEW")
+        raise InputError(f"{path}: lines end in a carriage return (CR) alone; convert: tr '\\r' '\\n' < OLD > NEW")
 
 
 def line_number(origin: TextPosition, text: bytes, position: int) -> int:
