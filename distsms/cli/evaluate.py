@@ -12,7 +12,7 @@ from distsms.base.errors import EXIT_OK
 from distsms.base.formatting import format_rows, format_table, to_json
 from distsms.base.measures import CONDITIONS, GROUPED, HEAD, SHOWN, WEIGHTINGS, display_name
 from distsms.cli import types
-from distsms.cli.terminal import Speaker
+from distsms.cli.terminal import Speaker, print_warning
 from distsms.cli.types import add_old_names, add_options, count, from_arguments, whole
 from distsms.models import decision_text
 from distsms.models.decision_text import RATES
@@ -126,7 +126,6 @@ def _check(args: argparse.Namespace) -> str | None:
 
 def run(args: argparse.Namespace, comm: Communicator) -> int:
     """Evaluate the models on all ranks, and print the results on the root. **Collective.**"""
-    from distsms.ingest.formats.registry import print_warning
     from distsms.workflow.evaluate import evaluate
     from distsms.workflow.requests import EvaluateRequest
 

@@ -70,8 +70,7 @@ def run(args: argparse.Namespace, comm: Communicator) -> int:
     """Score the rows part by part, and write the scores of each part at once. **Collective.**"""
     from distsms.base.formatting import format_rows
     from distsms.cli.progress import Progress
-    from distsms.cli.terminal import fold, is_watched
-    from distsms.ingest.formats.registry import print_warning
+    from distsms.cli.terminal import fold, is_watched, print_warning
     from distsms.models.inputs import InputOptions
     from distsms.workflow.predict import PredictObserver, predict
     from distsms.workflow.requests import PredictRequest

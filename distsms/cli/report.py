@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from distsms.base.errors import EXIT_OK
 from distsms.cli import evaluate, types
-from distsms.cli.terminal import Speaker
+from distsms.cli.terminal import Speaker, print_warning
 from distsms.cli.types import MODEL, THREADS, add_old_names, add_options
 
 if TYPE_CHECKING:
@@ -52,7 +52,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace, comm: Communicator) -> int:
     """Evaluate the model on all ranks and write the report on the root. **Collective.**"""
-    from distsms.ingest.formats.registry import print_warning
     from distsms.page.report import report
     from distsms.workflow.requests import ReportRequest
 

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from distsms.base.choices import TOGETHER
 from distsms.base.errors import EXIT_OK
-from distsms.cli import types
-from distsms.cli.columns import LIST, add_column_options, add_sequence_options, column_options, sequence_options
+from distsms.cli import columns, types
+from distsms.cli.columns import LIST
 from distsms.cli.terminal import Speaker
 from distsms.cli.types import add_old_names, add_options, shares, whole
 
@@ -94,8 +94,8 @@ OPTIONS = f"""\
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `distsms shard`."""
     add_options(parser, ROWS, {**types.COMMON, "input": {"nargs": "+"}, "--drop": LIST, "--keep": LIST})
-    add_column_options(parser)
-    add_sequence_options(parser)
+    columns.add_column_options(parser)
+    columns.add_sequence_options(parser)
     others: dict[str, dict[str, Any]] = {
         "--normalize": {"choices": ("none", "standard", "maxabs", "l2")},
         "--split": {"type": shares},
@@ -122,7 +122,7 @@ def reading_options(args: argparse.Namespace) -> dict[str, Any]:
 
     named = {each.name: getattr(args, each.name) for each in fields(ReadOptions) if hasattr(args, each.name)}
     options = {name: tuple(value) if isinstance(value, list) else value for name, value in named.items()}
-    return options | {"columns": column_options(args), "sequences": sequence_options(args)}
+    return options | {"columns": columns.column_options(args), "sequences": columns.sequence_options(args)}
 
 
 def run(args: argparse.Namespace, comm: Communicator) -> int:

@@ -8,8 +8,7 @@ from distsms.base.communicator import Communicator
 from distsms.base.formatting import format_bytes, format_rows
 from distsms.cli.columns import format_columns
 from distsms.cli.progress import Progress, describe_files
-from distsms.cli.terminal import Speaker
-from distsms.ingest.formats.registry import print_warning
+from distsms.cli.terminal import Speaker, print_warning
 from distsms.ingest.options import ConversionObserver
 from distsms.shards.column_options import ColumnReport
 from distsms.shards.labels import class_names

@@ -13,7 +13,7 @@ from distsms.cli.types import COMMON, OUTPUT_FOLDER, WRITING, add_options
 
 if TYPE_CHECKING:
     from distsms.base.communicator import Communicator
-    from distsms.ingest.synthetic.lower_bounds import PrbepLowerBound, RocAreaLowerBound
+    from distsms.ingest.synthetic.lower_bounds import LowerBound
     from distsms.shards.manifest import Manifest
 
 USAGE = "KIND [NAME] OUTDIR [options]"
@@ -132,14 +132,14 @@ def run(args: argparse.Namespace, comm: Communicator) -> int:
         part=part,
     )
     progress.close()
-    bound = source if args.kind in LOWER_BOUNDS else None
+    is_bound = args.kind in LOWER_BOUNDS
     with comm.fail_together():
-        if comm.is_root and bound is not None:
-            _write_start(bound, args.output, manifest)
+        if comm.is_root and is_bound:
+            _write_start(source, args.output, manifest)
     if verbose:
         _summarize(args.output, manifest, comm.size, time.perf_counter() - start)
-        if bound is not None:
-            _explain(bound, args.output)
+    if verbose and is_bound:
+        _explain(source, args.output)
     return EXIT_OK
 
 
@@ -184,20 +184,19 @@ def _write_start(bound: Any, directory: str, manifest: Manifest) -> None:
 def _summarize(directory: str, manifest: Manifest, ranks: int, seconds: float) -> None:
     from distsms.cli.progress import describe_files
 
-    n_bytes = sum(shard.bytes for shard in manifest.shards)
-    print(f"{directory}: {manifest.n} rows, {manifest.p} columns, {manifest.nnz} nonzeros")
-    share = 100 * manifest.n_pos / manifest.n
-    print(f"  classes   {manifest.n_pos} positive, {manifest.n_neg} negative ({share:.3g} % positive)")
+    n, n_bytes = manifest.n, sum(shard.bytes for shard in manifest.shards)
+    share = f"{100 * manifest.n_pos / n:.3g} % positive"
+    print(f"{directory}: {n} rows, {manifest.p} columns, {manifest.nnz} nonzeros")
+    print(f"  classes   {manifest.n_pos} positive, {manifest.n_neg} negative ({share})")
     print(f"  files     {describe_files(manifest)}")
-    speed = f"{manifest.n / seconds:.3g} rows/s, {format_bytes(n_bytes / seconds)}/s"
+    speed = f"{n / seconds:.3g} rows/s, {format_bytes(n_bytes / seconds)}/s"
     print(f"  written   in {seconds:.2f} s on {ranks} rank(s), {speed}")
 
 
-def _explain(bound: PrbepLowerBound | RocAreaLowerBound, directory: str) -> None:
-    start = Path(directory) / "w0.h5"
+def _explain(bound: LowerBound, directory: str) -> None:
+    start, epsilon = Path(directory) / "w0.h5", float(bound.epsilon)
     theory = f"J(w_0) = {bound.J_0:.8g}, min J = {bound.minimum:.8g}"
     print(f"  known     for lambda = 1: {theory}; n of the paper: {bound.size}")
-    epsilon = float(bound.epsilon)
     print(f"            from w_0, BMRM needs {bound.steps} or more steps to come within {epsilon:.6g} of it")
     print(f"  w_0       {start}, as in")
     print(f"            distsms train {directory} --measure {bound.measure} --lambda 1 --init {start}")

@@ -67,6 +67,11 @@ def fold(text: str) -> str:
     return wrap(text, terminal_width()) if sys.stderr.isatty() or os.environ.get("COLUMNS") else text
 
 
+def print_warning(warning: str) -> None:
+    """Print a warning on files to standard error."""
+    print(fold(printable(without_credentials(f"warning: {warning}"))), file=sys.stderr, flush=True)
+
+
 class Speaker:
     """Prints lines, if it `speaks`, but each line that begins with "warning" only once, at the end."""
 

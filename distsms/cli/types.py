@@ -104,6 +104,8 @@ def add_options(
     and those behind a heading are a group; the last one is returned. `others` are what else argparse is told of an
     argument: its default, choices, or a type that is not that of `TYPES`.
     """
+    if rest := ARGUMENT.sub("", text).strip():
+        raise ValueError(f"no argument: {rest}")
     group = parser
     for heading, description, choice, name, metavar, words in ARGUMENT.findall(text):
         if heading:

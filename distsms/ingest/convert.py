@@ -23,21 +23,12 @@ from distsms.ingest.formats.base import Reader, place_in
 from distsms.ingest.formats.registry import open_reader, reader_warnings
 from distsms.ingest.options import ConversionObserver, Meter, ReadOptions, WriteOptions
 from distsms.matrix import normalization
-from distsms.shards import entries_in_memory, storage
+from distsms.shards import entries_in_memory, manifest, storage
 from distsms.shards.coded_columns import NOT_CODED, CodedColumns
 from distsms.shards.column_options import ColumnOptions
 from distsms.shards.entries_in_memory import EntriesInMemory, RowsInMemory
 from distsms.shards.labels import MAX_LABELS, in_one_type, interpret
-from distsms.shards.manifest import (
-    MANIFEST,
-    Manifest,
-    check_free,
-    complete,
-    exchange,
-    publishing,
-    read_manifest,
-    shard_names,
-)
+from distsms.shards.manifest import MANIFEST, Manifest, read_manifest
 from distsms.shards.rows import RowBlock, batches, of_rank
 from distsms.shards.sequence_rules import SequenceOptions
 from distsms.shards.table_schema import USUAL
@@ -47,7 +38,6 @@ SHARD_TEXT_BYTES = 128 * 2**20
 """Bytes of text that one shard gets, if the number of shards is not given."""
 SHARD_BYTES = 2 * SHARD_TEXT_BYTES
 """The most memory that the rows of one shard may take; those of SHARD_TEXT_BYTES of text mostly take less."""
-_AS_FOUND = ColumnOptions(), USUAL
 UNEVEN, FEW_BYTES = 1.1, 2**26
 """Entries do not stay in memory if some rank has more than UNEVEN times the mean of the ranks; nor on several ranks if
 they come from less than FEW_BYTES of text, since the ranks may then share other work, for which each reads all rows.
@@ -81,7 +71,7 @@ def convert(
         if writing.split is not None and (directory / MANIFEST).exists():
             raise InputError(f"{directory}: is a data set itself; name another directory for {option('split')}")
         for folder in writing.folders(directory):  # before the text is read; `publishing` checks it again
-            check_free(folder, overwrite)
+            manifest.check_free(folder, overwrite)
         if like is not None:
             model_data = read_manifest(like)
             reading = _options_like(model_data, reading, writing.normalize)
@@ -104,7 +94,7 @@ def convert(
     conversion = _Conversion(reader, source, directory, comm, reading, writing, factors, observer)
     with contextlib.ExitStack() as locks:
         for folder in dict.fromkeys((directory, *writing.folders(directory))):
-            locks.enter_context(publishing(folder, comm, overwrite))
+            locks.enter_context(manifest.publishing(folder, comm, overwrite))
         manifests = conversion.run(files)
     memory.give_back()  # a training may follow
     return manifests
@@ -121,23 +111,23 @@ def _check_options(reading: ReadOptions, writing: WriteOptions) -> None:
         raise InputError(f"{option('split_by', 'groups')} needs {option('group', text='COLUMN')}", True)
 
 
-def _options_like(manifest: Manifest, options: ReadOptions, normalize: str | None) -> ReadOptions:
+def _options_like(model_data: Manifest, options: ReadOptions, normalize: str | None) -> ReadOptions:
     """Return the options with which files are read like another data set; refuse those that come from it."""
     dates = {name: form for name, form in options.columns.dates.items() if name != options.time}
-    columns, cells = replace(options.columns, dates=dates), replace(options.cells, separator="")
-    if options.positive is not None or options.drop or normalize is not None or (columns, cells) != _AS_FOUND:
-        own = f"{option('positive')}, {option('drop')}, {option('normalize')} and the options for columns"
-        raise InputError(f"{option('like')} takes what {own} say from the other data set; leave these out")
+    usual = replace(options.columns, dates=dates) == ColumnOptions() and replace(options.cells, separator="") == USUAL
+    if options.positive is not None or options.drop or normalize is not None or not usual:
+        others = f"{option('positive')}, {option('drop')}, {option('normalize')} and the options for columns"
+        raise InputError(f"{option('like')} takes what {others} say from the other data set; leave these out")
     if options.sequences is not None and replace(options.sequences, fasta=None, labels=None) != SequenceOptions():
         raise InputError(f"with {option('like')}, alphabet, window and degrees come from there; leave them out")
-    if manifest.coded and manifest.coded.sequences is None:
-        raise InputError(f"{option('like', manifest.directory)}: has codes written from Python, as no file has")
+    if model_data.coded and model_data.coded.sequences is None:
+        raise InputError(f"{option('like', model_data.directory)}: has codes written from Python, as no file has")
     return replace(
         options,
-        table=manifest.table,
-        encoding=manifest.coded.sequences,
-        label_map=manifest.label_map,
-        zero_based=options.zero_based or manifest.zero_based,
+        table=model_data.table,
+        encoding=model_data.coded.sequences,
+        label_map=model_data.label_map,
+        zero_based=options.zero_based or model_data.zero_based,
     )
 
 
@@ -159,7 +149,7 @@ class _Conversion:
         comm, reader, writing = self.comm, self.reader, self.writing
         # 1) Write this rank's rows to shards that still lack their labels.
         highest = HighestColumn()
-        rows, store = self._stage_all(highest)
+        rows = self._stage_all(highest)
         with comm.fail_together():
             for file in files:
                 file.require_same()
@@ -169,6 +159,7 @@ class _Conversion:
         row_counts = comm.allgather(rows.n)
         n, first = sum(row_counts), sum(row_counts[: comm.rank])
         p = writing.n_features or max(1, reader.n_columns or 0, *comm.allgather(highest.columns))
+        all_labels = set().union(*comm.allgather(labels))
         names = self.reading.workspace.called or ", ".join(file["name"] for file in self.source)
         for warning in reader_warnings(names, reader.warnings, comm):
             if comm.is_root:
@@ -180,8 +171,6 @@ class _Conversion:
                 rows.number_groups(first)
             if writing.weight_file is not None:
                 rows.weigh(writing.weight_file, first, n)
-        all_labels = set().union(*comm.allgather(labels))
-        with comm.fail_together():
             label_map = reader.label_map or interpret(in_one_type([*all_labels]).tolist(), self.reading.positive)
 
         # 3) Deal out the rows to the parts of a split. Entries stay in memory only if the ranks have about as many.
@@ -189,14 +178,13 @@ class _Conversion:
         if writing.split is not None:
             part_of = rows.split(first, writing.split, comm)
             with comm.fail_together():
-                parts = rows.divide(part_of, folders, self.reading.meter, store)
+                parts = rows.divide(part_of, folders, self.reading.meter)
         sizes_in_memory = comm.allgather(sum(block.shard.rows + block.shard.nnz for block in parts[0].blocks))
-        if store is not None and max(sizes_in_memory) * comm.size > UNEVEN * sum(sizes_in_memory):
-            store = None
+        if max(sizes_in_memory) * comm.size > UNEVEN * sum(sizes_in_memory):
             with comm.fail_together():
                 parts[0].write_out()
-        if store is not None:
-            store.trim()
+        if parts[0].store is not None:
+            parts[0].store.trim()
         sizes = self._sizes(parts, folders if n else [names])
 
         # 4) Compute the factors that normalize the rows, from the first part.
@@ -206,7 +194,9 @@ class _Conversion:
         with comm.fail_together():
             entries = [part.finish(label_map, reader.label_map is not None, p) for part in parts]
         entries_of_ranks = comm.allgather(entries)
-        in_memory = None if store is None else self._rows_in_memory(parts[0], [each[0] for each in entries_of_ranks])
+        in_memory = None
+        if parts[0].store is not None:
+            in_memory = self._rows_in_memory(parts[0], [of_parts[0] for of_parts in entries_of_ranks])
 
         # 6) Write the manifests. The data sets take the places of old ones together.
         columns_of_metadata = self.reading.row_columns
@@ -216,7 +206,7 @@ class _Conversion:
         with comm.fail_together():
             if comm.is_root:
                 manifests = [
-                    complete(
+                    manifest.complete(
                         folder,
                         [entry for of_rank in entries_of_ranks for entry in of_rank[k]],
                         label_map=label_map,
@@ -232,46 +222,43 @@ class _Conversion:
                     )
                     for k, folder in enumerate(folders)
                 ]
-                exchange(manifests)
+                manifest.exchange(manifests)
         with comm.fail_together():
             written = [read_manifest(folder, in_memory if k == 0 else None) for k, folder in enumerate(folders)]
         columns = None if reader.reports is None else tuple(reader.reports)  # whose notes know their options
-        return [replace(manifest, columns=columns) for manifest in written]
+        return [replace(data_set, columns=columns) for data_set in written]
 
-    def _stage_all(self, highest: HighestColumn) -> tuple[staging.Part, EntriesInMemory | None]:
-        """Write this rank's rows to staged shards; return these, and their entries if all ranks have them in memory."""
-        comm, reader, writing = self.comm, self.reader, self.writing
-        coded = self.coded
+    def _stage_all(self, highest: HighestColumn) -> staging.Part:
+        """Write this rank's rows to staged shards, whose entries stay in memory if there is room on all ranks."""
+        comm, reader, writing, coded = self.comm, self.reader, self.writing, self.coded
         n_bytes = sum(file["bytes"] for file in self.source)
         expanded = n_bytes * (text_files.EXPANSION if reader.compressed else 1)
         # All ranks cut alike. A compressed file is in one share as a whole, and may leave other shares empty.
         shares = [share for share in reader.plan(_n_shares(expanded, comm.size, writing.n_shards)) if share] or [[]]
         my_shares = of_rank(len(shares), comm)
-        part, store = staging.Part(), None
+        part = staging.Part()
         plain = writing.compression == "none" and writing.dtype in ("float32", "float64") and not coded
         if writing.in_memory and plain and (comm.size == 1 or n_bytes >= FEW_BYTES):
             n_reserved = entries_in_memory.room(n_bytes, len(comm.node_ranks()), reader.kept_bytes)
-            store = EntriesInMemory.reserve(n_reserved, writing.dtype)
+            part.store = EntriesInMemory.reserve(n_reserved, writing.dtype)
         form = ShardForm(writing.dtype, writing.compression, coded, writing.durable)
-        scratch = None if store is not None or coded else EntriesInMemory.reserve(SHARD_BYTES, writing.dtype)
+        scratch = None if part.store is not None or coded else EntriesInMemory.reserve(SHARD_BYTES, writing.dtype)
         with comm.fail_together():
             self.reading.meter.begin("writing the shards", [byte_range for k in my_shares for byte_range in shares[k]])
             for k in my_shares:
                 for number, blocks in enumerate(batches(self._read(shares[k], highest), SHARD_BYTES)):
                     numbered = k + number * len(shares)
-                    gathered, stays = (scratch, False) if store is None else (store, True)
-                    block = staging.stage(blocks, self.directory, numbered, form, reader.has_ids, gathered, stays)
+                    stays, store = part.store is not None, part.store or scratch
+                    block = staging.stage(blocks, self.directory, numbered, form, reader.has_ids, store, stays)
                     part.blocks.append(block)
-                    if store is not None and block.shard.in_memory is None:  # there was no room
-                        store = None
-                        part.write_out()
-                    elif scratch is not None:
+                    if block.shard.in_memory is None:
+                        part.write_out()  # if there was no room
+                    if scratch is not None:
                         scratch.rewind()
-        if not all(comm.allgather(store is not None)):
-            store = None
+        if not all(comm.allgather(part.store is not None)):
             with comm.fail_together():
                 part.write_out()
-        return part, store
+        return part
 
     def _read(self, share: list[Any], highest: HighestColumn) -> Iterator[RowBlock]:
         """Yield the rows of a share, which are counted and checked. Local."""
@@ -286,15 +273,13 @@ class _Conversion:
     def _sizes(self, parts: Sequence[staging.Part], places: Sequence[Path | str]) -> list[int]:
         """Return the number of rows of each part. Raises InputError, naming the part's place, if it has no row."""
         split, sizes = self.writing.split, self.comm.sum(np.array([part.n for part in parts])).tolist()
-        for place, size in zip(places, sizes, strict=False):
-            if not size:
-                needs = "a data set needs at least one"
-                if split is not None and split.by == "groups":
-                    needs += f". Groups are drawn at random: try another {option('seed')}"
-                elif split is not None and sum(sizes):
-                    shares = option("split", text="F,F")
-                    needs = f"a split of {sum(sizes)} rows leaves none. Give more rows, or other shares by {shares}"
-                raise InputError(f"{place}: there is no row to write; {needs}", True)
+        if 0 in sizes:
+            needs = "a data set needs at least one"
+            if split is not None and split.by == "groups":
+                needs += f". Groups are drawn at random: try another {option('seed')}"
+            elif split is not None and sum(sizes):
+                needs += f". Give more rows, or other shares by {option('split', text='F,F')}"
+            raise InputError(f"{places[sizes.index(0)]}: there is no row to write; {needs}", True)
         return sizes
 
     def _fit_normalization(self, part: staging.Part, n: int, p: int, names: str) -> normalization.Normalization:
@@ -310,7 +295,7 @@ class _Conversion:
         ranks = [rank for rank, entries in enumerate(entries_of_ranks) for _ in entries]
         entries = [entry for entries in entries_of_ranks for entry in entries]
         folder = self.writing.folders(self.directory)[0]
-        names = self.comm.bcast(shard_names(folder, entries) if self.comm.is_root else [])
+        names = self.comm.bcast(manifest.shard_names(folder, entries) if self.comm.is_root else [])
         my_names = [name for name, rank in zip(names, ranks, strict=True) if rank == self.comm.rank]
         shards = {name: block.shard.in_memory for name, block in zip(my_names, part.blocks, strict=True)}
         return RowsInMemory(dict(zip(names, ranks, strict=True)), {k: v for k, v in shards.items() if v is not None})
@@ -325,14 +310,12 @@ def _n_shares(n_bytes: int, n_ranks: int, n_shards: int | None) -> int:
     return min(n_shards or n_ranks * max(1, -(-n_bytes // (n_ranks * SHARD_TEXT_BYTES))), n_bytes + 1)
 
 
-WIDE = 2**20
-"""From this number of columns on, users learn which line has the highest index: a vector takes 8 MiB or more."""
-FEW = 1000
-"""With up to this number of columns, a mistaken index costs nothing."""
-RARE = 1000
-"""An index is far above the others if at most one row in so many, or a single row, has one of the same size."""
-_NEAR = 3
-"""Indices whose binary numbers are at most this many digits shorter than the highest one are of the same size."""
+WIDE, FEW = 2**20, 1000
+"""From WIDE columns on, users learn which line has the highest index; up to FEW, a mistaken index costs nothing."""
+RARE, _NEAR = 1000, 3
+"""An index is far above the others if at most one row in RARE, or a single row, has one of the same size, whose binary
+number is at most _NEAR digits shorter.
+"""
 
 
 class HighestColumn:
@@ -352,8 +335,7 @@ class HighestColumn:
 
     def report(self, n: int, base: int, comm: Communicator, observer: ConversionObserver) -> None:
         """Tell on the root which line has the highest index of n rows, and warn if it is far above. **Collective.**"""
-        highest_of_ranks = comm.allgather((self.columns, comm.rank))
-        columns, rank = max(highest_of_ranks, key=lambda pair: (pair[0], -pair[1]))
+        columns, minus_rank = max(comm.allgather((self.columns, -comm.rank)))
         near = columns.bit_length() - _NEAR
         rows = max(1, int(comm.sum(self._rows.copy())[max(near, 0) :].sum()))
         far = columns > FEW and n > 1 and rows <= max(1, n // RARE)
@@ -361,18 +343,15 @@ class HighestColumn:
             return
         index = columns - 1 + base
         with comm.fail_together():
-            place = _find(index, self.share) if comm.rank == rank else ""
-        place = comm.allgather(place)[rank]
-        if not far and comm.is_root:
+            place = _find(index, self.share) if comm.rank == -minus_rank else ""
+        place = comm.allgather(place)[-minus_rank]
+        if comm.is_root and not far:
             observer.told(f"{place}: has the highest index, {index}")
-        if not (far and comm.is_root):
-            return
-        have = f"{rows} of {n} rows {'has' if rows == 1 else 'have'} one of {2 ** (near - 1) - 1 + base} or more"
-        vectors = f"vectors with a number for each of the {columns} columns ({format_bytes(8 * columns)} each)"
-        observer.cautioned(
-            f"{place}: has the index {index}, which is far above the others: only {have}. A training holds many "
-            f"{vectors}. If this is a mistake, correct the line and convert again"
-        )
+        elif comm.is_root:
+            have = f"{rows} of {n} rows {'has' if rows == 1 else 'have'} one of {2 ** (near - 1) - 1 + base} or more"
+            above = f"has the index {index}, which is far above the others: only {have}"
+            vectors = f"A training holds many vectors of {columns} numbers ({format_bytes(8 * columns)} each)"
+            observer.cautioned(f"{place}: {above}. {vectors}. If this is a mistake, correct the line and convert again")
 
 
 def _find(index: int, share: Sequence[ByteRange]) -> str:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from distsms.base import text_files
-from distsms.base.choices import check_fields
+from distsms.base.choices import check_fields, require_choice
 from distsms.base.errors import InputError
 from distsms.base.wording import option
 from distsms.shards import column_options
@@ -18,10 +18,7 @@ from distsms.shards.labels import Label
 from distsms.shards.row_metadata import MetadataColumns
 from distsms.shards.sequence_rules import SequenceOptions, Sequences
 from distsms.shards.splits import Splitter
-from distsms.shards.table_schema import THOUSANDS, VERSION, Cells, Table, is_separator
-
-MISSING_GROUPS = ("own", "drop")
-"""What becomes of rows of tables that have no group."""
+from distsms.shards.table_schema import THOUSANDS, USUAL, VERSION, Cells, Table, is_separator
 
 
 class ConversionObserver:
@@ -50,9 +47,8 @@ class Meter:
         self._observer, self._task, self._unit = observer, "", "rows"
         self._done = self._of = 0.0
 
-    def begin(self, task: str, ranges: Iterable[Any]) -> None:
+    def begin(self, task: str, ranges: Sequence[Any]) -> None:
         """Begin a task that reads these ranges, of text or of rows."""
-        ranges = list(ranges)
         in_bytes = any(isinstance(part, text_files.ByteRange) for part in ranges)
         self._task, self._unit, self._done = task, "MiB" if in_bytes else "rows", 0.0
         self._of = float(sum(part.size for part in ranges))
@@ -83,36 +79,28 @@ class ReadOptions:
     positive: Label | None = None  # the label of the positive class; None: see `distsms.shards.labels.interpret`
     id: str | None = None  # the column of the row ids
     drop: tuple[str, ...] = ()  # columns that are left out
-    # The columns that give each row its group and its time (`distsms.shards.row_metadata`). For svmlight text, "qid".
-    group: str | None = None
+    group: str | None = None  # the columns of groups and times (`distsms.shards.row_metadata`); of svmlight text, "qid"
     time: str | None = None
     weight: str | None = None  # the column that gives each row its weight
     missing_group: str = "own"  # whether a row of a table without a group is one of its "own", or to "drop"
     keep: tuple[str, ...] = ()  # those columns of groups, times and weights that are features as well
     columns: ColumnOptions = field(default_factory=ColumnOptions)  # how the columns of a table become features
     decimal: str = "."  # the decimal mark of numbers that are written as strings, "." or ","
-    # The mark between thousands in such numbers, one of `table_schema.THOUSANDS`; "" if there is none. With "." numbers
-    # have decimal commas.
-    thousands: str = ""
+    thousands: str = ""  # the mark between thousands, one of `table_schema.THOUSANDS`; with ".", decimals follow commas
     separator: str = ""  # the character that separates the fields of CSV; "" if the files show it
     no_header: bool = False  # whether CSV has rows from the first line on, and no names of columns
     names: tuple[str, ...] = ()  # the names of the columns of such CSV; () numbers them
     missing: tuple[str, ...] = ()  # further marks of missing values, numbers among them
     not_missing: tuple[str, ...] = ()  # usual marks that are values here, such as "NA"
-    # The columns and labels of the training data, by which other files of the same kind are read. None: the reader
-    # finds them out.
+    # The columns, labels and codes of the training data, by which other files are read; None: the reader finds them out
     table: Table | None = None
     label_map: Mapping[str, Any] | None = None
-    sequences: SequenceOptions | None = None  # what the user says about sequences; None if nothing is said
-    # How the sequences of the training data became codes, by which other sequences are read.
     encoding: Sequences | None = None
+    sequences: SequenceOptions | None = None  # what the user says about sequences; None if nothing is said
     labelled: bool = True  # whether labels are needed; if not, all labels come back as 0
-    # Whether to leave out columns that the training data did not have. With None there is no such option, and such
-    # columns are refused.
+    # Whether to leave out columns that the training data did not have, or (None) there is no option for that.
     ignore_new: bool | None = None
-    # Into how many shares text will be cut when its rows are read, 0 if that is not known. The survey of a table cuts
-    # it in the same way, so that it need not be parsed twice.
-    n_shares: int = 0
+    n_shares: int = 0  # into how many shares text will be cut, so that a survey cuts it alike; 0: that is not known
     workspace: Workspace = field(default=Workspace(), compare=False)
     meter: Meter = field(default_factory=Meter, compare=False)  # is told what has been read
 
@@ -120,13 +108,12 @@ class ReadOptions:
         """Return the same options with lists such as "a,b" split into the columns of a table; check them."""
         if self.thousands not in ("", *THOUSANDS):
             raise InputError(f"{option('thousands', self.thousands)}: give one of {', '.join(map(repr, THOUSANDS))}")
+        require_choice("missing_group", self.missing_group, ("own", "drop"))
         if self.thousands == self.decimal == ",":
             raise InputError(f"{option('thousands', ',')} and {option('decimal', ',')} contradict each other")
         if self.separator and not is_separator(self.separator):
             shown = option("separator", text=repr(self.separator)[:20])
             raise InputError(f"{shown}: expected one character, such as ';': no letter, digit, quote, sign or point")
-        if self.missing_group not in MISSING_GROUPS:
-            raise InputError(f"{option('missing_group', self.missing_group)}: give one of {', '.join(MISSING_GROUPS)}")
         if "" in self.not_missing:
             raise InputError(f"{option('not_missing', [''])}: an empty field is always a missing value")
         decimal = "," if self.thousands == "." else self.decimal
@@ -138,6 +125,14 @@ class ReadOptions:
             columns = f"{option('group')}, {option('time')} or {option('weight')}"
             raise InputError(f"{option('drop', [wrong[0]])}: the column of {columns} is not a feature anyway")
         return replace(self, drop=drop, keep=keep, columns=self.columns.split(table_columns), decimal=decimal)
+
+    @property
+    def of_tables(self) -> list[str]:
+        """The options that were given, and that tables alone take."""
+        given = [option(name, list(value)) for name in ("drop", "keep") if (value := getattr(self, name))]
+        given += [option("missing_group", self.missing_group)] * (self.missing_group != "own")
+        of_columns = self.columns != ColumnOptions() or (self.table is None and self.cells != USUAL)
+        return given + ["an option for columns"] * of_columns
 
     @property
     def cells(self) -> Cells:
@@ -168,25 +163,17 @@ class ReadOptions:
 class WriteOptions:
     """How a data set is written."""
 
-    # The number of shards. By default one for every 128 MiB of text, equally many on all ranks. There are more if the
-    # rows of one would take more than SHARD_BYTES of memory.
-    n_shards: int | None = None
+    n_shards: int | None = None  # None: one for every 128 MiB of text; there are more if one takes much memory
     n_features: int | None = None  # the number of columns, if it is more than the input uses
     dtype: str = "float64"  # "float32" or "float64"
     compression: str = "none"  # the compression of the shards, one of `manifest.COMPRESSIONS`
-    # A kind of `normalization.KINDS`; "standard" for CSV and Parquet by default, else "none"
-    normalize: str | None = None
-    # If given, each part becomes a data set in a folder inside the directory. All of them have the same columns,
-    # categories and labels, and are normalized by the factors of the first part.
+    normalize: str | None = None  # of `normalization.KINDS`; None: "standard" for CSV and Parquet, else "none"
+    # If given, each part becomes a data set in a folder inside the directory, normalized by the factors of the first.
     split: Splitter | None = None
-    # A file with the weight of each row on a line of its own, in the order of the rows
-    weight_file: str | os.PathLike[str] | None = None
-    # Whether the shards must survive a failure of the machine. Temporary ones need not, and then nobody waits for the
-    # disk.
-    durable: bool = True
-    # Whether the entries of temporary shards (of a split: of its first part) are to stay in memory rather than in their
-    # files. They are written nevertheless if they take too much memory on some rank, or if some rank has many more of
-    # them than others.
+    weight_file: str | os.PathLike[str] | None = None  # with the weight of each row on a line of its own
+    durable: bool = True  # whether the shards must survive a failure of the machine, as temporary ones need not
+    # Whether the entries of temporary shards (of a split: of its first part) stay in memory, unless some rank has
+    # too little of it, or many more entries than others.
     in_memory: bool = False
 
     def __post_init__(self) -> None:

@@ -37,10 +37,6 @@ class Staged(NamedTuple):
     metadata: RowMetadata
     unknown: NDArray[np.int64]  # (2,): how many letters of sequences are unknown, and how many rows have such letters
 
-    def signs(self, label_map: Mapping[str, Any], ready: bool) -> NDArray[np.int8]:
-        """Return the labels as +1 and -1, which they are already if they are `ready`."""
-        return (self.values.astype(np.int8) if ready else to_signs(self.values, label_map, "the text"))[self.codes]
-
 
 def stage(
     blocks: Iterable[RowBlock],
@@ -122,8 +118,9 @@ def _unknown(codes: NDArray[Any]) -> NDArray[np.int64]:
 class Part:
     """This rank's rows of a data set that is made, as consecutive shards. Methods are local if they do not say else."""
 
-    def __init__(self, blocks: Iterable[Staged] = ()) -> None:
-        self.blocks = list(blocks)
+    def __init__(self) -> None:
+        self.blocks = list[Staged]()
+        self.store: EntriesInMemory | None = None  # the entries, if they are in memory
         self._labels = list[NDArray[np.int8]]()  # +1 and -1, once the part is finished
 
     @property
@@ -144,6 +141,7 @@ class Part:
 
     def write_out(self) -> None:
         """Write shards to their files if their entries are in memory."""
+        self.store = None
         for k, block in enumerate(self.blocks):
             if block.shard.in_memory is not None:
                 rows, folder = writer.staged_rows(block.shard), block.shard.path.parent
@@ -178,13 +176,12 @@ class Part:
             keys = np.arange(first, first + self.n)
         return split.parts(keys, comm)
 
-    def divide(
-        self, part_of: NDArray[np.intp], folders: Sequence[Path], meter: Meter, store: EntriesInMemory | None
-    ) -> list[Part]:
+    def divide(self, part_of: NDArray[np.intp], folders: Sequence[Path], meter: Meter) -> list[Part]:
         """Write the rows again, each to a shard in the folder of its part; the first part stays in the store."""
-        if store is not None:
-            store.rewind()
         parts = [Part() for _ in folders]
+        if (store := self.store) is not None:
+            store.rewind()
+            parts[0].store = store
         meter.begin("dealing out the rows", [RowRange("", 0, block.shard.rows, 0) for block in self.blocks])
         for block, part_of_row in zip(self.blocks, self._cut(part_of), strict=True):
             rows = writer.staged_rows(block.shard)
@@ -192,7 +189,7 @@ class Part:
                 places = np.flatnonzero(part_of_row == k)
                 if len(places):
                     of_part, metadata = rows.take(places), block.metadata.take(places)
-                    shard = _stage_again(block.shard, folder, of_part, metadata, store if k == 0 else None)
+                    shard = _stage_again(block.shard, folder, of_part, metadata, parts[k].store)
                     unknown = _unknown(of_part.codes[0] if of_part.codes else np.empty((0, 0)))
                     labels, hashes = block.codes[places], block.hashes[places]
                     parts[k].blocks.append(Staged(shard, block.values, labels, hashes, metadata, unknown))
@@ -201,8 +198,10 @@ class Part:
         return parts
 
     def finish(self, label_map: Mapping[str, Any], ready: bool, p: int) -> list[dict[str, Any]]:
-        """Add the labels; return the entries of the shards in the manifest."""
-        self._labels = [block.signs(label_map, ready) for block in self.blocks]
+        """Add the labels, which are +1 and -1 already if `ready`; return the entries of the shards in the manifest."""
+        for block in self.blocks:
+            signs = block.values.astype(np.int8) if ready else to_signs(block.values, label_map, "the text")
+            self._labels.append(signs[block.codes])
         return [
             writer.finish_shard(block.shard, y, p, block.metadata.weights, block.hashes)
             for block, y in zip(self.blocks, self._labels, strict=True)

@@ -247,7 +247,7 @@ def _fit_together(moments: Moments, label_map: Any, names: Any) -> bool:
     p = moments.mean.shape[-1] if moments.mean.ndim == 2 else 0
     if not p or scatter.shape != (2, p, p):
         return False
-    for array, usual in zip(vars(moments).values(), vars(no_moments(p)).values(), strict=True):
+    for array, usual in zip(vars(moments).values(), vars(Moments.empty(2, p)).values(), strict=True):
         if array.shape != usual.shape or array.dtype != usual.dtype or not np.isfinite(array).all():
             return False
     labelled = (label_map is None and not count.any()) or _are_labels(label_map)

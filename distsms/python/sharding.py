@@ -109,10 +109,9 @@ def shard(
                 overwrite=overwrite,
             )
         result = make_data_sets(request, ranks, watching(ConversionObserver(), "cautioned", on_files.append))
-    reports = [replace(report, notes=[*map(in_python, report.notes)]) for report in result.data_sets[0].columns or ()]
-    if reports:
-        first = replace(result.data_sets[0], columns=tuple(reports))
-        result = replace(result, data_sets=[first, *result.data_sets[1:]])
+    reports = result.data_sets[0].columns or ()
+    for report in reports:
+        report.notes = [*map(in_python, report.notes)]
     result = replace(result, warnings=[*map(in_python, result.warnings)])
     _, odd = describe_columns(reports, "the result's `columns` describe")
     warn(ranks, [*on_files, *result.warnings], [odd] if odd else [])

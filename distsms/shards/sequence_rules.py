@@ -29,16 +29,12 @@ LONGEST = 2**20
 class SequenceOptions:
     """What the user says about sequences."""
 
-    # Whether the files are FASTA (True), or lines LABEL SEQUENCE (False). With None their names decide, and for other
-    # names the first character: FASTA begins with >.
+    # Whether the files are FASTA, or lines LABEL SEQUENCE. With None their names decide, or the first character (>).
     fasta: bool | None = None
     alphabet: str = "dna"  # one of `ALPHABETS`
-    # The positions that are kept, from 1, both included. With None these are all.
-    window: tuple[int, int] | None = None
-    # The degree of the weighted degree features; 0 for none. With None it is that of `USUAL_DEGREE`.
-    degree: int | None = None
-    # The regions with spectrum features: positions in the whole sequence, from 1, both included
-    spectra: tuple[tuple[int, int], ...] = ()
+    window: tuple[int, int] | None = None  # the positions that are kept, from 1, both included; None: all
+    degree: int | None = None  # of the weighted degree features; 0: none; None: that of `USUAL_DEGREE`
+    spectra: tuple[tuple[int, int], ...] = ()  # regions with spectrum features: positions in the whole sequence, from 1
     spectrum_degree: int | None = None  # the degree of the spectra; with None it is `degree`
     labels: str | None = None  # a file with lines NAME LABEL for the sequences of FASTA files
 
@@ -88,33 +84,24 @@ class Sequences:
 
 def encoding(options: SequenceOptions, length: int, where: str) -> Sequences:
     """Return how sequences of `length` letters become codes and columns. Local. InputError begins with `where`."""
-    if length > LONGEST:
-        raise InputError(f"{where}: a sequence has {length} letters; up to {LONGEST} are read")
-    if not length:
-        raise InputError(f"{where}: the first sequence has no letters")
+    if not 0 < length <= LONGEST:
+        raise InputError(f"{where}: the first sequence has {length} letters; 1 to {LONGEST} are read")
     alphabet = options.alphabet
     first, last = options.window or (1, length)
     if not 1 <= first <= last <= length:
-        raise InputError(
-            f"{where}: {option('window', (first, last), text=f'{first}:{last}')} is not within the sequences, whose "
-            f"{length} letters have the positions 1 to {length}"
-        )
+        window = option("window", (first, last), text=f"{first}:{last}")
+        raise InputError(f"{where}: {window} is not within the sequences, whose {length} letters count from 1")
     width = last - first + 1
     degree = min(USUAL_DEGREE[alphabet], width) if options.degree is None else options.degree
     spectrum_degree = degree if options.spectrum_degree is None else options.spectrum_degree
+    region = option("spectra", text="FROM:TO")
     if options.spectrum_degree is not None and not options.spectra:
-        raise InputError(
-            f"{option('spectrum_degree')} is the degree of spectra; say in which region with "
-            f"{option('spectra', text='FROM:TO')}"
-        )
+        raise InputError(f"{option('spectrum_degree')} is that of spectra; say in which region with {region}")
     if not degree and not options.spectra:
-        raise InputError(f"{option('degree', 0)} leaves no features; give {option('spectra', text='FROM:TO')}")
+        raise InputError(f"{option('degree', 0)} leaves no features; give {region}")
     for name, value, least in (("degree", degree, 0), ("spectrum_degree", spectrum_degree, 1)):
         if not least <= value <= HIGHEST_DEGREE[alphabet] and (name == "degree" or options.spectra):
-            raise InputError(
-                f"{option(name)} {value}: for {alphabet} it is from {least} to {HIGHEST_DEGREE[alphabet]}, because "
-                f"k-mers of length k have {len(ALPHABETS[alphabet])}^k columns"
-            )
+            raise InputError(f"{option(name, value)}: for {alphabet} it is from {least} to {HIGHEST_DEGREE[alphabet]}")
     if degree > width:
         raise InputError(f"{option('degree', degree)} is more than the {width} letters of the window")
     for start, stop in options.spectra:
@@ -147,17 +134,12 @@ def encode(words: Sequence[str], sequences: Sequences) -> NDArray[np.uint8]:
     for row, word in enumerate(words):
         if not isinstance(word, str) or len(word) != sequences.length:
             actual = f"{len(word)} letters" if isinstance(word, str) else f"the type {type(word).__name__}"
-            raise InputError(
-                f"sequence {row} (counted from 0) has {actual}, but the training data have strings of "
-                f"{sequences.length} letters"
-            )
+            raise InputError(f"sequence {row} (counted from 0) has {actual}, and not {sequences.length} letters")
     text = np.frombuffer("".join(words).encode("latin-1", "replace"), np.uint8)  # one byte for each character
     codes = code_table(sequences.alphabet)[text].reshape(len(words), sequences.length)
     if (codes == NO_LETTER).any():
         row, at = np.argwhere(codes == NO_LETTER)[0].tolist()
-        raise InputError(
-            f"sequence {row} (counted from 0): character {at + 1}, {printable(words[row][at])!r}, is no letter of "
-            f"{sequences.alphabet}, which the model is for"
-        )
+        problem = f"character {at + 1}, {printable(words[row][at])!r}, is no letter of {sequences.alphabet}"
+        raise InputError(f"sequence {row} (counted from 0): {problem}, which the model is for")
     first, last = sequences.window
     return codes[:, first - 1 : last]

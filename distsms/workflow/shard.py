@@ -52,9 +52,10 @@ class ShardResult:
     def to_dict(self) -> dict[str, Any]:
         """Return directories, sizes, labels, columns and warnings, ready for JSON."""
         names = ("n", "p", "nnz", "n_pos", "n_neg", "layout", "dtype", "label_map", "fingerprint")
-        sets = [{name: getattr(each, name) for name in names} for each in self.data_sets]
-        for record, directory in zip(sets, self.directories, strict=True):
-            record["directory"] = str(directory)
+        sets = [
+            {name: getattr(each, name) for name in names} | {"directory": str(each.directory)}
+            for each in self.data_sets
+        ]
         columns = [asdict(report) for report in self.data_sets[0].columns or ()]
         return {"data_sets": sets, "columns": columns, "warnings": self.warnings}
 

@@ -23,7 +23,7 @@ from distsms.base.measures import COMPARED, HeadMeasure
 from distsms.base.memory import peak_memory
 from distsms.base.schema import sealed
 from distsms.base.typing import Floats
-from distsms.ingest.formats.registry import print_warning
+from distsms.cli.terminal import print_warning
 from distsms.losses.base import Loss
 from distsms.metrics.operating_points import head_value
 from distsms.metrics.ranking import ranking

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple, cast
 
@@ -93,7 +94,7 @@ def candidates(kind: str, train: SetRows, n_trees: int) -> dict[str, FeatureOpti
     if kind in ("bins", "crosses"):
         return {f"crosses {crosses}" if crosses else "": options}
     least = MIN_LEAVES[:2] if train.p > WIDE else MIN_LEAVES
-    return {f"min leaf {m}": options._replace(trees=n_trees, min_leaf=m) for m in least}
+    return {f"min leaf {m}": replace(options, trees=n_trees, min_leaf=m) for m in least}
 
 
 def make(options: FeatureOptions | None, train: SetRows) -> Features:
@@ -111,7 +112,7 @@ def _map(options: FeatureOptions, train: SetRows) -> tuple[FeatureMap, float]:
     """Return a feature map and its seconds; what was made before, also for another kind, is not made again."""
     if options not in train.maps:
         if options.bins and options.trees:
-            parts = options._replace(trees=None, min_leaf=MIN_LEAF), options._replace(bins=None, crosses=None)
+            parts = replace(options, trees=None, min_leaf=MIN_LEAF), replace(options, bins=None, crosses=None)
             (binned, some), (grown, more) = (_map(part, train) for part in parts)
             train.maps[options] = FeatureMap(train.p, binned.bins, grown.forest), some + more
         else:

@@ -21,7 +21,7 @@ import numpy as np
 from distsms.base.measures import SHOWN
 from distsms.base.typing import Floats
 from distsms.cli.types import count, positive
-from distsms.ingest.synthetic.lower_bounds import LOWER_BOUNDS, PrbepLowerBound, RocAreaLowerBound
+from distsms.ingest.synthetic.lower_bounds import LOWER_BOUNDS, LowerBound
 from distsms.ingest.synthetic.write import rows
 from distsms.losses.base import Loss, LossValue
 from distsms.losses.registry import make_loss
@@ -65,7 +65,7 @@ class ProofsSeparation:
 
     TIE = 1e-9
 
-    def __init__(self, source: PrbepLowerBound | RocAreaLowerBound, loss: Loss) -> None:
+    def __init__(self, source: LowerBound, loss: Loss) -> None:
         self.loss = loss
         self.weight = 2 / source.n if source.measure == "prbep" else 1 / source.size  # the weight of a negative in R
         self.d = 1.0 if source.measure == "prbep" else self.weight
@@ -111,7 +111,7 @@ def main() -> None:
     print(table(found) + "\n\n" + "\n".join(map(str, files)))
 
 
-def solved(source: PrbepLowerBound | RocAreaLowerBound, epsilon: float, max_evaluations: int) -> list[Record]:
+def solved(source: LowerBound, epsilon: float, max_evaluations: int) -> list[Record]:
     """Solve a construction by each method."""
     X, y = rows(source, 0, source.n)
     features, comm = SparseRows.of(X), Communicator()

@@ -94,7 +94,7 @@ def test_strings_in_memory_are_scored_as_those_in_files(comm, data, shared_dir):
     here, there = (api.evaluate(made, rows, comm) for rows in ((words[mine], labels[mine]), shared_dir / "a.strings"))
     assert here["rocarea"] == pytest.approx(there["rocarea"]) and here["tp"] == there["tp"]
     for wrong, message in (
-        (["ACGT"], "sequence 0 .* has 4 letters, but the training data have strings of 30"),
+        (["ACGT"], "sequence 0 .* has 4 letters, and not 30"),
         ([words[0], words[1][:29] + "é"], "sequence 1 .*: character 30, 'é', is no letter of dna"),
         ([words[0], None], "sequence 1 .* has the type NoneType"),
     ):

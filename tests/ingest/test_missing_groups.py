@@ -148,6 +148,6 @@ def test_the_option_is_for_tables(tmp_path):
     (tmp_path / "a.svm").write_text("1 qid:1 1:1\n")
     with pytest.raises(InputError, match="--missing-group drop is for CSV and Parquet"):
         convert([tmp_path / "a.svm"], tmp_path / "d", ALONE, group="qid", missing_group="drop")
-    with pytest.raises(InputError, match="--missing-group x: give one of own, drop"):
+    with pytest.raises(InputError, match="--missing-group: 'x' is none of own, drop"):
         FRAME.to_csv(tmp_path / "a.csv", index=False)
         convert([tmp_path / "a.csv"], tmp_path / "d", ALONE, label="y", group="u", missing_group="x")

@@ -188,7 +188,7 @@ def test_a_column_is_a_feature_only_where_asked_for(tmp_path):
         ),
         ("a.svm", f"1 qid:1 1:1\n0 qid:{2**63} 1:1\n", {"group": "qid"}, r"a\.svm:2: .*the query id is above"),
         ("a.svm", "1 qid:1 1:1\n", {"group": "user"}, "--group qid"),
-        ("a.svm", "1 qid:1 1:1\n", {"keep": ("qid",), "group": "qid"}, "whose columns have no names, which --keep"),
+        ("a.svm", "1 qid:1 1:1\n", {"keep": ("qid",), "group": "qid"}, "--keep qid is for CSV and Parquet"),
     ],
 )
 def test_rows_of_no_group_or_time_are_refused(comm, shared_dir, name, text, how, message):

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from inspect import signature
 
+from distsms.cli.terminal import print_warning
 from distsms.ingest import convert as conversion
-from distsms.ingest.formats.registry import print_warning
 from distsms.ingest.options import ConversionObserver, sort_options
 
 

@@ -1,13 +1,12 @@
 """AnnData's HDF5 files (.h5ad): X, dense or CSR, holds the rows; var names the columns; obs has labels and row ids.
 
-Both layouts of obs are read, categories included: a group with a dataset for each column, and one with a group for each
-column (AnnData 0.7 and newer). Columns are matched by name with those of the training data, in whatever order.
+Columns are matched by name with those of the training data, in whatever order.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -54,16 +53,14 @@ class AnnDataReader(RowRangeReader):
                     raise InputError(f"{path}: var names {len(names[path])} columns, X has {self.sizes[path].p}")
             table = options.table or Table(tuple(map(Column, names[paths[0]])))
             if others := [column.name for column in table.columns if column.kind != NUMBER]:
-                problem = f"has numbers only, and the training data had other columns ({format_names(others)})"
-                raise InputError(f"{paths[0]}: {problem}; give a table")
+                raise InputError(f"{paths[0]}: has numbers only, and lacks {format_names(others)}; give a table")
             expected, first_path = [column.name for column in table.columns], None if training_table else paths[0]
             for path in paths:
                 check_columns(expected, names[path], table.dropped, path, options.ignore_new, first_path)
             features = dict(zip(expected, table.feature_starts, strict=False))
-            self._place = {
-                path: None  # the same columns in the same order
-                if columns == expected and table.p == len(expected)
-                else np.array([features.get(name, -1) for name in columns], np.intp)
+            same = table.p == len(expected)
+            self._order = {
+                path: None if same and columns == expected else _selection(columns, features, table.p)
                 for path, columns in names.items()
             }
         self.table = replace(table, label=options.label, id=options.id)
@@ -74,9 +71,8 @@ class AnnDataReader(RowRangeReader):
             names = set(file)  # what links lead to is not opened
             X = hdf5.member(file, "X") if "X" in names else None
             if X is None or (isinstance(X, h5py.Dataset) and X.shape is None):
-                layers = format_names(sorted(hdf5.member(file, "layers"))) if "layers" in names else ""
-                remedy = "Choose a layer and write it again: adata.X = adata.layers[NAME]"
-                raise InputError(f"{path}: has no X, the matrix of the rows. {remedy}; layers: {layers or 'none'}")
+                layers = format_names(sorted(hdf5.member(file, "layers"))) if "layers" in names else "none"
+                raise InputError(f"{path}: has no X; write it again: adata.X = adata.layers[NAME]; layers: {layers}")
             if isinstance(X, h5py.Dataset):
                 if (dense := hdf5.dataset(file, "X")).ndim != 2:
                     raise InputError(f"{path}: X has the shape {dense.shape}; expected rows and columns")
@@ -98,29 +94,19 @@ class AnnDataReader(RowRangeReader):
                 return hdf5.dataset(file, f"X/{name}" if is_sparse else "X")[start:stop]
 
             for piece, rows in blocks_of(part, self.sizes[part.path].p, is_sparse, read):
-                yield piece, self._in_order(rows, part.path)
-
-    def _in_order(self, rows: sparse.csr_matrix, path: str) -> sparse.csr_matrix:
-        """Return the rows with the features of the training data, less what is subtracted from these."""
-        place = self._place[path]
-        if place is not None:
-            used = np.flatnonzero(place >= 0)
-            order = used[np.argsort(place[used])]
-            picked = sparse.csr_matrix(rows[:, order])
-            picked.sort_indices()
-            shape = picked.shape[0], self.n_columns
-            rows = sparse.csr_matrix((picked.data, place[order][picked.indices], picked.indptr), shape)
-        return sparse.csr_matrix(subtract(rows, self.table.offsets))
+                if (order := self._order[part.path]) is not None:
+                    rows = rows @ order
+                    rows.sort_indices()
+                yield piece, sparse.csr_matrix(subtract(rows, self.table.offsets))
 
     def read_column(self, part: RowRange, name: str | None) -> NDArray[Any]:
         with _open(part.path) as file:
             obs, older = hdf5.member(file, "obs"), "obs/__categories"
             if name not in set(obs):
                 raise InputError(f"{part.path}: obs has no column {name!r}; it has {format_names(sorted(obs))}")
-            categories = ""
-            if "__categories" in set(obs) and name in set(hdf5.member(file, older)):
-                categories = f"{older}/{name}"
-            return _values(file, f"obs/{name}", slice(part.start, part.stop), self._longest[part.path], categories)
+            is_older = "__categories" in set(obs) and name in set(hdf5.member(file, older))
+            rows, categories = slice(part.start, part.stop), f"{older}/{name}" if is_older else ""
+            return _values(file, f"obs/{name}", rows, self._longest[part.path], categories)
 
     def _names(self, path: str) -> list[str]:
         with _open(path) as file:
@@ -130,6 +116,13 @@ class AnnDataReader(RowRangeReader):
                 twice = next(name for name in names if names.count(name) > 1)
                 raise InputError(f"{path}: the name {twice!r} occurs twice in var (adata.var_names_make_unique())")
             return names
+
+
+def _selection(columns: Sequence[str], features: Mapping[str, int], p: int) -> sparse.csr_matrix:
+    """Return the matrix (columns, p) whose product with rows has the features of the training data."""
+    pairs = [(k, features[name]) for k, name in enumerate(columns) if name in features]
+    places = np.array(pairs, np.int64).reshape(-1, 2).T
+    return sparse.csr_matrix((np.ones(len(pairs)), (places[0], places[1])), (len(columns), p))
 
 
 def _attribute(item: h5py.Group, *names: str) -> Any:

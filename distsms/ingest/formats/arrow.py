@@ -167,8 +167,7 @@ class ParquetFiles(TableFiles):
                 n, schema = file.metadata.num_rows, file.schema_arrow
                 sizes = [file.metadata.row_group(group).num_rows for group in range(file.num_row_groups)]
                 if sum(sizes) != n or min(sizes, default=0) < 0:
-                    problem = f"is damaged: it claims {n} rows, but its row groups have {sum(sizes)}; copy it again"
-                    raise InputError(f"{path}: {problem}")
+                    raise InputError(f"{path}: it claims {n} rows, but its row groups have {sum(sizes)}; copy it again")
                 self.counts.append((path, n))
                 in_file[path] = distinct(schema.names, path)
                 self._texts = {field.name for field in schema if columns.is_string(field.type)}
@@ -276,93 +275,84 @@ def distinct(names: list[str], where: str, hint: str = "") -> list[str]:
     return names
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# The sizes of the pages of a Parquet file, as their headers claim them; pyarrow allocates whatever they claim. A column
-# of a row group is a sequence of pages, each with a header in Thrift's compact protocol before it. Its second field is
-# the size of the page in memory, its third the size in the file. The other fields are skipped here.
-# ---------------------------------------------------------------------------------------------------------------------
-
-MOST_PAGE_BYTES = 2**28
-"""The largest page that is read. Writers make pages of about 1 MiB, or of a thousand texts if these are longer."""
-_HEADER_BYTES = 2**10, 2**20
-"""The bytes of a header that are looked at: first so many, and more if it is longer."""
-_BOOLEANS, _BYTE, _INTEGERS, _DOUBLE, _BINARY, _LISTS, _STRUCT = (1, 2), 3, (4, 5, 6), 7, 8, (9, 10), 12
+MOST_PAGE_BYTES, _MOST_HEADER_BYTES = 2**28, 2**20
+"""The largest page that is read, and the largest header of one that is looked at. Writers make pages of about 1 MiB, or
+of a thousand texts if these are longer.
+"""
+_BOOLEANS, _INTEGERS, _BINARY, _LISTS, _STRUCT = (1, 2), (4, 5, 6), 8, (9, 10), 12
+_SIZES = {1: 1, 2: 1, 3: 1, 7: 8}  # of values of other types
 
 
 def require_small_pages(file: BinaryIO, column: Any, path: str) -> None:
-    """Raise InputError if a page of a column, of one row group, is too large; pyarrow judges damaged headers."""
+    """Raise InputError if a page of a column, of one row group, is too large; pyarrow judges damaged headers.
+
+    pyarrow allocates whatever a page claims. A column of a row group is a sequence of pages, each with a header before
+    it, whose second field is the size of the page in memory, and its third the size in the file."""
     position = column.data_page_offset
     if column.has_dictionary_page and column.dictionary_page_offset:
         position = min(position, column.dictionary_page_offset)
     end = position + column.total_compressed_size
     while position < end:
         file.seek(position)
-        header = file.read(_HEADER_BYTES[0])
+        header = _Header(file)
         try:
-            try:
-                fields, header_bytes = _struct(header, 0)
-            except IndexError:
-                header += file.read(_HEADER_BYTES[1])
-                fields, header_bytes = _struct(header, 0)
+            fields = header.struct()
             page_bytes, stored_bytes = fields[2], fields[3]
         except (LookupError, RecursionError):
             return
         if page_bytes > MOST_PAGE_BYTES:
-            problem = f"has a page of {page_bytes} bytes, and at most {MOST_PAGE_BYTES} are read"
-            remedy = f"write it with smaller pages, or leave out the column: {option('drop')}"
-            raise InputError(f"{path}: column {column.path_in_schema!r} {problem}; {remedy}")
+            problem = f"has a page of {page_bytes} bytes, and at most {MOST_PAGE_BYTES} are read; write smaller pages"
+            raise InputError(f"{path}: column {column.path_in_schema!r} {problem}, or leave it out: {option('drop')}")
         if stored_bytes < 0:
             return
-        position += header_bytes + stored_bytes
+        position += header.size + stored_bytes
 
 
-def _struct(data: bytes, at: int) -> tuple[dict[int, int], int]:
-    """Return the fields of a struct that are integers, by their numbers, and the place after the struct."""
-    fields, number = dict[int, int](), 0
-    while (head := data[at]) != 0:
-        at += 1
-        if head >> 4:
-            number += head >> 4
+class _Header:
+    """The bytes of a file from here on, as values in Thrift's compact protocol; `size` are read. Raises LookupError."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file, self.size = file, 0
+
+    def take(self, n: int) -> bytes:
+        self.size += n
+        part = self._file.read(n) if self.size <= _MOST_HEADER_BYTES else b""
+        if len(part) < n:
+            raise LookupError
+        return part
+
+    def struct(self) -> dict[int, int]:
+        """Return the fields of a struct that are integers, by their numbers."""
+        fields, number = dict[int, int](), 0
+        while head := self.take(1)[0]:
+            number = number + (head >> 4) if head >> 4 else self._integer()
+            if head & 15 in _INTEGERS:
+                fields[number] = self._integer()
+            elif head & 15 not in _BOOLEANS:
+                self._skip(head & 15)
+        return fields
+
+    def _skip(self, kind: int) -> None:
+        if kind in _INTEGERS:
+            self._varint()
+        elif kind == _BINARY:
+            self.take(self._varint())
+        elif kind == _STRUCT:
+            self.struct()
+        elif kind in _LISTS:
+            head = self.take(1)[0]
+            for _ in range(self._varint() if head >> 4 == 15 else head >> 4):
+                self._skip(head & 15)
         else:
-            number, at = _integer(data, at)
-        if head & 15 in _INTEGERS:
-            fields[number], at = _integer(data, at)
-        elif head & 15 not in _BOOLEANS:
-            at = _skip(data, at, head & 15)
-    return fields, at + 1
+            self.take(_SIZES[kind])
 
+    def _integer(self) -> int:
+        value = self._varint()
+        return value >> 1 ^ -(value & 1)
 
-def _skip(data: bytes, at: int, kind: int) -> int:
-    if kind in (*_BOOLEANS, _BYTE):
-        return at + 1
-    if kind in _INTEGERS:
-        return _varint(data, at)[1]
-    if kind == _DOUBLE:
-        return at + 8
-    if kind == _BINARY:
-        length, at = _varint(data, at)
-        return at + length
-    if kind == _STRUCT:
-        return _struct(data, at)[1]
-    if kind not in _LISTS:
-        raise LookupError(kind)
-    length, kind, at = data[at] >> 4, data[at] & 15, at + 1
-    if length == 15:
-        length, at = _varint(data, at)
-    for _ in range(length):
-        data[at]
-        at = _skip(data, at, kind)
-    return at
-
-
-def _integer(data: bytes, at: int) -> tuple[int, int]:
-    value, at = _varint(data, at)
-    return value >> 1 ^ -(value & 1), at
-
-
-def _varint(data: bytes, at: int) -> tuple[int, int]:
-    value = shift = 0
-    while data[at] & 128:
-        value |= (data[at] & 127) << shift
-        shift, at = shift + 7, at + 1
-    return value | data[at] << shift, at + 1
+    def _varint(self) -> int:
+        value = shift = 0
+        while (byte := self.take(1)[0]) & 128:
+            value |= (byte & 127) << shift
+            shift += 7
+        return value | byte << shift

@@ -1,6 +1,4 @@
-"""The base classes of all readers of files: of text without columns, and of files whose rows have numbers (arrays,
-AnnData), which are read by ranges of rows.
-"""
+"""The base classes of all readers of files: of text without columns, and of files that are read by ranges of rows."""
 
 from __future__ import annotations
 
@@ -17,17 +15,16 @@ from distsms.base import text_files
 from distsms.base.communicator import Communicator
 from distsms.base.errors import InputError
 from distsms.base.text_files import BYTE_ORDER_MARK, ByteRange, TextPosition
-from distsms.base.wording import option
 from distsms.ingest.options import ReadOptions
 from distsms.matrix.arrays import require_finite
 from distsms.matrix.local import index_dtype
 from distsms.shards import row_metadata
 from distsms.shards import rows as row_blocks
-from distsms.shards.column_options import ColumnOptions, ColumnReport
+from distsms.shards.column_options import ColumnReport
 from distsms.shards.labels import to_signs
 from distsms.shards.rows import RowBlock, RowRange
 from distsms.shards.sequence_rules import Sequences
-from distsms.shards.table_schema import USUAL, Table
+from distsms.shards.table_schema import Table
 
 MAX_ENTRIES = 2**24
 """The most entries of a matrix that are read at once, so that a small compressed file cannot take all memory."""
@@ -36,38 +33,21 @@ TO_UTF8 = "convert the file first, from Latin-1 for instance by: iconv -f LATIN1
 
 
 class Reader(ABC):
-    """A reader of files of one format. The rows do not depend on the number of shares that the files are cut into.
+    """A reader of files of one format. The rows do not depend on the number of shares that the files are cut into."""
 
-    Attributes
-    ----------
-    warnings : Counter
-        What the training data did not have, or what is left out, each with the number of rows concerned so far.
-    table : Table or None
-        The names of the columns and their categories; None where columns have numbers only.
-    sequences : Sequences or None
-        How sequences become codes; None where the rows are not sequences.
-    reports : list of ColumnReport or None
-        The report on each column of a table; None if the reader did not have to survey the columns.
-    n_columns : int or None
-        The number of features p if it is known before any row is read.
-    label_map : mapping or None
-        Which original labels became +1 and -1; None if the rows come with their labels as written.
-    compressed, has_ids : bool
-        Whether svmlight text of the same rows would be far longer than the files, and whether the rows have ids.
-    kept_bytes : int
-        The memory that reading will give back.
-    """
-
-    table: Table | None = None
-    sequences: Sequences | None = None
-    reports: list[ColumnReport] | None = None
-    n_columns: int | None = None
-    compressed: bool = False
+    table: Table | None = None  # the names of the columns and their categories; None where columns have numbers only
+    sequences: Sequences | None = None  # how sequences become codes; None where the rows are not sequences
+    reports: list[ColumnReport] | None = None  # on each column of a table, if the reader had to survey the columns
+    n_columns: int | None = None  # the number of features p if it is known before any row is read
+    compressed: bool = False  # whether svmlight text of the same rows would be far longer than the files
     has_ids: bool = False
-    kept_bytes: int = 0
+    kept_bytes: int = 0  # the memory that reading will give back
 
     def __init__(self, paths: Sequence[str], options: ReadOptions) -> None:
-        self.paths, self.options, self.warnings = list(paths), options, Counter[str]()
+        self.paths, self.options = list(paths), options
+        # What the training data did not have, or what is left out, each with the number of rows concerned so far
+        self.warnings = Counter[str]()
+        # Which original labels became +1 and -1; None if the rows come with their labels as written
         self.label_map: Mapping[str, Any] | None = options.label_map
 
     def plan(self, n_shares: int) -> list[list[Any]]:
@@ -135,9 +115,6 @@ class RowRangeReader(Reader):
         super().__init__(paths, options)
         self.has_ids = options.id is not None
         with comm.fail_together():
-            cells = options.table is None and options.cells != USUAL
-            if options.drop or options.keep or options.columns != ColumnOptions() or cells:
-                raise InputError(f"{paths[0]}: {option('drop')} and the options for columns are for CSV and Parquet")
             self.sizes = {path: self.read_size(path) for path in paths}
             widths = {path: size.p for path, size in self.sizes.items()}
             if len(set(widths.values())) > 1:
@@ -207,9 +184,9 @@ def blocks_of(
 ) -> Iterator[tuple[RowRange, scipy.sparse.csr_matrix]]:
     """Yield rows of a matrix with p columns as `read_blocks` does. `read` returns the entries start..stop of the array
     X, or if it is `sparse` of indptr, indices and data. Raises InputError if these are not CSR."""
-    if not sparse and p > MAX_ENTRIES:
-        raise InputError(f"{part.path}: X has {p} dense columns; up to {MAX_ENTRIES} are read. Save it as sparse")
     if not sparse:
+        if p > MAX_ENTRIES:
+            raise InputError(f"{part.path}: X has {p} dense columns; up to {MAX_ENTRIES} are read. Save it as sparse")
         yield part, scipy.sparse.csr_matrix(as_float(read("X", part.start, part.stop), part.path))
         return
     indptr = read("indptr", part.start, part.stop + 1).astype(np.int64)
@@ -229,8 +206,7 @@ def blocks_of(
             raise misfit
         if indices.min(initial=0) < 0 or indices.max(initial=-1) >= p:
             raise InputError(f"{part.path}: near row {part.start + start} a column is not from 0 to {p - 1}")
-        arrays = as_float(data, part.path), indices, starts - starts[0]
-        X = scipy.sparse.csr_matrix(arrays, shape=(stop - start, p))
+        X = scipy.sparse.csr_matrix((as_float(data, part.path), indices, starts - starts[0]), (stop - start, p))
         X.sum_duplicates()
         yield part._replace(start=part.start + start, stop=part.start + stop), X
         start = stop

@@ -7,6 +7,7 @@ with an entry for each row of the input.
 from __future__ import annotations
 
 import contextlib
+import functools
 import math
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -27,72 +28,62 @@ from distsms.shards.rows import RowRange
 
 MAX_EXPANSION = 1100
 """One byte of a compressed file may become at most this many bytes; the largest ratio of deflate is 1032."""
-MAX_READ, SMALL = 2**28, 2**16
+MAX_READ = 2**28
 """Bytes of an array that are read at once; it takes more only where one row, or one text, is this long."""
+OPEN = 16
+"""So many arrays stay open while rows are read."""
 
 
 class ArrayReader(RowRangeReader):
     """Reader of .npy and .npz files, all with matrices of one form; see `distsms.ingest.formats.base.Reader`."""
 
     def __init__(self, paths: Sequence[str], options: ReadOptions, comm: Communicator) -> None:
-        self._open: dict[tuple[str, str | None], NpyArray] = {}
         self.compressed = paths[0].lower().endswith(".npz")  # they mostly are
+        self._members, self._array = dict[str, frozenset[str]](), functools.lru_cache(OPEN)(NpyArray)
         super().__init__(paths, options, comm)
 
     def read_size(self, path: str) -> MatrixSize:
-        is_archive = path.lower().endswith(".npz")
-        members = _members(path) if is_archive else frozenset()
+        members = self._members[path] = _members(path) if self.compressed else frozenset()
         with _naming_damage(path):
             if {"indptr", "indices", "data", "shape"} <= members:
-                kind = NpyArray(path, "format").whole().item() if "format" in members else "csr"
+                kind = self._array(path, "format").read(0, 1).item() if "format" in members else "csr"
                 kind = kind.decode("utf-8", "replace") if isinstance(kind, bytes) else kind
                 if kind != "csr":
                     raise InputError(f"{path}: holds a matrix in the format {kind}; expected CSR (save X.tocsr())")
-                n, p = map(int, NpyArray(path, "shape").whole())
-                return MatrixSize(n, p, NpyArray(path, "data").shape[0])
-            if is_archive and "X" not in members:
+                n, p = map(int, self._array(path, "shape").read(0, 3))
+                return MatrixSize(n, p, self._array(path, "data").shape[0])
+            if self.compressed and "X" not in members:
                 arrays = ", ".join(sorted(members))
                 raise InputError(f"{path}: has {arrays}; expected an array X, or what scipy.sparse.save_npz writes")
-            shape = NpyArray(path, "X" if is_archive else None).shape
+            shape = self._array(path, "X" if self.compressed else None).shape
             if len(shape) != 2:
                 raise InputError(f"{path}: has the shape {shape}; expected rows and columns")
             return MatrixSize(shape[0], shape[1], shape[0] * shape[1])
 
     def read_blocks(self, part: RowRange) -> Iterator[tuple[RowRange, scipy.sparse.csr_matrix]]:
         """Read these rows; a compressed file is decompressed from those before on, or from its start."""
-        path, is_archive = part.path, part.path.lower().endswith(".npz")
 
         def read(name: str, start: int, stop: int) -> NDArray[Any]:
-            return self._read(path, name if is_archive else None, start, stop)
+            return self._array(part.path, name if self.compressed else None).read(start, stop)
 
-        return blocks_of(part, self.sizes[path].p, is_archive and "indptr" in _members(path), read)
+        return blocks_of(part, self.sizes[part.path].p, "indptr" in self._members[part.path], read)
 
     def read_column(self, part: RowRange, name: str | None) -> NDArray[Any]:
         """Read from an array of the same .npz, or from another file with an entry for each row of all input files."""
-        path, n = part.path, part.stop - part.start
+        path = part.path
         if name is not None and name.lower().endswith(".npy"):
-            array = NpyArray(name)
+            array, total = self._array(name), sum(size.n for size in self.sizes.values())
             column = array.read(part.first + part.start, part.first + part.stop)
-            total = sum(size.n for size in self.sizes.values())
             if array.shape[0] != total:
                 raise InputError(f"{name}: has {array.shape[0]} entries, but the input has {total} rows")
-        elif path.lower().endswith(".npz") and (name or "y") in _members(path):
-            column = self._read(path, name or "y", part.start, part.stop)
-        elif name is None:
-            raise InputError(f"{path}: has no labels y; name an array, or a file: {option('label', 'y.npy')}")
+        elif (name or "y") in self._members[path]:
+            column = self._array(path, name or "y").read(part.start, part.stop)
         else:
-            raise InputError(f"{path}: has no array {name!r} of labels or ids; a file's name must end in .npy")
-        if column.shape != (n,):
+            lacking = "labels y" if name is None else f"array {name!r}"
+            raise InputError(f"{path}: has no {lacking}; name an array, or a file: {option('label', 'y.npy')}")
+        if column.shape != (part.size,):
             raise InputError(f"{path}: {name or 'y'} has the shape {column.shape}; expected one entry for each row")
         return column
-
-    def _read(self, path: str, member: str | None, start: int, stop: int) -> NDArray[Any]:
-        """Read from an array that stays open while the rows of its file are read."""
-        if any(other != path for other, _ in self._open):
-            self._open.clear()
-        if (path, member) not in self._open:
-            self._open[path, member] = NpyArray(path, member)
-        return self._open[path, member].read(start, stop)
 
 
 class NpyArray:
@@ -123,11 +114,11 @@ class NpyArray:
             self._files.close()
 
     def read(self, start: int, stop: int) -> NDArray[Any]:
-        """Read the entries, or rows, start..stop, as far as there are any."""
+        """Read the entries, or rows, start..stop, as far as there are any; a number alone is one."""
         if self._by_columns and len(self.shape) > 1:
             raise InputError(f"{self.path}: is stored by columns; save numpy.ascontiguousarray(X)")
         n_bytes = self.dtype.itemsize * math.prod(self.shape[1:])
-        stop = min(stop, self.shape[0]) if self.shape else 0
+        stop = min(stop, self.shape[0] if self.shape else 1)
         size = (stop - start) * n_bytes
         if size > MAX_READ:
             rows = f"rows {start} to {stop - 1} (counted from 0) of an array of {self.dtype}"
@@ -138,13 +129,6 @@ class NpyArray:
             if len(content) < size:
                 raise InputError(f"{self.path}: ends too early; copy it again")
             return np.frombuffer(content, self.dtype).reshape(-1, *self.shape[1:])
-
-    def whole(self) -> NDArray[Any]:
-        if math.prod(self.shape) * self.dtype.itemsize > SMALL:
-            raise InputError(f"{self.path}: an array that should hold a word or two has the shape {self.shape}")
-        with _naming_damage(self.path):
-            self._stream.seek(self._first)
-            return np.frombuffer(self._stream.read(), self.dtype).reshape(self.shape)
 
 
 @contextlib.contextmanager
@@ -157,9 +141,7 @@ def _naming_damage(path: str) -> Iterator[None]:
 
 
 def _members(path: str) -> frozenset[str]:
-    try:
+    with _naming_damage(path):
         look_at(path)
         with open_zip(path) as archive:
             return frozenset(name.removesuffix(".npy") for name in archive.namelist())
-    except (OSError, *DAMAGED) as error:
-        raise InputError(f"{path}: cannot be read as .npz: {error}") from error

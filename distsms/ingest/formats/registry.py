@@ -1,22 +1,12 @@
-"""Which reader reads which file: the end of a file's name determines its format.
+"""Which reader reads which file: the end of a file's name determines its format, in capital or small letters.
 
-========================================  ==================================================
-`.csv`, `.tsv` (also compressed)          `distsms.ingest.formats.table`
-`.parquet`, `.pq`                         `distsms.ingest.formats.table`
-`.npy`, `.npz`                            `distsms.ingest.formats.npy`
-`.h5ad`                                   `distsms.ingest.formats.anndata`
-`.fa`, `.fasta`, `.strings` (also compr.) `distsms.ingest.formats.sequences`
-anything else (also compressed)           `distsms.ingest.formats.svmlight`
-========================================  ==================================================
-
-Capital and small letters are the same. Compressed files end in .gz, .bz2, .xz or .zst. Files of any other name are
-sequences if an option says so.
+Compressed files end in .gz, .bz2, .xz or .zst. Files of any other name are svmlight text, or sequences if an option
+says so.
 """
 
 from __future__ import annotations
 
 import os
-import sys
 from collections import Counter
 from collections.abc import Sequence
 from functools import partial
@@ -25,14 +15,12 @@ from typing import Any
 from distsms.base import addresses, text_files
 from distsms.base.communicator import Communicator
 from distsms.base.errors import InputError
-from distsms.base.formatting import format_rows, terminal_width, wrap
-from distsms.base.wording import Message, marked, option, printable, without_credentials
+from distsms.base.formatting import format_rows
+from distsms.base.wording import Message, marked, option
 from distsms.ingest.formats import svmlight
 from distsms.ingest.formats.base import Reader
 from distsms.ingest.formats.svmlight import SvmlightReader
 from distsms.ingest.options import ReadOptions
-from distsms.shards.column_options import ColumnOptions
-from distsms.shards.table_schema import USUAL
 
 _TEXT_KINDS = {"table": [".csv", ".tsv"], "fasta": [".fa", ".fasta", ".fna", ".faa"], "strings": [".strings"]}
 """The formats of text that may be compressed, and how their names end."""
@@ -57,11 +45,8 @@ _FOREIGN = {
 
 def format_of(path: str | os.PathLike[str]) -> str:
     """Return the format that a file's name stands for: "table", "arrays", "anndata", "fasta", "strings" or "text"."""
-    name = addresses.name_of(path).lower()
-    base, ending = os.path.splitext(name)
-    kinds = _KINDS
-    if ending in text_files.COMPRESSED:
-        ending, kinds = os.path.splitext(base)[1], _TEXT_KINDS
+    kinds = _TEXT_KINDS if addresses.name_of(path).lower().endswith(text_files.COMPRESSED) else _KINDS
+    ending = text_files.ending(os.fspath(path))
     return next((kind for kind, endings in kinds.items() if ending in endings), "text")
 
 
@@ -71,9 +56,8 @@ def has_sequences(path: str | os.PathLike[str]) -> bool:
 
 
 def open_reader(paths: Sequence[str | os.PathLike[str]], options: ReadOptions, comm: Communicator) -> Reader:
-    """Return the reader for files of one format. **Collective.** Readers are imported only when they are needed: some
-    need packages that are not always installed. A table without known columns is read once to find out what they
-    hold."""
+    """Return the reader for files of one format. **Collective.** A table without known columns is read once to find out
+    what they hold."""
     names = [os.fspath(path) for path in paths]
     with comm.fail_together():
         text_files.plan(names, 1)  # refuses files that are missing or not regular
@@ -82,8 +66,9 @@ def open_reader(paths: Sequence[str | os.PathLike[str]], options: ReadOptions, c
         if others or (kind in ("table", "arrays") and len(endings) > 1):
             raise InputError(f"{', '.join(names)}: are of several formats; convert each format by itself")
         _refuse_foreign(names, kind)
-        if options.missing_group != "own" and kind != "table":
-            raise InputError(f"{names[0]}: {option('missing_group', options.missing_group)} is for CSV and Parquet")
+        if kind != "table" and (given := options.of_tables):
+            hint = f"; {svmlight.NAMES}" if kind == "text" else ""
+            raise InputError(f"{names[0]}: {given[0]} is for CSV and Parquet{hint}")
         if options.missing_group != "own" and options.group is None:
             raise InputError(f"{option('missing_group', options.missing_group)} needs {option('group', text='COLUMN')}")
         sequences = has_sequences(names[0]) or (kind == "text" and (options.sequences or options.encoding) is not None)
@@ -108,10 +93,8 @@ def open_reader(paths: Sequence[str | os.PathLike[str]], options: ReadOptions, c
             from distsms.ingest.formats.anndata import AnnDataReader as reader
     if reader is not None:
         return reader(names, options, comm)
-    named = [option(name) for name in ("label", "id", "drop", "keep", "weight") if getattr(options, name)]
+    named = [option(name) for name in ("label", "id", "weight") if getattr(options, name)]
     named += [option(name) for name in ("group", "time") if getattr(options, name) not in (None, svmlight.QUERY_ID)]
-    if options.table is None and (options.cells != USUAL or options.columns != ColumnOptions()):
-        named.append("an option for columns")
     if named:
         allowed = f"only {option('group', svmlight.QUERY_ID)} and {option('weight_file')} do not"
         problem = f"is taken for svmlight text, whose columns have no names, which {named[0]} needs"
@@ -141,9 +124,3 @@ def reader_warnings(path: str | os.PathLike[str], warnings: Counter[str], comm: 
     mine = Counter({Message(text): count for text, count in warnings.items()})  # which other ranks can read
     total = sum(comm.allgather(mine), Counter[str]())
     return [Message(f"{path}: {marked(warning)}: {format_rows(count)}") for warning, count in sorted(total.items())]
-
-
-def print_warning(warning: str) -> None:
-    """Print a warning on files to standard error. Local."""
-    text = printable(without_credentials(f"warning: {warning}"))
-    print(wrap(text, terminal_width()) if sys.stderr.isatty() else text, file=sys.stderr, flush=True)

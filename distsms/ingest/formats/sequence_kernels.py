@@ -46,7 +46,7 @@ def _end_of_field(text: NDArray[np.uint8], i: int) -> Any:
 
 
 @njit()
-def scan_lines(text, begin, table, first, last, length, labelled, codes, fields):  # type: ignore[no-untyped-def]
+def scan_lines(labelled, text, begin, table, first, last, length, codes, fields):  # type: ignore[no-untyped-def]
     """Read lines LABEL SEQUENCE, of which the labels may be absent if `labelled` is false; return what `Scan` says.
 
     text : (bytes,) uint8, whole lines, of which the first begins at `begin`.  length : the letters of each sequence.

@@ -7,11 +7,8 @@ FASTA: a record is a line `>NAME ...` and the letters of the sequence on any num
 Its label is that of the name in a file of labels, if there is such a file; else what follows `label=` in the header, or
 the second word of a header of two words.
 
-Groups, times and weights of rows are words such as `chromosome=III`: in the headers of FASTA, and in other text in a
-comment after the sequence.
-
-The first sequence says how many letters every sequence has. Ranks cut plain files at any byte; a line or record belongs
-to the share in which it begins. `distsms.shards.sequence_rules` says which letters there are.
+Groups, times and weights of rows are words such as `chromosome=III`, in headers or in comments after the sequence. The
+first sequence says how many letters every sequence has. A line or record belongs to the share in which it begins.
 """
 
 from __future__ import annotations
@@ -34,7 +31,6 @@ from distsms.ingest.formats import sequence_kernels as kernel
 from distsms.ingest.formats.base import TO_UTF8, TextReader, place_in, whole_lines
 from distsms.ingest.options import ReadOptions
 from distsms.shards import row_metadata
-from distsms.shards.column_options import ColumnOptions
 from distsms.shards.labels import Label, in_one_type
 from distsms.shards.row_metadata import RowMetadata
 from distsms.shards.rows import RowBlock
@@ -45,11 +41,10 @@ FIRST_BYTES = 2**16
 LONGEST_RECORD = 2 * LONGEST + 2**22
 """The bytes of a record, with its header and the ends of its lines, that are read at most, besides a block."""
 _NUMBER = re.compile(rb"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
-_HEADER = "expected a header, a line that begins with >, before the first letter"
 PROBLEMS = {
     kernel.NO_SEQUENCE: "expected LABEL SEQUENCE, and found one word only",
     kernel.TOO_MUCH: "expected LABEL SEQUENCE, and found more than two words",
-    kernel.NO_HEADER: _HEADER,
+    kernel.NO_HEADER: "expected a header, a line that begins with >, before the first letter",
 }
 """What is said of those faults that need no more words."""
 
@@ -64,32 +59,28 @@ class SequenceReader(TextReader):
         super().__init__(paths, options)
         self.fasta = self.has_ids = fasta
         sequence_options = options.sequences or SequenceOptions()
+        self._labels_file = sequence_options.labels
+        self._alphabet = options.encoding.alphabet if options.encoding else sequence_options.alphabet
+        self._table = code_table(self._alphabet)
+        self._pass = kernel.scan_records if fasta else partial(kernel.scan_lines, options.labelled)
         with comm.fail_together():
-            self._refuse_options(sequence_options)
-            self._labels_file = sequence_options.labels
-            self._label_of = None if sequence_options.labels is None else read_labels(sequence_options.labels)
+            self._refuse_options()
+            self._label_of = None if self._labels_file is None else read_labels(self._labels_file)
+        comm.root_first(lambda: self._length_in(b"", TextPosition()))  # compiles the kernel
+        with comm.fail_together():
             self.sequences = options.encoding or encoding(sequence_options, self._first_length(), self.paths[0])
         self.n_columns = self.sequences.code_map.p
-        self._table = code_table(self.sequences.alphabet)
-        comm.root_first(lambda: self.parse(b"", TextPosition()))  # compiles the kernel
 
-    def _refuse_options(self, sequence_options: SequenceOptions) -> None:
+    def _refuse_options(self) -> None:
         options, name = self.options, self.paths[0]
-        if options.label or options.id:
-            problem = f"{option('label' if options.label else 'id')} names a column, and sequences have none"
-            labels = f"labels are in the text (or for FASTA in {option('labels', text='FILE')})"
-            raise InputError(f"{name}: {problem}: {labels}, and ids are the names in FASTA")
-        of_columns = ("drop", "keep", "zero_based", "thousands", "separator", "missing", "not_missing")
-        wrong = [option(each) for each in of_columns if getattr(options, each)]
-        wrong += [f"{option('categorical')} and the like"] * (options.columns != ColumnOptions())
-        if wrong:
-            raise InputError(f"{name}: {wrong[0]}: this option is for columns, and sequences have none")
+        if wrong := [option(each) for each in ("label", "id", "zero_based") if getattr(options, each)]:
+            labels = f"labels are in the text (or for FASTA in {option('labels', text='FILE')}), ids are names in FASTA"
+            raise InputError(f"{name}: {wrong[0]} is for columns, and sequences have none: {labels}")
         for word in options.metadata_columns:
             if "=" in word or word.split() != [word] or word == "label":
                 wrong_name = f"{option('group')}, {option('time')} or {option('weight', text=repr(word))}"
-                remedy = "for sequences, give the NAME of words NAME=VALUE, and not that of the label"
-                raise InputError(f"{name}: {wrong_name}: {remedy}")
-        if (file := sequence_options.labels) is not None and not self.fasta:
+                raise InputError(f"{name}: {wrong_name}: give the NAME of words NAME=VALUE, and not that of the label")
+        if (file := self._labels_file) is not None and not self.fasta:
             raise InputError(f"{option('labels', file)}: is for FASTA; in other text, a line begins with its label")
 
     def blocks(self, byte_range: ByteRange, block_bytes: int) -> Iterator[tuple[int, bytes]]:
@@ -98,33 +89,26 @@ class SequenceReader(TextReader):
     def _first_length(self) -> int:
         """Return the number of letters of the first sequence. Local; reads the beginning of the input."""
         for byte_range in self.plan(1)[0]:
-            for _, text in self.blocks(byte_range, FIRST_BYTES):
-                text = text.removeprefix(BYTE_ORDER_MARK)
-                plain = re.sub(rb"(?m)^;.*\n?", b"", text) if self.fasta else text
-                if self.fasta and not plain.strip():
-                    continue
-                if self.fasta:
-                    header, _, letters = plain.lstrip().split(b"\n>", 1)[0].partition(b"\n")
-                    if not header.startswith(b">"):
-                        at = len(text) - len(text.lstrip())
-                        raise InputError(f"{place_in(text, at, TextPosition(byte_range.path))}: {_HEADER}")
-                    return len(letters.translate(None, b" \t\r\n"))
-                fields = (line.partition(b"#")[0].split() for line in text.split(b"\n"))
-                if words := next(filter(None, fields), None):
-                    return len(words[min(1, len(words) - 1)])
+            for offset, text in self.blocks(byte_range, FIRST_BYTES):
+                if (length := self._length_in(text, TextPosition(byte_range.path, offset))) is not None:
+                    return length
         raise InputError(f"{', '.join(self.paths)}: there is no sequence")
+
+    def _length_in(self, text: bytes, origin: TextPosition) -> int | None:
+        """Return the number of letters of the first sequence in a text. The kernel says it if others are expected."""
+        text, begin = whole_lines(text, origin)
+        buffer, codes, fields = np.frombuffer(text, np.uint8), np.empty((1, 0), np.uint8), np.empty((1, 2), np.int64)
+        scan = kernel.Scan._make(self._pass(buffer, begin, self._table, 0, 0, -1, codes, fields))
+        if scan.fault not in (0, kernel.WRONG_LENGTH):
+            self._refuse(scan, text, origin)
+        return scan.letters if scan.fault else None
 
     def parse(self, text: bytes, origin: TextPosition) -> RowBlock:
         text, begin = whole_lines(text, origin)
         length, (first, last) = self.sequences.length, self.sequences.window
-        max_rows = len(text) // max(length, 1) + 2
+        buffer, max_rows = np.frombuffer(text, np.uint8), len(text) // max(length, 1) + 2
         codes, fields = np.empty((max_rows, last - first + 1), np.uint8), np.zeros((max_rows, 2), np.int64)
-        buffer, table, labelled = np.frombuffer(text, np.uint8), self._table, self.options.labelled
-        if self.fasta:
-            result = kernel.scan_records(buffer, begin, table, first - 1, last, length, codes, fields)
-        else:
-            result = kernel.scan_lines(buffer, begin, table, first - 1, last, length, labelled, codes, fields)
-        scan = kernel.Scan._make(result)
+        scan = kernel.Scan._make(self._pass(buffer, begin, self._table, first - 1, last, length, codes, fields))
         if scan.fault:
             self._refuse(scan, text, origin)
         n = scan.rows
@@ -137,8 +121,8 @@ class SequenceReader(TextReader):
         names = None
         if self.fasta:
             first_words = (next(iter(header.split(None, 1)), b"") for header in words)
-            names = [text_of(word, partial(place, row)) for row, word in enumerate(first_words)]
-        labels = self._labels(words, names, place) if labelled else np.zeros(n)
+            names = [text_of(word, place, row) for row, word in enumerate(first_words)]
+        labels = self._labels(words, names, place) if self.options.labelled else np.zeros(n)
         metadata = RowMetadata()
         if self.options.metadata_columns:
             if not self.fasta:  # only comments say more about a row
@@ -150,8 +134,7 @@ class SequenceReader(TextReader):
 
     def _metadata(self, words: list[bytes], place: Callable[[int], str]) -> RowMetadata:
         def strings(name: str) -> list[str]:
-            values = (value_in(text, name) for text in words)
-            return [text_of(value, partial(place, row)) for row, value in enumerate(values)]
+            return [text_of(value_in(text, name), place, row) for row, text in enumerate(words)]
 
         def fail(name: str, row: int, problem: str) -> NoReturn:
             where = "the header" if self.fasta else "a comment (#) after the sequence"
@@ -161,17 +144,13 @@ class SequenceReader(TextReader):
         return row_metadata.read(self.options.row_columns, strings, fail)
 
     def _labels(self, words: list[bytes], names: list[str] | None, place: Callable[[int], str]) -> NDArray[Any]:
-        texts = list[bytes | None](words)
+        texts, labels = list[bytes | None](words), self._label_of
         if names is not None:
-            labels = self._label_of
             texts = [labels.get(name) for name in names] if labels is not None else [*map(label_in, words)]
-        if None in texts:
-            row = texts.index(None)
-            if names is not None and self._label_of is not None:
-                raise InputError(f"{place(row)}: {printable(names[row])!r} has no label in {self._labels_file}")
-            problem = "the header has no label; expected >NAME LABEL, or label=LABEL after the name"
-            of_file = f"Labels in a file of their own are read by `distsms shard {option('labels', text='FILE')}`"
-            raise InputError(f"{place(row)}: {problem}. {of_file}")
+        if names is not None and None in texts:
+            row, of_file = texts.index(None), option("labels", text="FILE")
+            header = f"the header; expected >NAME LABEL or label=LABEL, or a file (`distsms shard {of_file}`)"
+            raise InputError(f"{place(row)}: {printable(names[row])!r} has no label in {self._labels_file or header}")
         return labels_of(texts, place)  # type: ignore[arg-type]
 
     def _refuse(self, scan: kernel.Scan, text: bytes, origin: TextPosition) -> NoReturn:
@@ -181,12 +160,11 @@ class SequenceReader(TextReader):
             others = f"{'the training data have' if has_model else 'the first sequence has'} {self.sequences.length}"
             problem = f"the sequence has {scan.letters} letters, but {others}; all must have as many"
         elif scan.fault == kernel.BAD_LETTER:
-            column, alphabet = at - text.rfind(b"\n", 0, at), self.sequences.alphabet
+            column, alphabet = at - text.rfind(b"\n", 0, at), self._alphabet
             shown = printable(text[at : at + 4].decode("utf-8", "replace")[:1])
             problem = f"character {column} of the line, {shown!r}, is no letter of {alphabet}"
-            if alphabet != "protein" and text[at : at + 1].isalpha() and text[at : at + 1].isascii():
-                for_protein = f" (for protein give {option('alphabet', 'protein')})"
-                problem += ", which the model is for" if has_model else for_protein
+            if alphabet != "protein" and text[at : at + 1].isalpha() and not has_model:
+                problem += f" (for protein give {option('alphabet', 'protein')})"
         raise InputError(f"{place_in(text, at, origin)}: {problem}")
 
 
@@ -209,17 +187,16 @@ def _rest_of_record(path: str, offset: int, text: bytes, stream: Any) -> bytes:
         lines.append(text_files.read_line(stream, path, text_files.LONGEST_LINE))
         n_bytes += len(lines[-1])
         if n_bytes > LONGEST_RECORD:
-            problem = f"a sequence takes more than {LONGEST_RECORD} bytes; up to {LONGEST} letters are read"
-            raise InputError(f"{path}: {problem}. Cut windows out of longer sequences, one for each row")
+            raise InputError(f"{path}: a sequence takes over {LONGEST_RECORD} bytes; cut windows out of longer ones")
     return b"".join(lines)
 
 
-def text_of(word: bytes, place: Callable[[], str]) -> str:
-    """Return a word as a string. Raises InputError unless it is UTF-8."""
+def text_of(word: bytes, place: Callable[[int], str], row: int) -> str:
+    """Return a word as a string. Raises InputError unless it is UTF-8; `place(row)` is for messages."""
     try:
         return word.decode()
     except UnicodeDecodeError as error:
-        raise InputError(f"{place()}: {printable(word.decode('latin-1'))!r} is not UTF-8; {TO_UTF8}") from error
+        raise InputError(f"{place(row)}: {printable(word.decode('latin-1'))!r} is not UTF-8; {TO_UTF8}") from error
 
 
 def label_in(header: bytes) -> bytes | None:
@@ -242,7 +219,7 @@ def labels_of(texts: Sequence[bytes], place: Callable[[int], str]) -> NDArray[An
     for row, text in enumerate(texts):
         if text in values:
             continue
-        values[text] = float(text) if _NUMBER.fullmatch(text) else text_of(text, partial(place, row))
+        values[text] = float(text) if _NUMBER.fullmatch(text) else text_of(text, place, row)
         if isinstance(values[text], float) and not math.isfinite(values[text]):  # type: ignore[arg-type]
             raise InputError(f"{place(row)}: the label {printable(text.decode())} is too large for a double (1.8e308)")
     place_of = {text: place for place, text in enumerate(values)}
@@ -252,16 +229,15 @@ def labels_of(texts: Sequence[bytes], place: Callable[[int], str]) -> NDArray[An
 def read_labels(path: str) -> dict[str, bytes]:
     """Return the label of each name in a file with lines `NAME LABEL`, and comments after #. Local."""
     labels: dict[str, bytes] = {}
-    size, compression = text_files.inspect(path)
-    for offset, text in text_files.read_blocks(ByteRange(path, 0, None if compression else size)):
+    for offset, text in text_files.read_blocks(ByteRange(path)):
         at = 0
         for line in text.split(b"\n"):
             if words := line.removeprefix(BYTE_ORDER_MARK).partition(b"#")[0].split():
-                where = partial(place_in, text, at, TextPosition(path, offset))
-                name = text_of(words[0], where)
+                place = partial(place_in, text, origin=TextPosition(path, offset))
+                name = text_of(words[0], place, at)
                 if len(words) != 2 or name in labels:
                     problem = "expected NAME LABEL" if len(words) != 2 else f"{printable(name)!r} has a label already"
-                    raise InputError(f"{where()}: {problem}")
+                    raise InputError(f"{place(at)}: {problem}")
                 labels[name] = words[1]
             at += len(line) + 1
     return labels

@@ -1,13 +1,9 @@
 """Read svmlight text into CSR form by byte ranges, so that each rank reads its own share. Errors name file:line.
 
 A line is `label index:value index:value ... # comment`. Fields are separated by spaces or tabs; indices are whole
-numbers in ascending order, counted from 1, or from 0 on request; values are decimal numbers. Blank lines and comments
-are skipped. Lines may end in CR LF, the file may begin with a UTF-8 byte order mark, and it may be compressed by gzip,
-bzip2, xz or Zstandard, which its first bytes tell. Explicit zeros (`3:0`) are checked and counted as columns, but not
-stored. A query id after the label (`qid:7`) is left out and counted, since all rows are ranked together here, unless it
-is asked for as the row's group or time.
-
-Every number equals Python's `float` of its text, bit for bit.
+numbers in ascending order, counted from 1, or from 0 on request; values are decimal numbers, each of which equals
+Python's `float` of its text, bit for bit. Explicit zeros (`3:0`) are checked and counted as columns, but not stored. A
+query id after the label (`qid:7`) is left out and counted, unless it is asked for as the row's group or time.
 """
 
 from __future__ import annotations
@@ -119,21 +115,17 @@ def _without_zeros(rows: RowBlock) -> RowBlock:
     return rows._replace(indptr=n_kept[rows.indptr], indices=rows.indices[kept], data=rows.data[kept])
 
 
-# ---------------------------------------------------------------------------------------------------------------------
 # What the kernel leaves to Python: numbers that it cannot read exactly, and error messages
-# ---------------------------------------------------------------------------------------------------------------------
-
 _FIELD = re.compile(rb"[^ \t\r\n#]*")
 _DECIMAL = re.compile(rb"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
 _NOT_FINITE = re.compile(rb"[+-]?(?:nan|inf|infinity)", re.IGNORECASE)
 
 
 def _number(text: bytes, position: int, is_label: bool, origin: TextPosition) -> float:
-    field = _field(text, position)
-    if _DECIMAL.fullmatch(field) and math.isfinite(value := float(field)):
-        return value
-    kind = "label" if is_label else "value"
+    field, kind = _field(text, position), "label" if is_label else "value"
     if _DECIMAL.fullmatch(field):
+        if math.isfinite(value := float(field)):
+            return value
         problem = f"the {kind} is too large for a double (1.8e308)"
     elif _NOT_FINITE.fullmatch(field):
         problem = f"the {kind} is not finite; expected a decimal number"
@@ -155,7 +147,7 @@ def _refuse(fault: int, text: bytes, position: int, origin: TextPosition) -> NoR
     elif fault == LARGE:
         problem = f"the index is too large; expected at most 2^62 = {MAX_INDEX}"
     elif fault == ORDER:
-        problem = _explain_order(text, position)
+        problem = "the index is not above the one before it; expected ascending indices, each once in a row"
     elif text.startswith(b"\r", position):
         problem = "a carriage return within a line; expected lines that end in LF or CR LF"
     elif field.startswith(b"qid:"):
@@ -171,24 +163,13 @@ def _refuse(fault: int, text: bytes, position: int, origin: TextPosition) -> NoR
     _fail(text, position, problem, origin)
 
 
-def _explain_order(text: bytes, position: int) -> str:
-    index = int(text[position : text.index(b":", position)].lstrip(b"0") or b"0")
-    before = text[max(0, position - 4096) : position]  # enough for any sensible entry
-    previous = re.findall(rb"([0-9]+):[^ \t]*[ \t]+$", before)
-    if previous and int(previous[0]) == index:
-        return f"index {index} occurs twice; expected each index once in a row"
-    after = f" after {int(previous[0])}" if previous else ""
-    return f"index {index} comes{after} out of order; expected ascending indices"
-
-
 def _fail(text: bytes, position: int, problem: str, origin: TextPosition) -> NoReturn:
     """Raise InputError with file, line and an excerpt that is short and printable whatever the file holds."""
     start = position
     while start > max(0, position - _EXCERPT) and text[start - 1] not in b" \t\n":
         start -= 1
     field = _field(text, start) or text[start : start + 1]
-    shown = repr(field[:_EXCERPT].decode("utf-8", "backslashreplace"))
-    shown = shown.encode("ascii", "backslashreplace").decode().replace("\\\\x", "\\x")
+    shown = ascii(field[:_EXCERPT].decode("utf-8", "backslashreplace")).replace("\\\\x", "\\x")
     cut = "..." if len(field) > _EXCERPT else ""
     if b"\0" in field or not field.isascii():
         problem += "; is this a text file, in ASCII or UTF-8?"

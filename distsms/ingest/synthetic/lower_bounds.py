@@ -9,6 +9,7 @@ the minimum of 1/2 ||w||^2 + max(0, 1 + <a, w>), where a is the mean of the n - 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from fractions import Fraction
 from math import ceil, floor, sqrt
 
@@ -17,104 +18,87 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from distsms.base.errors import InputError
-from distsms.base.typing import Floats
 from distsms.shards.coded_columns import NOT_CODED
 
 _C = sqrt(2) / 4
 
 
-class _LowerBound:
+class LowerBound:
     """The base class of both constructions, a `write.RowSource`. Row 1 is the only positive row."""
 
     measure: str
-    least: int  # the smallest size
-    x_1: float  # the factor of e_2 in the row x_1
-    row_bytes, coded = 33.0, NOT_CODED
-    block_rows = 2**16
+    least: int  # the smallest size, which has one negative row
+    rounded: Callable[[Fraction], int]  # the number of negative rows for 1/epsilon
+    share: Fraction  # of 1/epsilon: how many steps are needed
+    columns: tuple[int, ...]  # that all negative rows x_i have; their last column is i + `shift`
+    shift: int
+    x_1: float  # the values of the rows x_1 (in column 2) and x_i
+    x_i: float
+    J_0: float  # at w_0
+    minimum: float
+    row_bytes, coded, block_rows = 33.0, NOT_CODED, 2**16
 
-    def __init__(self, size: int, rows: int) -> None:
+    def __init__(self, size: int, epsilon: Fraction | None = None) -> None:
+        """Construct the data for n = `size`, chosen for `epsilon`, by default the smallest."""
         if size < self.least:
             raise InputError(f"--n {size}: this construction needs an n of at least {self.least}")
-        self.size, self.n, self.p = size, rows, size + 2
+        negatives = size + 1 - self.least
+        self.size, self.n, self.p = size, negatives + 1, size + 2
+        self.epsilon = epsilon or Fraction(1, negatives)
+        self.steps, self.w_0 = floor(self.share / self.epsilon), np.zeros(self.p)
+
+    @classmethod
+    def of(cls, epsilon: float) -> LowerBound:
+        """Return the construction for an epsilon."""
+        if not 1e-9 <= epsilon <= 1:
+            raise InputError(f"--epsilon {epsilon:g}: must be from 1e-9 to 1")
+        exact = Fraction(repr(float(epsilon)))  # as it was written, so that the ceiling of 1/epsilon is right
+        return cls(cls.rounded(1 / exact) + cls.least - 1, exact)
 
     def block(self, number: int) -> tuple[sparse.csr_matrix, NDArray[np.int8]]:
-        first = number * self.block_rows
+        first, less = number * self.block_rows, len(self.columns)
         i = np.arange(first + 1, min(self.n, first + self.block_rows) + 1)  # the paper's i, from 1
-        columns, values = self._negatives(i)
-        entries = np.full(len(i), columns.shape[1])
-        if number == 0:
-            entries[0], columns[0, 0], values[0, 0] = 1, 2, self.x_1
-        stored = np.arange(columns.shape[1]) < entries[:, None]
-        indptr = np.concatenate(([0], np.cumsum(entries)))
-        X = sparse.csr_matrix((values[stored], columns[stored] - 1, indptr), shape=(len(i), self.p))
+        columns = np.column_stack([*(np.full_like(i, column) for column in self.columns), i + self.shift]).ravel()
+        values, indptr = np.full(len(columns), self.x_i), np.arange(len(i) + 1) * (less + 1)
+        if number == 0:  # x_1 has one entry
+            columns, values = columns[less:], values[less:]
+            columns[0], values[0] = 2, self.x_1
+            indptr[1:] -= less
+        X = sparse.csr_matrix((values, columns - 1, indptr), shape=(len(i), self.p))
         return X, np.where(i == 1, 1, -1).astype(np.int8)
 
-    def _negatives(self, i: NDArray[np.int64]) -> tuple[NDArray[np.int64], Floats]:
-        """Return the columns, from 1 and ascending, and the values of the rows x_i, i >= 2, each (rows, entries)."""
-        raise NotImplementedError
 
-    def _start(self, *entries: float) -> Floats:
-        """Return w_0 (p,), which has these entries in its first columns."""
-        return np.append(entries, np.zeros(self.p - len(entries)))
-
-
-class PrbepLowerBound(_LowerBound):
+class PrbepLowerBound(LowerBound):
     """Section 2.2: n rows, x_1 = c n e_2 and x_i = -c n e_3 - c n e_{i+2}, with c = sqrt(2)/4."""
 
     measure, least = "prbep", 2
+    rounded, share = staticmethod(ceil), Fraction(1, 5)
+    columns, shift = (3,), 2
 
     def __init__(self, size: int, epsilon: Fraction | None = None) -> None:
-        """Construct the data for n = `size` >= 2, chosen for `epsilon`, by default 1/(n - 1), the smallest."""
-        super().__init__(size, rows=size)
-        self.epsilon, self.x_1 = epsilon or Fraction(1, size - 1), _C * size
-        norm = 1 + 1 / (2 * (size - 1))  # ||a||^2
-        self.w_0 = self._start(1.0, 2 * _C, 2 * _C)
+        super().__init__(size, epsilon)
+        self.x_1, self.x_i = _C * size, -_C * size
+        self.w_0[:3] = 1.0, 2 * _C, 2 * _C
         self.J_0 = 1.0
-        self.minimum = 1 / (2 * norm)
-        self.steps = floor(1 / (5 * self.epsilon))
-
-    @staticmethod
-    def of(epsilon: float) -> PrbepLowerBound:
-        """Return the construction for an epsilon: n = ceil(1/epsilon) + 1."""
-        exact = _exact(epsilon)
-        return PrbepLowerBound(ceil(1 / exact) + 1, exact)
-
-    def _negatives(self, i: NDArray[np.int64]) -> tuple[NDArray[np.int64], Floats]:
-        return np.column_stack((np.full_like(i, 3), i + 2)), np.full((len(i), 2), -_C * self.size)
+        self.minimum = 1 / (2 * (1 + 1 / (2 * (size - 1))))  # 1 / (2 ||a||^2)
 
 
-class RocAreaLowerBound(_LowerBound):
+class RocAreaLowerBound(LowerBound):
     """Section 2.3: n negatives and n + 1 rows, x_1 = sqrt(n) e_2 and x_i = -n e_{i+1}."""
 
     measure, least = "rocarea", 1
+    rounded, share = staticmethod(floor), Fraction(2, 3)
+    columns, shift = (), 1
 
     def __init__(self, size: int, epsilon: Fraction | None = None) -> None:
-        """Construct the data for n = `size` >= 1, chosen for `epsilon`, by default 1/n."""
-        super().__init__(size, rows=size + 1)
-        self.epsilon, self.x_1 = epsilon or Fraction(1, size), sqrt(size)
-        self.w_0 = self._start(1.0, 1 / sqrt(size))
+        super().__init__(size, epsilon)
+        self.x_1, self.x_i = sqrt(size), -float(size)
+        self.w_0[:2] = 1.0, 1 / sqrt(size)
         self.J_0 = (1 + 1 / size) / 2
         self.minimum = 1 / (4 * size)
-        self.steps = floor(2 / (3 * self.epsilon))
-
-    @staticmethod
-    def of(epsilon: float) -> RocAreaLowerBound:
-        """Return the construction for an epsilon: n = floor(1/epsilon)."""
-        exact = _exact(epsilon)
-        return RocAreaLowerBound(floor(1 / exact), exact)
-
-    def _negatives(self, i: NDArray[np.int64]) -> tuple[NDArray[np.int64], Floats]:
-        return (i + 1)[:, None], np.full((len(i), 1), -float(self.size))
 
 
-LOWER_BOUNDS: dict[str, type[PrbepLowerBound] | type[RocAreaLowerBound]] = {
+LOWER_BOUNDS: dict[str, type[LowerBound]] = {
     "prbep-lower-bound": PrbepLowerBound,
     "rocarea-lower-bound": RocAreaLowerBound,
 }
-
-
-def _exact(epsilon: float) -> Fraction:
-    """Return epsilon as the exact decimal number that was written, so that the ceiling of 1/epsilon is right."""
-    if not 1e-9 <= epsilon <= 1:
-        raise InputError(f"--epsilon {epsilon:g}: must be from 1e-9 to 1")
-    return Fraction(repr(float(epsilon)))

@@ -1,16 +1,9 @@
 """Random rows that are labelled by a planted w, in blocks of a fixed size that depend only on the seed.
 
 Each block has its own counter-based stream of random numbers (Philox with the key (seed, number of the block)). A row
-is positive if its score <w, x> plus noise is above t. The threshold t is a quantile of this sum, and it is computed
-before the rows are made:
-
-- For dense rows the sum is normal, and the quantile is exact.
-- For wide sparse rows the sum is nearly normal. The quantile follows from the first four cumulants, which are exact
-  sums over the columns.
-- For other sparse rows a pilot sample is drawn, and its scores are corrected by the exact mean and variance.
-
-In tests with noise 0.5, the share of positives differed from the wanted share, apart from chance, by at most 3 % of the
-wanted share if that was 0.01 or more, and by at most 10 % of it if that was 0.001.
+is positive if its score <w, x> plus noise is above a threshold, a quantile of this sum: for dense rows that of a normal
+distribution; for wide sparse rows, whose sum is nearly normal, it follows from the first four cumulants; for others a
+pilot sample is drawn, whose scores are corrected by the exact mean and variance.
 """
 
 from __future__ import annotations
@@ -72,11 +65,10 @@ class Recipe:
         """Return +1 where a noisy score (rows,) is above the threshold, else -1. In the first block the row with the
         highest, or lowest, score changes sides if it has one class only, since training needs both."""
         y = np.where(margins > threshold, 1, -1).astype(np.int8)
-        if number == 0:
-            if y.max() < 0:
-                y[margins.argmax()] = 1
-            elif y.min() > 0:
-                y[margins.argmin()] = -1
+        if number == 0 and y.max() < 0:
+            y[margins.argmax()] = 1
+        elif number == 0 and y.min() > 0:
+            y[margins.argmin()] = -1
         return y
 
 
@@ -89,9 +81,8 @@ class DenseSource:
 
     def __init__(self, recipe: Recipe, correlation: float = 0.0, scale: float = 1.0) -> None:
         """Draw w. Memory: 8 p bytes (or 100 p), and a block of 2 MiB or two rows."""
-        self.recipe, self.n = recipe, recipe.n
-        self.p, self.scale = recipe.p, scale
-        self.block_rows = block_rows(self.p)
+        self.recipe, self.n, self.p = recipe, recipe.n, recipe.p
+        self.scale, self.block_rows = scale, block_rows(self.p)
         self.row_bytes = self.p * np.dtype(recipe.dtype).itemsize + 1.0
         planted = recipe.stream(PLANTED)
         w = planted.standard_normal(self.p)
@@ -143,8 +134,7 @@ class SparseSource:
         # Each row is a line of length ends[p-1], of which the interval from ends[j-1] to ends[j] belongs to column j.
         self.ends = np.cumsum(rates)
         cells = np.arange(self.p + 1) * (self.ends[-1] / self.p)
-        # The first column in each of p equal cells of the line.
-        self.guide = np.searchsorted(self.ends, cells, "right").astype(np.int32)
+        self.guide = np.searchsorted(self.ends, cells, "right").astype(np.int32)  # the first column in p equal cells
         self.w = recipe.stream(PLANTED).standard_normal(self.p)
         self.w[self.p if informative is None else informative :] = 0
         self.threshold, self.sigma = self._calibrated(-np.expm1(-rates))

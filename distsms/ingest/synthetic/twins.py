@@ -3,13 +3,6 @@
 `twins.json` has the numbers of the table, and how rows of this kind are drawn. Where the paper's p is in truth a number
 of nonzeros (covertype, news20, real-sim, both reuters, zeta), p is the number of columns. The seeds and the difficulty
 are fixed: the planted w with its noise ranks about as well as the paper's best model ranks its test rows.
-
-The kinds:
-
-- text: rows of length 1, with columns whose frequencies fall by a power law;
-- ones: the same with ones in the place of values;
-- dense: features that are correlated, since they share a few factors;
-- letters: sequences, with a column for each letter of each place, or with k-mers as in section 5.1.
 """
 
 from __future__ import annotations
@@ -24,17 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from distsms.base.errors import InputError
-from distsms.ingest.synthetic.planted import (
-    PILOT,
-    PILOT_ENTRIES,
-    PLANTED,
-    DenseSource,
-    LabelledRows,
-    Recipe,
-    SparseSource,
-    block_rows,
-    threshold_of,
-)
+from distsms.ingest.synthetic import planted
+from distsms.ingest.synthetic.planted import DenseSource, LabelledRows, Recipe, SparseSource
 from distsms.ingest.synthetic.write import RowSource
 from distsms.matrix.code_maps import Categories
 from distsms.shards.coded_columns import CodedColumns
@@ -55,6 +39,8 @@ class Twin:
     p: int
     density: float  # share of nonzeros, in per cent
     ratio: float  # positive rows for each negative one
+    # "text": rows of length 1, with columns whose frequencies fall by a power law; "ones": the same, all values 1;
+    # "dense": correlated features; "letters": sequences, with a column for each letter of each place, or with k-mers
     kind: str
     noise: float  # see `Recipe`
     seed: int
@@ -112,12 +98,12 @@ class LetterSource:
             self.coded = CodedColumns((sequences.code_map,), sequences)
         else:
             self.coded = CodedColumns((Categories((4,) * letters),))
-        self.p, self.block_rows, self._places = self.coded.p, block_rows(letters), np.arange(letters)
+        self.p, self.block_rows, self._places = self.coded.p, planted.block_rows(letters), np.arange(letters)
         nearness = np.exp(-abs(self._places - (letters - 1) / 2) / _NEAR)
-        self.w = recipe.stream(PLANTED).standard_normal((letters, 4)) * nearness[:, None]
-        pilot = range(-(-PILOT_ENTRIES // (letters * self.block_rows)))
-        scores = [self._scores(self._codes(recipe.stream(PILOT + k), self.block_rows)) for k in pilot]
-        self.threshold, self.sigma = threshold_of(np.concatenate(scores), recipe)
+        self.w = recipe.stream(planted.PLANTED).standard_normal((letters, 4)) * nearness[:, None]
+        pilot = range(-(-planted.PILOT_ENTRIES // (letters * self.block_rows)))
+        scores = [self._scores(self._codes(recipe.stream(planted.PILOT + k), self.block_rows)) for k in pilot]
+        self.threshold, self.sigma = planted.threshold_of(np.concatenate(scores), recipe)
 
     def block(self, number: int) -> LabelledRows:
         rng = self.recipe.stream(number)

@@ -1,15 +1,14 @@
 """Write synthetic data sets of any size, with all ranks in parallel.
 
-A source (`distsms.ingest.synthetic.planted`, `distsms.ingest.synthetic.lower_bounds`) makes the rows in blocks. A block
-depends only on the source and the number of the block. So the data do not depend on the number of ranks or of shards,
-and no rank holds more than one shard at a time.
+A source makes the rows in blocks, each of which depends only on the source and the number of the block. So the data do
+not depend on the number of ranks or of shards.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from collections.abc import Callable
+from typing import Protocol
 
 import numpy as np
 from scipy import sparse
@@ -73,9 +72,8 @@ def write(
         entries = [entry for of_rank in comm.allgather(entries) for entry in of_rank]
         with comm.fail_together():
             if comm.is_root:
-                meaning = {"+1": 1, "-1": -1}
-                made_from, coded = [{"name": name, "bytes": 0}], source.coded
-                publish(directory, entries, label_map=meaning, zero_based=False, source=made_from, coded=coded)
+                about = {"label_map": {"+1": 1, "-1": -1}, "zero_based": False, "coded": source.coded}
+                publish(directory, entries, source=[{"name": name, "bytes": 0}], **about)
     with comm.fail_together():
         return read_manifest(directory)
 
@@ -89,14 +87,10 @@ def rows(source: RowSource, start: int, stop: int) -> LabelledRows:
         cut = slice(max(start - number * size, 0), stop - number * size)
         parts.append(X if len(y[cut]) == len(y) else X[cut])
         labels.append(y[cut])
-    return _stacked(parts), np.concatenate(labels)
-
-
-def _stacked(parts: Sequence[Any]) -> Any:
-    if len(parts) == 1:
-        return parts[0]
-    if not sparse.issparse(parts[0]):
-        return np.concatenate(parts)
-    X = sparse.vstack(parts, format="csr")
-    X.has_canonical_format = True  # all parts are canonical; a check would take as long as writing the shard
-    return X
+    X, y = parts[0], np.concatenate(labels)
+    if len(parts) > 1 and sparse.issparse(X):
+        X = sparse.vstack(parts, format="csr")
+        X.has_canonical_format = True  # all parts are canonical; a check would take as long as writing the shard
+    elif len(parts) > 1:
+        X = np.concatenate(parts)
+    return X, y
