@@ -24,7 +24,8 @@ from numpy.typing import NDArray
 from distsms.base.communicator import Communicator
 from distsms.base.hashing import GOLDEN, _mix, row_keys
 from distsms.base.jit import is_compiled, njit
-from distsms.base.typing import Floats, Hashes, Labels
+from distsms.base.scored import Scored
+from distsms.base.typing import Floats, Hashes
 from distsms.metrics.ranking import score_at
 from distsms.metrics.row_weights import masses
 
@@ -50,26 +51,23 @@ class Draws(NamedTuple):
     seed: int = 0
 
 
-def prbep_replicates(
-    scores: Floats, labels: Labels, draws: Draws, comm: Communicator, weights: Floats | None = None
-) -> Floats:
+def prbep_replicates(scored: Scored, draws: Draws) -> Floats:
     """Return replicates of PRBEP (replicates,); NaN without positives. **Collective.**"""
-    tp, n_pos = _replicates(scores, labels, draws, None, comm, weights)
+    tp, n_pos = _replicates(scored, draws, None)
     with np.errstate(invalid="ignore"):
         return tp / n_pos
 
 
-def top_k_replicates(scores: Floats, labels: Labels, draws: Draws, k: int, comm: Communicator) -> tuple[Floats, Floats]:
+def top_k_replicates(scored: Scored, draws: Draws, k: int) -> tuple[Floats, Floats]:
     """Compute replicates of precision@k and recall@k, as `prbep_replicates`; NaN below k rows. **Collective.**"""
-    tp, n_pos = _replicates(scores, labels, draws, k, comm)
+    tp, n_pos = _replicates(scored, draws, k)
     with np.errstate(invalid="ignore"):
         return tp / k, tp / n_pos
 
 
-def _replicates(
-    scores: Floats, labels: Labels, draws: Draws, k: int | None, comm: Communicator, weights: Floats | None = None
-) -> tuple[Floats, Floats]:
+def _replicates(scored: Scored, draws: Draws, k: int | None) -> tuple[Floats, Floats]:
     """Return each replicate's true positives among its k (or n+) highest scores, and its positives. **Collective.**"""
+    labels, weights, comm = scored.labels, scored.weights, scored.comm
     n, n_pos = masses((labels == labels, labels > 0), weights, comm).tolist()
     values, positives = np.full(draws.replicates, np.nan), np.zeros(draws.replicates)
     place = n_pos if k is None else k
@@ -79,13 +77,13 @@ def _replicates(
     # How far the window around the place extends to both sides.
     margin: float = MARGIN + int(SPREAD * math.sqrt(place))
     if weights is not None:
-        above = scores >= score_at(scores, place, comm, weights)
+        above = scored.scores >= score_at(scored, place)
         squares = masses((above, labels > 0), weights * weights, comm).sum()
         largest = float(comm.maximum(np.array([weights.max(initial=0.0)]))[0])
         margin = MARGIN * largest + SPREAD / math.sqrt(2) * math.sqrt(squares)
     while len(missing):
         places = max(place - margin, 1 if weights is None else TINY), min(place + margin, n)
-        window = _window(scores, labels, draws, places, comm, weights)
+        window = _window(scored, draws, places)
         for block, table in tables(window, missing, comm):
             values[block], positives[block] = _of_tables(table, k, places[1] == n)
         missing = missing[np.isinf(values[missing])]
@@ -113,30 +111,22 @@ def tables(
         yield block, comm.sum(table)
 
 
-def _window(
-    scores: Floats,
-    labels: Labels,
-    draws: Draws,
-    places: tuple[float, float],
-    comm: Communicator,
-    weights: Floats | None,
-) -> DrawnRows:
+def _window(scored: Scored, draws: Draws, places: tuple[float, float]) -> DrawnRows:
     """Return the rows down to the window between two places, counted, or weighed, from the highest score, and all
     positives. The table has columns for negatives and positives above the window, two for each score in it from the
     highest, and one for positives below. **Collective.**
     """
-    high, low = (score_at(scores, place, comm, weights) for place in places)
+    scores, comm, positive = scored.scores, scored.comm, scored.labels > 0
+    high, low = (score_at(scored, place) for place in places)
     different = np.unique(scores[(scores >= low) & (scores <= high)])
     values = np.unique(comm.allgather_rows(different, comm.allgather(len(different))))
-    positive = labels > 0
     # Levels from above: 0 for scores higher than all values, k + 1 for the k-th highest value, U + 1 for scores below.
     level = len(values) - np.searchsorted(values, scores, "right") + (scores <= high)
     column = 2 * level + positive
     below = scores < low
     column[below] = last = 2 * len(values) + 2
     drawn = positive | ~below
-    drawn_weights = None if weights is None else weights[drawn]
-    return DrawnRows(row_keys(draws.rows[drawn], draws.seed), column[drawn], last + 1, drawn_weights)
+    return DrawnRows(row_keys(draws.rows[drawn], draws.seed), column[drawn], last + 1, scored.weights_of(drawn))
 
 
 def _of_tables(table: NDArray[Any], k: int | None, whole: bool) -> tuple[Floats, Floats]:

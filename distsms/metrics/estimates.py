@@ -10,7 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from distsms.base.communicator import Communicator
-from distsms.base.typing import Floats, Labels
+from distsms.base.scored import Scored
+from distsms.base.typing import Floats
 from distsms.metrics.ranking import exact_sum, placements, top_k_shares
 from distsms.metrics.row_weights import effective_sizes, mass_of_classes, weighted_mean
 
@@ -51,17 +52,15 @@ class MeanEstimate(NamedTuple):
         return METHOD if self.folds else MODEL
 
 
-def rocarea_estimate(
-    twice: NDArray[Any], labels: Labels, comm: Communicator, weights: Floats | None = None
-) -> MeanEstimate:
+def rocarea_estimate(twice: NDArray[Any], scored: Scored) -> MeanEstimate:
     """Estimate ROCArea, or a difference, by DeLong's method from `ranking.placements`, or theirs. **Collective.**"""
+    weights, comm, (positive, negative) = scored.weights, scored.comm, scored.classes
     if weights is not None:
-        of_pos, of_neg = mass_of_classes(labels, weights, comm)
-        value = twice / np.where(labels > 0, 2 * (of_neg or 1.0), 2 * (of_pos or 1.0))
-        area, of_positive, size = weighted_mean(value, labels > 0, weights, comm)
-        _, of_negative, others = weighted_mean(value, labels < 0, weights, comm)
+        of_pos, of_neg = mass_of_classes(scored)
+        value = twice / np.where(positive, 2 * (of_neg or 1.0), 2 * (of_pos or 1.0))
+        area, of_positive, size = weighted_mean(value, positive, weights, comm)
+        _, of_negative, others = weighted_mean(value, negative, weights, comm)
         return MeanEstimate(area, (of_positive, of_negative), (size, others))
-    positive = labels > 0
     n_pos, n_neg = map(int, comm.sum(np.array([np.count_nonzero(positive), np.count_nonzero(~positive)])))
     if not (n_pos and n_neg):
         return MeanEstimate(math.nan, (math.nan, math.nan), (n_pos, n_neg))
@@ -78,37 +77,31 @@ def _squares(values: NDArray[np.int64], comm: Communicator) -> int:
     return sum(part << shift for part, shift in zip(parts, (32, 17, 0), strict=True))
 
 
-def prbep_estimate(share: Floats, labels: Labels, comm: Communicator, weights: Floats | None = None) -> MeanEstimate:
+def prbep_estimate(share: Floats, scored: Scored) -> MeanEstimate:
     """Estimate PRBEP, or a difference, and its spread from `ranking.top_k_shares`, or theirs. **Collective.**"""
-    if weights is not None:
-        value, squares, _ = weighted_mean(share, labels > 0, weights, comm)
-        return MeanEstimate(value, (squares,), effective_sizes(labels, weights, comm))
-    of_positives = share[labels > 0]
-    n_pos, n_neg = map(int, comm.sum(np.array([len(of_positives), len(labels) - len(of_positives)])))
-    total, square = comm.sum(np.array([np.sum(of_positives), np.sum(of_positives * of_positives)])).tolist()
+    if scored.weights is not None:
+        value, squares, _ = weighted_mean(share, scored.labels > 0, scored.weights, scored.comm)
+        return MeanEstimate(value, (squares,), effective_sizes(scored))
+    of_positives, (n_pos, n_neg) = share[scored.labels > 0], mass_of_classes(scored)
+    total, square = scored.comm.sum(np.array([np.sum(of_positives), np.sum(of_positives * of_positives)])).tolist()
     if not n_pos:
         return MeanEstimate(math.nan, (math.nan,), (n_pos, n_neg))
     return MeanEstimate(total / n_pos, (max(square - total**2 / n_pos, 0.0),), (n_pos, n_neg))
 
 
-def top_k_estimates(
-    share: Floats, labels: NDArray[np.int8], k: int, comm: Communicator
-) -> tuple[MeanEstimate, MeanEstimate]:
+def top_k_estimates(share: Floats, k: int, scored: Scored) -> tuple[MeanEstimate, MeanEstimate]:
     """Estimate precision@k, over k rows, and recall@k, over the positives, as `prbep_estimate`. **Collective.**"""
-    recall = prbep_estimate(share, labels, comm)
+    recall = prbep_estimate(share, scored)
     n_pos, n_neg = recall.counts
     precision = min(recall.value * n_pos / k, 1.0) if n_pos else 0.0  # rounding may exceed 1
     return MeanEstimate(precision, (k * precision * (1 - precision),), (k, n_pos + n_neg - k)), recall
 
 
-def measure_estimate(
-    measure: str, scores: Floats, labels: Labels, comm: Communicator, weights: Floats | None = None
-) -> MeanEstimate:
-    """Compute ROCArea or PRBEP and its spread from this rank's (n_local,) scores, labels, weights. **Collective.**"""
+def measure_estimate(measure: str, scored: Scored) -> MeanEstimate:
+    """Compute ROCArea or PRBEP and its spread. **Collective.**"""
     if measure == "rocarea":
-        return rocarea_estimate(placements(scores, labels, comm, weights), labels, comm, weights)
-    of_pos = mass_of_classes(labels, weights, comm)[0]
-    return prbep_estimate(top_k_shares(scores, of_pos, comm, weights), labels, comm, weights)
+        return rocarea_estimate(placements(scored), scored)
+    return prbep_estimate(top_k_shares(scored, mass_of_classes(scored)[0]), scored)
 
 
 def pool_folds(folds: Sequence[MeanEstimate], of_folds: int = 0) -> MeanEstimate:

@@ -19,12 +19,13 @@ from numpy.typing import NDArray
 from distsms.base.communicator import Communicator
 from distsms.base.hashing import row_keys
 from distsms.base.measures import Condition, HeadMeasure
-from distsms.base.typing import Floats, Labels
+from distsms.base.scored import Scored
+from distsms.base.typing import Floats
 from distsms.metrics.bootstrap import DrawnRows, Draws, tables
 from distsms.metrics.confidence import Interval, limits, mean_interval, prbep_interval
 from distsms.metrics.estimates import MeanEstimate
 from distsms.metrics.operating_points import POINTS, SLACK, OperatingPoint, contingency, operating_point
-from distsms.metrics.row_weights import masses, weighted_mean
+from distsms.metrics.row_weights import weighted_mean
 from distsms.metrics.tied_scores import TiedScores
 
 COARSE, FINE, REACH = 0.5, 0.05, 8.0
@@ -39,32 +40,25 @@ true positives than `FEWEST_TRUE`. The simulations did not show the intervals to
 
 
 def head_replicates(
-    measures: Sequence[HeadMeasure],
-    tied: TiedScores,
-    scores: Floats,
-    labels: Labels,
-    draws: Draws,
-    comm: Communicator,
-    weights: Floats | None = None,
+    measures: Sequence[HeadMeasure], tied: TiedScores, scored: Scored, draws: Draws
 ) -> dict[str, Floats]:
     """Return replicates of measures of the head (replicates,) by name, alike on every rank, NaN without a class. `tied`
-    has the scores with the same weights, from `row_weights.effective`. **Collective.**
+    has the same scores, which have weights from `row_weights.effective`. **Collective.**
     """
-    replicates = draws.replicates
+    replicates, comm, positive = draws.replicates, scored.comm, scored.labels > 0
     values = {measure.name: np.full(replicates, np.nan) for measure in measures}
     if not (tied.n_pos and tied.n_neg and replicates):
         return values
     thresholds = _thresholds(measures, tied, comm)
-    positive = labels > 0
     # Column 2 k is for the negatives that reach threshold k and none above it, column 2 k + 1 for such positives, and
     # the last one for the positives below all thresholds.
-    level = len(thresholds) - np.searchsorted(thresholds[::-1], scores, "right")
+    level = len(thresholds) - np.searchsorted(thresholds[::-1], scored.scores, "right")
     drawn = positive | (level < len(thresholds))
     column, keys = (2 * level + positive)[drawn], row_keys(draws.rows[drawn], draws.seed)
     column[column == 2 * len(thresholds) + 1] -= 1
-    rows = DrawnRows(keys, column, 2 * len(thresholds) + 1, None if weights is None else weights[drawn])
-    below = float(masses([~drawn], weights, comm)[0])
-    variance = below if weights is None else float(masses([~drawn], weights * weights, comm)[0])
+    rows = DrawnRows(keys, column, 2 * len(thresholds) + 1, scored.weights_of(drawn))
+    left = scored.mass[~drawn]
+    below, variance = comm.sum(np.array([np.sum(left), np.sum(left * left)])).tolist()
     rest = np.maximum(below + math.sqrt(variance) * np.random.default_rng(draws.seed).standard_normal(replicates), 0.0)
     for block, table in tables(rows, np.arange(replicates), comm):
         curves = _Curves(table, rest[block])
@@ -192,22 +186,15 @@ def head_interval(measure: HeadMeasure, estimate: MeanEstimate, drawn: Floats, l
     return prbep_interval(estimate, drawn, level, 1.0 if measure.family in counted else 0.5)
 
 
-def point_intervals(
-    point: OperatingPoint, level: float, weighted: tuple[Floats, Labels, Floats, Communicator] | None = None
-) -> dict[str, Interval]:
+def point_intervals(point: OperatingPoint, level: float, scored: Scored) -> dict[str, Interval]:
     """Return the intervals of precision, recall and false positive rate at a threshold, on new rows: binomial (Clopper
-    & Pearson 1934), or with `weighted` (scores, labels, weights and the ranks) of weighted means, and then
-    **collective**. In simulations they also hold for thresholds chosen on the same rows, but for fewer than
-    `FEWEST_TRUE` true positives.
+    & Pearson 1934), or with weights, and then **collective**, of weighted means. In simulations they also hold for
+    thresholds chosen on the same rows, but for fewer than `FEWEST_TRUE` true positives.
     """
-    table, intervals = point.table, {}
-    reached = table.tp
-    of_rows: dict[str, tuple[NDArray[np.bool_], NDArray[np.bool_]]] = {}
-    if weighted is not None:
-        scores, labels, weights, comm = weighted
-        called, positive = scores >= point.threshold, labels > 0
-        reached = weighted_mean(1.0 * called, called & positive, weights, comm)[2]
-        of_rows = {"precision": (positive, called), "recall": (called, positive), "fpr": (called, ~positive)}
+    table, intervals, weights, comm = point.table, {}, scored.weights, scored.comm
+    called, (positive, negative) = scored.scores >= point.threshold, scored.classes
+    reached = table.tp if weights is None else weighted_mean(1.0 * called, called & positive, weights, comm)[2]
+    of_rows = {"precision": (positive, called), "recall": (called, positive), "fpr": (called, negative)}
     for name, part, whole in (
         ("precision", table.tp, table.tp + table.fp),
         ("recall", table.tp, table.tp + table.fn),
@@ -218,7 +205,7 @@ def point_intervals(
         if not why and name != "fpr" and reached < FEWEST_TRUE:
             why = f"fewer than {FEWEST_TRUE} positive rows reach the threshold"
         estimate = MeanEstimate(value, (part * (1 - value),), (whole, 0))
-        if name in of_rows:
+        if weights is not None:
             values, rows = of_rows[name]
             _, squares, size = weighted_mean(1.0 * values, rows, weights, comm)
             estimate = MeanEstimate(value, (squares,), (size, 0))
@@ -226,12 +213,10 @@ def point_intervals(
     return intervals
 
 
-def rates_at(
-    threshold: float, level: float, scores: Floats, labels: NDArray[np.int8], comm: Communicator, weights: Floats | None
-) -> dict[str, Any]:
+def rates_at(threshold: float, level: float, scored: Scored) -> dict[str, Any]:
     """Return a threshold, its contingency table, and the rates at it with their intervals. **Collective.**"""
-    point = OperatingPoint(threshold, contingency(scores, labels, threshold, comm, weights))
-    rates = point_intervals(point, level, None if weights is None else (scores, labels, weights, comm))
+    point = OperatingPoint(threshold, contingency(scored, threshold))
+    rates = point_intervals(point, level, scored)
     return {
         "threshold": point.threshold,
         **vars(point.table),

@@ -12,7 +12,8 @@ from typing import NamedTuple
 import numpy as np
 
 from distsms.base.communicator import Communicator
-from distsms.base.typing import Floats, Labels
+from distsms.base.scored import Scored
+from distsms.base.typing import Floats
 from distsms.metrics import confidence
 from distsms.metrics.confidence import Interval
 from distsms.metrics.estimates import MeanEstimate
@@ -33,14 +34,14 @@ class Influences(NamedTuple):
         return Influences(self.value - other.value, self.rows - other.rows)
 
 
-def row_influences(tied: TiedScores, scores: Floats, labels: Labels, comm: Communicator) -> dict[str, Influences]:
+def row_influences(tied: TiedScores, scored: Scored) -> dict[str, Influences]:
     """Compute both measures of `distsms.base.measures.WHOLE` and their influences, by name. **Collective.**"""
-    look_up = _LookUp(tied, scores, comm)
+    comm, look_up = scored.comm, _LookUp(tied, scored)
     value = mean_precision(tied, comm)
-    influences = {"average_precision": Influences(value, look_up(_of_average_precision(tied, value, comm), labels))}
+    influences = {"average_precision": Influences(value, look_up(_of_average_precision(tied, value, comm)))}
     value = bedroc(tied, comm)
     slopes = (np.full(len(tied.values), math.nan),) * 2 if math.isnan(value) else _of_bedroc(tied, comm)
-    return influences | {"bedroc": Influences(value, look_up(slopes, labels))}
+    return influences | {"bedroc": Influences(value, look_up(slopes))}
 
 
 def _of_average_precision(tied: TiedScores, value: float, comm: Communicator) -> tuple[Floats, Floats]:
@@ -84,13 +85,10 @@ def _of_bedroc(tied: TiedScores, comm: Communicator) -> tuple[Floats, Floats]:
     return (of_class, other) if few else (-other, -of_class)
 
 
-def influence_estimate(
-    influences: Influences, labels: Labels, weights: Floats | None, comm: Communicator
-) -> MeanEstimate:
+def influence_estimate(influences: Influences, scored: Scored) -> MeanEstimate:
     """Return a measure, or a difference of two, as a mean over rows with its spread. **Collective**, two numbers."""
-    sizes = effective_sizes(labels, weights, comm)
-    each = (influences.rows if weights is None else influences.rows * weights) ** 2
-    sums = comm.sum(np.array([np.sum(each[labels > 0]), np.sum(each[labels < 0])])).tolist()
+    sizes, each = effective_sizes(scored), (influences.rows * scored.mass) ** 2
+    sums = scored.comm.sum(np.array([np.sum(each[rows]) for rows in scored.classes])).tolist()
     squares = tuple(size * size * total for size, total in zip(sizes, sums, strict=True))
     return MeanEstimate(influences.value, squares, sizes)
 
@@ -115,23 +113,23 @@ def _from_below(amounts: Floats, comm: Communicator) -> Floats:
 class _LookUp:
     """Where each of this rank's rows has its score: on which rank, and at which of its `tied.values`. Collective."""
 
-    def __init__(self, tied: TiedScores, scores: Floats, comm: Communicator) -> None:
-        self.comm = comm
+    def __init__(self, tied: TiedScores, scored: Scored) -> None:
+        self.scored, comm = scored, scored.comm
         lowest = comm.allgather(float(tied.values[-1]) if len(tied.values) else None)
         ranks = [rank for rank, low in enumerate(lowest) if low is not None]
         self.finite = bool(ranks)  # not if a score is NaN
         if not ranks:
             return
-        values, self.at = np.unique(scores, return_inverse=True)
+        values, self.at = np.unique(scored.scores, return_inverse=True)
         owners = np.searchsorted(np.array([low for low in lowest if low is not None]), values, "right") - 1
         to = np.bincount(np.array(ranks)[owners], minlength=comm.size)
         queries, self.counts = comm.alltoall_rows(values, to)
         self.place = len(tied.values) - 1 - np.searchsorted(tied.values[::-1], queries)
 
-    def __call__(self, columns: Sequence[Floats], labels: Labels) -> Floats:
+    def __call__(self, columns: Sequence[Floats]) -> Floats:
         """Return each row's entry (n_local,) of its class's column, which has one for each of `tied.values`."""
-        values = np.full(len(labels), math.nan)
-        for column, rows in zip(columns, (labels > 0, labels < 0), strict=True):
+        values = np.full(len(self.scored.labels), math.nan)
+        for column, rows in zip(columns, self.scored.classes, strict=True):
             if self.finite:
-                values[rows] = self.comm.alltoall_rows(column[self.place], self.counts)[0][self.at[rows]]
+                values[rows] = self.scored.comm.alltoall_rows(column[self.place], self.counts)[0][self.at[rows]]
         return values

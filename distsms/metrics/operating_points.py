@@ -16,7 +16,7 @@ import numpy as np
 
 from distsms.base.communicator import Communicator
 from distsms.base.measures import Condition, HeadMeasure
-from distsms.base.typing import Floats, Labels
+from distsms.base.scored import Scored
 from distsms.metrics.row_weights import masses
 from distsms.metrics.tied_scores import TiedScores
 
@@ -62,13 +62,11 @@ class Contingency:
         return ratio(self.fp + self.fn, self.tp + self.fp + self.fn + self.tn)
 
 
-def contingency(
-    scores: Floats, labels: Labels, threshold: float, comm: Communicator, weights: Floats | None = None
-) -> Contingency:
+def contingency(scored: Scored, threshold: float) -> Contingency:
     """Compute the contingency table of all ranks' rows, on every rank. **Collective**, four numbers."""
-    called, positive = scores >= threshold, labels > 0
+    called, positive = scored.scores >= threshold, scored.labels > 0
     groups = called & positive, called & ~positive, ~called & positive, ~called & ~positive
-    return Contingency(*masses(groups, weights, comm).tolist())
+    return Contingency(*masses(groups, scored.weights, scored.comm).tolist())
 
 
 def ratio(part: float, whole: float) -> float:

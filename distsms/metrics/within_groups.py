@@ -14,7 +14,8 @@ from typing import NamedTuple
 import numpy as np
 
 from distsms.base.communicator import Communicator
-from distsms.base.typing import Floats, Hashes, Labels
+from distsms.base.scored import Scored
+from distsms.base.typing import Floats
 from distsms.metrics.confidence import FEWEST, Interval, mean_interval, rocarea_difference_interval, too_few
 from distsms.metrics.estimates import MeanEstimate
 from distsms.metrics.ranking import rocarea
@@ -35,26 +36,22 @@ class GroupAreas(NamedTuple):
         return MeanEstimate(mean, (squares,), (size, size))
 
 
-def group_areas(
-    scores: Floats, labels: Labels, groups: Hashes, comm: Communicator, weights: Floats | None = None
-) -> GroupAreas:
-    """Compute ROCArea of each group with both classes, by keys `groups` (n_local,). **Collective.**"""
-    whole = WholeGroups(groups, labels > 0, labels < 0, weights, comm)
-    areas, pairs = [_areas(whole.extend(scores), whole)], [whole.positive * whole.negative]
+def group_areas(scored: Scored) -> GroupAreas:
+    """Compute ROCArea of each group with both classes. **Collective.**"""
+    assert scored.groups is not None
+    whole = WholeGroups(scored.groups, *scored.classes, scored.weights, scored.comm)
+    areas, pairs = [_areas(whole.extend(scored.scores), whole)], [whole.positive * whole.negative]
     for large in whole.large:
-        row_weights = None if weights is None else weights[large.rows]
-        area = rocarea(scores[large.rows], labels[large.rows], comm, row_weights)
-        if comm.is_root:  # each group is counted on one rank
+        area = rocarea(scored.of(large.rows))
+        if scored.comm.is_root:  # each group is counted on one rank
             areas.append(np.array([area]))
             pairs.append(np.array([large.positive * large.negative]))
     return GroupAreas(np.concatenate(areas), np.concatenate(pairs))
 
 
-def gauc_estimate(
-    weighting: str, scores: Floats, labels: Labels, groups: Hashes, comm: Communicator, weights: Floats | None = None
-) -> MeanEstimate:
+def gauc_estimate(weighting: str, scored: Scored) -> MeanEstimate:
     """Estimate GAUC and its spread over groups; see `group_areas` and `GroupAreas.estimate`. **Collective.**"""
-    return group_areas(scores, labels, groups, comm, weights).estimate(weighting, comm)
+    return group_areas(scored).estimate(weighting, scored.comm)
 
 
 def gauc_interval(estimate: MeanEstimate, level: float) -> Interval:

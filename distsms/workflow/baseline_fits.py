@@ -23,6 +23,7 @@ from distsms.base.errors import InputError
 from distsms.base.files import atomic_write, require_space
 from distsms.base.measures import RANKING, Measure
 from distsms.base.schema import Fields, ResumableStore, is_number, is_number_or_null, read_objects
+from distsms.base.scored import Scored
 from distsms.base.typing import Floats, Hashes
 from distsms.base.wording import option
 from distsms.ingest.formats.npy import NpyArray
@@ -44,15 +45,6 @@ FEW_LAMBDAS = 3
 KEPT = 2
 
 
-class HeldOutRows(NamedTuple):
-    """The rows that evaluate a fold."""
-
-    numbers: NDArray[np.intp]
-    y: NDArray[np.int8]
-    weights: Floats | None
-    groups: Hashes | None
-
-
 class FoldedRows(NamedTuple):
     """All rows that are used, and their folds."""
 
@@ -72,10 +64,14 @@ class FoldedRows(NamedTuple):
         weights, groups = some(self.weights, rows), some(self.groups, rows)
         return Task(self.X[rows], y, problem.measure, problem.settings, held_out, weights=weights, groups=groups)
 
-    def held_out(self, fold: int) -> HeldOutRows:
-        """Return the rows that evaluate a fold."""
-        numbers = np.flatnonzero(self.folds.judged(fold))
-        return HeldOutRows(numbers, self.y[numbers], some(self.weights, numbers), some(self.groups, numbers))
+    def held_out(self, fold: int) -> NDArray[np.intp]:
+        """Return the numbers of the rows that evaluate a fold."""
+        return np.flatnonzero(self.folds.judged(fold))
+
+    def scored(self, scores: Floats, fold: int) -> Scored:
+        """Return the rows that evaluate a fold, with their scores."""
+        rows = self.held_out(fold)
+        return Scored(scores, self.y[rows], ALONE, some(self.weights, rows), some(self.groups, rows))
 
     @property
     def fold(self) -> NDArray[np.int16]:
@@ -253,7 +249,7 @@ def fit_alone(
         if stop_wanted():
             return True
         begin(spec, done)
-        method, setting, held_out = METHODS[spec.method], spec.setting, rows.held_out(spec.fold)
+        method, setting = METHODS[spec.method], spec.setting
         task, started = rows.task(spec.fold, problem)._replace(quick=spec.quick), time.perf_counter()
         # 1) A trial of trees is judged on a part of the training rows alone.
         if method.search and spec.best is None:
@@ -267,20 +263,20 @@ def fit_alone(
             started -= spec.best.seconds
         fitted = method.fit(task, setting)
         seconds = time.perf_counter() - started
-        scores = np.asarray(fitted.score(rows.X[held_out.numbers]), float)
+        scores = np.asarray(fitted.score(rows.X[rows.held_out(spec.fold)]), float)
         if not np.isfinite(scores).all():
             raise InputError(
                 f"{method.name} with {setting:g} gives scores that are not finite. This happens if columns have very "
                 f"different sizes; make the data with distsms shard {option('normalize', 'standard')}, or leave this "
                 "method out"
             )
-        y, weights = held_out.y, held_out.weights
+        scored = rows.scored(scores, spec.fold)
         if spec.quick:
             by = problem.select or problem.measure
-            value = chooser_value(by, scores, y, np.nan, ALONE, weights, held_out.groups)
+            value = chooser_value(by, scored, np.nan)
             keep(Trial(spec.method, spec.setting, spec.fold, seconds, value, 0), None)
             continue
-        ranked = ranking.ranking(scores, y, ALONE, weights)
+        ranked = ranking.ranking(scored)
         searched = spec.best is None or np.isfinite(spec.best.value)
         note = fitted.note if searched else "without a search, since no training rows of both classes could be held out"
         keep(Fit(spec.method, spec.setting, spec.fold, seconds, ranked.rocarea, ranked.prbep, note), scores)

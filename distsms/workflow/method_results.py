@@ -24,6 +24,7 @@ from distsms.base.errors import InputError
 from distsms.base.formatting import to_json
 from distsms.base.measures import COMPARED, FAMILIES, GROUPED, RANKING, HeadMeasure, Measure
 from distsms.base.schema import Fields, is_number
+from distsms.base.scored import Scored
 from distsms.base.typing import Floats
 from distsms.metrics import bootstrap, confidence, estimates, head_intervals, ranking
 from distsms.metrics.confidence import LEVEL, Interval
@@ -312,42 +313,43 @@ class Evaluator:
             return confidence.folds_interval(values, self._level, measure)
         ahead = [self._value(measure, fit) - less for fit, less in zip(ours, values, strict=False)]
         judged = self._rows.fold > 0
-        why = confidence.too_few(effective_sizes(self._rows.y[judged], some(self._rows.weights, judged), ALONE))
+        y, weights = self._rows.y[judged], some(self._rows.weights, judged)
+        why = confidence.too_few(effective_sizes(Scored(np.zeros(len(y)), y, ALONE, weights)))
         return replace(confidence.folds_interval(ahead, self._level), why=why)
 
     def _measure(self, name: str, fit: Fit) -> float:
         """Return a measure of a fit on its fold."""
         if name in RANKING:
             return float(getattr(fit, name))
-        rows = self._rows.held_out(fit.fold)
-        return chooser_value(name, self._store.scores(fit), rows.y, np.nan, ALONE, rows.weights, rows.groups)
+        return chooser_value(name, self._scored(fit), np.nan)
+
+    def _scored(self, fit: Fit) -> Scored:
+        return self._rows.scored(self._store.scores(fit), fit.fold)
 
     def _make_part(self, measure: str, fit: Fit) -> _Part:
-        scores, rows = self._store.scores(fit), self._rows.held_out(fit.fold)
-        y, weights, draws = rows.y, rows.weights, bootstrap.Draws(rows.numbers, REPLICATES)
+        scored, draws = self._scored(fit), bootstrap.Draws(self._rows.held_out(fit.fold), REPLICATES)
         if measure == "rocarea":
-            return _Part(ranking.placements(scores, y, ALONE, weights), np.empty(0))
+            return _Part(ranking.placements(scored), np.empty(0))
         if measure == "prbep":
-            shares = ranking.top_k_shares(scores, mass_of_classes(y, weights, ALONE)[0], ALONE, weights)
-            return _Part(shares, bootstrap.prbep_replicates(scores, y, draws, ALONE, weights))
+            shares = ranking.top_k_shares(scored, mass_of_classes(scored)[0])
+            return _Part(shares, bootstrap.prbep_replicates(scored, draws))
         if (head := HeadMeasure.parse(measure)) is None:
-            assert rows.groups is not None
-            return _Part(group_areas(scores, y, rows.groups, ALONE, weights), np.empty(0))
-        scaled = effective(weights, ALONE)
-        tied = tied_scores(scores, y, scaled, ALONE)
-        drawn = head_intervals.head_replicates([head], tied, scores, y, draws, ALONE, scaled)
+            return _Part(group_areas(scored), np.empty(0))
+        scaled = effective(scored)
+        tied = tied_scores(scaled)
+        drawn = head_intervals.head_replicates([head], tied, scaled, draws)
         return _Part(head_value(head, tied, ALONE), drawn[head.name])
 
     def _estimate(self, measure: str, part: _Part, fit: Fit, paired: bool) -> MeanEstimate:
         """Return the estimate of a measure on a fold, or with `paired` of a difference."""
-        rows = self._rows.held_out(fit.fold)
+        scored = self._scored(fit)
         if measure in RANKING:
             estimate = estimates.rocarea_estimate if measure == "rocarea" else estimates.prbep_estimate
-            return estimate(part.value, rows.y, ALONE, rows.weights)
+            return estimate(part.value, scored)
         if (head := HeadMeasure.parse(measure)) is None:
             of_groups: MeanEstimate = part.value.estimate(Measure.parse(measure).within_groups, ALONE)
             return of_groups
-        n_pos, n_neg = effective_sizes(rows.y, rows.weights, ALONE)
+        n_pos, n_neg = effective_sizes(scored)
         if paired:
             return head_intervals.difference_estimate(part.value, n_pos, n_neg)
         return head_intervals.head_estimate(head, part.value, n_pos, n_neg)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -124,18 +124,18 @@ def report_data(request: ReportRequest, comm: Communicator) -> ReportData | None
     sums = ColumnSums()
     judged = EvaluateRequest([request.model], request.data, request.measures, request.reading)
     evaluated = evaluate(judged, comm, sums)
-    (of_model,), rows = evaluated.models, evaluated.rows
+    (of_model,) = evaluated.models
+    scored = of_model.scored
     if of_model.model.features is not None or of_model.model.table is not None:
         sums.reduce(of_model.model.p, comm)
     # Curves are exact at the thresholds that the page names.
     points = _points(request.measures.at, evaluated, comm)
-    of_pos = mass_of_classes(rows.labels, rows.weights, comm)[0]
-    prbep_threshold = top_k(of_model.scores, rows.labels, of_pos, comm, rows.weights).threshold
+    prbep_threshold = top_k(scored, mass_of_classes(scored)[0]).threshold
     exact_at = [of_model.measures["threshold"], prbep_threshold, *(point.rates["threshold"] for point in points)]
     exact_at = [score for score in exact_at if math.isfinite(score)]  # NaN or infinite where there is none
-    curve = curves.curve(of_model.scores, rows.labels, comm, exact_at, rows.weights)
-    histogram = curves.histogram(of_model.scores, rows.labels, curve, comm, weights=rows.weights)
-    probabilities = _probabilities(evaluated, comm)
+    curve = curves.curve(scored, exact_at)
+    histogram = curves.histogram(scored, curve)
+    probabilities = _probabilities(of_model)
     if not comm.is_root:
         return None
     return ReportData(
@@ -285,27 +285,27 @@ def _require_same_data(folder: Path, problem: Mapping[str, Any], fingerprint: st
 
 def _points(at: Sequence[Condition], evaluated: Evaluated, comm: Communicator) -> list[ShownPoint]:
     """Return the thresholds that the report shows, and the rates at them. **Collective.**"""
-    (of_model,), rows = evaluated.models, evaluated.rows
+    (of_model,) = evaluated.models
+    scored = of_model.scored
     k = Measure.parse(of_model.model.info.get("measure", "rocarea")).k
-    of_training = [Condition("top", k, False)] if k and not differ(rows.weights, comm) else []
+    of_training = [Condition("top", k, False)] if k and not differ(scored.weights, comm) else []
     conditions = list(dict.fromkeys([*at, *POINTS, *of_training]))
-    tied = tied_scores(of_model.scores, rows.labels, effective(rows.weights, comm), comm)
+    tied = tied_scores(effective(scored))
     points = list[ShownPoint]()
     for each in conditions:
         threshold = operating_point(each, tied, comm).threshold
-        rates = rates_at(threshold, evaluated.level, of_model.scores, rows.labels, comm, rows.weights)
+        rates = rates_at(threshold, evaluated.level, scored)
         points.append(ShownPoint(each, rates, each in at))
     return points
 
 
-def _probabilities(evaluated: Evaluated, comm: Communicator) -> OwnProbabilities | None:
+def _probabilities(of: ModelEvaluation) -> OwnProbabilities | None:
     """Return how good the model's probabilities are on these rows; None if it has none. **Collective.**"""
-    (of_model,), labels, weights = evaluated.models, evaluated.rows.labels, evaluated.rows.weights
-    if "calibration" not in of_model.model.info:
+    if "calibration" not in of.model.info:
         return None
-    predicted = of_model.model.probabilities(of_model.scores)
-    before, after = (calibration.losses(p, labels, comm, weights) for p in (expit(of_model.scores), predicted))
-    return OwnProbabilities(calibration.reliability(predicted, labels, comm, weights), before, after)
+    scores = of.scored.scores
+    before, after = (replace(of.scored, scores=p) for p in (expit(scores), of.model.probabilities(scores)))
+    return OwnProbabilities(calibration.reliability(after), calibration.losses(before), calibration.losses(after))
 
 
 def _contributions(of: Model, sums: ColumnSums) -> Contributions | str | None:

@@ -213,10 +213,10 @@ class TrainedModel:
         from distsms.workflow.rocarea_check import judge
 
         assert self.check is not None
-        (ours, labels, weights), (theirs, _, _) = map(scored.counted_scores, scored.scores[:2])
+        ours, theirs = (scored.counted_scores(of_model, comm) for of_model in scored.scores[:2])
         numbers = scored.first_row + np.flatnonzero(scored.counted)
-        judged = JudgedRows(labels, numbers, (theirs, ours), (self.check.threshold, self.threshold), weights)
-        self.check = replace(self.check, contest=judge(name, self.task.measure, judged, comm))
+        judged = JudgedRows((theirs, ours), numbers, (self.check.threshold, self.threshold))
+        self.check = replace(self.check, contest=judge(name, self.task.measure, judged))
 
     def judge_test(
         self, scored: ScoredRows, comm: Communicator, same_rows: bool
@@ -224,11 +224,10 @@ class TrainedModel:
         """Find out whether this model, the first in `scored`, ranks test rows better than chance, and whether it
         overfits; return the measures and their ROCArea with its interval. **Collective.**
         """
-        scores, labels, weights = scored.counted_scores(scored.scores[0])
-        measure, groups, on_training = self.task.measure, scored.counted_groups, self.scores
-        measures = summary_measures(measure, scores, labels, self.threshold, comm, weights, groups)
-        area = area_on_test(scores, labels, comm, weights, measure, groups)
-        share = 1.0 if same_rows else share_of_training_rows(on_training.sample, scores, labels, comm)
+        rows, on_training = scored.counted_scores(scored.scores[0], comm), self.scores
+        measures = summary_measures(self.task.measure, rows, self.threshold)
+        area = area_on_test(rows, self.task.measure)
+        share = 1.0 if same_rows else share_of_training_rows(on_training.sample, rows)
         on_folds = self.lambda_choice.on_folds if self.lambda_choice else None
         if share:
             self.on_test, area = describe_share(share), area._replace(training_rows=share)

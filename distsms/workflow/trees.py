@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from distsms.base.measures import Measure
+from distsms.base.scored import Scored
 from distsms.base.typing import Floats, Hashes
 from distsms.matrix.blocks import thread_count
 from distsms.metrics import ranking
@@ -175,9 +176,9 @@ def _metric(scores: NDArray[Any], rows: Any, within: str | None, groups: Hashes 
     y = np.where(rows.get_label() > 0, 1, -1).astype(np.int8)
     weights = rows.get_weight()  # None in LightGBM, and empty in XGBoost, if rows have no weights
     weights = None if weights is None or not len(weights) else weights.astype(float)
-    scores = scores.astype(float)
+    scored = Scored(scores.astype(float), y, ALONE, weights, groups)
     if within and groups is not None:
         # NaN if no held-out group has rows of both classes; 0 is as good, since it is the same in all rounds
-        gauc = gauc_estimate(within, scores, y, groups, ALONE, weights).value
+        gauc = gauc_estimate(within, scored).value
         return "gauc", float(np.nan_to_num(gauc))
-    return "prbep", ranking.prbep(scores, y, ALONE, weights)
+    return "prbep", ranking.prbep(scored)
