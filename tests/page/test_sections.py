@@ -14,6 +14,7 @@ pytest.importorskip("matplotlib")
 
 from distsms.base.errors import InputError
 from distsms.base.measures import HEAD, WHOLE, Condition
+from distsms.base.scored import Scored
 from distsms.metrics import confidence, curves, estimates
 from distsms.models import evaluation, model
 from distsms.page import learned_sections, plots, sections
@@ -85,11 +86,11 @@ def report_data(labels, w=(1.0, -2.0, 0.0), info=None, trace=None, names=None, p
     scores = np.linspace(-1, 1, len(labels))
     at = [*POINTS, Condition.parse("top=4")]
     options = evaluation.EvaluationOptions(intervals=False, at=tuple(at))
-    rows = evaluation.EvaluatedRows(labels, np.arange(len(labels)))
-    (judged,), _ = evaluation.evaluate([(path, made, scores)], rows, options, ALONE)
+    rows = evaluation.EvaluatedRows(np.arange(len(labels)))
+    (judged,), _ = evaluation.evaluate([(path, made, Scored(scores, labels, ALONE))], rows, options)
     judged = replace(judged, intervals=dict.fromkeys(("rocarea", "prbep", *WHOLE, *HEAD), NOTHING))
-    curve = curves.curve(scores, labels, ALONE, [info["threshold"]])
-    histogram = curves.histogram(scores, labels, curve, ALONE)
+    curve = curves.curve(Scored(scores, labels, ALONE), [info["threshold"]])
+    histogram = curves.histogram(Scored(scores, labels, ALONE), curve)
     points = [ShownPoint(each, judged.measures["at"][str(each)], each == at[-1]) for each in at]
     return ReportData(judged, "rows", 0.95, curve, histogram, trace or {}, "no trace", names, points)
 

@@ -9,6 +9,7 @@ import pytest
 from scipy import sparse
 
 from distsms.base.errors import InputError
+from distsms.base.scored import Scored
 from distsms.features import build as building
 from distsms.features.fit import FeatureOptions
 from distsms.metrics import ranking
@@ -53,7 +54,7 @@ def test_ours_is_proved_and_trees_see_what_no_plane_can():
     assert not ours.note
     pytest.importorskip("xgboost")
     scores = trees.grow(X, y, 0, trees.attempt(X, y, task.held_out, "rocarea", 0).rounds)(X)
-    assert ranking.rocarea(scores, y, ALONE) > 0.95 > 0.7 > ranking.rocarea(ours.score(X), y, ALONE)
+    assert ranking.rocarea(Scored(scores, y, ALONE)) > 0.95 > 0.7 > ranking.rocarea(Scored(ours.score(X), y, ALONE))
 
 
 def test_features_that_do_not_suit_are_left_out(tmp_path):
