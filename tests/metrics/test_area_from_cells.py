@@ -106,7 +106,7 @@ def test_bytes_moved_do_not_grow_with_the_rows(comm, monkeypatch, enclosed):
     for n in (5_000, 500_000):
         scores, labels, _ = drawn("normal", n)
         before = sum(comm.bytes_moved())
-        enclosed(local_part(scores, comm), local_part(labels, comm), None, comm)
+        enclosed(Scored(local_part(scores, comm), local_part(labels, comm), comm))
         moved.append(sum(comm.bytes_moved()) - before)
     assert max(moved) <= (2 * 32 + 16) * (256 + 4 * comm.size)
     assert comm.size == 1 or abs(moved[1] - moved[0]) <= 0.05 * moved[0]

@@ -315,7 +315,7 @@ def test_rates_near_0_have_intervals_and_no_rate_is_above_1():
     scores, labels = np.array([3.0, 2.0, 1.0, 0.0]), np.array([1, 1, -1, -1], np.int8)
     weights = np.array([1e-200, 1.0, 1.0, 1.0])
     point = OperatingPoint(2.5, contingency(Scored(scores, labels, ALONE, weights), 2.5))
-    for interval in point_intervals(point, 0.95, (scores, labels, weights, ALONE)).values():
+    for interval in point_intervals(point, 0.95, Scored(scores, labels, ALONE, weights)).values():
         assert interval.why or 0 <= interval.low <= interval.value <= interval.high <= 1
     assert 0 <= confidence.limits(estimates.MeanEstimate(1e-200, (0.0,), (1.0, 0.0)), 0.95)[0] <= 1e-200
     rng = np.random.default_rng(0)
