@@ -18,8 +18,7 @@ import scipy  # loads scipy.special and scipy.optimize when they are used, which
 from distsms.base.schema import Fields, is_number, is_text
 from distsms.base.scored import Scored
 from distsms.base.typing import Floats
-from distsms.metrics.confidence import LEVEL, limits
-from distsms.metrics.estimates import MeanEstimate
+from distsms.metrics.confidence import LEVEL, MeanEstimate, limits
 from distsms.metrics.operating_points import ratio
 from distsms.metrics.row_weights import effective, mass_of_classes, weighted_mean
 from distsms.metrics.tied_scores import tied_scores

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from distsms.base.measures import PRBEP, PRECISION_AT_K, ROCAREA, HeadMeasure, Measure
 from distsms.base.scored import Scored
-from distsms.metrics import confidence, estimates
+from distsms.metrics import confidence
 from distsms.metrics.bootstrap import Draws, prbep_replicates, top_k_replicates
 from distsms.metrics.confidence import LEVEL, Interval
 from distsms.metrics.head_intervals import head_replicates
@@ -44,11 +44,11 @@ def difference(measure: Measure, judged: JudgedRows) -> Interval:
     scored = both[0]
     if measure.family == ROCAREA:
         placed = [placements(of_model) for of_model in both]
-        area = estimates.rocarea_estimate(placed[0] - placed[1], scored)
+        area = confidence.rocarea_estimate(placed[0] - placed[1], scored)
         return confidence.rocarea_difference_interval(area, LEVEL)
     if measure.family == PRBEP:
         shares = [top_k_shares(of_model, mass_of_classes(scored)[0]) for of_model in both]
-        less = estimates.prbep_estimate(shares[0] - shares[1], scored)
+        less = confidence.prbep_estimate(shares[0] - shares[1], scored)
         drawn = [prbep_replicates(of_model, draws) for of_model in both]
         return confidence.prbep_difference_interval(less, drawn[0] - drawn[1], LEVEL)
     values = [measure_value(measure, of_model, at) for of_model, at in zip(both, judged.thresholds, strict=True)]

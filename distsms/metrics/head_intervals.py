@@ -22,8 +22,7 @@ from distsms.base.measures import Condition, HeadMeasure
 from distsms.base.scored import Scored
 from distsms.base.typing import Floats
 from distsms.metrics.bootstrap import DrawnRows, Draws, tables
-from distsms.metrics.confidence import Interval, limits, mean_interval, prbep_interval
-from distsms.metrics.estimates import MeanEstimate
+from distsms.metrics.confidence import Interval, MeanEstimate, limits, mean_interval, prbep_interval
 from distsms.metrics.operating_points import POINTS, SLACK, OperatingPoint, contingency, operating_point
 from distsms.metrics.row_weights import weighted_mean
 from distsms.metrics.tied_scores import TiedScores

@@ -15,8 +15,7 @@ from distsms.base.communicator import Communicator
 from distsms.base.scored import Scored
 from distsms.base.typing import Floats
 from distsms.metrics import confidence
-from distsms.metrics.confidence import Interval
-from distsms.metrics.estimates import MeanEstimate
+from distsms.metrics.confidence import Interval, MeanEstimate
 from distsms.metrics.operating_points import ALPHA, bedroc
 from distsms.metrics.ranking import mean_precision
 from distsms.metrics.row_weights import effective_sizes

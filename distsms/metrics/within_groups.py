@@ -16,8 +16,14 @@ import numpy as np
 from distsms.base.communicator import Communicator
 from distsms.base.scored import Scored
 from distsms.base.typing import Floats
-from distsms.metrics.confidence import FEWEST, Interval, mean_interval, rocarea_difference_interval, too_few
-from distsms.metrics.estimates import MeanEstimate
+from distsms.metrics.confidence import (
+    FEWEST,
+    Interval,
+    MeanEstimate,
+    mean_interval,
+    rocarea_difference_interval,
+    too_few,
+)
 from distsms.metrics.ranking import rocarea
 from distsms.metrics.row_weights import weighted_mean
 from distsms.parallel.groups import WholeGroups

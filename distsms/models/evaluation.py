@@ -19,7 +19,6 @@ from distsms.base.wording import option
 from distsms.metrics import (
     bootstrap,
     confidence,
-    estimates,
     head_intervals,
     influence,
     operating_points,
@@ -85,7 +84,7 @@ class ModelEvaluation:
     @property
     def of(self) -> str:
         """What the intervals are about."""
-        return estimates.TRAINED if self.measures["training_rows"] else estimates.MODEL
+        return confidence.TRAINED if self.measures["training_rows"] else confidence.MODEL
 
 
 @dataclass(frozen=True)
@@ -164,7 +163,7 @@ class _Evaluator:
         comm, options = self._comm, self._options
         # 1) What is computed from the order of the rows, once for all measures.
         placements = ranking.placements(scored)
-        rocarea = estimates.rocarea_estimate(placements, scored)
+        rocarea = confidence.rocarea_estimate(placements, scored)
         tied = tied_scores(row_weights.effective(scored))
         areas = group_areas(scored) if self._grouped else None
         head = {measure.name: operating_points.head_value(measure, tied, comm) for measure in self._head}
@@ -203,7 +202,7 @@ class _Evaluator:
         if training_rows:
             for of_rates in (rates, *points.values()):
                 for interval in of_rates["intervals"].values():
-                    interval["of"] = estimates.TRAINED
+                    interval["of"] = confidence.TRAINED
         return {
             "n": n_pos + n_neg,
             "n_pos": n_pos,
@@ -225,7 +224,7 @@ class _Evaluator:
             "training_rows": training_rows,
         }
 
-    def _add_intervals(self, details: _Details, rocarea: estimates.MeanEstimate, tied: TiedScores) -> None:
+    def _add_intervals(self, details: _Details, rocarea: confidence.MeanEstimate, tied: TiedScores) -> None:
         """Add the intervals of all measures but those at the threshold, and what differences are computed from."""
         comm, level = self._comm, self._options.level
         scored, values = details.evaluation.scored, details.evaluation.measures
@@ -239,7 +238,7 @@ class _Evaluator:
             details.head_replicates |= head_intervals.head_replicates(together, tied, scaled, self._draws)
         details.influences = influence.row_influences(tied, scored)
         # 2) The intervals.
-        prbep = estimates.prbep_estimate(details.shares, scored)
+        prbep = confidence.prbep_estimate(details.shares, scored)
         intervals = {
             "rocarea": confidence.rocarea_interval(rocarea, level),
             "prbep": confidence.prbep_interval(prbep, details.prbep_replicates, level),
@@ -261,13 +260,13 @@ class _Evaluator:
             if count <= values["n"]:
                 intervals |= self._intervals_at(count, scored)
         if values["training_rows"]:
-            intervals = {name: replace(interval, of=estimates.TRAINED) for name, interval in intervals.items()}
+            intervals = {name: replace(interval, of=confidence.TRAINED) for name, interval in intervals.items()}
         details.evaluation.intervals.update(intervals)
 
     def _intervals_at(self, k: int, scored: Scored) -> dict[str, Interval]:
         """Return the confidence intervals of precision@k and recall@k, by name."""
         alike = replace(scored, weights=None)
-        of_both = estimates.top_k_estimates(ranking.top_k_shares(alike, k), k, alike)
+        of_both = confidence.top_k_estimates(ranking.top_k_shares(alike, k), k, alike)
         replicates = bootstrap.top_k_replicates(alike, self._draws, k)
         precision, recall = (
             confidence.prbep_interval(estimate, of_measure, self._options.level)
@@ -279,8 +278,8 @@ class _Evaluator:
         """Return by how much the first model is better."""
         level, scored = self._options.level, first.evaluation.scored
         scaled = row_weights.effective(scored)
-        area = estimates.rocarea_estimate(first.placements - other.placements, scored)
-        prbep = estimates.prbep_estimate(first.shares - other.shares, scored)
+        area = confidence.rocarea_estimate(first.placements - other.placements, scored)
+        prbep = confidence.prbep_estimate(first.shares - other.shares, scored)
         replicates = first.prbep_replicates - other.prbep_replicates
         differences = {
             "rocarea": confidence.rocarea_difference_interval(area, level),
@@ -303,7 +302,7 @@ class _Evaluator:
             if part := evaluation.measures["training_rows"]:
                 why = f"{row_sample.describe_part(part).lower()} were training rows of {evaluation.path}"
                 differences = {
-                    name: replace(interval, why=why, of=estimates.TRAINED) for name, interval in differences.items()
+                    name: replace(interval, why=why, of=confidence.TRAINED) for name, interval in differences.items()
                 }
         return ModelComparison(first.evaluation.path, other.evaluation.path, differences)
 

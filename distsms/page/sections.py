@@ -13,8 +13,7 @@ from distsms.base._version import __version__
 from distsms.base.formatting import format_bytes, format_number, format_rows
 from distsms.base.measures import SHOWN, Condition, Measure, display_name
 from distsms.metrics import row_sample
-from distsms.metrics.confidence import LEVEL
-from distsms.metrics.estimates import METHOD
+from distsms.metrics.confidence import LEVEL, METHOD
 from distsms.page import html, learned_sections, measure_sections, plots
 from distsms.page.html import Html, element
 from distsms.page.plots import Drawing

@@ -27,8 +27,7 @@ from distsms.base.wording import format_value, marked
 from distsms.matrix.blocks import LocalRows
 from distsms.matrix.side_by_side import SideBySide
 from distsms.metrics import calibration, head_intervals
-from distsms.metrics.confidence import LEVEL, limits
-from distsms.metrics.estimates import MeanEstimate
+from distsms.metrics.confidence import LEVEL, MeanEstimate, limits
 from distsms.metrics.operating_points import operating_point
 from distsms.metrics.row_weights import effective, effective_sizes, mass_of_classes, masses
 from distsms.metrics.tied_scores import tied_scores

@@ -26,9 +26,8 @@ from distsms.base.measures import COMPARED, FAMILIES, GROUPED, RANKING, HeadMeas
 from distsms.base.schema import Fields, is_number
 from distsms.base.scored import Scored
 from distsms.base.typing import Floats
-from distsms.metrics import bootstrap, confidence, estimates, head_intervals, ranking
-from distsms.metrics.confidence import LEVEL, Interval
-from distsms.metrics.estimates import MeanEstimate
+from distsms.metrics import bootstrap, confidence, head_intervals, ranking
+from distsms.metrics.confidence import LEVEL, Interval, MeanEstimate
 from distsms.metrics.operating_points import head_value
 from distsms.metrics.row_weights import effective, effective_sizes, mass_of_classes
 from distsms.metrics.summary import chooser_value
@@ -292,7 +291,7 @@ class Evaluator:
         if ours:
             parts = [self._part(measure, fit).less(part) for fit, part in zip(ours, parts, strict=False)]
         folds = [self._estimate(measure, part, fit, bool(ours)) for fit, part in zip(fits, parts, strict=True)]
-        pooled = estimates.pool_folds(folds, of_folds=int(self._rows.fold.max()))
+        pooled = confidence.pool_folds(folds, of_folds=int(self._rows.fold.max()))
         replicates = np.mean([part.replicates for part in parts], axis=0)
         # 2) Make the interval of its kind.
         if measure == "rocarea":
@@ -344,7 +343,7 @@ class Evaluator:
         """Return the estimate of a measure on a fold, or with `paired` of a difference."""
         scored = self._scored(fit)
         if measure in RANKING:
-            estimate = estimates.rocarea_estimate if measure == "rocarea" else estimates.prbep_estimate
+            estimate = confidence.rocarea_estimate if measure == "rocarea" else confidence.prbep_estimate
             return estimate(part.value, scored)
         if (head := HeadMeasure.parse(measure)) is None:
             of_groups: MeanEstimate = part.value.estimate(Measure.parse(measure).within_groups, ALONE)

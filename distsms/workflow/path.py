@@ -23,7 +23,7 @@ from distsms.base.measures import GROUPED, RANKING, Measure
 from distsms.base.scored import Scored
 from distsms.base.typing import Floats
 from distsms.matrix.augmented import split_bias, with_bias
-from distsms.metrics import estimates
+from distsms.metrics import confidence
 from distsms.metrics.ranking import decision_threshold
 from distsms.metrics.row_weights import mean_and_deviation
 from distsms.metrics.summary import chooser_value, summary_measures
@@ -373,7 +373,7 @@ class CrossValidation(Objective):
         name = next(ranked, RANKING[0])
         spread = self._within_groups(Measure.parse(name), held_out)
         if spread is None:
-            spread = estimates.measure_estimate(name, held_out)
+            spread = confidence.measure_estimate(name, held_out)
         parts = {"squares": list(spread.squares), "counts": list(spread.counts), "squares_of": name}
         return Assessment(threshold, measures, self._measures(held_out, threshold) | parts, chance, scores_of_all)
 
@@ -383,7 +383,7 @@ class CrossValidation(Objective):
         weights = block.weights if block.weighted else None
         return Scored(scores, block.labels, self.comm, weights, block.groups).of(rows)
 
-    def _within_groups(self, measure: Measure, rows: Scored) -> estimates.MeanEstimate | None:
+    def _within_groups(self, measure: Measure, rows: Scored) -> confidence.MeanEstimate | None:
         """Return the estimate of a measure within groups; None for other measures. Collective."""
         if not measure.within_groups or rows.groups is None:
             return None

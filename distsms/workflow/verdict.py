@@ -21,8 +21,7 @@ from distsms.base.measures import GROUPED, Measure, display_name
 from distsms.base.scored import Scored
 from distsms.base.typing import Floats
 from distsms.base.wording import Message, marked, option
-from distsms.metrics.confidence import LEVEL, Interval, rocarea_interval
-from distsms.metrics.estimates import MeanEstimate, measure_estimate
+from distsms.metrics.confidence import LEVEL, Interval, MeanEstimate, measure_estimate, rocarea_interval
 from distsms.metrics.ranking import rocarea
 from distsms.metrics.row_weights import effective_sizes, masses
 from distsms.metrics.within_groups import gauc_estimate, gauc_interval

@@ -26,7 +26,7 @@ from distsms.base.measures import Condition, HeadMeasure
 from distsms.base.scored import Scored
 from distsms.base.typing import Floats
 from distsms.cli.types import count, positive
-from distsms.metrics import bootstrap, confidence, estimates, head_intervals, influence, ranking
+from distsms.metrics import bootstrap, confidence, head_intervals, influence, ranking
 from distsms.metrics.operating_points import bedroc, head, head_value, operating_point
 from distsms.metrics.tied_scores import TiedScores, tied_scores
 from distsms.workflow.competitors import ALONE
@@ -94,7 +94,7 @@ class Cell(NamedTuple):
             found = influence.influence_interval(estimate, LEVEL)
             numbers += [truth, found.low, found.high]
         at_k = head(whole, Condition("top", K / n), ALONE)
-        of_both = estimates.top_k_estimates(ranking.top_k_shares(scored, K), K, scored)
+        of_both = confidence.top_k_estimates(ranking.top_k_shares(scored, K), K, scored)
         at_k_drawn = bootstrap.top_k_replicates(scored, draws, K)
         for truth, estimate, replicates in zip((at_k.precision, at_k.recall), of_both, at_k_drawn, strict=True):
             found = confidence.prbep_interval(estimate, replicates, LEVEL)

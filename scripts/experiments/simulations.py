@@ -15,9 +15,8 @@ from scipy.sparse import csr_matrix
 from distsms.base.scored import Scored
 from distsms.base.typing import Floats
 from distsms.matrix.arrays import as_features
-from distsms.metrics import bootstrap, confidence, estimates, ranking
-from distsms.metrics.confidence import Interval
-from distsms.metrics.estimates import MeanEstimate
+from distsms.metrics import bootstrap, confidence, ranking
+from distsms.metrics.confidence import Interval, MeanEstimate
 from distsms.training.fit import fit
 from distsms.training.solver_choice import settings_for
 from distsms.training.task import TrainingTask
@@ -157,8 +156,8 @@ class Model(NamedTuple):
         n_pos = self.n_pos if seed[-1] % 2 else max(int(rng.binomial(n, self.n_pos / n)), 1)
         scores, labels = LAWS[self.law].drawn(n_pos, n - n_pos, rng)
         placed, share, drawn = sampled(scores, labels, seed[-1])
-        area = estimates.rocarea_estimate(placed, Scored(labels, labels, ALONE))
-        prbep = estimates.prbep_estimate(share, Scored(labels, labels, ALONE))
+        area = confidence.rocarea_estimate(placed, Scored(labels, labels, ALONE))
+        prbep = confidence.prbep_estimate(share, Scored(labels, labels, ALONE))
         return numbers_of(
             intervals_of(area, prbep, drawn), before(area, drawn), {"rocarea": math.nan, "prbep": math.nan}
         )
@@ -193,8 +192,8 @@ class Pair(NamedTuple):
             for own_noise, shift in zip(noise, shifts, strict=True)
         ]
         placed, share, drawn = (a - b for a, b in zip(*both, strict=True))
-        area = estimates.rocarea_estimate(placed, Scored(labels, labels, ALONE))
-        prbep = estimates.prbep_estimate(share, Scored(labels, labels, ALONE))
+        area = confidence.rocarea_estimate(placed, Scored(labels, labels, ALONE))
+        prbep = confidence.prbep_estimate(share, Scored(labels, labels, ALONE))
         return numbers_of(
             intervals_of(area, prbep, drawn, True), before(area, drawn, True), {"rocarea": 0.0, "prbep": 0.0}
         )
@@ -265,12 +264,12 @@ class Folds(TwoMethods):
             ]
             own = [labels[fold == f] for f in range(1, self.folds + 1)]
             areas = [
-                estimates.rocarea_estimate(part[0], Scored(y, y, ALONE)) for part, y in zip(parts, own, strict=True)
+                confidence.rocarea_estimate(part[0], Scored(y, y, ALONE)) for part, y in zip(parts, own, strict=True)
             ]
             prbeps = [
-                estimates.prbep_estimate(part[1], Scored(y, y, ALONE)) for part, y in zip(parts, own, strict=True)
+                confidence.prbep_estimate(part[1], Scored(y, y, ALONE)) for part, y in zip(parts, own, strict=True)
             ]
-            area, prbep = estimates.pool_folds(areas), estimates.pool_folds(prbeps)
+            area, prbep = confidence.pool_folds(areas), confidence.pool_folds(prbeps)
             drawn = np.mean([part[2] for part in parts], axis=0)
             truth = truths[0] - truths[1] if paired else truths[0]
             ours = intervals_of(area, prbep, drawn, paired)
@@ -319,15 +318,15 @@ class Plan(TwoMethods):
                 ]
             )
         areas = [
-            estimates.rocarea_estimate(a - b, Scored(labels[fold == f], labels[fold == f], ALONE))
+            confidence.rocarea_estimate(a - b, Scored(labels[fold == f], labels[fold == f], ALONE))
             for f, (a, b) in enumerate(zip(*results, strict=True), 1)
         ]
-        end = sign_of(confidence.rocarea_difference_interval(estimates.pool_folds(areas), LEVEL))
+        end = sign_of(confidence.rocarea_difference_interval(confidence.pool_folds(areas), LEVEL))
         look = confidence.rocarea_difference_interval(
-            estimates.pool_folds(areas[:EARLY_FOLDS], of_folds=self.folds), EARLY_LEVEL
+            confidence.pool_folds(areas[:EARLY_FOLDS], of_folds=self.folds), EARLY_LEVEL
         )
         early = sign_of(look) * method_results.is_settled(look)
-        usual = [estimates.pool_folds(areas[:k], of_folds=self.folds) for k in range(EARLY_FOLDS, self.folds + 1)]
+        usual = [confidence.pool_folds(areas[:k], of_folds=self.folds) for k in range(EARLY_FOLDS, self.folds + 1)]
         naive = next((np.sign(a.value) for a in usual if abs(a.value) > 1.96 * a.error / math.sqrt(a.factor)), 0)
         return [float(end), float(early or end), float(early), float(naive)]
 

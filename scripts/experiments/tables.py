@@ -21,8 +21,7 @@ from numpy.typing import NDArray
 import distsms
 from distsms.base.scored import Scored
 from distsms.metrics import ranking
-from distsms.metrics.confidence import LEVEL, rocarea_difference_interval
-from distsms.metrics.estimates import rocarea_estimate
+from distsms.metrics.confidence import LEVEL, rocarea_difference_interval, rocarea_estimate
 from distsms.metrics.ranking import placements
 from distsms.parallel.communicator import Communicator
 from scripts import records

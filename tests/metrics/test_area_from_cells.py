@@ -7,7 +7,7 @@ import pytest
 
 from distsms.base.scored import Scored
 from distsms.metrics import ranking
-from distsms.metrics.estimates import rocarea_estimate
+from distsms.metrics.confidence import rocarea_estimate
 from distsms.metrics.ranking import WIDTH, enclosed_area, enclosed_placements
 from distsms.parallel.communicator import Communicator
 from tests.losses.test_orderings import PLACEMENTS, placed

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from scipy import special, stats
 
 from distsms.base.scored import Scored
-from distsms.metrics import bootstrap, confidence, estimates, ranking
+from distsms.metrics import bootstrap, confidence, ranking
 from distsms.parallel.communicator import Communicator
 from tests.support import oracles
 from tests.support.problems import drawn_scores, local_part
@@ -22,7 +22,7 @@ rows_with_ties = st.lists(st.tuples(st.integers(-3, 3), st.sampled_from([1, -1])
 
 def area(scores, labels, level=0.95, comm=ALONE):
     return confidence.rocarea_interval(
-        estimates.rocarea_estimate(ranking.placements(Scored(scores, labels, comm)), Scored(labels, labels, comm)),
+        confidence.rocarea_estimate(ranking.placements(Scored(scores, labels, comm)), Scored(labels, labels, comm)),
         level,
     )
 
@@ -49,7 +49,7 @@ def error_by_midranks(labels, scores):
 def test_delong_equals_all_pairs(rows):
     scores, labels = (np.array(column) for column in zip(*rows, strict=True))
     labels[:4] = 1, 1, -1, -1
-    found = estimates.rocarea_estimate(
+    found = confidence.rocarea_estimate(
         ranking.placements(Scored(scores.astype(float), labels, ALONE)), Scored(labels, labels, ALONE)
     )
     assert found.value == ranking.rocarea(Scored(scores.astype(float), labels, ALONE))
@@ -69,7 +69,9 @@ def test_delong_on_any_ranks(comm, monkeypatch, share, piece, size):
     for rows in (np.arange(len(scores)), order):
         mine, of_mine = local_part(size * scores[rows], comm), local_part(labels[rows], comm)
         found = confidence.rocarea_interval(
-            estimates.rocarea_estimate(ranking.placements(Scored(mine, of_mine, comm)), Scored(of_mine, of_mine, comm)),
+            confidence.rocarea_estimate(
+                ranking.placements(Scored(mine, of_mine, comm)), Scored(of_mine, of_mine, comm)
+            ),
             0.95,
         )
         assert found.value == ranking.rocarea(Scored(size * scores, labels, ALONE))
@@ -86,7 +88,7 @@ def test_the_difference_of_two_models(comm):
 
     def difference(twice, other):
         return confidence.rocarea_difference_interval(
-            estimates.rocarea_estimate(twice - other, Scored(mine, mine, comm)), 0.9
+            confidence.rocarea_estimate(twice - other, Scored(mine, mine, comm)), 0.9
         )
 
     found = difference(*placed)
@@ -125,7 +127,7 @@ def test_where_nothing_varies_limits_allow_for_rows_not_seen(scores, value):
 @given(st.integers(1, 60), st.data(), st.sampled_from([0.5, 0.9, 0.95, 0.999]))
 def test_limits_of_zeros_and_ones_are_jeffreys_or_clopper_and_pearsons(n, data, level):
     x = data.draw(st.integers(0, n))
-    spread = estimates.MeanEstimate(x / n, (x * (n - x) / n,), (n, 5))
+    spread = confidence.MeanEstimate(x / n, (x * (n - x) / n,), (n, 5))
     exact = stats.binomtest(x, n).proportion_ci(level, "exact")
     assert confidence.limits(spread, level, worst=1.0) == pytest.approx((exact.low, exact.high), abs=1e-9)
     jeffreys = stats.beta(x + 0.5, n - x + 0.5).interval(level)
@@ -138,7 +140,7 @@ def test_limits_of_zeros_and_ones_are_jeffreys_or_clopper_and_pearsons(n, data, 
 def test_the_one_more_row_is_of_the_rarer_class():
     rare, other = np.array([1.0, 0.0, 0.5, 0.9]), np.array([0.6, 0.2, 0.8, 1.0, 0.4])
     squares = tuple(float(np.sum((rows - 0.6) ** 2)) for rows in (rare, other))
-    found = confidence.limits(estimates.MeanEstimate(0.6, squares, (4, 5)), 0.9, worst=1.0)
+    found = confidence.limits(confidence.MeanEstimate(0.6, squares, (4, 5)), 0.9, worst=1.0)
     for end, limit in zip((0.0, 1.0), found, strict=True):
         rows = np.append(rare, end)
         mean, variance = rows.mean(), rows.var() / 6 + other.var() / 6
@@ -167,20 +169,20 @@ def test_folds_are_one_sample_about_its_mean_with_more_variance(folds):
         twice = ranking.placements(Scored(scores, labels.astype(np.int8), ALONE))
         share = ranking.top_k_shares(Scored(scores, labels, ALONE), int(np.sum(labels > 0)))
         assert share.sum() == pytest.approx(np.sum(labels > 0))
-        areas.append(estimates.rocarea_estimate(twice, Scored(labels, labels, ALONE)))
-        prbeps.append(estimates.prbep_estimate(share, Scored(labels, labels, ALONE)))
+        areas.append(confidence.rocarea_estimate(twice, Scored(labels, labels, ALONE)))
+        prbeps.append(confidence.prbep_estimate(share, Scored(labels, labels, ALONE)))
         placed.append((order.mean(1), order.mean(0)))
         shares.append(share[labels > 0])
         signs.append(len(labels))
     k, (pos, neg), share = len(folds), map(np.concatenate, zip(*placed, strict=True)), np.concatenate(shares)
-    found, of_prbep = estimates.pool_folds(areas), estimates.pool_folds(prbeps)
+    found, of_prbep = confidence.pool_folds(areas), confidence.pool_folds(prbeps)
     assert found.value == pytest.approx(np.mean([pair[0].mean() for pair in placed]))
     more = 1 + k / (k - 1)
     variance = np.var(pos, ddof=1) / len(pos) + np.var(neg, ddof=1) / len(neg)
     assert found.error == pytest.approx(math.sqrt(more * variance), abs=1e-9)
     assert of_prbep.error == pytest.approx(math.sqrt(more * np.var(share, ddof=1) / len(share)), abs=1e-9)
     assert found.counts == of_prbep.counts == (len(pos), len(neg))
-    assert confidence.rocarea_interval(found, 0.95).of == estimates.METHOD != areas[0].of
+    assert confidence.rocarea_interval(found, 0.95).of == confidence.METHOD != areas[0].of
     alone = found._replace(folds=0)
     (low, high), (inner, outer) = confidence.limits(found, 0.9), confidence.limits(alone, 0.9)
     assert low <= inner <= outer <= high
@@ -192,7 +194,7 @@ def test_prbep_is_a_mean_over_positives_on_any_ranks(comm, decimals):
     k = int(np.sum(labels > 0))
     mine, of_mine = local_part(scores, comm), local_part(labels, comm)
     share = ranking.top_k_shares(Scored(mine, of_mine, comm), k)
-    found = estimates.prbep_estimate(share, Scored(of_mine, of_mine, comm))
+    found = confidence.prbep_estimate(share, Scored(of_mine, of_mine, comm))
     assert found.value == pytest.approx(ranking.top_k(Scored(scores, labels, ALONE), k).recall, rel=1e-14)
     whole = ranking.top_k_shares(Scored(scores, labels, ALONE), k)
     np.testing.assert_array_equal(share, local_part(whole, comm))
@@ -206,14 +208,14 @@ def test_sums_beyond_64_bits():
     assert ranking.exact_sum(values, ALONE) == 2**65
     assert ranking.exact_sum(-values, ALONE) == -(2**65)
     large = np.array([2**45 + 12345, -(2**45) - 54321, 7], np.int64)
-    assert estimates._squares(large, ALONE) == sum(int(value) ** 2 for value in large)
+    assert confidence._squares(large, ALONE) == sum(int(value) ** 2 for value in large)
 
 
 def test_intervals_at_k_are_means_over_k_rows_and_over_positives(comm):
     scores, labels = drawn_scores(300, 0.2, decimals=9)
     mine = local_part(scores, comm), local_part(labels, comm)
     share = ranking.top_k_shares(Scored(mine[0], mine[1], comm), 40)
-    precision, recall = estimates.top_k_estimates(share, 40, Scored(mine[1], mine[1], comm))
+    precision, recall = confidence.top_k_estimates(share, 40, Scored(mine[1], mine[1], comm))
     head = labels[np.argsort(-scores)[:40]] > 0
     assert precision.value == pytest.approx(np.mean(head))
     assert precision.error == pytest.approx(np.std(head, ddof=1) / math.sqrt(40))
@@ -225,7 +227,7 @@ def test_intervals_at_k_are_means_over_k_rows_and_over_positives(comm):
 @pytest.mark.serial
 def test_a_precision_of_1_at_k_is_not_above_1_by_rounding():
     """7 / 25 * 25 / 7 is above 1."""
-    precision, _ = estimates.top_k_estimates(
+    precision, _ = confidence.top_k_estimates(
         (np.arange(50) < 7) * 1.0,
         7,
         Scored(np.where(np.arange(50) < 25, 1, -1), np.where(np.arange(50) < 25, 1, -1), ALONE),
@@ -239,7 +241,7 @@ def test_one_positive_cannot_be_resampled(comm):
     found = bootstrap.prbep_replicates(Scored(*(local_part(array, comm) for array in (scores, labels)), comm), draws)
     assert np.isnan(found).any() and not np.isnan(found).all()  # the row is not drawn in 37 % of them
     mine = local_part(labels, comm)
-    spread = estimates.prbep_estimate(
+    spread = confidence.prbep_estimate(
         ranking.top_k_shares(Scored(local_part(scores, comm), mine, comm), 1), Scored(mine, mine, comm)
     )
     sure = confidence.prbep_interval(spread, found, 0.95)
@@ -259,11 +261,11 @@ def of_prbep(scores, labels, level=0.95, replicates=400, seed=0, other=None):
         each.append((share, bootstrap.prbep_replicates(Scored(values, labels, ALONE), draws)))
     if other is None:
         return confidence.prbep_interval(
-            estimates.prbep_estimate(each[0][0], Scored(labels, labels, ALONE)), each[0][1], level
+            confidence.prbep_estimate(each[0][0], Scored(labels, labels, ALONE)), each[0][1], level
         )
     share, draws = (a - b for a, b in zip(*each, strict=True))
     return confidence.prbep_difference_interval(
-        estimates.prbep_estimate(share, Scored(labels, labels, ALONE)), draws, level
+        confidence.prbep_estimate(share, Scored(labels, labels, ALONE)), draws, level
     )
 
 
@@ -272,7 +274,7 @@ def of_prbep(scores, labels, level=0.95, replicates=400, seed=0, other=None):
 def test_the_interval_of_prbep_is_the_wider_one_of_two_on_each_side(replicates, level):
     """The binomial interval and the replicates' quantiles, within 0 and 1."""
     share, labels = np.repeat([1.0, 0.0], [12, 8]), np.ones(20, np.int8)
-    found = estimates.prbep_estimate(share, Scored(labels, labels, ALONE))
+    found = confidence.prbep_estimate(share, Scored(labels, labels, ALONE))
     alone = confidence.prbep_interval(found, np.empty(0), level)
     both = confidence.prbep_interval(found, np.array(replicates), level)
     ranked, share = sorted(replicates) or [1.0, 0.0], 0.5 - level / 2
@@ -325,12 +327,12 @@ def test_few_rows_of_a_class_give_no_verdict(n_pos, n_neg, word):
     labels = np.repeat(np.array([1, -1], np.int8), [n_pos, n_neg])
     scores = np.random.default_rng(0).normal(size=n_pos + n_neg) + labels
     found = [
-        estimates.rocarea_estimate(ranking.placements(Scored(values, labels, ALONE)), Scored(labels, labels, ALONE))
+        confidence.rocarea_estimate(ranking.placements(Scored(values, labels, ALONE)), Scored(labels, labels, ALONE))
         for values in (scores, -scores)
     ]
     placed = [ranking.placements(Scored(values, labels, ALONE)) for values in (scores, -scores)]
     less = confidence.rocarea_difference_interval(
-        estimates.rocarea_estimate(placed[0] - placed[1], Scored(labels, labels, ALONE)), 0.95
+        confidence.rocarea_estimate(placed[0] - placed[1], Scored(labels, labels, ALONE)), 0.95
     )
     assert less.value == pytest.approx(found[0].value - found[1].value)
     for difference in (less, of_prbep(scores, labels, other=-scores)):
@@ -367,7 +369,7 @@ def test_coverage_from_ten_positives_on():
         placed = [ranking.placements(Scored(values, labels, ALONE)) for values in both]
         less = {
             "rocarea": confidence.rocarea_difference_interval(
-                estimates.rocarea_estimate(placed[0] - placed[1], Scored(labels, labels, ALONE)), 0.95
+                confidence.rocarea_estimate(placed[0] - placed[1], Scored(labels, labels, ALONE)), 0.95
             ),
             "prbep": of_prbep(scores, labels, replicates=200, seed=seed, other=both[1]),
         }
@@ -403,7 +405,7 @@ def test_intervals_of_rocarea_hold_as_often_as_they_say_and_hardly_more(n_pos):
         truth = np.mean([oracles.orders(positive(grid)[k : k + 1], negative(grid)).mean() for k in range(0, 4000, 7)])
         for _ in range(repeats):
             scores = np.concatenate([positive(rng.random(n_pos)), negative(rng.random(5 * n_pos))])
-            found = estimates.rocarea_estimate(
+            found = confidence.rocarea_estimate(
                 ranking.placements(Scored(scores, labels, ALONE)), Scored(labels, labels, ALONE)
             )
             limits = confidence.limits(found, 0.95), confidence.limits(found, 0.95, worst=1.0)
@@ -430,7 +432,7 @@ def test_an_interval_excludes_0_just_if_the_p_value_is_small(n_beyond, n, swappe
     """Also where replicates have few different values, as PRBEP of few positive rows has."""
     sign = -1 if swapped else 1
     drawn = sign * np.where(np.arange(n) < n_beyond, 0.0, 1 / 127)
-    found = estimates.MeanEstimate(sign / 127, (1.0,), (127, 4752))
+    found = confidence.MeanEstimate(sign / 127, (1.0,), (127, 4752))
     interval = confidence.prbep_difference_interval(found, drawn, 0.95)
     assert (interval.low > 0 or interval.high < 0) == (interval.p < 0.05)
 

@@ -11,7 +11,7 @@ from distsms.base import hashing
 from distsms.base.errors import InputError
 from distsms.base.measures import HeadMeasure, Measure
 from distsms.base.scored import Scored
-from distsms.metrics import bootstrap, confidence, curves, differences, estimates, ranking, row_weights, summary
+from distsms.metrics import bootstrap, confidence, curves, differences, ranking, row_weights, summary
 from distsms.metrics.head_intervals import head_estimate, head_interval, head_replicates, point_intervals
 from distsms.metrics.operating_points import OperatingPoint, contingency, head_value
 from distsms.metrics.ranking import average_precision
@@ -134,8 +134,8 @@ def test_equal_weights_change_no_interval_whatever_their_size(comm):
     scores, labels, _ = _drawn(200, 0.3)
     own = [local_part(array, comm) for array in (scores, labels)]
     for name in ("rocarea", "prbep"):
-        plain = estimates.measure_estimate(name, Scored(*own, comm))
-        heavy = estimates.measure_estimate(name, Scored(*own, comm, np.full(len(own[0]), 1000.0)))
+        plain = confidence.measure_estimate(name, Scored(*own, comm))
+        heavy = confidence.measure_estimate(name, Scored(*own, comm, np.full(len(own[0]), 1000.0)))
         assert heavy.value == pytest.approx(plain.value, rel=1e-12)
         assert heavy.error == pytest.approx(plain.error, rel=1e-9)
         assert heavy.counts == pytest.approx(plain.counts)
@@ -209,11 +209,11 @@ def test_intervals_contain_the_truth_as_often_as_they_say(measure, runs):
 
     Bounds: 95 % less what three standard deviations of the simulation and samples of this size explain; and 85 %.
     """
-    truth = estimates.measure_estimate(measure, _with_weights(np.random.default_rng(1), 1_000_000)).value
+    truth = confidence.measure_estimate(measure, _with_weights(np.random.default_rng(1), 1_000_000)).value
     rng, covered, naive = np.random.default_rng(0), 0, 0
     for _ in range(runs):
         scores, labels, weights = _simulated(rng, 500)
-        found = estimates.measure_estimate(measure, Scored(scores, labels, ALONE, weights))
+        found = confidence.measure_estimate(measure, Scored(scores, labels, ALONE, weights))
         if measure == "prbep":
             drawn = bootstrap.prbep_replicates(
                 Scored(scores, labels, ALONE, weights), bootstrap.Draws(np.arange(500), 200)
@@ -223,7 +223,7 @@ def test_intervals_contain_the_truth_as_often_as_they_say(measure, runs):
             interval = confidence.rocarea_interval(found, 0.95)
         covered += interval.low <= truth <= interval.high
         many = _repeated(np.ceil(3 * weights), scores, labels)
-        area = estimates.measure_estimate(measure, Scored(*many, ALONE))
+        area = confidence.measure_estimate(measure, Scored(*many, ALONE))
         low, high = confidence.limits(area, 0.95)
         naive += low <= truth <= high
     assert covered / runs > 0.95 - 3 * np.sqrt(0.95 * 0.05 / runs) - 0.01
@@ -317,7 +317,7 @@ def test_rates_near_0_have_intervals_and_no_rate_is_above_1():
     point = OperatingPoint(2.5, contingency(Scored(scores, labels, ALONE, weights), 2.5))
     for interval in point_intervals(point, 0.95, Scored(scores, labels, ALONE, weights)).values():
         assert interval.why or 0 <= interval.low <= interval.value <= interval.high <= 1
-    assert 0 <= confidence.limits(estimates.MeanEstimate(1e-200, (0.0,), (1.0, 0.0)), 0.95)[0] <= 1e-200
+    assert 0 <= confidence.limits(confidence.MeanEstimate(1e-200, (0.0,), (1.0, 0.0)), 0.95)[0] <= 1e-200
     rng = np.random.default_rng(0)
     for n in range(2, 300):
         amounts = rng.lognormal(0, 3, n)

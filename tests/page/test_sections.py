@@ -15,7 +15,7 @@ pytest.importorskip("matplotlib")
 from distsms.base.errors import InputError
 from distsms.base.measures import HEAD, WHOLE, Condition
 from distsms.base.scored import Scored
-from distsms.metrics import confidence, curves, estimates
+from distsms.metrics import confidence, curves
 from distsms.models import evaluation, model
 from distsms.page import learned_sections, plots, sections
 from distsms.page.mpl import as_svg
@@ -212,7 +212,7 @@ def test_path_and_baseline(folds):
         for fold in range(folds + 1)
     ]
     problem = {"measure": "rocarea", "folds": folds, "data": {"path": EVIL}}
-    many = estimates.MeanEstimate(0.9, (1e4, 0.0), (10**4, 10**6))
+    many = confidence.MeanEstimate(0.9, (1e4, 0.0), (10**4, 10**6))
     sure = {"rocarea": confidence.rocarea_interval(many, 0.95), "prbep": NOTHING}
     less = {"rocarea": confidence.rocarea_difference_interval(many._replace(value=0.02), 0.95), "prbep": NOTHING}
     found = [
@@ -396,7 +396,7 @@ def test_the_trace_of_another_run_is_not_shown(tmp_path):
 def test_models_are_compared_on_the_same_rows(trained):
     models = [trained / "a.h5", trained / "b.h5"]
     told = run("evaluate", *models, "--test", trained / "test.svm")
-    assert "DeLong, paired" in told and "bootstrap, paired" in told and "p = " in told and estimates.MODEL in told
+    assert "DeLong, paired" in told and "bootstrap, paired" in told and "p = " in told and confidence.MODEL in told
     alone, found = (run_json("evaluate", *models, "--test", trained / "test.svm", ranks=ranks) for ranks in (None, 3))
     assert json.dumps(found["pairs"][0]["prbep"]) == json.dumps(alone["pairs"][0]["prbep"])
     for name in ("low", "high", "p"):
@@ -407,7 +407,7 @@ def test_models_are_compared_on_the_same_rows(trained):
     wide, narrow = (one["intervals"]["prbep"], other["intervals"]["prbep"])
     assert narrow["high"] - narrow["low"] < wide["high"] - wide["low"]
     none = run_json("evaluate", models[0], trained / "test.svm", "--bootstrap", 0)
-    assert none["intervals"]["prbep"]["method"] == "binomial" and none["intervals"]["prbep"]["of"] == estimates.MODEL
+    assert none["intervals"]["prbep"]["method"] == "binomial" and none["intervals"]["prbep"]["of"] == confidence.MODEL
 
 
 @pytest.mark.serial

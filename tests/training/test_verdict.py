@@ -16,7 +16,7 @@ from scipy import optimize
 import distsms
 from distsms.base.measures import Measure
 from distsms.base.scored import Scored
-from distsms.metrics import estimates, ranking
+from distsms.metrics import confidence, ranking
 from distsms.optim.result import Result, Status
 from distsms.optim.run import minimize
 from distsms.optim.settings import Settings
@@ -45,7 +45,7 @@ def test_the_verdict_is_that_of_the_standard_error_also_where_it_is_not_computed
     scores = rng.normal(size=n) + shift * (labels > 0)
     scores = np.round(scores) if ties else scores
     area = ranking.rocarea(Scored(scores, labels, ALONE))
-    error = estimates.rocarea_estimate(
+    error = confidence.rocarea_estimate(
         ranking.placements(Scored(scores, labels, ALONE)), Scored(labels, labels, ALONE)
     ).error
     chance = np.ptp(scores) == 0 or area <= 0.5 + 2 * (0.0 if math.isnan(error) else error)

@@ -16,8 +16,8 @@ from sklearn.metrics import roc_auc_score
 from distsms.base.errors import InputError
 from distsms.base.measures import display_name
 from distsms.base.scored import Scored
-from distsms.metrics import bootstrap, confidence, estimates, ranking
-from distsms.metrics.estimates import METHOD
+from distsms.metrics import bootstrap, confidence, ranking
+from distsms.metrics.confidence import METHOD
 from distsms.metrics.summary import chooser_value
 from distsms.optim.settings import Settings
 from distsms.parallel.communicator import Communicator
@@ -325,16 +325,16 @@ def test_intervals_of_folds_are_enlarged_for_new_training_rows(folder):
         scores, y = folder.scores(fit), these.y[at]
         drawn.append(bootstrap.prbep_replicates(Scored(scores, y, ALONE), bootstrap.Draws(at, 1000)))
         shares.append(
-            estimates.prbep_estimate(
+            confidence.prbep_estimate(
                 ranking.top_k_shares(Scored(scores, y, ALONE), int(np.sum(y > 0))), Scored(y, y, ALONE)
             )
         )
     interval, replicates = ours.intervals["prbep"], np.mean(drawn, axis=0)
     ends = [np.quantile(replicates, q, method=method) for q, method in ((0.025, "lower"), (0.975, "higher"))]
     far = [interval.value + math.sqrt(2.5) * (end - interval.value) for end in ends]
-    low, high = confidence.limits(estimates.pool_folds(shares), 0.95)
+    low, high = confidence.limits(confidence.pool_folds(shares), 0.95)
     assert (interval.low, interval.high) == pytest.approx((min(low, far[0]), max(high, far[1])))
-    assert interval.of == estimates.METHOD
+    assert interval.of == confidence.METHOD
 
 
 def test_fits_are_kept_and_damage_is_told(folder):
