@@ -31,7 +31,7 @@ from distsms.models.model import Model
 from distsms.optim.result import Status
 from distsms.training.recorder import read_trace
 from distsms.workflow.baseline_fits import BaselineStore
-from distsms.workflow.evaluate import Evaluated, evaluate
+from distsms.workflow.evaluate import evaluate
 from distsms.workflow.method_results import Baseline, MethodResult
 from distsms.workflow.path_result import PathResult, PathStore
 from distsms.workflow.requests import EvaluateRequest, ReportRequest
@@ -59,10 +59,10 @@ OWNER = {
 
 
 class ShownPoint(NamedTuple):
-    """A threshold that a report shows."""
+    """A threshold that a report shows, with the rates at it (`distsms.metrics.head_intervals.rates_at`)."""
 
     condition: Condition  # what the threshold fulfils
-    rates: dict[str, Any]  # the result of `distsms.metrics.head_intervals.rates_at`
+    rates: dict[str, Any]
     marked: bool  # whether the user named the condition, so that the curves show it
 
 
@@ -70,8 +70,7 @@ class OwnProbabilities(NamedTuple):
     """How good the probabilities of a model are on the rows of the report."""
 
     bins: Sequence[Mapping[str, float]]  # from `distsms.metrics.calibration.reliability`
-    # Brier score and log loss without and with calibration, from `distsms.metrics.calibration.losses`
-    before: Mapping[str, float]
+    before: Mapping[str, float]  # Brier score and log loss without calibration, and with it
     after: Mapping[str, float]
 
 
@@ -121,21 +120,18 @@ def report_data(request: ReportRequest, comm: Communicator) -> ReportData | None
         _check_output(request, comm.is_root)
         if comm.is_root:
             training = _read_training(request)
-    sums = ColumnSums()
-    judged = EvaluateRequest([request.model], request.data, request.measures, request.reading)
-    evaluated = evaluate(judged, comm, sums)
+    sums, asked = ColumnSums(), EvaluateRequest([request.model], request.data, request.measures, request.reading)
+    evaluated = evaluate(asked, comm, sums)
     (of_model,) = evaluated.models
     scored = of_model.scored
     if of_model.model.features is not None or of_model.model.table is not None:
         sums.reduce(of_model.model.p, comm)
     # Curves are exact at the thresholds that the page names.
-    points = _points(request.measures.at, evaluated, comm)
+    points = _points(request.measures.at, of_model, evaluated.level)
     prbep_threshold = top_k(scored, mass_of_classes(scored)[0]).threshold
     exact_at = [of_model.measures["threshold"], prbep_threshold, *(point.rates["threshold"] for point in points)]
-    exact_at = [score for score in exact_at if math.isfinite(score)]  # NaN or infinite where there is none
-    curve = curves.curve(scored, exact_at)
-    histogram = curves.histogram(scored, curve)
-    probabilities = _probabilities(of_model)
+    curve = curves.curve(scored, [score for score in exact_at if math.isfinite(score)])  # NaN, infinite: there is none
+    histogram, probabilities = curves.histogram(scored, curve), _probabilities(of_model)
     if not comm.is_root:
         return None
     return ReportData(
@@ -169,9 +165,7 @@ def _read_training(request: ReportRequest) -> dict[str, Any]:
     """Read the fields of `ReportData` on the training. Raises InputError if something does not fit. On the root."""
     folder = None if isinstance(request.model, Model) else Path(request.model).parent
     loaded = request.model if isinstance(request.model, Model) else model.load(request.model)
-    names: Sequence[str] | None = loaded.feature_names
-    if request.feature_names is not None:
-        names = _names(request.feature_names, loaded.p)
+    named = request.feature_names
     trace, note = _trace(request.trace, loaded, folder)
     fingerprint = (loaded.info.get("data") or {}).get("fingerprint")
     of_path = request.path
@@ -181,7 +175,7 @@ def _read_training(request: ReportRequest) -> dict[str, Any]:
         "owner": {} if request.card is None else read_card(request.card),
         "trace": trace,
         "trace_note": note,
-        "feature_names": names,
+        "feature_names": loaded.feature_names if named is None else _names(named, loaded.p),
         "path": None if of_path is None else read_path(Path(of_path), fingerprint),
         "baseline": None if request.baseline is None else read_baseline(Path(request.baseline), fingerprint),
     }
@@ -277,24 +271,18 @@ def read_baseline(folder: Path, fingerprint: str | None) -> Baseline:
 def _require_same_data(folder: Path, problem: Mapping[str, Any], fingerprint: str | None) -> None:
     data = problem.get("data") or {}
     if problem.get("measure") not in SHOWN or data.get("fingerprint") != fingerprint:
-        raise InputError(
-            f"{folder}: was made on other data than the model, {data.get('path')}. Name a folder that was made on the "
-            "model's training data"
-        )
+        named = f"{folder}: was made on other data than the model, {data.get('path')}"
+        raise InputError(f"{named}. Name a folder that was made on the model's training data")
 
 
-def _points(at: Sequence[Condition], evaluated: Evaluated, comm: Communicator) -> list[ShownPoint]:
+def _points(at: Sequence[Condition], of: ModelEvaluation, level: float) -> list[ShownPoint]:
     """Return the thresholds that the report shows, and the rates at them. **Collective.**"""
-    (of_model,) = evaluated.models
-    scored = of_model.scored
-    k = Measure.parse(of_model.model.info.get("measure", "rocarea")).k
+    scored, comm = of.scored, of.scored.comm
+    k = Measure.parse(of.model.info.get("measure", "rocarea")).k
     of_training = [Condition("top", k, False)] if k and not differ(scored.weights, comm) else []
-    conditions = list(dict.fromkeys([*at, *POINTS, *of_training]))
-    tied = tied_scores(effective(scored))
-    points = list[ShownPoint]()
-    for each in conditions:
-        threshold = operating_point(each, tied, comm).threshold
-        rates = rates_at(threshold, evaluated.level, scored)
+    tied, points = tied_scores(effective(scored)), list[ShownPoint]()
+    for each in dict.fromkeys([*at, *POINTS, *of_training]):
+        rates = rates_at(operating_point(each, tied, comm).threshold, level, scored)
         points.append(ShownPoint(each, rates, each in at))
     return points
 
