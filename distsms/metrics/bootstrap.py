@@ -1,15 +1,10 @@
 """Bootstrap replicates of PRBEP, and of precision and recall at K, over rows. No rank gathers all rows.
 
-In replicate b, row i counts K_bi times, independent Poisson numbers of mean 1 from SplitMix64 (Steele, Lea & Flood
-2014), which starts at a hash of seed and the row's global number. So replicates do not depend on the number of ranks,
-and those of two models on the same rows are paired.
-
-The place of a replicate, n+ or K, is within about its square root of that of the data. So one pass counts, for each
-replicate, the rows above a window around that place, the positives below it, and the rows at each score in it; one
-Allreduce for each block of replicates adds these tables. Beyond the window, a replicate is repeated with a wider one.
-
-Cost for B replicates: B draws of about 5 ns for each positive and each negative in the window or above it; 16 B U bytes
-for U <= 41 + 17 sqrt(n+) scores in the window.
+In replicate b, row i counts K_bi times, Poisson numbers of mean 1 from SplitMix64 (Steele, Lea & Flood 2014), which
+starts at a hash of seed and the row's global number: so replicates are the same on any number of ranks, and those of
+two models are paired. The place of a replicate, n+ or K, is within about its square root of that of the data. So one
+pass counts the rows above a window around it, the positives below, and the rows at each score in it, 16 bytes for each
+replicate and score; a replicate whose place is beyond is repeated with a wider window.
 """
 
 from __future__ import annotations
@@ -112,9 +107,8 @@ def tables(
 
 
 def _window(scored: Scored, draws: Draws, places: tuple[float, float]) -> DrawnRows:
-    """Return the rows down to the window between two places, counted, or weighed, from the highest score, and all
-    positives. The table has columns for negatives and positives above the window, two for each score in it from the
-    highest, and one for positives below. **Collective.**
+    """Return the rows down to the window between two places, and all positives. The table has columns for negatives and
+    positives above the window, two for each score in it from the highest, and one for positives below. **Collective.**
     """
     scores, comm, positive = scored.scores, scored.comm, scored.labels > 0
     high, low = (score_at(scored, place) for place in places)

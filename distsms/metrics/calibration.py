@@ -184,9 +184,8 @@ def means_of_logistic(scored: Scored) -> dict[str, dict[str, float]]:
 
 def reliability(predicted: Scored, bins: int = BINS) -> list[dict[str, float]]:
     """Compare probabilities with the shares of positive rows, in at most `bins` with about equal numbers of these: by
-    rising probability predicted (the mean), observed (the share), low and high (its binomial 95 % interval), weight and
-    n. Rows with equal probabilities are in the same bin. **Collective.**
-    """
+    rising probability predicted (the mean), observed (the share), low and high (its 95 % interval), weight and n. Rows
+    with equal probabilities are in the same bin. **Collective.**"""
     comm, mass, tied = predicted.comm, predicted.mass, tied_scores(effective(predicted))
     n_pos = tied.n_pos or 1
     filled = np.floor(bins * (tied.tp / n_pos) * (1 + 1e-12))

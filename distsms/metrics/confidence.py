@@ -1,8 +1,7 @@
 """Confidence intervals for a measure, and tests of whether one model, or one method, is better
 (docs/theory/intervals.md).
 
-Statements (`Interval.of`) are about *this model* on new rows, or about *the method* on other training rows. A measure
-is a mean over rows (`MeanEstimate`), for PRBEP with bootstrap replicates. The limits of a single mean are
+A measure is a mean over rows (`MeanEstimate`), for PRBEP with bootstrap replicates. The limits of a single mean are
 quantiles of a Beta distribution with mean and variance of the rows and of one more row of the rarer class; differences
 are paired; the rows of k folds are one sample, with the variance enlarged as by Nadeau & Bengio (2003). With weights,
 the effective number of rows takes the place of their number.
@@ -29,9 +28,7 @@ LEVEL = 0.95
 """The level of intervals over folds; intervals for a model may have any level."""
 
 FEWEST = 10
-"""The smallest number of rows of the rarer class for which a difference gets an interval. With fewer rows, the
-simulations did not show the intervals to be reliable.
-"""
+"""With fewer rows of the rarer class, simulations did not show intervals of differences to be reliable."""
 
 
 MODEL = "this model on new rows"
@@ -43,12 +40,12 @@ class MeanEstimate(NamedTuple):
     """A measure as a mean over rows; for several folds, the mean of the folds' measures."""
 
     value: float  # the measure
-    # the sum of squared deviations from the mean for the positive rows, and that for the negative rows. PRBEP has only
-    # the first.
-    squares: tuple[float, ...]
-    # the number of positive and of negative rows; for precision@k, of the k rows with the highest
-    # scores and of all others. With weights, the effective numbers of rows.
-    counts: tuple[float, float]
+    squares: tuple[
+        float, ...
+    ]  # the sum of squared deviations of the positive rows and, but for PRBEP, the negative ones
+    counts: tuple[
+        float, float
+    ]  # the (effective) numbers of positive and negative rows, at K of these k rows and others
     folds: int = 0  # the number of folds; 0 if the estimate is about one model
     of_folds: int = 0  # into how many folds the rows are divided, if the estimate is of some of them; 0 if it is of all
 
@@ -140,8 +137,7 @@ def pool_folds(folds: Sequence[MeanEstimate], of_folds: int = 0) -> MeanEstimate
 class Interval:
     """A value with its confidence interval."""
 
-    # the value, its standard error, and the limits of the interval. Each is NaN if it does not exist.
-    value: float
+    value: float  # NaN, as its standard error and the limits, if it does not exist
     standard_error: float
     low: float
     high: float

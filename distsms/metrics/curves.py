@@ -1,8 +1,7 @@
 """ROC and precision-recall curves over all ranks, thinned out for drawing, and histograms of scores.
 
-A curve has exact counts (tp, fp) at descending thresholds. For each class, each rank proposes every s-th of its sorted
-scores (`_offer`), and its 1st, 2nd, 4th, 8th, ... highest; one Allreduce counts all rows there. Points are left out
-that differ by less than 1/`STEPS` in both rates from the last one. No rank sends anything of size n.
+A curve has exact counts (tp, fp) at descending thresholds, which each rank proposes from its sorted scores (`_offer`);
+one Allreduce counts all rows there. No rank sends anything of size n.
 """
 
 from __future__ import annotations
@@ -29,10 +28,8 @@ class Curve:
     """The numbers of rows, or sums of weights, from each threshold on, from none (infinity) to all. Global."""
 
     thresholds: Floats  # (m,) float64: the thresholds, descending
-    # (m,) int64, or with weights float64: the numbers of positive and of negative rows with at least this score, or the
-    # sums of their weights
-    tp: NDArray[Any]
-    fp: NDArray[Any]
+    tp: NDArray[Any]  # (m,) int64, or with weights float64: the positive rows with at least this score
+    fp: NDArray[Any]  # likewise the negative rows
 
     @property
     def tpr(self) -> Floats:
@@ -56,9 +53,7 @@ class Curve:
 
 def curve(scored: Scored, also: Sequence[float] = ()) -> Curve:
     """Compute the curve of all ranks' finite scores, alike on every rank, with points at the thresholds `also`; between
-    two are at most about 3/`STEPS` of each class, but for ties. **Collective**, about 8 (2 STEPS + 128) P bytes,
-    O(n_local log n_local) time.
-    """
+    two are at most about 3/`STEPS` of each class, but for ties. **Collective**, about 8 (2 STEPS + 128) P bytes."""
     comm = scored.comm
     classes, masses_from = zip(*(_in_order(scored.of(rows)) for rows in scored.classes), strict=True)
     n = comm.sum(np.array([len(ordered) for ordered in classes]))
@@ -113,9 +108,7 @@ class Histogram:
 
 def histogram(scored: Scored, drawn: Curve, bins: int = 60) -> Histogram:
     """Compute the histogram of all ranks' scores, alike on every rank, in bins that leave about `TAIL` of each class
-    beyond each end, by the curve `drawn`: an outlier would put all others into one bar. **Collective**, 2 * bins
-    numbers.
-    """
+    beyond each end, by the curve `drawn`: an outlier would put all others into one bar. **Collective.**"""
     inner, ends = slice(1, -1), []
     for share in (drawn.tpr, drawn.fpr):
         within = drawn.thresholds[inner][(share[inner] >= TAIL) & (share[inner] <= 1 - TAIL)]

@@ -1,6 +1,5 @@
-"""How much better one model is than another at any measure, on the same rows, with a paired interval: ROCArea and PRBEP
-as in `distsms.metrics.confidence`, precision@K and recall@K by paired replicates. Error rate and F-beta depend on eight
-numbers, rows of each class that are called positive by both, either or neither model, which are independent Poisson
+"""How much better one model is than another at any measure, on the same rows, with a paired interval. Error rate and
+F-beta depend on eight numbers, rows of each class that both, either or neither model calls positive, which are Poisson
 numbers in a replicate; with weights, influence functions take their place.
 """
 

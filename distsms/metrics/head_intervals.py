@@ -1,9 +1,8 @@
 """Intervals of the measures of the head of a ranking, from bootstrap replicates over rows and ranks.
 
 The draws are those of `distsms.metrics.bootstrap`, and the limits as for PRBEP (docs/theory/intervals.md). In a
-replicate, the curve is computed at L thresholds, a few hundred that are dense where measures have their points; of the
-negatives below, only the number is drawn. B replicates take B draws of 5 ns for each positive row and each negative of
-the head (about max(0.05 n-, n+)), and 16 B L bytes.
+replicate, the curve is computed at a few hundred thresholds that are dense where measures have their points, 16 bytes
+for each; of the negatives below, only the number is drawn.
 """
 
 from __future__ import annotations
@@ -32,18 +31,16 @@ COARSE, FINE, REACH = 0.5, 0.05, 8.0
 `FINE` of them where a measure has its point within `REACH` units.
 """
 FEWEST_REACHED, FEWEST_TRUE = 20, 10
-"""A recall at a precision has no interval if fewer than `FEWEST_REACHED` positive rows reach this precision, and a
-precision at a recall has none if fewer are beyond this recall. Precision and recall at a threshold have none with fewer
-true positives than `FEWEST_TRUE`. The simulations did not show the intervals to be reliable then.
-"""
+"""A recall at a precision has no interval if fewer than `FEWEST_REACHED` positive rows reach this precision, nor has a
+precision at a recall if fewer are beyond it, nor either at a threshold with fewer true positives than `FEWEST_TRUE`:
+the simulations did not show the intervals to be reliable then."""
 
 
 def head_replicates(
     measures: Sequence[HeadMeasure], tied: TiedScores, scored: Scored, draws: Draws
 ) -> dict[str, Floats]:
-    """Return replicates of measures of the head (replicates,) by name, alike on every rank, NaN without a class. `tied`
-    has the same scores, which have weights from `row_weights.effective`. **Collective.**
-    """
+    """Return replicates of measures of the head (replicates,) by name, alike on every rank, NaN without a class, of
+    scores with weights from `row_weights.effective`. **Collective.**"""
     replicates, comm, positive = draws.replicates, scored.comm, scored.labels > 0
     values = {measure.name: np.full(replicates, np.nan) for measure in measures}
     if not (tied.n_pos and tied.n_neg and replicates):

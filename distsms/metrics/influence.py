@@ -1,6 +1,5 @@
 """Intervals of average precision and of BEDROC, from the influence of each row: the derivative of the measure by the
-row's weight, times it. Influences add up to 0, and their squares to the variance on new rows; the limits are those of
-`distsms.metrics.confidence.limits`.
+row's weight, times it. Influences add up to 0, and their squares to the variance on new rows.
 """
 
 from __future__ import annotations

@@ -2,8 +2,7 @@
 of all ranks.
 
 A threshold calls all rows positive from this score on, so never divides ties; one that fulfils a condition is a score
-of some row. The functions take the sorted scores of `distsms.metrics.tied_scores`, where weights take the place of
-numbers. A measure is NaN if a class that it needs is missing, or a score is NaN.
+of some row. A measure is NaN if a class that it needs is missing, or a score is NaN.
 """
 
 from __future__ import annotations
@@ -77,9 +76,8 @@ def ratio(part: float, whole: float) -> float:
 class OperatingPoint(NamedTuple):
     """A threshold and the contingency table that it gives."""
 
-    # the lowest score with which a row is called positive; infinite if no row is to be called positive
-    threshold: float
-    table: Contingency  # the rows of all ranks at this threshold
+    threshold: float  # infinite if no row is to be called positive
+    table: Contingency
 
 
 def operating_point(condition: Condition, tied: TiedScores, comm: Communicator) -> OperatingPoint:
@@ -110,12 +108,9 @@ class Head(NamedTuple):
     """Measures of the rows with the highest scores."""
 
     rows: float  # how many rows they are, or the sum of their weights
-    # the share of them that is positive, and the share of the positives that is among them
     precision: float
     recall: float
-    # the precision divided by the share of positives among all rows. For the highest 1 % this is called the enrichment
-    # factor.
-    lift: float
+    lift: float  # the precision divided by the share of positives among all rows
 
 
 def head(tied: TiedScores, condition: Condition, comm: Communicator) -> Head:

@@ -2,10 +2,7 @@
 
 - ROCArea: the share of correctly ordered pairs, a tie counting one half (scikit-learn's roc_auc_score).
 - PRBEP: the precision, and recall, among the n+ highest scores; ties by the mean over their orders.
-- Precision@k and recall@k: the true positives among the k highest scores, divided by k and by n+.
-- Average precision: the mean over positives of the precision among rows that score at least as high
-  (average_precision_score).
-- The log loss, and ROCArea by normal theory, which the models of other methods are trained for.
+- Average precision: the mean over positives of the precision among rows that score at least as high.
 
 With weights, counts are sums of weights. Without, all counts are integers, and only the final divisions round.
 """
@@ -59,13 +56,10 @@ def prbep(scored: Scored) -> float:
 class TopK(NamedTuple):
     """Measures of the k highest scores. If rows tie at the k-th place, they are means over all orders of these rows."""
 
-    # precision@k and recall@k. Both are NaN if there are fewer than k rows or a score is not finite. Recall is also NaN
-    # if no row is positive.
-    precision: float
-    recall: float
-    # the mean of the k-th and the next lower score, so that about k rows are called positive. It is the k-th score
-    # itself if the next place has the same score, if no score is lower, or if the mean is rounded to the lower one. NaN
-    # where precision is.
+    precision: float  # NaN, as all others, if there are fewer than k rows or a score is not finite
+    recall: float  # also NaN if no row is positive
+    # the mean of the k-th and the next lower score, so that about k rows are called positive; the k-th score itself if
+    # the next place has the same score, if no score is lower, or if the mean is rounded to the lower one
     threshold: float
 
 
@@ -319,12 +313,9 @@ class Cells(NamedTuple):
 def enclosed_area(scored: Scored) -> float:
     """Return a number that differs from ROCArea by at most half of `WIDTH`; NaN if there is none. **Collective.**
 
-    No class is sent to all ranks: rows are counted by score into cells. Pairs from different cells are in a known
-    order, and those of a single score are ties; the others make an interval, of which the middle is returned: they
-    count as ties, too. The edges are quantiles of a sample; if pairs in cells are more than `WIDTH` of all, the worst
-    cells are divided. Each count sums 32 bytes for each cell over ranks; 100 bytes of memory for each. A row's share of
-    ordered pairs is wrong by half the share of the other class in its cell, and the standard deviation that DeLong's
-    error needs by at most the root mean square of that.
+    No class is sent to all ranks: rows are counted by score into cells, 32 bytes each. Pairs from different cells are
+    in a known order, and those of a single score are ties; the others count as ties, too, in the middle of the interval
+    that they make. If pairs in cells are more than `WIDTH` of all, the worst cells are divided.
     """
     if (cells := _narrow_cells(scored)) is None:
         return math.nan

@@ -1,7 +1,6 @@
-"""Whether rows on which a model is measured are among its training rows, whatever file they come from. A row has the
-same score in every format, up to rounding, and two rows hardly ever do. So a training keeps keys of a sample: hashes of
-label and score in very small units, which also say whether a row is in the sample. Rows with equal keys show what
-chance does.
+"""Whether rows on which a model is measured are among its training rows, whatever file they come from: two rows hardly
+ever have the same score. So a training keeps keys of a sample: hashes of label and score in very small units, which
+also say whether a row is in the sample. Rows with equal keys show what chance does.
 """
 
 from __future__ import annotations

@@ -13,24 +13,18 @@ from distsms.base.scored import Scored
 from distsms.base.typing import Floats
 
 SAMPLE = 512
-"""The average number of scores that each rank contributes to the sample from which the ranges are chosen. Tests lower
-it.
-"""
+"""The average number of scores of each rank in the sample from which the ranges are chosen. Tests lower it."""
 
 
 class TiedScores(NamedTuple):
     """The different scores in this rank's range, from the highest to the lowest, with the rows that have them."""
 
     values: Floats  # (m,) float64: the different scores. Higher ranks have higher scores, and no score is on two ranks.
-    # (m,) int64, or float64 with weights: the number of positive and of negative rows of all ranks that have exactly
-    # this score, or the sum of their weights
-    positive: NDArray[Any]
+    positive: NDArray[Any]  # (m,) int64, or float64 with weights: all ranks' positive rows that have exactly this score
     negative: NDArray[Any]
-    # (m,) like `positive`: the positive and the negative rows of all ranks that have at least this score
-    tp: NDArray[Any]
+    tp: NDArray[Any]  # (m,) likewise: the positive rows that have at least this score
     fp: NDArray[Any]
-    # all positive and negative rows of all ranks
-    n_pos: float
+    n_pos: float  # all positive rows of all ranks
     n_neg: float
 
 

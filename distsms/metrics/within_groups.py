@@ -1,8 +1,6 @@
-"""GAUC, ROCArea within groups: the mean over groups of the share of correctly ordered pairs, with its interval.
-
-GAUC = sum_g omega_g A_g over the groups with both classes, A_g the ROCArea of their rows, and omega_g proportional to
-the number, or weight, of their pairs ("pairs"), or equal ("each"). Groups are what is drawn: the variance is that of
-the influence function over groups (docs/theory/intervals.md).
+"""GAUC = sum_g omega_g A_g over the groups with both classes, A_g the ROCArea of their rows, omega_g proportional to
+the number, or weight, of their pairs ("pairs"), or equal ("each"), with its interval. Groups are what is drawn: the
+variance is that of the influence function over groups (docs/theory/intervals.md).
 """
 
 from __future__ import annotations

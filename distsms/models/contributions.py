@@ -1,11 +1,8 @@
 """What attributes, pairs of attributes and columns contribute to the scores of a model (docs/theory/features.md).
 
-Tables have the mean 0 over the rows, or over those of each code; for trees, the steps of the splits on a column count.
-The *share* of a term f is Cov(f, s) / Var(s). All follows from X'r and X'(r s), r the weights of the rows: in one pass.
-
-`Reasons` are for single rows: the contribution of a column of a table is sum_j w_j (x_ij - m_j) over its features j, m
-the mean of the training rows, and all add up to the score less the mean score. Bins of a column and the column itself
-are one term; a cross of two columns is one of its own, and all trees together are one.
+The *share* of a term f is Cov(f, s) / Var(s), from X'r and X'(r s), r the weights of the rows: in one pass. `Reasons`
+are for single rows: a column of a table contributes sum_j w_j (x_ij - m_j) over its features j, m the mean of the
+training rows. Bins of a column and the column itself are one term, a cross of two columns is one, and so are all trees.
 """
 
 from __future__ import annotations
@@ -45,10 +42,8 @@ TREES = "trees"
 
 
 class ColumnSums:
-    """Sums over rows for each column of a model on features, as a `scoring.Watch`: `n` rows by weight, the sums `score`
-    of scores and `square` of their squares, and for each column `rows` (p,), its sum, and `scores` (p,), that of its
-    products.
-    """
+    """Sums over rows for each column of a model, as a `scoring.Watch`: `n` rows by weight, the sums `score` of scores
+    and `square` of their squares, and for each column `rows` (p,), its sum, and `scores` (p,), that of its products."""
 
     def __init__(self) -> None:
         self.n = self.score = self.square = 0.0

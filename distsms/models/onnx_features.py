@@ -1,8 +1,7 @@
 """Nodes of ONNX graphs, and feature maps as nodes: forests as tree ensembles, bins as tables of weights.
 
 A TreeEnsembleRegressor computes in float32. So each weight of a leaf is a sum of whole numbers below 2^24, its
-*digits*, which the trees add up as separate targets, exactly, each times a power of two in float64. Bins are found by a
-tree for each number, in float32 as in `distsms.features`; Gather looks up the weights of codes, 0 for a missing one.
+*digits*, which the trees add up as separate targets, exactly, each times a power of two in float64.
 """
 
 from __future__ import annotations

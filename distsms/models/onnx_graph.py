@@ -1,6 +1,6 @@
 """A model as an ONNX graph in double precision, with the encoding of a table: raw columns in, score and label out, and
 `probabilities` (n, 2). A model of a table with categories has an input (n, 1) for each column, strings or doubles with
-NaN, every other one `X` of doubles, (n, columns). Codes come from a LabelEncoder or comparisons, weights by Gather.
+NaN, every other one `X` of doubles, (n, columns).
 """
 
 from __future__ import annotations

@@ -1,7 +1,5 @@
-"""Write scores to a file part by part, in the order of the rows, with the names of the rows if they have names: `.csv`,
-`.tsv`, `.parquet`, `.pq`, `.npy` (scores alone), `.h5`, `.hdf5`, and text for others but endings of other formats.
-Further columns come after the score. Names are harmless for a terminal and a spreadsheet unless they are to be
-verbatim.
+"""Write scores to a file part by part, in the order of the rows, with the names of the rows if they have names, which
+are harmless for a terminal and a spreadsheet unless they are to be verbatim. Further columns come after the score.
 """
 
 from __future__ import annotations

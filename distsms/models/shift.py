@@ -48,8 +48,8 @@ def describe(info: Mapping[str, Any], called: int, n: int, positive: float | Non
     reached = tpr * prior + fpr * (1 - prior)
     precision = tpr * prior / reached if reached else math.nan
     return (
-        f"{text}. {then}, about {percent(precision)} of the rows labelled positive are positive, not"
-        f" {percent(before)} as on held-out rows, where {decision['condition']} chose the threshold. Recall and FPR stay"
+        f"{text}. {then}, about {percent(precision)} of the rows labelled positive are positive, not {percent(before)}"
+        f" as on held-out rows, whose threshold for {decision['condition']} it is. Recall and FPR stay"
     )
 
 

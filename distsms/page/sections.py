@@ -23,11 +23,8 @@ from distsms.workflow.report import OWNER, ReportData
 
 def compose(data: ReportData) -> tuple[str, list[Drawing]]:
     """Return the page as a string, and the drawings in it."""
-    drawings: list[Drawing] = []
-    chapters = [
-        html.chapter(heading, *(section(data, drawings) for section in sections))
-        for heading, sections in CHAPTERS.items()
-    ]
+    drawings = list[Drawing]()
+    chapters = [html.chapter(heading, *(part(data, drawings) for part in parts)) for heading, parts in CHAPTERS.items()]
     name = data.evaluation.path
     head = element("header", element("h1", f"Report on {name}"), element("p", _subtitle(data), class_="soft"))
     of_rows = row_sample.describe_share(data.evaluation.measures["training_rows"])
@@ -41,11 +38,10 @@ def _subtitle(data: ReportData) -> str:
     measured, now = data.evaluation.measures, datetime.now(timezone.utc).strftime("%Y-%m-%d %H:%M UTC")
     by_weight = ""
     if weights := measured.get("weights"):
-        positive, negative = weights["effective_positive"], weights["effective_negative"]
         by_weight = (
-            f", by weight {weights['positive']:,.6g} positive and {weights['negative']:,.6g} negative, which say"
+            f", by weight {weights['positive']:,.6g} positive and {weights['negative']:,.6g} negative, as good as"
+            f" {weights['effective_positive']:,.6g} and {weights['effective_negative']:,.6g} rows of equal weight"
         )
-        by_weight += f" as much as {positive:,.6g} and {negative:,.6g} rows of equal weight"
     return (
         f"measured on {data.rows}: {format_rows(measured['n'], ',')}, {measured['n_pos']:,} positive, "
         f"{measured['n_neg']:,} negative{by_weight}. Made by distsms {__version__}, {now}."
@@ -90,9 +86,8 @@ def _proof(data: ReportData, drawings: list[Drawing]) -> Html:
     J = f"lambda/2 ||w||²{' + l1 ||w||₁' * bool(info.get('l1'))} + R(w)"
     sentences = (
         f"The training minimizes J(w) = {J} on its rows, where R is the convex risk of {info.get('measure')}. No"
-        f" linear model has a J below {format_number(info.get('lower_bound'), '.6g')}, so the J of this one,"
-        f" {format_number(info.get('J'), '.6g')}, is at most {format_number(info.get('gap'), '.3g')} above the"
-        " smallest."
+        f" linear model has a J below {format_number(info.get('lower_bound'), '.6g')}, so that of this one,"
+        f" {format_number(info.get('J'), '.6g')}, is at most {format_number(info.get('gap'), '.3g')} too large."
     )
     check = "Without a certificate this rests on the program's word; distsms train --certificate FILE writes one."
     if certified is not None:
@@ -140,9 +135,7 @@ def _baseline(data: ReportData, drawings: list[Drawing]) -> str:
         return ""
     measure = result.select
     name, intervals = display_name(measure), {method.method: method.intervals[measure] for method in result.methods}
-    differences = {
-        method.method: method.differences[measure] for method in result.methods if measure in method.differences
-    }
+    differences = {each.method: each.differences[measure] for each in result.methods if measure in each.differences}
     figures = [plots.methods("methods", f"{name} on held-out folds", f"{name} [%]", intervals, False)]
     if differences:
         label = f"{name} of distsms less the other's, points"
@@ -206,10 +199,7 @@ def _intended_use(data: ReportData, drawings: list[Drawing]) -> Html:
     elif model.has_decision:
         use = "Its threshold is the one that its measure optimizes on the training rows."
     else:
-        use = (
-            "It has no threshold for decisions, only the order of the rows: from its own on, which the tables below"
-            " show, as many training rows count as positive as are positive."
-        )
+        use = "It has no threshold for decisions: its own, as the tables below show, calls as many rows positive as are."
     text = (
         f"The model gives each row a score. It was trained for {display_name(measure.name)}: rows of the label"
         f" {model.class_names['+1'] or '1'} are to have the higher scores. {size} {use}"
@@ -228,10 +218,7 @@ def _factors(data: ReportData, drawings: list[Drawing]) -> Html:
     inputs = "the letters of a sequence" if model.coded.sequences else columns
     texts = [f"The scores depend on {inputs} and nothing else."]
     if model.table is not None and (many := model.table.very_many()):
-        texts.append(
-            f"Columns with very many values: {'; '.join(many)}. Few training rows have each value, so that the model"
-            " may know some by heart."
-        )
+        texts.append(f"Columns with very many values, which a model may know by heart: {'; '.join(many)}.")
     texts.append("How good the model is for one group of rows, a report on the rows of that group alone says.")
     return Html("".join(element("p", text) for text in texts) + _owner(data, "Factors"))
 
@@ -304,15 +291,9 @@ def _caveats(data: ReportData, drawings: list[Drawing]) -> Html:
     if not data.proved:
         items.append(f"The optimum was not reached as asked: {data.ending}. A longer training may give a better model.")
     if not measured["training_rows"]:
-        items.append(
-            "The measures are of these rows. Rows of another time or place can differ, and the model with them: measure"
-            " it again on labelled rows from where it is used."
-        )
+        items.append("Rows of another time or place can differ: measure the model again where it is used.")
     if data.baseline is None:
-        items.append(
-            "No other method was tried on these data for this report; `distsms baseline` does so, and `--baseline`"
-            " shows it here."
-        )
+        items.append("No other method was tried; `distsms baseline` does so, and `--baseline` shows it here.")
     items.append(
         "A weight, or the share of a column, says what moves the score, and not what causes the label: columns that go"
         " together share their weight."
