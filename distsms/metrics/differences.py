@@ -12,15 +12,14 @@ import numpy as np
 import scipy  # loads scipy.special when it is used, which saves time in each start
 from numpy.typing import NDArray
 
-from distsms.base.measures import PRBEP, PRECISION_AT_K, ROCAREA, HeadMeasure, Measure
+from distsms.base.measures import PRECISION_AT_K, Measure
 from distsms.base.scored import Scored
 from distsms.metrics import confidence
-from distsms.metrics.bootstrap import Draws, prbep_replicates, top_k_replicates
+from distsms.metrics.bootstrap import Draws, top_k_replicates
 from distsms.metrics.confidence import LEVEL, Interval
-from distsms.metrics.head_intervals import head_replicates
-from distsms.metrics.ranking import measure_value, placements, top_k_shares
-from distsms.metrics.row_weights import effective, effective_sizes, mass_of_classes, masses
-from distsms.metrics.tied_scores import tied_scores
+from distsms.metrics.ranking import measure_value
+from distsms.metrics.row_weights import effective_sizes, masses
+from distsms.metrics.sampled import sampled
 
 REPLICATES = 1000
 
@@ -41,15 +40,9 @@ def difference(measure: Measure, judged: JudgedRows) -> Interval:
     """Return how much better, not larger, the first model is, with its interval of level `LEVEL`. **Collective.**"""
     both, draws = judged.scored, Draws(judged.rows, REPLICATES)
     scored = both[0]
-    if measure.family == ROCAREA:
-        placed = [placements(of_model) for of_model in both]
-        area = confidence.rocarea_estimate(placed[0] - placed[1], scored)
-        return confidence.rocarea_difference_interval(area, LEVEL)
-    if measure.family == PRBEP:
-        shares = [top_k_shares(of_model, mass_of_classes(scored)[0]) for of_model in both]
-        less = confidence.prbep_estimate(shares[0] - shares[1], scored)
-        drawn = [prbep_replicates(of_model, draws) for of_model in both]
-        return confidence.prbep_difference_interval(less, drawn[0] - drawn[1], LEVEL)
+    if measure.family.of_paper:
+        first, other = (sampled(measure.name, of_model, draws) for of_model in both)
+        return first.less(other).interval(LEVEL)
     values = [measure_value(measure, of_model, at) for of_model, at in zip(both, judged.thresholds, strict=True)]
     value = (values[0] - values[1]) * (-1 if measure.family.smaller_is_better else 1)
     counts = effective_sizes(scored)
@@ -59,10 +52,7 @@ def difference(measure: Measure, judged: JudgedRows) -> Interval:
         which = 0 if measure.family == PRECISION_AT_K else 1
         drawn = [top_k_replicates(of_model, draws, measure.k)[which] for of_model in both]
     elif measure.max_fpr is not None:
-        head = HeadMeasure.parse(measure.name)
-        assert head is not None
-        scaled = map(effective, both)
-        drawn = [head_replicates([head], tied_scores(each), each, draws)[head.name] for each in scaled]
+        drawn = [sampled(measure.name, of_model, draws).replicates for of_model in both]
     else:
         drawn = _replicates(measure, judged)
     replicates = np.asarray(drawn[0] - drawn[1], float)

@@ -27,8 +27,7 @@ class Influences(NamedTuple):
     value: float  # the measure. NaN if it is not defined; then the influences are of no use.
     rows: Floats  # (n_local,) float64: the derivative of the measure by the weight of the row
 
-    def less(self, other: Influences) -> Influences:
-        """Return the difference of this model and another one on the same rows."""
+    def __sub__(self, other: Influences) -> Influences:
         return Influences(self.value - other.value, self.rows - other.rows)
 
 

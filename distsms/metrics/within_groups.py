@@ -33,6 +33,9 @@ class GroupAreas(NamedTuple):
     areas: Floats  # (groups,) float64: ROCArea of each group that this rank handles
     pairs: Floats  # (groups,) float64: the product of both classes' sums of weights
 
+    def __sub__(self, other: GroupAreas) -> GroupAreas:
+        return self._replace(areas=self.areas - other.areas)
+
     def estimate(self, weighting: str, comm: Communicator) -> MeanEstimate:
         """Return GAUC by `weighting`, "pairs" or "each", and its spread over groups; or NaN. **Collective.**"""
         omega = self.pairs if weighting == "pairs" else np.ones(len(self.pairs))

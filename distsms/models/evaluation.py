@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from itertools import combinations
 from typing import Any, NamedTuple
 
@@ -29,8 +29,9 @@ from distsms.metrics import (
 from distsms.metrics.calibration import losses
 from distsms.metrics.confidence import LEVEL, Interval
 from distsms.metrics.operating_points import Contingency
+from distsms.metrics.sampled import Sampled, sampled
 from distsms.metrics.tied_scores import TiedScores, tied_scores
-from distsms.metrics.within_groups import GroupAreas, gauc_difference_interval, gauc_interval, group_areas
+from distsms.metrics.within_groups import group_areas
 from distsms.models.model import Model
 
 
@@ -119,24 +120,16 @@ def evaluate(
     for each in models:
         details.append(evaluator.evaluate(*each))
         if len(models) == 1:
-            details[-1].influences.clear()  # there is nothing to compare it with
+            details[-1].sampled.clear()  # there is nothing to compare it with
     comparisons = [evaluator.compare(first, other) for first, other in combinations(details, 2)]
     return [of_model.evaluation for of_model in details], comparisons
 
 
-@dataclass
-class _Details:
+class _Details(NamedTuple):
     """The evaluation of a model, with what its differences from other models are computed from."""
 
     evaluation: ModelEvaluation
-    placements: NDArray[np.int64]
-    areas: GroupAreas | None  # for measures within groups
-    head: dict[str, float]  # the measures of the head of the ranking
-    # what intervals need besides
-    shares: Floats = field(default_factory=lambda: np.empty(0))
-    prbep_replicates: Floats = field(default_factory=lambda: np.empty(0))
-    head_replicates: dict[str, Floats] = field(default_factory=dict)
-    influences: dict[str, influence.Influences] = field(default_factory=dict)
+    sampled: dict[str, Sampled]  # all measures that have intervals, but for those at K
 
 
 class _Evaluator:
@@ -155,30 +148,45 @@ class _Evaluator:
         head += [measure for condition in options.at for measure in condition.measures(sum(self._counts))]
         self._head = list({measure.name: measure for measure in head}.values())
         self._grouped = [] if scored.groups is None else grouped_measures(infos, options.within_groups)
-        self._n_pos = row_weights.mass_of_classes(scored)[0]
-        self._size_pos, self._size_neg = row_weights.effective_sizes(scored)
+        self._sizes = row_weights.effective_sizes(scored)
 
     def evaluate(self, path: str, model: Model, scored: Scored) -> _Details:
         """Compute all measures of a model, and their intervals."""
-        comm, options = self._comm, self._options
+        options, comm, scaled = self._options, self._comm, row_weights.effective(scored)
         # 1) What is computed from the order of the rows, once for all measures.
-        placements = ranking.placements(scored)
-        rocarea = confidence.rocarea_estimate(placements, scored)
-        tied = tied_scores(row_weights.effective(scored))
-        areas = group_areas(scored) if self._grouped else None
+        measured = {"rocarea": sampled("rocarea", scored, self._draws)}
+        tied = tied_scores(scaled)
         head = {measure.name: operating_points.head_value(measure, tied, comm) for measure in self._head}
         # 2) The measures.
-        values = self._measures(model, scored, tied, rocarea.value, head)
-        for measure in self._grouped:
-            assert areas is not None and measure.within_groups
-            values[measure.name] = areas.estimate(measure.within_groups, comm).value
+        values = self._measures(model, scored, tied, measured["rocarea"].estimate().value, head)
+        grouped = dict[str, Sampled]()
+        if self._grouped:
+            areas = group_areas(scored)
+            grouped = {measure.name: Sampled(measure.name, areas, scored) for measure in self._grouped}
+            values |= {name: each.estimate().value for name, each in grouped.items()}
             values["groups"] = int(comm.sum(np.array([len(areas.areas)]))[0])
         extra = [name for name in extra_measures(model.info, options.k) if name in values]
         evaluation = ModelEvaluation(path, model, scored, values, extra, {})
-        details = _Details(evaluation, placements, areas, head)
-        if options.intervals:
-            self._add_intervals(details, rocarea, tied)
-        return details
+        if not options.intervals:
+            return _Details(evaluation, {})
+        # 3) The intervals. Replicates of the head depend on what is computed with them: so each measure that not every
+        # model shows is computed by itself.
+        replicates = dict[str, Floats]()
+        alone = [[measure] for measure in self._head if measure.name not in HEAD]
+        for together in [[measure for measure in self._head if measure.name in HEAD], *alone]:
+            replicates |= head_intervals.head_replicates(together, tied, scaled, self._draws)
+        measured["prbep"] = sampled("prbep", scored, self._draws)
+        for name, of_rows in influence.row_influences(tied, scored).items():
+            measured[name] = Sampled(name, of_rows, scaled)
+        measured |= grouped
+        for each in self._head:
+            drawn = replicates[each.name]
+            measured[each.name] = Sampled(each.name, head[each.name], scored, drawn, each, self._sizes)
+        intervals = {name: each.interval(options.level) for name, each in measured.items()} | self._at_k(evaluation)
+        if values["training_rows"]:
+            intervals = {name: replace(interval, of=confidence.TRAINED) for name, interval in intervals.items()}
+        evaluation.intervals.update(intervals)
+        return _Details(evaluation, measured)
 
     def _measures(
         self, model: Model, scored: Scored, tied: TiedScores, rocarea: float, head: dict[str, float]
@@ -224,80 +232,23 @@ class _Evaluator:
             "training_rows": training_rows,
         }
 
-    def _add_intervals(self, details: _Details, rocarea: confidence.MeanEstimate, tied: TiedScores) -> None:
-        """Add the intervals of all measures but those at the threshold, and what differences are computed from."""
-        comm, level = self._comm, self._options.level
-        scored, values = details.evaluation.scored, details.evaluation.measures
-        scaled = row_weights.effective(scored)
-        # 1) Replicates, and what each row adds.
-        details.shares = ranking.top_k_shares(scored, self._n_pos)
-        details.prbep_replicates = bootstrap.prbep_replicates(scored, self._draws)
-        # By itself, each measure that not every model shows: the replicates depend on what is computed with them.
-        alone = [[measure] for measure in self._head if measure.name not in HEAD]
-        for together in [[measure for measure in self._head if measure.name in HEAD], *alone]:
-            details.head_replicates |= head_intervals.head_replicates(together, tied, scaled, self._draws)
-        details.influences = influence.row_influences(tied, scored)
-        # 2) The intervals.
-        prbep = confidence.prbep_estimate(details.shares, scored)
-        intervals = {
-            "rocarea": confidence.rocarea_interval(rocarea, level),
-            "prbep": confidence.prbep_interval(prbep, details.prbep_replicates, level),
-        }
-        for name, of_rows in details.influences.items():
-            spread = influence.influence_estimate(of_rows, scaled)
-            intervals[name] = influence.influence_interval(spread, level)
-        for measure in self._grouped:
-            assert details.areas is not None and measure.within_groups
-            intervals[measure.name] = gauc_interval(details.areas.estimate(measure.within_groups, comm), level)
-        for of_head in self._head:
-            name, replicates = of_head.name, details.head_replicates[of_head.name]
-            estimate = head_intervals.head_estimate(of_head, details.head[name], self._size_pos, self._size_neg)
-            intervals[name] = head_intervals.head_interval(of_head, estimate, replicates, level)
-        k = self._options.k or Measure.parse(details.evaluation.model.info.get("measure", "rocarea")).k
-        counts = [k] if k and f"precision@{k}" in values else []
+    def _at_k(self, evaluation: ModelEvaluation) -> dict[str, Interval]:
+        """Return the confidence intervals of precision and recall at each K, by name."""
+        intervals, alike = dict[str, Interval](), replace(evaluation.scored, weights=None)
+        k = self._options.k or Measure.parse(evaluation.model.info.get("measure", "rocarea")).k
+        counts = [k] if k and f"precision@{k}" in evaluation.measures else []
         counts += [int(each.level) for each in self._options.at if each.quantity == "top" and not each.share]
-        for count in dict.fromkeys(counts):
-            if count <= values["n"]:
-                intervals |= self._intervals_at(count, scored)
-        if values["training_rows"]:
-            intervals = {name: replace(interval, of=confidence.TRAINED) for name, interval in intervals.items()}
-        details.evaluation.intervals.update(intervals)
-
-    def _intervals_at(self, k: int, scored: Scored) -> dict[str, Interval]:
-        """Return the confidence intervals of precision@k and recall@k, by name."""
-        alike = replace(scored, weights=None)
-        of_both = confidence.top_k_estimates(ranking.top_k_shares(alike, k), k, alike)
-        replicates = bootstrap.top_k_replicates(alike, self._draws, k)
-        precision, recall = (
-            confidence.prbep_interval(estimate, of_measure, self._options.level)
-            for estimate, of_measure in zip(of_both, replicates, strict=True)
-        )
-        return {f"precision@{k}": precision, f"recall@{k}": recall}
+        for k in dict.fromkeys(count for count in counts if count <= evaluation.measures["n"]):
+            of_both = confidence.top_k_estimates(ranking.top_k_shares(alike, k), k, alike)
+            replicates = bootstrap.top_k_replicates(alike, self._draws, k)
+            for name, estimate, drawn in zip(("precision", "recall"), of_both, replicates, strict=True):
+                intervals[f"{name}@{k}"] = confidence.prbep_interval(estimate, drawn, self._options.level)
+        return intervals
 
     def compare(self, first: _Details, other: _Details) -> ModelComparison:
         """Return by how much the first model is better."""
-        level, scored = self._options.level, first.evaluation.scored
-        scaled = row_weights.effective(scored)
-        area = confidence.rocarea_estimate(first.placements - other.placements, scored)
-        prbep = confidence.prbep_estimate(first.shares - other.shares, scored)
-        replicates = first.prbep_replicates - other.prbep_replicates
-        differences = {
-            "rocarea": confidence.rocarea_difference_interval(area, level),
-            "prbep": confidence.prbep_difference_interval(prbep, replicates, level),
-        }
-        for name, of_rows in first.influences.items():
-            spread = influence.influence_estimate(of_rows.less(other.influences[name]), scaled)
-            differences[name] = influence.influence_difference_interval(spread, level)
-        for measure in self._grouped:
-            assert first.areas is not None and other.areas is not None and measure.within_groups
-            areas = first.areas._replace(areas=first.areas.areas - other.areas.areas)
-            gauc = areas.estimate(measure.within_groups, self._comm)
-            differences[measure.name] = gauc_difference_interval(gauc, level)
-        for name in first.head:
-            difference = first.head[name] - other.head[name]
-            estimate = head_intervals.difference_estimate(difference, self._size_pos, self._size_neg)
-            replicates = first.head_replicates[name] - other.head_replicates[name]
-            differences[name] = confidence.prbep_difference_interval(estimate, replicates, level)
+        level = self._options.level
+        differences = {name: each.less(other.sampled[name]).interval(level) for name, each in first.sampled.items()}
         for evaluation in (other.evaluation, first.evaluation):
             if part := evaluation.measures["training_rows"]:
                 why = f"{row_sample.describe_part(part).lower()} were training rows of {evaluation.path}"

@@ -199,7 +199,9 @@ def _intended_use(data: ReportData, drawings: list[Drawing]) -> Html:
     elif model.has_decision:
         use = "Its threshold is the one that its measure optimizes on the training rows."
     else:
-        use = "It has no threshold for decisions: its own, as the tables below show, calls as many rows positive as are."
+        use = (
+            "It has no threshold for decisions: its own, as the tables below show, calls as many rows positive as are."
+        )
     text = (
         f"The model gives each row a score. It was trained for {display_name(measure.name)}: rows of the label"
         f" {model.class_names['+1'] or '1'} are to have the higher scores. {size} {use}"

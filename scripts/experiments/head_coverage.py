@@ -135,7 +135,7 @@ class PairCell(NamedTuple):
             found = confidence.prbep_difference_interval(less, drawn[0][measure.name] - drawn[1][measure.name], LEVEL)
             excludes.append(float(found.low > 0 or found.high < 0))
         for name in of_rows[0]:
-            less = influence.influence_estimate(of_rows[0][name].less(of_rows[1][name]), scored)
+            less = influence.influence_estimate(of_rows[0][name] - of_rows[1][name], scored)
             found = influence.influence_difference_interval(less, LEVEL)
             excludes.append(float(found.low > 0 or found.high < 0))
         return excludes
