@@ -121,18 +121,12 @@ def add_reading(parser: argparse.ArgumentParser) -> None:
     add_new_columns(parser)
 
 
-def reading(args: argparse.Namespace) -> InputOptions:
-    """Return how the rows are to be read, from the options of `add_reading`."""
+def measuring(args: argparse.Namespace) -> tuple[EvaluationOptions, InputOptions]:
+    """Return what is to be computed, and how the rows are read, from the options of `evaluate` and `report`."""
+    from distsms.models.evaluation import EvaluationOptions
     from distsms.models.inputs import InputOptions
 
-    return from_arguments(InputOptions, args)
-
-
-def options(args: argparse.Namespace) -> EvaluationOptions:
-    """Return what is to be computed, from the options of `add_intervals` and others that the command has."""
-    from distsms.models.evaluation import EvaluationOptions
-
-    return from_arguments(EvaluationOptions, args, at=tuple(args.at))
+    return from_arguments(EvaluationOptions, args, at=tuple(args.at)), from_arguments(InputOptions, args)
 
 
 def _check(args: argparse.Namespace) -> str | None:
@@ -150,7 +144,8 @@ def run(args: argparse.Namespace, comm: Communicator) -> int:
 
     # Without --test, the last argument is the data.
     models, data = (args.paths[:-1], args.paths[-1]) if args.test is None else (args.paths, args.test)
-    evaluated, say = evaluate(EvaluateRequest(models, data, options(args), reading(args)), comm), Speaker(True)
+    measures, reading = measuring(args)
+    evaluated, say = evaluate(EvaluateRequest(models, data, measures, reading), comm), Speaker(True)
     if not comm.is_root:
         return EXIT_OK
     for note in evaluated.notes:
@@ -243,9 +238,8 @@ def _print_several(evaluated: Evaluated, say: Speaker) -> None:
         say(f"\nat {text}")
         points = {each.path: each.measures["at"][text] for each in models}
         rows = [
-            [path, f"{point['threshold']:.9g}", str(point["tp"]), str(point["fp"])]
-            + [f"{point[name]:.6f}" for name in RATES]
-            for path, point in points.items()
+            [path, f"{at['threshold']:.9g}", str(at["tp"]), str(at["fp"]), *(f"{at[name]:.6f}" for name in RATES)]
+            for path, at in points.items()
         ]
         say(format_table(["model", "threshold", "true positives", "false positives", *RATES.values()], rows))
     for each in models:
@@ -254,9 +248,8 @@ def _print_several(evaluated: Evaluated, say: Speaker) -> None:
     for pair in evaluated.pairs:
         say(f"\n{pair.first} - {pair.other}")
         # Other recalls and lifts differ from the precision in the same top rows by a factor only.
-        names = [
-            name for name in pair.differences if name in SHOWN_HEAD or not re.match("recall@(?!precision)|lift@", name)
-        ]
+        others = re.compile("recall@(?!precision)|lift@")
+        names = [name for name in pair.differences if name in SHOWN_HEAD or not others.match(name)]
         width = max(len(display_name(name)) for name in names)
         for name in names:
             difference = pair.differences[name]
@@ -286,9 +279,7 @@ def _describe_rows(evaluated: Evaluated) -> str:
     measures = evaluated.models[0].measures
     text = f"{evaluated.data}: {format_rows(measures['n'])}, {measures['n_pos']} positive, {measures['n_neg']} negative"
     if weights := measures.get("weights"):
-        text += (
-            f"; by weight {weights['positive']:.6g} positive and {weights['negative']:.6g} negative, which say as much "
-            f"as {weights['effective_positive']:.6g} and {weights['effective_negative']:.6g} rows of equal weight (the "
-            "effective sample size)"
-        )
+        sizes = f"{weights['effective_positive']:.6g} and {weights['effective_negative']:.6g} rows of equal weight"
+        text += f"; by weight {weights['positive']:.6g} positive and {weights['negative']:.6g} negative"
+        text += f", which say as much as {sizes} (the effective sample size)"
     return text

@@ -6,7 +6,7 @@ import argparse
 from typing import TYPE_CHECKING
 
 from distsms.base.errors import EXIT_OK
-from distsms.cli.evaluate import add_conditions, add_intervals, add_reading, options, reading
+from distsms.cli.evaluate import add_conditions, add_intervals, add_reading, measuring
 from distsms.cli.terminal import Speaker
 from distsms.cli.types import add_old_names, add_threads
 
@@ -59,8 +59,8 @@ def run(args: argparse.Namespace, comm: Communicator) -> int:
     from distsms.page.report import report
     from distsms.workflow.requests import ReportRequest
 
-    request = ReportRequest.of(vars(args), data=args.test, measures=options(args), reading=reading(args))
-    written = report(request, comm)
+    measures, reading = measuring(args)
+    written = report(ReportRequest.of(vars(args), data=args.test, measures=measures, reading=reading), comm)
     if comm.is_root:
         for note in written.notes:
             print_warning(note)

@@ -107,9 +107,8 @@ def tables(
 
 
 def _window(scored: Scored, draws: Draws, places: tuple[float, float]) -> DrawnRows:
-    """Return the rows down to the window between two places, and all positives. The table has columns for negatives and
-    positives above the window, two for each score in it from the highest, and one for positives below. **Collective.**
-    """
+    """Return the rows down to the window between two places, and all positives: columns for negatives and positives
+    above it, two for each score in it from the highest, and one for positives below. **Collective.**"""
     scores, comm, positive = scored.scores, scored.comm, scored.labels > 0
     high, low = (score_at(scored, place) for place in places)
     different = np.unique(scores[(scores >= low) & (scores <= high)])
@@ -125,8 +124,7 @@ def _window(scored: Scored, draws: Draws, places: tuple[float, float]) -> DrawnR
 
 def _of_tables(table: NDArray[Any], k: int | None, whole: bool) -> tuple[Floats, Floats]:
     """Return the true positives at the place of each replicate, infinite outside the window and NaN without a positive
-    row, and its positive rows, from the tables (B, columns). `whole`: whether the window reaches down to the last row.
-    """
+    row, and its positive rows, from the tables (B, columns). `whole`: the window reaches down to the last row."""
     n_pos = table[:, 1::2].sum(axis=1) + table[:, -1]
     all_rows, positive = table[:, 0:-1:2] + table[:, 1::2], table[:, 1::2]
     up_to = np.cumsum(all_rows, axis=1)

@@ -1,5 +1,4 @@
-"""Confidence intervals for a measure, and tests of whether one model, or one method, is better
-(docs/theory/intervals.md).
+"""Confidence intervals of measures, and tests of whether a model, or a method, is better (docs/theory/intervals.md).
 
 A measure is a mean over rows (`MeanEstimate`), for PRBEP with bootstrap replicates. The limits of a single mean are
 quantiles of a Beta distribution with mean and variance of the rows and of one more row of the rarer class; differences
@@ -189,9 +188,7 @@ def rocarea_interval(estimate: MeanEstimate, level: float) -> Interval:
 
 
 def rocarea_difference_interval(estimate: MeanEstimate, level: float, method: str = "DeLong, paired") -> Interval:
-    """Return the interval of a difference, from `rocarea_estimate` of that of two models' placements, or from another
-    estimate of a difference, by Student's t. Local.
-    """
+    """Return the interval of a difference, of ROCArea or another one, from its estimate, by Student's t. Local."""
     value, error = estimate.value, estimate.error
     why = too_few(estimate.counts)
     if not why and error == 0:
@@ -218,9 +215,8 @@ def prbep_interval(estimate: MeanEstimate, replicates: Floats, level: float, wor
 
 
 def prbep_difference_interval(estimate: MeanEstimate, replicates: Floats, level: float) -> Interval:
-    """Return the interval of the difference of two PRBEPs, from `prbep_estimate` of the shares' difference and that of
-    paired replicates (B,). The p-value is twice the smaller share on a side of 0, (1 + count) / (1 + B). Local.
-    """
+    """Return the interval of a difference of PRBEP, from its estimate and the difference of paired replicates (B,). The
+    p-value is twice the smaller share on a side of 0, (1 + count) / (1 + B). Local."""
     method, drawn = "bootstrap, paired", _enlarged(estimate, replicates)
     if why := too_few(estimate.counts) or ("" if len(drawn) > 1 else "there are no replicates"):
         return Interval(estimate.value, math.nan, math.nan, math.nan, method, why, math.nan, estimate.of)

@@ -27,9 +27,8 @@ from distsms.metrics.row_weights import weighted_mean
 from distsms.metrics.tied_scores import TiedScores
 
 COARSE, FINE, REACH = 0.5, 0.05, 8.0
-"""The rows between two thresholds, in units of the square root of the rows above them: `COARSE` of these units, and
-`FINE` of them where a measure has its point within `REACH` units.
-"""
+"""The rows between two thresholds, in units of the square root of the rows above them: `COARSE`, or `FINE` where a
+measure has its point within `REACH` units."""
 FEWEST_REACHED, FEWEST_TRUE = 20, 10
 """A recall at a precision has no interval if fewer than `FEWEST_REACHED` positive rows reach this precision, nor has a
 precision at a recall if fewer are beyond it, nor either at a threshold with fewer true positives than `FEWEST_TRUE`:
@@ -185,8 +184,7 @@ def head_interval(measure: HeadMeasure, estimate: MeanEstimate, drawn: Floats, l
 def point_intervals(point: OperatingPoint, level: float, scored: Scored) -> dict[str, Interval]:
     """Return the intervals of precision, recall and false positive rate at a threshold, on new rows: binomial (Clopper
     & Pearson 1934), or with weights, and then **collective**, of weighted means. In simulations they also hold for
-    thresholds chosen on the same rows, but for fewer than `FEWEST_TRUE` true positives.
-    """
+    thresholds chosen on the same rows."""
     table, intervals, weights, comm = point.table, {}, scored.weights, scored.comm
     called, (positive, negative) = scored.scores >= point.threshold, scored.classes
     reached = table.tp if weights is None else weighted_mean(1.0 * called, called & positive, weights, comm)[2]
@@ -219,8 +217,3 @@ def rates_at(threshold: float, level: float, scored: Scored) -> dict[str, Any]:
         **{name: interval.value for name, interval in rates.items()},
         "intervals": {name: interval.as_json() for name, interval in rates.items()},
     }
-
-
-def difference_estimate(difference: float, n_pos: float, n_neg: float) -> MeanEstimate:
-    """Return what `confidence.prbep_difference_interval` needs besides the replicates' differences. Local."""
-    return MeanEstimate(difference, (math.nan,), (n_pos, n_neg))

@@ -96,11 +96,6 @@ def influence_interval(estimate: MeanEstimate, level: float) -> Interval:
     return confidence.mean_interval(estimate, level, "influence of rows, beta", "a class is missing" * lacks_class)
 
 
-def influence_difference_interval(estimate: MeanEstimate, level: float) -> Interval:
-    """Return the interval of the difference of two models, from the `influence_estimate` of the difference. Local."""
-    return confidence.rocarea_difference_interval(estimate, level, "influence of rows, paired")
-
-
 def _from_below(amounts: Floats, comm: Communicator) -> Floats:
     """Return the sum of the amounts at each of this rank's scores and at all lower ones of all ranks. Collective."""
     lower = sum(comm.allgather(float(amounts.sum()))[: comm.rank])

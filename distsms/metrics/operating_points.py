@@ -1,5 +1,4 @@
-"""Contingency tables, measures of the head of a ranking, and thresholds that fulfil a condition, exactly from the rows
-of all ranks.
+"""Contingency tables, measures of the head of a ranking, and thresholds that fulfil a condition, from all ranks' rows.
 
 A threshold calls all rows positive from this score on, so never divides ties; one that fulfils a condition is a score
 of some row. A measure is NaN if a class that it needs is missing, or a score is NaN.
@@ -82,9 +81,8 @@ class OperatingPoint(NamedTuple):
 
 def operating_point(condition: Condition, tied: TiedScores, comm: Communicator) -> OperatingPoint:
     """Find the threshold that fulfils a condition best: the highest with a recall; the lowest with a precision,
-    although one above may have less; the lowest within a false positive rate, or a number of rows. Infinite if none
-    does. **Collective.**
-    """
+    although one above may have less, within a false positive rate or a number of rows. Infinite if none does.
+    **Collective.**"""
     tp, fp, level = tied.tp, tied.fp, condition.level
     with np.errstate(invalid="ignore", divide="ignore"):
         if condition.quantity == "fpr":
@@ -138,10 +136,9 @@ def partial_area(tied: TiedScores, max_fpr: float, comm: Communicator) -> float:
 
 
 def bedroc(tied: TiedScores, comm: Communicator, alpha: float = ALPHA) -> float:
-    """Compute BEDROC, the Boltzmann-enhanced discrimination of the ROC curve (Truchon & Bayly, J. Chem. Inf. Model. 47,
-    2007, equation 36), 0 to 1: a positive row at the share x of all rows has the weight exp(-alpha x); ties count by
-    the mean over orders. Where negatives are fewer, 1 minus theirs, which loses no digits. **Collective**, one number.
-    """
+    """Compute BEDROC (Truchon & Bayly, J. Chem. Inf. Model. 47, 2007, equation 36), 0 to 1: a positive row at the share
+    x of all rows has the weight exp(-alpha x); ties count by the mean over orders. Where negatives are fewer, 1 minus
+    theirs, which loses no digits. **Collective**, one number."""
     if not (tied.n_pos and tied.n_neg):
         return math.nan
     n, size = tied.n_pos + tied.n_neg, tied.positive + tied.negative

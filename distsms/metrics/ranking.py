@@ -138,9 +138,7 @@ def measure_value(measure: str | Measure, scored: Scored, threshold: float) -> f
 
 def rocarea(scored: Scored) -> float:
     """Compute ROCArea of all ranks' scores, by products of weights; NaN without a class. The smaller class goes to
-    every rank in pieces, 8 or 16 n_min bytes, in O((n_min + n_max/P) log n_min) time; above `MANY` rows,
-    `enclosed_area` takes its place. **Collective.**
-    """
+    every rank in pieces, 8 or 16 n_min bytes; above `MANY` rows, it is `enclosed_area`. **Collective.**"""
     comm, (low, high, lengths) = scored.comm, _classes(scored)
     n_low, n_high = map(int, lengths.sum(axis=0))
     if not (n_low and n_high):
@@ -169,9 +167,7 @@ def rocarea(scored: Scored) -> float:
 def placements(scored: Scored) -> NDArray[Any]:
     """Return twice the number (int64), or weight (float64), of correctly ordered pairs of each row with the other
     class, ties as a half. Divided by 2 n- they are DeLong's V10 of the positives, by 2 n+ V01 of the negatives; 0
-    without a class. Cost as `rocarea`, and an Allreduce for each piece; for a class of more than `MANY` rows, they are
-    those of `enclosed_placements`. **Collective.**
-    """
+    without a class. Cost as `rocarea`, and an Allreduce for each piece. **Collective.**"""
     comm, (low, high, lengths) = scored.comm, _classes(scored)
     if lengths[:, 0].sum() > MANY and (enclosed := enclosed_placements(scored)) is not None:
         return enclosed
@@ -215,8 +211,7 @@ class _Class(NamedTuple):
 
 def _classes(scored: Scored) -> tuple[_Class, _Class, NDArray[np.int64]]:
     """Return the smaller class, the larger class, with signs so that the first has the lower score in correctly ordered
-    pairs, and each rank's number of rows in both, (P, 2). **Collective.**
-    """
+    pairs, and each rank's number of rows in both, (P, 2). **Collective.**"""
     classes = scored.classes[::-1]
     lengths = np.array(scored.comm.allgather([int(np.count_nonzero(rows)) for rows in classes]))
     sign, (n_neg, n_pos) = 1, lengths.sum(axis=0)

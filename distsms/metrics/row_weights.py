@@ -116,9 +116,7 @@ def require_equal(weights: Floats | None, measure: str, comm: Communicator) -> N
 
 def select_by_weight(scored: Scored, mass: float) -> float:
     """Return the highest score from which on the rows weigh `mass` or more, the lowest if all weigh less; NaN without
-    rows or a mass above 0, and for scores that are not finite. The cost is that of `order_statistics.select`.
-    **Collective.**
-    """
+    rows or a mass above 0, and for scores that are not finite. **Collective**, as `order_statistics.select`."""
     scores, weights, comm = scored.scores, scored.mass, scored.comm
     total, n = comm.sum(np.array([np.sum(weights), len(scores)])).tolist()
     if not (total > 0 and mass > 0):

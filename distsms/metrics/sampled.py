@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -37,8 +36,8 @@ class Sampled(NamedTuple):
 
     def estimate(self) -> MeanEstimate:
         """Return it as a mean over rows. **Collective.**"""
-        if self.head is not None and self.paired:
-            return head_intervals.difference_estimate(self.value, *self.sizes)
+        if self.head is not None and self.paired:  # its spread is that of the replicates
+            return MeanEstimate(self.value, (np.nan,), self.sizes)
         if self.head is not None:
             return head_intervals.head_estimate(self.head, self.value, *self.sizes)
         if self.name in WHOLE:
@@ -57,13 +56,13 @@ class Sampled(NamedTuple):
         if self.head is not None or self.name == "prbep":
             make = confidence.prbep_difference_interval if self.paired else confidence.prbep_interval
             return make(estimate, self.replicates, level)
-        alone: Callable[[MeanEstimate, float], Interval] = confidence.rocarea_interval
-        paired: Callable[[MeanEstimate, float], Interval] = confidence.rocarea_difference_interval
-        if self.name in WHOLE:
-            alone, paired = influence.influence_interval, influence.influence_difference_interval
-        elif self.name in GROUPED:
-            alone, paired = within_groups.gauc_interval, within_groups.gauc_difference_interval
-        return paired(estimate, level) if self.paired else alone(estimate, level)
+        if self.name in GROUPED:
+            of_groups = within_groups.gauc_difference_interval if self.paired else within_groups.gauc_interval
+            return of_groups(estimate, level)
+        if self.paired:
+            method = "influence of rows, paired" if self.name in WHOLE else "DeLong, paired"
+            return confidence.rocarea_difference_interval(estimate, level, method)
+        return (influence.influence_interval if self.name in WHOLE else confidence.rocarea_interval)(estimate, level)
 
 
 def sampled(name: str, scored: Scored, draws: Draws) -> Sampled:

@@ -30,8 +30,7 @@ class TiedScores(NamedTuple):
 
 def tied_scores(scored: Scored) -> TiedScores:
     """Sort the scores of all ranks, rows by their weights; as if there were no rows if a score is NaN. A rank sends 24
-    bytes for each of its scores, and receives at most about 1/P + 2/SAMPLE of all; O((n/P) log n) time. **Collective.**
-    """
+    bytes for each of its scores, and receives at most about 1/P + 2/SAMPLE of all. **Collective.**"""
     if scored.weights is not None and not scored.weights.all():
         scored = scored.of(scored.weights > 0)
     comm, kind = scored.comm, np.int64 if scored.weights is None else np.float64

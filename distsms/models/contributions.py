@@ -180,10 +180,8 @@ def find_reason(model: Model) -> str:
         return "the rows of the model are codes, which belong to no columns"
     if model.p_original > MOST_COLUMNS:
         return f"the model has {model.p_original:,} columns, more than {MOST_COLUMNS:,}"
-    if model.normalization.kind == "l2":
-        unit = f"the model scales each row to unit length ({option('normalize')} l2)"
-        return f"{unit}, so what a code adds to the score depends on the other columns"
-    return ""
+    unit = f"the model scales each row to unit length ({option('normalize')} l2), so what a code adds"
+    return f"{unit} to the score depends on the other columns" if model.normalization.kind == "l2" else ""
 
 
 def check(model: Model) -> None:
@@ -253,9 +251,8 @@ def _terms(
         rows = [np.append(np.full(size, 1 / size), 0.0) for size in bins.sizes]
         rows_of_pairs = [np.outer(rows[a], rows[b]) for a, b in bins.pairs]
     else:
-        rows, rows_of_pairs = (
-            [np.where(table > 1e-12, table, 0.0) for table in tables] for tables in _tables(bins, masses, 1.0)
-        )
+        both = _tables(bins, masses, 1.0)
+        rows, rows_of_pairs = ([np.where(table > 1e-12, table, 0.0) for table in tables] for tables in both)
     joint_mains, joint_pairs = _tables(bins, joint, 0.0)
     pure = []
     for (a, b), table, rows_of_pair in zip(bins.pairs, crosses, rows_of_pairs, strict=True):
@@ -326,11 +323,9 @@ def values_of(table: Table, flags: NDArray[np.bool_]) -> list[Attribute]:
     part."""
     groups, names = list[Attribute](), table.feature_names
     for attribute in table_attributes(table):
-        if attribute.categories is not None:
-            groups.append(attribute)
-        else:
-            single = [j for j in (*attribute.columns, attribute.missing) if j is not None and flags[j]]
-            groups += [Attribute(names[j], (j,), ("1",), none=True) for j in single]
+        columns = [j for j in (*attribute.columns, attribute.missing) if j is not None and flags[j]]
+        single = [Attribute(names[j], (j,), ("1",), none=True) for j in columns]
+        groups += single if attribute.categories is None else [attribute]
     for column, start in zip(table.columns, table.feature_starts, strict=False):
         if column.kind == HASH:
             stop = start + column.n_features
@@ -411,10 +406,8 @@ class Reasons:
             raise InputError(f"the model has {len(self._names):,} terms; reasons are of at most {MOST_TERMS:,}")
         self._means = np.array(model.info.get(MEAN_CONTRIBUTIONS) or [])
         if len(self._means) != len(self._names):
-            raise InputError(
-                "the model does not say what its columns contribute on average, which reasons need; train it on a "
-                "table, with this version of distsms"
-            )
+            needed = "the model does not say what its columns contribute on average, which reasons need"
+            raise InputError(f"{needed}; train it on a table, with this version of distsms")
         self.count = min(count, len(self._names))
         self._texts = list[NDArray[Any]]()
 
@@ -423,10 +416,9 @@ class Reasons:
         n, w = len(scores[0]), models[0].w
         values, terms = np.zeros((0, n)), np.zeros((0, n), np.int64)
         for first in range(0, len(self._names), TOGETHER):
-            # 1) What the next terms contribute to each row.
             here = np.arange(first, min(first + TOGETHER, len(self._names)))
             added = rows.margins(np.where(self._term == here[:, None], w, 0.0)) - self._means[here, None]
-            # 2) The largest of these and of those before, in order.
+            # The largest of these and of those before, in order.
             values = np.concatenate([values, added])
             terms = np.concatenate([terms, np.broadcast_to(here[:, None], added.shape)])
             largest = np.argsort(-np.abs(values), axis=0, kind="stable")[: self.count]

@@ -110,16 +110,12 @@ class _Rows:
         self._numbers: str | None = "X"
         inputs = [] if model.table is None else list(zip(model.table.columns, names, strict=True))
         numbers = [name for column, name in inputs if column.kind == NUMBER]
-        if model.table is None or not _has_categories(model.table):
-            self.inputs = [
-                helper.make_tensor_value_info("X", TensorProto.DOUBLE, ["n", len(inputs) or model.p_original])
-            ]
-        else:
-            kinds = {True: TensorProto.STRING, False: TensorProto.DOUBLE}
-            self.inputs = [
-                helper.make_tensor_value_info(name, kinds[takes_strings(column)], ["n", 1]) for column, name in inputs
-            ]
+        kinds = [("X", TensorProto.DOUBLE, ["n", len(inputs) or model.p_original])]
+        if model.table is not None and _has_categories(model.table):
+            text, number = TensorProto.STRING, TensorProto.DOUBLE
+            kinds = [(name, text if takes_strings(column) else number, ["n", 1]) for column, name in inputs]
             self._numbers = graph.add("Concat", *numbers, axis=1) if numbers else None
+        self.inputs = [helper.make_tensor_value_info(*kind) for kind in kinds]
         if model.table is None:
             return
         if self._numbers is not None:
@@ -230,14 +226,11 @@ def _outputs(graph: Graph, model: Model) -> list[Any]:
     called = graph.add("GreaterOrEqual", "score", model.threshold)
     graph.add("Where", called, graph.constant(labels[1]), graph.constant(labels[0]), output="label")
     kind = TensorProto.INT64 if labels.dtype.kind == "i" else TensorProto.STRING
-    outputs = [
-        helper.make_tensor_value_info("label", kind, ["n"]),
-        helper.make_tensor_value_info("score", TensorProto.DOUBLE, ["n"]),
-    ]
+    outputs = [("label", kind, ["n"]), ("score", TensorProto.DOUBLE, ["n"])]
     if model.curve:
         _add_probabilities(graph, model.curve)
-        outputs.append(helper.make_tensor_value_info(PROBABILITIES, TensorProto.DOUBLE, ["n", 2]))
-    return outputs
+        outputs.append((PROBABILITIES, TensorProto.DOUBLE, ["n", 2]))
+    return [helper.make_tensor_value_info(*each) for each in outputs]
 
 
 def _add_probabilities(graph: Graph, curve: Mapping[str, Any]) -> None:
@@ -267,9 +260,9 @@ def _metadata(model: Model, names: Sequence[str]) -> dict[str, str]:
     """Return the metadata of the model, whose values are JSON texts."""
     about: dict[str, Any] = {"measure": model.info.get("measure"), "threshold": model.threshold}
     if model.table is not None:
-        named = [(column, "string" if takes_strings(column) else "double") for column in model.table.columns]
+        kinds = {True: "string", False: "double"}
         about["columns"] = [
-            {"name": column.name, "input": name, "kind": column.kind, "type": kind}
-            for (column, kind), name in zip(named, names, strict=True)
+            {"name": column.name, "input": name, "kind": column.kind, "type": kinds[takes_strings(column)]}
+            for column, name in zip(model.table.columns, names, strict=True)
         ]
     return {key: json.dumps(value) for key, value in about.items()}

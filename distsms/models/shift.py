@@ -13,9 +13,7 @@ from distsms.base.schema import Fields, find_fault, is_positive, is_share
 from distsms.models.decision_text import percent
 
 ERRORS, FACTOR = 3.29, 1.25
-"""Two shares are called different if they differ by more than so many standard errors, which happens to one in 1,000
-by chance, and by more than this factor.
-"""
+"""Two shares differ if by more than so many standard errors, one in 1,000 by chance, and by more than this factor."""
 FACTOR_OF_MEANS = 1.1
 """This factor is for mean probabilities, which change by less than the share of positive rows does."""
 

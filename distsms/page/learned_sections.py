@@ -85,8 +85,7 @@ def _pairs(contributions: Contributions, drawings: list[Drawing]) -> str:
 def _columns(contributions: Contributions, drawings: list[Drawing]) -> str:
     shares, grown = contributions.forest + contributions.kept, bool(np.any(contributions.grown))
     shown = [("trees", contributions.forest)] * grown
-    if np.any(contributions.kept):
-        shown.append(("original" if grown else "share", contributions.kept))
+    shown += [("original" if grown else "share", contributions.kept)] * bool(np.any(contributions.kept))
     if not shown:
         return ""
     shown += [("when the trees grew", contributions.grown)] * grown
@@ -243,9 +242,8 @@ def _largest(data: ReportData, columns: NDArray[np.intp]) -> list[Html]:
     """Return a table of the largest weights of some columns; nothing if all are 0."""
     model, names = data.evaluation.model, data.feature_names
     w = model.normalization.unfold(model.w)  # those of the normalized columns
-    largest = columns[np.argsort(-np.abs(w[columns]), kind="stable")[:LARGEST]]
+    largest, rows = columns[np.argsort(-np.abs(w[columns]), kind="stable")[:LARGEST]], []
     largest = largest[w[largest] != 0]
-    rows = []
     for column in largest.tolist():
         value, share = float(w[column]), abs(w[column] / w[largest[0]])
         kind = "bar" if value > 0 else "bar minus"
@@ -282,7 +280,7 @@ def _weights_of(values: Attribute, w: Floats) -> str:
     """Return the values with their weights, from the largest on; of many, those at both ends."""
     of_values, names, half = w[list(values.columns)], values.categories or (), SHOWN // 2
     order = np.argsort(-of_values, kind="stable").tolist()
-    middle = [f"({len(order) - SHOWN:,} more)"] if len(order) > SHOWN else []
-    ends = (order[:half], order[-half:]) if middle else (order, [])
-    first, last = ([f"{names[k]} {of_values[k]:+.3g}" for k in end] for end in ends)
-    return ", ".join([*first, *middle, *last])
+    texts = [f"{names[k]} {of_values[k]:+.3g}" for k in order]
+    if len(texts) > SHOWN:
+        texts[half:-half] = [f"({len(texts) - SHOWN:,} more)"]
+    return ", ".join(texts)

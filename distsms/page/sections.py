@@ -1,6 +1,5 @@
 """Write a report on one model, on the root, as a model card (Mitchell et al., FAT* 2019): functions of a `ReportData`,
-listed in `CHAPTERS`, that return HTML ("" without data), and append their figures to a list. What the program cannot
-know, the owner of the model says, or a line says that the owner has to.
+listed in `CHAPTERS`, that return HTML ("" without data), and append their figures to a list.
 """
 
 from __future__ import annotations
@@ -92,9 +91,9 @@ def _proof(data: ReportData, drawings: list[Drawing]) -> Html:
     check = "Without a certificate this rests on the program's word; distsms train --certificate FILE writes one."
     if certified is not None:
         check = (
-            f"The certificate {certified['file']} proves it without the program: a number for each training row, from"
-            f" which the bound {format_number(certified['bound'], '.6g')} follows by arithmetic. distsms verify derives"
-            " it, and so does scripts/verify_certificate.py, which needs NumPy and h5py alone."
+            f"From the certificate {certified['file']}, a number for each training row, the bound"
+            f" {format_number(certified['bound'], '.6g')} follows by arithmetic: distsms verify derives it, and so does"
+            " scripts/verify_certificate.py, which needs NumPy and h5py alone."
         )
     return html.section("What was proved", element("p", sentences), element("p", check))
 
@@ -212,12 +211,11 @@ def _intended_use(data: ReportData, drawings: list[Drawing]) -> Html:
 def _factors(data: ReportData, drawings: list[Drawing]) -> Html:
     """Return what the scores depend on, columns with very many values, and groups."""
     model = data.evaluation.model
-    columns = f"{model.p_original:,} columns"
+    inputs = "the letters of a sequence" if model.coded.sequences else f"{model.p_original:,} columns"
     if model.table is not None:
-        columns = f"{len(model.table.columns):,} columns of a table ({model.table.describe()})"
+        inputs = f"{len(model.table.columns):,} columns of a table ({model.table.describe()})"
     if model.features is not None:
-        columns += f", of which features are made: {model.features.describe()},"
-    inputs = "the letters of a sequence" if model.coded.sequences else columns
+        inputs += f", of which features are made: {model.features.describe()},"
     texts = [f"The scores depend on {inputs} and nothing else."]
     if model.table is not None and (many := model.table.very_many()):
         texts.append(f"Columns with very many values, which a model may know by heart: {'; '.join(many)}.")
@@ -231,7 +229,6 @@ def _metrics(data: ReportData, drawings: list[Drawing]) -> Html:
     about = (
         "ROCArea (AUC) is the share of the pairs of a positive and a negative row in which the positive one has the"
         " higher score; PRBEP is the precision at the threshold at which as many rows are called positive as there are."
-        " Both are about the order of the rows alone."
     )
     optimized = f"The training optimized {display_name(str(trained))}." if trained else ""
     sure = (

@@ -1,6 +1,5 @@
 """Draw what a model on features has learned: shape functions of attributes, heat maps of pairs, importance of columns.
-
-Blue raises the score and vermilion lowers it, the more the stronger the colour is.
+Blue raises the score and vermilion lowers it.
 """
 
 from __future__ import annotations

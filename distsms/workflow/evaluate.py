@@ -96,12 +96,9 @@ def score_data(
         data = Arrays(data, None)
     if isinstance(data, Arrays):
         if reading.label or reading.weight or reading.group or reading.missing_group != "own":
-            raise InputError(
-                "label, weight, group and missing_group are of columns; rows in memory have arrays for them", True
-            )
-        return scoring.score_arrays(
-            models, data.X, data.y, comm, reading, watch, weights=data.weights, groups=data.groups
-        )
+            raise InputError("label, weight, group and missing_group are of columns; rows in memory have arrays", True)
+        weights, groups = data.weights, data.groups
+        return scoring.score_arrays(models, data.X, data.y, comm, reading, watch, weights=weights, groups=groups)
     if is_frame(data):
         return scoring.score_table(models, data, comm, reading, watch)
     return scoring.score(models, data, comm, reading, watch)
@@ -156,32 +153,25 @@ def _columns_of(each: Model) -> tuple[Any, ...]:
 
 def _warnings(evaluations: Sequence[ModelEvaluation]) -> list[str]:
     """Return what is odd about the rows, and about a model on them."""
-    first, several = evaluations[0], len(evaluations) > 1
-    shares = [(each.measures["training_rows"], each.path if several else "the model") for each in evaluations]
-    of_training = [row_sample.describe_share(share, name) for share, name in shares]
-    lines = [*_warnings_of_rows(first), *of_training] if several else [*of_training, *_warnings_of_rows(first)]
-    return [line for line in lines if line]
+    names = [each.path for each in evaluations] if len(evaluations) > 1 else ["the model"]
+    shares = [each.measures["training_rows"] for each in evaluations]
+    of_training, of_rows = list(map(row_sample.describe_share, shares, names)), _warnings_of_rows(evaluations[0])
+    return [*filter(None, of_rows + of_training if len(names) > 1 else of_training + of_rows)]
 
 
 def _warnings_of_rows(evaluated: ModelEvaluation) -> list[str]:
     """Return warnings on measures that are not defined on these rows, and on a share of positives unlike training's."""
     measures, info, lines = evaluated.measures, evaluated.model.info, []
     if not (measures["n_pos"] and measures["n_neg"]):
-        lines.append(
-            "only one class is present: ROCArea, and measures that need the missing class, are not defined (nan)"
-        )
+        lines.append("only one class is present: ROCArea and other measures that need both are not defined (nan)")
     if any(math.isnan(measures[name]) for name in evaluated.extra_measures if "@" in name):
         lines.append(f"there are only {measures['n']} rows, fewer than K: measures at K are not defined (nan)")
     weighted = (info.get("data") or {}).get("weights")
     if weighted and "weights" not in measures:
         column = weighted.get("column")
-        weight = option("weight", text=column or "COLUMN")
-        lines.append(
-            Message(
-                f"the model was trained with weights{f' from the column {column}' if column else ''}, and these rows"
-                f" have none, so all figures count rows. Give {weight} for a file; a data set needs it in distsms shard"
-            )
-        )
+        trained = f"the model was trained with weights{f' from the column {column}' if column else ''}"
+        give = f"Give {option('weight', text=column or 'COLUMN')} for a file; a data set needs it in distsms shard"
+        lines.append(Message(f"{trained}, and these rows have none, so all figures count rows. {give}"))
     share = measures["n_pos"] / (measures["n_pos"] + measures["n_neg"])
     return [*lines, shift.describe(info, 0, measures["n"], share)]
 

@@ -186,11 +186,9 @@ def _trace(named: str | os.PathLike[str] | None, of: Model, folder: Path | None)
     if named is not None:
         return read_trace(Path(named)), "The trace has no lines."
     written = of.info.get("trace")
-    if not written and of.info.get("path"):
-        command = f"`distsms train --measure {of.info['measure']} --lambda {of.info['lambda']:g} --trace FILE`"
-        return {}, f"`distsms path` keeps no trace of its models. To get one, train this model alone: {command}."
     if not written:
-        return {}, "The training wrote no trace; `distsms train --trace FILE` writes one."
+        again = f" --measure {of.info['measure']} --lambda {of.info['lambda']:g}" if of.info.get("path") else ""
+        return {}, f"The training wrote no trace; `distsms train{again} --trace FILE` writes one."
     beside = [] if folder is None else [folder / Path(written).name]
     places = [path for path in (Path(written), *beside) if path.is_file()]
     if not places:
@@ -237,15 +235,15 @@ def read_path(folder: Path, fingerprint: str | None) -> PathResult:
     """Read the result of a finished path, which must be of the data with the model's fingerprint."""
     store = PathStore(folder)
     content = store.read("problem", "points")
-    _require_same_data(folder, content["problem"], fingerprint)
-    warnings = content["warnings"] if isinstance(content.get("warnings"), list) else []
+    problem, warnings = content["problem"], content.get("warnings")
+    _require_same_data(folder, problem, fingerprint)
     return PathResult(
         points=store.points(),
-        select=content.get("select") or content["problem"]["measure"],
+        select=content.get("select") or problem["measure"],
         rule=str(content.get("rule", "best")),
-        problem=content["problem"],
+        problem=problem,
         folder=folder,
-        data_warnings=[str(warning) for warning in warnings],
+        data_warnings=list(map(str, warnings)) if isinstance(warnings, list) else [],
     )
 
 
@@ -253,14 +251,14 @@ def read_baseline(folder: Path, fingerprint: str | None) -> Baseline:
     """Read the result of a finished baseline from its folder; parameters and errors are those of `read_path`."""
     store = BaselineStore(folder)
     content = store.read("problem", "methods", "sentences")
-    _require_same_data(folder, content["problem"], fingerprint)
+    problem, select = content["problem"], content.get("select")
+    _require_same_data(folder, problem, fingerprint)
     methods = [MethodResult.from_json(method, store.identity) for method in content["methods"]]
-    select = content.get("select", content["problem"]["measure"])
     if not all(select in method.intervals for method in methods):  # a baseline of an earlier version
-        select = content["problem"]["measure"]
+        select = problem["measure"]
     return Baseline(
         folder=folder,
-        problem=content["problem"],
+        problem=problem,
         solver=str(content.get("solver", "")),
         select=select,
         methods=methods,

@@ -131,12 +131,12 @@ class PairCell(NamedTuple):
             drawn.append(head_intervals.head_replicates(MEASURES, tied, scored, draws))
         excludes = []
         for k, measure in enumerate(MEASURES):
-            less = head_intervals.difference_estimate(values[0][k] - values[1][k], self.n_pos, n - self.n_pos)
+            less = confidence.MeanEstimate(values[0][k] - values[1][k], (np.nan,), (self.n_pos, n - self.n_pos))
             found = confidence.prbep_difference_interval(less, drawn[0][measure.name] - drawn[1][measure.name], LEVEL)
             excludes.append(float(found.low > 0 or found.high < 0))
         for name in of_rows[0]:
             less = influence.influence_estimate(of_rows[0][name] - of_rows[1][name], scored)
-            found = influence.influence_difference_interval(less, LEVEL)
+            found = confidence.rocarea_difference_interval(less, LEVEL)
             excludes.append(float(found.low > 0 or found.high < 0))
         return excludes
 

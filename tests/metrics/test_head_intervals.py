@@ -12,7 +12,7 @@ from distsms.base.measures import HEAD, Condition, HeadMeasure
 from distsms.base.scored import Scored
 from distsms.metrics import bootstrap, head_intervals, operating_points
 from distsms.metrics.bootstrap import Draws
-from distsms.metrics.confidence import prbep_difference_interval
+from distsms.metrics.confidence import MeanEstimate, prbep_difference_interval
 from distsms.metrics.head_intervals import head_estimate, head_interval, head_replicates
 from distsms.metrics.operating_points import head_value, operating_point
 from distsms.metrics.tied_scores import tied_scores
@@ -153,7 +153,7 @@ def test_intervals_cover_and_equal_models_are_seldom_told_apart():
             estimate = head_estimate(measure, values[0], 40, 760)
             interval = head_interval(measure, estimate, drawn[0][measure.name], 0.95)
             held[measure.name] += interval.low <= truth[measure.name] <= interval.high
-            less = head_intervals.difference_estimate(values[0] - values[1], 40, 760)
+            less = MeanEstimate(values[0] - values[1], (math.nan,), (40, 760))
             found = prbep_difference_interval(less, drawn[0][measure.name] - drawn[1][measure.name], 0.95)
             apart[measure.name] += found.low > 0 or found.high < 0
     assert min(held.values()) >= 132, held

@@ -101,7 +101,7 @@ def test_intervals_cover_and_equal_models_are_seldom_told_apart():
             found = influence.influence_interval(estimate, confidence.LEVEL)
             held[name] += found.low <= truth[name] <= found.high
             less = influence.influence_estimate(both[0][name] - both[1][name], Scored(labels, labels, ALONE))
-            found = influence.influence_difference_interval(less, confidence.LEVEL)
+            found = confidence.rocarea_difference_interval(less, confidence.LEVEL)
             apart[name] += found.low > 0 or found.high < 0
     assert min(held.values()) >= 267, held
     assert max(apart.values()) <= 30, apart

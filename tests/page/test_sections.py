@@ -381,7 +381,10 @@ def test_the_trace_of_another_run_is_not_shown(tmp_path):
     assert found["best_J"].tolist() == [1, 1 / 2, 1 / 3] and np.isnan(found["gap"][0])
     assert "is not the trace" in told(J=0.3)[1] and not told(J=0.3)[0]
     assert "train --trace" in told(place=None)[1]
-    assert "keeps no trace" in told(place=None, path={"folds": 5}, measure="prbep", **{"lambda": 1e-3})[1]
+    assert (
+        "--measure prbep --lambda 0.001 --trace"
+        in told(place=None, path={"folds": 5}, measure="prbep", **{"lambda": 1e-3})[1]
+    )
     assert told(asked=str(trace), J=0.3)[0]
     trace.write_text("{")
     assert "cannot be shown" in told()[1]
