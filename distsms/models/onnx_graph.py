@@ -110,7 +110,7 @@ class _Rows:
         self._numbers: str | None = "X"
         inputs = [] if model.table is None else list(zip(model.table.columns, names, strict=True))
         numbers = [name for column, name in inputs if column.kind == NUMBER]
-        kinds = [("X", TensorProto.DOUBLE, ["n", len(inputs) or model.p_original])]
+        kinds: list[Any] = [("X", TensorProto.DOUBLE, ["n", len(inputs) or model.p_original])]
         if model.table is not None and _has_categories(model.table):
             text, number = TensorProto.STRING, TensorProto.DOUBLE
             kinds = [(name, text if takes_strings(column) else number, ["n", 1]) for column, name in inputs]
@@ -226,7 +226,7 @@ def _outputs(graph: Graph, model: Model) -> list[Any]:
     called = graph.add("GreaterOrEqual", "score", model.threshold)
     graph.add("Where", called, graph.constant(labels[1]), graph.constant(labels[0]), output="label")
     kind = TensorProto.INT64 if labels.dtype.kind == "i" else TensorProto.STRING
-    outputs = [("label", kind, ["n"]), ("score", TensorProto.DOUBLE, ["n"])]
+    outputs: list[Any] = [("label", kind, ["n"]), ("score", TensorProto.DOUBLE, ["n"])]
     if model.curve:
         _add_probabilities(graph, model.curve)
         outputs.append((PROBABILITIES, TensorProto.DOUBLE, ["n", 2]))

@@ -251,7 +251,7 @@ def read_baseline(folder: Path, fingerprint: str | None) -> Baseline:
     """Read the result of a finished baseline from its folder; parameters and errors are those of `read_path`."""
     store = BaselineStore(folder)
     content = store.read("problem", "methods", "sentences")
-    problem, select = content["problem"], content.get("select")
+    problem, select = content["problem"], str(content.get("select"))
     _require_same_data(folder, problem, fingerprint)
     methods = [MethodResult.from_json(method, store.identity) for method in content["methods"]]
     if not all(select in method.intervals for method in methods):  # a baseline of an earlier version
