@@ -362,9 +362,7 @@ class Condition(NamedTuple):
         percent = f"{100 * self.level:.15g} %"
         if self.quantity == "top":
             return f"top {percent} of the rows" if self.share else f"top {format_rows(self.level, ',.0f')}"
-        if self.quantity == "fpr":
-            return f"FPR at most {percent}"
-        return f"{self.quantity} at least {percent}"
+        return f"FPR at most {percent}" if self.quantity == "fpr" else f"{self.quantity} at least {percent}"
 
     def __str__(self) -> str:
         if self.quantity == "top":

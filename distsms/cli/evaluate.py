@@ -131,9 +131,8 @@ def measuring(args: argparse.Namespace) -> tuple[EvaluationOptions, InputOptions
 
 def _check(args: argparse.Namespace) -> str | None:
     """Return what is wrong with the arguments, or None."""
-    if args.test is None and len(args.paths) != 2:
-        return "give MODEL DATA, or any number of models and --test DATA"
-    return None
+    missing = args.test is None and len(args.paths) != 2
+    return "give MODEL DATA, or any number of models and --test DATA" if missing else None
 
 
 def run(args: argparse.Namespace, comm: Communicator) -> int:
@@ -206,10 +205,8 @@ def _print_one(evaluated: Evaluated, args: argparse.Namespace, say: Speaker) -> 
         say("the probabilities of the model")
         show({"log loss": measures["log_loss"], "Brier score": measures["brier"]}, {})
     for text, point in measures.get("at", {}).items():
-        words = f"the threshold is {point['threshold']:.9g}"
-        if point["threshold"] == float("inf"):
-            words = "no threshold fulfils it, so no row is called positive"
-        say(f"\nat {text}: {words}")
+        none, score = "no threshold fulfils it, so no row is called positive", point["threshold"]
+        say(f"\nat {text}: {none if score == float('inf') else f'the threshold is {score:.9g}'}")
         rates = {shown: point[name] for name, shown in RATES.items()}
         show(rates, {RATES[name]: _limits(point["intervals"][name], of=of) for name in RATES})
         say("")

@@ -120,7 +120,7 @@ def head(tied: TiedScores, condition: Condition, comm: Communicator) -> Head:
     size = tied.positive + tied.negative
     counted = np.clip(rows - (tied.tp + tied.fp - size), 0, size)
     tp = float(comm.sum(np.array([np.sum(tied.positive * (counted / size))]))[0])
-    recall = tp / tied.n_pos if tied.n_pos else math.nan
+    recall = ratio(tp, tied.n_pos)
     return Head(rows, tp / rows, recall, recall * n / rows)
 
 

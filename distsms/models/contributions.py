@@ -210,16 +210,16 @@ def of_sums(model: Model, sums: ColumnSums | None) -> Contributions:
     names, group = columns_of(model)
     attributes, pairs, intercept = list[Term](), list[Term](), model.bias
     kept, forest, grown = (np.zeros(model.p_original) for _ in range(3))
-    n_kept = model.p_original if features is None or features.keep else 0
-    if n_kept:
-        kept = share(w[:n_kept] * joint[:n_kept])
-    n_codes = 0 if features is None or features.bins is None else features.bins.code_map.p
+    first = model.p_original if features is None or features.keep else 0
+    if first:
+        kept = share(w[:first] * joint[:first])
     if features is not None and features.bins is not None:
-        codes = slice(n_kept, n_kept + n_codes)
+        codes = slice(first, first + features.bins.code_map.p)
         masses = None if sums is None else rows[codes] / n
         attributes, pairs, intercept = _terms(features.bins, w[codes], masses, joint[codes], share, intercept)
+        first = codes.stop
     if features is not None and features.forest is not None:
-        leaves = slice(n_kept + n_codes, n_kept + n_codes + features.forest.code_map.p)
+        leaves = slice(first, first + features.forest.code_map.p)
         forest = share(features.forest.explained(w[leaves], rows[leaves], joint[leaves]))
         grown = features.forest.importance
         offsets = features.forest.code_map.offsets
@@ -357,8 +357,8 @@ def leaf_rule(model: Model, column: int) -> str:
         else:
             above = "" if low == -np.inf else f"{edge_text(low, centre)} < "
             words.append(f"{above}{name} <= {edge_text(high, centre)}")
-    more = [f"{len(words) - _SHOWN} more"] if len(words) > _SHOWN else []
-    return " and ".join(words[:_SHOWN] + more) or "all rows"
+    words[_SHOWN:] = [f"{len(words) - _SHOWN} more"] if len(words) > _SHOWN else []
+    return " and ".join(words) or "all rows"
 
 
 def terms_of(model: Model) -> tuple[list[str], NDArray[np.int64]]:

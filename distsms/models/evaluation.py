@@ -102,10 +102,8 @@ class ModelComparison:
 
     def as_json(self) -> dict[str, Any]:
         """Return what `distsms evaluate --json` prints of a pair of models."""
-        differences = {
-            name: {**interval.as_json(), "verdict": self.verdict(name)} for name, interval in self.differences.items()
-        }
-        return {"first": self.first, "other": self.other, **differences}
+        each = {name: {**less.as_json(), "verdict": self.verdict(name)} for name, less in self.differences.items()}
+        return {"first": self.first, "other": self.other, **each}
 
 
 def evaluate(
@@ -200,10 +198,8 @@ class _Evaluator:
         extra = extra_measures(model.info, options.k)
         if options.k is None and row_weights.differ(weights, comm):
             extra = [name for name in extra if "@" not in name or name.startswith("pauc@")]
-        points = dict[str, dict[str, Any]]()
-        for each in options.at:
-            at = operating_points.operating_point(each, tied, comm).threshold
-            points[str(each)] = head_intervals.rates_at(at, options.level, scored)
+        at = {str(each): operating_points.operating_point(each, tied, comm).threshold for each in options.at}
+        points = {text: head_intervals.rates_at(score, options.level, scored) for text, score in at.items()}
         training_rows = 1.0
         if self._fingerprint is None or self._fingerprint != (model.info.get("data") or {}).get("fingerprint"):
             training_rows = row_sample.share_of_training_rows(model.info.get("row_sample"), scored)

@@ -369,14 +369,11 @@ def find_fault(model: Model) -> str | None:
     is_empty = isinstance(sample, dict) and sample.get("keys") == ""  # which earlier versions kept, without a share
     if sample and not is_empty and (fault := schema.find_fault(sample, row_sample.RECORD)):
         return f"its sample of training rows cannot be used: {fault}"
-    if "calibration" in info:
-        fault = calibration.find_fault(curve) or schema.find_fault(curve, calibration.JUDGED)
-        if fault:
-            return f"its calibration cannot be used: {fault}"
+    unusable = "calibration" in info and (calibration.find_fault(curve) or schema.find_fault(curve, calibration.JUDGED))
+    if unusable:
+        return f"its calibration cannot be used: {unusable}"
     if "decision" in info:
         fault = schema.find_fault(decision, DECISION)
-        if fault is None and "by_rows" in decision:
-            fault = schema.find_fault(decision["by_rows"], _IS_RATES)
-        if fault:
-            return f"its decision cannot be used: {fault}"
+        fault = fault or schema.find_fault(decision.get("by_rows", decision), _IS_RATES)
+        return fault and f"its decision cannot be used: {fault}"
     return None

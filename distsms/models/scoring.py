@@ -183,14 +183,12 @@ class _Pass:
         return self._of_set(manifest, comm) if as_trained else self._of_columns(manifest, comm)
 
     def _of_set(self, manifest: Manifest, comm: Communicator) -> Iterator[tuple[ScoredRows, int]]:
-        p, options = self.models[0].p, self.options
+        model, options = self.models[0], self.options
         n, entries = manifest.n, manifest.entries(manifest.n, manifest.nnz)
         numbers, n_parts = self._numbers(ENTRY_BYTES * (n + entries) + manifest.coded.row_bytes * n, comm)
         has_groups = options.groups and manifest.group is not None
         for k in numbers:
-            block = dataset.load(
-                manifest, comm, p, options.ignore_new, self.models[0].normalization.by_row, (k, n_parts)
-            )
+            block = dataset.load(manifest, comm, model.p, options.ignore_new, model.normalization.by_row, (k, n_parts))
             with comm.fail_together():
                 last = block.first_row + len(block.labels)
                 ids = dataset.read_ids(manifest, block.first_row, last) if self.in_turns else None

@@ -23,7 +23,11 @@ def headline(data: ReportData) -> Html:
     positive, negative = plots.sizes(measured)
     chance = measure(positive / (positive + negative) if measured["n"] else math.nan)
     tiles = [
-        (_capital(display_name(name)), measure(measured[name]), _describe_interval(intervals[name], data.level))
+        (
+            display_name(name)[:1].upper() + display_name(name)[1:],
+            measure(measured[name]),
+            _describe_interval(intervals[name], data.level),
+        )
         for name in (*SHOWN, "average_precision", *(name for name in GROUPED if name in intervals))
     ]
     tiles[2] = (*tiles[2][:2], f"{tiles[2][2]}; chance: {chance}")
@@ -167,10 +171,6 @@ def _describe_interval(interval: Interval, level: float) -> str:
 def _firm(text: str) -> str:
     """Return the text such that no line ends before a per cent sign."""
     return text.replace(" %", "\u00a0%")
-
-
-def _capital(text: str) -> str:
-    return text[:1].upper() + text[1:]
 
 
 def measure(value: float | None, places: int = 4) -> str:

@@ -92,10 +92,9 @@ def convergence(trace: dict[str, np.ndarray], against: str) -> Drawing:
     above.set_ylabel("objective J")
     below.set(xlabel="seconds of training" if against == "seconds" else "evaluations of J", ylabel="proved gap")
     legend(figure, 3)
-    description = (
-        f"Course of the training by {against}: after {len(x)} evaluations and {trace['seconds'][-1]:.3g} seconds the "
-        f"best J is {J[-1]:.6g}, its lower bound {bound[-1]:.6g}, the gap {gap[-1]:.3g}."
-    )
+    end = f"best J is {J[-1]:.6g}, its lower bound {bound[-1]:.6g}, the gap {gap[-1]:.3g}"
+    after = f"after {len(x)} evaluations and {trace['seconds'][-1]:.3g} seconds"
+    description = f"Course of the training by {against}: {after} the {end}."
     return Drawing(figure, f"convergence_{against}", f"Convergence by {against}", description)
 
 
@@ -114,9 +113,8 @@ def path(curve: Sequence[Mean], points: Sequence[Point], choice: Choice, measure
     legend(figure, 2)
     best, marked = choice.best, choice.chosen
     description = (
-        f"Held-out {name} over lambda: the best mean is {best.mean:.4f} at {best.lam:g}, the chosen lambda "
-        f"is {marked.lam:g} with {marked.mean:.4f}, standard error {marked.error:.4f}; from "
-        f"{choice.low.lam:g} to {choice.high.lam:g} the means are within one standard error of the best mean."
+        f"Held-out {name} over lambda: the best mean is {best.mean:.4f} at {best.lam:g}; chosen is {marked.lam:g} with "
+        f"{marked.mean:.4f}, standard error {marked.error:.4f}; {choice.low.lam:g} to {choice.high.lam:g} are as good."
     )
     return Drawing(figure, "path", f"Held-out {name} over lambda", description)
 
@@ -147,10 +145,8 @@ def roc(curve: Curve, measured: Mapping[str, Any], points: Points, interval: str
     axes.plot([prbep_fpr], [measured["prbep"]], color=PURPLE, marker="D", label="PRBEP point", **POINT)
     axes.set(xlabel="false positive rate", ylabel="true positive rate (recall)", xlim=FROM_0_TO_1, ylim=FROM_0_TO_1)
     _draw(axes, points, lambda tp, fp: (fp / n_neg, tp / n_pos))
-    description = (
-        f"ROC curve: the area below it is {measured['rocarea']:.4f}, {interval}. At the model's threshold the false "
-        f"positive rate is {measured['fp'] / n_neg:.4f} and the true positive rate {measured['tp'] / n_pos:.4f}."
-    )
+    rates = f"FPR is {measured['fp'] / n_neg:.4f} and the TPR {measured['tp'] / n_pos:.4f}"
+    description = f"ROC curve: the area is {measured['rocarea']:.4f}, {interval}. At the model's threshold the {rates}."
     caption = (
         "ROC curve. Each point is a threshold: the share of positives that it finds (up), and of false alarms (right)."
     )
@@ -168,8 +164,8 @@ def roc_head(curve: Curve, measured: Mapping[str, Any], points: Points) -> Drawi
     of_head = [HeadMeasure.parse(name) for name in HEAD]
     rates = {each.level: measured[each.name] for each in of_head if each and each.family == "tpr@fpr"}
     axes.plot(list(rates), list(rates.values()), color=PURPLE, marker="s", label="FPR 0.1, 1 and 5 %", **POINT)
-    axes.set(xscale="log", xlabel="false positive rate", ylabel="true positive rate (recall)")
-    axes.set(xlim=(least * 0.9, 1.1), ylim=FROM_0_TO_1)
+    axes.set(xscale="log", xlabel="false positive rate", xlim=(least * 0.9, 1.1))
+    axes.set(ylabel="true positive rate (recall)", ylim=FROM_0_TO_1)
     mpl.show_percent(axes.xaxis)
     _draw(axes, points, lambda tp, fp: (max(fp / n_neg, least), tp / n_pos))
     each = ", ".join(f"{value:.4f} at {100 * rate:g} %" for rate, value in rates.items())

@@ -13,6 +13,7 @@ from distsms.base.formatting import format_bytes, format_number, format_rows
 from distsms.base.measures import SHOWN, Condition, Measure, display_name
 from distsms.metrics import row_sample
 from distsms.metrics.confidence import LEVEL, METHOD
+from distsms.metrics.operating_points import ratio
 from distsms.page import html, learned_sections, measure_sections, plots
 from distsms.page.html import Html, element
 from distsms.page.plots import Drawing
@@ -116,8 +117,7 @@ def _path(data: ReportData, drawings: list[Drawing]) -> str:
         drawing = plots.path(result.means, result.points, choice, measure)
         text = path_result.describe_choice(measure, choice, result.means, result.points, result.rule)
         paragraphs = [element("p", line.strip()) for line in text.strip().splitlines()]
-        note = "The standard error is that of the mean over the folds; it shows how uncertain the choice is."
-        paragraphs.append(element("p", note, class_="soft"))
+        paragraphs.append(element("p", "The standard error is that of the mean over the folds.", class_="soft"))
         parts.append(plots.beside(drawings, [drawing], element("div", *paragraphs)))
     header, rows = path_result.points_table(result.points, measure, choice)
     table = html.table("Each lambda", [name or "remark" for name in header], rows)
@@ -142,8 +142,8 @@ def _baseline(data: ReportData, drawings: list[Drawing]) -> str:
     header, rows = baseline_text.header(measure), [baseline_text.cells(method, measure) for method in result.methods]
     caption = f"Means over {_describe_folds(result.problem)}; intervals of {100 * LEVEL:g} % are of {METHOD}"
     sentences = (element("p", sentence) for sentence in result.sentences)
-    table = html.table(caption, header, rows)
-    return html.section("Beside other methods", *sentences, plots.beside(drawings, figures), table)
+    parts = plots.beside(drawings, figures), html.table(caption, header, rows)
+    return html.section("Beside other methods", *sentences, *parts)
 
 
 def _usage(data: ReportData, drawings: list[Drawing]) -> str:
@@ -242,10 +242,9 @@ def _metrics(data: ReportData, drawings: list[Drawing]) -> Html:
 def _evaluation_data(data: ReportData, drawings: list[Drawing]) -> Html:
     """Return which rows the model was measured on, and how they differ from those that trained it."""
     measured = data.evaluation.measures
-    share = measured["n_pos"] / measured["n"] if measured["n"] else float("nan")
-    seen = "not known" if "row_sample" not in data.info else "none was seen among them"
-    if measured["training_rows"]:
-        seen = row_sample.describe_part(measured["training_rows"]).lower()
+    share, part = ratio(measured["n_pos"], measured["n"]), measured["training_rows"]
+    none = "none was seen among them" if "row_sample" in data.info else "not known"
+    seen = row_sample.describe_part(part).lower() if part else none
     rows = [
         ["rows", data.rows],
         ["number", f"{measured['n']:,}: {measured['n_pos']:,} positive, {measured['n_neg']:,} negative"],

@@ -72,15 +72,11 @@ def shape(term: Term, number: int) -> Drawing:
     axis = _Axis(term, 0, term.rows, most, term.rows * term.values**2)
     values, rows = axis.fold(term.values, term.rows)
     figure = _of_numbers(term, axis, values, rows) if axis.numbers else _of_categories(term, axis, values, rows)
-    low, high = int(values.argmin()), int(values.argmax())
-    caption = f"{term.name}, standard deviation {term.deviation:.3g}"
-    if axis.left_out:
-        caption += f"; {axis.left_out} categories that contribute less are left out"
-    description = (
-        f"Contributions of {term.name} to the score: the lowest is {values[low]:.3g} for {axis.names[low]}, the "
-        f"highest {values[high]:.3g} for {axis.names[high]}; their standard deviation over the rows is "
-        f"{term.deviation:.3g}."
-    )
+    low, high = (f"{values[k]:.3g} for {axis.names[k]}" for k in (int(values.argmin()), int(values.argmax())))
+    left_out = f"; {axis.left_out} categories that contribute less are left out" if axis.left_out else ""
+    caption = f"{term.name}, standard deviation {term.deviation:.3g}{left_out}"
+    spread = f"their standard deviation over the rows is {term.deviation:.3g}"
+    description = f"Contributions of {term.name} to the score: the lowest is {low}, the highest {high}; {spread}."
     return Drawing(figure, f"shape_{number}", caption, description)
 
 
@@ -162,11 +158,9 @@ def heat_map(term: Term, number: int) -> Drawing:
     legend.set_yticklabels([f"{place:+.2g}" if place else "0" for place in (-limit, 0.0, limit)])
     legend.yaxis.tick_right()
     u, v = np.unravel_index(int(np.where(rows > 0, np.abs(values), -1).argmax()), values.shape)
-    description = (
-        f"Heat map of what {term.name} add to the score together: the strongest cell is {first.names[u]} and "
-        f"{second.names[v]} with {values[u, v]:+.3g}; the standard deviation over the rows is {term.deviation:.3g}."
-    )
     caption = f"{term.name}, standard deviation {term.deviation:.3g}"
+    cell = f"{first.names[u]} and {second.names[v]} with {values[u, v]:+.3g}"
+    description = f"Heat map of what {caption}, add to the score together: the strongest cell is {cell}."
     return Drawing(figure, f"pair_{number}", caption, description)
 
 
