@@ -70,10 +70,8 @@ def _thresholds(measures: Sequence[HeadMeasure], tied: TiedScores, comm: Communi
         at, rate = _point(measure, tied, comm), measure.level
         points.append(at)
         more = min(rate + REACH / 2 * math.sqrt(rate * (1 - rate) / tied.n_pos), 1.0)
-        deepest = {
-            "recall@precision": tied.n_pos * (1 - rate) / rate,
-            "precision@recall": _point(replace(measure, level=more), tied, comm)[1],
-        }
+        beyond = _point(replace(measure, level=more), tied, comm)[1]
+        deepest = {"recall@precision": tied.n_pos * (1 - rate) / rate, "precision@recall": beyond}
         of_measure = deepest.get(measure.family, rate * n if measure.family.endswith("@share") else at[1])
         depth = max(depth, of_measure + REACH * math.sqrt(of_measure))
     kept = np.zeros(len(tp), bool)
@@ -130,8 +128,7 @@ class _Curves:
                 called = tp[each, last] + fp[each, last]
                 return tp[each, last] / np.where(called > 0, called, 1)
             return tp[each, last] / self.n_pos
-        n, called = self.n_pos + self.n_neg, tp + fp
-        rows = level * n
+        rows, called = level * (self.n_pos + self.n_neg), tp + fp
         last = np.clip(np.argmax(called >= rows[:, None], axis=1), 1, None)
         before = called[each, last - 1]
         passed = called[each, last] - before
@@ -157,8 +154,7 @@ def head_estimate(measure: HeadMeasure, value: float, n_pos: float, n_neg: float
 def head_interval(measure: HeadMeasure, estimate: MeanEstimate, drawn: Floats, level: float) -> Interval:
     """Return the smallest interval that contains that of `head_estimate` and that of `drawn` (B,). Local."""
     if math.isnan(estimate.value):
-        why = "there are too few rows, or a class is missing"
-        return mean_interval(estimate, level, "binomial", why)
+        return mean_interval(estimate, level, "binomial", "there are too few rows, or a class is missing")
     true = estimate.value * estimate.counts[0]  # positive rows above the threshold
     beyond = true * (1 - measure.level) / measure.level
     counted = {

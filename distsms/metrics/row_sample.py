@@ -65,10 +65,9 @@ def describe_share(share: float, model: str = "the model") -> str:
     """Return a warning that a share of the rows are training rows of a model; "" if it is 0."""
     if not share:
         return ""
+    good = f"{describe_part(share)} were training rows of {model}, so its measures on them are too good"
     return Message(
-        f"{describe_part(share)} were training rows of {model}, so its measures on them are too good, and their "
-        "intervals do not say what new rows will show. Measure it on rows that were held out, as by "
-        f"{option('split', (0.8, 0.2))} of train and shard."
+        f"{good}. Measure it on rows that were held out, as by {option('split', (0.8, 0.2))} of train and shard."
     )
 
 

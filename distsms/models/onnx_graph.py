@@ -85,10 +85,8 @@ def _check(columns: Sequence[Column]) -> None:
     if wrong:
         names = [name for of_reason in wrong.values() for name in of_reason]
         reasons = " and ".join(f"{why} ({format_names(of_reason)})" for why, of_reason in wrong.items())
-        raise InputError(
-            f"the operators of ONNX cannot turn {reasons}. Score with `distsms predict`, or train again without the "
-            f"{'column' if len(names) == 1 else 'columns'}: {option('drop', [shlex.quote(','.join(names))])}"
-        )
+        again = f"train again with {option('drop', [shlex.quote(','.join(names))])}"
+        raise InputError(f"the operators of ONNX cannot turn {reasons}. Score with `distsms predict`, or {again}")
 
 
 def _number(category: str) -> float | None:

@@ -163,9 +163,8 @@ def probabilities(data: ReportData, drawings: list[Drawing]) -> Html | str:
 
 
 def _describe_interval(interval: Interval, level: float) -> str:
-    if interval.why:
-        return f"no interval: {interval.why}"
-    return f"{interval.low:.4f} to {interval.high:.4f} ({100 * level:g} %)"
+    limits = f"{interval.low:.4f} to {interval.high:.4f} ({100 * level:g} %)"
+    return f"no interval: {interval.why}" if interval.why else limits
 
 
 def _firm(text: str) -> str:

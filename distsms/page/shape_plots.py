@@ -48,11 +48,9 @@ class _Axis:
     def fold(self, values: Floats, rows: Floats) -> tuple[Floats, Floats]:
         """Return the mean value at each place along the first axis, weighted by rows, and the rows there."""
         of_rows = np.array([rows[group].sum(axis=0) for group in self.groups])
-        of_values = []
-        for group, rows_here in zip(self.groups, of_rows, strict=True):
-            weights = np.where(rows_here > 0, rows[group], 1.0)
-            of_values.append((weights * values[group]).sum(axis=0) / weights.sum(axis=0))
-        return np.array(of_values), of_rows
+        weights = (np.where(here > 0, rows[group], 1.0) for group, here in zip(self.groups, of_rows, strict=True))
+        means = [np.average(values[group], 0, of_group) for group, of_group in zip(self.groups, weights, strict=True)]
+        return np.array(means), of_rows
 
     def ticks(self) -> list[tuple[float, str]]:
         """Return places, where place k reaches from k to k + 1, and texts for about `TICKS` marks on the axis."""
