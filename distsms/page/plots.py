@@ -113,8 +113,9 @@ def path(curve: Sequence[Mean], points: Sequence[Point], choice: Choice, measure
     legend(figure, 2)
     best, marked = choice.best, choice.chosen
     description = (
-        f"Held-out {name} over lambda: the best mean is {best.mean:.4f} at {best.lam:g}; chosen is {marked.lam:g} with "
-        f"{marked.mean:.4f}, standard error {marked.error:.4f}; {choice.low.lam:g} to {choice.high.lam:g} are as good."
+        f"Held-out {name} over lambda: the best mean is {best.mean:.4f} at {best.lam:g}, the chosen lambda is "
+        f"{marked.lam:g} with {marked.mean:.4f}, standard error {marked.error:.4f}; within one standard error of the "
+        f"best mean are {choice.low.lam:g} to {choice.high.lam:g}."
     )
     return Drawing(figure, "path", f"Held-out {name} over lambda", description)
 
