@@ -156,7 +156,7 @@ class TrainedModel:
     def _about_decision(self) -> str:
         """Return a warning if the model lacks the threshold or the probabilities that were asked for; or ""."""
         if self.undecided:
-            return "The run ended before the models of the folds were trained, so it has neither threshold nor probabilities."
+            return "The run ended before the models of the folds were trained, so it has no threshold or probabilities."
         decision = (self.decided or {}).get("decision") or {}
         if why := decision.get("why"):
             return f"The model has no threshold for labels: {why}."
