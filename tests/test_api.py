@@ -17,6 +17,7 @@ from scipy import sparse
 
 import distsms
 from distsms.base.errors import InputError
+from distsms.base.scored import Scored
 from distsms.matrix import local as matrix_local
 from distsms.metrics import ranking
 from distsms.optim.settings import Settings
@@ -133,7 +134,7 @@ def test_k_and_threshold(comm):
     found = distsms.evaluate(model, rows, comm, k=20, threshold=-np.inf)
     assert (found["tp"], found["fn"], found["recall"]) == (np.sum(y > 0), 0, 1.0)
     scores = X @ model.w
-    assert found["precision@20"] == pytest.approx(ranking.top_k(scores, y, 20, Communicator()).precision)
+    assert found["precision@20"] == pytest.approx(ranking.top_k(Scored(scores, y, Communicator()), 20).precision)
 
 
 def on_disk(comm, folder, n=300, p=12):

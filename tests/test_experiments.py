@@ -7,6 +7,7 @@ import pytest
 from scipy import sparse
 
 from distsms.base.measures import Measure
+from distsms.base.scored import Scored
 from distsms.metrics import differences
 from distsms.metrics.differences import JudgedRows
 from distsms.parallel.communicator import Communicator
@@ -44,8 +45,9 @@ def test_the_difference_over_splits(measure):
     rng = np.random.default_rng(0)
     y = np.where(rng.random(300) < 0.3, 1, -1).astype(np.int8)
     ours, others = ([y + rng.normal(size=300) * spread for _ in range(3)] for spread in (1.0, 2.0))
-    judged = JudgedRows(y, np.arange(300), (ours[0], others[0]), (0.0, 0.0))
-    alone = differences.difference(Measure.parse(measure), judged, Communicator())
+    both = tuple(Scored(of_model[0], y, Communicator()) for of_model in (ours, others))
+    judged = JudgedRows(both, np.arange(300), (0.0, 0.0))
+    alone = differences.difference(Measure.parse(measure), judged)
     assert difference(measure, [y], ours[:1], others[:1]) == alone
     each = [difference(measure, [y], [a], [b]) for a, b in zip(ours, others, strict=True)]
     found = difference(measure, [y] * 3, ours, others)

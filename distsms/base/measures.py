@@ -69,8 +69,8 @@ class Family:
     @property
     def why_no_probabilities(self) -> str:
         """Why there are none although the measure is a log loss; "" for other measures."""
-        why = "gives both classes the same weight, so that its scores are not the log-odds of the rows. "
-        return f"{self.name} {why}" if self.log_loss and self.balanced else ""
+        why = f"{self.name} gives both classes the same weight, so that its scores are not the log-odds of the rows. "
+        return why * self.balanced
 
     def __str__(self) -> str:
         return self.name
@@ -223,9 +223,9 @@ class Measure:
             return cls(measure, PAUC, max_fpr=max_fpr)
         if measure in GROUPED:
             return cls(measure, GAUC, within_groups=measure.removeprefix("gauc@"))
+        numbers = f"f followed by a number from {SMALLEST_BETA:g} to {LARGEST_BETA:g}, and BETA a false positive rate"
         raise InputError(
-            f"no measure is called {measure!r}; there are {NAMES}, with K a whole number of at least 1, f followed by "
-            f"a number from {SMALLEST_BETA:g} to {LARGEST_BETA:g}, and BETA a false positive rate from "
+            f"no measure is called {measure!r}; there are {NAMES}, with K a whole number of at least 1, {numbers} from "
             f"{SMALLEST_RATE:g} to 1, such as pauc@0.05"
         )
 
@@ -362,9 +362,7 @@ class Condition(NamedTuple):
         percent = f"{100 * self.level:.15g} %"
         if self.quantity == "top":
             return f"top {percent} of the rows" if self.share else f"top {format_rows(self.level, ',.0f')}"
-        if self.quantity == "fpr":
-            return f"FPR at most {percent}"
-        return f"{self.quantity} at least {percent}"
+        return f"FPR at most {percent}" if self.quantity == "fpr" else f"{self.quantity} at least {percent}"
 
     def __str__(self) -> str:
         if self.quantity == "top":
@@ -398,14 +396,10 @@ def check_chooser(name: str) -> str:
     name = ALIASES.get(name, name)
     family = FAMILIES.get(name)
     if family == ERROR_RATE:
-        raise InputError(
-            "error-rate is smaller where models are better; choose by accuracy, which is 1 less error-rate"
-        )
+        raise InputError("error-rate is smaller where models are better; choose by accuracy, which is 1 less it")
     if (family and family.log_loss) or name in ("log-loss", "log_loss", "brier"):
-        raise InputError(
-            "log loss and Brier score are smaller where models are better, and cannot choose; `distsms evaluate` shows"
-            f" them. Choose by another measure: {CHOOSERS}"
-        )
+        smaller = "log loss and Brier score are smaller where models are better, and cannot choose"
+        raise InputError(f"{smaller}; `distsms evaluate` shows them. Choose by another measure: {CHOOSERS}")
     if name not in ("average-precision", "accuracy", "precision", "recall") and not HeadMeasure.parse(name):
         try:
             Measure.parse(name)

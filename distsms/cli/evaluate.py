@@ -103,25 +103,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.set_defaults(check=_check)
 
 
-def reading(args: argparse.Namespace) -> InputOptions:
-    """Return how the rows are to be read, from the options of `READING`."""
+def measuring(args: argparse.Namespace) -> tuple[EvaluationOptions, InputOptions]:
+    """Return what is to be computed, and how the rows are read, from the options of `evaluate` and `report`."""
+    from distsms.models.evaluation import EvaluationOptions
     from distsms.models.inputs import InputOptions
 
-    return from_arguments(InputOptions, args)
-
-
-def options(args: argparse.Namespace) -> EvaluationOptions:
-    """Return what is to be computed, from the options of `JUDGING` and others that the command has."""
-    from distsms.models.evaluation import EvaluationOptions
-
-    return from_arguments(EvaluationOptions, args, at=tuple(args.at))
+    return from_arguments(EvaluationOptions, args, at=tuple(args.at)), from_arguments(InputOptions, args)
 
 
 def _check(args: argparse.Namespace) -> str | None:
     """Return what is wrong with the arguments, or None."""
-    if args.test is None and len(args.paths) != 2:
-        return "give MODEL DATA, or any number of models and --test DATA"
-    return None
+    missing = args.test is None and len(args.paths) != 2
+    return "give MODEL DATA, or any number of models and --test DATA" if missing else None
 
 
 def run(args: argparse.Namespace, comm: Communicator) -> int:
@@ -131,7 +124,8 @@ def run(args: argparse.Namespace, comm: Communicator) -> int:
 
     # Without --test, the last argument is the data.
     models, data = (args.paths[:-1], args.paths[-1]) if args.test is None else (args.paths, args.test)
-    evaluated, say = evaluate(EvaluateRequest(models, data, options(args), reading(args)), comm), Speaker(True)
+    measures, reading = measuring(args)
+    evaluated, say = evaluate(EvaluateRequest(models, data, measures, reading), comm), Speaker(True)
     if not comm.is_root:
         return EXIT_OK
     for note in evaluated.notes:
@@ -192,10 +186,8 @@ def _print_one(evaluated: Evaluated, args: argparse.Namespace, say: Speaker) -> 
         say("the probabilities of the model")
         show({"log loss": measures["log_loss"], "Brier score": measures["brier"]}, {})
     for text, point in measures.get("at", {}).items():
-        words = f"the threshold is {point['threshold']:.9g}"
-        if point["threshold"] == float("inf"):
-            words = "no threshold fulfils it, so no row is called positive"
-        say(f"\nat {text}: {words}")
+        none, score = "no threshold fulfils it, so no row is called positive", point["threshold"]
+        say(f"\nat {text}: {none if score == float('inf') else f'the threshold is {score:.9g}'}")
         rates = {shown: point[name] for name, shown in RATES.items()}
         show(rates, {RATES[name]: _limits(point["intervals"][name], of=of) for name in RATES})
         say("")
@@ -224,9 +216,8 @@ def _print_several(evaluated: Evaluated, say: Speaker) -> None:
         say(f"\nat {text}")
         points = {each.path: each.measures["at"][text] for each in models}
         rows = [
-            [path, f"{point['threshold']:.9g}", str(point["tp"]), str(point["fp"])]
-            + [f"{point[name]:.6f}" for name in RATES]
-            for path, point in points.items()
+            [path, f"{at['threshold']:.9g}", str(at["tp"]), str(at["fp"]), *(f"{at[name]:.6f}" for name in RATES)]
+            for path, at in points.items()
         ]
         say(format_table(["model", "threshold", "true positives", "false positives", *RATES.values()], rows))
     for each in models:
@@ -235,9 +226,8 @@ def _print_several(evaluated: Evaluated, say: Speaker) -> None:
     for pair in evaluated.pairs:
         say(f"\n{pair.first} - {pair.other}")
         # Other recalls and lifts differ from the precision in the same top rows by a factor only.
-        names = [
-            name for name in pair.differences if name in SHOWN_HEAD or not re.match("recall@(?!precision)|lift@", name)
-        ]
+        others = re.compile("recall@(?!precision)|lift@")
+        names = [name for name in pair.differences if name in SHOWN_HEAD or not others.match(name)]
         width = max(len(display_name(name)) for name in names)
         for name in names:
             difference = pair.differences[name]
@@ -267,9 +257,7 @@ def _describe_rows(evaluated: Evaluated) -> str:
     measures = evaluated.models[0].measures
     text = f"{evaluated.data}: {format_rows(measures['n'])}, {measures['n_pos']} positive, {measures['n_neg']} negative"
     if weights := measures.get("weights"):
-        text += (
-            f"; by weight {weights['positive']:.6g} positive and {weights['negative']:.6g} negative, which say as much "
-            f"as {weights['effective_positive']:.6g} and {weights['effective_negative']:.6g} rows of equal weight (the "
-            "effective sample size)"
-        )
+        sizes = f"{weights['effective_positive']:.6g} and {weights['effective_negative']:.6g} rows of equal weight"
+        text += f"; by weight {weights['positive']:.6g} positive and {weights['negative']:.6g} negative"
+        text += f", which say as much as {sizes} (the effective sample size)"
     return text

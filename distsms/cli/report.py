@@ -55,7 +55,7 @@ def run(args: argparse.Namespace, comm: Communicator) -> int:
     from distsms.page.report import report
     from distsms.workflow.requests import ReportRequest
 
-    measures, reading = evaluate.options(args), evaluate.reading(args)
+    measures, reading = evaluate.measuring(args)
     request = types.from_arguments(ReportRequest, args, data=args.test, measures=measures, reading=reading)
     written = report(request, comm)
     if comm.is_root:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
-from distsms.cli.evaluate import KEYWORDS, READING, reading
-from distsms.cli.types import MODEL, THREADS, add_options
+from distsms.cli.evaluate import KEYWORDS, READING
+from distsms.cli.types import MODEL, THREADS, add_options, from_arguments
 
 if TYPE_CHECKING:
     from distsms.base.communicator import Communicator
@@ -49,10 +49,11 @@ def run(args: argparse.Namespace, comm: Communicator) -> int:
     from distsms.base.formatting import format_objective, to_json
     from distsms.base.measures import display_name
     from distsms.cli.terminal import Speaker
+    from distsms.models.inputs import InputOptions
     from distsms.workflow.requests import VerifyRequest
     from distsms.workflow.verify import verify
 
-    verified = verify(VerifyRequest(args.model, args.data, args.certificate, reading(args)), comm)
+    verified = verify(VerifyRequest(args.model, args.data, args.certificate, from_arguments(InputOptions, args)), comm)
     if comm.is_root and args.json:
         print(to_json(verified.to_dict()))
     elif comm.is_root:

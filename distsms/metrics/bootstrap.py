@@ -1,15 +1,10 @@
 """Bootstrap replicates of PRBEP, and of precision and recall at K, over rows. No rank gathers all rows.
 
-In replicate b, row i counts K_bi times, independent Poisson numbers of mean 1 from SplitMix64 (Steele, Lea & Flood
-2014), which starts at a hash of seed and the row's global number. So replicates do not depend on the number of ranks,
-and those of two models on the same rows are paired.
-
-The place of a replicate, n+ or K, is within about its square root of that of the data. So one pass counts, for each
-replicate, the rows above a window around that place, the positives below it, and the rows at each score in it; one
-Allreduce for each block of replicates adds these tables. Beyond the window, a replicate is repeated with a wider one.
-
-Cost for B replicates: B draws of about 5 ns for each positive and each negative in the window or above it; 16 B U bytes
-for U <= 41 + 17 sqrt(n+) scores in the window.
+In replicate b, row i counts K_bi times, Poisson numbers of mean 1 from SplitMix64 (Steele, Lea & Flood 2014), which
+starts at a hash of seed and the row's global number: so replicates are the same on any number of ranks, and those of
+two models are paired. The place of a replicate, n+ or K, is within about its square root of that of the data. So one
+pass counts the rows above a window around it, the positives below, and the rows at each score in it, 16 bytes for each
+replicate and score; a replicate whose place is beyond is repeated with a wider window.
 """
 
 from __future__ import annotations
@@ -24,7 +19,8 @@ from numpy.typing import NDArray
 from distsms.base.communicator import Communicator
 from distsms.base.hashing import GOLDEN, _mix, row_keys
 from distsms.base.jit import is_compiled, njit
-from distsms.base.typing import Floats, Hashes, Labels
+from distsms.base.scored import Scored
+from distsms.base.typing import Floats, Hashes
 from distsms.metrics.ranking import score_at
 from distsms.metrics.row_weights import masses
 
@@ -50,26 +46,23 @@ class Draws(NamedTuple):
     seed: int = 0
 
 
-def prbep_replicates(
-    scores: Floats, labels: Labels, draws: Draws, comm: Communicator, weights: Floats | None = None
-) -> Floats:
+def prbep_replicates(scored: Scored, draws: Draws) -> Floats:
     """Return replicates of PRBEP (replicates,); NaN without positives. **Collective.**"""
-    tp, n_pos = _replicates(scores, labels, draws, None, comm, weights)
+    tp, n_pos = _replicates(scored, draws, None)
     with np.errstate(invalid="ignore"):
         return tp / n_pos
 
 
-def top_k_replicates(scores: Floats, labels: Labels, draws: Draws, k: int, comm: Communicator) -> tuple[Floats, Floats]:
+def top_k_replicates(scored: Scored, draws: Draws, k: int) -> tuple[Floats, Floats]:
     """Compute replicates of precision@k and recall@k, as `prbep_replicates`; NaN below k rows. **Collective.**"""
-    tp, n_pos = _replicates(scores, labels, draws, k, comm)
+    tp, n_pos = _replicates(scored, draws, k)
     with np.errstate(invalid="ignore"):
         return tp / k, tp / n_pos
 
 
-def _replicates(
-    scores: Floats, labels: Labels, draws: Draws, k: int | None, comm: Communicator, weights: Floats | None = None
-) -> tuple[Floats, Floats]:
+def _replicates(scored: Scored, draws: Draws, k: int | None) -> tuple[Floats, Floats]:
     """Return each replicate's true positives among its k (or n+) highest scores, and its positives. **Collective.**"""
+    labels, weights, comm = scored.labels, scored.weights, scored.comm
     n, n_pos = masses((labels == labels, labels > 0), weights, comm).tolist()
     values, positives = np.full(draws.replicates, np.nan), np.zeros(draws.replicates)
     place = n_pos if k is None else k
@@ -79,13 +72,13 @@ def _replicates(
     # How far the window around the place extends to both sides.
     margin: float = MARGIN + int(SPREAD * math.sqrt(place))
     if weights is not None:
-        above = scores >= score_at(scores, place, comm, weights)
+        above = scored.scores >= score_at(scored, place)
         squares = masses((above, labels > 0), weights * weights, comm).sum()
         largest = float(comm.maximum(np.array([weights.max(initial=0.0)]))[0])
         margin = MARGIN * largest + SPREAD / math.sqrt(2) * math.sqrt(squares)
     while len(missing):
         places = max(place - margin, 1 if weights is None else TINY), min(place + margin, n)
-        window = _window(scores, labels, draws, places, comm, weights)
+        window = _window(scored, draws, places)
         for block, table in tables(window, missing, comm):
             values[block], positives[block] = _of_tables(table, k, places[1] == n)
         missing = missing[np.isinf(values[missing])]
@@ -113,36 +106,25 @@ def tables(
         yield block, comm.sum(table)
 
 
-def _window(
-    scores: Floats,
-    labels: Labels,
-    draws: Draws,
-    places: tuple[float, float],
-    comm: Communicator,
-    weights: Floats | None,
-) -> DrawnRows:
-    """Return the rows down to the window between two places, counted, or weighed, from the highest score, and all
-    positives. The table has columns for negatives and positives above the window, two for each score in it from the
-    highest, and one for positives below. **Collective.**
-    """
-    high, low = (score_at(scores, place, comm, weights) for place in places)
+def _window(scored: Scored, draws: Draws, places: tuple[float, float]) -> DrawnRows:
+    """Return the rows down to the window between two places, and all positives: columns for negatives and positives
+    above it, two for each score in it from the highest, and one for positives below. **Collective.**"""
+    scores, comm, positive = scored.scores, scored.comm, scored.labels > 0
+    high, low = (score_at(scored, place) for place in places)
     different = np.unique(scores[(scores >= low) & (scores <= high)])
     values = np.unique(comm.allgather_rows(different, comm.allgather(len(different))))
-    positive = labels > 0
     # Levels from above: 0 for scores higher than all values, k + 1 for the k-th highest value, U + 1 for scores below.
     level = len(values) - np.searchsorted(values, scores, "right") + (scores <= high)
     column = 2 * level + positive
     below = scores < low
     column[below] = last = 2 * len(values) + 2
     drawn = positive | ~below
-    drawn_weights = None if weights is None else weights[drawn]
-    return DrawnRows(row_keys(draws.rows[drawn], draws.seed), column[drawn], last + 1, drawn_weights)
+    return DrawnRows(row_keys(draws.rows[drawn], draws.seed), column[drawn], last + 1, scored.weights_of(drawn))
 
 
 def _of_tables(table: NDArray[Any], k: int | None, whole: bool) -> tuple[Floats, Floats]:
     """Return the true positives at the place of each replicate, infinite outside the window and NaN without a positive
-    row, and its positive rows, from the tables (B, columns). `whole`: whether the window reaches down to the last row.
-    """
+    row, and its positive rows, from the tables (B, columns). `whole`: the window reaches down to the last row."""
     n_pos = table[:, 1::2].sum(axis=1) + table[:, -1]
     all_rows, positive = table[:, 0:-1:2] + table[:, 1::2], table[:, 1::2]
     up_to = np.cumsum(all_rows, axis=1)

@@ -9,18 +9,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import scipy  # loads scipy.special and scipy.optimize when they are used, which saves time in each start
 
-from distsms.base.communicator import Communicator
 from distsms.base.schema import Fields, is_number, is_text
-from distsms.base.typing import Floats, Labels
-from distsms.metrics.confidence import LEVEL, limits
-from distsms.metrics.estimates import MeanEstimate
+from distsms.base.scored import Scored
+from distsms.base.typing import Floats
+from distsms.metrics.confidence import LEVEL, MeanEstimate, limits
 from distsms.metrics.operating_points import ratio
-from distsms.metrics.row_weights import effective, mass_of_classes, masses, weighted_mean
+from distsms.metrics.row_weights import effective, mass_of_classes, weighted_mean
 from distsms.metrics.tied_scores import tied_scores
 
 METHODS = ("sigmoid", "isotonic")
@@ -34,25 +34,23 @@ STEPS = 100
 """The largest number of Newton steps of a sigmoid; it usually takes about ten."""
 
 
-def fit(
-    method: str, scores: Floats, labels: Labels, comm: Communicator, weights: Floats | None = None
-) -> dict[str, Any]:
+def fit(method: str, scored: Scored) -> dict[str, Any]:
     """Fit a curve, "sigmoid" or "isotonic", to all ranks' finite scores of both classes. **Collective.**"""
-    return (sigmoid if method == "sigmoid" else isotonic)(scores, labels, comm, effective(weights, comm))
+    return (sigmoid if method == "sigmoid" else isotonic)(effective(scored))
 
 
-def targets(labels: Labels, weights: Floats | None, comm: Communicator) -> tuple[float, float]:
+def targets(scored: Scored) -> tuple[float, float]:
     """Return Platt's targets of the negative and of the positive rows. **Collective**, two numbers."""
-    n_pos, n_neg = mass_of_classes(labels, weights, comm)
+    n_pos, n_neg = mass_of_classes(scored)
     return 1 / (n_neg + 2), (n_pos + 1) / (n_pos + 2)
 
 
-def sigmoid(scores: Floats, labels: Labels, comm: Communicator, weights: Floats | None = None) -> dict[str, Any]:
+def sigmoid(scored: Scored) -> dict[str, Any]:
     """Fit the rising logistic curve of least log loss, by Newton (Platt 1999; Lin et al. 2007). **Collective.**"""
-    low, high = targets(labels, weights, comm)
-    target, mass = np.where(labels > 0, high, low), np.ones(len(scores)) if weights is None else weights
-    unit = float(comm.maximum(np.array([np.abs(scores).max(initial=0.0)]))[0]) or 1.0
-    scores = scores / unit  # whose squares neither overflow nor vanish
+    low, high = targets(scored)
+    comm, target, mass = scored.comm, np.where(scored.labels > 0, high, low), scored.mass
+    unit = float(comm.maximum(np.array([np.abs(scored.scores).max(initial=0.0)]))[0]) or 1.0
+    scores = scored.scores / unit  # whose squares neither overflow nor vanish
     total, of_scores, of_targets = comm.sum(np.array([np.sum(mass), mass @ scores, mass @ target])).tolist()
     centre = of_scores / total
     spread = math.sqrt(float(comm.sum(np.array([mass @ (scores - centre) ** 2]))[0]) / total)
@@ -95,10 +93,10 @@ def sigmoid(scores: Floats, labels: Labels, comm: Communicator, weights: Floats 
     return {"method": "sigmoid", "slope": slope, "intercept": intercept}
 
 
-def isotonic(scores: Floats, labels: Labels, comm: Communicator, weights: Floats | None = None) -> dict[str, Any]:
+def isotonic(scored: Scored) -> dict[str, Any]:
     """Fit the rising curve of least squared error, exactly: ranks pool their ranges, then blocks. **Collective.**"""
-    low, high = targets(labels, weights, comm)
-    tied = tied_scores(scores, labels, weights, comm)
+    low, high = targets(scored)
+    comm, tied = scored.comm, tied_scores(scored)
     positive, negative, values = tied.positive[::-1], tied.negative[::-1], tied.values[::-1]
     pooled = _pooled(np.array([positive, positive + negative, values, values], float))
     counts = comm.allgather(pooled.shape[1])
@@ -157,55 +155,45 @@ JUDGED: Fields = {
 """What a model's `calibration` has besides the curve (`distsms.workflow.decisions.calibrated`)."""
 
 
-def losses(predicted: Floats, labels: Labels, comm: Communicator, weights: Floats | None = None) -> dict[str, float]:
+def losses(predicted: Scored) -> dict[str, float]:
     """Return Brier score and log loss of probabilities (n_local,), clipped as in scikit-learn. **Collective.**"""
-    positive, eps = labels > 0, np.finfo(float).eps
-    squared = (predicted - positive) ** 2
-    true = np.clip(np.where(positive, predicted, 1 - predicted), eps, 1 - eps)
-    mass = np.ones(len(predicted)) if weights is None else weights
-    brier, logarithm, total = comm.sum(np.array([mass @ squared, -(mass @ np.log(true)), np.sum(mass)])).tolist()
+    p, mass, positive, eps = predicted.scores, predicted.mass, predicted.labels > 0, np.finfo(float).eps
+    true = np.clip(np.where(positive, p, 1 - p), eps, 1 - eps)
+    sums = np.array([mass @ (p - positive) ** 2, -(mass @ np.log(true)), np.sum(mass)])
+    brier, logarithm, total = predicted.comm.sum(sums).tolist()
     return {"brier": ratio(brier, total), "log_loss": ratio(logarithm, total)}
 
 
-def means_by_class(
-    predicted: Floats, labels: Labels, comm: Communicator, weights: Floats | None = None
-) -> dict[str, float]:
+def means_by_class(predicted: Scored) -> dict[str, float]:
     """Return mean probabilities of all rows and of each class, variance, share of positives, and n. **Collective.**"""
-    classes = labels > 0, labels < 0
-    n_pos, n_neg = masses(classes, weights, comm).tolist()
-    mass = predicted if weights is None else weights * predicted
-    sums = np.array([*(np.sum(mass[rows]) for rows in classes), mass @ predicted])
-    positive, negative, squares = comm.sum(sums).tolist()
+    n_pos, n_neg = mass_of_classes(predicted)
+    weighted = predicted.mass * predicted.scores
+    sums = np.array([*(np.sum(weighted[rows]) for rows in predicted.classes), weighted @ predicted.scores])
+    positive, negative, squares = predicted.comm.sum(sums).tolist()
     means = {"mean": ratio(positive + negative, n_pos + n_neg), "share": ratio(n_pos, n_pos + n_neg)}
     means["variance"] = max(ratio(squares, n_pos + n_neg) - means["mean"] ** 2, 0.0)
     means |= {"positive": ratio(positive, n_pos), "negative": ratio(negative, n_neg)}
-    return means | {"n": int(masses([labels != 0], None, comm)[0])}
+    return means | {"n": int(predicted.comm.sum(np.array([len(weighted)]))[0])}
 
 
-def means_of_logistic(
-    scores: Floats, labels: Labels, comm: Communicator, weights: Floats | None
-) -> dict[str, dict[str, float]]:
+def means_of_logistic(scored: Scored) -> dict[str, dict[str, float]]:
     """Return `means_by_class` of the probabilities of logistic regression, by_rows and by_weight. **Collective.**"""
-    ways = ("by_rows", None), ("by_weight", weights)
-    return {by: means_by_class(scipy.special.expit(scores), labels, comm, mass) for by, mass in ways}
+    predicted = replace(scored, scores=scipy.special.expit(scored.scores))
+    return {"by_rows": means_by_class(replace(predicted, weights=None)), "by_weight": means_by_class(predicted)}
 
 
-def reliability(
-    predicted: Floats, labels: Labels, comm: Communicator, weights: Floats | None = None, bins: int = BINS
-) -> list[dict[str, float]]:
+def reliability(predicted: Scored, bins: int = BINS) -> list[dict[str, float]]:
     """Compare probabilities with the shares of positive rows, in at most `bins` with about equal numbers of these: by
-    rising probability predicted (the mean), observed (the share), low and high (its binomial 95 % interval), weight and
-    n. Rows with equal probabilities are in the same bin. **Collective.**
-    """
-    scaled = effective(weights, comm)
-    tied = tied_scores(predicted, labels, scaled, comm)
+    rising probability predicted (the mean), observed (the share), low and high (its 95 % interval), weight and n. Rows
+    with equal probabilities are in the same bin. **Collective.**"""
+    comm, mass, tied = predicted.comm, predicted.mass, tied_scores(effective(predicted))
     n_pos = tied.n_pos or 1
     filled = np.floor(bins * (tied.tp / n_pos) * (1 + 1e-12))
     before = np.floor(bins * ((tied.tp - tied.positive) / n_pos) * (1 + 1e-12))
     lowest = tied.values[(filled > before) & (tied.tp < tied.n_pos * (1 - 1e-12))]  # of each bin but the last
     edges = np.sort(comm.allgather_rows(np.ascontiguousarray(lowest), comm.allgather(len(lowest))))
-    where, mass = np.searchsorted(edges, predicted, "right"), np.ones(len(predicted)) if weights is None else weights
-    parts = [mass, mass * predicted, mass * (labels > 0), np.ones(len(predicted))]
+    where, positive = np.searchsorted(edges, predicted.scores, "right"), predicted.labels > 0
+    parts = [mass, mass * predicted.scores, mass * positive, np.ones(len(mass))]
     # Without rows, bincount returns integers whatever it counts.
     table = comm.sum(np.array([np.bincount(where, part, len(edges) + 1) for part in parts], float))
     result = []
@@ -214,8 +202,8 @@ def reliability(
             continue
         observed = of_positive / total
         estimate = MeanEstimate(observed, (rows * observed * (1 - observed),), (rows, 0))
-        if weights is not None:
-            _, squares, size = weighted_mean(1.0 * (labels > 0), where == number, weights, comm)
+        if predicted.weights is not None:
+            _, squares, size = weighted_mean(1.0 * positive, where == number, mass, comm)
             estimate = MeanEstimate(observed, (squares,), (size, 0))
         low, high = limits(estimate, LEVEL, worst=1.0)
         numbers = {"predicted": of_predicted / total, "observed": observed, "low": low, "high": high}

@@ -1,8 +1,6 @@
-"""Confidence intervals for a measure, and tests of whether one model, or one method, is better
-(docs/theory/intervals.md).
+"""Confidence intervals of measures, and tests of whether a model, or a method, is better (docs/theory/intervals.md).
 
-Statements (`Interval.of`) are about *this model* on new rows, or about *the method* on other training rows. A measure
-is a mean over rows (`distsms.metrics.estimates`), for PRBEP with bootstrap replicates. The limits of a single mean are
+A measure is a mean over rows (`MeanEstimate`), for PRBEP with bootstrap replicates. The limits of a single mean are
 quantiles of a Beta distribution with mean and variance of the rows and of one more row of the rarer class; differences
 are paired; the rows of k folds are one sample, with the variance enlarged as by Nadeau & Bengio (2003). With weights,
 the effective number of rows takes the place of their number.
@@ -13,29 +11,132 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import scipy  # loads scipy.special when it is used, which saves time in each start
+from numpy.typing import NDArray
 
+from distsms.base.communicator import Communicator
+from distsms.base.scored import Scored
 from distsms.base.typing import Floats
-from distsms.metrics.estimates import METHOD, MODEL, MeanEstimate
+from distsms.metrics.ranking import exact_sum, placements, top_k_shares
+from distsms.metrics.row_weights import effective_sizes, mass_of_classes, weighted_mean
 
 LEVEL = 0.95
 """The level of intervals over folds; intervals for a model may have any level."""
 
 FEWEST = 10
-"""The smallest number of rows of the rarer class for which a difference gets an interval. With fewer rows, the
-simulations did not show the intervals to be reliable.
-"""
+"""With fewer rows of the rarer class, simulations did not show intervals of differences to be reliable."""
+
+
+MODEL = "this model on new rows"
+TRAINED = "this model on rows that partly trained it"
+METHOD = "the method, if it is trained on new rows and measured on other new rows"
+
+
+class MeanEstimate(NamedTuple):
+    """A measure as a mean over rows; for several folds, the mean of the folds' measures."""
+
+    value: float  # the measure
+    squares: tuple[
+        float, ...
+    ]  # the sum of squared deviations of the positive rows and, but for PRBEP, the negative ones
+    counts: tuple[
+        float, float
+    ]  # the (effective) numbers of positive and negative rows, at K of these k rows and others
+    folds: int = 0  # the number of folds; 0 if the estimate is about one model
+    of_folds: int = 0  # into how many folds the rows are divided, if the estimate is of some of them; 0 if it is of all
+
+    @property
+    def factor(self) -> float:
+        """The factor by which the variance grows if the training rows are new, too; 1 for one model."""
+        return 1 + self.folds / ((self.of_folds or self.folds) - 1) if self.folds else 1.0
+
+    @property
+    def error(self) -> float:
+        """The standard error; NaN if a class has fewer than two rows."""
+        parts = list(zip(self.squares, self.counts, strict=False))
+        if min(n for _, n in parts) < 2:
+            return math.nan
+        return math.sqrt(self.factor * sum(square / (n * (n - 1)) for square, n in parts))
+
+    @property
+    def of(self) -> str:
+        """What an interval is about: `MODEL` or `METHOD`."""
+        return METHOD if self.folds else MODEL
+
+
+def rocarea_estimate(twice: NDArray[Any], scored: Scored) -> MeanEstimate:
+    """Estimate ROCArea, or a difference, by DeLong's method from `ranking.placements`, or theirs. **Collective.**"""
+    weights, comm, (positive, negative) = scored.weights, scored.comm, scored.classes
+    if weights is not None:
+        of_pos, of_neg = mass_of_classes(scored)
+        value = twice / np.where(positive, 2 * (of_neg or 1.0), 2 * (of_pos or 1.0))
+        area, of_positive, size = weighted_mean(value, positive, weights, comm)
+        _, of_negative, others = weighted_mean(value, negative, weights, comm)
+        return MeanEstimate(area, (of_positive, of_negative), (size, others))
+    n_pos, n_neg = map(int, comm.sum(np.array([np.count_nonzero(positive), np.count_nonzero(~positive)])))
+    if not (n_pos and n_neg):
+        return MeanEstimate(math.nan, (math.nan, math.nan), (n_pos, n_neg))
+    total = exact_sum(twice[positive], comm)
+    of_pos = (n_pos * _squares(twice[positive], comm) - total**2) / (n_pos * (2 * n_neg) ** 2)
+    of_neg = (n_neg * _squares(twice[~positive], comm) - total**2) / (n_neg * (2 * n_pos) ** 2)
+    return MeanEstimate(total / (2 * n_pos * n_neg), (of_pos, of_neg), (n_pos, n_neg))
+
+
+def _squares(values: NDArray[np.int64], comm: Communicator) -> int:
+    """Return the exact sum of the squares of all ranks' values, which must be below 2^46. Collective."""
+    upper, lower = values >> 16, values & 0xFFFF
+    parts = (exact_sum(products, comm) for products in (upper * upper, upper * lower, lower * lower))
+    return sum(part << shift for part, shift in zip(parts, (32, 17, 0), strict=True))
+
+
+def prbep_estimate(share: Floats, scored: Scored) -> MeanEstimate:
+    """Estimate PRBEP, or a difference, and its spread from `ranking.top_k_shares`, or theirs. **Collective.**"""
+    if scored.weights is not None:
+        value, squares, _ = weighted_mean(share, scored.labels > 0, scored.weights, scored.comm)
+        return MeanEstimate(value, (squares,), effective_sizes(scored))
+    of_positives, (n_pos, n_neg) = share[scored.labels > 0], mass_of_classes(scored)
+    total, square = scored.comm.sum(np.array([np.sum(of_positives), np.sum(of_positives * of_positives)])).tolist()
+    if not n_pos:
+        return MeanEstimate(math.nan, (math.nan,), (n_pos, n_neg))
+    return MeanEstimate(total / n_pos, (max(square - total**2 / n_pos, 0.0),), (n_pos, n_neg))
+
+
+def top_k_estimates(share: Floats, k: int, scored: Scored) -> tuple[MeanEstimate, MeanEstimate]:
+    """Estimate precision@k, over k rows, and recall@k, over the positives, as `prbep_estimate`. **Collective.**"""
+    recall = prbep_estimate(share, scored)
+    n_pos, n_neg = recall.counts
+    precision = min(recall.value * n_pos / k, 1.0) if n_pos else 0.0  # rounding may exceed 1
+    return MeanEstimate(precision, (k * precision * (1 - precision),), (k, n_pos + n_neg - k)), recall
+
+
+def measure_estimate(measure: str, scored: Scored) -> MeanEstimate:
+    """Compute ROCArea or PRBEP and its spread. **Collective.**"""
+    if measure == "rocarea":
+        return rocarea_estimate(placements(scored), scored)
+    return prbep_estimate(top_k_shares(scored, mass_of_classes(scored)[0]), scored)
+
+
+def pool_folds(folds: Sequence[MeanEstimate], of_folds: int = 0) -> MeanEstimate:
+    """Combine the estimates of folds, which have no row in common, into an estimate of the method's mean; `of_folds`:
+    into how many folds the rows are divided, if these are some of them. Local."""
+    values = np.array([fold.value for fold in folds])
+    counts = np.array([fold.counts for fold in folds])
+    squares = np.array([fold.squares for fold in folds])
+    masses = counts[:, : squares.shape[1]]
+    about = values[:, None] - (masses * values[:, None]).sum(0) / masses.sum(0)
+    n_pos, n_neg = counts.sum(0).tolist()
+    pooled = tuple((squares + masses * about**2).sum(0).tolist())
+    return MeanEstimate(float(values.mean()), pooled, (n_pos, n_neg), len(folds), of_folds)
 
 
 @dataclass(frozen=True)
 class Interval:
     """A value with its confidence interval."""
 
-    # the value, its standard error, and the limits of the interval. Each is NaN if it does not exist.
-    value: float
+    value: float  # NaN, as its standard error and the limits, if it does not exist
     standard_error: float
     low: float
     high: float
@@ -87,9 +188,7 @@ def rocarea_interval(estimate: MeanEstimate, level: float) -> Interval:
 
 
 def rocarea_difference_interval(estimate: MeanEstimate, level: float, method: str = "DeLong, paired") -> Interval:
-    """Return the interval of a difference, from `rocarea_estimate` of that of two models' placements, or from another
-    estimate of a difference, by Student's t. Local.
-    """
+    """Return the interval of a difference, of ROCArea or another one, from its estimate, by Student's t. Local."""
     value, error = estimate.value, estimate.error
     why = too_few(estimate.counts)
     if not why and error == 0:
@@ -116,9 +215,8 @@ def prbep_interval(estimate: MeanEstimate, replicates: Floats, level: float, wor
 
 
 def prbep_difference_interval(estimate: MeanEstimate, replicates: Floats, level: float) -> Interval:
-    """Return the interval of the difference of two PRBEPs, from `prbep_estimate` of the shares' difference and that of
-    paired replicates (B,). The p-value is twice the smaller share on a side of 0, (1 + count) / (1 + B). Local.
-    """
+    """Return the interval of a difference of PRBEP, from its estimate and the difference of paired replicates (B,). The
+    p-value is twice the smaller share on a side of 0, (1 + count) / (1 + B). Local."""
     method, drawn = "bootstrap, paired", _enlarged(estimate, replicates)
     if why := too_few(estimate.counts) or ("" if len(drawn) > 1 else "there are no replicates"):
         return Interval(estimate.value, math.nan, math.nan, math.nan, method, why, math.nan, estimate.of)

@@ -1,8 +1,7 @@
 """ROC and precision-recall curves over all ranks, thinned out for drawing, and histograms of scores.
 
-A curve has exact counts (tp, fp) at descending thresholds. For each class, each rank proposes every s-th of its sorted
-scores (`_offer`), and its 1st, 2nd, 4th, 8th, ... highest; one Allreduce counts all rows there. Points are left out
-that differ by less than 1/`STEPS` in both rates from the last one. No rank sends anything of size n.
+A curve has exact counts (tp, fp) at descending thresholds, which each rank proposes from its sorted scores (`_offer`);
+one Allreduce counts all rows there. No rank sends anything of size n.
 """
 
 from __future__ import annotations
@@ -14,8 +13,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from distsms.base.communicator import Communicator
-from distsms.base.typing import Floats, Labels
+from distsms.base.scored import Scored
+from distsms.base.typing import Floats
 
 STEPS = 400
 """Approximate number of points of a curve for each class."""
@@ -29,10 +28,8 @@ class Curve:
     """The numbers of rows, or sums of weights, from each threshold on, from none (infinity) to all. Global."""
 
     thresholds: Floats  # (m,) float64: the thresholds, descending
-    # (m,) int64, or with weights float64: the numbers of positive and of negative rows with at least this score, or the
-    # sums of their weights
-    tp: NDArray[Any]
-    fp: NDArray[Any]
+    tp: NDArray[Any]  # (m,) int64, or with weights float64: the positive rows with at least this score
+    fp: NDArray[Any]  # likewise the negative rows
 
     @property
     def tpr(self) -> Floats:
@@ -54,14 +51,11 @@ class Curve:
         return tp[some] / (self.tp[-1] or 1), tp[some] / (tp[some] + fp[some])
 
 
-def curve(
-    scores: Floats, labels: Labels, comm: Communicator, also: Sequence[float] = (), weights: Floats | None = None
-) -> Curve:
+def curve(scored: Scored, also: Sequence[float] = ()) -> Curve:
     """Compute the curve of all ranks' finite scores, alike on every rank, with points at the thresholds `also`; between
-    two are at most about 3/`STEPS` of each class, but for ties. **Collective**, about 8 (2 STEPS + 128) P bytes,
-    O(n_local log n_local) time.
-    """
-    classes, masses_from = zip(*(_in_order(scores, rows, weights) for rows in (labels > 0, labels < 0)), strict=True)
+    two are at most about 3/`STEPS` of each class, but for ties. **Collective**, about 8 (2 STEPS + 128) P bytes."""
+    comm = scored.comm
+    classes, masses_from = zip(*(_in_order(scored.of(rows)) for rows in scored.classes), strict=True)
     n = comm.sum(np.array([len(ordered) for ordered in classes]))
     offers = [_offer(ordered, int(total), comm.size) for ordered, total in zip(classes, n, strict=True)]
     candidates = np.unique(np.concatenate(offers))
@@ -75,13 +69,12 @@ def curve(
     return Curve(*(np.concatenate([[first], column[kept]]) for first, column in columns))
 
 
-def _in_order(scores: Floats, rows: NDArray[np.bool_], weights: Floats | None) -> tuple[Floats, NDArray[Any]]:
+def _in_order(of_class: Scored) -> tuple[Floats, NDArray[Any]]:
     """Return the scores of some rows, ascending, (m,), and the rows or weights from each on, (m + 1,). Local."""
-    if weights is None:
-        ordered = np.sort(scores[rows])
-        return ordered, np.arange(len(ordered), -1, -1)
-    order = np.argsort(scores[rows])
-    return scores[rows][order], np.append(np.cumsum(weights[rows][order][::-1])[::-1], 0.0)
+    if of_class.weights is None:
+        return np.sort(of_class.scores), np.arange(len(of_class.scores), -1, -1)
+    order = np.argsort(of_class.scores)
+    return of_class.scores[order], np.append(np.cumsum(of_class.weights[order][::-1])[::-1], 0.0)
 
 
 def _offer(ordered: Floats, total: int, size: int) -> Floats:
@@ -113,13 +106,9 @@ class Histogram:
     negative: NDArray[Any]  # (m,)
 
 
-def histogram(
-    scores: Floats, labels: Labels, drawn: Curve, comm: Communicator, bins: int = 60, weights: Floats | None = None
-) -> Histogram:
+def histogram(scored: Scored, drawn: Curve, bins: int = 60) -> Histogram:
     """Compute the histogram of all ranks' scores, alike on every rank, in bins that leave about `TAIL` of each class
-    beyond each end, by the curve `drawn`: an outlier would put all others into one bar. **Collective**, 2 * bins
-    numbers.
-    """
+    beyond each end, by the curve `drawn`: an outlier would put all others into one bar. **Collective.**"""
     inner, ends = slice(1, -1), []
     for share in (drawn.tpr, drawn.fpr):
         within = drawn.thresholds[inner][(share[inner] >= TAIL) & (share[inner] <= 1 - TAIL)]
@@ -129,10 +118,8 @@ def histogram(
     if not low < high:
         low, high = low - max(abs(low), 1.0) / 2, high + max(abs(high), 1.0) / 2
     edges = np.linspace(low, high, bins + 1)
-    place = np.clip(np.searchsorted(edges, scores, "right") - 1, 0, bins - 1)
-    kind = np.int64 if weights is None else np.float64
-    parts = [
-        np.bincount(place[rows], None if weights is None else weights[rows], bins) for rows in (labels > 0, labels < 0)
-    ]
-    counts = comm.sum(np.array(parts, kind))
+    place = np.clip(np.searchsorted(edges, scored.scores, "right") - 1, 0, bins - 1)
+    kind = np.int64 if scored.weights is None else np.float64
+    parts = [np.bincount(place[rows], scored.weights_of(rows), bins) for rows in scored.classes]
+    counts = scored.comm.sum(np.array(parts, kind))
     return Histogram(edges, *counts)

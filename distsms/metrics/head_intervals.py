@@ -1,9 +1,8 @@
 """Intervals of the measures of the head of a ranking, from bootstrap replicates over rows and ranks.
 
 The draws are those of `distsms.metrics.bootstrap`, and the limits as for PRBEP (docs/theory/intervals.md). In a
-replicate, the curve is computed at L thresholds, a few hundred that are dense where measures have their points; of the
-negatives below, only the number is drawn. B replicates take B draws of 5 ns for each positive row and each negative of
-the head (about max(0.05 n-, n+)), and 16 B L bytes.
+replicate, the curve is computed at a few hundred thresholds that are dense where measures have their points, 16 bytes
+for each; of the negatives below, only the number is drawn.
 """
 
 from __future__ import annotations
@@ -19,52 +18,42 @@ from numpy.typing import NDArray
 from distsms.base.communicator import Communicator
 from distsms.base.hashing import row_keys
 from distsms.base.measures import Condition, HeadMeasure
-from distsms.base.typing import Floats, Labels
+from distsms.base.scored import Scored
+from distsms.base.typing import Floats
 from distsms.metrics.bootstrap import DrawnRows, Draws, tables
-from distsms.metrics.confidence import Interval, limits, mean_interval, prbep_interval
-from distsms.metrics.estimates import MeanEstimate
+from distsms.metrics.confidence import Interval, MeanEstimate, limits, mean_interval, prbep_interval
 from distsms.metrics.operating_points import POINTS, SLACK, OperatingPoint, contingency, operating_point
-from distsms.metrics.row_weights import masses, weighted_mean
+from distsms.metrics.row_weights import weighted_mean
 from distsms.metrics.tied_scores import TiedScores
 
 COARSE, FINE, REACH = 0.5, 0.05, 8.0
-"""The rows between two thresholds, in units of the square root of the rows above them: `COARSE` of these units, and
-`FINE` of them where a measure has its point within `REACH` units.
-"""
+"""The rows between two thresholds, in units of the square root of the rows above them: `COARSE`, or `FINE` where a
+measure has its point within `REACH` units."""
 FEWEST_REACHED, FEWEST_TRUE = 20, 10
-"""A recall at a precision has no interval if fewer than `FEWEST_REACHED` positive rows reach this precision, and a
-precision at a recall has none if fewer are beyond this recall. Precision and recall at a threshold have none with fewer
-true positives than `FEWEST_TRUE`. The simulations did not show the intervals to be reliable then.
-"""
+"""A recall at a precision has no interval if fewer than `FEWEST_REACHED` positive rows reach this precision, nor has a
+precision at a recall if fewer are beyond it, nor either at a threshold with fewer true positives than `FEWEST_TRUE`:
+the simulations did not show the intervals to be reliable then."""
 
 
 def head_replicates(
-    measures: Sequence[HeadMeasure],
-    tied: TiedScores,
-    scores: Floats,
-    labels: Labels,
-    draws: Draws,
-    comm: Communicator,
-    weights: Floats | None = None,
+    measures: Sequence[HeadMeasure], tied: TiedScores, scored: Scored, draws: Draws
 ) -> dict[str, Floats]:
-    """Return replicates of measures of the head (replicates,) by name, alike on every rank, NaN without a class. `tied`
-    has the scores with the same weights, from `row_weights.effective`. **Collective.**
-    """
-    replicates = draws.replicates
+    """Return replicates of measures of the head (replicates,) by name, alike on every rank, NaN without a class, of
+    scores with weights from `row_weights.effective`. **Collective.**"""
+    replicates, comm, positive = draws.replicates, scored.comm, scored.labels > 0
     values = {measure.name: np.full(replicates, np.nan) for measure in measures}
     if not (tied.n_pos and tied.n_neg and replicates):
         return values
     thresholds = _thresholds(measures, tied, comm)
-    positive = labels > 0
     # Column 2 k is for the negatives that reach threshold k and none above it, column 2 k + 1 for such positives, and
     # the last one for the positives below all thresholds.
-    level = len(thresholds) - np.searchsorted(thresholds[::-1], scores, "right")
+    level = len(thresholds) - np.searchsorted(thresholds[::-1], scored.scores, "right")
     drawn = positive | (level < len(thresholds))
     column, keys = (2 * level + positive)[drawn], row_keys(draws.rows[drawn], draws.seed)
     column[column == 2 * len(thresholds) + 1] -= 1
-    rows = DrawnRows(keys, column, 2 * len(thresholds) + 1, None if weights is None else weights[drawn])
-    below = float(masses([~drawn], weights, comm)[0])
-    variance = below if weights is None else float(masses([~drawn], weights * weights, comm)[0])
+    rows = DrawnRows(keys, column, 2 * len(thresholds) + 1, scored.weights_of(drawn))
+    left = scored.mass[~drawn]
+    below, variance = comm.sum(np.array([np.sum(left), np.sum(left * left)])).tolist()
     rest = np.maximum(below + math.sqrt(variance) * np.random.default_rng(draws.seed).standard_normal(replicates), 0.0)
     for block, table in tables(rows, np.arange(replicates), comm):
         curves = _Curves(table, rest[block])
@@ -81,10 +70,8 @@ def _thresholds(measures: Sequence[HeadMeasure], tied: TiedScores, comm: Communi
         at, rate = _point(measure, tied, comm), measure.level
         points.append(at)
         more = min(rate + REACH / 2 * math.sqrt(rate * (1 - rate) / tied.n_pos), 1.0)
-        deepest = {
-            "recall@precision": tied.n_pos * (1 - rate) / rate,
-            "precision@recall": _point(replace(measure, level=more), tied, comm)[1],
-        }
+        beyond = _point(replace(measure, level=more), tied, comm)[1]
+        deepest = {"recall@precision": tied.n_pos * (1 - rate) / rate, "precision@recall": beyond}
         of_measure = deepest.get(measure.family, rate * n if measure.family.endswith("@share") else at[1])
         depth = max(depth, of_measure + REACH * math.sqrt(of_measure))
     kept = np.zeros(len(tp), bool)
@@ -141,8 +128,7 @@ class _Curves:
                 called = tp[each, last] + fp[each, last]
                 return tp[each, last] / np.where(called > 0, called, 1)
             return tp[each, last] / self.n_pos
-        n, called = self.n_pos + self.n_neg, tp + fp
-        rows = level * n
+        rows, called = level * (self.n_pos + self.n_neg), tp + fp
         last = np.clip(np.argmax(called >= rows[:, None], axis=1), 1, None)
         before = called[each, last - 1]
         passed = called[each, last] - before
@@ -168,8 +154,7 @@ def head_estimate(measure: HeadMeasure, value: float, n_pos: float, n_neg: float
 def head_interval(measure: HeadMeasure, estimate: MeanEstimate, drawn: Floats, level: float) -> Interval:
     """Return the smallest interval that contains that of `head_estimate` and that of `drawn` (B,). Local."""
     if math.isnan(estimate.value):
-        why = "there are too few rows, or a class is missing"
-        return mean_interval(estimate, level, "binomial", why)
+        return mean_interval(estimate, level, "binomial", "there are too few rows, or a class is missing")
     true = estimate.value * estimate.counts[0]  # positive rows above the threshold
     beyond = true * (1 - measure.level) / measure.level
     counted = {
@@ -192,22 +177,14 @@ def head_interval(measure: HeadMeasure, estimate: MeanEstimate, drawn: Floats, l
     return prbep_interval(estimate, drawn, level, 1.0 if measure.family in counted else 0.5)
 
 
-def point_intervals(
-    point: OperatingPoint, level: float, weighted: tuple[Floats, Labels, Floats, Communicator] | None = None
-) -> dict[str, Interval]:
+def point_intervals(point: OperatingPoint, level: float, scored: Scored) -> dict[str, Interval]:
     """Return the intervals of precision, recall and false positive rate at a threshold, on new rows: binomial (Clopper
-    & Pearson 1934), or with `weighted` (scores, labels, weights and the ranks) of weighted means, and then
-    **collective**. In simulations they also hold for thresholds chosen on the same rows, but for fewer than
-    `FEWEST_TRUE` true positives.
-    """
-    table, intervals = point.table, {}
-    reached = table.tp
-    of_rows: dict[str, tuple[NDArray[np.bool_], NDArray[np.bool_]]] = {}
-    if weighted is not None:
-        scores, labels, weights, comm = weighted
-        called, positive = scores >= point.threshold, labels > 0
-        reached = weighted_mean(1.0 * called, called & positive, weights, comm)[2]
-        of_rows = {"precision": (positive, called), "recall": (called, positive), "fpr": (called, ~positive)}
+    & Pearson 1934), or with weights, and then **collective**, of weighted means. In simulations they also hold for
+    thresholds chosen on the same rows."""
+    table, intervals, weights, comm = point.table, {}, scored.weights, scored.comm
+    called, (positive, negative) = scored.scores >= point.threshold, scored.classes
+    reached = table.tp if weights is None else weighted_mean(1.0 * called, called & positive, weights, comm)[2]
+    of_rows = {"precision": (positive, called), "recall": (called, positive), "fpr": (called, negative)}
     for name, part, whole in (
         ("precision", table.tp, table.tp + table.fp),
         ("recall", table.tp, table.tp + table.fn),
@@ -218,7 +195,7 @@ def point_intervals(
         if not why and name != "fpr" and reached < FEWEST_TRUE:
             why = f"fewer than {FEWEST_TRUE} positive rows reach the threshold"
         estimate = MeanEstimate(value, (part * (1 - value),), (whole, 0))
-        if name in of_rows:
+        if weights is not None:
             values, rows = of_rows[name]
             _, squares, size = weighted_mean(1.0 * values, rows, weights, comm)
             estimate = MeanEstimate(value, (squares,), (size, 0))
@@ -226,20 +203,13 @@ def point_intervals(
     return intervals
 
 
-def rates_at(
-    threshold: float, level: float, scores: Floats, labels: NDArray[np.int8], comm: Communicator, weights: Floats | None
-) -> dict[str, Any]:
+def rates_at(threshold: float, level: float, scored: Scored) -> dict[str, Any]:
     """Return a threshold, its contingency table, and the rates at it with their intervals. **Collective.**"""
-    point = OperatingPoint(threshold, contingency(scores, labels, threshold, comm, weights))
-    rates = point_intervals(point, level, None if weights is None else (scores, labels, weights, comm))
+    point = OperatingPoint(threshold, contingency(scored, threshold))
+    rates = point_intervals(point, level, scored)
     return {
         "threshold": point.threshold,
         **vars(point.table),
         **{name: interval.value for name, interval in rates.items()},
         "intervals": {name: interval.as_json() for name, interval in rates.items()},
     }
-
-
-def difference_estimate(difference: float, n_pos: float, n_neg: float) -> MeanEstimate:
-    """Return what `confidence.prbep_difference_interval` needs besides the replicates' differences. Local."""
-    return MeanEstimate(difference, (math.nan,), (n_pos, n_neg))

@@ -1,6 +1,5 @@
 """Intervals of average precision and of BEDROC, from the influence of each row: the derivative of the measure by the
-row's weight, times it. Influences add up to 0, and their squares to the variance on new rows; the limits are those of
-`distsms.metrics.confidence.limits`.
+row's weight, times it. Influences add up to 0, and their squares to the variance on new rows.
 """
 
 from __future__ import annotations
@@ -12,10 +11,10 @@ from typing import NamedTuple
 import numpy as np
 
 from distsms.base.communicator import Communicator
-from distsms.base.typing import Floats, Labels
+from distsms.base.scored import Scored
+from distsms.base.typing import Floats
 from distsms.metrics import confidence
-from distsms.metrics.confidence import Interval
-from distsms.metrics.estimates import MeanEstimate
+from distsms.metrics.confidence import Interval, MeanEstimate
 from distsms.metrics.operating_points import ALPHA, bedroc
 from distsms.metrics.ranking import mean_precision
 from distsms.metrics.row_weights import effective_sizes
@@ -28,19 +27,18 @@ class Influences(NamedTuple):
     value: float  # the measure. NaN if it is not defined; then the influences are of no use.
     rows: Floats  # (n_local,) float64: the derivative of the measure by the weight of the row
 
-    def less(self, other: Influences) -> Influences:
-        """Return the difference of this model and another one on the same rows."""
+    def __sub__(self, other: Influences) -> Influences:
         return Influences(self.value - other.value, self.rows - other.rows)
 
 
-def row_influences(tied: TiedScores, scores: Floats, labels: Labels, comm: Communicator) -> dict[str, Influences]:
+def row_influences(tied: TiedScores, scored: Scored) -> dict[str, Influences]:
     """Compute both measures of `distsms.base.measures.WHOLE` and their influences, by name. **Collective.**"""
-    look_up = _LookUp(tied, scores, comm)
+    comm, look_up = scored.comm, _LookUp(tied, scored)
     value = mean_precision(tied, comm)
-    influences = {"average_precision": Influences(value, look_up(_of_average_precision(tied, value, comm), labels))}
+    influences = {"average_precision": Influences(value, look_up(_of_average_precision(tied, value, comm)))}
     value = bedroc(tied, comm)
     slopes = (np.full(len(tied.values), math.nan),) * 2 if math.isnan(value) else _of_bedroc(tied, comm)
-    return influences | {"bedroc": Influences(value, look_up(slopes, labels))}
+    return influences | {"bedroc": Influences(value, look_up(slopes))}
 
 
 def _of_average_precision(tied: TiedScores, value: float, comm: Communicator) -> tuple[Floats, Floats]:
@@ -84,13 +82,10 @@ def _of_bedroc(tied: TiedScores, comm: Communicator) -> tuple[Floats, Floats]:
     return (of_class, other) if few else (-other, -of_class)
 
 
-def influence_estimate(
-    influences: Influences, labels: Labels, weights: Floats | None, comm: Communicator
-) -> MeanEstimate:
+def influence_estimate(influences: Influences, scored: Scored) -> MeanEstimate:
     """Return a measure, or a difference of two, as a mean over rows with its spread. **Collective**, two numbers."""
-    sizes = effective_sizes(labels, weights, comm)
-    each = (influences.rows if weights is None else influences.rows * weights) ** 2
-    sums = comm.sum(np.array([np.sum(each[labels > 0]), np.sum(each[labels < 0])])).tolist()
+    sizes, each = effective_sizes(scored), (influences.rows * scored.mass) ** 2
+    sums = scored.comm.sum(np.array([np.sum(each[rows]) for rows in scored.classes])).tolist()
     squares = tuple(size * size * total for size, total in zip(sizes, sums, strict=True))
     return MeanEstimate(influences.value, squares, sizes)
 
@@ -99,11 +94,6 @@ def influence_interval(estimate: MeanEstimate, level: float) -> Interval:
     """Return the interval of average precision or of BEDROC, from `influence_estimate`. Local."""
     lacks_class = math.isnan(estimate.value) or not min(estimate.counts)
     return confidence.mean_interval(estimate, level, "influence of rows, beta", "a class is missing" * lacks_class)
-
-
-def influence_difference_interval(estimate: MeanEstimate, level: float) -> Interval:
-    """Return the interval of the difference of two models, from the `influence_estimate` of the difference. Local."""
-    return confidence.rocarea_difference_interval(estimate, level, "influence of rows, paired")
 
 
 def _from_below(amounts: Floats, comm: Communicator) -> Floats:
@@ -115,23 +105,23 @@ def _from_below(amounts: Floats, comm: Communicator) -> Floats:
 class _LookUp:
     """Where each of this rank's rows has its score: on which rank, and at which of its `tied.values`. Collective."""
 
-    def __init__(self, tied: TiedScores, scores: Floats, comm: Communicator) -> None:
-        self.comm = comm
+    def __init__(self, tied: TiedScores, scored: Scored) -> None:
+        self.scored, comm = scored, scored.comm
         lowest = comm.allgather(float(tied.values[-1]) if len(tied.values) else None)
         ranks = [rank for rank, low in enumerate(lowest) if low is not None]
         self.finite = bool(ranks)  # not if a score is NaN
         if not ranks:
             return
-        values, self.at = np.unique(scores, return_inverse=True)
+        values, self.at = np.unique(scored.scores, return_inverse=True)
         owners = np.searchsorted(np.array([low for low in lowest if low is not None]), values, "right") - 1
         to = np.bincount(np.array(ranks)[owners], minlength=comm.size)
         queries, self.counts = comm.alltoall_rows(values, to)
         self.place = len(tied.values) - 1 - np.searchsorted(tied.values[::-1], queries)
 
-    def __call__(self, columns: Sequence[Floats], labels: Labels) -> Floats:
+    def __call__(self, columns: Sequence[Floats]) -> Floats:
         """Return each row's entry (n_local,) of its class's column, which has one for each of `tied.values`."""
-        values = np.full(len(labels), math.nan)
-        for column, rows in zip(columns, (labels > 0, labels < 0), strict=True):
+        values = np.full(len(self.scored.labels), math.nan)
+        for column, rows in zip(columns, self.scored.classes, strict=True):
             if self.finite:
-                values[rows] = self.comm.alltoall_rows(column[self.place], self.counts)[0][self.at[rows]]
+                values[rows] = self.scored.comm.alltoall_rows(column[self.place], self.counts)[0][self.at[rows]]
         return values

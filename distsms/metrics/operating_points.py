@@ -1,9 +1,7 @@
-"""Contingency tables, measures of the head of a ranking, and thresholds that fulfil a condition, exactly from the rows
-of all ranks.
+"""Contingency tables, measures of the head of a ranking, and thresholds that fulfil a condition, from all ranks' rows.
 
 A threshold calls all rows positive from this score on, so never divides ties; one that fulfils a condition is a score
-of some row. The functions take the sorted scores of `distsms.metrics.tied_scores`, where weights take the place of
-numbers. A measure is NaN if a class that it needs is missing, or a score is NaN.
+of some row. A measure is NaN if a class that it needs is missing, or a score is NaN.
 """
 
 from __future__ import annotations
@@ -16,7 +14,7 @@ import numpy as np
 
 from distsms.base.communicator import Communicator
 from distsms.base.measures import Condition, HeadMeasure
-from distsms.base.typing import Floats, Labels
+from distsms.base.scored import Scored
 from distsms.metrics.row_weights import masses
 from distsms.metrics.tied_scores import TiedScores
 
@@ -62,13 +60,11 @@ class Contingency:
         return ratio(self.fp + self.fn, self.tp + self.fp + self.fn + self.tn)
 
 
-def contingency(
-    scores: Floats, labels: Labels, threshold: float, comm: Communicator, weights: Floats | None = None
-) -> Contingency:
+def contingency(scored: Scored, threshold: float) -> Contingency:
     """Compute the contingency table of all ranks' rows, on every rank. **Collective**, four numbers."""
-    called, positive = scores >= threshold, labels > 0
+    called, positive = scored.scores >= threshold, scored.labels > 0
     groups = called & positive, called & ~positive, ~called & positive, ~called & ~positive
-    return Contingency(*masses(groups, weights, comm).tolist())
+    return Contingency(*masses(groups, scored.weights, scored.comm).tolist())
 
 
 def ratio(part: float, whole: float) -> float:
@@ -79,16 +75,14 @@ def ratio(part: float, whole: float) -> float:
 class OperatingPoint(NamedTuple):
     """A threshold and the contingency table that it gives."""
 
-    # the lowest score with which a row is called positive; infinite if no row is to be called positive
-    threshold: float
-    table: Contingency  # the rows of all ranks at this threshold
+    threshold: float  # infinite if no row is to be called positive
+    table: Contingency
 
 
 def operating_point(condition: Condition, tied: TiedScores, comm: Communicator) -> OperatingPoint:
     """Find the threshold that fulfils a condition best: the highest with a recall; the lowest with a precision,
-    although one above may have less; the lowest within a false positive rate, or a number of rows. Infinite if none
-    does. **Collective.**
-    """
+    although one above may have less, within a false positive rate or a number of rows. Infinite if none does.
+    **Collective.**"""
     tp, fp, level = tied.tp, tied.fp, condition.level
     with np.errstate(invalid="ignore", divide="ignore"):
         if condition.quantity == "fpr":
@@ -112,12 +106,9 @@ class Head(NamedTuple):
     """Measures of the rows with the highest scores."""
 
     rows: float  # how many rows they are, or the sum of their weights
-    # the share of them that is positive, and the share of the positives that is among them
     precision: float
     recall: float
-    # the precision divided by the share of positives among all rows. For the highest 1 % this is called the enrichment
-    # factor.
-    lift: float
+    lift: float  # the precision divided by the share of positives among all rows
 
 
 def head(tied: TiedScores, condition: Condition, comm: Communicator) -> Head:
@@ -129,7 +120,7 @@ def head(tied: TiedScores, condition: Condition, comm: Communicator) -> Head:
     size = tied.positive + tied.negative
     counted = np.clip(rows - (tied.tp + tied.fp - size), 0, size)
     tp = float(comm.sum(np.array([np.sum(tied.positive * (counted / size))]))[0])
-    recall = tp / tied.n_pos if tied.n_pos else math.nan
+    recall = ratio(tp, tied.n_pos)
     return Head(rows, tp / rows, recall, recall * n / rows)
 
 
@@ -145,10 +136,9 @@ def partial_area(tied: TiedScores, max_fpr: float, comm: Communicator) -> float:
 
 
 def bedroc(tied: TiedScores, comm: Communicator, alpha: float = ALPHA) -> float:
-    """Compute BEDROC, the Boltzmann-enhanced discrimination of the ROC curve (Truchon & Bayly, J. Chem. Inf. Model. 47,
-    2007, equation 36), 0 to 1: a positive row at the share x of all rows has the weight exp(-alpha x); ties count by
-    the mean over orders. Where negatives are fewer, 1 minus theirs, which loses no digits. **Collective**, one number.
-    """
+    """Compute BEDROC (Truchon & Bayly, J. Chem. Inf. Model. 47, 2007, equation 36), 0 to 1: a positive row at the share
+    x of all rows has the weight exp(-alpha x); ties count by the mean over orders. Where negatives are fewer, 1 minus
+    theirs, which loses no digits. **Collective**, one number."""
     if not (tied.n_pos and tied.n_neg):
         return math.nan
     n, size = tied.n_pos + tied.n_neg, tied.positive + tied.negative

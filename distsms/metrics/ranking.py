@@ -2,10 +2,7 @@
 
 - ROCArea: the share of correctly ordered pairs, a tie counting one half (scikit-learn's roc_auc_score).
 - PRBEP: the precision, and recall, among the n+ highest scores; ties by the mean over their orders.
-- Precision@k and recall@k: the true positives among the k highest scores, divided by k and by n+.
-- Average precision: the mean over positives of the precision among rows that score at least as high
-  (average_precision_score).
-- The log loss, and ROCArea by normal theory, which the models of other methods are trained for.
+- Average precision: the mean over positives of the precision among rows that score at least as high.
 
 With weights, counts are sums of weights. Without, all counts are integers, and only the final divisions round.
 """
@@ -14,6 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -22,7 +20,8 @@ from numpy.typing import NDArray
 
 from distsms.base.communicator import Communicator
 from distsms.base.measures import ERROR_RATE, F_BETA, PRECISION_AT_K, Measure
-from distsms.base.typing import Floats, Labels
+from distsms.base.scored import Scored
+from distsms.base.typing import Floats
 from distsms.metrics.operating_points import contingency, partial_area, ratio
 from distsms.metrics.row_weights import mass_of_classes, masses, mean_and_deviation, require_equal, select_by_weight
 from distsms.metrics.tied_scores import TiedScores, tied_scores
@@ -44,43 +43,40 @@ CELLS, WIDTH, DIVISIONS = 2**18, 1e-5, 3
 """The cells of `enclosed_area`, the share of pairs that may be in them, and how often the worst ones are divided."""
 
 
-def ranking(scores: Floats, labels: Labels, comm: Communicator, weights: Floats | None = None) -> Ranking:
-    """Compute ROCArea and PRBEP of all ranks' (n_local,) scores, labels and weights, on every rank. **Collective.**"""
-    return Ranking(rocarea(scores, labels, comm, weights), prbep(scores, labels, comm, weights))
+def ranking(scored: Scored) -> Ranking:
+    """Compute ROCArea and PRBEP of all ranks' rows, on every rank. **Collective.**"""
+    return Ranking(rocarea(scored), prbep(scored))
 
 
-def prbep(scores: Floats, labels: Labels, comm: Communicator, weights: Floats | None = None) -> float:
-    """Compute PRBEP of all ranks' (n_local,) scores, labels and weights, on every rank. **Collective.**"""
-    return top_k(scores, labels, mass_of_classes(labels, weights, comm)[0], comm, weights).recall
+def prbep(scored: Scored) -> float:
+    """Compute PRBEP of all ranks' rows, on every rank. **Collective.**"""
+    return top_k(scored, mass_of_classes(scored)[0]).recall
 
 
 class TopK(NamedTuple):
     """Measures of the k highest scores. If rows tie at the k-th place, they are means over all orders of these rows."""
 
-    # precision@k and recall@k. Both are NaN if there are fewer than k rows or a score is not finite. Recall is also NaN
-    # if no row is positive.
-    precision: float
-    recall: float
-    # the mean of the k-th and the next lower score, so that about k rows are called positive. It is the k-th score
-    # itself if the next place has the same score, if no score is lower, or if the mean is rounded to the lower one. NaN
-    # where precision is.
+    precision: float  # NaN, as all others, if there are fewer than k rows or a score is not finite
+    recall: float  # also NaN if no row is positive
+    # the mean of the k-th and the next lower score, so that about k rows are called positive; the k-th score itself if
+    # the next place has the same score, if no score is lower, or if the mean is rounded to the lower one
     threshold: float
 
 
-def top_k(scores: Floats, labels: Labels, k: float, comm: Communicator, weights: Floats | None = None) -> TopK:
+def top_k(scored: Scored, k: float) -> TopK:
     """Compute precision@k and recall@k, k by number or weight; both are PRBEP for k = n+. **Collective.**"""
-    kth_score = score_at(scores, k, comm, weights)
+    scores, comm, kth_score = scored.scores, scored.comm, score_at(scored, k)
     if np.isnan(kth_score):
         return TopK(np.nan, np.nan, np.nan)
 
     def groups() -> Iterator[NDArray[np.bool_]]:  # one after the other, to save memory
-        positive = labels > 0
+        positive = scored.labels > 0
         for compare in (np.greater, np.equal):
             yield compare(scores, kth_score)
             yield compare(scores, kth_score) & positive
         yield positive
 
-    rows_above, positives_above, rows_tied, positives_tied, n_pos = masses(groups(), weights, comm).tolist()
+    rows_above, positives_above, rows_tied, positives_tied, n_pos = masses(groups(), scored.weights, comm).tolist()
     next_score = float(comm.maximum(np.array([np.max(scores, initial=-np.inf, where=scores < kth_score)]))[0])
     taken = min(k - rows_above, rows_tied)  # how many of the tied rows are among the k highest
     expected = positives_above + positives_tied * (taken / rows_tied)
@@ -90,58 +86,49 @@ def top_k(scores: Floats, labels: Labels, k: float, comm: Communicator, weights:
     return TopK(tp / k, ratio(tp, n_pos), threshold)
 
 
-def decision_threshold(
-    calls_positive: int | None, scores: Floats, labels: Labels, comm: Communicator, weights: Floats | None = None
-) -> float:
+def decision_threshold(calls_positive: int | None, scored: Scored) -> float:
     """Return the score from which `calls_positive` rows, in proportion by weight, are positive. **Collective.**"""
     if calls_positive is None:
         return 0.0
     k: float = calls_positive
-    if weights is not None:
-        k *= mass_of_classes(labels, weights, comm)[0] / mass_of_classes(labels, None, comm)[0]
-    return top_k(scores, labels, k, comm, weights).threshold
+    if scored.weights is not None:
+        k *= mass_of_classes(scored)[0] / mass_of_classes(replace(scored, weights=None))[0]
+    return top_k(scored, k).threshold
 
 
-def score_at(scores: Floats, k: float, comm: Communicator, weights: Floats | None) -> float:
+def score_at(scored: Scored, k: float) -> float:
     """Return the k-th highest score, by number or weight; NaN if rows are fewer or not all finite. **Collective.**"""
-    if weights is not None:
-        return select_by_weight(scores, weights, k, comm)
-    n = int(comm.sum(np.array([len(scores)]))[0])
-    return select(scores, int(k), comm) if 1 <= k <= n else np.nan
+    if scored.weights is not None:
+        return select_by_weight(scored, k)
+    n = int(scored.comm.sum(np.array([len(scored.scores)]))[0])
+    return select(scored.scores, int(k), scored.comm) if 1 <= k <= n else np.nan
 
 
-def top_k_shares(scores: Floats, k: float, comm: Communicator, weights: Floats | None = None) -> Floats:
+def top_k_shares(scored: Scored, k: float) -> Floats:
     """Return each row's share among the k highest scores, by number or weight, equal in ties. **Collective.**"""
-    at = score_at(scores, k, comm, weights)
-    above, tied = scores > at, scores == at
-    above_all, tied_all = masses((above, tied), weights, comm).tolist()
+    at = score_at(scored, k)
+    above, tied = scored.scores > at, scored.scores == at
+    above_all, tied_all = masses((above, tied), scored.weights, scored.comm).tolist()
     return above + tied * (min(k - above_all, tied_all) / (tied_all or 1))
 
 
-def measure_value(
-    measure: str | Measure,
-    scores: Floats,
-    labels: Labels,
-    threshold: float,
-    comm: Communicator,
-    weights: Floats | None = None,
-) -> float:
+def measure_value(measure: str | Measure, scored: Scored, threshold: float) -> float:
     """Compute a measure by its name, or NaN; InputError at K for rows of different weights. **Collective.**"""
     measure = Measure.parse(measure)
     family = measure.family
     if family.of_paper:
-        return (rocarea if family.compares_pairs else prbep)(scores, labels, comm, weights)
+        return (rocarea if family.compares_pairs else prbep)(scored)
     if measure.max_fpr is not None:
-        return partial_area(tied_scores(scores, labels, weights, comm), measure.max_fpr, comm)
+        return partial_area(tied_scores(scored), measure.max_fpr, scored.comm)
     if family.log_loss:
-        return log_loss(scores, labels, comm, weights, family.balanced)
+        return log_loss(scored, family.balanced)
     if family.closed_form:
-        return normal_auc(scores, labels, comm, weights)
+        return normal_auc(scored)
     if measure.k:
-        require_equal(weights, measure.name, comm)
-        head = top_k(scores, labels, measure.k, comm)
+        require_equal(scored.weights, measure.name, scored.comm)
+        head = top_k(replace(scored, weights=None), measure.k)
         return head.precision if family == PRECISION_AT_K else head.recall
-    table = contingency(scores, labels, threshold, comm, weights)
+    table = contingency(scored, threshold)
     if family == ERROR_RATE:
         return table.error_rate
     if family == F_BETA:
@@ -149,19 +136,17 @@ def measure_value(
     raise NotImplementedError(f"{measure.name}: say in measure_value how it is computed")
 
 
-def rocarea(scores: Floats, labels: Labels, comm: Communicator, weights: Floats | None = None) -> float:
+def rocarea(scored: Scored) -> float:
     """Compute ROCArea of all ranks' scores, by products of weights; NaN without a class. The smaller class goes to
-    every rank in pieces, 8 or 16 n_min bytes, in O((n_min + n_max/P) log n_min) time; above `MANY` rows,
-    `enclosed_area` takes its place. **Collective.**
-    """
-    low, high, lengths = _classes(scores, labels, comm, weights)
+    every rank in pieces, 8 or 16 n_min bytes; above `MANY` rows, it is `enclosed_area`. **Collective.**"""
+    comm, (low, high, lengths) = scored.comm, _classes(scored)
     n_low, n_high = map(int, lengths.sum(axis=0))
     if not (n_low and n_high):
         return float("nan")
-    if n_low > MANY and not np.isnan(area := enclosed_area(scores, labels, weights, comm)):
+    if n_low > MANY and not np.isnan(area := enclosed_area(scored)):
         return area
     pieces = _pieces(low, lengths[:, 0], comm)
-    if weights is not None:
+    if scored.weights is not None:
         ordered, scores = 0.0, high.scores
         for piece in pieces:
             _, low_scores, reach = piece.in_order()
@@ -179,17 +164,15 @@ def rocarea(scores: Floats, labels: Labels, comm: Communicator, weights: Floats 
     return ((upper << 32) + lower) / (2 * n_low * n_high)
 
 
-def placements(scores: Floats, labels: Labels, comm: Communicator, weights: Floats | None = None) -> NDArray[Any]:
+def placements(scored: Scored) -> NDArray[Any]:
     """Return twice the number (int64), or weight (float64), of correctly ordered pairs of each row with the other
     class, ties as a half. Divided by 2 n- they are DeLong's V10 of the positives, by 2 n+ V01 of the negatives; 0
-    without a class. Cost as `rocarea`, and an Allreduce for each piece; for a class of more than `MANY` rows, they are
-    those of `enclosed_placements`. **Collective.**
-    """
-    low, high, lengths = _classes(scores, labels, comm, weights)
-    if lengths[:, 0].sum() > MANY and (enclosed := enclosed_placements(scores, labels, weights, comm)) is not None:
+    without a class. Cost as `rocarea`, and an Allreduce for each piece. **Collective.**"""
+    comm, (low, high, lengths) = scored.comm, _classes(scored)
+    if lengths[:, 0].sum() > MANY and (enclosed := enclosed_placements(scored)) is not None:
         return enclosed
-    kind: Any = np.int64 if weights is None else np.float64
-    twice = np.zeros(len(scores), kind)
+    kind: Any = np.int64 if scored.weights is None else np.float64
+    twice = np.zeros(len(scored.scores), kind)
     of_low, of_high = [], high.scores
     for piece in _pieces(low, lengths[:, 0], comm):
         order, ordered, reach = piece.in_order()
@@ -226,18 +209,15 @@ class _Class(NamedTuple):
             yield self.sign * self.of_all[block][self.rows[block]]
 
 
-def _classes(
-    scores: Floats, labels: Labels, comm: Communicator, weights: Floats | None
-) -> tuple[_Class, _Class, NDArray[np.int64]]:
+def _classes(scored: Scored) -> tuple[_Class, _Class, NDArray[np.int64]]:
     """Return the smaller class, the larger class, with signs so that the first has the lower score in correctly ordered
-    pairs, and each rank's number of rows in both, (P, 2). **Collective.**
-    """
-    classes = [labels < 0, labels > 0]
-    lengths = np.array(comm.allgather([int(np.count_nonzero(rows)) for rows in classes]))
+    pairs, and each rank's number of rows in both, (P, 2). **Collective.**"""
+    classes = scored.classes[::-1]
+    lengths = np.array(scored.comm.allgather([int(np.count_nonzero(rows)) for rows in classes]))
     sign, (n_neg, n_pos) = 1, lengths.sum(axis=0)
     if n_neg >= n_pos:
         sign, classes, lengths = -1, classes[::-1], lengths[:, ::-1]
-    low, high = (_Class(rows, scores, sign, None if weights is None else weights[rows]) for rows in classes)
+    low, high = (_Class(rows, scored.scores, sign, scored.weights_of(rows)) for rows in classes)
     return low, high, lengths
 
 
@@ -286,9 +266,9 @@ def _twice_ordered(low: Floats, blocks: Iterable[Floats]) -> int:
     return twice
 
 
-def average_precision(scores: Floats, labels: Labels, comm: Communicator, weights: Floats | None = None) -> float:
+def average_precision(scored: Scored) -> float:
     """Compute average precision; NaN without positive rows. Cost as of `tied_scores.tied_scores`. **Collective.**"""
-    return mean_precision(tied_scores(scores, labels, weights, comm), comm)
+    return mean_precision(tied_scores(scored), scored.comm)
 
 
 def mean_precision(tied: TiedScores, comm: Communicator) -> float:
@@ -298,25 +278,18 @@ def mean_precision(tied: TiedScores, comm: Communicator) -> float:
     return float(comm.sum(np.array([np.sum(tied.positive * (tied.tp / (tied.tp + tied.fp)))]))[0] / tied.n_pos)
 
 
-def log_loss(
-    scores: Floats, labels: Labels, comm: Communicator, weights: Floats | None = None, balanced: bool = False
-) -> float:
+def log_loss(scored: Scored, balanced: bool = False) -> float:
     """Return the mean of -log(1 / (1 + exp(-y s))), or of both classes' means if `balanced`; or NaN. **Collective.**"""
-    terms, positive = np.logaddexp(0.0, -labels * scores), labels > 0
-    weighted = terms if weights is None else weights * terms
-    sums = comm.sum(np.array([np.sum(weighted[positive]), np.sum(weighted[~positive])]))
-    masses = np.array(mass_of_classes(labels, weights, comm))
+    weighted = scored.mass * np.logaddexp(0.0, -scored.labels * scored.scores)
+    sums = scored.comm.sum(np.array([np.sum(weighted[rows]) for rows in scored.classes]))
+    masses = np.array(mass_of_classes(scored))
     with np.errstate(invalid="ignore"):
         return float(np.mean(sums / masses) if balanced else np.sum(sums) / np.sum(masses))
 
 
-def normal_auc(scores: Floats, labels: Labels, comm: Communicator, weights: Floats | None = None) -> float:
+def normal_auc(scored: Scored) -> float:
     """Return Phi((m+ - m-) / sqrt(v+ + v-)) of the scores; 1/2 if all are equal, or NaN. **Collective.**"""
-    of_classes = [
-        mean_and_deviation(scores[rows], None if weights is None else weights[rows], comm)
-        for rows in (labels > 0, labels < 0)
-    ]
-    means, deviations = zip(*of_classes, strict=True)
+    means, deviations = zip(*(mean_and_deviation(scored.of(rows)) for rows in scored.classes), strict=True)
     deviation, ahead = math.hypot(*deviations), means[0] - means[1]
     if math.isnan(ahead):
         return math.nan
@@ -332,40 +305,36 @@ class Cells(NamedTuple):
     high: Floats
 
 
-def enclosed_area(scores: Floats, labels: Labels, weights: Floats | None, comm: Communicator) -> float:
+def enclosed_area(scored: Scored) -> float:
     """Return a number that differs from ROCArea by at most half of `WIDTH`; NaN if there is none. **Collective.**
 
-    No class is sent to all ranks: rows are counted by score into cells. Pairs from different cells are in a known
-    order, and those of a single score are ties; the others make an interval, of which the middle is returned: they
-    count as ties, too. The edges are quantiles of a sample; if pairs in cells are more than `WIDTH` of all, the worst
-    cells are divided. Each count sums 32 bytes for each cell over ranks; 100 bytes of memory for each. A row's share of
-    ordered pairs is wrong by half the share of the other class in its cell, and the standard deviation that DeLong's
-    error needs by at most the root mean square of that.
+    No class is sent to all ranks: rows are counted by score into cells, 32 bytes each. Pairs from different cells are
+    in a known order, and those of a single score are ties; the others count as ties, too, in the middle of the interval
+    that they make. If pairs in cells are more than `WIDTH` of all, the worst cells are divided.
     """
-    if (cells := _narrow_cells(scores, labels, weights, comm)) is None:
+    if (cells := _narrow_cells(scored)) is None:
         return math.nan
     negative, positive = cells.mass / cells.mass.sum(axis=1, keepdims=True)
     return float(positive @ (np.cumsum(negative) - negative / 2))
 
 
-def enclosed_placements(
-    scores: Floats, labels: Labels, weights: Floats | None, comm: Communicator
-) -> NDArray[Any] | None:
+def enclosed_placements(scored: Scored) -> NDArray[Any] | None:
     """Return `placements` as if rows of a cell were ties; None where `enclosed_area` is NaN. **Collective.**"""
-    if (cells := _narrow_cells(scores, labels, weights, comm)) is None:
+    if (cells := _narrow_cells(scored)) is None:
         return None
-    negative, positive = cells.mass if weights is not None else cells.mass.astype(np.int64)
+    negative, positive = cells.mass.astype(np.int64) if scored.weights is None else cells.mass
     of_positive, of_negative = 2 * np.cumsum(negative) - negative, 2 * np.cumsum(positive[::-1])[::-1] - positive
-    twice = np.empty(len(scores), of_positive.dtype)
-    for start in range(0, len(scores), SORTED):
+    twice = np.empty(len(scored.scores), of_positive.dtype)
+    for start in range(0, len(twice), SORTED):
         block = slice(start, start + SORTED)
-        cell = np.searchsorted(cells.edges, scores[block], "right")
-        twice[block] = np.where(labels[block] > 0, of_positive[cell], of_negative[cell])
+        cell = np.searchsorted(cells.edges, scored.scores[block], "right")
+        twice[block] = np.where(scored.labels[block] > 0, of_positive[cell], of_negative[cell])
     return twice
 
 
-def _narrow_cells(scores: Floats, labels: Labels, weights: Floats | None, comm: Communicator) -> Cells | None:
+def _narrow_cells(scored: Scored) -> Cells | None:
     """Return cells with at most `WIDTH` of all pairs in unknown order; None if there are none. **Collective.**"""
+    scores, comm = scored.scores, scored.comm
     n, undefined = comm.sum(np.array([len(scores), np.count_nonzero(np.isnan(scores))])).tolist()
     if undefined:
         return None
@@ -373,7 +342,7 @@ def _narrow_cells(scores: Floats, labels: Labels, weights: Floats | None, comm: 
     sample, times = np.unique(comm.allgather_rows(some, comm.allgather(len(some))), return_counts=True)
     edges = np.union1d(sample, np.nextafter(sample[times > 1], np.inf))  # a score that many rows have is a cell
     for _ in range(DIVISIONS + 1):
-        cells = _count(scores, labels, weights, edges, comm)
+        cells = _count(scored, edges)
         negative, positive = cells.mass / cells.mass.sum(axis=1, keepdims=True)
         unknown = negative * positive * (cells.low < cells.high)
         if np.sum(unknown) <= WIDTH:
@@ -387,22 +356,22 @@ def _narrow_cells(scores: Floats, labels: Labels, weights: Floats | None, comm: 
     return None
 
 
-def _count(scores: Floats, labels: Labels, weights: Floats | None, edges: Floats, comm: Communicator) -> Cells:
+def _count(scored: Scored, edges: Floats) -> Cells:
     """Count all ranks' rows in the cells between these edges. **Collective.**"""
     mass, ends = np.zeros((2, len(edges) + 1)), np.full((2, len(edges) + 1), -np.inf)
-    for start in range(0, len(scores), SORTED):
-        block = slice(start, start + SORTED)
-        for of_class, rows in zip(mass, (labels[block] < 0, labels[block] > 0), strict=True):
-            x = scores[block][rows]
+    for start in range(0, len(scored.scores), SORTED):
+        block = scored.of(slice(start, start + SORTED))
+        for of_class, rows in zip(mass, block.classes[::-1], strict=True):
+            x, weights = block.scores[rows], block.weights_of(rows)
             if weights is None:
                 x.sort()
             else:
                 order = np.argsort(x)
-                x, reach = x[order], np.append(0.0, np.cumsum(weights[block][rows][order]))
+                x, reach = x[order], np.append(0.0, np.cumsum(weights[order]))
             at = np.concatenate([[0], np.searchsorted(x, edges), [len(x)]])
             of_class += np.diff(at if weights is None else reach[at])
             present = at[:-1] < at[1:]
             first, last = x[at[:-1][present]], x[at[1:][present] - 1]
             ends[:, present] = np.maximum(ends[:, present], [-first, last])
-    low, high = comm.maximum(ends.ravel()).reshape(ends.shape)
-    return Cells(edges, comm.sum(mass.ravel()).reshape(mass.shape), -low, high)
+    low, high = scored.comm.maximum(ends.ravel()).reshape(ends.shape)
+    return Cells(edges, scored.comm.sum(mass.ravel()).reshape(mass.shape), -low, high)

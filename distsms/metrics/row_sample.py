@@ -1,7 +1,6 @@
-"""Whether rows on which a model is measured are among its training rows, whatever file they come from. A row has the
-same score in every format, up to rounding, and two rows hardly ever do. So a training keeps keys of a sample: hashes of
-label and score in very small units, which also say whether a row is in the sample. Rows with equal keys show what
-chance does.
+"""Whether rows on which a model is measured are among its training rows, whatever file they come from: two rows hardly
+ever have the same score. So a training keeps keys of a sample: hashes of label and score in very small units, which
+also say whether a row is in the sample. Rows with equal keys show what chance does.
 """
 
 from __future__ import annotations
@@ -9,15 +8,15 @@ from __future__ import annotations
 import base64
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from distsms.base.communicator import Communicator
 from distsms.base.hashing import row_keys
 from distsms.base.schema import Fields, is_number, is_text
-from distsms.base.typing import Floats, Labels
+from distsms.base.scored import Scored
 from distsms.base.wording import Message, option
 from distsms.metrics.row_weights import mean_and_deviation
 
@@ -30,15 +29,15 @@ LEAST, ERRORS = 0.01, 4.0
 RECORD: Fields = {"unit": is_number, "share": is_number, "repeated": is_number, "keys": is_text}
 
 
-def sample_rows(scores: Floats, labels: Labels, comm: Communicator, dtype: str = "float64") -> dict[str, Any] | None:
+def sample_rows(scored: Scored, dtype: str = "float64") -> dict[str, Any] | None:
     """Return what a model keeps of its training rows of this type; None if scores are few, and none of them is in the
     sample. **Collective.**"""
-    n, deviation = sum(comm.allgather(len(scores))), mean_and_deviation(scores, None, comm)[1]
+    comm, deviation = scored.comm, mean_and_deviation(replace(scored, weights=None))[1]
     if not 0 < deviation < math.inf:
         return None
     unit = 2.0 ** math.floor(math.log2(RESOLUTION[dtype] * deviation))  # by which division is exact
-    share = min(1.0, SIZE / n)
-    sampled = _sampled_keys(scores, labels, unit, share)
+    share = min(1.0, SIZE / sum(comm.allgather(len(scored.scores))))
+    sampled = _sampled_keys(scored, unit, share)
     keys, counts = np.unique(comm.allgather_rows(sampled, comm.allgather(len(sampled))), return_counts=True)
     if not len(keys):
         return None
@@ -47,15 +46,13 @@ def sample_rows(scores: Floats, labels: Labels, comm: Communicator, dtype: str =
     return {"unit": unit, "share": share, "repeated": repeated, "keys": text}
 
 
-def share_of_training_rows(
-    sample: Mapping[str, Any] | None, scores: Floats, labels: Labels, comm: Communicator
-) -> float:
+def share_of_training_rows(sample: Mapping[str, Any] | None, scored: Scored) -> float:
     """Return the share of rows that are in a model's `sample_rows`; 0 if chance may explain it. **Collective.**"""
     if sample is None or not sample["keys"]:
         return 0.0
     of_model = np.frombuffer(base64.b64decode(sample["keys"]), "<u4")
-    sampled = _sampled_keys(scores, labels, sample["unit"], sample["share"])
-    rows, equal = comm.sum(np.array([len(sampled), np.count_nonzero(np.isin(sampled, of_model))])).tolist()
+    sampled = _sampled_keys(scored, sample["unit"], sample["share"])
+    rows, equal = scored.comm.sum(np.array([len(sampled), np.count_nonzero(np.isin(sampled, of_model))])).tolist()
     by_chance = sample["repeated"]
     if not rows or by_chance == 1:
         return 0.0
@@ -68,10 +65,9 @@ def describe_share(share: float, model: str = "the model") -> str:
     """Return a warning that a share of the rows are training rows of a model; "" if it is 0."""
     if not share:
         return ""
+    good = f"{describe_part(share)} were training rows of {model}, so its measures on them are too good"
     return Message(
-        f"{describe_part(share)} were training rows of {model}, so its measures on them are too good, and their "
-        "intervals do not say what new rows will show. Measure it on rows that were held out, as by "
-        f"{option('split', (0.8, 0.2))} of train and shard."
+        f"{good}. Measure it on rows that were held out, as by {option('split', (0.8, 0.2))} of train and shard."
     )
 
 
@@ -80,8 +76,8 @@ def describe_part(share: float) -> str:
     return "All of these rows" if share > 0.99 else f"About {100 * share:.2g} % of these rows"
 
 
-def _sampled_keys(scores: Floats, labels: Labels, unit: float, share: float) -> NDArray[np.uint32]:
+def _sampled_keys(scored: Scored, unit: float, share: float) -> NDArray[np.uint32]:
     """Return the keys, the lower halves of hashes, of the rows that the upper halves put into the sample. Local."""
-    bits = (np.rint(scores / unit) + 0.0).view(np.uint64)  # 0.0, and never -0.0
-    hashes = row_keys(bits ^ (labels > 0).astype(np.uint64), 0)
+    bits = (np.rint(scored.scores / unit) + 0.0).view(np.uint64)  # 0.0, and never -0.0
+    hashes = row_keys(bits ^ (scored.labels > 0).astype(np.uint64), 0)
     return hashes[(hashes >> np.uint64(32)) < share * 2.0**32].astype(np.uint32)

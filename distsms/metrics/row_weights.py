@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,8 @@ from numpy.typing import NDArray
 
 from distsms.base.communicator import Communicator
 from distsms.base.errors import InputError
-from distsms.base.typing import Floats, Labels
+from distsms.base.scored import Scored
+from distsms.base.typing import Floats
 from distsms.parallel.order_statistics import FEW, POSITIVE, PositionSearch
 
 BLOCK = 2**14
@@ -29,20 +31,21 @@ def masses(groups: Iterable[NDArray[np.bool_]], weights: Floats | None, comm: Co
     return comm.sum(np.array([np.sum(weights[rows]) for rows in groups]))
 
 
-def mass_of_classes(labels: Labels, weights: Floats | None, comm: Communicator) -> tuple[float, float]:
+def mass_of_classes(scored: Scored) -> tuple[float, float]:
     """Return the sum of the weights of all positive rows, and that of all negative rows. **Collective.**"""
-    positive, negative = masses((labels > 0, labels < 0), weights, comm).tolist()
+    positive, negative = masses(scored.classes, scored.weights, scored.comm).tolist()
     return positive, negative
 
 
-def effective_sizes(labels: Labels, weights: Floats | None, comm: Communicator) -> tuple[float, float]:
+def effective_sizes(scored: Scored) -> tuple[float, float]:
     """Return both classes' effective numbers of rows, (sum a_i)^2 / sum a_i^2 (Kish 1965). **Collective.**"""
+    weights, comm = scored.weights, scored.comm
     if weights is None:
-        return mass_of_classes(labels, None, comm)
-    largest = comm.maximum(np.array([np.max(weights, where=of, initial=0.0) for of in (labels > 0, labels < 0)]))
+        return mass_of_classes(scored)
+    largest = comm.maximum(np.array([np.max(weights, where=rows, initial=0.0) for rows in scored.classes]))
     largest[largest == 0] = 1.0
-    parts = weights / np.where(labels > 0, *largest)  # whose squares neither overflow nor vanish
-    sums, squares = (np.array(mass_of_classes(labels, values, comm)) for values in (parts, parts * parts))
+    parts = weights / np.where(scored.labels > 0, *largest)  # whose squares neither overflow nor vanish
+    sums, squares = (masses(scored.classes, values, comm) for values in (parts, parts * parts))
     positive, negative = np.where(squares > 0, sums**2 / np.where(squares > 0, squares, 1.0), 0.0).tolist()
     return positive, negative
 
@@ -51,7 +54,7 @@ def weighted_mean(
     values: Floats, rows: NDArray[np.bool_], weights: Floats, comm: Communicator
 ) -> tuple[float, float, float]:
     """Return the weighted mean of values, its `MeanEstimate.squares`, and effective number; or NaN. **Collective.**"""
-    size = effective_sizes(np.where(rows, 1, -1).astype(np.int8), weights, comm)[0]
+    size = effective_sizes(Scored(values, np.where(rows, 1, -1).astype(np.int8), comm, weights))[0]
     if not size:
         return math.nan, math.nan, 0.0
     total, product = comm.sum(np.array([np.sum(weights[rows]), np.sum(weights[rows] * values[rows])])).tolist()
@@ -60,8 +63,9 @@ def weighted_mean(
     return mean, size**2 * squares, size
 
 
-def mean_and_deviation(values: Floats, weights: Floats | None, comm: Communicator) -> tuple[float, float]:
-    """Return the (weighted) mean of all rows' values and their standard deviation; NaN without rows. **Collective.**"""
+def mean_and_deviation(scored: Scored) -> tuple[float, float]:
+    """Return the (weighted) mean of all scores and their standard deviation; NaN without rows. **Collective.**"""
+    values, weights, comm = scored.scores, scored.weights, scored.comm
 
     def total(of: Callable[[Floats], Floats]) -> float:
         blocks = (slice(start, start + BLOCK) for start in range(0, len(values), BLOCK))
@@ -76,20 +80,20 @@ def mean_and_deviation(values: Floats, weights: Floats | None, comm: Communicato
     return mean, math.sqrt(float(comm.sum(np.array([total(lambda some: (some - mean) ** 2)]))[0]) / mass)
 
 
-def describe_weights(labels: Labels, weights: Floats, comm: Communicator) -> dict[str, float]:
+def describe_weights(scored: Scored) -> dict[str, float]:
     """Return the sum of the weights of each class, and the effective numbers of rows. **Collective.**"""
-    sums = dict(zip(("positive", "negative"), mass_of_classes(labels, weights, comm), strict=True))
-    sizes = effective_sizes(labels, weights, comm)
-    return sums | {"effective_positive": sizes[0], "effective_negative": sizes[1]}
+    names = ("positive", "negative", "effective_positive", "effective_negative")
+    return dict(zip(names, (*mass_of_classes(scored), *effective_sizes(scored)), strict=True))
 
 
-def effective(weights: Floats | None, comm: Communicator) -> Floats | None:
-    """Return the weights times a number such that their sum is the effective number of all rows. **Collective.**"""
+def effective(scored: Scored) -> Scored:
+    """Return rows with weights of the same ratios whose sum is the effective number of all rows. **Collective.**"""
+    weights, comm = scored.weights, scored.comm
     if weights is None:
-        return None
+        return scored
     parts = weights / (float(comm.maximum(np.array([weights.max(initial=0.0)]))[0]) or 1.0)
     total, squares = comm.sum(np.array([np.sum(parts), np.sum(parts * parts)])).tolist()
-    return parts * (total / (squares or 1.0))
+    return replace(scored, weights=parts * (total / (squares or 1.0)))
 
 
 def differ(weights: Floats | None, comm: Communicator) -> bool:
@@ -110,11 +114,10 @@ def require_equal(weights: Floats | None, measure: str, comm: Communicator) -> N
         )
 
 
-def select_by_weight(scores: Floats, weights: Floats, mass: float, comm: Communicator) -> float:
+def select_by_weight(scored: Scored, mass: float) -> float:
     """Return the highest score from which on the rows weigh `mass` or more, the lowest if all weigh less; NaN without
-    rows or a mass above 0, and for scores that are not finite. The cost is that of `order_statistics.select`.
-    **Collective.**
-    """
+    rows or a mass above 0, and for scores that are not finite. **Collective**, as `order_statistics.select`."""
+    scores, weights, comm = scored.scores, scored.mass, scored.comm
     total, n = comm.sum(np.array([np.sum(weights), len(scores)])).tolist()
     if not (total > 0 and mass > 0):
         return float("nan")

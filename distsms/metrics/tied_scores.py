@@ -9,44 +9,33 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from distsms.base.communicator import Communicator
-from distsms.base.typing import Floats, Labels
+from distsms.base.scored import Scored
+from distsms.base.typing import Floats
 
 SAMPLE = 512
-"""The average number of scores that each rank contributes to the sample from which the ranges are chosen. Tests lower
-it.
-"""
+"""The average number of scores of each rank in the sample from which the ranges are chosen. Tests lower it."""
 
 
 class TiedScores(NamedTuple):
     """The different scores in this rank's range, from the highest to the lowest, with the rows that have them."""
 
     values: Floats  # (m,) float64: the different scores. Higher ranks have higher scores, and no score is on two ranks.
-    # (m,) int64, or float64 with weights: the number of positive and of negative rows of all ranks that have exactly
-    # this score, or the sum of their weights
-    positive: NDArray[Any]
+    positive: NDArray[Any]  # (m,) int64, or float64 with weights: all ranks' positive rows that have exactly this score
     negative: NDArray[Any]
-    # (m,) like `positive`: the positive and the negative rows of all ranks that have at least this score
-    tp: NDArray[Any]
+    tp: NDArray[Any]  # (m,) likewise: the positive rows that have at least this score
     fp: NDArray[Any]
-    # all positive and negative rows of all ranks
-    n_pos: float
+    n_pos: float  # all positive rows of all ranks
     n_neg: float
 
 
-def tied_scores(scores: Floats, labels: Labels, weights: Floats | None, comm: Communicator) -> TiedScores:
+def tied_scores(scored: Scored) -> TiedScores:
     """Sort the scores of all ranks, rows by their weights; as if there were no rows if a score is NaN. A rank sends 24
-    bytes for each of its scores, and receives at most about 1/P + 2/SAMPLE of all; O((n/P) log n) time. **Collective.**
-    """
-    kind = np.int64 if weights is None else np.float64
-    if weights is not None and not weights.all():
-        present = weights > 0
-        scores, labels, weights = scores[present], labels[present], weights[present]
-    values, at = np.unique(scores, return_inverse=True)
-    counts_here = [
-        _count(at[rows], len(values), None if weights is None else weights[rows], kind)
-        for rows in (labels > 0, labels < 0)
-    ]
+    bytes for each of its scores, and receives at most about 1/P + 2/SAMPLE of all. **Collective.**"""
+    if scored.weights is not None and not scored.weights.all():
+        scored = scored.of(scored.weights > 0)
+    comm, kind = scored.comm, np.int64 if scored.weights is None else np.float64
+    values, at = np.unique(scored.scores, return_inverse=True)
+    counts_here = [_count(at[rows], len(values), scored.weights_of(rows), kind) for rows in scored.classes]
     undefined, different = map(int, comm.sum(np.array([np.count_nonzero(np.isnan(values)), len(values)])))
     if undefined:
         values, counts_here, different = values[:0], [counts[:0] for counts in counts_here], 0

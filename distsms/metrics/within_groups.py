@@ -1,8 +1,6 @@
-"""GAUC, ROCArea within groups: the mean over groups of the share of correctly ordered pairs, with its interval.
-
-GAUC = sum_g omega_g A_g over the groups with both classes, A_g the ROCArea of their rows, and omega_g proportional to
-the number, or weight, of their pairs ("pairs"), or equal ("each"). Groups are what is drawn: the variance is that of
-the influence function over groups (docs/theory/intervals.md).
+"""GAUC = sum_g omega_g A_g over the groups with both classes, A_g the ROCArea of their rows, omega_g proportional to
+the number, or weight, of their pairs ("pairs"), or equal ("each"), with its interval. Groups are what is drawn: the
+variance is that of the influence function over groups (docs/theory/intervals.md).
 """
 
 from __future__ import annotations
@@ -14,9 +12,16 @@ from typing import NamedTuple
 import numpy as np
 
 from distsms.base.communicator import Communicator
-from distsms.base.typing import Floats, Hashes, Labels
-from distsms.metrics.confidence import FEWEST, Interval, mean_interval, rocarea_difference_interval, too_few
-from distsms.metrics.estimates import MeanEstimate
+from distsms.base.scored import Scored
+from distsms.base.typing import Floats
+from distsms.metrics.confidence import (
+    FEWEST,
+    Interval,
+    MeanEstimate,
+    mean_interval,
+    rocarea_difference_interval,
+    too_few,
+)
 from distsms.metrics.ranking import rocarea
 from distsms.metrics.row_weights import weighted_mean
 from distsms.parallel.groups import WholeGroups
@@ -28,6 +33,9 @@ class GroupAreas(NamedTuple):
     areas: Floats  # (groups,) float64: ROCArea of each group that this rank handles
     pairs: Floats  # (groups,) float64: the product of both classes' sums of weights
 
+    def __sub__(self, other: GroupAreas) -> GroupAreas:
+        return self._replace(areas=self.areas - other.areas)
+
     def estimate(self, weighting: str, comm: Communicator) -> MeanEstimate:
         """Return GAUC by `weighting`, "pairs" or "each", and its spread over groups; or NaN. **Collective.**"""
         omega = self.pairs if weighting == "pairs" else np.ones(len(self.pairs))
@@ -35,26 +43,22 @@ class GroupAreas(NamedTuple):
         return MeanEstimate(mean, (squares,), (size, size))
 
 
-def group_areas(
-    scores: Floats, labels: Labels, groups: Hashes, comm: Communicator, weights: Floats | None = None
-) -> GroupAreas:
-    """Compute ROCArea of each group with both classes, by keys `groups` (n_local,). **Collective.**"""
-    whole = WholeGroups(groups, labels > 0, labels < 0, weights, comm)
-    areas, pairs = [_areas(whole.extend(scores), whole)], [whole.positive * whole.negative]
+def group_areas(scored: Scored) -> GroupAreas:
+    """Compute ROCArea of each group with both classes. **Collective.**"""
+    assert scored.groups is not None
+    whole = WholeGroups(scored.groups, *scored.classes, scored.weights, scored.comm)
+    areas, pairs = [_areas(whole.extend(scored.scores), whole)], [whole.positive * whole.negative]
     for large in whole.large:
-        row_weights = None if weights is None else weights[large.rows]
-        area = rocarea(scores[large.rows], labels[large.rows], comm, row_weights)
-        if comm.is_root:  # each group is counted on one rank
+        area = rocarea(scored.of(large.rows))
+        if scored.comm.is_root:  # each group is counted on one rank
             areas.append(np.array([area]))
             pairs.append(np.array([large.positive * large.negative]))
     return GroupAreas(np.concatenate(areas), np.concatenate(pairs))
 
 
-def gauc_estimate(
-    weighting: str, scores: Floats, labels: Labels, groups: Hashes, comm: Communicator, weights: Floats | None = None
-) -> MeanEstimate:
+def gauc_estimate(weighting: str, scored: Scored) -> MeanEstimate:
     """Estimate GAUC and its spread over groups; see `group_areas` and `GroupAreas.estimate`. **Collective.**"""
-    return group_areas(scores, labels, groups, comm, weights).estimate(weighting, comm)
+    return group_areas(scored).estimate(weighting, scored.comm)
 
 
 def gauc_interval(estimate: MeanEstimate, level: float) -> Interval:

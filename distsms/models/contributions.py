@@ -1,11 +1,8 @@
 """What attributes, pairs of attributes and columns contribute to the scores of a model (docs/theory/features.md).
 
-Tables have the mean 0 over the rows, or over those of each code; for trees, the steps of the splits on a column count.
-The *share* of a term f is Cov(f, s) / Var(s). All follows from X'r and X'(r s), r the weights of the rows: in one pass.
-
-`Reasons` are for single rows: the contribution of a column of a table is sum_j w_j (x_ij - m_j) over its features j, m
-the mean of the training rows, and all add up to the score less the mean score. Bins of a column and the column itself
-are one term; a cross of two columns is one of its own, and all trees together are one.
+The *share* of a term f is Cov(f, s) / Var(s), from X'r and X'(r s), r the weights of the rows: in one pass. `Reasons`
+are for single rows: a column of a table contributes sum_j w_j (x_ij - m_j) over its features j, m the mean of the
+training rows. Bins of a column and the column itself are one term, a cross of two columns is one, and so are all trees.
 """
 
 from __future__ import annotations
@@ -45,10 +42,8 @@ TREES = "trees"
 
 
 class ColumnSums:
-    """Sums over rows for each column of a model on features, as a `scoring.Watch`: `n` rows by weight, the sums `score`
-    of scores and `square` of their squares, and for each column `rows` (p,), its sum, and `scores` (p,), that of its
-    products.
-    """
+    """Sums over rows for each column of a model, as a `scoring.Watch`: `n` rows by weight, the sums `score` of scores
+    and `square` of their squares, and for each column `rows` (p,), its sum, and `scores` (p,), that of its products."""
 
     def __init__(self) -> None:
         self.n = self.score = self.square = 0.0
@@ -185,10 +180,8 @@ def find_reason(model: Model) -> str:
         return "the rows of the model are codes, which belong to no columns"
     if model.p_original > MOST_COLUMNS:
         return f"the model has {model.p_original:,} columns, more than {MOST_COLUMNS:,}"
-    if model.normalization.kind == "l2":
-        unit = f"the model scales each row to unit length ({option('normalize')} l2)"
-        return f"{unit}, so what a code adds to the score depends on the other columns"
-    return ""
+    unit = f"the model scales each row to unit length ({option('normalize')} l2), so what a code adds"
+    return f"{unit} to the score depends on the other columns" if model.normalization.kind == "l2" else ""
 
 
 def check(model: Model) -> None:
@@ -217,16 +210,16 @@ def of_sums(model: Model, sums: ColumnSums | None) -> Contributions:
     names, group = columns_of(model)
     attributes, pairs, intercept = list[Term](), list[Term](), model.bias
     kept, forest, grown = (np.zeros(model.p_original) for _ in range(3))
-    n_kept = model.p_original if features is None or features.keep else 0
-    if n_kept:
-        kept = share(w[:n_kept] * joint[:n_kept])
-    n_codes = 0 if features is None or features.bins is None else features.bins.code_map.p
+    first = model.p_original if features is None or features.keep else 0
+    if first:
+        kept = share(w[:first] * joint[:first])
     if features is not None and features.bins is not None:
-        codes = slice(n_kept, n_kept + n_codes)
+        codes = slice(first, first + features.bins.code_map.p)
         masses = None if sums is None else rows[codes] / n
         attributes, pairs, intercept = _terms(features.bins, w[codes], masses, joint[codes], share, intercept)
+        first = codes.stop
     if features is not None and features.forest is not None:
-        leaves = slice(n_kept + n_codes, n_kept + n_codes + features.forest.code_map.p)
+        leaves = slice(first, first + features.forest.code_map.p)
         forest = share(features.forest.explained(w[leaves], rows[leaves], joint[leaves]))
         grown = features.forest.importance
         offsets = features.forest.code_map.offsets
@@ -258,9 +251,8 @@ def _terms(
         rows = [np.append(np.full(size, 1 / size), 0.0) for size in bins.sizes]
         rows_of_pairs = [np.outer(rows[a], rows[b]) for a, b in bins.pairs]
     else:
-        rows, rows_of_pairs = (
-            [np.where(table > 1e-12, table, 0.0) for table in tables] for tables in _tables(bins, masses, 1.0)
-        )
+        both = _tables(bins, masses, 1.0)
+        rows, rows_of_pairs = ([np.where(table > 1e-12, table, 0.0) for table in tables] for tables in both)
     joint_mains, joint_pairs = _tables(bins, joint, 0.0)
     pure = []
     for (a, b), table, rows_of_pair in zip(bins.pairs, crosses, rows_of_pairs, strict=True):
@@ -331,11 +323,9 @@ def values_of(table: Table, flags: NDArray[np.bool_]) -> list[Attribute]:
     part."""
     groups, names = list[Attribute](), table.feature_names
     for attribute in table_attributes(table):
-        if attribute.categories is not None:
-            groups.append(attribute)
-        else:
-            single = [j for j in (*attribute.columns, attribute.missing) if j is not None and flags[j]]
-            groups += [Attribute(names[j], (j,), ("1",), none=True) for j in single]
+        columns = [j for j in (*attribute.columns, attribute.missing) if j is not None and flags[j]]
+        single = [Attribute(names[j], (j,), ("1",), none=True) for j in columns]
+        groups += single if attribute.categories is None else [attribute]
     for column, start in zip(table.columns, table.feature_starts, strict=False):
         if column.kind == HASH:
             stop = start + column.n_features
@@ -367,8 +357,8 @@ def leaf_rule(model: Model, column: int) -> str:
         else:
             above = "" if low == -np.inf else f"{edge_text(low, centre)} < "
             words.append(f"{above}{name} <= {edge_text(high, centre)}")
-    more = [f"{len(words) - _SHOWN} more"] if len(words) > _SHOWN else []
-    return " and ".join(words[:_SHOWN] + more) or "all rows"
+    words[_SHOWN:] = [f"{len(words) - _SHOWN} more"] if len(words) > _SHOWN else []
+    return " and ".join(words) or "all rows"
 
 
 def terms_of(model: Model) -> tuple[list[str], NDArray[np.int64]]:
@@ -416,10 +406,8 @@ class Reasons:
             raise InputError(f"the model has {len(self._names):,} terms; reasons are of at most {MOST_TERMS:,}")
         self._means = np.array(model.info.get(MEAN_CONTRIBUTIONS) or [])
         if len(self._means) != len(self._names):
-            raise InputError(
-                "the model does not say what its columns contribute on average, which reasons need; train it on a "
-                "table, with this version of distsms"
-            )
+            needed = "the model does not say what its columns contribute on average, which reasons need"
+            raise InputError(f"{needed}; train it on a table, with this version of distsms")
         self.count = min(count, len(self._names))
         self._texts = list[NDArray[Any]]()
 
@@ -428,10 +416,9 @@ class Reasons:
         n, w = len(scores[0]), models[0].w
         values, terms = np.zeros((0, n)), np.zeros((0, n), np.int64)
         for first in range(0, len(self._names), TOGETHER):
-            # 1) What the next terms contribute to each row.
             here = np.arange(first, min(first + TOGETHER, len(self._names)))
             added = rows.margins(np.where(self._term == here[:, None], w, 0.0)) - self._means[here, None]
-            # 2) The largest of these and of those before, in order.
+            # The largest of these and of those before, in order.
             values = np.concatenate([values, added])
             terms = np.concatenate([terms, np.broadcast_to(here[:, None], added.shape)])
             largest = np.argsort(-np.abs(values), axis=0, kind="stable")[: self.count]

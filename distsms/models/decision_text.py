@@ -68,12 +68,11 @@ def percent(share: float) -> str:
 
 def rate(interval: Mapping[str, Any]) -> str:
     """Return a rate with its interval, which `Interval.as_json` made."""
-    value, *ends = (math.nan if interval.get(name) is None else interval[name] for name in ("value", "low", "high"))
+    value, low, high = (math.nan if interval.get(name) is None else interval[name] for name in ("value", "low", "high"))
     if math.isnan(value):
         return "not defined"
-    return percent(value) + (
-        " (no interval)" if any(map(math.isnan, ends)) else f" ({100 * ends[0]:.3g} to {100 * ends[1]:.3g})"
-    )
+    limits = "no interval" if math.isnan(low + high) else f"{100 * low:.3g} to {100 * high:.3g}"
+    return f"{percent(value)} ({limits})"
 
 
 def calibration(record: Mapping[str, Any]) -> list[str]:

@@ -4,22 +4,21 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from itertools import combinations
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from distsms.base.communicator import Communicator
 from distsms.base.errors import InputError
 from distsms.base.measures import GROUPED, HEAD, Condition, HeadMeasure, Measure
-from distsms.base.typing import Floats, Hashes
+from distsms.base.scored import Scored
+from distsms.base.typing import Floats
 from distsms.base.wording import option
 from distsms.metrics import (
     bootstrap,
     confidence,
-    estimates,
     head_intervals,
     influence,
     operating_points,
@@ -30,8 +29,9 @@ from distsms.metrics import (
 from distsms.metrics.calibration import losses
 from distsms.metrics.confidence import LEVEL, Interval
 from distsms.metrics.operating_points import Contingency
+from distsms.metrics.sampled import Sampled, sampled
 from distsms.metrics.tied_scores import TiedScores, tied_scores
-from distsms.metrics.within_groups import GroupAreas, gauc_difference_interval, gauc_interval, group_areas
+from distsms.metrics.within_groups import group_areas
 from distsms.models.model import Model
 
 
@@ -59,14 +59,10 @@ class EvaluationOptions:
             raise InputError(f"bootstrap samples are 0 or more, not {self.replicates}")
 
 
-@dataclass(frozen=True)
-class EvaluatedRows:
-    """The rows of this rank that count, which are those whose weight is not 0."""
+class EvaluatedRows(NamedTuple):
+    """Which rows of this rank count: those whose weight is not 0."""
 
-    labels: NDArray[np.int8]  # (n_local,)
     row_numbers: NDArray[np.int64]  # (n_local,), global
-    weights: Floats | None = None  # (n_local,); None on every rank if no rank has others than 0 and 1
-    groups: Hashes | None = None  # (n_local,); None on every rank if they are not needed, or not there
     fingerprint: str | None = None  # of the data set, if they are one
 
 
@@ -76,7 +72,7 @@ class ModelEvaluation:
 
     path: str  # the file of the model, or what it is called
     model: Model
-    scores: Floats  # (n_local,)
+    scored: Scored
     measures: dict[str, Any]  # measures, counts and share of training rows, as `distsms evaluate --json` names them
     extra_measures: list[str]  # the names of those measures that not every model has
     intervals: dict[str, Interval]  # of all measures but those at the threshold, by their names in `measures`
@@ -89,7 +85,7 @@ class ModelEvaluation:
     @property
     def of(self) -> str:
         """What the intervals are about."""
-        return estimates.TRAINED if self.measures["training_rows"] else estimates.MODEL
+        return confidence.TRAINED if self.measures["training_rows"] else confidence.MODEL
 
 
 @dataclass(frozen=True)
@@ -106,216 +102,154 @@ class ModelComparison:
 
     def as_json(self) -> dict[str, Any]:
         """Return what `distsms evaluate --json` prints of a pair of models."""
-        differences = {
-            name: {**interval.as_json(), "verdict": self.verdict(name)} for name, interval in self.differences.items()
-        }
-        return {"first": self.first, "other": self.other, **differences}
+        each = {name: {**less.as_json(), "verdict": self.verdict(name)} for name, less in self.differences.items()}
+        return {"first": self.first, "other": self.other, **each}
 
 
 def evaluate(
-    models: Sequence[tuple[str, Model, Floats]], rows: EvaluatedRows, options: EvaluationOptions, comm: Communicator
+    models: Sequence[tuple[str, Model, Scored]], rows: EvaluatedRows, options: EvaluationOptions
 ) -> tuple[list[ModelEvaluation], list[ModelComparison]]:
-    """Measure models by the scores (n_local,) that they give to the same rows; compare each pair. **Collective.**"""
-    counts = [f"precision@{options.k}"] if options.k else []
+    """Measure models, called by names, by the same rows; compare each pair. **Collective.**"""
+    counts, scored = [f"precision@{options.k}"] if options.k else [], models[0][2]
     for name in counts + [str(each) for each in options.at if each.quantity == "top" and not each.share]:
-        row_weights.require_equal(rows.weights, name, comm)
-    evaluator = _Evaluator([model for _, model, _ in models], rows, options, comm)
+        row_weights.require_equal(scored.weights, name, scored.comm)
+    evaluator = _Evaluator([model for _, model, _ in models], scored, rows, options)
     details = []
-    for name, model, scores in models:
-        details.append(evaluator.evaluate(name, model, scores))
+    for each in models:
+        details.append(evaluator.evaluate(*each))
         if len(models) == 1:
-            details[-1].influences.clear()  # there is nothing to compare it with
+            details[-1].sampled.clear()  # there is nothing to compare it with
     comparisons = [evaluator.compare(first, other) for first, other in combinations(details, 2)]
     return [of_model.evaluation for of_model in details], comparisons
 
 
-@dataclass
-class _Details:
+class _Details(NamedTuple):
     """The evaluation of a model, with what its differences from other models are computed from."""
 
     evaluation: ModelEvaluation
-    placements: NDArray[np.int64]
-    areas: GroupAreas | None  # for measures within groups
-    head: dict[str, float]  # the measures of the head of the ranking
-    # what intervals need besides
-    shares: Floats = field(default_factory=lambda: np.empty(0))
-    prbep_replicates: Floats = field(default_factory=lambda: np.empty(0))
-    head_replicates: dict[str, Floats] = field(default_factory=dict)
-    influences: dict[str, influence.Influences] = field(default_factory=dict)
+    sampled: dict[str, Sampled]  # all measures that have intervals, but for those at K
 
 
 class _Evaluator:
     """Evaluates models on the same rows. Creating it is **collective**, and so are its methods."""
 
     def __init__(
-        self, models: Sequence[Model], rows: EvaluatedRows, options: EvaluationOptions, comm: Communicator
+        self, models: Sequence[Model], scored: Scored, rows: EvaluatedRows, options: EvaluationOptions
     ) -> None:
         infos = [model.info for model in models]
-        self._rows, self._options, self._comm = rows, options, comm
+        self._fingerprint, self._options, self._comm = rows.fingerprint, options, scored.comm
         self._draws = bootstrap.Draws(rows.row_numbers, options.replicates, options.seed)
-        self._counts = [int(count) for count in row_weights.masses((rows.labels > 0, rows.labels < 0), None, comm)]
+        self._counts = [int(count) for count in row_weights.masses(scored.classes, None, scored.comm)]
         # The measures of the head: those shown of every model, those trained for, and those of conditions.
         names = [*HEAD, *(str(info.get("measure")) for info in infos)]
         head = [measure for name in names if (measure := HeadMeasure.parse(name))]
         head += [measure for condition in options.at for measure in condition.measures(sum(self._counts))]
         self._head = list({measure.name: measure for measure in head}.values())
-        self._grouped = [] if rows.groups is None else grouped_measures(infos, options.within_groups)
-        self._n_pos = row_weights.mass_of_classes(rows.labels, rows.weights, comm)[0]
-        self._scaled = row_weights.effective(rows.weights, comm)
-        self._size_pos, self._size_neg = row_weights.effective_sizes(rows.labels, rows.weights, comm)
+        self._grouped = [] if scored.groups is None else grouped_measures(infos, options.within_groups)
+        self._sizes = row_weights.effective_sizes(scored)
 
-    def evaluate(self, path: str, model: Model, scores: Floats) -> _Details:
-        """Compute all measures of a model from its scores (n_local,), and their intervals."""
-        rows, options, comm = self._rows, self._options, self._comm
-        labels, weights = rows.labels, rows.weights
+    def evaluate(self, path: str, model: Model, scored: Scored) -> _Details:
+        """Compute all measures of a model, and their intervals."""
+        options, comm, scaled = self._options, self._comm, row_weights.effective(scored)
         # 1) What is computed from the order of the rows, once for all measures.
-        placements = ranking.placements(scores, labels, comm, weights)
-        rocarea = estimates.rocarea_estimate(placements, labels, comm, weights)
-        tied = tied_scores(scores, labels, self._scaled, comm)
-        areas = None
-        if rows.groups is not None and self._grouped:
-            areas = group_areas(scores, labels, rows.groups, comm, weights)
+        measured = {"rocarea": sampled("rocarea", scored, self._draws)}
+        tied = tied_scores(scaled)
         head = {measure.name: operating_points.head_value(measure, tied, comm) for measure in self._head}
         # 2) The measures.
-        values = self._measures(model, scores, tied, rocarea.value, head)
-        for measure in self._grouped:
-            assert areas is not None and measure.within_groups
-            values[measure.name] = areas.estimate(measure.within_groups, comm).value
+        values = self._measures(model, scored, tied, measured["rocarea"].estimate().value, head)
+        grouped = dict[str, Sampled]()
+        if self._grouped:
+            areas = group_areas(scored)
+            grouped = {measure.name: Sampled(measure.name, areas, scored) for measure in self._grouped}
+            values |= {name: each.estimate().value for name, each in grouped.items()}
             values["groups"] = int(comm.sum(np.array([len(areas.areas)]))[0])
         extra = [name for name in extra_measures(model.info, options.k) if name in values]
-        evaluation = ModelEvaluation(path, model, scores, values, extra, {})
-        details = _Details(evaluation, placements, areas, head)
-        if options.intervals:
-            self._add_intervals(details, rocarea, tied)
-        return details
+        evaluation = ModelEvaluation(path, model, scored, values, extra, {})
+        if not options.intervals:
+            return _Details(evaluation, {})
+        # 3) The intervals. Replicates of the head depend on what is computed with them: so each measure that not every
+        # model shows is computed by itself.
+        replicates = dict[str, Floats]()
+        alone = [[measure] for measure in self._head if measure.name not in HEAD]
+        for together in [[measure for measure in self._head if measure.name in HEAD], *alone]:
+            replicates |= head_intervals.head_replicates(together, tied, scaled, self._draws)
+        measured["prbep"] = sampled("prbep", scored, self._draws)
+        for name, of_rows in influence.row_influences(tied, scored).items():
+            measured[name] = Sampled(name, of_rows, scaled)
+        measured |= grouped
+        for each in self._head:
+            drawn = replicates[each.name]
+            measured[each.name] = Sampled(each.name, head[each.name], scored, drawn, each, self._sizes)
+        intervals = {name: each.interval(options.level) for name, each in measured.items()} | self._at_k(evaluation)
+        if values["training_rows"]:
+            intervals = {name: replace(interval, of=confidence.TRAINED) for name, interval in intervals.items()}
+        evaluation.intervals.update(intervals)
+        return _Details(evaluation, measured)
 
     def _measures(
-        self, model: Model, scores: Floats, tied: TiedScores, rocarea: float, head: dict[str, float]
+        self, model: Model, scored: Scored, tied: TiedScores, rocarea: float, head: dict[str, float]
     ) -> dict[str, Any]:
         """Return the measures and counts of a model, by the names of `distsms evaluate --json`."""
-        rows, options, comm = self._rows, self._options, self._comm
-        labels, weights = rows.labels, rows.weights
+        options, weights, comm = self._options, scored.weights, self._comm
         threshold = model.threshold if options.threshold is None else options.threshold
-        rates = head_intervals.rates_at(threshold, options.level, scores, labels, comm, weights)
+        rates = head_intervals.rates_at(threshold, options.level, scored)
         table = Contingency(**{name: rates[name] for name in ("tp", "fp", "fn", "tn")})
         n_pos, n_neg = self._counts
         extra = extra_measures(model.info, options.k)
         if options.k is None and row_weights.differ(weights, comm):
             extra = [name for name in extra if "@" not in name or name.startswith("pauc@")]
-        points = dict[str, dict[str, Any]]()
-        for each in options.at:
-            at = operating_points.operating_point(each, tied, comm).threshold
-            points[str(each)] = head_intervals.rates_at(at, options.level, scores, labels, comm, weights)
+        at = {str(each): operating_points.operating_point(each, tied, comm).threshold for each in options.at}
+        points = {text: head_intervals.rates_at(score, options.level, scored) for text, score in at.items()}
         training_rows = 1.0
-        if rows.fingerprint is None or rows.fingerprint != (model.info.get("data") or {}).get("fingerprint"):
-            training_rows = row_sample.share_of_training_rows(model.info.get("row_sample"), scores, labels, comm)
+        if self._fingerprint is None or self._fingerprint != (model.info.get("data") or {}).get("fingerprint"):
+            training_rows = row_sample.share_of_training_rows(model.info.get("row_sample"), scored)
         if training_rows:
             for of_rates in (rates, *points.values()):
                 for interval in of_rates["intervals"].values():
-                    interval["of"] = estimates.TRAINED
+                    interval["of"] = confidence.TRAINED
         return {
             "n": n_pos + n_neg,
             "n_pos": n_pos,
             "n_neg": n_neg,
-            **({} if weights is None else {"weights": row_weights.describe_weights(labels, weights, comm)}),
+            **({} if weights is None else {"weights": row_weights.describe_weights(scored)}),
             "rocarea": rocarea,
-            "prbep": ranking.prbep(scores, labels, comm, weights),
+            "prbep": ranking.prbep(scored),
             "average_precision": ranking.mean_precision(tied, comm),
             "threshold": threshold,
             **{name: value for name, value in rates.items() if name not in ("threshold", "intervals")},
             "f1": table.f1,
             "error_rate": table.error_rate,
             "intervals_at_threshold": rates["intervals"],
-            **{name: ranking.measure_value(name, scores, labels, threshold, comm, weights) for name in extra},
-            **(losses(model.probabilities(scores), labels, comm, weights) if model.curve else {}),
+            **{name: ranking.measure_value(name, scored, threshold) for name in extra},
+            **(losses(replace(scored, scores=model.probabilities(scored.scores))) if model.curve else {}),
             **head,
             "bedroc": operating_points.bedroc(tied, comm),
             **({"at": points} if options.at else {}),
             "training_rows": training_rows,
         }
 
-    def _add_intervals(self, details: _Details, rocarea: estimates.MeanEstimate, tied: TiedScores) -> None:
-        """Add the intervals of all measures but those at the threshold, and what differences are computed from."""
-        comm, level = self._comm, self._options.level
-        labels, weights = self._rows.labels, self._rows.weights
-        scores, values = details.evaluation.scores, details.evaluation.measures
-        # 1) Replicates, and what each row adds.
-        details.shares = ranking.top_k_shares(scores, self._n_pos, comm, weights)
-        details.prbep_replicates = bootstrap.prbep_replicates(scores, labels, self._draws, comm, weights)
-        # By itself, each measure that not every model shows: the replicates depend on what is computed with them.
-        alone = [[measure] for measure in self._head if measure.name not in HEAD]
-        for together in [[measure for measure in self._head if measure.name in HEAD], *alone]:
-            details.head_replicates |= head_intervals.head_replicates(
-                together, tied, scores, labels, self._draws, comm, self._scaled
-            )
-        details.influences = influence.row_influences(tied, scores, labels, comm)
-        # 2) The intervals.
-        prbep = estimates.prbep_estimate(details.shares, labels, comm, weights)
-        intervals = {
-            "rocarea": confidence.rocarea_interval(rocarea, level),
-            "prbep": confidence.prbep_interval(prbep, details.prbep_replicates, level),
-        }
-        for name, of_rows in details.influences.items():
-            spread = influence.influence_estimate(of_rows, labels, self._scaled, comm)
-            intervals[name] = influence.influence_interval(spread, level)
-        for measure in self._grouped:
-            assert details.areas is not None and measure.within_groups
-            intervals[measure.name] = gauc_interval(details.areas.estimate(measure.within_groups, comm), level)
-        for of_head in self._head:
-            name, replicates = of_head.name, details.head_replicates[of_head.name]
-            estimate = head_intervals.head_estimate(of_head, details.head[name], self._size_pos, self._size_neg)
-            intervals[name] = head_intervals.head_interval(of_head, estimate, replicates, level)
-        k = self._options.k or Measure.parse(details.evaluation.model.info.get("measure", "rocarea")).k
-        counts = [k] if k and f"precision@{k}" in values else []
+    def _at_k(self, evaluation: ModelEvaluation) -> dict[str, Interval]:
+        """Return the confidence intervals of precision and recall at each K, by name."""
+        intervals, alike = dict[str, Interval](), replace(evaluation.scored, weights=None)
+        k = self._options.k or Measure.parse(evaluation.model.info.get("measure", "rocarea")).k
+        counts = [k] if k and f"precision@{k}" in evaluation.measures else []
         counts += [int(each.level) for each in self._options.at if each.quantity == "top" and not each.share]
-        for count in dict.fromkeys(counts):
-            if count <= values["n"]:
-                intervals |= self._intervals_at(count, scores)
-        if values["training_rows"]:
-            intervals = {name: replace(interval, of=estimates.TRAINED) for name, interval in intervals.items()}
-        details.evaluation.intervals.update(intervals)
-
-    def _intervals_at(self, k: int, scores: Floats) -> dict[str, Interval]:
-        """Return the confidence intervals of precision@k and recall@k, by name."""
-        rows, options, comm = self._rows, self._options, self._comm
-        share = ranking.top_k_shares(scores, k, comm)
-        of_both = estimates.top_k_estimates(share, rows.labels, k, comm)
-        replicates = bootstrap.top_k_replicates(scores, rows.labels, self._draws, k, comm)
-        precision, recall = (
-            confidence.prbep_interval(estimate, of_measure, options.level)
-            for estimate, of_measure in zip(of_both, replicates, strict=True)
-        )
-        return {f"precision@{k}": precision, f"recall@{k}": recall}
+        for k in dict.fromkeys(count for count in counts if count <= evaluation.measures["n"]):
+            of_both = confidence.top_k_estimates(ranking.top_k_shares(alike, k), k, alike)
+            replicates = bootstrap.top_k_replicates(alike, self._draws, k)
+            for name, estimate, drawn in zip(("precision", "recall"), of_both, replicates, strict=True):
+                intervals[f"{name}@{k}"] = confidence.prbep_interval(estimate, drawn, self._options.level)
+        return intervals
 
     def compare(self, first: _Details, other: _Details) -> ModelComparison:
         """Return by how much the first model is better."""
-        comm, level = self._comm, self._options.level
-        labels, weights = self._rows.labels, self._rows.weights
-        area = estimates.rocarea_estimate(first.placements - other.placements, labels, comm, weights)
-        prbep = estimates.prbep_estimate(first.shares - other.shares, labels, comm, weights)
-        replicates = first.prbep_replicates - other.prbep_replicates
-        differences = {
-            "rocarea": confidence.rocarea_difference_interval(area, level),
-            "prbep": confidence.prbep_difference_interval(prbep, replicates, level),
-        }
-        for name, of_rows in first.influences.items():
-            spread = influence.influence_estimate(of_rows.less(other.influences[name]), labels, self._scaled, comm)
-            differences[name] = influence.influence_difference_interval(spread, level)
-        for measure in self._grouped:
-            assert first.areas is not None and other.areas is not None and measure.within_groups
-            areas = first.areas._replace(areas=first.areas.areas - other.areas.areas)
-            gauc = areas.estimate(measure.within_groups, comm)
-            differences[measure.name] = gauc_difference_interval(gauc, level)
-        for name in first.head:
-            difference = first.head[name] - other.head[name]
-            estimate = head_intervals.difference_estimate(difference, self._size_pos, self._size_neg)
-            replicates = first.head_replicates[name] - other.head_replicates[name]
-            differences[name] = confidence.prbep_difference_interval(estimate, replicates, level)
+        level = self._options.level
+        differences = {name: each.less(other.sampled[name]).interval(level) for name, each in first.sampled.items()}
         for evaluation in (other.evaluation, first.evaluation):
             if part := evaluation.measures["training_rows"]:
                 why = f"{row_sample.describe_part(part).lower()} were training rows of {evaluation.path}"
                 differences = {
-                    name: replace(interval, why=why, of=estimates.TRAINED) for name, interval in differences.items()
+                    name: replace(interval, why=why, of=confidence.TRAINED) for name, interval in differences.items()
                 }
         return ModelComparison(first.evaluation.path, other.evaluation.path, differences)
 

@@ -73,10 +73,8 @@ FORMATS: dict[str, Callable[[Model], bytes]] = {"onnx": onnx, "liblinear": libli
 def write(model: Model, to: str, path: str | os.PathLike[str], stdout: TextIO, verbatim: bool = False) -> None:
     """Write the model in the format `to` of FORMATS, atomically; "-" is `stdout`. Raises InputError."""
     if model.coded and to != "csv" and (to != "onnx" or model.features is None):
-        raise InputError(
-            f"the model takes {model.coded.describe()}, which {to} cannot turn into columns: score them by distsms "
-            f"predict, or export the weights with {option('to')} csv"
-        )
+        coded = f"the model takes {model.coded.describe()}, which {to} cannot turn into columns"
+        raise InputError(f"{coded}: score them by distsms predict, or export the weights with {option('to')} csv")
     if to != "onnx":
         refuse_row_normalization(model)
     content = csv(model, verbatim) if to == "csv" else FORMATS[to](model)

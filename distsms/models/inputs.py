@@ -137,9 +137,8 @@ def to_features(
 
 
 def as_scored(X: Any, model: Model, where: object, table: Table | None = None) -> LocalRows | SideBySide:
-    """Return rows as a model scores them: less the offsets of its table, with its features, normalized; but for data
-    sets that are stored so, rows of every source pass here. `where` is for errors; without the encoding `table`, X has
-    numbers. Local."""
+    """Return rows as a model scores them: less the offsets of its table, with its features, normalized. `where` is for
+    errors; without the encoding `table`, X has numbers. Local."""
     X = subtract(X, missing_offsets(model, table))
     try:
         rows = as_features(X) if model.features is None else model.features.rows(X)
@@ -156,8 +155,8 @@ def rows_in_memory(X: Any, model: Model, options: InputOptions, notes: list[str]
             return _table_rows(X, model, options, notes)
         X = ordered(X, model.table, options.ignore_new)
     if (names := names_of(X)) is not None:
-        names_of_X = f"X has names of columns ({format_names(names)}), and the model's training data had none"
-        raise InputError(f"{names_of_X}; give the numbers alone, such as X.to_numpy(), in the same order")
+        named = f"X has names of columns ({format_names(names)}), and the model's training data had none"
+        raise InputError(f"{named}; give the numbers alone, such as X.to_numpy(), in the same order")
     if model.coded.sequences is not None and not scipy.sparse.issparse(X):
         words = np.asarray(X)
         if words.ndim == 1 and (not len(words) or words.dtype.kind in "OU"):

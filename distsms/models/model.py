@@ -142,11 +142,13 @@ class Model:
     def labels(self, scores: NDArray[np.float64]) -> NDArray[Any]:
         """Return the class of each row, one of `classes`, (n,), from its score; InputError without a threshold."""
         if not self.has_decision:
+            train = (
+                f"Train with distsms train or path {option('at')} 'precision>=0.9', which find one on held-out folds"
+            )
             raise InputError(
                 (self.info.get("decision") or {}).get("why")
                 or f"the model has no threshold for labels: it was trained for {self.info.get('measure', 'rocarea')},"
-                f" which is about the order of the rows. Train with distsms path {option('at')} or distsms train"
-                f" {option('at')}, such as {option('at')} 'precision>=0.9', which find a threshold on held-out folds"
+                f" which is about the order of the rows. {train}"
             )
         return np.array(self.classes)[(scores >= self.threshold).astype(np.intp)]
 
@@ -160,12 +162,9 @@ class Model:
         """Return the probability that each row is positive, (n,), from its score; InputError if the model has none."""
         if self.curve is None:
             why = Measure.parse(self.info.get("measure", "rocarea")).family.why_no_probabilities
-            calibrate = option("calibrate", "sigmoid")
-            raise InputError(
-                f"the model has no probabilities, only scores. {why}Train with distsms path {calibrate} (or isotonic) "
-                f"or distsms train {calibrate}, which fit them on held-out folds, or with "
-                f"{option('measure', 'logistic')}, whose scores are probabilities already"
-            )
+            train = f"Train with distsms train or path {option('calibrate', 'sigmoid')} (or isotonic)"
+            logistic = f"{option('measure', 'logistic')}, whose scores are log-odds already"
+            raise InputError(f"the model has no probabilities, only scores. {why}{train}, or with {logistic}")
         return calibration.probabilities(self.curve, scores)
 
     @property
@@ -370,14 +369,11 @@ def find_fault(model: Model) -> str | None:
     is_empty = isinstance(sample, dict) and sample.get("keys") == ""  # which earlier versions kept, without a share
     if sample and not is_empty and (fault := schema.find_fault(sample, row_sample.RECORD)):
         return f"its sample of training rows cannot be used: {fault}"
-    if "calibration" in info:
-        fault = calibration.find_fault(curve) or schema.find_fault(curve, calibration.JUDGED)
-        if fault:
-            return f"its calibration cannot be used: {fault}"
+    unusable = "calibration" in info and (calibration.find_fault(curve) or schema.find_fault(curve, calibration.JUDGED))
+    if unusable:
+        return f"its calibration cannot be used: {unusable}"
     if "decision" in info:
         fault = schema.find_fault(decision, DECISION)
-        if fault is None and "by_rows" in decision:
-            fault = schema.find_fault(decision["by_rows"], _IS_RATES)
-        if fault:
-            return f"its decision cannot be used: {fault}"
+        fault = fault or schema.find_fault(decision.get("by_rows", decision), _IS_RATES)
+        return fault and f"its decision cannot be used: {fault}"
     return None

@@ -1,8 +1,7 @@
 """Nodes of ONNX graphs, and feature maps as nodes: forests as tree ensembles, bins as tables of weights.
 
 A TreeEnsembleRegressor computes in float32. So each weight of a leaf is a sum of whole numbers below 2^24, its
-*digits*, which the trees add up as separate targets, exactly, each times a power of two in float64. Bins are found by a
-tree for each number, in float32 as in `distsms.features`; Gather looks up the weights of codes, 0 for a missing one.
+*digits*, which the trees add up as separate targets, exactly, each times a power of two in float64.
 """
 
 from __future__ import annotations
@@ -49,10 +48,11 @@ class Graph:
         while any(name.startswith(self._prefix) for name in taken):
             self._prefix += "."
 
-    def add(self, kind: str, *inputs: str, output: str | None = None, domain: str = "", **attributes: Any) -> str:
-        """Add a node, and return the name of its output."""
+    def add(self, kind: str, *inputs: Any, output: str | None = None, domain: str = "", **attributes: Any) -> str:
+        """Add a node of inputs, names or constants, and return the name of its output."""
         output = output or f"{self._prefix} {len(self.nodes)}"
-        self.nodes.append(helper.make_node(kind, list(inputs), [output], domain=domain, **attributes))
+        names = [each if isinstance(each, str) else self.constant(each) for each in inputs]
+        self.nodes.append(helper.make_node(kind, names, [output], domain=domain, **attributes))
         return output
 
     def sum(self, terms: Sequence[str]) -> str:
@@ -69,7 +69,7 @@ class Graph:
 def single_precision(graph: Graph, rows: str) -> str:
     """Return rows (n, columns) rounded to float32; numbers that are too large become the largest."""
     largest = float(np.finfo(np.float32).max)
-    clipped = graph.add("Clip", rows, graph.constant(-largest), graph.constant(largest))
+    clipped = graph.add("Clip", rows, -largest, largest)
     return graph.add("Cast", clipped, to=TensorProto.FLOAT)
 
 
@@ -107,7 +107,7 @@ def forest_score(graph: Graph, rows: str, forest: Forest, w: Floats) -> str:
         raise InputError(f"the forest has {nodes} nodes, and ONNX can hold about {most}: grow fewer {option('trees')}")
     targets = np.broadcast_to(np.arange(len(powers)), values.shape)
     sums = _add_trees(graph, rows, forest, "BRANCH_LEQ", values, targets, len(powers))
-    return graph.add("MatMul", graph.add("Cast", sums, to=TensorProto.DOUBLE), graph.constant(powers))
+    return graph.add("MatMul", graph.add("Cast", sums, to=TensorProto.DOUBLE), powers)
 
 
 def _add_trees(
@@ -142,12 +142,11 @@ def bins_score(graph: Graph, rows: str, bins: Bins, w: Floats) -> str:
     sizes = np.array(bins.sizes)
     codes, order = _codes(graph, rows, bins)
     place = np.argsort(order)  # of each attribute among the codes
-    axis = graph.constant(np.array([1]))
     pieces = [[*w[bins.blocks.offsets[k] : bins.blocks.offsets[k + 1]], 0.0] for k in order]
     starts = np.cumsum([0, *map(len, pieces)])[:-1]
-    at = graph.add("Add", codes, graph.constant(starts[None]))
-    picked = graph.add("Gather", graph.constant(np.concatenate(pieces)), at)
-    total = graph.add("ReduceSum", picked, axis, keepdims=0)
+    at = graph.add("Add", codes, starts[None])
+    picked = graph.add("Gather", np.concatenate(pieces), at)
+    total = graph.add("ReduceSum", picked, [1], keepdims=0)
     if not bins.pairs:
         return total
     a, b = np.array(bins.pairs).T
@@ -156,11 +155,11 @@ def bins_score(graph: Graph, rows: str, bins: Bins, w: Floats) -> str:
         for start, k, m in zip(bins.code_map.offsets, a, b, strict=False)
     ]
     starts = np.cumsum([0, *map(len, tables)])[:-1]
-    first, second = (graph.add("Gather", codes, graph.constant(place[k]), axis=1) for k in (a, b))
-    of_pair = graph.add("Add", graph.add("Mul", first, graph.constant(sizes[b][None] + 1)), second)
-    at = graph.add("Add", of_pair, graph.constant(starts[None]))
-    picked = graph.add("Gather", graph.constant(np.concatenate(tables)), at)
-    return graph.add("Add", total, graph.add("ReduceSum", picked, axis, keepdims=0))
+    first, second = (graph.add("Gather", codes, place[k], axis=1) for k in (a, b))
+    of_pair = graph.add("Add", graph.add("Mul", first, sizes[b][None] + 1), second)
+    at = graph.add("Add", of_pair, starts[None])
+    picked = graph.add("Gather", np.concatenate(tables), at)
+    return graph.add("Add", total, graph.add("ReduceSum", picked, [1], keepdims=0))
 
 
 def _codes(graph: Graph, rows: str, bins: Bins) -> tuple[str, NDArray[np.int64]]:
@@ -170,35 +169,32 @@ def _codes(graph: Graph, rows: str, bins: Bins) -> tuple[str, NDArray[np.int64]]
     if numbers:
         codes = graph.add("Cast", _bins_of_numbers(graph, rows, bins, numbers), to=TensorProto.INT64)
         marked = [i for i, k in enumerate(numbers) if bins.attributes[k].missing is not None]
+        for part in filter(None, (marked, [i for i in range(len(numbers)) if i not in set(marked)])):
+            groups.append(graph.add("Gather", codes, np.array(part), axis=1))
+            order += [numbers[i] for i in part]
         if marked:
             attributes = [numbers[i] for i in marked]
-            columns = [bins.attributes[k].missing for k in attributes]
             last = np.array([len(bins.edges[k]) + 1 for k in attributes])
-            codes_of_marked = graph.add("Gather", codes, graph.constant(np.array(marked)), axis=1)
-            is_missing = _is_set(graph, rows, columns)
-            groups.append(graph.add("Where", is_missing, graph.constant(last[None]), codes_of_marked))
-            order += attributes
-        others = [i for i in range(len(numbers)) if i not in set(marked)]
-        if others:
-            groups.append(graph.add("Gather", codes, graph.constant(np.array(others)), axis=1))
-            order += [numbers[i] for i in others]
-    if len(numbers) < len(bins.attributes):
-        nothing = graph.add("Gather", rows, graph.constant(np.array([0])), axis=1)
-        nothing = graph.add("Mul", nothing, graph.constant(np.float32(0)))
-        half = graph.add("Add", nothing, graph.constant(np.float32(0.5)))
-        for k, attribute in enumerate(bins.attributes):
-            if attribute.categories is not None:
-                marks = graph.add("Cast", _is_set(graph, rows, attribute.columns), to=TensorProto.FLOAT)
-                # 0.5 is the largest if no category is set; the first of the largest is taken
-                several = graph.add("Concat", marks, half, axis=1)
-                groups.append(graph.add("ArgMax", several, axis=1, keepdims=1))
-                order.append(k)
+            is_missing = _is_set(graph, rows, [bins.attributes[k].missing for k in attributes])
+            groups[0] = graph.add("Where", is_missing, last[None], groups[0])
+    for k, attribute in enumerate(bins.attributes):
+        if attribute.categories is not None:
+            groups.append(first_set(graph, _is_set(graph, rows, attribute.columns)))
+            order.append(k)
     return graph.add("Concat", *groups, axis=1), np.array(order)
 
 
+def first_set(graph: Graph, marks: str) -> str:
+    """Return the place of the first mark in each row of marks (n, k) that is set, k if none is, (n, 1) int64."""
+    marks = graph.add("Cast", marks, to=TensorProto.FLOAT)
+    nothing = graph.add("Mul", graph.add("ReduceMin", marks, axes=[1], keepdims=1), np.float32(0))
+    half = graph.add("Add", nothing, np.float32(0.5))  # the largest if no mark is 1
+    return graph.add("ArgMax", graph.add("Concat", marks, half, axis=1), axis=1, keepdims=1)
+
+
 def _is_set(graph: Graph, rows: str, columns: Any) -> str:
-    values = graph.add("Gather", rows, graph.constant(np.array(columns, np.int64)), axis=1)
-    return graph.add("Greater", values, graph.constant(np.float32(0.5)))
+    values = graph.add("Gather", rows, np.array(columns, np.int64), axis=1)
+    return graph.add("Greater", values, np.float32(0.5))
 
 
 def _bins_of_numbers(graph: Graph, rows: str, bins: Bins, numbers: list[int]) -> str:

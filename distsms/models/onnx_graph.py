@@ -1,6 +1,6 @@
 """A model as an ONNX graph in double precision, with the encoding of a table: raw columns in, score and label out, and
 `probabilities` (n, 2). A model of a table with categories has an input (n, 1) for each column, strings or doubles with
-NaN, every other one `X` of doubles, (n, columns). Codes come from a LabelEncoder or comparisons, weights by Gather.
+NaN, every other one `X` of doubles, (n, columns).
 """
 
 from __future__ import annotations
@@ -39,10 +39,9 @@ def build(model: Model) -> bytes:
     product = rows.dot(model.w)
     if model.normalization.kind == "l2":
         length = graph.add("Sqrt", rows.dot(np.ones(model.p), squared=True))
-        scaled = graph.add("Greater", length, graph.constant(SMALLEST))
-        one = graph.constant(1.0)
-        product = graph.add("Div", product, graph.add("Where", scaled, length, one))
-    graph.add("Add", product, graph.constant(model.bias), output="score")
+        scaled = graph.add("Greater", length, SMALLEST)
+        product = graph.add("Div", product, graph.add("Where", scaled, length, 1.0))
+    graph.add("Add", product, model.bias, output="score")
     proto = helper.make_model(
         helper.make_graph(graph.nodes, "distsms", rows.inputs, _outputs(graph, model), graph.constants),
         opset_imports=[helper.make_opsetid("", OPSET), helper.make_opsetid(ML, ML_OPSET)],
@@ -86,10 +85,8 @@ def _check(columns: Sequence[Column]) -> None:
     if wrong:
         names = [name for of_reason in wrong.values() for name in of_reason]
         reasons = " and ".join(f"{why} ({format_names(of_reason)})" for why, of_reason in wrong.items())
-        raise InputError(
-            f"the operators of ONNX cannot turn {reasons}. Score with `distsms predict`, or train again without the "
-            f"{'column' if len(names) == 1 else 'columns'}: {option('drop', [shlex.quote(','.join(names))])}"
-        )
+        again = f"train again with {option('drop', [shlex.quote(','.join(names))])}"
+        raise InputError(f"the operators of ONNX cannot turn {reasons}. Score with `distsms predict`, or {again}")
 
 
 def _number(category: str) -> float | None:
@@ -111,24 +108,20 @@ class _Rows:
         self._numbers: str | None = "X"
         inputs = [] if model.table is None else list(zip(model.table.columns, names, strict=True))
         numbers = [name for column, name in inputs if column.kind == NUMBER]
-        if model.table is None or not _has_categories(model.table):
-            self.inputs = [
-                helper.make_tensor_value_info("X", TensorProto.DOUBLE, ["n", len(inputs) or model.p_original])
-            ]
-        else:
-            kinds = {True: TensorProto.STRING, False: TensorProto.DOUBLE}
-            self.inputs = [
-                helper.make_tensor_value_info(name, kinds[takes_strings(column)], ["n", 1]) for column, name in inputs
-            ]
+        kinds: list[Any] = [("X", TensorProto.DOUBLE, ["n", len(inputs) or model.p_original])]
+        if model.table is not None and _has_categories(model.table):
+            text, number = TensorProto.STRING, TensorProto.DOUBLE
+            kinds = [(name, text if takes_strings(column) else number, ["n", 1]) for column, name in inputs]
             self._numbers = graph.add("Concat", *numbers, axis=1) if numbers else None
+        self.inputs = [helper.make_tensor_value_info(*kind) for kind in kinds]
         if model.table is None:
             return
         if self._numbers is not None:
             self._missing = graph.add("IsNaN", self._numbers)
             columns = model.table.numbers
-            self._numbers = graph.add("Where", self._missing, graph.constant([columns.fills]), self._numbers)
+            self._numbers = graph.add("Where", self._missing, [columns.fills], self._numbers)
             if columns.centres.any():
-                self._numbers = graph.add("Sub", self._numbers, graph.constant([columns.centres]))
+                self._numbers = graph.add("Sub", self._numbers, [columns.centres])
         if len(numbers) < len(names):
             codes, first = [], 0
             for column, name in inputs:
@@ -172,11 +165,11 @@ class _Rows:
                 words_of_columns += [k] * len(codes)
                 codes_of_columns += [first + code for code in codes]
                 first += n + 2
-            each = graph.add("Gather", self._codes, graph.constant(np.array(words_of_columns)), axis=1)
-            same = graph.add("Equal", each, graph.constant(np.array([codes_of_columns])))
+            each = graph.add("Gather", self._codes, np.array(words_of_columns), axis=1)
+            same = graph.add("Equal", each, np.array([codes_of_columns]))
             groups.append(graph.add("Cast", same, to=TensorProto.DOUBLE))
         joined = graph.add("Concat", *groups, axis=1)
-        return graph.add("Gather", joined, graph.constant(place), axis=1)
+        return graph.add("Gather", joined, place, axis=1)
 
     def _of_columns(self, w: NDArray[np.float64], squared: bool) -> str:
         """Do what `dot` does for columns that are not coded."""
@@ -189,16 +182,16 @@ class _Rows:
             w = np.array([part[0] for _, part in numbers]) if self._table is not None else w
             used = np.flatnonzero(w)
             if FEW * len(used) < len(w):
-                X, w = graph.add("Gather", X, graph.constant(used), axis=1), w[used]
-            terms.append(graph.add("MatMul", X, graph.constant(w)))
+                X, w = graph.add("Gather", X, used, axis=1), w[used]
+            terms.append(graph.add("MatMul", X, w))
             marks = np.array([part[column.n_values] if column.missing else 0.0 for column, part in numbers])
             if self._missing is not None and any(column.missing for column, _ in numbers):
                 mark = graph.add("Cast", self._missing, to=TensorProto.DOUBLE)
-                terms.append(graph.add("MatMul", mark, graph.constant(marks)))
+                terms.append(graph.add("MatMul", mark, marks))
         if self._codes is not None:
             words = [_by_code(column, part) for column, part in weights if column.categories is not None]
-            picked = graph.add("Gather", graph.constant(np.concatenate(words)), self._codes)
-            terms.append(graph.add("ReduceSum", picked, graph.constant([1]), keepdims=0))
+            picked = graph.add("Gather", np.concatenate(words), self._codes)
+            terms.append(graph.add("ReduceSum", picked, [1], keepdims=0))
         return graph.sum(terms)
 
 
@@ -212,14 +205,9 @@ def _encoder(graph: Graph, column: Column, name: str, first: int, missing: Seque
     """Return the code of each row, (n, 1) int64, from `first` on in the order of `_by_code`."""
     categories = list(column.categories or ())
     if not takes_strings(column):
-        values = graph.constant(np.array([[_number(category) for category in categories]], float))
-        same = graph.add("Concat", graph.add("Equal", name, values), graph.add("IsNaN", name), axis=1)
-        marks = graph.add("Cast", same, to=TensorProto.FLOAT)
-        # The last mark is 0.5. It is the largest one if no other mark is 1, that is, if the category is unknown.
-        none = graph.add("ReduceMin", marks, axes=[1], keepdims=1)
-        half = graph.add("Add", graph.add("Mul", none, graph.constant(np.float32(0))), graph.constant(np.float32(0.5)))
-        code = graph.add("ArgMax", graph.add("Concat", marks, half, axis=1), axis=1, keepdims=1)
-        return graph.add("Add", code, graph.constant(np.int64(first)))
+        same = graph.add("Equal", name, np.array([[_number(category) for category in categories]], float))
+        code = onnx_features.first_set(graph, graph.add("Concat", same, graph.add("IsNaN", name), axis=1))
+        return graph.add("Add", code, np.int64(first))
     codes = {category: first + k for k, category in enumerate(categories)}
     if {category.lower() for category in categories} <= {"true", "false"}:  # as in `columns.codes`
         spellings = (str.lower, str.capitalize, str.upper)
@@ -233,41 +221,36 @@ def _outputs(graph: Graph, model: Model) -> list[Any]:
     """Add the label to the graph, and return what the graph's outputs are."""
     classes = model.classes
     labels = np.array(classes if all(isinstance(label, int) for label in classes) else list(map(str, classes)))
-    called = graph.add("GreaterOrEqual", "score", graph.constant(model.threshold))
+    called = graph.add("GreaterOrEqual", "score", model.threshold)
     graph.add("Where", called, graph.constant(labels[1]), graph.constant(labels[0]), output="label")
     kind = TensorProto.INT64 if labels.dtype.kind == "i" else TensorProto.STRING
-    outputs = [
-        helper.make_tensor_value_info("label", kind, ["n"]),
-        helper.make_tensor_value_info("score", TensorProto.DOUBLE, ["n"]),
-    ]
+    outputs: list[Any] = [("label", kind, ["n"]), ("score", TensorProto.DOUBLE, ["n"])]
     if model.curve:
         _add_probabilities(graph, model.curve)
-        outputs.append(helper.make_tensor_value_info(PROBABILITIES, TensorProto.DOUBLE, ["n", 2]))
-    return outputs
+        outputs.append((PROBABILITIES, TensorProto.DOUBLE, ["n", 2]))
+    return [helper.make_tensor_value_info(*each) for each in outputs]
 
 
 def _add_probabilities(graph: Graph, curve: Mapping[str, Any]) -> None:
     """Add the probabilities of both classes; see `distsms.metrics.calibration`."""
-    one = graph.constant(1.0)
     if curve["method"] == "sigmoid":
-        odds = graph.add("Mul", "score", graph.constant(curve["slope"]))
-        value = graph.add("Neg", graph.add("Add", odds, graph.constant(curve["intercept"])))
+        odds = graph.add("Mul", "score", curve["slope"])
+        value = graph.add("Neg", graph.add("Add", odds, curve["intercept"]))
         # Not the operator Sigmoid, which onnxruntime lacks for doubles.
-        positive = graph.add("Div", one, graph.add("Add", one, graph.add("Exp", value)))
+        positive = graph.add("Div", 1.0, graph.add("Add", 1.0, graph.add("Exp", value)))
     else:
         x, y = np.array(curve["scores"]), np.array(curve["probabilities"])
         x, y = np.append(x, np.nextafter(x[-1], np.inf)), np.append(y, y[-1])  # two ends at least
-        inside = graph.add("Max", graph.add("Min", "score", graph.constant(x[-2])), graph.constant(x[0]))
-        column = graph.add("Unsqueeze", inside, graph.constant(np.array([1])))
-        reached = graph.add("GreaterOrEqual", column, graph.constant(x[None, 1:-1]))
+        inside = graph.add("Max", graph.add("Min", "score", x[-2]), x[0])
+        column = graph.add("Unsqueeze", inside, np.array([1]))
+        reached = graph.add("GreaterOrEqual", column, x[None, 1:-1])
         counted = graph.add("Cast", reached, to=TensorProto.INT64)
-        piece = graph.add("ReduceSum", counted, graph.constant(np.array([1])), keepdims=0)
-        start, low, slope = (
-            graph.add("Gather", graph.constant(values), piece) for values in (x[:-1], y[:-1], np.diff(y) / np.diff(x))
-        )
+        piece = graph.add("ReduceSum", counted, np.array([1]), keepdims=0)
+        tables = x[:-1], y[:-1], np.diff(y) / np.diff(x)
+        start, low, slope = (graph.add("Gather", values, piece) for values in tables)
         rise = graph.add("Mul", slope, graph.add("Sub", inside, start))
         positive = graph.add("Add", low, rise)
-    both = [graph.add("Unsqueeze", part, graph.constant([1])) for part in (graph.add("Sub", one, positive), positive)]
+    both = [graph.add("Unsqueeze", part, [1]) for part in (graph.add("Sub", 1.0, positive), positive)]
     graph.add("Concat", *both, output=PROBABILITIES, axis=1)
 
 
@@ -275,9 +258,9 @@ def _metadata(model: Model, names: Sequence[str]) -> dict[str, str]:
     """Return the metadata of the model, whose values are JSON texts."""
     about: dict[str, Any] = {"measure": model.info.get("measure"), "threshold": model.threshold}
     if model.table is not None:
-        named = [(column, "string" if takes_strings(column) else "double") for column in model.table.columns]
+        kinds = {True: "string", False: "double"}
         about["columns"] = [
-            {"name": column.name, "input": name, "kind": column.kind, "type": kind}
-            for (column, kind), name in zip(named, names, strict=True)
+            {"name": column.name, "input": name, "kind": column.kind, "type": kinds[takes_strings(column)]}
+            for column, name in zip(model.table.columns, names, strict=True)
         ]
     return {key: json.dumps(value) for key, value in about.items()}

@@ -1,7 +1,5 @@
-"""Write scores to a file part by part, in the order of the rows, with the names of the rows if they have names: `.csv`,
-`.tsv`, `.parquet`, `.pq`, `.npy` (scores alone), `.h5`, `.hdf5`, and text for others but endings of other formats.
-Further columns come after the score. Names are harmless for a terminal and a spreadsheet unless they are to be
-verbatim.
+"""Write scores to a file part by part, in the order of the rows, with the names of the rows if they have names, which
+are harmless for a terminal and a spreadsheet unless they are to be verbatim. Further columns come after the score.
 """
 
 from __future__ import annotations
@@ -14,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple, Protocol
+from typing import Any, BinaryIO, NamedTuple, TypeAlias
 
 import h5py
 import numpy as np
@@ -71,31 +69,30 @@ def write(
     # The column of ids must not have the name of another column.
     others = [*further(np.empty(0)), *texts]
     id_name = "id" if id_name in ("score", *others) else id_name
-    n, make = 0, None if path == "-" else _SINKS.get(_ending(path))
-    delimiter = "" if path == "-" else DELIMITERS.get(_ending(path), "")
+    n, ending = 0, "" if path == "-" else _ending(path)
+    make, delimiter = _SINKS.get(ending), DELIMITERS.get(ending, "")
+    id_name = "ids" if make is _hdf5 else id_name
     spell = str if verbatim else harmless_cell if delimiter else partial(printable, kept="\t\r\n")
     with contextlib.ExitStack() as opened:
         with comm.fail_together():
             check_ending(path, others)
             file = opened.enter_context(atomic_write(path)) if comm.is_root and path != "-" else None
-            sink: _Sink | None = _Text(file or sys.stdout.buffer) if comm.is_root else None
-            if file is not None and make is not None:
-                sink = make(file, id_name, further, opened)
+            append = _text(file or sys.stdout.buffer) if file is None or make is None else make(file, opened)
         for k, part in enumerate(parts):
             if make is None:
                 names = [id_name, "score", *others][part.ids is None :]
                 header = names if not k and delimiter and comm.is_root else None
                 whole = _gather_lines(part, further(part.scores), comm, delimiter or "\t", header, spell)
             else:
-                whole = _gather_arrays(part, comm)
+                whole = _gather_arrays(part, further, id_name, comm)
             n += len(part.scores)
             with comm.fail_together():
-                if file is not None and sink is not None:
+                if file is not None:
                     with naming_failures(path, file):
-                        sink.append(whole)
+                        append(whole)
                         file.check()
-                elif sink is not None:
-                    sink.append(whole)
+                elif comm.is_root:
+                    append(whole)
                     if (failure := failure_of_standard_output()) is not None:
                         raise failure  # to score further rows would be in vain
         with comm.fail_together():
@@ -107,82 +104,67 @@ def _ending(path: str) -> str:
     return Path(path).suffix.lower()
 
 
-class _Sink(Protocol):
-    def append(self, part: Any) -> None: ...
+Append: TypeAlias = Callable[[Any], None]
+"""Writes the next part of the rows: lines of text, or columns by name, of which lists are texts."""
 
 
-class _Text:
-    def __init__(self, stream: BinaryIO | OutputFile) -> None:
-        self.stream = stream
+def _text(stream: BinaryIO | OutputFile) -> Append:
+    def append(lines: NDArray[np.uint8]) -> None:
+        stream.write(lines.data)
+        stream.flush()
 
-    def append(self, part: NDArray[np.uint8]) -> None:
-        self.stream.write(part.data)
-        self.stream.flush()
+    return append
 
 
-class _HDF5:
-    def __init__(self, stream: OutputFile, id_name: str, further: Further, opened: contextlib.ExitStack) -> None:
-        self.file, self.further = opened.enter_context(hdf5.write_to(stream)), further
+def _hdf5(stream: OutputFile, opened: contextlib.ExitStack) -> Append:
+    file = opened.enter_context(hdf5.write_to(stream))
 
-    def append(self, part: ScoresPart) -> None:
-        columns: dict[str, Any] = {"score": part.scores, **self.further(part.scores)}
-        columns = {PLURALS.get(name, name): values for name, values in columns.items()}
-        columns |= ({} if part.ids is None else {"ids": part.ids}) | dict(part.texts)
-        for name, values in columns.items():
-            is_text = isinstance(values, list) or values.dtype.kind == "U"
-            if name not in self.file:
+    def append(columns: dict[str, Any]) -> None:
+        for column, values in columns.items():
+            name, is_text = PLURALS.get(column, column), isinstance(values, list) or values.dtype.kind == "U"
+            if name not in file:
                 kind, chunk = h5py.string_dtype() if is_text else values.dtype, 2**14 if is_text else 2**16
-                self.file.create_dataset(name, (0,), kind, maxshape=(None,), chunks=(chunk,))
-            dataset = self.file[name]
+                file.create_dataset(name, (0,), kind, maxshape=(None,), chunks=(chunk,))
+            dataset = file[name]
             dataset.resize(len(dataset) + len(values), axis=0)
             if len(values):
                 dataset[len(dataset) - len(values) :] = np.asarray(values, object) if is_text else values
 
-
-class _Npy:
-    """A .npy file. Its header has the number of rows and is rewritten after each part; NumPy pads it for that."""
-
-    def __init__(self, stream: OutputFile, id_name: str, further: Further, opened: contextlib.ExitStack) -> None:
-        self.stream, self.n = stream, 0
-        self._header()
-
-    def append(self, part: ScoresPart) -> None:
-        self.stream.write(part.scores.astype("<f8").tobytes())
-        self.n += len(part.scores)
-        self._header()
-
-    def _header(self) -> None:
-        self.stream.seek(0)
-        about = {"descr": "<f8", "fortran_order": False, "shape": (self.n,)}
-        np.lib.format.write_array_header_1_0(self.stream, about)
-        self.stream.seek(0, io.SEEK_END)
+    return append
 
 
-class _Parquet:
-    def __init__(self, stream: OutputFile, id_name: str, further: Further, opened: contextlib.ExitStack) -> None:
-        self.stream, self.id_name, self.further, self.opened = stream, id_name, further, opened
-        self.writer: Any = None
+def _npy(stream: OutputFile, opened: contextlib.ExitStack) -> Append:
+    n = 0
 
-    def append(self, part: ScoresPart) -> None:
-        import pyarrow as pa
-        import pyarrow.parquet as arrow_parquet
+    def append(columns: dict[str, Any]) -> None:
+        """Write scores; the header has the number of rows and is rewritten, for which NumPy pads it."""
+        nonlocal n
+        n += len(columns["score"])
+        stream.seek(0)
+        np.lib.format.write_array_header_1_0(stream, {"descr": "<f8", "fortran_order": False, "shape": (n,)})
+        stream.seek(0, io.SEEK_END)
+        stream.write(columns["score"].astype("<f8").tobytes())
 
-        columns: dict[str, Any] = {} if part.ids is None else {self.id_name: part.ids}
-        columns |= {"score": part.scores} | dict(self.further(part.scores)) | dict(part.texts)
+    return append
+
+
+def _parquet(stream: OutputFile, opened: contextlib.ExitStack) -> Append:
+    import pyarrow as pa
+    import pyarrow.parquet as arrow_parquet
+
+    writer: Any = None
+
+    def append(columns: dict[str, Any]) -> None:
+        nonlocal writer
         kinds = {name: pa.string() if isinstance(values, list) else None for name, values in columns.items()}
         table = pa.table({name: pa.array(values, kinds[name]) for name, values in columns.items()})
-        if self.writer is None:
-            self.writer = self.opened.enter_context(arrow_parquet.ParquetWriter(self.stream, table.schema))
-        self.writer.write_table(table)
+        writer = writer or opened.enter_context(arrow_parquet.ParquetWriter(stream, table.schema))
+        writer.write_table(table)
+
+    return append
 
 
-_SINKS: dict[str, Callable[[OutputFile, str, Further, contextlib.ExitStack], _Sink]] = {
-    ".h5": _HDF5,
-    ".hdf5": _HDF5,
-    ".npy": _Npy,
-    ".parquet": _Parquet,
-    ".pq": _Parquet,
-}
+_SINKS = {".h5": _hdf5, ".hdf5": _hdf5, ".npy": _npy, ".parquet": _parquet, ".pq": _parquet}
 
 
 def _gather_lines(
@@ -209,12 +191,12 @@ def _gather_lines(
     return comm.gather_rows(np.frombuffer(lines.getvalue().encode(), np.uint8))
 
 
-def _gather_arrays(part: ScoresPart, comm: Communicator) -> ScoresPart | None:
-    """Return scores, ids and texts of all ranks, on the root."""
+def _gather_arrays(part: ScoresPart, further: Further, id_name: str, comm: Communicator) -> dict[str, Any]:
+    """Return the columns of all ranks, on the root."""
     whole = comm.gather_rows(part.scores)
-    ids = None if part.ids is None else _gather_texts(part.ids, comm)
+    ids = {} if part.ids is None else {id_name: _gather_texts(part.ids, comm)}
     texts = {name: _gather_texts(of_rows, comm) for name, of_rows in part.texts.items()}
-    return None if whole is None else ScoresPart(whole, ids, texts)
+    return {} if whole is None else ids | {"score": whole, **further(whole)} | texts
 
 
 def _gather_texts(texts: list[str], comm: Communicator) -> list[str]:

@@ -86,8 +86,7 @@ def score_arrays(
     groups: ArrayLike | None = None,
 ) -> ScoredRows:
     """Score this rank's rows, which a program has in memory; without y the labels come back as 0. **Collective.**"""
-    model = models[0]
-    local_notes = list[str]()
+    model, local_notes = models[0], list[str]()
     with comm.fail_together():
         rows = inputs.rows_in_memory(X, model, options, local_notes)
     notes = dict.fromkeys(note for of_rank in comm.allgather(local_notes) for note in of_rank)
@@ -100,12 +99,9 @@ def score_arrays(
 def in_range(scored: ScoredRows, comm: Communicator) -> ScoredRows:
     """Return `checked` scores with weights of a size that measures can be computed with, and with a group of its own
     for each row that has none, by its number. **Collective.**"""
-    weights, groups = scored.weights, scored.groups
-    return replace(
-        scored,
-        weights=None if weights is None else row_metadata.in_range(weights, comm),
-        groups=None if groups is None else row_metadata.own_groups(groups, scored.first_row),
-    )
+    weights = None if scored.weights is None else row_metadata.in_range(scored.weights, comm)
+    groups = None if scored.groups is None else row_metadata.own_groups(scored.groups, scored.first_row)
+    return replace(scored, weights=weights, groups=groups)
 
 
 def score_in_parts(
@@ -135,10 +131,8 @@ def checked(scored: ScoredRows, path: str | os.PathLike[str], comm: Communicator
     with comm.fail_together():
         for scores in scored.scores:
             for place in np.flatnonzero(~np.isfinite(scores))[:1]:
-                raise InputError(
-                    f"{path}: row {first + place} (counted from 0) has the score {scores[place]}: its values are too "
-                    "large for this model, or missing"
-                )
+                fault = f"has the score {scores[place]}: its values are too large for this model, or missing"
+                raise InputError(f"{path}: row {first + place} (counted from 0) {fault}")
     weighted = any(comm.allgather(dataset.other_weights(weights)))
     if any(comm.allgather(weights is not None)) and weights is None:  # a rank without rows
         weights = np.ones(len(scored.labels))
@@ -189,14 +183,12 @@ class _Pass:
         return self._of_set(manifest, comm) if as_trained else self._of_columns(manifest, comm)
 
     def _of_set(self, manifest: Manifest, comm: Communicator) -> Iterator[tuple[ScoredRows, int]]:
-        p, options = self.models[0].p, self.options
+        model, options = self.models[0], self.options
         n, entries = manifest.n, manifest.entries(manifest.n, manifest.nnz)
         numbers, n_parts = self._numbers(ENTRY_BYTES * (n + entries) + manifest.coded.row_bytes * n, comm)
         has_groups = options.groups and manifest.group is not None
         for k in numbers:
-            block = dataset.load(
-                manifest, comm, p, options.ignore_new, self.models[0].normalization.by_row, (k, n_parts)
-            )
+            block = dataset.load(manifest, comm, model.p, options.ignore_new, model.normalization.by_row, (k, n_parts))
             with comm.fail_together():
                 last = block.first_row + len(block.labels)
                 ids = dataset.read_ids(manifest, block.first_row, last) if self.in_turns else None

@@ -13,9 +13,7 @@ from distsms.base.schema import Fields, find_fault, is_positive, is_share
 from distsms.models.decision_text import percent
 
 ERRORS, FACTOR = 3.29, 1.25
-"""Two shares are called different if they differ by more than so many standard errors, which happens to one in 1,000
-by chance, and by more than this factor.
-"""
+"""Two shares differ if by more than so many standard errors, one in 1,000 by chance, and by more than this factor."""
 FACTOR_OF_MEANS = 1.1
 """This factor is for mean probabilities, which change by less than the share of positive rows does."""
 
@@ -37,27 +35,25 @@ def describe(info: Mapping[str, Any], called: int, n: int, positive: float | Non
         text = f"{percent(share)} of these rows are positive, and {percent(usual)} of the training rows were"
         prior, then = share, "If both classes look as in training"
     else:
-        text = f"{percent(share)} of these rows are labelled positive, and {percent(usual)} of the held-out training"
-        text += " rows were"
+        text = (
+            f"{percent(share)} of these rows are labelled positive; {percent(usual)} of the held-out training rows were"
+        )
         if not min(tpr, fpr) <= share <= max(tpr, fpr) or tpr <= fpr:
-            rates = f"{percent(tpr)} of the positive and {percent(fpr)} of the negative ones were labelled positive"
+            rates = f"{percent(tpr)} of the positive and {percent(fpr)} of the negative ones were"
             return f"{text}. {_unexplained(rates, decision['condition'] + ' need not hold')}"
         prior = (share - fpr) / (tpr - fpr)
         then = _if_only_the_share(decision["positive_share"], prior)
     reached = tpr * prior + fpr * (1 - prior)
     precision = tpr * prior / reached if reached else math.nan
     return (
-        f"{text}. {then}, about {percent(precision)} of the rows labelled positive are positive, and not"
-        f" {percent(before)} as on the held-out rows, where the threshold was chosen for {decision['condition']}. The"
-        " recall and the rate of false alarms stay as they were"
+        f"{text}. {then}, about {percent(precision)} of the rows labelled positive are positive, not {percent(before)}"
+        f" as on held-out rows, whose threshold for {decision['condition']} it is. Recall and FPR stay"
     )
 
 
 def _unexplained(reason: str, consequence: str) -> str:
-    return (
-        f"No share of positive rows explains this, since {reason}. So these rows differ from the training rows in other"
-        f" ways too, and {consequence}: check the columns, and label some rows to see"
-    )
+    cause = f"No share of positive rows explains this, since {reason}. So these rows differ in other ways too"
+    return f"{cause}, and {consequence}: check the columns, and label some rows to see"
 
 
 def _if_only_the_share(before: float, now: float) -> str:
@@ -81,9 +77,7 @@ def describe_probabilities(
             return ""
         text += f" {percent(positive)} of them are positive"
         if not _differ(positive, n, before, rows):
-            return (
-                f"{text}, as in training. So these rows differ from the training rows in other ways: check the columns"
-            )
+            return f"{text}, as in training. So these rows differ in other ways: check the columns"
         prior = positive
         text += f"; of the training rows, {percent(before)} were. If both classes look as in training"
     else:
@@ -92,18 +86,14 @@ def describe_probabilities(
             return ""
         text += f" that of the training rows was {percent(usual)}"
         if not of_negative < mean < of_positive:
-            means_of_both = (
-                f"it is {percent(of_positive)} of the positive and {percent(of_negative)} of the negative ones"
-            )
-            return f"{text}. {_unexplained(means_of_both, 'the probabilities need not be right')}"
+            reason = f"it is {percent(of_positive)} of the positive and {percent(of_negative)} of the negative ones"
+            return f"{text}. {_unexplained(reason, 'the probabilities need not be right')}"
         prior = (mean - of_negative) / (of_positive - of_negative)
         text += f". {_if_only_the_share(before, prior)}"
         and_not = ". If not, the columns may have changed: check them, and label some rows to see"
     factor = prior / (1 - prior) * (1 - before) / before if prior < 1 and before else math.inf
-    return (
-        f"{text}, the probabilities are too {'low' if prior > before else 'high'}: multiply the odds p / (1 - p) of"
-        f" every row by {factor:.3g}{and_not}"
-    )
+    wrong = f"the probabilities are too {'low' if prior > before else 'high'}"
+    return f"{text}, {wrong}: multiply the odds p / (1 - p) of every row by {factor:.3g}{and_not}"
 
 
 def _differ(share: float, n: float, usual: float, before: float) -> bool:

@@ -1,6 +1,5 @@
 """Write the sections of a report on what the model has learned: what its features contribute, letters and k-mers of
-sequences (see `distsms.models.kmers`), and the largest weights. The weights of numbers are listed by the step that
-training made alike, and columns of 0 and 1 by themselves, since their sizes cannot be compared with each other.
+sequences, and the largest weights, those of numbers and of columns of 0 and 1 apart, since they cannot be compared.
 """
 
 from __future__ import annotations
@@ -48,16 +47,16 @@ def _attributes(contributions: Contributions, drawings: list[Drawing]) -> str:
     if not contributions.attributes:
         return ""
     meaning = (
-        "The contribution of an attribute is what it adds to the score of a row, above or below its mean over these "
-        "rows. Its importance is the standard deviation of its contributions over the rows."
+        "An attribute contributes what it adds to the score of a row, less its mean over these rows. Its importance is "
+        "the standard deviation of its contributions."
     )
     if contributions.pairs:
         meaning += " What the crosses say of a single attribute is included here, and not in the pairs below."
     if contributions.columns and (np.any(contributions.forest) or np.any(contributions.kept)):
         meaning += " What trees and original columns add is not included."
     reading = (
-        "Grey bars show the share of the rows; thin lines and pale bars are bins and categories without rows. Rows "
-        "without a value, and rows of a category that training did not have (unknown), have marks of their own."
+        "Grey bars show the share of the rows; thin lines and pale bars have no rows. Rows without a value, and of a "
+        "category that training did not have (unknown), have marks of their own."
     )
     strongest = sorted(contributions.attributes, key=lambda term: -term.deviation)
     drawn = [(shape_plots.shape(term, k), _codes(term)) for k, term in enumerate(strongest[:SHAPES], 1)]
@@ -74,22 +73,19 @@ def _pairs(contributions: Contributions, drawings: list[Drawing]) -> str:
     if not contributions.pairs:
         return ""
     meaning = (
-        "A heat map shows what two attributes add to the score together, beyond what both add by themselves. So the "
-        "mean over the rows of each bin or category is 0. Blue raises the score, and orange lowers it. Hatched cells "
-        "have no rows."
+        "A heat map shows what two attributes add to the score together, beyond what both add by themselves. Blue "
+        "raises the score, and orange lowers it. Hatched cells have no rows."
     )
     strongest = sorted(contributions.pairs, key=lambda term: -term.deviation)
     drawn = [(shape_plots.heat_map(term, k), _cells(term)) for k, term in enumerate(strongest[:PAIRS], 1)]
-    figures = _figures(drawn, drawings)
-    heading = "What pairs of attributes contribute"
-    return html.section(heading, element("p", meaning), figures, _overview("pair", strongest, PAIRS))
+    parts = element("p", meaning), _figures(drawn, drawings), _overview("pair", strongest, PAIRS)
+    return html.section("What pairs of attributes contribute", *parts)
 
 
 def _columns(contributions: Contributions, drawings: list[Drawing]) -> str:
     shares, grown = contributions.forest + contributions.kept, bool(np.any(contributions.grown))
     shown = [("trees", contributions.forest)] * grown
-    if np.any(contributions.kept):
-        shown.append(("original" if grown else "share", contributions.kept))
+    shown += [("original" if grown else "share", contributions.kept)] * bool(np.any(contributions.kept))
     if not shown:
         return ""
     shown += [("when the trees grew", contributions.grown)] * grown
@@ -103,22 +99,17 @@ def _columns(contributions: Contributions, drawings: list[Drawing]) -> str:
     rest = f" Attributes and pairs have the other {_percent(terms)}." if contributions.attributes else ""
     meaning = (
         "The share of a column is the covariance of what it adds to the score with the score, divided by the variance "
-        "of the score; a column that works against the others has a share below 0. The columns of 0 and 1 of one "
-        f"category count together.{rest}"
+        f"of the score; a column that works against the others has a share below 0.{rest}"
     )
     if grown:
         meaning += (
-            " A tree adds the value of the leaf that a row reaches. Each split on the way changes the mean value of the"
-            " leaves that are still possible, and this step counts for the column of the split. The last column of the"
-            " table is the share of what all splits gained when the trees grew."
+            " Each split on the way to a leaf changes the mean value of the leaves that are still possible, and this"
+            " step counts for the column of the split; the last column is what the splits gained when the trees grew."
         )
     left_out = f", the {LISTED} largest of {len(used)}" if len(used) > LISTED else ""
-    return html.section(
-        "What each column contributes",
-        element("p", meaning),
-        plots.beside(drawings, [drawing]),
-        html.details("The numbers", html.table(f"Shares of the variance of the score{left_out}", header, rows)),
-    )
+    numbers = html.details("The numbers", html.table(f"Shares of the variance of the score{left_out}", header, rows))
+    figure = plots.beside(drawings, [drawing])
+    return html.section("What each column contributes", element("p", meaning), figure, numbers)
 
 
 def _figures(drawn: Sequence[tuple[Drawing, Html]], drawings: list[Drawing]) -> Html:
@@ -177,9 +168,8 @@ def words(model: Model, drawings: list[Drawing]) -> str:
     drawings += figures
     rows = [[f"{kmer.position}", kmer.letters, f"{kmer.score:+.4g}"] for kmer in best_kmers(model.w, sequences)]
     meaning = (
-        "The importance of a letter at a position is what it adds to the mean score of random sequences. Where all "
-        "training sequences have the same letter, no letter has any. Spectra have no positions and are left out. "
-        f"The score of a word of {degree} letters is what it adds together with all shorter words in it."
+        "The importance of a letter at a position is what it adds to the mean score of random sequences; spectra are "
+        f"left out. The score of a word of {degree} letters is what it adds with all shorter words in it."
     )
     caption = f"At each position the word of {degree} letters with the highest score; the {len(rows)} best of these"
     table = html.table(caption, ["begins at", "word", "score"], rows)
@@ -217,12 +207,10 @@ def _logo(importance: Floats, letters: str, first: int) -> Drawing:
 def weights(data: ReportData) -> Html:
     """Return the section on the largest weights, with a table for each kind of columns."""
     model = data.evaluation.model
-    if sequences := model.coded.sequences:
+    if model.coded.sequences:
         meaning = (
             "A column is named by the position at which a word begins (12:GT), or by the region in which it is counted "
-            "(1-60:GT). A word at a position adds its weight, times a factor that is smaller for longer words, to the "
-            "score; so do the shorter words in it."
-            + (" The table of words above adds them up." if sequences.code_map.degree else "")
+            "(1-60:GT). A word adds its weight, times a factor that is smaller for longer words, as do those in it."
         )
         return html.section("Largest weights", element("p", meaning), *_largest(data, np.arange(model.p)))
     n_kept = model.p - model.coded.p  # the columns of codes come after all others
@@ -254,9 +242,8 @@ def _largest(data: ReportData, columns: NDArray[np.intp]) -> list[Html]:
     """Return a table of the largest weights of some columns; nothing if all are 0."""
     model, names = data.evaluation.model, data.feature_names
     w = model.normalization.unfold(model.w)  # those of the normalized columns
-    largest = columns[np.argsort(-np.abs(w[columns]), kind="stable")[:LARGEST]]
+    largest, rows = columns[np.argsort(-np.abs(w[columns]), kind="stable")[:LARGEST]], []
     largest = largest[w[largest] != 0]
-    rows = []
     for column in largest.tolist():
         value, share = float(w[column]), abs(w[column] / w[largest[0]])
         kind = "bar" if value > 0 else "bar minus"
@@ -276,13 +263,11 @@ def _values(model: Model, flags: NDArray[np.bool_]) -> list[Html]:
     groups = sorted(values_of(model.table, flags), key=lambda values: -_span(values, model.w))
     rows = [[each.name, f"{_span(each, model.w):.4g}", _weights_of(each, model.w)] for each in groups[:LARGEST]]
     meaning = (
-        "The values of a column that has no numbers, and missing values, are columns of 0 and 1. A row gets the weights"
-        " of those that it has, per value and not per standard deviation, so these weights do not compare with those of"
-        " numbers. The largest difference is what two rows can differ by that have other values here."
+        "The values of a column without numbers, and missing values, are columns of 0 and 1, whose weights do not"
+        " compare with those of numbers. The largest difference is by how much two rows can differ here."
     )
     caption = f"The {len(rows)} largest of {len(groups):,} columns with values" if len(rows) < len(groups) else "Values"
-    header = ["column", "largest difference", "weights"]
-    return [element("p", meaning), html.table(caption, header, rows, text=True)]
+    return [element("p", meaning), html.table(caption, ["column", "largest difference", "weights"], rows, text=True)]
 
 
 def _span(values: Attribute, w: Floats) -> float:
@@ -295,7 +280,7 @@ def _weights_of(values: Attribute, w: Floats) -> str:
     """Return the values with their weights, from the largest on; of many, those at both ends."""
     of_values, names, half = w[list(values.columns)], values.categories or (), SHOWN // 2
     order = np.argsort(-of_values, kind="stable").tolist()
-    middle = [f"({len(order) - SHOWN:,} more)"] if len(order) > SHOWN else []
-    ends = (order[:half], order[-half:]) if middle else (order, [])
-    first, last = ([f"{names[k]} {of_values[k]:+.3g}" for k in end] for end in ends)
-    return ", ".join([*first, *middle, *last])
+    texts = [f"{names[k]} {of_values[k]:+.3g}" for k in order]
+    if len(texts) > SHOWN:
+        texts[half:-half] = [f"({len(texts) - SHOWN:,} more)"]
+    return ", ".join(texts)

@@ -8,8 +8,8 @@ from scipy import special
 
 from distsms.base.formatting import format_number
 from distsms.base.measures import GROUPED, HEAD, SHOWN, Condition, display_name
-from distsms.metrics import head_intervals
 from distsms.metrics.confidence import Interval
+from distsms.metrics.head_intervals import FEWEST_TRUE
 from distsms.models import decision_text
 from distsms.page import html, plots
 from distsms.page.html import Html, element
@@ -23,7 +23,11 @@ def headline(data: ReportData) -> Html:
     positive, negative = plots.sizes(measured)
     chance = measure(positive / (positive + negative) if measured["n"] else math.nan)
     tiles = [
-        (_capital(display_name(name)), measure(measured[name]), _describe_interval(intervals[name], data.level))
+        (
+            display_name(name)[:1].upper() + display_name(name)[1:],
+            measure(measured[name]),
+            _describe_interval(intervals[name], data.level),
+        )
         for name in (*SHOWN, "average_precision", *(name for name in GROUPED if name in intervals))
     ]
     tiles[2] = (*tiles[2][:2], f"{tiles[2][2]}; chance: {chance}")
@@ -68,14 +72,12 @@ def _head(data: ReportData) -> Html:
     about = (
         "TPR is the share of the positive rows that is found if at most this share of the negative rows is called "
         "positive (FPR). The partial AUC is the area under the ROC curve up to this rate, divided by the rate. The "
-        "lift is the precision divided by the share of positive rows among all rows; in the top 1 % it is also called "
-        "the enrichment factor. The top 1 % is counted exactly here, with a part of the last row (of 198 rows it is "
-        "1.98), while a threshold calls whole rows."
+        "lift is the precision divided by the share of positive rows among all rows; in the top 1 %, which is counted "
+        "exactly, with a part of the last row, it is also called the enrichment factor."
     )
-    header = ["measure", "value", "interval"]
     caption = f"Head of the ranking, with intervals of {100 * data.level:g} %"
     texts = [element("p", text, class_="soft") for text in (*reasons, about)]
-    return Html(html.table(caption, header, rows) + "".join(texts))
+    return Html(html.table(caption, ["measure", "value", "interval"], rows) + "".join(texts))
 
 
 def operating_points(data: ReportData, drawings: list[Drawing]) -> Html | str:
@@ -103,15 +105,14 @@ def operating_points(data: ReportData, drawings: list[Drawing]) -> Html | str:
     about = (
         "A row is called positive if its score is at least the threshold. The precision is the share of these rows "
         "that is positive, the recall the share of the positive rows that is found, and the false positive rate the "
-        "share of the negative rows that is called positive by mistake. The intervals say what the rates are at this "
-        f"threshold{'' if measured['training_rows'] else ' on new rows'}. All thresholds but the model's own were found"
-        " on the rows of this report; `distsms train --at` finds one that held-out folds of the training rows support."
+        "share of the negative rows that is called positive. Intervals are of the rates at this threshold"
+        f"{'' if measured['training_rows'] else ' on new rows'}. All thresholds but the model's own were found on the"
+        " rows of this report; `distsms train --at` finds one that held-out folds of the training rows support."
     )
-    few = head_intervals.FEWEST_TRUE
-    note = f"Precision and recall have no interval where fewer than {few} positive rows reach the threshold."
+    few = f"Precision and recall have no interval where fewer than {FEWEST_TRUE} positive rows reach the threshold."
     promise = [element("p", _firm(text))] if (text := decision_text.promise(data.info, measured)) else []
     caption = f"Operating points, with intervals of {100 * data.level:g} %"
-    parts = [element("p", about), *promise, html.table(caption, header, rows), element("p", note, class_="soft")]
+    parts = [element("p", about), *promise, html.table(caption, header, rows), element("p", few, class_="soft")]
     return html.section("Where to put the threshold", *parts)
 
 
@@ -122,10 +123,8 @@ def scores(data: ReportData, drawings: list[Drawing]) -> Html:
     labels |= {name: name for name in data.evaluation.extra_measures}
     rows = [[label, measure(measured[name])] for name, label in labels.items()]
     noun, form = ("Weights", ",.9g") if "weights" in measured else ("Rows", ",")
-    counts = [
-        [label, *(format(measured[name], form) for name in names)]
-        for label, names in (("positive rows", ("tp", "fn")), ("negative rows", ("fp", "tn")))
-    ]
+    cell = {name: format(measured[name], form) for name in ("tp", "fn", "fp", "tn")}
+    counts = [["positive rows", cell["tp"], cell["fn"]], ["negative rows", cell["fp"], cell["tn"]]]
     at_threshold = [
         html.table(f"At the threshold {measured['threshold']:.6g}", ["measure", "value"], rows),
         html.table(f"{noun} at this threshold", ["", "called positive", "called negative"], counts),
@@ -152,12 +151,11 @@ def probabilities(data: ReportData, drawings: list[Drawing]) -> Html | str:
         on_rows = measure(constant) if on_these else "-"
         rows.append([f"{name}, the same for every row", measure(calibration[key].get("constant")), on_rows])
     about = (
-        f"The model's scores were made into probabilities with the method {calibration['method']}, fitted to the "
-        f"scores of {calibration['folds']} held-out folds of the training rows. The Brier score is the mean squared "
-        "difference between the probability and the label, 1 or 0; the log loss is the mean of minus the logarithm of "
-        "the probability of the true label. Both are smaller where probabilities are better. Before calibration, the "
-        f"probability is {calibration['before']}. The last line of each is what one gets if every row is given the "
-        "share of positive rows as its probability."
+        f"The method {calibration['method']}, fitted to the scores of {calibration['folds']} held-out folds of the "
+        "training rows, makes probabilities of scores. The Brier score is the mean squared difference between "
+        "probability and label, 1 or 0; the log loss is the mean of minus the logarithm of the probability of the true "
+        f"label. Both are smaller where probabilities are better. Before calibration, it is {calibration['before']}. "
+        "The last line of each is that of the share of positive rows for every row."
     )
     table = html.table("How good the probabilities are", ["", "held-out folds", "these rows"], rows)
     figures = plots.beside(drawings, [plots.reliability(bins, share)], element("div", table))
@@ -165,18 +163,13 @@ def probabilities(data: ReportData, drawings: list[Drawing]) -> Html | str:
 
 
 def _describe_interval(interval: Interval, level: float) -> str:
-    if interval.why:
-        return f"no interval: {interval.why}"
-    return f"{interval.low:.4f} to {interval.high:.4f} ({100 * level:g} %)"
+    limits = f"{interval.low:.4f} to {interval.high:.4f} ({100 * level:g} %)"
+    return f"no interval: {interval.why}" if interval.why else limits
 
 
 def _firm(text: str) -> str:
     """Return the text such that no line ends before a per cent sign."""
     return text.replace(" %", "\u00a0%")
-
-
-def _capital(text: str) -> str:
-    return text[:1].upper() + text[1:]
 
 
 def measure(value: float | None, places: int = 4) -> str:

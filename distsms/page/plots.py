@@ -46,8 +46,7 @@ class Drawing(NamedTuple):
 
 
 Points = Mapping[str, Mapping[str, Any]]
-"""Operating points by name, that of the model first: how many positive and negative rows each calls positive, or their
-weights (`tp`, `fp`)."""
+"""Operating points by name, that of the model first, with the rows that each calls positive (`tp`, `fp`)."""
 
 
 def scores(histogram: Histogram, threshold: float) -> Drawing:
@@ -58,20 +57,20 @@ def scores(histogram: Histogram, threshold: float) -> Drawing:
         density = counts / (counts.sum() or 1) / width
         axes.stairs(density, edges, fill=True, color=colour, alpha=0.25)
         axes.stairs(density, edges, color=colour, linewidth=1.4, label=f"{name} rows")
-    outside = not edges[0] <= threshold <= edges[-1]
-    if not outside:
+    inside = edges[0] <= threshold <= edges[-1]
+    if inside:
         axes.axvline(threshold, color=GREEN, linestyle="--", label="threshold")
     axes.set(xlabel="score", ylabel="share of the class per unit of score")
     axes.set_ylim(bottom=0)
     legend(figure, 2)
-    below = [
-        float(np.sum(counts[edges[1:] <= threshold]) / (counts.sum() or 1))
+    positive, negative = (
+        f"{100 * np.sum(counts[edges[1:] <= threshold]) / (counts.sum() or 1):.0f} %"
         for counts in (histogram.positive, histogram.negative)
-    ]
+    )
     description = (
-        f"Histograms of the scores of positive and of negative rows, from {edges[0]:.4g} to {edges[-1]:.4g}; about "
-        f"{100 * below[0]:.0f} % of the positive and {100 * below[1]:.0f} % of the negative rows score below the "
-        f"threshold {threshold:.4g}{', which lies outside' if outside else ''}."
+        f"Histograms of the scores of both classes, from {edges[0]:.4g} to {edges[-1]:.4g}; about {positive} of the "
+        f"positive and {negative} of the negative rows are below the threshold {threshold:.4g}"
+        f"{'' if inside else ', which lies outside'}."
     )
     caption = "Scores by class; the outermost bars also count the scores beyond them"
     return Drawing(figure, "scores", caption, description)
@@ -93,10 +92,9 @@ def convergence(trace: dict[str, np.ndarray], against: str) -> Drawing:
     above.set_ylabel("objective J")
     below.set(xlabel="seconds of training" if against == "seconds" else "evaluations of J", ylabel="proved gap")
     legend(figure, 3)
-    description = (
-        f"Course of the training by {against}: after {len(x)} evaluations and {trace['seconds'][-1]:.3g} seconds the "
-        f"best J is {J[-1]:.6g}, its lower bound {bound[-1]:.6g}, the gap {gap[-1]:.3g}."
-    )
+    end = f"best J is {J[-1]:.6g}, its lower bound {bound[-1]:.6g}, the gap {gap[-1]:.3g}"
+    after = f"after {len(x)} evaluations and {trace['seconds'][-1]:.3g} seconds"
+    description = f"Course of the training by {against}: {after} the {end}."
     return Drawing(figure, f"convergence_{against}", f"Convergence by {against}", description)
 
 
@@ -115,9 +113,9 @@ def path(curve: Sequence[Mean], points: Sequence[Point], choice: Choice, measure
     legend(figure, 2)
     best, marked = choice.best, choice.chosen
     description = (
-        f"Held-out {name} over lambda: the best mean is {best.mean:.4f} at {best.lam:g}, the chosen lambda "
-        f"is {marked.lam:g} with {marked.mean:.4f}, standard error {marked.error:.4f}; from "
-        f"{choice.low.lam:g} to {choice.high.lam:g} the means are within one standard error of the best mean."
+        f"Held-out {name} over lambda: the best mean is {best.mean:.4f} at {best.lam:g}, the chosen lambda is "
+        f"{marked.lam:g} with {marked.mean:.4f}, standard error {marked.error:.4f}; within one standard error of the "
+        f"best mean are {choice.low.lam:g} to {choice.high.lam:g}."
     )
     return Drawing(figure, "path", f"Held-out {name} over lambda", description)
 
@@ -133,11 +131,8 @@ def methods(name: str, caption: str, label: str, intervals: Mapping[str, Interva
         axes.axvline(0, color="grey", linestyle=":")
     axes.set(xlabel=label, yticks=range(len(intervals)), yticklabels=list(intervals))
     axes.invert_yaxis()
-    each = (
-        f"{method} {100 * interval.value:.2f}"
-        + ("" if interval.why else f" ({100 * interval.low:.2f} to {100 * interval.high:.2f})")
-        for method, interval in intervals.items()
-    )
+    limits = {k: "" if i.why else f" ({100 * i.low:.2f} to {100 * i.high:.2f})" for k, i in intervals.items()}
+    each = (f"{method} {100 * interval.value:.2f}{limits[method]}" for method, interval in intervals.items())
     return Drawing(figure, name, caption, f"{label}: {'; '.join(each)}.")
 
 
@@ -151,12 +146,12 @@ def roc(curve: Curve, measured: Mapping[str, Any], points: Points, interval: str
     axes.plot([prbep_fpr], [measured["prbep"]], color=PURPLE, marker="D", label="PRBEP point", **POINT)
     axes.set(xlabel="false positive rate", ylabel="true positive rate (recall)", xlim=FROM_0_TO_1, ylim=FROM_0_TO_1)
     _draw(axes, points, lambda tp, fp: (fp / n_neg, tp / n_pos))
-    description = (
-        f"ROC curve: the area below it is {measured['rocarea']:.4f}, {interval}. At the model's threshold the false "
-        f"positive rate is {measured['fp'] / n_neg:.4f} and the true positive rate {measured['tp'] / n_pos:.4f}."
+    rates = f"FPR is {measured['fp'] / n_neg:.4f} and the TPR {measured['tp'] / n_pos:.4f}"
+    description = f"ROC curve: the area is {measured['rocarea']:.4f}, {interval}. At the model's threshold the {rates}."
+    caption = (
+        "ROC curve. Each point is a threshold: the share of positives that it finds (up), and of false alarms (right)."
     )
-    caption = "ROC curve. Each point is a threshold: how many of the positive rows it finds (up), and how many of the"
-    return Drawing(figure, "roc", f"{caption} negative rows it calls positive by mistake (right).", description)
+    return Drawing(figure, "roc", caption, description)
 
 
 def roc_head(curve: Curve, measured: Mapping[str, Any], points: Points) -> Drawing:
@@ -170,8 +165,8 @@ def roc_head(curve: Curve, measured: Mapping[str, Any], points: Points) -> Drawi
     of_head = [HeadMeasure.parse(name) for name in HEAD]
     rates = {each.level: measured[each.name] for each in of_head if each and each.family == "tpr@fpr"}
     axes.plot(list(rates), list(rates.values()), color=PURPLE, marker="s", label="FPR 0.1, 1 and 5 %", **POINT)
-    axes.set(xscale="log", xlabel="false positive rate", ylabel="true positive rate (recall)")
-    axes.set(xlim=(least * 0.9, 1.1), ylim=FROM_0_TO_1)
+    axes.set(xscale="log", xlabel="false positive rate", xlim=(least * 0.9, 1.1))
+    axes.set(ylabel="true positive rate (recall)", ylim=FROM_0_TO_1)
     mpl.show_percent(axes.xaxis)
     _draw(axes, points, lambda tp, fp: (max(fp / n_neg, least), tp / n_pos))
     each = ", ".join(f"{value:.4f} at {100 * rate:g} %" for rate, value in rates.items())
@@ -196,8 +191,10 @@ def precision_recall(curve: Curve, measured: Mapping[str, Any], points: Points) 
         f"Precision-recall curve: precision equals recall at {measured['prbep']:.4f}; at the model's threshold "
         f"precision is {precision} and recall {measured['recall']:.4f}. Chance gives a precision of {share:.4f}."
     )
-    caption = "Precision and recall. To find more of the positive rows (right), more rows must be called positive, and"
-    return Drawing(figure, "precision_recall", f"{caption} usually a smaller share of these is positive.", description)
+    caption = (
+        "Precision and recall. To find more of the positive rows (right), usually more other rows are called positive."
+    )
+    return Drawing(figure, "precision_recall", caption, description)
 
 
 def gain(curve: Curve, measured: Mapping[str, Any], points: Points) -> Drawing:
@@ -214,8 +211,10 @@ def gain(curve: Curve, measured: Mapping[str, Any], points: Points) -> Drawing:
     _draw(axes, points, lambda tp, fp: ((tp + fp) / n, tp / n_pos))
     tenth = float(np.interp(0.1, called, curve.tpr))
     description = f"Gain chart: the tenth of the rows with the highest scores has {tenth:.4f} of the positive rows."
-    caption = "Gain chart. If you work through the rows from the highest score down to some share of all rows (right),"
-    return Drawing(figure, "gain", f"{caption} you meet this share of the positive rows (up).", description)
+    caption = (
+        "Gain chart. This share of the rows with the highest scores (right) has this share of the positive rows (up)."
+    )
+    return Drawing(figure, "gain", caption, description)
 
 
 def lift(curve: Curve, measured: Mapping[str, Any], points: Points) -> Drawing:
@@ -235,8 +234,7 @@ def lift(curve: Curve, measured: Mapping[str, Any], points: Points) -> Drawing:
     axes.set_ylim(bottom=0)
     hundredth = float(np.interp(0.01, called, curve.tpr)) / 0.01
     description = f"Lift over the share of rows: in the highest 1 % of the rows the lift is {hundredth:.3g}."
-    caption = "Lift. Among this share of the rows with the highest scores (right), there are so many times as many"
-    caption += " positive rows as among rows that are picked at random (up)."
+    caption = "Lift. This share of the rows (right) has so many times as many positives as rows picked at random (up)."
     return Drawing(figure, "lift", caption, description)
 
 
@@ -267,11 +265,11 @@ def reliability(bins: Mapping[str, Sequence[Mapping[str, float]]], share: float)
         axes.set(xlim=FROM_0_TO_1, ylim=FROM_0_TO_1, **label)
     axes.plot(ends, ends, color="grey", linestyle=":", label="perfect", zorder=1)
     legend(figure, 2)
-    caption = "Reliability. Of the rows that are given some probability (right), this share is positive (up), with the"
-    description = (
-        f"Reliability diagram, predicted probability and share of positive rows of each bin: {'; '.join(each)}."
+    caption = (
+        "Reliability. Of the rows of some probability (right), this share is positive (up), with the 95 % interval."
     )
-    return Drawing(figure, "reliability", f"{caption} 95 % interval. On the dotted line the two agree.", description)
+    description = f"Reliability diagram, predicted probability and share of positives of each bin: {'; '.join(each)}."
+    return Drawing(figure, "reliability", caption, description)
 
 
 def _draw(axes: Any, points: Points, place: Callable[[float, float], tuple[float, float]]) -> None:

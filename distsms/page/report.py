@@ -53,10 +53,8 @@ def report(request: ReportRequest, comm: Communicator) -> Report:
             try:
                 from distsms.page import mpl  # noqa: F401
             except ImportError as error:
-                raise InputError(
-                    f"the figures of a report need matplotlib, which cannot be imported: {error}. Install it with: "
-                    "pip install 'distsms[plot]'"
-                ) from error
+                needed = f"the figures of a report need matplotlib, which cannot be imported: {error}"
+                raise InputError(f"{needed}. Install it with: pip install 'distsms[plot]'") from error
     data, written = report_data(request, comm), None
     with comm.fail_together():
         if data is not None:
@@ -72,8 +70,6 @@ def report(request: ReportRequest, comm: Communicator) -> Report:
                 with naming_failures(request.figures):
                     for drawing in drawings:
                         figures += map(os.fspath, drawing.save(Path(request.figures)))
-            measures = data.evaluation.as_json(data.rows, data.level)
-            written = Report(
-                os.fspath(request.output), len(page), figures, measures, list(data.warnings), list(data.notes)
-            )
+            measures, warnings = data.evaluation.as_json(data.rows, data.level), list(data.warnings)
+            written = Report(os.fspath(request.output), len(page), figures, measures, warnings, list(data.notes))
     return comm.bcast(written)

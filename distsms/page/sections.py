@@ -1,6 +1,5 @@
 """Write a report on one model, on the root, as a model card (Mitchell et al., FAT* 2019): functions of a `ReportData`,
-listed in `CHAPTERS`, that return HTML ("" without data), and append their figures to a list. What the program cannot
-know, the owner of the model says, or a line says that the owner has to.
+listed in `CHAPTERS`, that return HTML ("" without data), and append their figures to a list.
 """
 
 from __future__ import annotations
@@ -13,8 +12,8 @@ from distsms.base._version import __version__
 from distsms.base.formatting import format_bytes, format_number, format_rows
 from distsms.base.measures import SHOWN, Condition, Measure, display_name
 from distsms.metrics import row_sample
-from distsms.metrics.confidence import LEVEL
-from distsms.metrics.estimates import METHOD
+from distsms.metrics.confidence import LEVEL, METHOD
+from distsms.metrics.operating_points import ratio
 from distsms.page import html, learned_sections, measure_sections, plots
 from distsms.page.html import Html, element
 from distsms.page.plots import Drawing
@@ -24,11 +23,8 @@ from distsms.workflow.report import OWNER, ReportData
 
 def compose(data: ReportData) -> tuple[str, list[Drawing]]:
     """Return the page as a string, and the drawings in it."""
-    drawings: list[Drawing] = []
-    chapters = [
-        html.chapter(heading, *(section(data, drawings) for section in sections))
-        for heading, sections in CHAPTERS.items()
-    ]
+    drawings = list[Drawing]()
+    chapters = [html.chapter(heading, *(part(data, drawings) for part in parts)) for heading, parts in CHAPTERS.items()]
     name = data.evaluation.path
     head = element("header", element("h1", f"Report on {name}"), element("p", _subtitle(data), class_="soft"))
     of_rows = row_sample.describe_share(data.evaluation.measures["training_rows"])
@@ -42,11 +38,10 @@ def _subtitle(data: ReportData) -> str:
     measured, now = data.evaluation.measures, datetime.now(timezone.utc).strftime("%Y-%m-%d %H:%M UTC")
     by_weight = ""
     if weights := measured.get("weights"):
-        positive, negative = weights["effective_positive"], weights["effective_negative"]
         by_weight = (
-            f", by weight {weights['positive']:,.6g} positive and {weights['negative']:,.6g} negative, which say"
+            f", by weight {weights['positive']:,.6g} positive and {weights['negative']:,.6g} negative, as good as"
+            f" {weights['effective_positive']:,.6g} and {weights['effective_negative']:,.6g} rows of equal weight"
         )
-        by_weight += f" as much as {positive:,.6g} and {negative:,.6g} rows of equal weight"
     return (
         f"measured on {data.rows}: {format_rows(measured['n'], ',')}, {measured['n_pos']:,} positive, "
         f"{measured['n_neg']:,} negative{by_weight}. Made by distsms {__version__}, {now}."
@@ -91,16 +86,15 @@ def _proof(data: ReportData, drawings: list[Drawing]) -> Html:
     J = f"lambda/2 ||w||²{' + l1 ||w||₁' * bool(info.get('l1'))} + R(w)"
     sentences = (
         f"The training minimizes J(w) = {J} on its rows, where R is the convex risk of {info.get('measure')}. No"
-        f" linear model has a J below {format_number(info.get('lower_bound'), '.6g')}, so the J of this one,"
-        f" {format_number(info.get('J'), '.6g')}, is at most {format_number(info.get('gap'), '.3g')} above the"
-        " smallest."
+        f" linear model has a J below {format_number(info.get('lower_bound'), '.6g')}, so that of this one,"
+        f" {format_number(info.get('J'), '.6g')}, is at most {format_number(info.get('gap'), '.3g')} too large."
     )
     check = "Without a certificate this rests on the program's word; distsms train --certificate FILE writes one."
     if certified is not None:
         check = (
-            f"The certificate {certified['file']} proves it without the program: a number for each training row, from"
-            f" which the bound {format_number(certified['bound'], '.6g')} follows by arithmetic. distsms verify derives"
-            " it, and so does scripts/verify_certificate.py, which needs NumPy and h5py alone."
+            f"From the certificate {certified['file']}, a number for each training row, the bound"
+            f" {format_number(certified['bound'], '.6g')} follows by arithmetic: distsms verify derives it, and so does"
+            " scripts/verify_certificate.py, which needs NumPy and h5py alone."
         )
     return html.section("What was proved", element("p", sentences), element("p", check))
 
@@ -122,8 +116,7 @@ def _path(data: ReportData, drawings: list[Drawing]) -> str:
         drawing = plots.path(result.means, result.points, result.choice, result.select)
         lines = path_result.describe_choice(result).strip().splitlines()
         paragraphs = [element("p", line.strip()) for line in lines]
-        note = "The standard error is that of the mean over the folds; it shows how uncertain the choice is."
-        paragraphs.append(element("p", note, class_="soft"))
+        paragraphs.append(element("p", "The standard error is that of the mean over the folds.", class_="soft"))
         parts.append(plots.beside(drawings, [drawing], element("div", *paragraphs)))
     header, rows = path_result.points_table(result)
     table = html.table("Each lambda", [name or "remark" for name in header], rows)
@@ -140,9 +133,7 @@ def _baseline(data: ReportData, drawings: list[Drawing]) -> str:
         return ""
     measure = result.select
     name, intervals = display_name(measure), {method.method: method.intervals[measure] for method in result.methods}
-    differences = {
-        method.method: method.differences[measure] for method in result.methods if measure in method.differences
-    }
+    differences = {each.method: each.differences[measure] for each in result.methods if measure in each.differences}
     figures = [plots.methods("methods", f"{name} on held-out folds", f"{name} [%]", intervals, False)]
     if differences:
         label = f"{name} of distsms less the other's, points"
@@ -150,8 +141,8 @@ def _baseline(data: ReportData, drawings: list[Drawing]) -> str:
     header, rows = baseline_text.header(measure), [baseline_text.cells(method, measure) for method in result.methods]
     caption = f"Means over {_describe_folds(result.problem)}; intervals of {100 * LEVEL:g} % are of {METHOD}"
     sentences = (element("p", sentence) for sentence in result.sentences)
-    table = html.table(caption, header, rows)
-    return html.section("Beside other methods", *sentences, plots.beside(drawings, figures), table)
+    parts = plots.beside(drawings, figures), html.table(caption, header, rows)
+    return html.section("Beside other methods", *sentences, *parts)
 
 
 def _usage(data: ReportData, drawings: list[Drawing]) -> str:
@@ -207,8 +198,7 @@ def _intended_use(data: ReportData, drawings: list[Drawing]) -> Html:
         use = "Its threshold is the one that its measure optimizes on the training rows."
     else:
         use = (
-            "It has no threshold for decisions, only the order of the rows: from its own on, which the tables below"
-            " show, as many training rows count as positive as are positive."
+            "It has no threshold for decisions: its own, as the tables below show, calls as many rows positive as are."
         )
     text = (
         f"The model gives each row a score. It was trained for {display_name(measure.name)}: rows of the label"
@@ -220,18 +210,14 @@ def _intended_use(data: ReportData, drawings: list[Drawing]) -> Html:
 def _factors(data: ReportData, drawings: list[Drawing]) -> Html:
     """Return what the scores depend on, columns with very many values, and groups."""
     model = data.evaluation.model
-    columns = f"{model.p_original:,} columns"
+    inputs = "the letters of a sequence" if model.coded.sequences else f"{model.p_original:,} columns"
     if model.table is not None:
-        columns = f"{len(model.table.columns):,} columns of a table ({model.table.describe()})"
+        inputs = f"{len(model.table.columns):,} columns of a table ({model.table.describe()})"
     if model.features is not None:
-        columns += f", of which features are made: {model.features.describe()},"
-    inputs = "the letters of a sequence" if model.coded.sequences else columns
+        inputs += f", of which features are made: {model.features.describe()},"
     texts = [f"The scores depend on {inputs} and nothing else."]
     if model.table is not None and (many := model.table.very_many()):
-        texts.append(
-            f"Columns with very many values: {'; '.join(many)}. Few training rows have each value, so that the model"
-            " may know some by heart."
-        )
+        texts.append(f"Columns with very many values, which a model may know by heart: {'; '.join(many)}.")
     texts.append("How good the model is for one group of rows, a report on the rows of that group alone says.")
     return Html("".join(element("p", text) for text in texts) + _owner(data, "Factors"))
 
@@ -242,7 +228,6 @@ def _metrics(data: ReportData, drawings: list[Drawing]) -> Html:
     about = (
         "ROCArea (AUC) is the share of the pairs of a positive and a negative row in which the positive one has the"
         " higher score; PRBEP is the precision at the threshold at which as many rows are called positive as there are."
-        " Both are about the order of the rows alone."
     )
     optimized = f"The training optimized {display_name(str(trained))}." if trained else ""
     sure = (
@@ -256,10 +241,9 @@ def _metrics(data: ReportData, drawings: list[Drawing]) -> Html:
 def _evaluation_data(data: ReportData, drawings: list[Drawing]) -> Html:
     """Return which rows the model was measured on, and how they differ from those that trained it."""
     measured = data.evaluation.measures
-    share = measured["n_pos"] / measured["n"] if measured["n"] else float("nan")
-    seen = "not known" if "row_sample" not in data.info else "none was seen among them"
-    if measured["training_rows"]:
-        seen = row_sample.describe_part(measured["training_rows"]).lower()
+    share, part = ratio(measured["n_pos"], measured["n"]), measured["training_rows"]
+    none = "none was seen among them" if "row_sample" in data.info else "not known"
+    seen = row_sample.describe_part(part).lower() if part else none
     rows = [
         ["rows", data.rows],
         ["number", f"{measured['n']:,}: {measured['n_pos']:,} positive, {measured['n_neg']:,} negative"],
@@ -304,15 +288,9 @@ def _caveats(data: ReportData, drawings: list[Drawing]) -> Html:
     if not data.proved:
         items.append(f"The optimum was not reached as asked: {data.ending}. A longer training may give a better model.")
     if not measured["training_rows"]:
-        items.append(
-            "The measures are of these rows. Rows of another time or place can differ, and the model with them: measure"
-            " it again on labelled rows from where it is used."
-        )
+        items.append("Rows of another time or place can differ: measure the model again where it is used.")
     if data.baseline is None:
-        items.append(
-            "No other method was tried on these data for this report; `distsms baseline` does so, and `--baseline`"
-            " shows it here."
-        )
+        items.append("No other method was tried; `distsms baseline` does so, and `--baseline` shows it here.")
     items.append(
         "A weight, or the share of a column, says what moves the score, and not what causes the label: columns that go"
         " together share their weight."

@@ -1,6 +1,5 @@
 """Draw what a model on features has learned: shape functions of attributes, heat maps of pairs, importance of columns.
-
-Blue raises the score and vermilion lowers it, the more the stronger the colour is.
+Blue raises the score and vermilion lowers it.
 """
 
 from __future__ import annotations
@@ -49,11 +48,9 @@ class _Axis:
     def fold(self, values: Floats, rows: Floats) -> tuple[Floats, Floats]:
         """Return the mean value at each place along the first axis, weighted by rows, and the rows there."""
         of_rows = np.array([rows[group].sum(axis=0) for group in self.groups])
-        of_values = []
-        for group, rows_here in zip(self.groups, of_rows, strict=True):
-            weights = np.where(rows_here > 0, rows[group], 1.0)
-            of_values.append((weights * values[group]).sum(axis=0) / weights.sum(axis=0))
-        return np.array(of_values), of_rows
+        weights = (np.where(here > 0, rows[group], 1.0) for group, here in zip(self.groups, of_rows, strict=True))
+        means = [np.average(values[group], 0, of_group) for group, of_group in zip(self.groups, weights, strict=True)]
+        return np.array(means), of_rows
 
     def ticks(self) -> list[tuple[float, str]]:
         """Return places, where place k reaches from k to k + 1, and texts for about `TICKS` marks on the axis."""
@@ -73,15 +70,11 @@ def shape(term: Term, number: int) -> Drawing:
     axis = _Axis(term, 0, term.rows, most, term.rows * term.values**2)
     values, rows = axis.fold(term.values, term.rows)
     figure = _of_numbers(term, axis, values, rows) if axis.numbers else _of_categories(term, axis, values, rows)
-    low, high = int(values.argmin()), int(values.argmax())
-    caption = f"{term.name}, standard deviation {term.deviation:.3g}"
-    if axis.left_out:
-        caption += f"; {axis.left_out} categories that contribute less are left out"
-    description = (
-        f"Contributions of {term.name} to the score: the lowest is {values[low]:.3g} for {axis.names[low]}, the "
-        f"highest {values[high]:.3g} for {axis.names[high]}; their standard deviation over the rows is "
-        f"{term.deviation:.3g}."
-    )
+    low, high = (f"{values[k]:.3g} for {axis.names[k]}" for k in (int(values.argmin()), int(values.argmax())))
+    left_out = f"; {axis.left_out} categories that contribute less are left out" if axis.left_out else ""
+    caption = f"{term.name}, standard deviation {term.deviation:.3g}{left_out}"
+    spread = f"their standard deviation over the rows is {term.deviation:.3g}"
+    description = f"Contributions of {term.name} to the score: the lowest is {low}, the highest {high}; {spread}."
     return Drawing(figure, f"shape_{number}", caption, description)
 
 
@@ -163,11 +156,9 @@ def heat_map(term: Term, number: int) -> Drawing:
     legend.set_yticklabels([f"{place:+.2g}" if place else "0" for place in (-limit, 0.0, limit)])
     legend.yaxis.tick_right()
     u, v = np.unravel_index(int(np.where(rows > 0, np.abs(values), -1).argmax()), values.shape)
-    description = (
-        f"Heat map of what {term.name} add to the score together: the strongest cell is {first.names[u]} and "
-        f"{second.names[v]} with {values[u, v]:+.3g}; the standard deviation over the rows is {term.deviation:.3g}."
-    )
     caption = f"{term.name}, standard deviation {term.deviation:.3g}"
+    cell = f"{first.names[u]} and {second.names[v]} with {values[u, v]:+.3g}"
+    description = f"Heat map of what {caption}, add to the score together: the strongest cell is {cell}."
     return Drawing(figure, f"pair_{number}", caption, description)
 
 

@@ -23,6 +23,7 @@ from distsms.base import memory
 from distsms.base.communicator import Communicator
 from distsms.base.errors import InputError
 from distsms.base.formatting import format_bytes
+from distsms.base.scored import Scored
 from distsms.base.typing import Floats, Hashes, Labels
 from distsms.base.wording import option
 from distsms.matrix.arrays import normalize_matrix
@@ -163,17 +164,10 @@ class WeighedRows:
     weighted: bool
     groups: Hashes | None
 
-    def counted_scores(self, scores: Floats) -> tuple[Floats, Labels, Floats | None]:
-        """Return scores (n_local,), labels and weights (None if all are 0 or 1) of the rows that have not weight 0."""
-        if self.weights is None:
-            return scores, self.labels, None
-        counted = self.counted
-        return scores[counted], self.labels[counted], self.weights[counted] if self.weighted else None
-
-    @property
-    def counted_groups(self) -> Hashes | None:
-        """The groups of this rank's rows that count, as `counted_scores` returns their scores; None without groups."""
-        return self.groups if self.weights is None or self.groups is None else self.groups[self.counted]
+    def counted_scores(self, scores: Floats, comm: Communicator) -> Scored:
+        """Return the rows that have not weight 0, with scores of all rows (n_local,); without weights of 1 alone."""
+        rows = Scored(scores, self.labels, comm, self.weights if self.weighted else None, self.groups)
+        return rows if self.weights is None else rows.of(self.counted)
 
     @property
     def counted(self) -> NDArray[np.bool_]:

@@ -21,6 +21,7 @@ from distsms.base.errors import InputError
 from distsms.base.files import atomic_write, require_space
 from distsms.base.measures import RANKING, Measure
 from distsms.base.schema import Fields, ResumableStore, is_number, is_number_or_null, read_objects
+from distsms.base.scored import Scored
 from distsms.base.typing import Floats, Hashes
 from distsms.base.wording import option
 from distsms.ingest.formats.npy import NpyArray
@@ -38,15 +39,6 @@ from distsms.workflow.path import PathRows, Problem, Start, Trainings, run
 
 FEW_LAMBDAS, KEPT = 3, 2
 """So many lambdas are all fitted; of more, each fold gets `KEPT`, which are best in quick trials on the other folds."""
-
-
-class HeldOutRows(NamedTuple):
-    """The rows that evaluate a fold."""
-
-    numbers: NDArray[np.intp]
-    y: NDArray[np.int8]
-    weights: Floats | None
-    groups: Hashes | None
 
 
 class FoldedRows(NamedTuple):
@@ -67,10 +59,14 @@ class FoldedRows(NamedTuple):
         task, keys = whole.part(rows), self.y if self.fold_keys is None else self.fold_keys
         return task._replace(held_out=hold_out(self.folds_by, keys[rows], task.y, HELD_OUT_PARTS))
 
-    def held_out(self, fold: int) -> HeldOutRows:
-        """Return the rows that evaluate a fold."""
-        numbers = np.flatnonzero(self.folds.judged(fold))
-        return HeldOutRows(numbers, self.y[numbers], some(self.weights, numbers), some(self.groups, numbers))
+    def held_out(self, fold: int) -> NDArray[np.intp]:
+        """Return the numbers of the rows that evaluate a fold."""
+        return np.flatnonzero(self.folds.judged(fold))
+
+    def scored(self, scores: Floats, fold: int) -> Scored:
+        """Return the rows that evaluate a fold, with their scores."""
+        rows = self.held_out(fold)
+        return Scored(scores, self.y[rows], ALONE, some(self.weights, rows), some(self.groups, rows))
 
     @property
     def fold(self) -> NDArray[np.int16]:
@@ -243,7 +239,7 @@ def fit_alone(
         if stop_wanted():
             return True
         begin(spec, done)
-        method, best, held_out = METHODS[spec.method], spec.best, rows.held_out(spec.fold)
+        method, best = METHODS[spec.method], spec.best
         task, started = rows.task(spec.fold, problem)._replace(quick=spec.quick), time.perf_counter()
         # 1) A trial of trees is judged on a part of the training rows alone.
         if method.search and best is None:
@@ -255,19 +251,19 @@ def fit_alone(
         assert method.fit is not None
         fitted = method.fit(task._replace(rounds=best.rounds), best.setting) if best else method.fit(task, spec.setting)
         seconds = time.perf_counter() - started + (best.seconds if best else 0.0)
-        scores = np.asarray(fitted.score(rows.X[held_out.numbers]), float)
+        scores = np.asarray(fitted.score(rows.X[rows.held_out(spec.fold)]), float)
         if not np.isfinite(scores).all():
             raise InputError(
                 f"{method.name} with {spec.setting:g} gives scores that are not finite, as happens if columns have very"
                 f" different sizes; make the data with distsms shard {option('normalize', 'standard')}, or leave it out"
             )
-        y, weights = held_out.y, held_out.weights
+        scored = rows.scored(scores, spec.fold)
         if spec.quick:
             by = problem.select or problem.measure
-            value = chooser_value(by, scores, y, np.nan, ALONE, weights, held_out.groups)
+            value = chooser_value(by, scored, np.nan)
             keep(Trial(spec.method, spec.setting, spec.fold, seconds, value, 0), None)
             continue
-        ranked, searched = ranking.ranking(scores, y, ALONE, weights), best is None or np.isfinite(best.value)
+        ranked, searched = ranking.ranking(scored), best is None or np.isfinite(best.value)
         note = fitted.note if searched else "without a search, since no training rows of both classes could be held out"
         keep(Fit(spec.method, spec.setting, spec.fold, seconds, ranked.rocarea, ranked.prbep, note), scores)
     return False

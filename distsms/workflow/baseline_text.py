@@ -9,8 +9,7 @@ from typing import NamedTuple
 from distsms.base import formatting
 from distsms.base.measures import SHOWN, display_name
 from distsms.base.wording import Message, option
-from distsms.metrics.confidence import LEVEL, Interval
-from distsms.metrics.estimates import METHOD
+from distsms.metrics.confidence import LEVEL, METHOD, Interval
 from distsms.workflow.competitors import METHODS, OTHERS, OURS, OWN
 from distsms.workflow.method_results import BEST, BEST_FEATURES, CHOSEN, EARLY_LEVEL, Effort, MethodResult
 

@@ -9,9 +9,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from distsms.base.measures import FAMILIES, GROUPED, display_name
-from distsms.metrics import confidence, estimates
-from distsms.metrics.confidence import Interval
-from distsms.metrics.estimates import MeanEstimate
+from distsms.metrics import confidence
+from distsms.metrics.confidence import Interval, MeanEstimate
 from distsms.metrics.within_groups import gauc_interval
 from distsms.workflow.folds import best_on_other_folds
 from distsms.workflow.verdict import ERRORS
@@ -136,7 +135,7 @@ def interval_of(folds: Sequence[Mapping[str, Any]], measure: str) -> Interval | 
         return None
     if any(fold.get("squares_of", measure) != measure for fold in folds):
         return confidence.folds_interval([fold[measure] for fold in folds], confidence.LEVEL, measure)
-    pooled = estimates.pool_folds(
+    pooled = confidence.pool_folds(
         [MeanEstimate(fold[measure], tuple(fold["squares"]), tuple(fold["counts"])) for fold in folds]
     )
     if measure in GROUPED:

@@ -22,6 +22,7 @@ from scipy import sparse
 
 from distsms.base.errors import InputError
 from distsms.base.measures import GROUPED, Measure
+from distsms.base.scored import Scored
 from distsms.base.typing import Floats, Hashes
 from distsms.losses.registry import make_loss
 from distsms.matrix.arrays import as_features
@@ -256,17 +257,17 @@ def _grow_lightgbm(task: Task, number: int, rounds: int, held_out: Task | None =
 
 def _metric(held_out: Task) -> Callable[[NDArray[Any], Any], tuple[str, float]] | None:
     """Return what gives the libraries PRBEP or GAUC of the held-out rows; None for AUC, which they have themselves."""
-    y, groups, within = held_out.y, held_out.groups, Measure.parse(held_out.measure).within_groups
+    groups, within = held_out.groups, Measure.parse(held_out.measure).within_groups
     if held_out.measure != "prbep" and not within:
         return None
     weights = None if held_out.weights is None else np.asarray(held_out.scaled_weights, float)
 
     def metric(scores: NDArray[Any], rows: Any) -> tuple[str, float]:
-        scores = scores.astype(float)
+        scored = Scored(scores.astype(float), held_out.y, ALONE, weights, groups)
         if within and groups is not None:
             # NaN if no held-out group has rows of both classes; 0 is as good, since it is the same in all rounds
-            return "gauc", float(np.nan_to_num(gauc_estimate(within, scores, y, groups, ALONE, weights).value))
-        return "prbep", ranking.prbep(scores, y, ALONE, weights)
+            return "gauc", float(np.nan_to_num(gauc_estimate(within, scored).value))
+        return "prbep", ranking.prbep(scored)
 
     return metric
 

@@ -21,29 +21,26 @@ from distsms.base.communicator import Communicator
 from distsms.base.errors import InputError
 from distsms.base.formatting import finite
 from distsms.base.measures import CONDITIONS_OF_MODELS, Condition, Measure
-from distsms.base.typing import Floats, Labels
+from distsms.base.scored import Scored
+from distsms.base.typing import Floats
 from distsms.base.wording import format_value, marked
 from distsms.metrics import calibration, head_intervals
-from distsms.metrics.confidence import LEVEL, limits
-from distsms.metrics.estimates import MeanEstimate
+from distsms.metrics.confidence import LEVEL, MeanEstimate, limits
 from distsms.metrics.operating_points import operating_point
-from distsms.metrics.row_weights import effective, effective_sizes, masses
+from distsms.metrics.row_weights import effective, effective_sizes, mass_of_classes, masses
 from distsms.metrics.tied_scores import tied_scores
 from distsms.shards.dataset import DataBlock
-from distsms.shards.row_metadata import some
 from distsms.training.fit import Fit
 from distsms.training.plan import folds_at_once
 from distsms.workflow.folds import Folds, make_folds
-from distsms.workflow.path import PathRows, Problem, RowScores, Start, run
+from distsms.workflow.path import HeldOutScores, PathRows, Problem, Start, run
 from distsms.workflow.requests import TrainRequest
 
 
 class HeldOut(NamedTuple):
     """The held-out rows of this rank, each once."""
 
-    scores: Floats  # (m,), from the model of the fold that holds the row out
-    labels: Labels  # (m,), +1 or -1
-    weights: Floats | None  # (m,), above 0; None on every rank if no rank has others than 1
+    scored: Scored  # (m,), by the model of the fold that holds the row out
     folds: NDArray[np.int16]  # (m,), from 1 on
     # folds, folds_by, seed, seconds, and the number of models that are not_proved; the same on every rank
     record: dict[str, Any]
@@ -61,27 +58,31 @@ def held_out(
     """
     begun, comm = time.perf_counter(), rows.comm
     problem = replace(problem, lambdas=[problem.lambdas[0]], all_rows=False)
-    kept, numbers = dict[int, RowScores](), rows.folds_of_rank(problem)
+    kept, numbers = dict[int, HeldOutScores](), rows.folds_of_rank(problem)
     trained = run(rows, problem, lambda point, result, scores: None, start=start, stop_wanted=stop_wanted, kept=kept)
     if trained.stopped:
         return None
     folds, scores = [kept[fold] for fold in numbers], list[Floats]()
     for fold in folds:
-        of_fold, (mean, deviation) = fold.scores, fold.spread
+        of_fold, (mean, deviation) = fold.rows.scores, fold.spread
         if Measure.parse(problem.measure).family.ignores_shift:
             unit = spread[1] / deviation if min(spread[1], deviation) > 0 else 1.0
             of_fold = spread[0] + unit * (of_fold - mean)
         scores.append(of_fold)
-    weights = [fold.weights for fold in folds if fold.weights is not None]
+    weights = [fold.rows.weights for fold in folds if fold.rows.weights is not None]
     weighted = any(comm.allgather(bool(weights)))
+    labels = [fold.rows.labels for fold in folds]
     record = {"folds": problem.folds, "folds_by": problem.folds_by, "seed": problem.seed}
     record["not_proved"] = sum(point.result["status"] != "proved" for point in trained.points)
     record["seconds"] = comm.bcast(time.perf_counter() - begun)
     return HeldOut(
-        scores=np.concatenate([np.empty(0), *scores]),
-        labels=np.concatenate([np.empty(0, np.int8), *(fold.labels for fold in folds)]),
-        weights=np.concatenate([np.empty(0), *weights]) if weighted else None,
-        folds=np.repeat(np.array(numbers, np.int16), [len(fold.labels) for fold in folds]),
+        Scored(
+            np.concatenate([np.empty(0), *scores]),
+            np.concatenate([np.empty(0, np.int8), *labels]),
+            comm,
+            np.concatenate([np.empty(0), *weights]) if weighted else None,
+        ),
+        folds=np.repeat(np.array(numbers, np.int16), [*map(len, labels)]),
         record=record,
     )
 
@@ -165,13 +166,12 @@ def findings(at: Condition | None, calibrate: str | None, rows: HeldOut, comm: C
 
 def decision_at(condition: Condition, rows: HeldOut, comm: Communicator) -> dict[str, Any]:
     """Return a model's `decision`: the threshold, or None and `why`; `by_rows`: without weights. **Collective.**"""
-    scores, labels, weights = rows.scores, rows.labels, rows.weights
-    tied = tied_scores(scores, labels, effective(weights, comm), comm)
-    threshold = operating_point(condition, tied, comm).threshold
+    scored, alike = rows.scored, replace(rows.scored, weights=None)
+    threshold = operating_point(condition, tied_scores(effective(scored)), comm).threshold
     fulfilled = math.isfinite(threshold)
-    rates = head_intervals.rates_at(threshold, LEVEL, scores, labels, comm, weights)
-    n, n_pos = map(int, masses((labels != 0, labels > 0), None, comm).tolist())
-    size = sum(effective_sizes(labels, weights, comm))
+    rates = head_intervals.rates_at(threshold, LEVEL, scored)
+    n_pos, n_neg = map(int, mass_of_classes(alike))
+    n, size = n_pos + n_neg, sum(effective_sizes(scored))
     shares = _shares(rates)
     if condition.quantity == "top":
         called = shares["called"]
@@ -195,10 +195,10 @@ def decision_at(condition: Condition, rows: HeldOut, comm: Communicator) -> dict
         "n_pos": n_pos,
         "effective": size,
     }
-    if weights is None:
+    if scored.weights is None:
         return finite(decision) | rows.record
-    alike = head_intervals.rates_at(threshold, LEVEL, scores, labels, comm, None)
-    return finite(decision) | {"by_rows": finite(_shares(alike) | {"effective": n})} | rows.record
+    by_rows = _shares(head_intervals.rates_at(threshold, LEVEL, alike)) | {"effective": n}
+    return finite(decision) | {"by_rows": finite(by_rows)} | rows.record
 
 
 def _shares(rates: dict[str, Any]) -> dict[str, float]:
@@ -217,29 +217,30 @@ def calibrated(method: str, rows: HeldOut, comm: Communicator) -> dict[str, Any]
     """Return `calibration`: the curve, fitted to all held-out rows, and what judges it, from curves fitted to the other
     folds: Brier score, log loss, means by class in which rows count alike, and a reliability diagram. **Collective.**
     """
-    scores, labels, weights = rows.scores, rows.labels, rows.weights
-    curve = calibration.fit(method, scores, labels, comm, weights)
+    scored, scores = rows.scored, rows.scored.scores
+    curve = calibration.fit(method, scored)
     after = np.empty(len(scores))
     for fold in range(1, rows.record["folds"] + 1):
-        others, in_fold = rows.folds != fold, rows.folds == fold
-        curve_of_others = calibration.fit(method, scores[others], labels[others], comm, some(weights, others))
+        in_fold = rows.folds == fold
+        curve_of_others = calibration.fit(method, scored.of(~in_fold))
         after[in_fold] = calibration.probabilities(curve_of_others, scores[in_fold])
-    n, n_pos = map(int, masses((labels != 0, labels > 0), None, comm).tolist())
-    mass, mass_pos = masses((labels != 0, labels > 0), weights, comm).tolist()
+    n_pos, n_neg = map(int, mass_of_classes(replace(scored, weights=None)))
+    mass, mass_pos = masses((scored.labels != 0, scored.labels > 0), scored.weights, comm).tolist()
     # Probabilities are compared with scores that are taken for the logarithm of the odds, and with a constant.
     predictions = {
         "before": scipy.special.expit(scores),
         "after": after,
         "constant": np.full(len(scores), mass_pos / mass),
     }
-    losses = {name: calibration.losses(predicted, labels, comm, weights) for name, predicted in predictions.items()}
+    losses = {name: calibration.losses(replace(scored, scores=p)) for name, p in predictions.items()}
+    predicted = replace(scored, scores=after)
     return {
         **curve,
-        "n": n,
+        "n": n_pos + n_neg,
         "n_pos": n_pos,
         "before": "1 / (1 + exp(-score))",
         "brier": {name: loss["brier"] for name, loss in losses.items()},
         "log_loss": {name: loss["log_loss"] for name, loss in losses.items()},
-        "means": calibration.means_by_class(after, labels, comm),
-        "bins": calibration.reliability(after, labels, comm, weights),
+        "means": calibration.means_by_class(replace(predicted, weights=None)),
+        "bins": calibration.reliability(predicted),
     } | rows.record

@@ -16,7 +16,7 @@ import numpy as np
 
 from distsms.base.communicator import Communicator
 from distsms.base.errors import InputError
-from distsms.base.typing import Floats
+from distsms.base.scored import Scored
 from distsms.base.wording import Message, option, without_credentials
 from distsms.ingest.file_names import is_data_set
 from distsms.metrics import row_sample
@@ -96,12 +96,9 @@ def score_data(
         data = Arrays(data, None)
     if isinstance(data, Arrays):
         if reading.label or reading.weight or reading.group or reading.missing_group != "own":
-            raise InputError(
-                "label, weight, group and missing_group are of columns; rows in memory have arrays for them", True
-            )
-        return scoring.score_arrays(
-            models, data.X, data.y, comm, reading, watch, weights=data.weights, groups=data.groups
-        )
+            raise InputError("label, weight, group and missing_group are of columns; rows in memory have arrays", True)
+        weights, groups = data.weights, data.groups
+        return scoring.score_arrays(models, data.X, data.y, comm, reading, watch, weights=weights, groups=groups)
     if is_frame(data):
         return scoring.score_table(models, data, comm, reading, watch)
     return scoring.score(models, data, comm, reading, watch)
@@ -112,24 +109,23 @@ def evaluate(request: EvaluateRequest, comm: Communicator, watch: Watch | None =
     data, options = request.data, request.measures
     models, name = load_models(request.models, comm), name_of(request.data)
     grouped = evaluation.grouped_measures([each.model.info for each in models], options.within_groups)
-    rows, scores, notes = _score_in_runs(models, data, comm, replace(request.reading, groups=bool(grouped)), watch)
-    if options.within_groups and rows.groups is None:
+    rows, scored, notes = _score_in_runs(models, data, comm, replace(request.reading, groups=bool(grouped)), watch)
+    if options.within_groups and scored[0].groups is None:
         group = option("group", text="COLUMN")
         needs = f"{option('within_groups')} needs the groups of the rows"
         raise InputError(f"{name}: {needs}; give {group} for a file, and make data sets by distsms shard {group}", True)
-    if not any(comm.allgather(len(rows.labels))):
+    if not any(comm.allgather(len(rows.row_numbers))):
         raise InputError(f"{name}: {inputs.NO_ROWS}", True)
-    scored = [(each.name, each.model, of_model) for each, of_model in zip(models, scores, strict=True)]
-    evaluations, pairs = evaluation.evaluate(scored, rows, options, comm)
+    named = [(each.name, each.model, of_model) for each, of_model in zip(models, scored, strict=True)]
+    evaluations, pairs = evaluation.evaluate(named, rows, options)
     return Evaluated(name, rows, evaluations, pairs, options.level, _warnings(evaluations), notes)
 
 
 def _score_in_runs(
     models: Sequence[NamedModel], data: Any, comm: Communicator, reading: InputOptions, watch: Watch | None
-) -> tuple[EvaluatedRows, list[Floats], list[str]]:
-    """Return the rows that count, the scores that each model gives them, and what readers left out. **Collective.**"""
-    name, scores, notes = name_of(data), list[Floats](), list[str]()
-    rows: EvaluatedRows | None = None
+) -> tuple[EvaluatedRows, list[Scored], list[str]]:
+    """Return the rows that count, with the scores by each model, and what readers left out. **Collective.**"""
+    name, of_models, notes = name_of(data), list[Scored](), list[str]()
     with comm.fail_together():
         of_set = isinstance(data, str | os.PathLike) and is_data_set(data)
         fingerprint = read_manifest(data).fingerprint if of_set else None
@@ -137,18 +133,16 @@ def _score_in_runs(
         alike = list(run)
         scored = score_data([each.model for each in alike], data, comm, reading, watch)
         notes += scored.notes
-        _, labels, weights = scored.counted_scores(scored.scores[0])
+        counted = [scored.counted_scores(scores, comm) for scores in scored.scores]
         with comm.fail_together():
-            if rows is not None and not np.array_equal(labels, rows.labels):
+            if of_models and not np.array_equal(counted[0].labels, of_models[0].labels):
                 raise InputError(
                     f"{name}: {alike[0].name} and {models[0].name} do not agree on which label is positive; evaluate"
                     " them one by one"
                 )
         numbers = scored.first_row + np.flatnonzero(scored.counted)
-        rows = rows or EvaluatedRows(labels, numbers, weights, scored.counted_groups, fingerprint)
-        scores += [scored.counted_scores(of_model)[0] for of_model in scored.scores]
-    assert rows is not None
-    return rows, scores, list(dict.fromkeys(notes))
+        of_models += [replace((of_models or counted)[0], scores=each.scores) for each in counted]
+    return EvaluatedRows(numbers, fingerprint), of_models, list(dict.fromkeys(notes))
 
 
 def _columns_of(each: Model) -> tuple[Any, ...]:
@@ -159,32 +153,25 @@ def _columns_of(each: Model) -> tuple[Any, ...]:
 
 def _warnings(evaluations: Sequence[ModelEvaluation]) -> list[str]:
     """Return what is odd about the rows, and about a model on them."""
-    first, several = evaluations[0], len(evaluations) > 1
-    shares = [(each.measures["training_rows"], each.path if several else "the model") for each in evaluations]
-    of_training = [row_sample.describe_share(share, name) for share, name in shares]
-    lines = [*_warnings_of_rows(first), *of_training] if several else [*of_training, *_warnings_of_rows(first)]
-    return [line for line in lines if line]
+    names = [each.path for each in evaluations] if len(evaluations) > 1 else ["the model"]
+    shares = [each.measures["training_rows"] for each in evaluations]
+    of_training, of_rows = list(map(row_sample.describe_share, shares, names)), _warnings_of_rows(evaluations[0])
+    return [*filter(None, of_rows + of_training if len(names) > 1 else of_training + of_rows)]
 
 
 def _warnings_of_rows(evaluated: ModelEvaluation) -> list[str]:
     """Return warnings on measures that are not defined on these rows, and on a share of positives unlike training's."""
     measures, info, lines = evaluated.measures, evaluated.model.info, []
     if not (measures["n_pos"] and measures["n_neg"]):
-        lines.append(
-            "only one class is present: ROCArea, and measures that need the missing class, are not defined (nan)"
-        )
+        lines.append("only one class is present: ROCArea and other measures that need both are not defined (nan)")
     if any(math.isnan(measures[name]) for name in evaluated.extra_measures if "@" in name):
         lines.append(f"there are only {measures['n']} rows, fewer than K: measures at K are not defined (nan)")
     weighted = (info.get("data") or {}).get("weights")
     if weighted and "weights" not in measures:
         column = weighted.get("column")
-        weight = option("weight", text=column or "COLUMN")
-        lines.append(
-            Message(
-                f"the model was trained with weights{f' from the column {column}' if column else ''}, and these rows"
-                f" have none, so all figures count rows. Give {weight} for a file; a data set needs it in distsms shard"
-            )
-        )
+        trained = f"the model was trained with weights{f' from the column {column}' if column else ''}"
+        give = f"Give {option('weight', text=column or 'COLUMN')} for a file; a data set needs it in distsms shard"
+        lines.append(Message(f"{trained}, and these rows have none, so all figures count rows. {give}"))
     share = measures["n_pos"] / (measures["n_pos"] + measures["n_neg"])
     return [*lines, shift.describe(info, 0, measures["n"], share)]
 

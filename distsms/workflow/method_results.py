@@ -24,15 +24,13 @@ from distsms.base.errors import InputError
 from distsms.base.formatting import to_json
 from distsms.base.measures import COMPARED, FAMILIES, GROUPED, RANKING, HeadMeasure, Measure
 from distsms.base.schema import Fields, is_number
-from distsms.base.typing import Floats
-from distsms.metrics import bootstrap, confidence, estimates, head_intervals, ranking
+from distsms.base.scored import Scored
+from distsms.metrics import confidence
+from distsms.metrics.bootstrap import Draws
 from distsms.metrics.confidence import LEVEL, Interval
-from distsms.metrics.estimates import MeanEstimate
-from distsms.metrics.operating_points import head_value
-from distsms.metrics.row_weights import effective, effective_sizes, mass_of_classes
+from distsms.metrics.row_weights import effective_sizes
+from distsms.metrics.sampled import Sampled, sampled
 from distsms.metrics.summary import chooser_value
-from distsms.metrics.tied_scores import tied_scores
-from distsms.metrics.within_groups import GroupAreas, gauc_difference_interval, gauc_interval, group_areas
 from distsms.shards.row_metadata import some
 from distsms.workflow.baseline_fits import BaselineStore, Fit, FoldedRows, Trial, first_round, left_lambdas
 from distsms.workflow.baseline_plan import THOROUGH_TREES
@@ -214,7 +212,7 @@ class Evaluator:
         left = {name: left_lambdas(self._trials, name) for name in METHODS}
         self._dropped = {t[:3] for t in self._trials if t.setting not in left[t.method].get(t.fold, ())}
         # What is computed of fits serves all measures that choose them.
-        self._value, self._part = cache(self._measure), cache(self._make_part)
+        self._value, self._part, self._scored = cache(self._measure), cache(self._make_part), cache(self._read_scored)
 
     def methods(self, by: str) -> list[MethodResult]:
         """Return a row for each method, with the settings that a measure chooses, and those of `CHOSEN`."""
@@ -270,25 +268,15 @@ class Evaluator:
 
     def _interval(self, measure: str, fits: Sequence[Fit], ours: Sequence[Fit] = ()) -> Interval:
         """Return the interval of a measure of the fits of all folds or, with `ours`, of how much better these are."""
-        head, level = HeadMeasure.parse(measure), self._level
+        head = HeadMeasure.parse(measure)
         if head is None and measure not in RANKING and measure not in GROUPED:
             return self._interval_over_folds(measure, fits, ours)
-        # 1) Estimate the mean of the folds, with replicates of it.
         parts = [self._part(measure, fit) for fit in fits]
         if ours:
             parts = [self._part(measure, fit).less(part) for fit, part in zip(ours, parts, strict=False)]
-        folds = [self._estimate(measure, part, fit, bool(ours)) for fit, part in zip(fits, parts, strict=True)]
-        pooled = estimates.pool_folds(folds, of_folds=int(self._rows.fold.max()))
+        pooled = confidence.pool_folds([part.estimate() for part in parts], of_folds=int(self._rows.fold.max()))
         replicates = np.mean([part.replicates for part in parts], axis=0)
-        # 2) Make the interval of its kind.
-        if measure == "rocarea":
-            make = confidence.rocarea_difference_interval if ours else confidence.rocarea_interval
-            return make(pooled, level)
-        if measure in GROUPED:
-            return (gauc_difference_interval if ours else gauc_interval)(pooled, level)
-        if head and not ours:
-            return head_intervals.head_interval(head, pooled, replicates, level)
-        return (confidence.prbep_difference_interval if ours else confidence.prbep_interval)(pooled, replicates, level)
+        return parts[0]._replace(replicates=replicates).interval(self._level, pooled)
 
     def _interval_over_folds(self, measure: str, fits: Sequence[Fit], ours: Sequence[Fit]) -> Interval:
         """Return the interval of a measure of which the folds alone say how much it varies."""
@@ -297,59 +285,21 @@ class Evaluator:
             return confidence.folds_interval(values, self._level, measure)
         ahead = [self._value(measure, fit) - less for fit, less in zip(ours, values, strict=False)]
         judged = self._rows.fold > 0
-        why = confidence.too_few(effective_sizes(self._rows.y[judged], some(self._rows.weights, judged), ALONE))
+        y, weights = self._rows.y[judged], some(self._rows.weights, judged)
+        why = confidence.too_few(effective_sizes(Scored(np.zeros(len(y)), y, ALONE, weights)))
         return replace(confidence.folds_interval(ahead, self._level), why=why)
 
     def _measure(self, name: str, fit: Fit) -> float:
         """Return a measure of a fit on its fold."""
         if name in RANKING:
             return float(getattr(fit, name))
-        rows = self._rows.held_out(fit.fold)
-        return chooser_value(name, self._store.scores(fit), rows.y, np.nan, ALONE, rows.weights, rows.groups)
+        return chooser_value(name, self._scored(fit), np.nan)
 
-    def _make_part(self, measure: str, fit: Fit) -> _Part:
-        scores, rows = self._store.scores(fit), self._rows.held_out(fit.fold)
-        y, weights, draws = rows.y, rows.weights, bootstrap.Draws(rows.numbers, REPLICATES)
-        if measure == "rocarea":
-            return _Part(ranking.placements(scores, y, ALONE, weights), np.empty(0))
-        if measure == "prbep":
-            shares = ranking.top_k_shares(scores, mass_of_classes(y, weights, ALONE)[0], ALONE, weights)
-            return _Part(shares, bootstrap.prbep_replicates(scores, y, draws, ALONE, weights))
-        if (head := HeadMeasure.parse(measure)) is None:
-            assert rows.groups is not None
-            return _Part(group_areas(scores, y, rows.groups, ALONE, weights), np.empty(0))
-        scaled = effective(weights, ALONE)
-        tied = tied_scores(scores, y, scaled, ALONE)
-        drawn = head_intervals.head_replicates([head], tied, scores, y, draws, ALONE, scaled)
-        return _Part(head_value(head, tied, ALONE), drawn[head.name])
+    def _read_scored(self, fit: Fit) -> Scored:
+        return self._rows.scored(self._store.scores(fit), fit.fold)
 
-    def _estimate(self, measure: str, part: _Part, fit: Fit, paired: bool) -> MeanEstimate:
-        """Return the estimate of a measure on a fold, or with `paired` of a difference."""
-        rows = self._rows.held_out(fit.fold)
-        if measure in RANKING:
-            estimate = estimates.rocarea_estimate if measure == "rocarea" else estimates.prbep_estimate
-            return estimate(part.value, rows.y, ALONE, rows.weights)
-        if (head := HeadMeasure.parse(measure)) is None:
-            of_groups: MeanEstimate = part.value.estimate(Measure.parse(measure).within_groups, ALONE)
-            return of_groups
-        n_pos, n_neg = effective_sizes(rows.y, rows.weights, ALONE)
-        if paired:
-            return head_intervals.difference_estimate(part.value, n_pos, n_neg)
-        return head_intervals.head_estimate(head, part.value, n_pos, n_neg)
-
-
-class _Part(NamedTuple):
-    """What makes up a measure of a fit on its fold, such as placements, and its replicates, if there are some."""
-
-    value: Any
-    replicates: Floats
-
-    def less(self, other: _Part) -> _Part:
-        """Return the difference of two, of groups that of their areas."""
-        drawn = self.replicates - other.replicates
-        if isinstance(self.value, GroupAreas):
-            return _Part(self.value._replace(areas=self.value.areas - other.value.areas), drawn)
-        return _Part(self.value - other.value, drawn)
+    def _make_part(self, measure: str, fit: Fit) -> Sampled:
+        return sampled(measure, self._scored(fit), Draws(self._rows.held_out(fit.fold), REPLICATES))
 
 
 def unsettled(methods: Sequence[str], plan: BaselinePlan, rows: FoldedRows) -> list[str]:

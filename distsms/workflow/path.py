@@ -19,9 +19,10 @@ from numpy.typing import NDArray
 
 from distsms.base.communicator import Communicator
 from distsms.base.measures import GROUPED, RANKING, Measure
-from distsms.base.typing import Floats, Hashes, Labels
+from distsms.base.scored import Scored
+from distsms.base.typing import Floats
 from distsms.matrix.augmented import split_bias, with_bias
-from distsms.metrics import estimates
+from distsms.metrics import confidence
 from distsms.metrics.ranking import decision_threshold
 from distsms.metrics.row_weights import mean_and_deviation
 from distsms.metrics.summary import chooser_value, summary_measures
@@ -34,7 +35,6 @@ from distsms.optim.settings import Settings
 from distsms.parallel.vectors import make_vectors
 from distsms.shards.dataset import DataBlock, MemoryBudget, load
 from distsms.shards.manifest import Manifest
-from distsms.shards.row_metadata import some
 from distsms.training.normal_auc_closed import ClosedForm, pays
 from distsms.training.rows import make_losses
 from distsms.training.task import Distribution
@@ -172,7 +172,7 @@ def run(
     start: Start = lambda fold, lam: None,
     stop_wanted: Callable[[], bool] = lambda: False,
     extend: Callable[[Sequence[Point]], float | None] = lambda points: None,
-    kept: dict[int, RowScores] | None = None,
+    kept: dict[int, HeldOutScores] | None = None,
 ) -> PathOutcome:
     """Solve the points that are not done yet, and pass each one to `keep` when it is finished. **Collective.** `keep`
     and `start` are called on the root or, if the ranks share the folds, where the fold is trained; `extend` gets the
@@ -208,14 +208,11 @@ def shares_folds(n: int, nnz: int, comm: Communicator) -> bool:
     return comm.size > 1 and n + nnz <= SMALL
 
 
-class RowScores(NamedTuple):
-    """The scores that a model gives some of this rank's rows, with the labels, weights and groups of these rows."""
+class HeldOutScores(NamedTuple):
+    """The scores that the model of a fold gives this rank's rows of the fold."""
 
-    scores: Floats  # (m,)
-    labels: Labels  # (m,), +1 or -1
-    weights: Floats | None  # (m,); None on every rank if no rank has others than 0 and 1
-    groups: Hashes | None  # (m,), for measures within groups
-    spread: tuple[float, float] = (0.0, 1.0)  # of a fold's: mean and deviation of its model's scores of training rows
+    rows: Scored
+    spread: tuple[float, float]  # mean and deviation of the model's scores of its training rows
 
 
 class Assessment(NamedTuple):
@@ -236,7 +233,7 @@ class CrossValidation(Objective):
         rows: PathRows,
         problem: Problem,
         stop_wanted: Callable[[], bool] = lambda: False,
-        kept: dict[int, RowScores] | None = None,
+        kept: dict[int, HeldOutScores] | None = None,
         numbers: Sequence[int] | None = None,
     ) -> None:
         block, comm = rows.data, rows.trainers
@@ -351,42 +348,39 @@ class CrossValidation(Objective):
         training, held_out = self._scored(scores, self.folds.training(fold)), self._scored(scores, in_fold)
         scores_of_all = comm.gather_rows(held_out.scores) if problem.scores and fold else None
         if self._kept is not None and fold:
-            spread_of_training = mean_and_deviation(training.scores, training.weights, comm)
-            self._kept[fold] = held_out._replace(spread=spread_of_training)
-        calls_positive = self.losses[loss].calls_positive
-        threshold = decision_threshold(calls_positive, training.scores, training.labels, comm, training.weights)
+            self._kept[fold] = HeldOutScores(held_out, mean_and_deviation(training))
+        threshold = decision_threshold(self.losses[loss].calls_positive, training)
         if not problem.all_rows:
             chance = ALL_TIED * scores_tie(scores, comm)
             return Assessment(threshold, {}, self._measures(held_out, threshold), chance, scores_of_all)
-        measures, within = self._measures(training, threshold), self._within_groups(self._measure, training)
-        chance = why_chance(training.scores, training.labels, measures["rocarea"], comm, training.weights, within)
+        measures = self._measures(training, threshold)
+        chance = why_chance(training, measures["rocarea"], self._within_groups(self._measure, training))
         if not fold:
             return Assessment(threshold, measures, None, chance, scores_of_all)
         ranked = (name for name in (problem.select, self._measure.name) if name in RANKING or name in GROUPED)
         name = next(ranked, RANKING[0])
         spread = self._within_groups(Measure.parse(name), held_out)
         if spread is None:
-            spread = estimates.measure_estimate(name, held_out.scores, held_out.labels, comm, held_out.weights)
+            spread = confidence.measure_estimate(name, held_out)
         parts = {"squares": list(spread.squares), "counts": list(spread.counts), "squares_of": name}
         return Assessment(threshold, measures, self._measures(held_out, threshold) | parts, chance, scores_of_all)
 
-    def _scored(self, scores: Floats, rows: NDArray[np.bool_]) -> RowScores:
+    def _scored(self, scores: Floats, rows: NDArray[np.bool_]) -> Scored:
         """Return some rows with their scores, of the scores (n_local,) of all rows. Local."""
         block = self._block
         weights = block.weights if block.weighted else None
-        return RowScores(scores[rows], block.labels[rows], some(weights, rows), some(block.groups, rows))
+        return Scored(scores, block.labels, self.comm, weights, block.groups).of(rows)
 
-    def _within_groups(self, measure: Measure, rows: RowScores) -> estimates.MeanEstimate | None:
+    def _within_groups(self, measure: Measure, rows: Scored) -> confidence.MeanEstimate | None:
         """Return the estimate of a measure within groups; None for other measures. Collective."""
         if not measure.within_groups or rows.groups is None:
             return None
-        return gauc_estimate(measure.within_groups, rows.scores, rows.labels, rows.groups, self.comm, rows.weights)
+        return gauc_estimate(measure.within_groups, rows)
 
-    def _measures(self, rows: RowScores, threshold: float) -> dict[str, float]:
-        select, comm, scores, labels = self.problem.select, self.comm, rows.scores, rows.labels
-        measures = summary_measures(self._measure, scores, labels, threshold, comm, rows.weights, rows.groups)
+    def _measures(self, rows: Scored, threshold: float) -> dict[str, Any]:
+        select, measures = self.problem.select, summary_measures(self._measure, rows, threshold)
         if select and select not in measures:
-            measures[select] = chooser_value(select, scores, labels, threshold, comm, rows.weights, rows.groups)
+            measures[select] = chooser_value(select, rows, threshold)
         return measures
 
 
@@ -398,7 +392,7 @@ class Trainings:
         rows: PathRows,
         problem: Problem,
         stop_wanted: Callable[[], bool] = lambda: False,
-        kept: dict[int, RowScores] | None = None,
+        kept: dict[int, HeldOutScores] | None = None,
     ) -> None:
         self.numbers = rows.folds_of_rank(problem)
         self._models = lambda fold: CrossValidation(rows.of_fold(fold), problem, stop_wanted, kept, [fold])

@@ -368,15 +368,15 @@ class _PathRun:
         w: Any = comm.of_root(lambda: self._start(0, lam))
         block = self._rows.of_fold(0).data
         features, trainers = with_bias(block.features, self._problem.bias), self._rows.trainers
-        scores, labels, weights = block.counted_scores(features.margins(w))
-        info: dict[str, Any] = {"row_sample": sample_rows(scores, labels, trainers, self._manifest.dtype)}
+        training = block.counted_scores(features.margins(w), trainers)
+        info: dict[str, Any] = {"row_sample": sample_rows(training, self._manifest.dtype)}
         if self._measure.family.has_probabilities:
-            info["mean_probability"] = calibration.means_of_logistic(scores, labels, trainers, weights)
+            info["mean_probability"] = calibration.means_of_logistic(training)
         if request.at is None and not request.calibrate:
             return info
         self._observer.deciding(lam)
         again = replace(self._problem, lambdas=[lam], at_once=min(self._problem.at_once, request.folds))
-        spread = mean_and_deviation(scores, weights, trainers)
+        spread = mean_and_deviation(training)
         scored = decisions.held_out(self._rows, again, spread, self._start, self._stop_wanted)
         return None if scored is None else decisions.findings(self._condition, request.calibrate, scored, comm) | info
 

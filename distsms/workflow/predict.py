@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -45,15 +45,6 @@ class PredictObserver:
         """Called on every rank after each part of the rows: how many parts are written, and of how many."""
 
 
-class _Sums(NamedTuple):
-    """Sums over the rows of all ranks, of which warnings are made; 0 where they are not needed."""
-
-    called: float  # rows that are called positive
-    p: float  # probabilities, and their squares
-    squares: float
-    names: float  # rows with names
-
-
 def predict(
     request: PredictRequest,
     comm: Communicator,
@@ -62,7 +53,7 @@ def predict(
     """Score rows, in one pass, and write the scores if the request names a file. **Collective.**"""
     (named,) = load_models([request.model], comm)
     loaded, data, reading = named.model, request.data, request.reading
-    sums = np.zeros(4)  # those of this rank, as in `_Sums`
+    sums = np.zeros(len(SUMS))
 
     def further(scores: Floats) -> dict[str, Any]:
         labels = {"label": loaded.labels(scores)} if request.labels else {}
@@ -70,8 +61,10 @@ def predict(
 
     def sum_up(scores: Floats, names: int) -> None:
         p = loaded.probabilities(scores) if request.probability else np.empty(0)
-        called = np.count_nonzero(scores >= loaded.threshold) if request.labels else 0
-        sums[:] += np.array([called, p.sum(), p @ p, names])
+        sums[:] += np.array([np.count_nonzero(scores >= loaded.threshold), p.sum(), p @ p, names])
+
+    def warnings(n: int) -> list[str]:
+        return _warnings(request, loaded, n, dict(zip(SUMS, comm.sum(sums).tolist(), strict=True)))
 
     with comm.fail_together():
         columns = list(further(np.empty(0)))  # says so if the model lacks what is asked for
@@ -90,8 +83,7 @@ def predict(
         sum_up(scores, 0)
         n = sum(comm.allgather(len(scores)))
         texts = None if reasons is None else reasons.take()
-        warnings = _warnings(request, loaded, n, _Sums._make(comm.sum(sums).tolist()))
-        return Predicted(loaded, scores, texts, n, warnings, list(scored.notes))
+        return Predicted(loaded, scores, texts, n, warnings(n), list(scored.notes))
 
     notes = list[str]()
 
@@ -104,25 +96,28 @@ def predict(
     n = output.write(
         request.output, parts(), comm, inputs.id_name(loaded, data, reading), request.verbatim, further, names
     )
-    warnings = _warnings(request, loaded, n, _Sums._make(comm.sum(sums).tolist()))
-    return Predicted(loaded, None, None, n, warnings, notes)
+    return Predicted(loaded, None, None, n, warnings(n), notes)
 
 
-def _warnings(request: PredictRequest, of: Model, n: int, sums: _Sums) -> list[str]:
+SUMS = ("called", "p", "squares", "names")
+"""What is summed over rows for warnings: which are called positive, probabilities and their squares, who has a name."""
+
+
+def _warnings(request: PredictRequest, of: Model, n: int, sums: Mapping[str, float]) -> list[str]:
     """Return what is odd about names, labels and probabilities."""
     data, lines, positive = request.data, [], None
     if (request.labels or request.probability) and isinstance(data, str | os.PathLike) and is_data_set(data):
         manifest = read_manifest(data)
         positive = manifest.n_pos / manifest.n if manifest.n_pos and manifest.n_neg else None
-    missing = of.table.id if request.output is not None and of.table is not None and n and not sums.names else None
+    missing = of.table.id if request.output is not None and of.table is not None and n and not sums["names"] else None
     if request.output is not None and not n:
         lines.append(f"{data}: has no rows, so there are no scores")
     if missing is not None and format_of(files_of(data)[0]) == "table":
         other = f"{option('id', text='COLUMN')} takes another column"
         lines.append(Message(f"{data}: has no column {missing!r} with names of rows, so scores have none; {other}"))
     if request.labels:
-        lines.append(shift.describe(of.info, int(sums.called), n, positive))
+        lines.append(shift.describe(of.info, int(sums["called"]), n, positive))
     if request.probability and n:
-        spread = sums.squares / n - (sums.p / n) ** 2
-        lines.append(shift.describe_probabilities(of.info, sums.p / n, spread, n, positive))
+        mean = sums["p"] / n
+        lines.append(shift.describe_probabilities(of.info, mean, sums["squares"] / n - mean**2, n, positive))
     return [line for line in lines if line]

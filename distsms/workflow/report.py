@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -31,7 +31,7 @@ from distsms.models.model import Model
 from distsms.optim.result import Status
 from distsms.training.recorder import read_trace
 from distsms.workflow.baseline_fits import BaselineStore
-from distsms.workflow.evaluate import Evaluated, evaluate
+from distsms.workflow.evaluate import evaluate
 from distsms.workflow.method_results import Baseline, MethodResult
 from distsms.workflow.path_result import PathResult, PathStore
 from distsms.workflow.requests import EvaluateRequest, ReportRequest
@@ -59,10 +59,10 @@ OWNER = {
 
 
 class ShownPoint(NamedTuple):
-    """A threshold that a report shows."""
+    """A threshold that a report shows, with the rates at it (`distsms.metrics.head_intervals.rates_at`)."""
 
     condition: Condition  # what the threshold fulfils
-    rates: dict[str, Any]  # the result of `distsms.metrics.head_intervals.rates_at`
+    rates: dict[str, Any]
     marked: bool  # whether the user named the condition, so that the curves show it
 
 
@@ -70,8 +70,7 @@ class OwnProbabilities(NamedTuple):
     """How good the probabilities of a model are on the rows of the report."""
 
     bins: Sequence[Mapping[str, float]]  # from `distsms.metrics.calibration.reliability`
-    # Brier score and log loss without and with calibration, from `distsms.metrics.calibration.losses`
-    before: Mapping[str, float]
+    before: Mapping[str, float]  # Brier score and log loss without calibration, and with it
     after: Mapping[str, float]
 
 
@@ -121,21 +120,18 @@ def report_data(request: ReportRequest, comm: Communicator) -> ReportData | None
         _check_output(request, comm.is_root)
         if comm.is_root:
             training = _read_training(request)
-    sums = ColumnSums()
-    judged = EvaluateRequest([request.model], request.data, request.measures, request.reading)
-    evaluated = evaluate(judged, comm, sums)
-    (of_model,), rows = evaluated.models, evaluated.rows
+    sums, asked = ColumnSums(), EvaluateRequest([request.model], request.data, request.measures, request.reading)
+    evaluated = evaluate(asked, comm, sums)
+    (of_model,) = evaluated.models
+    scored = of_model.scored
     if of_model.model.features is not None or of_model.model.table is not None:
         sums.reduce(of_model.model.p, comm)
     # Curves are exact at the thresholds that the page names.
-    points = _points(request.measures.at, evaluated, comm)
-    of_pos = mass_of_classes(rows.labels, rows.weights, comm)[0]
-    prbep_threshold = top_k(of_model.scores, rows.labels, of_pos, comm, rows.weights).threshold
+    points = _points(request.measures.at, of_model, evaluated.level)
+    prbep_threshold = top_k(scored, mass_of_classes(scored)[0]).threshold
     exact_at = [of_model.measures["threshold"], prbep_threshold, *(point.rates["threshold"] for point in points)]
-    exact_at = [score for score in exact_at if math.isfinite(score)]  # NaN or infinite where there is none
-    curve = curves.curve(of_model.scores, rows.labels, comm, exact_at, rows.weights)
-    histogram = curves.histogram(of_model.scores, rows.labels, curve, comm, weights=rows.weights)
-    probabilities = _probabilities(evaluated, comm)
+    curve = curves.curve(scored, [score for score in exact_at if math.isfinite(score)])  # NaN, infinite: there is none
+    histogram, probabilities = curves.histogram(scored, curve), _probabilities(of_model)
     if not comm.is_root:
         return None
     return ReportData(
@@ -169,9 +165,7 @@ def _read_training(request: ReportRequest) -> dict[str, Any]:
     """Read the fields of `ReportData` on the training. Raises InputError if something does not fit. On the root."""
     folder = None if isinstance(request.model, Model) else Path(request.model).parent
     loaded = request.model if isinstance(request.model, Model) else model.load(request.model)
-    names: Sequence[str] | None = loaded.feature_names
-    if request.feature_names is not None:
-        names = _names(request.feature_names, loaded.p)
+    named = request.feature_names
     trace, note = _trace(request.trace, loaded, folder)
     fingerprint = (loaded.info.get("data") or {}).get("fingerprint")
     of_path = request.path
@@ -181,7 +175,7 @@ def _read_training(request: ReportRequest) -> dict[str, Any]:
         "owner": {} if request.card is None else read_card(request.card),
         "trace": trace,
         "trace_note": note,
-        "feature_names": names,
+        "feature_names": loaded.feature_names if named is None else _names(named, loaded.p),
         "path": None if of_path is None else read_path(Path(of_path), fingerprint),
         "baseline": None if request.baseline is None else read_baseline(Path(request.baseline), fingerprint),
     }
@@ -192,11 +186,9 @@ def _trace(named: str | os.PathLike[str] | None, of: Model, folder: Path | None)
     if named is not None:
         return read_trace(Path(named)), "The trace has no lines."
     written = of.info.get("trace")
-    if not written and of.info.get("path"):
-        command = f"`distsms train --measure {of.info['measure']} --lambda {of.info['lambda']:g} --trace FILE`"
-        return {}, f"`distsms path` keeps no trace of its models. To get one, train this model alone: {command}."
     if not written:
-        return {}, "The training wrote no trace; `distsms train --trace FILE` writes one."
+        again = f" --measure {of.info['measure']} --lambda {of.info['lambda']:g}" if of.info.get("path") else ""
+        return {}, f"The training wrote no trace; `distsms train{again} --trace FILE` writes one."
     beside = [] if folder is None else [folder / Path(written).name]
     places = [path for path in (Path(written), *beside) if path.is_file()]
     if not places:
@@ -243,15 +235,15 @@ def read_path(folder: Path, fingerprint: str | None) -> PathResult:
     """Read the result of a finished path, which must be of the data with the model's fingerprint."""
     store = PathStore(folder)
     content = store.read("problem", "points")
-    _require_same_data(folder, content["problem"], fingerprint)
-    warnings = content["warnings"] if isinstance(content.get("warnings"), list) else []
+    problem, warnings = content["problem"], content.get("warnings")
+    _require_same_data(folder, problem, fingerprint)
     return PathResult(
         points=store.points(),
-        select=content.get("select") or content["problem"]["measure"],
+        select=content.get("select") or problem["measure"],
         rule=str(content.get("rule", "best")),
-        problem=content["problem"],
+        problem=problem,
         folder=folder,
-        data_warnings=[str(warning) for warning in warnings],
+        data_warnings=list(map(str, warnings)) if isinstance(warnings, list) else [],
     )
 
 
@@ -259,14 +251,14 @@ def read_baseline(folder: Path, fingerprint: str | None) -> Baseline:
     """Read the result of a finished baseline from its folder; parameters and errors are those of `read_path`."""
     store = BaselineStore(folder)
     content = store.read("problem", "methods", "sentences")
-    _require_same_data(folder, content["problem"], fingerprint)
+    problem, select = content["problem"], str(content.get("select"))
+    _require_same_data(folder, problem, fingerprint)
     methods = [MethodResult.from_json(method, store.identity) for method in content["methods"]]
-    select = content.get("select", content["problem"]["measure"])
     if not all(select in method.intervals for method in methods):  # a baseline of an earlier version
-        select = content["problem"]["measure"]
+        select = problem["measure"]
     return Baseline(
         folder=folder,
-        problem=content["problem"],
+        problem=problem,
         solver=str(content.get("solver", "")),
         select=select,
         methods=methods,
@@ -277,35 +269,29 @@ def read_baseline(folder: Path, fingerprint: str | None) -> Baseline:
 def _require_same_data(folder: Path, problem: Mapping[str, Any], fingerprint: str | None) -> None:
     data = problem.get("data") or {}
     if problem.get("measure") not in SHOWN or data.get("fingerprint") != fingerprint:
-        raise InputError(
-            f"{folder}: was made on other data than the model, {data.get('path')}. Name a folder that was made on the "
-            "model's training data"
-        )
+        named = f"{folder}: was made on other data than the model, {data.get('path')}"
+        raise InputError(f"{named}. Name a folder that was made on the model's training data")
 
 
-def _points(at: Sequence[Condition], evaluated: Evaluated, comm: Communicator) -> list[ShownPoint]:
+def _points(at: Sequence[Condition], of: ModelEvaluation, level: float) -> list[ShownPoint]:
     """Return the thresholds that the report shows, and the rates at them. **Collective.**"""
-    (of_model,), rows = evaluated.models, evaluated.rows
-    k = Measure.parse(of_model.model.info.get("measure", "rocarea")).k
-    of_training = [Condition("top", k, False)] if k and not differ(rows.weights, comm) else []
-    conditions = list(dict.fromkeys([*at, *POINTS, *of_training]))
-    tied = tied_scores(of_model.scores, rows.labels, effective(rows.weights, comm), comm)
-    points = list[ShownPoint]()
-    for each in conditions:
-        threshold = operating_point(each, tied, comm).threshold
-        rates = rates_at(threshold, evaluated.level, of_model.scores, rows.labels, comm, rows.weights)
+    scored, comm = of.scored, of.scored.comm
+    k = Measure.parse(of.model.info.get("measure", "rocarea")).k
+    of_training = [Condition("top", k, False)] if k and not differ(scored.weights, comm) else []
+    tied, points = tied_scores(effective(scored)), list[ShownPoint]()
+    for each in dict.fromkeys([*at, *POINTS, *of_training]):
+        rates = rates_at(operating_point(each, tied, comm).threshold, level, scored)
         points.append(ShownPoint(each, rates, each in at))
     return points
 
 
-def _probabilities(evaluated: Evaluated, comm: Communicator) -> OwnProbabilities | None:
+def _probabilities(of: ModelEvaluation) -> OwnProbabilities | None:
     """Return how good the model's probabilities are on these rows; None if it has none. **Collective.**"""
-    (of_model,), labels, weights = evaluated.models, evaluated.rows.labels, evaluated.rows.weights
-    if "calibration" not in of_model.model.info:
+    if "calibration" not in of.model.info:
         return None
-    predicted = of_model.model.probabilities(of_model.scores)
-    before, after = (calibration.losses(p, labels, comm, weights) for p in (expit(of_model.scores), predicted))
-    return OwnProbabilities(calibration.reliability(predicted, labels, comm, weights), before, after)
+    scores = of.scored.scores
+    before, after = (replace(of.scored, scores=p) for p in (expit(scores), of.model.probabilities(scores)))
+    return OwnProbabilities(calibration.reliability(after), calibration.losses(before), calibration.losses(after))
 
 
 def _contributions(of: Model, sums: ColumnSums) -> Contributions | str | None:

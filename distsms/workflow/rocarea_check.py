@@ -22,7 +22,8 @@ from distsms.base.errors import InputError
 from distsms.base.formatting import finite
 from distsms.base.hashing import row_keys
 from distsms.base.measures import SHOWN, Measure, display_name
-from distsms.base.typing import Floats, Labels
+from distsms.base.scored import Scored
+from distsms.base.typing import Floats
 from distsms.matrix.augmented import with_bias
 from distsms.matrix.base import Features
 from distsms.metrics.confidence import LEVEL, Interval, folds_interval
@@ -95,15 +96,15 @@ class QuickCheck:
         return record | finite({"least_beta": self.least_beta}) | (self.contest.as_json() if self.contest else {})
 
 
-def judge(on: str, measure: Measure, judged: JudgedRows, comm: Communicator) -> Contest:
+def judge(on: str, measure: Measure, judged: JudgedRows) -> Contest:
     """Compare the ROCArea model, the first in `judged`, with the run's own, on rows called `on`. **Collective.**"""
-    labels, measures = judged.labels, {"rocarea": ROCAREA, "measure": measure}
+    measures = {"rocarea": ROCAREA, "measure": measure}
     theirs, ours = (
-        {name: measure_value(each, scores, labels, at, comm, judged.weights) for name, each in measures.items()}
-        for scores, at in zip(judged.scores, judged.thresholds, strict=True)
+        {name: measure_value(each, scored, at) for name, each in measures.items()}
+        for scored, at in zip(judged.scored, judged.thresholds, strict=True)
     )
-    gains = {name: difference(each, judged, comm) for name, each in measures.items()}
-    useful = not why_chance(judged.scores[0], labels, theirs["rocarea"], comm, judged.weights)
+    gains = {name: difference(each, judged) for name, each in measures.items()}
+    useful = not why_chance(judged.scored[0], theirs["rocarea"])
     return Contest(on, measure.name, ours, theirs, gains, useful)
 
 
@@ -223,13 +224,10 @@ class Checker:
         # 1) Train the ROCArea model, and choose its threshold on its training rows.
         lam = self._choose_lambda(training, n_folds)
         w = self._solve(ROCAREA, self._quick(lam), training).w
-        scores, n = block.features.margins(w), self._count(training)
-        weights = block.weights if block.weighted else None
-        training_weights = some(weights, training)
-        threshold = self._best_threshold(scores[training], labels[training], training_weights)
-        beta = math.nan
-        if self._measure.family.can_be_vacuous:
-            beta = least_beta(scores[training], labels[training], comm, training_weights)
+        n, weights = self._count(training), block.weights if block.weighted else None
+        scored = Scored(block.features.margins(w), labels, comm, weights)
+        threshold = self._best_threshold(scored.of(training))
+        beta = least_beta(scored.of(training)) if self._measure.family.can_be_vacuous else math.nan
         checked = QuickCheck(w, lam, threshold, n, least_beta=beta)
         if not hold_out:
             return checked
@@ -239,11 +237,11 @@ class Checker:
             result = self._solve(self._measure.on_part(n / self._n), self._settings, training)
             if result.proved:
                 w_of_run, trained = result.w, f"trained neither (for that, both were trained on {n:,} others)"
-        both_scores = scores[out], self._with_bias().margins(w_of_run)[out]
-        judged = JudgedRows(labels[out], self._rows[out], both_scores, (threshold, 0.0), some(weights, out))
+        of_run = replace(scored, scores=self._with_bias().margins(w_of_run))
+        judged = JudgedRows((scored.of(out), of_run.of(out)), self._rows[out], (threshold, 0.0))
         n_out = self._count(out)
         measure = self._measure.on_part(n_out / self._n)
-        return replace(checked, contest=judge(f"{n_out:,} rows that {trained}", measure, judged, comm))
+        return replace(checked, contest=judge(f"{n_out:,} rows that {trained}", measure, judged))
 
     def _choose_lambda(self, training: NDArray[np.bool_], n_folds: int) -> float:
         """Return the lambda that `--lambda auto` would take for ROCArea on these rows. **Collective.**"""
@@ -279,11 +277,11 @@ class Checker:
     def _count(self, rows: NDArray[np.bool_]) -> int:
         return int(self._comm.sum(np.array([np.count_nonzero(rows)]))[0])
 
-    def _best_threshold(self, scores: Floats, labels: Labels, weights: Floats | None = None) -> float:
+    def _best_threshold(self, scored: Scored) -> float:
         """Return the threshold at which scores are best for the error rate or F-beta; 0 for others. **Collective.**"""
         if not self._measure.family.has_threshold:
             return 0.0
-        scores, positive, weights = _falling(scores, labels, weights, self._comm)
+        scores, positive, weights = _falling(scored)
         tp, called = np.cumsum(positive * weights), np.cumsum(weights)
         errors, n_pos = called - 2 * tp, tp[-1]  # the number of errors minus n_pos
         beta = self._measure.beta
@@ -293,22 +291,21 @@ class Checker:
         return float(scores[at] if at + 1 == len(scores) else scores[at] / 2 + scores[at + 1] / 2)
 
 
-def least_beta(scores: Floats, labels: Labels, comm: Communicator, weights: Floats | None = None) -> float:
+def least_beta(scored: Scored) -> float:
     """Return `QuickCheck.least_beta` for these scores, (n_local,) on this rank. **Collective.**"""
-    scores, positive, weights = _falling(scores, labels, weights, comm)
+    scores, positive, weights = _falling(scored)
     mean = np.average(scores[positive], weights=weights[positive])
     K, sums = (np.cumsum(values[~positive]) for values in (weights, weights * scores))
     below = sums < mean * K
     return float(K[np.argmax(below)] / K[-1]) if below[-1] else math.nan
 
 
-def _falling(
-    scores: Floats, labels: Labels, weights: Floats | None, comm: Communicator
-) -> tuple[Floats, NDArray[np.bool_], Floats]:
+def _falling(scored: Scored) -> tuple[Floats, NDArray[np.bool_], Floats]:
     """Return scores, whether rows are positive, and weights, of all ranks, by falling score. **Collective.**"""
-    counts = comm.allgather(len(scores))
-    weights = np.ones(len(scores)) if weights is None else weights
-    scores, labels, weights = (comm.allgather_rows(array, counts) for array in (scores, labels, weights))
+    comm, counts = scored.comm, scored.comm.allgather(len(scored.scores))
+    scores, labels, weights = (
+        comm.allgather_rows(array, counts) for array in (scored.scores, scored.labels, scored.mass)
+    )
     order = np.argsort(-scores, kind="stable")
     return scores[order], labels[order] > 0, weights[order]
 

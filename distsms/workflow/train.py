@@ -373,28 +373,28 @@ def _measure_training_rows(fit: Fit, comm: Communicator) -> TrainingScores:
     """Score the training rows, and find the threshold, the measures and what is odd about them. **Collective.**"""
     task, block, manifest = fit.rows.task, fit.rows.block, fit.rows.task.manifest
     with fit.rows.clock.phase("threshold"):
-        scores, labels, weights = block.counted_scores(fit.rows.features.margins(fit.result.w))
-        spread = mean_and_deviation(scores, weights, comm)
-        threshold = decision_threshold(fit.calls_positive, scores, labels, comm, weights)
-        measures = summary_measures(task.measure, scores, labels, threshold, comm, weights)
+        scored = block.counted_scores(fit.rows.features.margins(fit.result.w), comm)
+        spread = mean_and_deviation(scored)
+        threshold = decision_threshold(fit.calls_positive, scored)
+        measures = summary_measures(task.measure, replace(scored, groups=None), threshold)
         means = within = None
         if task.measure.family.has_probabilities:
-            means = calibration.means_of_logistic(scores, labels, comm, weights)
-        if task.measure.within_groups and block.counted_groups is not None:
-            within = gauc_estimate(task.measure.within_groups, scores, labels, block.counted_groups, comm, weights)
+            means = calibration.means_of_logistic(scored)
+        if task.measure.within_groups and scored.groups is not None:
+            within = gauc_estimate(task.measure.within_groups, scored)
             measures[task.measure.name] = within.value
         in_files = manifest and describe_data_set(manifest, manifest.directory)
         data = in_files or describe_rows(block, task.fingerprint, comm)
-        if weights is not None:
-            data["weights"] = describe_weights(labels, weights, comm)
+        if scored.weights is not None:
+            data["weights"] = describe_weights(scored)
             if manifest is not None and manifest.weight:
                 data["weights"]["column"] = manifest.weight["column"]
         leaks = dict[str, float]()
         table = None if manifest is None or manifest.coded else manifest.table
         if table is not None and measures["rocarea"] > SUSPICIOUS:
             leaks = leaking_columns(block, table, fit.result.w[: block.p], data["n_pos"], comm)
-        chance = why_chance(scores, labels, measures["rocarea"], comm, weights, within)
-        sample = sample_rows(scores, labels, comm, "float64" if manifest is None else manifest.dtype)
+        chance = why_chance(scored, measures["rocarea"], within)
+        sample = sample_rows(scored, "float64" if manifest is None else manifest.dtype)
         contributions = None
         if (manifest or block).table is not None:
             from distsms.models.contributions import mean_contributions  # which loads what knows of features

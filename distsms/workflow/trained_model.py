@@ -51,8 +51,7 @@ class TrainingScores:
     chance: str  # why the model ranks no better than chance; an empty string if it ranks better
     spread: tuple[float, float]  # the mean and the standard deviation of the scores
     sample: dict[str, Any] | None  # from `distsms.metrics.row_sample.sample_rows`
-    # for measures whose scores are probabilities: `calibration.means_by_class`, `by_rows` and `by_weight`
-    means: dict[str, dict[str, float]] | None = None
+    means: dict[str, dict[str, float]] | None = None  # `calibration.means_of_logistic`, if scores are probabilities
     leaks: Mapping[str, float] = field(default_factory=dict)  # from `leaking_columns`
     mean_contributions: list[float] | None = None  # of the columns of a table, see `distsms.models.contributions`
 
@@ -63,15 +62,11 @@ class TrainedModel:
 
     fit: Fit
     scores: TrainingScores
-    # the comparison with a quick ROCArea model. `compare` replaces it if the caller has test rows.
-    check: QuickCheck | None = None
-    # what models of folds say of threshold and probabilities: `distsms.workflow.decisions.findings`
-    decided: dict[str, Any] | None = None
+    check: QuickCheck | None = None  # the comparison with a quick ROCArea model, which `compare` makes on test rows
+    decided: dict[str, Any] | None = None  # `distsms.workflow.decisions.findings`
     lambda_choice: LambdaChoice | None = None  # how lambda was chosen, if it was chosen by cross-validation
     on_test: str = ""  # a warning about the measures on test rows, from `judge_test`
-    # why the model ranks no better than chance on rows that it has not seen, as folds or test rows showed; "" if
-    # nothing shows it
-    unseen: str = ""
+    unseen: str = ""  # why the model ranks no better than chance on rows that it has not seen; "" if nothing shows it
 
     def __post_init__(self) -> None:
         if self.lambda_choice and not self.unseen:
@@ -141,19 +136,14 @@ class TrainedModel:
     def _about_decision(self) -> str:
         """Return a warning if the model lacks the threshold or the probabilities that were asked for; or ""."""
         if self.undecided:
-            return (
-                "The run ended before the models of the folds were trained, so it found neither threshold nor"
-                " probabilities on held-out rows."
-            )
+            return "The run ended before the models of the folds were trained, so it has no threshold or probabilities."
         decision = (self.decided or {}).get("decision") or {}
         if why := decision.get("why"):
             return f"The model has no threshold for labels: {why}."
         if not decision or decision["quantity"] == "top" or decision["tpr"] >= FEW_REACH:
             return ""
-        return (
-            f"Only {100 * decision['tpr']:.2g} % of the positive held-out rows reach the threshold for"
-            f" {decision['condition']}: hardly any row will be called positive. A weaker condition calls more."
-        )
+        few = f"Only {100 * decision['tpr']:.2g} % of the positive held-out rows reach the threshold"
+        return f"{few} for {decision['condition']}. A weaker condition calls more rows positive."
 
     def _about_probabilities(self) -> str:
         """Return a warning if the probabilities of training rows are wrong by `FACTOR` on average, or ""."""
@@ -193,22 +183,20 @@ class TrainedModel:
         from distsms.workflow.rocarea_check import judge
 
         assert self.check is not None
-        (ours, labels, weights), (theirs, _, _) = map(scored.counted_scores, scored.scores[:2])
+        ours, theirs = (scored.counted_scores(of_model, comm) for of_model in scored.scores[:2])
         numbers = scored.first_row + np.flatnonzero(scored.counted)
-        judged = JudgedRows(labels, numbers, (theirs, ours), (self.check.threshold, self.threshold), weights)
-        self.check = replace(self.check, contest=judge(name, self.task.measure, judged, comm))
+        judged = JudgedRows((theirs, ours), numbers, (self.check.threshold, self.threshold))
+        self.check = replace(self.check, contest=judge(name, self.task.measure, judged))
 
     def judge_test(
         self, scored: ScoredRows, comm: Communicator, same_rows: bool
     ) -> tuple[dict[str, float], AreaOnTest]:
-        """Find out whether this model, the first in `scored`, ranks test rows better than chance, and whether it
-        overfits; return the measures and their ROCArea with its interval. **Collective.**
-        """
-        scores, labels, weights = scored.counted_scores(scored.scores[0])
-        measure, groups, on_training = self.task.measure, scored.counted_groups, self.scores
-        measures = summary_measures(measure, scores, labels, self.threshold, comm, weights, groups)
-        area = verdict.area_on_test(scores, labels, comm, weights, measure, groups)
-        share = 1.0 if same_rows else share_of_training_rows(on_training.sample, scores, labels, comm)
+        """Find out whether this model, the first in `scored`, ranks test rows better than chance, and overfits; return
+        the measures and their ROCArea with its interval. **Collective.**"""
+        rows, on_training = scored.counted_scores(scored.scores[0], comm), self.scores
+        measures = summary_measures(self.task.measure, rows, self.threshold)
+        area = verdict.area_on_test(rows, self.task.measure)
+        share = 1.0 if same_rows else share_of_training_rows(on_training.sample, rows)
         on_folds = self.lambda_choice.on_folds if self.lambda_choice else None
         if share:
             self.on_test, area = describe_share(share), area._replace(training_rows=share)

@@ -18,11 +18,11 @@ import numpy as np
 from distsms.base.communicator import Communicator
 from distsms.base.formatting import finite
 from distsms.base.measures import GROUPED, Measure, display_name
-from distsms.base.typing import Floats, Hashes, Labels
+from distsms.base.scored import Scored
+from distsms.base.typing import Floats
 from distsms.base.wording import Message, marked, option
-from distsms.metrics.confidence import LEVEL, Interval, rocarea_interval
-from distsms.metrics.estimates import MeanEstimate, rocarea_estimate
-from distsms.metrics.ranking import placements, rocarea
+from distsms.metrics.confidence import LEVEL, Interval, MeanEstimate, measure_estimate, rocarea_interval
+from distsms.metrics.ranking import rocarea
 from distsms.metrics.row_weights import effective_sizes, masses
 from distsms.metrics.within_groups import gauc_estimate, gauc_interval
 from distsms.optim.result import Result, Status, largest_gain
@@ -104,23 +104,16 @@ class AreaOnTest(NamedTuple):
         )
 
 
-def area_on_test(
-    scores: Floats,
-    labels: Labels,
-    comm: Communicator,
-    weights: Floats | None = None,
-    measure: Measure = ROCAREA,
-    groups: Hashes | None = None,
-) -> AreaOnTest:
+def area_on_test(scored: Scored, measure: Measure = ROCAREA) -> AreaOnTest:
     """Return the area of the scores of test rows with its interval; equal scores have none. **Collective.**"""
-    n_pos, n_neg = map(int, masses((labels > 0, labels < 0), None, comm))
-    if measure.within_groups and groups is not None:
-        estimate = gauc_estimate(measure.within_groups, scores, labels, groups, comm, weights)
+    n_pos, n_neg = map(int, masses(scored.classes, None, scored.comm))
+    if measure.within_groups and scored.groups is not None:
+        estimate = gauc_estimate(measure.within_groups, scored)
         area = gauc_interval(estimate, LEVEL)
     else:
-        estimate, measure = rocarea_estimate(placements(scores, labels, comm, weights), labels, comm, weights), ROCAREA
+        estimate, measure = measure_estimate("rocarea", scored), ROCAREA
         area = rocarea_interval(estimate, LEVEL)
-    if scores_tie(scores, comm):
+    if scores_tie(scored.scores, scored.comm):
         area = replace(area, low=math.nan, high=math.nan, why=ALL_TIED)
     return AreaOnTest(area, n_pos, n_neg, min(estimate.counts), measure)
 
@@ -132,26 +125,18 @@ def scores_tie(scores: Floats, comm: Communicator) -> bool:
     return bool(high - low <= 1e-14 * max(abs(high), abs(low)))
 
 
-def why_chance(
-    scores: Floats,
-    labels: Labels,
-    rocarea: float,
-    comm: Communicator,
-    weights: Floats | None = None,
-    within: MeanEstimate | None = None,
-) -> str:
+def why_chance(scored: Scored, rocarea: float, within: MeanEstimate | None = None) -> str:
     """Return why scores, or `within` their GAUC, rank no better than chance, or ""; NaN for `rocarea`: only if all are
     equal. **Collective.** The bound of DeLong's error, the root of A (1 - A) / min(n+, n-), often suffices.
     """
-    if scores_tie(scores, comm):
+    if scores_tie(scored.scores, scored.comm):
         return ALL_TIED
     name, estimate = "GAUC", within
     if estimate is None:
-        n_min = min(effective_sizes(labels, weights, comm))
+        n_min = min(effective_sizes(scored))
         if math.isnan(rocarea) or rocarea - 0.5 > ERRORS * math.sqrt(rocarea * (1 - rocarea) / n_min):
             return ""
-        name, placed = "ROCArea", placements(scores, labels, comm, weights)
-        estimate = rocarea_estimate(placed, labels, comm, weights)._replace(value=rocarea)
+        name, estimate = "ROCArea", measure_estimate("rocarea", scored)._replace(value=rocarea)
     error = float(np.nan_to_num(estimate.error))
     return _near_chance(name, "training rows", estimate.value, error) if estimate.value <= 0.5 + ERRORS * error else ""
 
@@ -175,8 +160,7 @@ def leaking_columns(block: DataBlock, table: Table, w: Floats, n_pos: int, comm:
         for row, k in enumerate(columns):
             W[row, features[k]] = w[features[k]]
         for k, scores in zip(columns, block.features.margins(W), strict=True):
-            own_scores, labels, weights = block.counted_scores(scores)
-            if (area := rocarea(own_scores, labels, comm, weights)) > LEAK:
+            if (area := rocarea(block.counted_scores(scores, comm))) > LEAK:
                 leaks[table.columns[k].name] = area
     return dict(sorted(leaks.items(), key=lambda leak: -leak[1]))
 

@@ -24,6 +24,7 @@ from distsms.ingest.file_names import is_data_set
 from distsms.losses.base import Loss
 from distsms.losses.dual_bound import dual_bound
 from distsms.losses.registry import choose_ordering, make_loss
+from distsms.metrics.row_weights import masses
 from distsms.metrics.summary import summary_measures
 from distsms.models.model import Model
 from distsms.models.scoring import ScoredRows
@@ -109,8 +110,8 @@ def verify(request: VerifyRequest, comm: Communicator) -> Verified:
     if proof is not None:
         _require_same_rows(proof, scored, name, comm)
     # 2) J and the measures.
-    scores, labels, weights = scored.counted_scores(scored.scores[0])
-    n_pos, n_neg = (max(int(count), 1) for count in comm.sum(np.array([np.sum(labels > 0), np.sum(labels < 0)])))
+    counted = scored.counted_scores(scored.scores[0], comm)
+    n_pos, n_neg = (max(int(count), 1) for count in masses(counted.classes, None, comm))
     ordering, _ = choose_ordering("auto", measure, n_pos, n_neg, comm.size)
     loss = make_loss(measure, ordering, scored.labels, scored.weights, comm, scored.groups)
     value = loss.evaluate(scored.scores[0].copy(), 0.0)
@@ -118,7 +119,7 @@ def verify(request: VerifyRequest, comm: Communicator) -> Verified:
     w = loaded.normalization.unfold(loaded.w)
     w = np.append(w, loaded.bias / constant) if constant else w
     J = value.R + _regularizer(loaded).value(float(w @ w), float(np.sum(np.abs(w))))
-    measures = summary_measures(measure, scores, labels, loaded.threshold, comm, weights, groups=scored.counted_groups)
+    measures = summary_measures(measure, counted, loaded.threshold)
     # 3) What is not as the files say.
     problems, notes, written = list[str](), list(scored.notes), {"J": info.get("J"), **(info.get("training") or {})}
     width = value.width + (info.get("width") or 0.0)  # of the interval of J, where it was computed by bins

@@ -166,11 +166,11 @@ class Runner:
             batch = range(first, min(first + test.at_once, count))
             scored = test.scored([comm.broadcast(saved.load(k, p) if comm.is_root else np.empty(p)) for k in batch])
             for place, k in enumerate(batch):
-                scores, labels, weights = scored.counted_scores(scored.scores[place])
-                measures = ranking(scores, labels, comm, weights)
+                counted = scored.counted_scores(scored.scores[place], comm)
+                measures = ranking(counted)
                 found = {"rocarea": measures.rocarea, "prbep": measures.prbep}
                 if k == count - 1:
-                    tied = tied_scores(scores, labels, effective(weights, comm), comm)
+                    tied = tied_scores(effective(counted))
                     of_head = filter(None, map(HeadMeasure.parse, COMPARED))
                     found |= {measure.name: head_value(measure, tied, comm) for measure in of_head}
                 if comm.is_root:

@@ -35,6 +35,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from distsms.base.formatting import format_bytes
+from distsms.base.scored import Scored
 from distsms.cli.types import count, positive
 from distsms.matrix.code_maps import Categories
 from distsms.metrics.ranking import rocarea
@@ -226,7 +227,7 @@ def vowpal_wabbit(args: argparse.Namespace) -> records.Record:
     piped(PREDICT, TEST, n_test, args.folder, **names)
     blocks = range(-(-n_test // SHARD_ROWS))
     labels = np.concatenate([draw(TEST + k, min(SHARD_ROWS, n_test - k * SHARD_ROWS)).labels for k in blocks])
-    area = rocarea(read_scores(names["scores"]), labels, Communicator())
+    area = rocarea(Scored(read_scores(names["scores"]), labels, Communicator()))
     return {"program": "Vowpal Wabbit", "rows": args.rows, "ranks": 1, **taken, "auc": area}
 
 

@@ -20,6 +20,7 @@ import numpy as np
 from scipy.special import ndtr
 
 from distsms.base.measures import Condition
+from distsms.base.scored import Scored
 from distsms.base.typing import Floats
 from distsms.cli.types import count, positive
 from distsms.matrix.arrays import as_features
@@ -64,7 +65,7 @@ class Cell(NamedTuple):
         problem = Problem("rocarea", [LAM], FOLDS, 0, settings)
         held = held_out(PathRows(task.data, ALONE), problem, (np.mean(X @ w), np.std(X @ w)))
         assert held is not None
-        own, numbers = tied_scores(X @ w, labels, None, ALONE), list[float]()
+        own, numbers = tied_scores(Scored(X @ w, labels, ALONE)), list[float]()
         for condition in CONDITIONS:
             found = decision_at(condition, held, ALONE)
             thresholds = found["threshold"], operating_point(condition, own, ALONE).threshold

@@ -18,6 +18,7 @@ import numpy as np
 from scipy import sparse
 
 from distsms.base.measures import RANKING, Measure
+from distsms.base.scored import Scored
 from distsms.base.typing import Floats
 from distsms.features.feature_map import FeatureMap
 from distsms.features.fit import FeatureOptions, fit
@@ -222,7 +223,7 @@ def climb(judged: Callable[[float], float], start: float) -> float:
 
 def value(measure: str, scores: Floats, y: Any) -> float:
     """Return a measure."""
-    return float(getattr(ranking.ranking(scores, y, ALONE), measure))
+    return float(getattr(ranking.ranking(Scored(scores, y, ALONE)), measure))
 
 
 def describe_trees(number: int, library: str) -> str:

@@ -24,12 +24,12 @@ import numpy as np
 
 from distsms.base.files import atomic_write
 from distsms.base.measures import RANKING, SHOWN
+from distsms.base.scored import Scored
 from distsms.base.typing import Floats
 from distsms.cli.types import count
-from distsms.metrics import bootstrap, confidence, estimates, ranking
-from distsms.metrics.confidence import LEVEL, Interval
+from distsms.metrics import bootstrap, confidence, ranking
+from distsms.metrics.confidence import LEVEL, Interval, MeanEstimate
 from distsms.metrics.differences import REPLICATES
-from distsms.metrics.estimates import MeanEstimate
 from scripts import records
 from scripts.compare.tables import markdown
 from scripts.experiments.common import named_files
@@ -181,18 +181,21 @@ def difference(measure: str, labels: Sequence[Any], ones: Sequence[Floats], othe
     each = list(zip(ones, others, labels, strict=True))
     if measure == "rocarea":
         less = [
-            estimates.rocarea_estimate(ranking.placements(a, y, ALONE) - ranking.placements(b, y, ALONE), y, ALONE)
+            confidence.rocarea_estimate(
+                ranking.placements(Scored(a, y, ALONE)) - ranking.placements(Scored(b, y, ALONE)), Scored(y, y, ALONE)
+            )
             for a, b, y in each
         ]
         return confidence.rocarea_difference_interval(_pooled(less), LEVEL)
     less, drawn = [], []
     for number, (a, b, y) in enumerate(each):
         k = int(np.sum(y > 0))
-        shares = ranking.top_k_shares(a, k, ALONE) - ranking.top_k_shares(b, k, ALONE)
-        less.append(estimates.prbep_estimate(shares, y, ALONE))
+        shares = ranking.top_k_shares(Scored(a, y, ALONE), k) - ranking.top_k_shares(Scored(b, y, ALONE), k)
+        less.append(confidence.prbep_estimate(shares, Scored(y, y, ALONE)))
         rows = np.arange(len(y)) + number * len(y)
         replicates = [
-            bootstrap.prbep_replicates(own, y, bootstrap.Draws(rows, REPLICATES, number), ALONE) for own in (a, b)
+            bootstrap.prbep_replicates(Scored(own, y, ALONE), bootstrap.Draws(rows, REPLICATES, number))
+            for own in (a, b)
         ]
         drawn.append(replicates[0] - replicates[1])
     return confidence.prbep_difference_interval(_pooled(less), np.mean(drawn, axis=0), LEVEL)
@@ -200,7 +203,7 @@ def difference(measure: str, labels: Sequence[Any], ones: Sequence[Floats], othe
 
 def _pooled(found: list[MeanEstimate]) -> MeanEstimate:
     """Combine estimates of rows that are not in common. The spread is that of test rows alone, as with one test set."""
-    return estimates.pool_folds(found)._replace(folds=0)
+    return confidence.pool_folds(found)._replace(folds=0)
 
 
 def _accuracy(rows: list[Record]) -> str:

@@ -22,8 +22,9 @@ import numpy as np
 from scipy import sparse
 
 from distsms.base.measures import RANKING, SHOWN
+from distsms.base.scored import Scored
 from distsms.cli.types import positive
-from distsms.metrics import estimates, ranking
+from distsms.metrics import confidence, ranking
 from distsms.optim.result import State
 from distsms.optim.run import minimize
 from distsms.optim.settings import Settings
@@ -89,10 +90,12 @@ def courses(name: str, train: Path, test: Path, lambdas: Sequence[float]) -> lis
 def tested(scores: Any, y: Any, measure: str) -> tuple[float, float]:
     """Return a measure of scores, and its standard error."""
     if measure == "rocarea":
-        estimate = estimates.rocarea_estimate(ranking.placements(scores, y, ALONE), y, ALONE)
+        estimate = confidence.rocarea_estimate(ranking.placements(Scored(scores, y, ALONE)), Scored(y, y, ALONE))
     else:
-        estimate = estimates.prbep_estimate(ranking.top_k_shares(scores, int(np.sum(y > 0)), ALONE), y, ALONE)
-    return float(getattr(ranking.ranking(scores, y, ALONE), measure)), estimate.error
+        estimate = confidence.prbep_estimate(
+            ranking.top_k_shares(Scored(scores, y, ALONE), int(np.sum(y > 0))), Scored(y, y, ALONE)
+        )
+    return float(getattr(ranking.ranking(Scored(scores, y, ALONE)), measure)), estimate.error
 
 
 def settled(course: list[dict[str, float]]) -> dict[str, float]:

@@ -19,6 +19,7 @@ from typing import Any
 
 import numpy as np
 
+from distsms.base.scored import Scored
 from distsms.metrics.confidence import LEVEL, folds_interval
 from distsms.metrics.summary import chooser_value
 from distsms.shards import dataset
@@ -93,7 +94,7 @@ def _curves(stores: dict[str, Path], y: Any, folds: Any, select: str) -> list[tu
         for method in (OURS, *OTHERS):
             name = method if method != OURS else PAUC if measure.startswith(PAUC) else measure
             for fit in sorted(complete(fits, method, folds.number.max())):
-                value = chooser_value(select, store.scores(fit), y[folds.judged(fit.fold)], np.nan, ALONE)
+                value = chooser_value(select, Scored(store.scores(fit), y[folds.judged(fit.fold)], ALONE), np.nan)
                 found.setdefault(name, {}).setdefault((measure, fit.setting), []).append(float(value))
     return list(found.items())
 

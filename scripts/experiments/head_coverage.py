@@ -23,9 +23,10 @@ from typing import NamedTuple
 import numpy as np
 
 from distsms.base.measures import Condition, HeadMeasure
+from distsms.base.scored import Scored
 from distsms.base.typing import Floats
 from distsms.cli.types import count, positive
-from distsms.metrics import bootstrap, confidence, estimates, head_intervals, influence, ranking
+from distsms.metrics import bootstrap, confidence, head_intervals, influence, ranking
 from distsms.metrics.operating_points import bedroc, head, head_value, operating_point
 from distsms.metrics.tied_scores import TiedScores, tied_scores
 from distsms.workflow.competitors import ALONE
@@ -64,7 +65,7 @@ def grid(law: int, share: float) -> TiedScores:
     u = (np.arange(100_000) + 0.5) / 100_000
     scores = np.concatenate([LAWS[law].pos(u), LAWS[law].neg(u)])
     labels = np.repeat(np.array([1, -1], np.int8), len(u))
-    return tied_scores(scores, labels, np.repeat([share, 1 - share], len(u)), ALONE)
+    return tied_scores(Scored(scores, labels, ALONE, np.repeat([share, 1 - share], len(u))))
 
 
 class Cell(NamedTuple):
@@ -78,24 +79,23 @@ class Cell(NamedTuple):
         rng, n = np.random.default_rng(seed), ROWS[self.n_pos]
         n_pos = self.n_pos if seed[-1] % 2 else max(int(rng.binomial(n, self.n_pos / n)), 1)
         scores, labels = LAWS[self.law].drawn(n_pos, n - n_pos, rng)
-        tied, whole = tied_scores(scores, labels, None, ALONE), grid(self.law, self.n_pos / n)
+        scored = Scored(scores, labels, ALONE)
+        tied, whole = tied_scores(scored), grid(self.law, self.n_pos / n)
         draws = bootstrap.Draws(np.arange(n), REPLICATES, seed[-1])
-        drawn = head_intervals.head_replicates(MEASURES, tied, scores, labels, draws, ALONE)
+        drawn = head_intervals.head_replicates(MEASURES, tied, scored, draws)
         numbers = []
         for measure in MEASURES:
             estimate = head_intervals.head_estimate(measure, head_value(measure, tied, ALONE), n_pos, n - n_pos)
             found = head_intervals.head_interval(measure, estimate, drawn[measure.name], LEVEL)
             numbers += [head_value(measure, whole, ALONE), found.low, found.high]
         of_whole = ranking.mean_precision(whole, ALONE), bedroc(whole, ALONE)
-        for truth, of_rows in zip(
-            of_whole, influence.row_influences(tied, scores, labels, ALONE).values(), strict=True
-        ):
-            estimate = influence.influence_estimate(of_rows, labels, None, ALONE)
+        for truth, of_rows in zip(of_whole, influence.row_influences(tied, scored).values(), strict=True):
+            estimate = influence.influence_estimate(of_rows, scored)
             found = influence.influence_interval(estimate, LEVEL)
             numbers += [truth, found.low, found.high]
         at_k = head(whole, Condition("top", K / n), ALONE)
-        of_both = estimates.top_k_estimates(ranking.top_k_shares(scores, K, ALONE), labels, K, ALONE)
-        at_k_drawn = bootstrap.top_k_replicates(scores, labels, draws, K, ALONE)
+        of_both = confidence.top_k_estimates(ranking.top_k_shares(scored, K), K, scored)
+        at_k_drawn = bootstrap.top_k_replicates(scored, draws, K)
         for truth, estimate, replicates in zip((at_k.precision, at_k.recall), of_both, at_k_drawn, strict=True):
             found = confidence.prbep_interval(estimate, replicates, LEVEL)
             numbers += [truth, found.low, found.high]
@@ -104,7 +104,7 @@ class Cell(NamedTuple):
             reached = whole.values >= point.threshold
             tp, fp = (float(part[reached].sum()) for part in (whole.positive, whole.negative))
             truths = (tp / (tp + fp) if tp + fp else 0.0, tp / whole.n_pos, fp / whole.n_neg)
-            for truth, found in zip(truths, head_intervals.point_intervals(point, LEVEL).values(), strict=True):
+            for truth, found in zip(truths, head_intervals.point_intervals(point, LEVEL, scored).values(), strict=True):
                 numbers += [truth, found.low, found.high]
         return numbers
 
@@ -123,19 +123,20 @@ class PairCell(NamedTuple):
         noise = np.sqrt(self.correlation) * common + np.sqrt(1 - self.correlation) * own
         values, drawn, of_rows = [], [], []
         for scores in noise + 2.326 * (labels > 0):
-            tied = tied_scores(scores, labels, None, ALONE)
-            of_rows.append(influence.row_influences(tied, scores, labels, ALONE))
+            scored = Scored(scores, labels, ALONE)
+            tied = tied_scores(scored)
+            of_rows.append(influence.row_influences(tied, scored))
             values.append([head_value(measure, tied, ALONE) for measure in MEASURES])
             draws = bootstrap.Draws(np.arange(n), REPLICATES, seed[-1])
-            drawn.append(head_intervals.head_replicates(MEASURES, tied, scores, labels, draws, ALONE))
+            drawn.append(head_intervals.head_replicates(MEASURES, tied, scored, draws))
         excludes = []
         for k, measure in enumerate(MEASURES):
-            less = head_intervals.difference_estimate(values[0][k] - values[1][k], self.n_pos, n - self.n_pos)
+            less = confidence.MeanEstimate(values[0][k] - values[1][k], (np.nan,), (self.n_pos, n - self.n_pos))
             found = confidence.prbep_difference_interval(less, drawn[0][measure.name] - drawn[1][measure.name], LEVEL)
             excludes.append(float(found.low > 0 or found.high < 0))
         for name in of_rows[0]:
-            less = influence.influence_estimate(of_rows[0][name].less(of_rows[1][name]), labels, None, ALONE)
-            found = influence.influence_difference_interval(less, LEVEL)
+            less = influence.influence_estimate(of_rows[0][name] - of_rows[1][name], scored)
+            found = confidence.rocarea_difference_interval(less, LEVEL)
             excludes.append(float(found.low > 0 or found.high < 0))
         return excludes
 

@@ -25,6 +25,7 @@ from scipy import sparse
 
 from distsms.base.hashing import row_keys
 from distsms.base.measures import RANKING, SHOWN, Measure
+from distsms.base.scored import Scored
 from distsms.matrix.arrays import as_features
 from distsms.metrics import ranking
 from distsms.optim.settings import Settings
@@ -177,7 +178,7 @@ def _trained(train: Rows, test: Rows, measure: str, settings: Settings, lam: flo
     begun = time.perf_counter()
     found = fit(task, ALONE)
     seconds = time.perf_counter() - begun
-    ranked = ranking.ranking(test[0] @ found.w, test[1], ALONE)
+    ranked = ranking.ranking(Scored(test[0] @ found.w, test[1], ALONE))
     return float(getattr(ranked, measure)), seconds
 
 

@@ -23,6 +23,7 @@ from scipy.sparse import csr_matrix
 
 from distsms.base.formatting import format_table
 from distsms.base.measures import SHOWN, Measure
+from distsms.base.scored import Scored
 from distsms.features import arrays
 from distsms.matrix.arrays import as_features
 from distsms.metrics import ranking
@@ -67,14 +68,17 @@ def main() -> None:
     found: list[records.Record] = []
     lines = []
     for name, method_scores in scores.items():
-        ranked = ranking.ranking(method_scores, y_test, ALONE)
+        ranked = ranking.ranking(Scored(method_scores, y_test, ALONE))
         lead = (
             None
             if name == OURS or OURS not in scores
             else difference(
                 Measure.parse(measure),
-                JudgedRows(y_test, np.arange(len(y_test)), (scores[OURS], method_scores), (0.0, 0.0)),
-                ALONE,
+                JudgedRows(
+                    (Scored(scores[OURS], y_test, ALONE), Scored(method_scores, y_test, ALONE)),
+                    np.arange(len(y_test)),
+                    (0.0, 0.0),
+                ),
             )
         )
         by = [f"{100 * lead.value:+.2f}", describe_interval(lead, "+.2f")] if lead else ["", ""]

@@ -12,11 +12,11 @@ from numpy.typing import NDArray
 from scipy import special
 from scipy.sparse import csr_matrix
 
+from distsms.base.scored import Scored
 from distsms.base.typing import Floats
 from distsms.matrix.arrays import as_features
-from distsms.metrics import bootstrap, confidence, estimates, ranking
-from distsms.metrics.confidence import Interval
-from distsms.metrics.estimates import MeanEstimate
+from distsms.metrics import bootstrap, confidence, ranking
+from distsms.metrics.confidence import Interval, MeanEstimate
 from distsms.training.fit import fit
 from distsms.training.solver_choice import settings_for
 from distsms.training.task import TrainingTask
@@ -103,10 +103,10 @@ LAWS = (
 
 def sampled(scores: Floats, labels: NDArray[np.int8], seed: int) -> tuple[NDArray[np.int64], Floats, Floats]:
     """Return the inputs of intervals: placements, shares among the n+ highest scores, and bootstrap replicates."""
-    placed = ranking.placements(scores, labels, ALONE)
-    share = ranking.top_k_shares(scores, int(np.sum(labels > 0)), ALONE)
+    placed = ranking.placements(Scored(scores, labels, ALONE))
+    share = ranking.top_k_shares(Scored(scores, labels, ALONE), int(np.sum(labels > 0)))
     draws = bootstrap.Draws(np.arange(len(labels)), REPLICATES, seed)
-    return placed, share, bootstrap.prbep_replicates(scores, labels, draws, ALONE)
+    return placed, share, bootstrap.prbep_replicates(Scored(scores, labels, ALONE), draws)
 
 
 def intervals_of(area: MeanEstimate, prbep: MeanEstimate, drawn: Floats, paired: bool = False) -> dict[str, Interval]:
@@ -156,8 +156,8 @@ class Model(NamedTuple):
         n_pos = self.n_pos if seed[-1] % 2 else max(int(rng.binomial(n, self.n_pos / n)), 1)
         scores, labels = LAWS[self.law].drawn(n_pos, n - n_pos, rng)
         placed, share, drawn = sampled(scores, labels, seed[-1])
-        area = estimates.rocarea_estimate(placed, labels, ALONE)
-        prbep = estimates.prbep_estimate(share, labels, ALONE)
+        area = confidence.rocarea_estimate(placed, Scored(scores, labels, ALONE))
+        prbep = confidence.prbep_estimate(share, Scored(scores, labels, ALONE))
         return numbers_of(
             intervals_of(area, prbep, drawn), before(area, drawn), {"rocarea": math.nan, "prbep": math.nan}
         )
@@ -192,8 +192,8 @@ class Pair(NamedTuple):
             for own_noise, shift in zip(noise, shifts, strict=True)
         ]
         placed, share, drawn = (a - b for a, b in zip(*both, strict=True))
-        area = estimates.rocarea_estimate(placed, labels, ALONE)
-        prbep = estimates.prbep_estimate(share, labels, ALONE)
+        rows = Scored(noise[0], labels, ALONE)
+        area, prbep = confidence.rocarea_estimate(placed, rows), confidence.prbep_estimate(share, rows)
         return numbers_of(
             intervals_of(area, prbep, drawn, True), before(area, drawn, True), {"rocarea": 0.0, "prbep": 0.0}
         )
@@ -250,7 +250,7 @@ class Folds(TwoMethods):
                 inside = fold == f
                 for lam, w in (trained if self.own else discriminants)(X[~inside, half], labels[~inside]):
                     kept[lam, f] = scores, w = X[inside, half] @ w, w
-                    found = ranking.ranking(scores, labels[inside], ALONE)
+                    found = ranking.ranking(Scored(scores, labels[inside], ALONE))
                     fits[lam, f] = Fit("", lam, f, 0.0, found.rocarea, found.prbep, "")
             chosen = method_results.choose(fits.values(), lambda fit: fit.rocarea)
             these = [kept[best.setting, best.fold] for best in chosen]
@@ -263,9 +263,13 @@ class Folds(TwoMethods):
                 tuple(x - y for x, y in zip(a, b, strict=True)) if paired else a for a, b in zip(*results, strict=True)
             ]
             own = [labels[fold == f] for f in range(1, self.folds + 1)]
-            areas = [estimates.rocarea_estimate(part[0], y, ALONE) for part, y in zip(parts, own, strict=True)]
-            prbeps = [estimates.prbep_estimate(part[1], y, ALONE) for part, y in zip(parts, own, strict=True)]
-            area, prbep = estimates.pool_folds(areas), estimates.pool_folds(prbeps)
+            areas = [
+                confidence.rocarea_estimate(part[0], Scored(y, y, ALONE)) for part, y in zip(parts, own, strict=True)
+            ]
+            prbeps = [
+                confidence.prbep_estimate(part[1], Scored(y, y, ALONE)) for part, y in zip(parts, own, strict=True)
+            ]
+            area, prbep = confidence.pool_folds(areas), confidence.pool_folds(prbeps)
             drawn = np.mean([part[2] for part in parts], axis=0)
             truth = truths[0] - truths[1] if paired else truths[0]
             ours = intervals_of(area, prbep, drawn, paired)
@@ -298,7 +302,7 @@ class Plan(TwoMethods):
                 for rows in (~judged & some, ~judged):
                     for lam, w in discriminants(X[rows, half], labels[rows]):
                         of_rows = X[judged, half] @ w
-                        area = ranking.ranking(of_rows, labels[judged], ALONE).rocarea
+                        area = ranking.ranking(Scored(of_rows, labels[judged], ALONE)).rocarea
                         if rows.sum() < (~judged).sum():
                             trials.append(Trial("svm", lam, f, 0.0, area, 0))
                         else:
@@ -308,18 +312,21 @@ class Plan(TwoMethods):
             dropped = [("svm", lam, f) for lam, f in fits if lam not in left[f]]
             chosen = method_results.choose(fits.values(), lambda fit: fit.rocarea, dropped)
             results.append(
-                [ranking.placements(scores[fit.setting, fit.fold], labels[fold == fit.fold], ALONE) for fit in chosen]
+                [
+                    ranking.placements(Scored(scores[fit.setting, fit.fold], labels[fold == fit.fold], ALONE))
+                    for fit in chosen
+                ]
             )
         areas = [
-            estimates.rocarea_estimate(a - b, labels[fold == f], ALONE)
+            confidence.rocarea_estimate(a - b, Scored(labels[fold == f], labels[fold == f], ALONE))
             for f, (a, b) in enumerate(zip(*results, strict=True), 1)
         ]
-        end = sign_of(confidence.rocarea_difference_interval(estimates.pool_folds(areas), LEVEL))
+        end = sign_of(confidence.rocarea_difference_interval(confidence.pool_folds(areas), LEVEL))
         look = confidence.rocarea_difference_interval(
-            estimates.pool_folds(areas[:EARLY_FOLDS], of_folds=self.folds), EARLY_LEVEL
+            confidence.pool_folds(areas[:EARLY_FOLDS], of_folds=self.folds), EARLY_LEVEL
         )
         early = sign_of(look) * method_results.is_settled(look)
-        usual = [estimates.pool_folds(areas[:k], of_folds=self.folds) for k in range(EARLY_FOLDS, self.folds + 1)]
+        usual = [confidence.pool_folds(areas[:k], of_folds=self.folds) for k in range(EARLY_FOLDS, self.folds + 1)]
         naive = next((np.sign(a.value) for a in usual if abs(a.value) > 1.96 * a.error / math.sqrt(a.factor)), 0)
         return [float(end), float(early or end), float(early), float(naive)]
 

@@ -19,9 +19,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 import distsms
+from distsms.base.scored import Scored
 from distsms.metrics import ranking
-from distsms.metrics.confidence import LEVEL, rocarea_difference_interval
-from distsms.metrics.estimates import rocarea_estimate
+from distsms.metrics.confidence import LEVEL, rocarea_difference_interval, rocarea_estimate
 from distsms.metrics.ranking import placements
 from distsms.parallel.communicator import Communicator
 from scripts import records
@@ -138,7 +138,7 @@ def alone(column: Any, y: NDArray[np.int8], train: NDArray[np.bool_], held: NDAr
 
 def rocarea(scores: NDArray[Any], y: NDArray[np.int8]) -> float:
     """Return the ROCArea."""
-    return float(ranking.ranking(np.asarray(scores, float), y, ALONE).rocarea)
+    return float(ranking.ranking(Scored(np.asarray(scores, float), y, ALONE)).rocarea)
 
 
 def lightgbm(train: Any, y: NDArray[np.int8], rows: Any) -> NDArray[Any]:
@@ -214,10 +214,10 @@ def compared(table: Table) -> Record:
         begun = time.process_time()
         scores[name] = method(table.columns[train], table.y[train], table.columns[table.test])
         seconds[name] = time.process_time() - begun
-    placed = {name: placements(of_method, y, ALONE) for name, of_method in scores.items()}
+    placed = {name: placements(Scored(of_method, y, ALONE)) for name, of_method in scores.items()}
     ahead = {}
     for one, other in AHEAD:
-        estimate = rocarea_estimate(placed[one] - placed[other], y, ALONE)
+        estimate = rocarea_estimate(placed[one] - placed[other], Scored(scores[one], y, ALONE))
         ahead[f"{one} - {other}"] = rocarea_difference_interval(estimate, LEVEL).as_json()
     return {
         "table": table.name,

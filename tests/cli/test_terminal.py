@@ -130,9 +130,9 @@ def test_comparisons_of_models_fit(columns, capsys):
         "at": {"top=1%": point},
     }
     made = Model(np.zeros(1), {"measure": "rocarea"})
-    each = [evaluate_module.ModelEvaluation(f"{k}{LONG}", made, np.zeros(0), found, [], both) for k in range(3)]
+    each = [evaluate_module.ModelEvaluation(f"{k}{LONG}", made, None, found, [], both) for k in range(3)]
     pairs = [evaluate_module.ModelComparison("a.h5", "b.h5", both)]
-    rows = evaluate_module.EvaluatedRows(np.zeros(0, np.int8), np.zeros(0, np.int64))
+    rows = evaluate_module.EvaluatedRows(np.zeros(0, np.int64))
     evaluated = judging.Evaluated("data/test", rows, each, pairs, 0.95, judging._warnings(each), [])
     evaluate._print_several(evaluated, terminal.Speaker(True))
     assert_fits(capsys.readouterr().out, columns)

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from distsms.base.choices import STEPS
+from distsms.base.scored import Scored
 from distsms.metrics.operating_points import partial_area
 from distsms.metrics.tied_scores import tied_scores
 from distsms.optim.result import State, Status
@@ -54,7 +55,7 @@ def test_a_run_leaves_its_course_and_its_test_measures(cell, step, comm, shared_
     last = metrics.roc_auc_score(y, X @ result.w)
     assert found.test["rocarea"][-1] == found.result["test"]["rocarea"] == pytest.approx(last, abs=1e-12)
     assert found.test["rocarea"][0] == 0.5  # w = 0
-    area = partial_area(tied_scores(X @ result.w, y, None, Communicator()), 0.05, Communicator())
+    area = partial_area(tied_scores(Scored(X @ result.w, y, Communicator())), 0.05, Communicator())
     assert found.result["test"]["pauc@0.05"] == pytest.approx(area, abs=1e-12)
     assert [path.name for path in (shared_dir / "cells" / cell.name).iterdir() if path.name.startswith(".")] == []
 

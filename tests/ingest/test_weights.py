@@ -11,6 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from distsms.base.errors import InputError
+from distsms.base.scored import Scored
 from distsms.metrics.ranking import rocarea
 from distsms.parallel.communicator import Communicator
 from distsms.shards.dataset import Manifest, load
@@ -164,10 +165,10 @@ def test_all_rows_on_every_rank_have_the_weights_of_one_process(comm, shared_dir
     comm.barrier()
     block = load(shared_dir / f"{factor:g}", comm, share=(0, 1))
     np.testing.assert_allclose(block.weights / block.weights.max(), weights / weights.max(), rtol=1e-12)
-    found = rocarea(X[:, 0], block.labels, Communicator(), block.weights)
-    assert found == pytest.approx(rocarea(X[:, 0], y, Communicator(), weights / factor), rel=1e-12)
+    found = rocarea(Scored(X[:, 0], block.labels, Communicator(), block.weights))
+    assert found == pytest.approx(rocarea(Scored(X[:, 0], y, Communicator(), weights / factor)), rel=1e-12)
     with np.errstate(over="ignore"):
-        assert factor < 1e200 or np.isnan(rocarea(X[:, 0], y, Communicator(), weights))  # and not 1
+        assert factor < 1e200 or np.isnan(rocarea(Scored(X[:, 0], y, Communicator(), weights)))  # and not 1
 
 
 def test_a_weight_that_vanishes_beside_the_largest_is_refused(comm):

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
+from distsms.base.scored import Scored
 from distsms.losses.registry import make_loss
 from distsms.metrics.ranking import normal_auc
 from distsms.optim.result import Status
@@ -98,11 +101,12 @@ def test_the_measure_is_that_of_normal_scores(comm):
     repeated, of_rows = np.repeat(scores, weights), np.repeat(labels, weights)
     P, N = repeated[of_rows > 0], repeated[of_rows < 0]
     expected = stats.norm.cdf((P.mean() - N.mean()) / np.sqrt(P.var() + N.var()))
-    mine = local_part(scores, comm), local_part(labels, comm), comm, local_part(weights.astype(float), comm)
-    assert normal_auc(*mine) == pytest.approx(expected, rel=1e-12)
-    apart = 2.0 * mine[1]  # both classes have the variance 0
-    assert (normal_auc(apart, *mine[1:]), normal_auc(-apart, *mine[1:])) == (1.0, 0.0)
-    assert normal_auc(0 * mine[0], *mine[1:]) == 0.5 and np.isnan(normal_auc(mine[0], 0 * mine[1] + 1, comm))
+    mine = Scored(*(local_part(each, comm) for each in (scores, labels)), comm, local_part(weights.astype(float), comm))
+    assert normal_auc(mine) == pytest.approx(expected, rel=1e-12)
+    apart = 2.0 * mine.labels  # both classes have the variance 0
+    assert (normal_auc(replace(mine, scores=apart)), normal_auc(replace(mine, scores=-apart))) == (1.0, 0.0)
+    assert normal_auc(replace(mine, scores=0 * mine.scores)) == 0.5
+    assert np.isnan(normal_auc(Scored(mine.scores, 0 * mine.labels + 1, comm)))
 
 
 @pytest.mark.serial

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from distsms.base.scored import Scored
 from distsms.losses.registry import choose_ordering
 from distsms.losses.rocarea import RocAreaExchange
 from distsms.metrics import ranking
@@ -97,7 +98,7 @@ def test_no_rank_holds_all_rows(comm, ordering):
     scores = rng.normal(size=n_local)
     tracemalloc.start()
     if ordering == "report":
-        ranking.rocarea(scores, labels, comm)
+        ranking.rocarea(Scored(scores, labels, comm))
     else:
         build(("rocarea", ordering), labels, comm).evaluate(scores, 0.01)
     peak = tracemalloc.get_traced_memory()[1]

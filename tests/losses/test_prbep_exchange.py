@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from distsms.base.scored import Scored
 from distsms.losses.registry import make_loss
 from distsms.metrics.ranking import top_k
 from distsms.parallel.communicator import Communicator
@@ -125,7 +126,7 @@ def test_no_rank_holds_what_all_ranks_have(what, comm):
         for nu in (0.1, 0.0):
             loss.evaluate(scores, nu)
     else:
-        top_k(scores, labels, 20_000, comm)
+        top_k(Scored(scores, labels, comm), 20_000)
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     if comm.is_root:

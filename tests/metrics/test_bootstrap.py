@@ -9,6 +9,7 @@ import pytest
 from scipy import stats
 
 from distsms.base import hashing
+from distsms.base.scored import Scored
 from distsms.metrics import bootstrap, ranking
 from distsms.parallel.communicator import Communicator
 from tests.support.problems import drawn_scores, local_part
@@ -16,7 +17,7 @@ from tests.support.problems import drawn_scores, local_part
 ALONE = Communicator()
 
 
-def replicates_by_hand(scores, labels, count, seed, measure=lambda s, y: ranking.ranking(s, y, ALONE).prbep):
+def replicates_by_hand(scores, labels, count, seed, measure=lambda s, y: ranking.ranking(Scored(s, y, ALONE)).prbep):
     """Repeat each replicate's rows as often as they are drawn, and measure them like any data."""
     keys, found = hashing.row_keys(np.arange(len(scores)), seed), []
     for b in range(count):
@@ -38,7 +39,7 @@ def test_replicates_are_the_resampled_rows(comm, monkeypatch, n, share, decimals
     monkeypatch.setattr(bootstrap, "SPREAD", margin / 2)
     scores, labels = drawn_scores(n, share, decimals=decimals)
     draws = bootstrap.Draws(local_part(np.arange(n), comm), 25, 7)
-    found = bootstrap.prbep_replicates(*(local_part(array, comm) for array in (scores, labels)), draws, comm)
+    found = bootstrap.prbep_replicates(Scored(*(local_part(array, comm) for array in (scores, labels)), comm), draws)
     np.testing.assert_allclose(found, replicates_by_hand(scores, labels, 25, 7), rtol=1e-14)
 
 
@@ -51,10 +52,10 @@ def test_replicates_at_k_are_the_resampled_rows(comm, monkeypatch, k, margin, de
     scores, labels = drawn_scores(200, 0.2, decimals=decimals)
 
     def by_hand(s, y):
-        return ranking.top_k(s, y, min(k, len(s)), ALONE).recall
+        return ranking.top_k(Scored(s, y, ALONE), min(k, len(s))).recall
 
     *mine, rows = (local_part(array, comm) for array in (scores, labels, np.arange(200)))
-    precision, recall = bootstrap.top_k_replicates(*mine, bootstrap.Draws(rows, 25, 7), k, comm)
+    precision, recall = bootstrap.top_k_replicates(Scored(*mine, comm), bootstrap.Draws(rows, 25, 7), k)
     if k > 200:
         assert np.isnan(precision).all()
         return

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from scipy.optimize import minimize
 from scipy.special import expit, log_expit
 
+from distsms.base.scored import Scored
 from distsms.metrics import calibration, tied_scores
 from distsms.metrics.row_weights import effective
 from distsms.parallel.communicator import Communicator
@@ -34,12 +35,12 @@ def wanted(labels, weights):
 
 
 def scaled(labels, weights):
-    return np.ones(len(labels)) if weights is None else effective(weights, ALONE)
+    return np.ones(len(labels)) if weights is None else effective(Scored(labels, labels, ALONE, weights)).weights
 
 
 def fitted(method, scores, labels, comm, weights):
     parts = [None if array is None else local_part(array, comm) for array in (scores, labels, weights)]
-    return calibration.fit(method, parts[0], parts[1], comm, parts[2])
+    return calibration.fit(method, Scored(parts[0], parts[1], comm, parts[2]))
 
 
 @given(ROWS, st.booleans())
@@ -96,7 +97,7 @@ def test_the_gradient_of_a_sigmoid_vanishes_where_positives_are_few_and_far(n_po
     labels = np.where(np.arange(200) < n_pos, 1, -1).astype(np.int8)
     scores = np.random.default_rng(0).normal(size=200) + 100.0 * (labels > 0)
     scores[0] = -2.0
-    curve = calibration.fit("sigmoid", scores, labels, ALONE)
+    curve = calibration.fit("sigmoid", Scored(scores, labels, ALONE))
     error = expit(curve["slope"] * scores + curve["intercept"]) - wanted(labels, np.ones(200))
     assert (error.sum(), error @ scores) == pytest.approx((0.0, 0.0), abs=1e-6)
 
@@ -123,7 +124,7 @@ def test_a_sigmoid_is_that_of_scikit_learn():
     for share in (0.02, 0.5):
         scores, labels = drawn_scores(2000, share)
         for method in calibration.METHODS:
-            curve = calibration.fit(method, scores, labels, ALONE)
+            curve = calibration.fit(method, Scored(scores, labels, ALONE))
             oracle = CalibratedClassifierCV(Given(), method=method, ensemble=False).fit(scores[:, None], labels)
             own = calibration.probabilities(curve, scores)
             # scikit-learn's isotonic curve is of 0 and 1 instead of the targets, which are this near to them.
@@ -137,7 +138,7 @@ def test_scores_that_differ_by_rounding_alone_give_the_share_of_positives(value)
     rng = np.random.default_rng(0)
     labels = np.where(rng.random(1000) < 0.2, 1, -1)
     for scores in (np.full(1000, value), value * (1 + 2e-16 * rng.integers(0, 2, 1000))):
-        curve = calibration.fit("sigmoid", scores, labels, ALONE)
+        curve = calibration.fit("sigmoid", Scored(scores, labels, ALONE))
         assert curve["slope"] == 0
         expected = (np.count_nonzero(labels > 0) + 1) / 1002
         assert calibration.probabilities(curve, scores)[0] == pytest.approx(expected, rel=0.02)
@@ -147,7 +148,7 @@ def test_scores_that_differ_by_rounding_alone_give_the_share_of_positives(value)
 @pytest.mark.parametrize("unit", [1e-200, 1e160, 1e300])
 def test_the_unit_of_the_scores_does_not_matter(unit):
     scores, labels = drawn_scores(300, 0.3, shift=1.0)
-    of_units, plain = (calibration.fit("sigmoid", scores * factor, labels, ALONE) for factor in (unit, 1.0))
+    of_units, plain = (calibration.fit("sigmoid", Scored(scores * factor, labels, ALONE)) for factor in (unit, 1.0))
     expected = calibration.probabilities(plain, scores)
     np.testing.assert_allclose(calibration.probabilities(of_units, scores * unit), expected, rtol=1e-9)
 
@@ -156,7 +157,7 @@ def test_the_unit_of_the_scores_does_not_matter(unit):
 def test_equal_or_reversed_scores_give_the_share_of_positives():
     labels = np.array([1, -1, -1, -1], np.int8)
     for scores in (np.ones(4), np.array([0.0, 1.0, 2.0, 3.0])):
-        curve = calibration.fit("sigmoid", scores, labels, ALONE)
+        curve = calibration.fit("sigmoid", Scored(scores, labels, ALONE))
         assert curve["slope"] == 0
         assert calibration.probabilities(curve, scores) == pytest.approx(np.mean([2 / 3, 0.2, 0.2, 0.2]))
 
@@ -178,10 +179,10 @@ def test_losses_and_bins_by_hand(comm, rows, weighted):
     scores, labels, weights = columns(rows)
     predicted, weights = np.round(expit(scores), 3), weights if weighted else None
     own = [None if array is None else local_part(array, comm) for array in (predicted, labels, weights)]
-    found = calibration.losses(own[0], own[1], comm, own[2])
+    found = calibration.losses(Scored(own[0], own[1], comm, own[2]))
     assert found["brier"] == pytest.approx(brier_score_loss(labels > 0, predicted, sample_weight=weights))
     assert found["log_loss"] == pytest.approx(log_loss(labels > 0, predicted, sample_weight=weights))
-    bins = calibration.reliability(own[0], own[1], comm, own[2], 3)
+    bins = calibration.reliability(Scored(own[0], own[1], comm, own[2]), 3)
     mass = np.ones(len(rows)) if weights is None else weights
     assert 1 <= len(bins) <= 3
     assert sum(part["n"] for part in bins) == len(rows)
@@ -195,11 +196,11 @@ def test_losses_and_bins_by_hand(comm, rows, weighted):
 
 def test_bins_have_about_equal_numbers_of_positive_rows(comm):
     scores, labels = drawn_scores(5000, 0.02, decimals=12)
-    bins = calibration.reliability(local_part(expit(scores), comm), local_part(labels, comm), comm)
+    bins = calibration.reliability(Scored(local_part(expit(scores), comm), local_part(labels, comm), comm))
     positive = [round(part["n"] * part["observed"]) for part in bins]
     assert len(bins) == calibration.BINS
     assert max(positive) - min(positive) <= 1
-    for found, alone in zip(bins, calibration.reliability(expit(scores), labels, ALONE), strict=True):
+    for found, alone in zip(bins, calibration.reliability(Scored(expit(scores), labels, ALONE)), strict=True):
         assert found == pytest.approx(alone)
 
 

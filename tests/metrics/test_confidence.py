@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import special, stats
 
-from distsms.metrics import bootstrap, confidence, estimates, ranking
+from distsms.base.scored import Scored
+from distsms.metrics import bootstrap, confidence, ranking
 from distsms.parallel.communicator import Communicator
 from tests.support import oracles
 from tests.support.problems import drawn_scores, local_part
@@ -21,7 +22,8 @@ rows_with_ties = st.lists(st.tuples(st.integers(-3, 3), st.sampled_from([1, -1])
 
 def area(scores, labels, level=0.95, comm=ALONE):
     return confidence.rocarea_interval(
-        estimates.rocarea_estimate(ranking.placements(scores, labels, comm), labels, comm), level
+        confidence.rocarea_estimate(ranking.placements(Scored(scores, labels, comm)), Scored(labels, labels, comm)),
+        level,
     )
 
 
@@ -47,8 +49,10 @@ def error_by_midranks(labels, scores):
 def test_delong_equals_all_pairs(rows):
     scores, labels = (np.array(column) for column in zip(*rows, strict=True))
     labels[:4] = 1, 1, -1, -1
-    found = estimates.rocarea_estimate(ranking.placements(scores.astype(float), labels, ALONE), labels, ALONE)
-    assert found.value == ranking.rocarea(scores.astype(float), labels, ALONE)
+    found = confidence.rocarea_estimate(
+        ranking.placements(Scored(scores.astype(float), labels, ALONE)), Scored(labels, labels, ALONE)
+    )
+    assert found.value == ranking.rocarea(Scored(scores.astype(float), labels, ALONE))
     assert found.error == pytest.approx(error_by_pairs(labels, scores), abs=1e-12)
 
 
@@ -65,9 +69,12 @@ def test_delong_on_any_ranks(comm, monkeypatch, share, piece, size):
     for rows in (np.arange(len(scores)), order):
         mine, of_mine = local_part(size * scores[rows], comm), local_part(labels[rows], comm)
         found = confidence.rocarea_interval(
-            estimates.rocarea_estimate(ranking.placements(mine, of_mine, comm), of_mine, comm), 0.95
+            confidence.rocarea_estimate(
+                ranking.placements(Scored(mine, of_mine, comm)), Scored(of_mine, of_mine, comm)
+            ),
+            0.95,
         )
-        assert found.value == ranking.rocarea(size * scores, labels, ALONE)
+        assert found.value == ranking.rocarea(Scored(size * scores, labels, ALONE))
         assert found.standard_error == pytest.approx(error_by_midranks(labels, scores), rel=1e-12)
         assert found == area(scores, labels)
         assert 0 < found.low < found.value < found.high < 1
@@ -77,10 +84,12 @@ def test_the_difference_of_two_models(comm):
     (scores, labels), noise = drawn_scores(300, 0.2), np.random.default_rng(1).normal(size=300)
     other = scores + noise.round(1)
     mine = local_part(labels, comm)
-    placed = [ranking.placements(local_part(values, comm), mine, comm) for values in (scores, other)]
+    placed = [ranking.placements(Scored(local_part(values, comm), mine, comm)) for values in (scores, other)]
 
     def difference(twice, other):
-        return confidence.rocarea_difference_interval(estimates.rocarea_estimate(twice - other, mine, comm), 0.9)
+        return confidence.rocarea_difference_interval(
+            confidence.rocarea_estimate(twice - other, Scored(mine, mine, comm)), 0.9
+        )
 
     found = difference(*placed)
     assert found.standard_error == pytest.approx(error_by_pairs(labels, scores, other), rel=1e-12)
@@ -118,7 +127,7 @@ def test_where_nothing_varies_limits_allow_for_rows_not_seen(scores, value):
 @given(st.integers(1, 60), st.data(), st.sampled_from([0.5, 0.9, 0.95, 0.999]))
 def test_limits_of_zeros_and_ones_are_jeffreys_or_clopper_and_pearsons(n, data, level):
     x = data.draw(st.integers(0, n))
-    spread = estimates.MeanEstimate(x / n, (x * (n - x) / n,), (n, 5))
+    spread = confidence.MeanEstimate(x / n, (x * (n - x) / n,), (n, 5))
     exact = stats.binomtest(x, n).proportion_ci(level, "exact")
     assert confidence.limits(spread, level, worst=1.0) == pytest.approx((exact.low, exact.high), abs=1e-9)
     jeffreys = stats.beta(x + 0.5, n - x + 0.5).interval(level)
@@ -131,7 +140,7 @@ def test_limits_of_zeros_and_ones_are_jeffreys_or_clopper_and_pearsons(n, data, 
 def test_the_one_more_row_is_of_the_rarer_class():
     rare, other = np.array([1.0, 0.0, 0.5, 0.9]), np.array([0.6, 0.2, 0.8, 1.0, 0.4])
     squares = tuple(float(np.sum((rows - 0.6) ** 2)) for rows in (rare, other))
-    found = confidence.limits(estimates.MeanEstimate(0.6, squares, (4, 5)), 0.9, worst=1.0)
+    found = confidence.limits(confidence.MeanEstimate(0.6, squares, (4, 5)), 0.9, worst=1.0)
     for end, limit in zip((0.0, 1.0), found, strict=True):
         rows = np.append(rare, end)
         mean, variance = rows.mean(), rows.var() / 6 + other.var() / 6
@@ -157,23 +166,23 @@ def test_folds_are_one_sample_about_its_mean_with_more_variance(folds):
         scores, labels = (np.array(column, float) for column in zip(*rows, strict=True))
         labels[:4] = 1, 1, -1, -1
         order = oracles.orders(scores[labels > 0], scores[labels < 0])
-        twice = ranking.placements(scores, labels.astype(np.int8), ALONE)
-        share = ranking.top_k_shares(scores, int(np.sum(labels > 0)), ALONE)
+        twice = ranking.placements(Scored(scores, labels.astype(np.int8), ALONE))
+        share = ranking.top_k_shares(Scored(scores, labels, ALONE), int(np.sum(labels > 0)))
         assert share.sum() == pytest.approx(np.sum(labels > 0))
-        areas.append(estimates.rocarea_estimate(twice, labels, ALONE))
-        prbeps.append(estimates.prbep_estimate(share, labels, ALONE))
+        areas.append(confidence.rocarea_estimate(twice, Scored(labels, labels, ALONE)))
+        prbeps.append(confidence.prbep_estimate(share, Scored(labels, labels, ALONE)))
         placed.append((order.mean(1), order.mean(0)))
         shares.append(share[labels > 0])
         signs.append(len(labels))
     k, (pos, neg), share = len(folds), map(np.concatenate, zip(*placed, strict=True)), np.concatenate(shares)
-    found, of_prbep = estimates.pool_folds(areas), estimates.pool_folds(prbeps)
+    found, of_prbep = confidence.pool_folds(areas), confidence.pool_folds(prbeps)
     assert found.value == pytest.approx(np.mean([pair[0].mean() for pair in placed]))
     more = 1 + k / (k - 1)
     variance = np.var(pos, ddof=1) / len(pos) + np.var(neg, ddof=1) / len(neg)
     assert found.error == pytest.approx(math.sqrt(more * variance), abs=1e-9)
     assert of_prbep.error == pytest.approx(math.sqrt(more * np.var(share, ddof=1) / len(share)), abs=1e-9)
     assert found.counts == of_prbep.counts == (len(pos), len(neg))
-    assert confidence.rocarea_interval(found, 0.95).of == estimates.METHOD != areas[0].of
+    assert confidence.rocarea_interval(found, 0.95).of == confidence.METHOD != areas[0].of
     alone = found._replace(folds=0)
     (low, high), (inner, outer) = confidence.limits(found, 0.9), confidence.limits(alone, 0.9)
     assert low <= inner <= outer <= high
@@ -184,10 +193,10 @@ def test_prbep_is_a_mean_over_positives_on_any_ranks(comm, decimals):
     scores, labels = drawn_scores(80, 0.3, decimals=decimals)
     k = int(np.sum(labels > 0))
     mine, of_mine = local_part(scores, comm), local_part(labels, comm)
-    share = ranking.top_k_shares(mine, k, comm)
-    found = estimates.prbep_estimate(share, of_mine, comm)
-    assert found.value == pytest.approx(ranking.top_k(scores, labels, k, ALONE).recall, rel=1e-14)
-    whole = ranking.top_k_shares(scores, k, ALONE)
+    share = ranking.top_k_shares(Scored(mine, of_mine, comm), k)
+    found = confidence.prbep_estimate(share, Scored(of_mine, of_mine, comm))
+    assert found.value == pytest.approx(ranking.top_k(Scored(scores, labels, ALONE), k).recall, rel=1e-14)
+    whole = ranking.top_k_shares(Scored(scores, labels, ALONE), k)
     np.testing.assert_array_equal(share, local_part(whole, comm))
     assert found.error == pytest.approx(np.std(whole[labels > 0], ddof=1) / math.sqrt(k))
     assert found.counts == (k, 80 - k)
@@ -199,14 +208,14 @@ def test_sums_beyond_64_bits():
     assert ranking.exact_sum(values, ALONE) == 2**65
     assert ranking.exact_sum(-values, ALONE) == -(2**65)
     large = np.array([2**45 + 12345, -(2**45) - 54321, 7], np.int64)
-    assert estimates._squares(large, ALONE) == sum(int(value) ** 2 for value in large)
+    assert confidence._squares(large, ALONE) == sum(int(value) ** 2 for value in large)
 
 
 def test_intervals_at_k_are_means_over_k_rows_and_over_positives(comm):
     scores, labels = drawn_scores(300, 0.2, decimals=9)
     mine = local_part(scores, comm), local_part(labels, comm)
-    share = ranking.top_k_shares(mine[0], 40, comm)
-    precision, recall = estimates.top_k_estimates(share, mine[1], 40, comm)
+    share = ranking.top_k_shares(Scored(mine[0], mine[1], comm), 40)
+    precision, recall = confidence.top_k_estimates(share, 40, Scored(mine[1], mine[1], comm))
     head = labels[np.argsort(-scores)[:40]] > 0
     assert precision.value == pytest.approx(np.mean(head))
     assert precision.error == pytest.approx(np.std(head, ddof=1) / math.sqrt(40))
@@ -218,20 +227,28 @@ def test_intervals_at_k_are_means_over_k_rows_and_over_positives(comm):
 @pytest.mark.serial
 def test_a_precision_of_1_at_k_is_not_above_1_by_rounding():
     """7 / 25 * 25 / 7 is above 1."""
-    precision, _ = estimates.top_k_estimates((np.arange(50) < 7) * 1.0, np.where(np.arange(50) < 25, 1, -1), 7, ALONE)
+    precision, _ = confidence.top_k_estimates(
+        (np.arange(50) < 7) * 1.0,
+        7,
+        Scored(np.where(np.arange(50) < 25, 1, -1), np.where(np.arange(50) < 25, 1, -1), ALONE),
+    )
     assert precision.value == 1 and precision.error == 0
 
 
 def test_one_positive_cannot_be_resampled(comm):
     scores, labels = np.arange(5.0), np.array([1, -1, -1, -1, -1], np.int8)
     draws = bootstrap.Draws(local_part(np.arange(5), comm), 50)
-    found = bootstrap.prbep_replicates(*(local_part(array, comm) for array in (scores, labels)), draws, comm)
+    found = bootstrap.prbep_replicates(Scored(*(local_part(array, comm) for array in (scores, labels)), comm), draws)
     assert np.isnan(found).any() and not np.isnan(found).all()  # the row is not drawn in 37 % of them
     mine = local_part(labels, comm)
-    spread = estimates.prbep_estimate(ranking.top_k_shares(local_part(scores, comm), 1, comm), mine, comm)
+    spread = confidence.prbep_estimate(
+        ranking.top_k_shares(Scored(local_part(scores, comm), mine, comm), 1), Scored(mine, mine, comm)
+    )
     sure = confidence.prbep_interval(spread, found, 0.95)
     assert sure.low == 0 and sure.high == pytest.approx(stats.beta(0.5, 1.5).ppf(0.975))  # no success in one trial
-    none = bootstrap.prbep_replicates(np.arange(2.0), -np.ones(2, np.int8), bootstrap.Draws(np.arange(2), 3), comm)
+    none = bootstrap.prbep_replicates(
+        Scored(np.arange(2.0), -np.ones(2, np.int8), comm), bootstrap.Draws(np.arange(2), 3)
+    )
     assert np.isnan(none).all()
 
 
@@ -239,13 +256,17 @@ def of_prbep(scores, labels, level=0.95, replicates=400, seed=0, other=None):
     """Compute the interval of a model's PRBEP, or of its difference from another model's, as the program does."""
     each = []
     for values in [scores] if other is None else [scores, other]:
-        share = ranking.top_k_shares(values, int(np.sum(labels > 0)), ALONE)
+        share = ranking.top_k_shares(Scored(values, labels, ALONE), int(np.sum(labels > 0)))
         draws = bootstrap.Draws(np.arange(len(labels)), replicates, seed)
-        each.append((share, bootstrap.prbep_replicates(values, labels, draws, ALONE)))
+        each.append((share, bootstrap.prbep_replicates(Scored(values, labels, ALONE), draws)))
     if other is None:
-        return confidence.prbep_interval(estimates.prbep_estimate(each[0][0], labels, ALONE), each[0][1], level)
+        return confidence.prbep_interval(
+            confidence.prbep_estimate(each[0][0], Scored(labels, labels, ALONE)), each[0][1], level
+        )
     share, draws = (a - b for a, b in zip(*each, strict=True))
-    return confidence.prbep_difference_interval(estimates.prbep_estimate(share, labels, ALONE), draws, level)
+    return confidence.prbep_difference_interval(
+        confidence.prbep_estimate(share, Scored(labels, labels, ALONE)), draws, level
+    )
 
 
 @pytest.mark.serial
@@ -253,7 +274,7 @@ def of_prbep(scores, labels, level=0.95, replicates=400, seed=0, other=None):
 def test_the_interval_of_prbep_is_the_wider_one_of_two_on_each_side(replicates, level):
     """The binomial interval and the replicates' quantiles, within 0 and 1."""
     share, labels = np.repeat([1.0, 0.0], [12, 8]), np.ones(20, np.int8)
-    found = estimates.prbep_estimate(share, labels, ALONE)
+    found = confidence.prbep_estimate(share, Scored(labels, labels, ALONE))
     alone = confidence.prbep_interval(found, np.empty(0), level)
     both = confidence.prbep_interval(found, np.array(replicates), level)
     ranked, share = sorted(replicates) or [1.0, 0.0], 0.5 - level / 2
@@ -306,12 +327,12 @@ def test_few_rows_of_a_class_give_no_verdict(n_pos, n_neg, word):
     labels = np.repeat(np.array([1, -1], np.int8), [n_pos, n_neg])
     scores = np.random.default_rng(0).normal(size=n_pos + n_neg) + labels
     found = [
-        estimates.rocarea_estimate(ranking.placements(values, labels, ALONE), labels, ALONE)
+        confidence.rocarea_estimate(ranking.placements(Scored(values, labels, ALONE)), Scored(labels, labels, ALONE))
         for values in (scores, -scores)
     ]
-    placed = [ranking.placements(values, labels, ALONE) for values in (scores, -scores)]
+    placed = [ranking.placements(Scored(values, labels, ALONE)) for values in (scores, -scores)]
     less = confidence.rocarea_difference_interval(
-        estimates.rocarea_estimate(placed[0] - placed[1], labels, ALONE), 0.95
+        confidence.rocarea_estimate(placed[0] - placed[1], Scored(labels, labels, ALONE)), 0.95
     )
     assert less.value == pytest.approx(found[0].value - found[1].value)
     for difference in (less, of_prbep(scores, labels, other=-scores)):
@@ -345,10 +366,10 @@ def test_coverage_from_ten_positives_on():
         if 0 < rocarea.value < 1:
             half = 1.96 * rocarea.standard_error / (rocarea.value * (1 - rocarea.value))
             inside["logit"] += abs(special.logit(rocarea.value) - logit) <= half
-        placed = [ranking.placements(values, labels, ALONE) for values in both]
+        placed = [ranking.placements(Scored(values, labels, ALONE)) for values in both]
         less = {
             "rocarea": confidence.rocarea_difference_interval(
-                estimates.rocarea_estimate(placed[0] - placed[1], labels, ALONE), 0.95
+                confidence.rocarea_estimate(placed[0] - placed[1], Scored(labels, labels, ALONE)), 0.95
             ),
             "prbep": of_prbep(scores, labels, replicates=200, seed=seed, other=both[1]),
         }
@@ -384,7 +405,9 @@ def test_intervals_of_rocarea_hold_as_often_as_they_say_and_hardly_more(n_pos):
         truth = np.mean([oracles.orders(positive(grid)[k : k + 1], negative(grid)).mean() for k in range(0, 4000, 7)])
         for _ in range(repeats):
             scores = np.concatenate([positive(rng.random(n_pos)), negative(rng.random(5 * n_pos))])
-            found = estimates.rocarea_estimate(ranking.placements(scores, labels, ALONE), labels, ALONE)
+            found = confidence.rocarea_estimate(
+                ranking.placements(Scored(scores, labels, ALONE)), Scored(labels, labels, ALONE)
+            )
             limits = confidence.limits(found, 0.95), confidence.limits(found, 0.95, worst=1.0)
             for kind, (low, high) in zip(kinds, limits, strict=True):
                 counts[kind] += low <= truth <= high
@@ -409,7 +432,7 @@ def test_an_interval_excludes_0_just_if_the_p_value_is_small(n_beyond, n, swappe
     """Also where replicates have few different values, as PRBEP of few positive rows has."""
     sign = -1 if swapped else 1
     drawn = sign * np.where(np.arange(n) < n_beyond, 0.0, 1 / 127)
-    found = estimates.MeanEstimate(sign / 127, (1.0,), (127, 4752))
+    found = confidence.MeanEstimate(sign / 127, (1.0,), (127, 4752))
     interval = confidence.prbep_difference_interval(found, drawn, 0.95)
     assert (interval.low > 0 or interval.high < 0) == (interval.p < 0.05)
 

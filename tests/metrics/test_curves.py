@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from distsms.base.scored import Scored
 from distsms.metrics import curves, ranking
 from distsms.parallel.communicator import Communicator
 from tests.support.problems import drawn_scores, local_part
@@ -15,7 +16,7 @@ ALONE = Communicator()
 
 
 def of(scores, labels, comm=ALONE, also=()):
-    return curves.curve(local_part(scores, comm), local_part(labels, comm), comm, also)
+    return curves.curve(Scored(local_part(scores, comm), local_part(labels, comm), comm), also)
 
 
 def check_counts(curve, scores, labels):
@@ -36,7 +37,7 @@ def test_of_few_rows_every_point_is_there(rows):
     check_counts(curve, scores, labels)
     assert set(curve.thresholds[1:]) == set(scores)
     below = np.sum(np.diff(curve.fpr) * (curve.tpr[1:] + curve.tpr[:-1]) / 2)
-    assert below == pytest.approx(ranking.rocarea(scores, labels, ALONE))
+    assert below == pytest.approx(ranking.rocarea(Scored(scores, labels, ALONE)))
 
 
 @pytest.mark.parametrize("share, decimals", [(0.002, 9), (0.3, 9), (0.3, 1), (0.97, 3)])
@@ -52,7 +53,7 @@ def test_of_many_rows_points_are_exact_and_near_each_other(comm, monkeypatch, sh
     scores, labels = drawn_scores(20_000, share, decimals=decimals)
     scores = size * scores
     n_pos = int(np.sum(labels > 0))
-    head = ranking.top_k(scores, labels, n_pos, ALONE)
+    head = ranking.top_k(Scored(scores, labels, ALONE), n_pos)
     curve = of(scores, labels, comm, (head.threshold,))
     check_counts(curve, scores, labels)
     assert head.threshold in curve.thresholds
@@ -82,7 +83,7 @@ def test_next_to_nothing(comm, labels):
     scores = np.zeros(len(labels))
     curve = of(scores, labels, comm)
     check_counts(curve, scores, labels)
-    found = curves.histogram(local_part(scores, comm), local_part(labels, comm), curve, comm, 5)
+    found = curves.histogram(Scored(local_part(scores, comm), local_part(labels, comm), comm), curve, 5)
     assert found.positive.sum() == np.sum(labels > 0) and found.negative.sum() == np.sum(labels < 0)
     assert np.all(np.diff(found.edges) > 0)
 
@@ -93,7 +94,7 @@ def test_histograms_count_every_row(comm, size):
     scores[5:7] = 1e6, -1e6  # outliers do not squeeze the other rows into a single bar
     scores = size * scores
     curve = of(scores, labels, comm)
-    found = curves.histogram(local_part(scores, comm), local_part(labels, comm), curve, comm, 20)
+    found = curves.histogram(Scored(local_part(scores, comm), local_part(labels, comm), comm), curve, 20)
     assert found.edges[-1] - found.edges[0] < 12 * size
     for sign, counts in ((1, found.positive), (-1, found.negative)):
         inside = np.clip(scores[labels == sign], found.edges[0], found.edges[-1])
@@ -107,10 +108,10 @@ def test_precision_and_recall_of_any_number_of_highest_scores_lie_on_the_curve(t
     alone, rng = Communicator(), np.random.default_rng(ties)
     scores = np.repeat(np.arange(120 // ties), ties).astype(float)
     labels = np.where(rng.random(len(scores)) < 0.2 + 0.5 * scores / scores.max(initial=1), 1, -1).astype(np.int8)
-    recall, precision = curves.curve(scores, labels, alone).precision_recall()
+    recall, precision = curves.curve(Scored(scores, labels, alone)).precision_recall()
     assert len(recall) >= 50 and (np.diff(recall) >= 0).all()
     for k in range(1, len(scores), 7):
-        head = ranking.top_k(scores, labels, k, alone)
+        head = ranking.top_k(Scored(scores, labels, alone), k)
         nearest = np.hypot(recall - head.recall, precision - head.precision).min()
         assert nearest < 0.02 if ties > 1 else nearest < 1e-12
 
@@ -120,5 +121,5 @@ def test_histograms_end_where_the_last_rows_of_a_class_begin(comm, swapped):
     """The bins reach over the thresholds at which the curve has between TAIL and 1 - TAIL of either class."""
     counts = np.array([0, 1, 500, 997, 999, 1000]), np.array([0, 1, 600, 900, 999, 1000])
     drawn = curves.Curve(np.array([np.inf, 50.0, 1.0, 0.0, -50.0, -100.0]), *(counts[::-1] if swapped else counts))
-    found = curves.histogram(np.empty(0), np.empty(0, np.int8), drawn, comm, 4)
+    found = curves.histogram(Scored(np.empty(0), np.empty(0, np.int8), comm), drawn, 4)
     np.testing.assert_array_equal(found.edges, [0.0, 0.25, 0.5, 0.75, 1.0])

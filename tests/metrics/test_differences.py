@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from distsms.base.measures import Measure
+from distsms.base.scored import Scored
 from distsms.metrics.differences import JudgedRows, difference
 from distsms.metrics.ranking import measure_value
 from distsms.parallel.communicator import Communicator
@@ -20,18 +21,18 @@ def judged(seed=0, n=600, better=1.0):
     labels = np.where(rng.random(n) < 0.15, 1, -1).astype(np.int8)
     common = rng.normal(size=n)
     scores = tuple(common + rng.normal(size=n) + shift * (labels > 0) for shift in (1 + better, 1.0))
-    return JudgedRows(labels, np.arange(n), scores, (1.5, 1.5))
+    return JudgedRows(tuple(Scored(each, labels, ALONE) for each in scores), np.arange(n), (1.5, 1.5))
 
 
 @pytest.mark.parametrize("name", MEASURES)
 def test_the_difference_is_that_of_the_values_and_the_same_on_any_ranks(comm, name):
     rows, measure = judged(), Measure.parse(name)
-    parts = [local_part(array, comm) for array in (rows.labels, rows.rows, *rows.scores)]
-    found = difference(measure, JudgedRows(parts[0], parts[1], (parts[2], parts[3]), rows.thresholds), comm)
-    first, other = (measure_value(measure, s, rows.labels, 1.5, ALONE) for s in rows.scores)
+    parts = tuple(Scored(*(local_part(a, comm) for a in (each.scores, each.labels)), comm) for each in rows.scored)
+    found = difference(measure, JudgedRows(parts, local_part(rows.rows, comm), rows.thresholds))
+    first, other = (measure_value(measure, each, 1.5) for each in rows.scored)
     assert found.value == pytest.approx((other - first) if name == "error-rate" else (first - other))
     assert found.low < found.value < found.high
-    alone = difference(measure, rows, ALONE)
+    alone = difference(measure, rows)
     assert (found.low, found.high) == pytest.approx((alone.low, alone.high), rel=1e-12)
 
 
@@ -41,22 +42,22 @@ def test_the_standard_error_is_that_of_resampled_rows(name):
     rows, measure = judged(seed=3), Measure.parse(name)
     rng, values = np.random.default_rng(0), []
     for _ in range(400):
-        at = rng.integers(0, len(rows.labels), len(rows.labels))
-        both = [measure_value(measure, s[at], rows.labels[at], 1.5, ALONE) for s in rows.scores]
+        at = rng.integers(0, len(rows.rows), len(rows.rows))
+        both = [measure_value(measure, each.of(at), 1.5) for each in rows.scored]
         values.append(both[0] - both[1])
     # K highest of other rows are other rows: the shares' error leaves that out, so it is a rough one.
     rough = 0.4 if measure.k else 0.12
-    assert difference(measure, rows, ALONE).standard_error == pytest.approx(np.std(values), rel=rough)
+    assert difference(measure, rows).standard_error == pytest.approx(np.std(values), rel=rough)
 
 
 @pytest.mark.serial
 @pytest.mark.parametrize("name", MEASURES)
 def test_equal_models_are_not_distinguished_and_few_rows_give_no_verdict(name):
     rows = judged(better=0.0)
-    found = difference(Measure.parse(name), rows._replace(scores=(rows.scores[0], rows.scores[0])), ALONE)
+    found = difference(Measure.parse(name), rows._replace(scored=(rows.scored[0], rows.scored[0])))
     assert found.value == 0 and not found.low > 0 and not found.high < 0
     few = judged(n=30)
-    assert difference(Measure.parse(name.replace("40", "4").replace("80", "8")), few, ALONE).why
+    assert difference(Measure.parse(name.replace("40", "4").replace("80", "8")), few).why
 
 
 @pytest.mark.serial
@@ -64,8 +65,7 @@ def test_equal_models_are_not_distinguished_and_few_rows_give_no_verdict(name):
 def test_an_interval_at_k_is_never_of_no_width(name):
     """One model has all ten positives among its 17 highest scores, and the other gives all rows the same score."""
     labels = np.where(np.arange(1500) < 10, 1, -1).astype(np.int8)
-    judged = JudgedRows(
-        labels, np.arange(1500), (1.0 * (labels > 0) + 1e-3 * np.arange(1500) / 1500, np.zeros(1500)), (0, 0)
-    )
-    found = difference(Measure.parse(name), judged, Communicator())
+    both = 1.0 * (labels > 0) + 1e-3 * np.arange(1500) / 1500, np.zeros(1500)
+    judged = JudgedRows(tuple(Scored(scores, labels, ALONE) for scores in both), np.arange(1500), (0, 0))
+    found = difference(Measure.parse(name), judged)
     assert found.low < found.value < found.high or found.why

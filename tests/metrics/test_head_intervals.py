@@ -9,9 +9,10 @@ import pytest
 from scipy import special, stats
 
 from distsms.base.measures import HEAD, Condition, HeadMeasure
+from distsms.base.scored import Scored
 from distsms.metrics import bootstrap, head_intervals, operating_points
 from distsms.metrics.bootstrap import Draws
-from distsms.metrics.confidence import prbep_difference_interval
+from distsms.metrics.confidence import MeanEstimate, prbep_difference_interval
 from distsms.metrics.head_intervals import head_estimate, head_interval, head_replicates
 from distsms.metrics.operating_points import head_value, operating_point
 from distsms.metrics.tied_scores import tied_scores
@@ -26,7 +27,8 @@ EVERY_ROW = HeadMeasure("all", "precision@share", 1.0)  # makes the head so deep
 
 def replicates(measures, scores, labels, count, comm=ALONE, seed=7):
     *mine, rows = (local_part(array, comm) for array in (scores, labels, np.arange(len(scores))))
-    return head_replicates(measures, tied_scores(*mine, None, comm), *mine, Draws(rows, count, seed), comm)
+    scored = Scored(*mine, comm)
+    return head_replicates(measures, tied_scores(scored), scored, Draws(rows, count, seed))
 
 
 @pytest.mark.parametrize("n, share, decimals", [(200, 0.2, 1), (300, 0.9, 0), (40, 0.05, 9)])
@@ -40,7 +42,7 @@ def test_replicates_are_the_resampled_rows(comm, monkeypatch, n, share, decimals
     for measure in SHOWN:
 
         def by_hand(s, y, measure=measure):
-            return head_value(measure, tied_scores(s, y, None, ALONE), ALONE)
+            return head_value(measure, tied_scores(Scored(s, y, ALONE)), ALONE)
 
         expected = replicates_by_hand(scores, labels, 20, 7, by_hand)
         np.testing.assert_allclose(found[measure.name], expected, rtol=1e-12, err_msg=measure.name)
@@ -61,7 +63,7 @@ def test_missing_classes_and_no_replicates(comm):
     scores, labels = drawn_scores(50, 0.5)
     assert all(np.isnan(found).all() for found in replicates(SHOWN, scores, np.ones(50, np.int8), 3, comm).values())
     assert all(len(found) == 0 for found in replicates(SHOWN, scores, labels, 0, comm).values())
-    tied = tied_scores(scores, np.ones(50, np.int8), None, ALONE)
+    tied = tied_scores(Scored(scores, np.ones(50, np.int8), ALONE))
     estimate = head_estimate(SHOWN[0], head_value(SHOWN[0], tied, ALONE), 50, 0)
     assert "a class is missing" in head_interval(SHOWN[0], estimate, np.zeros(0), 0.95).why
 
@@ -69,12 +71,12 @@ def test_missing_classes_and_no_replicates(comm):
 @pytest.mark.serial
 def test_a_recall_that_few_rows_reach_has_no_interval():
     scores, labels = np.arange(100.0), np.where(np.arange(100) % 10 == 9, 1, -1).astype(np.int8)
-    measure, tied = HeadMeasure.parse("recall@precision=0.9"), tied_scores(scores, labels, None, ALONE)
+    measure, tied = HeadMeasure.parse("recall@precision=0.9"), tied_scores(Scored(scores, labels, ALONE))
     estimate = head_estimate(measure, head_value(measure, tied, ALONE), 10, 90)
     found = head_interval(measure, estimate, np.zeros(0), 0.95)
     assert found.why.startswith("fewer than 20 positive rows") and math.isnan(found.low)
     point = operating_point(Condition("precision", 0.9), tied, ALONE)
-    rates = head_intervals.point_intervals(point, 0.95)
+    rates = head_intervals.point_intervals(point, 0.95, Scored(scores, labels, ALONE))
     assert rates["recall"].why and rates["precision"].why and not rates["fpr"].why
 
 
@@ -83,7 +85,7 @@ def test_a_recall_that_few_rows_reach_has_no_interval():
 def test_perfect_and_useless_rankings_have_intervals(name):
     measure, labels = HeadMeasure.parse(name), np.where(np.arange(300) % 7 == 0, 1, -1).astype(np.int8)
     for scores in (labels + 0.01 * np.sin(np.arange(300)), -labels.astype(float), np.zeros(300)):
-        tied = tied_scores(scores, labels, None, ALONE)
+        tied = tied_scores(Scored(scores, labels, ALONE))
         value, drawn = head_value(measure, tied, ALONE), replicates([measure], scores, labels, 50)[name]
         found = head_interval(measure, head_estimate(measure, value, 43, 257), drawn, 0.95)
         assert found.why or (found.low <= value * (1 + 1e-12) and value <= found.high * (1 + 1e-12))
@@ -116,9 +118,9 @@ def test_the_first_rows_hold_no_more_positive_rows_than_they_are():
 @pytest.mark.serial
 def test_rates_at_a_point_have_clopper_and_pearsons_limits():
     scores, labels = drawn_scores(500, 0.3, shift=2.0)
-    point = operating_point(Condition("fpr", 0.1), tied_scores(scores, labels, None, ALONE), ALONE)
+    point = operating_point(Condition("fpr", 0.1), tied_scores(Scored(scores, labels, ALONE)), ALONE)
     table = point.table
-    found = head_intervals.point_intervals(point, 0.9)
+    found = head_intervals.point_intervals(point, 0.9, Scored(scores, labels, ALONE))
     pairs = {"precision": table.tp + table.fp, "recall": table.tp + table.fn}
     for name, whole in pairs.items():
         low = special.betaincinv(table.tp, whole - table.tp + 1, 0.05)
@@ -144,14 +146,14 @@ def test_intervals_cover_and_equal_models_are_seldom_told_apart():
         rng = np.random.default_rng(seed)
         common = rng.normal(size=800)
         both = [0.8 * common + 0.6 * rng.normal(size=800) + 2.0 * (labels > 0) for _ in range(2)]
-        tied = [tied_scores(scores, labels, None, ALONE) for scores in both]
+        tied = [tied_scores(Scored(scores, labels, ALONE)) for scores in both]
         drawn = [replicates(measures, scores, labels, 200, seed=seed) for scores in both]
         for measure in measures:
             values = [operating_points.head_value(measure, each, ALONE) for each in tied]
             estimate = head_estimate(measure, values[0], 40, 760)
             interval = head_interval(measure, estimate, drawn[0][measure.name], 0.95)
             held[measure.name] += interval.low <= truth[measure.name] <= interval.high
-            less = head_intervals.difference_estimate(values[0] - values[1], 40, 760)
+            less = MeanEstimate(values[0] - values[1], (math.nan,), (40, 760))
             found = prbep_difference_interval(less, drawn[0][measure.name] - drawn[1][measure.name], 0.95)
             apart[measure.name] += found.low > 0 or found.high < 0
     assert min(held.values()) >= 132, held

@@ -9,6 +9,7 @@ import pytest
 from scipy import special
 from sklearn import metrics
 
+from distsms.base.scored import Scored
 from distsms.metrics import confidence, influence, operating_points, tied_scores
 from distsms.parallel.communicator import Communicator
 from tests.support.problems import drawn_scores, local_part
@@ -18,7 +19,9 @@ NAMES = "average_precision", "bedroc"
 
 
 def of(scores, labels, weights=None, comm=ALONE):
-    return influence.row_influences(tied_scores.tied_scores(scores, labels, weights, comm), scores, labels, comm)
+    return influence.row_influences(
+        tied_scores.tied_scores(Scored(scores, labels, comm, weights)), Scored(scores, labels, comm)
+    )
 
 
 def on_the_last_rank(array, comm):
@@ -26,7 +29,7 @@ def on_the_last_rank(array, comm):
 
 
 def bedroc(scores, labels, weights):
-    return operating_points.bedroc(tied_scores.tied_scores(scores, labels, weights, ALONE), ALONE)
+    return operating_points.bedroc(tied_scores.tied_scores(Scored(scores, labels, ALONE, weights)), ALONE)
 
 
 def average_precision(scores, labels, weights):
@@ -58,7 +61,8 @@ def test_rows_of_weight_2_change_the_value_like_two_rows_and_the_interval_like_o
     ends = []
     for weights in (None, np.full(300, 1.0), np.full(300, 2.0)):
         estimates = [
-            influence.influence_estimate(each, labels, weights, ALONE) for each in of(scores, labels, weights).values()
+            influence.influence_estimate(each, Scored(labels, labels, ALONE, weights))
+            for each in of(scores, labels, weights).values()
         ]
         found = [influence.influence_interval(estimate, 0.95) for estimate in estimates]
         assert all(each.low < each.value < each.high for each in found)
@@ -75,7 +79,9 @@ def test_missing_classes_and_scores_that_are_no_numbers(comm):
     ):
         mine = local_part(scores, comm), local_part(labels, comm)
         for found in of(*mine, comm=comm).values():
-            assert influence.influence_interval(influence.influence_estimate(found, mine[1], None, comm), 0.95).why
+            assert influence.influence_interval(
+                influence.influence_estimate(found, Scored(mine[1], mine[1], comm)), 0.95
+            ).why
 
 
 @pytest.mark.serial
@@ -91,11 +97,11 @@ def test_intervals_cover_and_equal_models_are_seldom_told_apart():
         common = rng.normal(size=800)
         both = [of(0.8 * common + 0.6 * rng.normal(size=800) + 2.0 * (labels > 0), labels) for _ in range(2)]
         for name in NAMES:
-            estimate = influence.influence_estimate(both[0][name], labels, None, ALONE)
+            estimate = influence.influence_estimate(both[0][name], Scored(labels, labels, ALONE))
             found = influence.influence_interval(estimate, confidence.LEVEL)
             held[name] += found.low <= truth[name] <= found.high
-            less = influence.influence_estimate(both[0][name].less(both[1][name]), labels, None, ALONE)
-            found = influence.influence_difference_interval(less, confidence.LEVEL)
+            less = influence.influence_estimate(both[0][name] - both[1][name], Scored(labels, labels, ALONE))
+            found = confidence.rocarea_difference_interval(less, confidence.LEVEL)
             apart[name] += found.low > 0 or found.high < 0
     assert min(held.values()) >= 267, held
     assert max(apart.values()) <= 30, apart

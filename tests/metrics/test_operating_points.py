@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from distsms.base.errors import InputError
 from distsms.base.measures import Condition, HeadMeasure
+from distsms.base.scored import Scored
 from distsms.metrics import operating_points as points
 from distsms.metrics import ranking, tied_scores
 from distsms.metrics.operating_points import contingency
@@ -33,7 +34,7 @@ def columns(rows):
 
 def of(scores, labels, weights=None, comm=ALONE):
     """Return every measure of this module by name."""
-    tied = tied_scores.tied_scores(scores, labels, weights, comm)
+    tied = tied_scores.tied_scores(Scored(scores, labels, comm, weights))
     found = {"bedroc": points.bedroc(tied, comm), "n": tied.n_pos + tied.n_neg}
     for level in LEVELS:
         found |= {
@@ -66,7 +67,7 @@ def test_many_rows_on_all_ranks_as_on_one(comm, monkeypatch, sample):
         scores, labels = drawn_scores(1500, 0.1, decimals=decimals)
         found = of(local_part(scores, comm), local_part(labels, comm), None, comm)
         assert found == pytest.approx(of(scores, labels), abs=1e-12, nan_ok=True)
-        tied = tied_scores.tied_scores(local_part(scores, comm), local_part(labels, comm), None, comm)
+        tied = tied_scores.tied_scores(Scored(local_part(scores, comm), local_part(labels, comm), comm))
         assert sum(comm.allgather(len(tied.values))) == len(set(scores))  # no score is on two ranks
 
 
@@ -105,8 +106,8 @@ def test_equal_scikit_learns(decimals, weighted):
 @pytest.mark.serial
 def test_pauc_at_1_is_rocarea():
     scores, labels = drawn_scores(700, 0.1)
-    area = ranking.rocarea(scores, labels, ALONE)
-    tied = tied_scores.tied_scores(scores, labels, None, ALONE)
+    area = ranking.rocarea(Scored(scores, labels, ALONE))
+    tied = tied_scores.tied_scores(Scored(scores, labels, ALONE))
     assert points.partial_area(tied, 1.0, ALONE) == pytest.approx(area, abs=1e-14)
 
 
@@ -115,8 +116,8 @@ def test_pauc_at_1_is_rocarea():
 def test_the_point_is_the_best_threshold_that_fulfils_the_condition(rows, level):
     """By trying every score as a threshold."""
     scores, labels, _ = columns(rows)
-    tied = tied_scores.tied_scores(scores, labels, None, ALONE)
-    tables = {t: contingency(scores, labels, t, ALONE) for t in [*scores.tolist(), math.inf]}
+    tied = tied_scores.tied_scores(Scored(scores, labels, ALONE))
+    tables = {t: contingency(Scored(scores, labels, ALONE), t) for t in [*scores.tolist(), math.inf]}
     rates = {
         "fpr": lambda t: t.fp / max(tied.n_neg, 1) <= level and tied.n_neg > 0,
         "precision": lambda t: t.tp >= level * (t.tp + t.fp) - 1e-12 and t.tp + t.fp > 0,
@@ -134,9 +135,12 @@ def test_the_point_is_the_best_threshold_that_fulfils_the_condition(rows, level)
 @pytest.mark.serial
 def test_top_rows_as_a_number():
     scores, labels = drawn_scores(300, 0.3)
-    tied = tied_scores.tied_scores(scores, labels, None, ALONE)
+    tied = tied_scores.tied_scores(Scored(scores, labels, ALONE))
     for k in (1, 7, 100, 300):
-        found, expected = points.head(tied, Condition("top", k, False), ALONE), ranking.top_k(scores, labels, k, ALONE)
+        found, expected = (
+            points.head(tied, Condition("top", k, False), ALONE),
+            ranking.top_k(Scored(scores, labels, ALONE), k),
+        )
         assert (found.precision, found.recall) == pytest.approx(expected[:2], abs=1e-14)
         assert found.lift == pytest.approx(found.precision / np.mean(labels > 0))
         table = points.operating_point(Condition("top", k, False), tied, ALONE).table
@@ -162,7 +166,7 @@ def test_bedroc_is_the_mean_over_all_orders_of_tied_rows(rows, alpha):
     scores, labels = (np.array(column) for column in zip(*rows, strict=True))
     orders = [order for order in permutations(range(len(rows))) if (np.diff(scores[list(order)]) <= 0).all()]
     expected = np.mean([defined_bedroc(labels[list(order)], alpha) for order in orders])
-    tied = tied_scores.tied_scores(scores.astype(float), labels.astype(np.int8), None, ALONE)
+    tied = tied_scores.tied_scores(Scored(scores.astype(float), labels.astype(np.int8), ALONE))
     assert points.bedroc(tied, ALONE, alpha) == pytest.approx(expected, abs=1e-12)
 
 
@@ -170,7 +174,7 @@ def test_bedroc_is_the_mean_over_all_orders_of_tied_rows(rows, alpha):
 def test_bedroc_is_0_for_the_worst_and_1_for_the_best_ranking():
     labels = np.array([1] * 5 + [-1] * 95, np.int8)
     for scores, expected in ((np.arange(100.0), 0.0), (-np.arange(100.0), 1.0)):
-        tied = tied_scores.tied_scores(scores, labels, None, ALONE)
+        tied = tied_scores.tied_scores(Scored(scores, labels, ALONE))
         assert points.bedroc(tied, ALONE) == pytest.approx(expected, abs=1e-9)
 
 

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from distsms.base.scored import Scored
 from distsms.metrics import ranking, tied_scores
 from distsms.metrics.operating_points import contingency
 from distsms.metrics.ranking import average_precision
@@ -18,7 +19,7 @@ from tests.support.problems import local_part
 
 
 def of(scores, labels, comm=None):
-    return ranking.ranking(np.asarray(scores, float), np.asarray(labels, np.int8), comm or Communicator())
+    return ranking.ranking(Scored(np.asarray(scores, float), np.asarray(labels, np.int8), comm or Communicator()))
 
 
 @pytest.mark.serial
@@ -36,8 +37,8 @@ def test_at_k_does_not_depend_on_ranks(comm):
     rng = np.random.default_rng(2)
     scores, labels = np.round(rng.normal(size=700), 1), np.where(rng.random(700) < 0.2, 1, -1).astype(np.int8)
     for k in (1, 70, 350, 700):
-        alone = ranking.top_k(scores, labels, k, Communicator())
-        assert ranking.top_k(local_part(scores, comm), local_part(labels, comm), k, comm) == alone
+        alone = ranking.top_k(Scored(scores, labels, Communicator()), k)
+        assert ranking.top_k(Scored(local_part(scores, comm), local_part(labels, comm), comm), k) == alone
     assert alone.recall == 1 and alone.precision == np.mean(labels > 0)
 
 
@@ -56,9 +57,9 @@ def test_at_the_prbep_threshold_precision_is_recall_is_prbep(comm):
     labels = np.where(rng.random(999) < 0.2, 1, -1).astype(np.int8)
     scores = rng.normal(size=999) + labels
     found = of(local_part(scores, comm), local_part(labels, comm), comm)
-    point = ranking.top_k(local_part(scores, comm), local_part(labels, comm), int(np.sum(labels > 0)), comm)
+    point = ranking.top_k(Scored(local_part(scores, comm), local_part(labels, comm), comm), int(np.sum(labels > 0)))
     assert point.precision == point.recall == found.prbep
-    table = contingency(local_part(scores, comm), local_part(labels, comm), point.threshold, comm)
+    table = contingency(Scored(local_part(scores, comm), local_part(labels, comm), comm), point.threshold)
     assert table.precision == table.recall == table.f1 == pytest.approx(found.prbep, abs=1e-15)
     assert table.tp + table.fn == np.sum(labels > 0)
     assert table.tp + table.fp + table.fn + table.tn == 999
@@ -75,14 +76,14 @@ def test_average_precision_is_scikit_learns(comm, monkeypatch, share, decimals, 
     rng = np.random.default_rng(decimals)
     labels = np.where(rng.random(3000) < share, 1, -1).astype(np.int8)
     for scores in (np.round(rng.normal(size=3000) + labels, decimals), np.zeros(3000), 1e8 + labels * 1e-8):
-        found = average_precision(local_part(scores, comm), local_part(labels, comm), comm)
+        found = average_precision(Scored(local_part(scores, comm), local_part(labels, comm), comm))
         assert found == pytest.approx(metrics.average_precision_score(labels, scores), abs=1e-12)
 
 
 @given(st.lists(st.tuples(st.integers(-3, 3), st.sampled_from([1, -1])), min_size=1, max_size=14))
 def test_average_precision_equals_its_definition(comm, rows):
     scores, labels = (np.array(column) for column in zip(*rows, strict=True))
-    found = average_precision(local_part(scores.astype(float), comm), local_part(labels, comm), comm)
+    found = average_precision(Scored(local_part(scores.astype(float), comm), local_part(labels, comm), comm))
     positive = scores[labels > 0]
     if not len(positive):
         assert np.isnan(found)
@@ -92,7 +93,7 @@ def test_average_precision_equals_its_definition(comm, rows):
 
 
 def test_average_precision_of_what_is_no_number(comm):
-    assert np.isnan(average_precision(np.array([1.0, np.nan]), np.array([1, -1]), comm))
+    assert np.isnan(average_precision(Scored(np.array([1.0, np.nan]), np.array([1, -1]), comm)))
 
 
 @pytest.mark.serial
@@ -100,7 +101,7 @@ def test_average_precision_of_what_is_no_number(comm):
 def test_at_k_equals_brute_force_with_ties(rows, k):
     scores, labels = (np.array(column) for column in zip(*rows, strict=True))
     labels[:2] = 1, -1
-    found = ranking.top_k(scores.astype(float), labels, k, Communicator())
+    found = ranking.top_k(Scored(scores.astype(float), labels, Communicator()), k)
     if k > len(rows):
         assert np.isnan(found).all()
         return
@@ -131,7 +132,7 @@ def test_a_measure_by_its_name(comm, measure, exact):
     rng = np.random.default_rng(3)
     labels = np.where(rng.random(400) < 0.2, 1, -1).astype(np.int8)
     scores = rng.normal(size=400) + labels
-    found = ranking.measure_value(measure, local_part(scores, comm), local_part(labels, comm), 0.3, comm)
+    found = ranking.measure_value(measure, Scored(local_part(scores, comm), local_part(labels, comm), comm), 0.3)
     if exact == "f":
         expected = metrics.fbeta_score(labels, np.where(scores >= 0.3, 1, -1), beta=float(measure[1:]))
     elif exact == "error":
@@ -147,7 +148,9 @@ def test_a_measure_by_its_name(comm, measure, exact):
 @pytest.mark.serial
 def test_the_threshold_lies_between_scores():
     def at(k, *scores):
-        return ranking.top_k(np.array(scores, float), np.ones(len(scores), np.int8), k, Communicator()).threshold
+        return ranking.top_k(
+            Scored(np.array(scores, float), np.ones(len(scores), np.int8), Communicator()), k
+        ).threshold
 
     assert at(1, 3, 2, 1) == 2.5
     assert at(1, 3, 3, 1) == 3  # tied: all of them are called positive
@@ -156,15 +159,15 @@ def test_the_threshold_lies_between_scores():
 
 
 def test_scores_that_are_not_numbers_have_no_head(comm):
-    assert np.isnan(ranking.top_k(np.full(2, np.nan), np.array([1, -1]), 2, comm)).all()
+    assert np.isnan(ranking.top_k(Scored(np.full(2, np.nan), np.array([1, -1]), comm), 2)).all()
 
 
 @pytest.mark.parametrize("sign", [1, -1])
 def test_one_class_is_not_a_number(comm, sign):
     found = of(np.zeros(2), np.full(2, sign), comm)
     assert np.isnan(found.rocarea)
-    assert np.isnan(ranking.top_k(np.zeros(2), np.full(2, sign), 1, comm).recall) == (sign < 0)
-    table = contingency(np.zeros(2), np.full(2, sign), 1.0, comm)
+    assert np.isnan(ranking.top_k(Scored(np.zeros(2), np.full(2, sign), comm), 1).recall) == (sign < 0)
+    table = contingency(Scored(np.zeros(2), np.full(2, sign), comm), 1.0)
     assert np.isnan(table.precision)  # nothing is called positive
     assert np.isnan(table.recall) == (sign < 0)
 
@@ -180,7 +183,7 @@ def test_rocarea_from_pieces_of_the_smaller_class(comm, monkeypatch, positive, p
     monkeypatch.setattr(ranking, "PIECE", piece)
     ends = np.concatenate([np.arange(comm.size), [200]])
     mine = slice(ends[comm.rank], ends[comm.rank + 1])
-    assert ranking.rocarea(scores[mine], labels[mine], comm) == pytest.approx(expected, abs=1e-15)
+    assert ranking.rocarea(Scored(scores[mine], labels[mine], comm)) == pytest.approx(expected, abs=1e-15)
 
 
 @pytest.mark.serial
@@ -190,4 +193,4 @@ def test_pair_counts_beyond_64_bits():
         patch.setattr(np, "searchsorted", lambda low, high, side: np.full(len(high), 2**61))  # 0 if summed in 64 bits
         patch.setattr(ranking, "SORTED", 1)
         assert ranking._twice_ordered(np.zeros(4), np.zeros((4, 1))) == 2**64
-        assert ranking.rocarea(np.zeros(8), np.repeat([1, -1], 4), Communicator()) == 2**64 / 32
+        assert ranking.rocarea(Scored(np.zeros(8), np.repeat([1, -1], 4), Communicator())) == 2**64 / 32

@@ -7,6 +7,7 @@ import pytest
 from sklearn import metrics
 
 from distsms.base.measures import Measure
+from distsms.base.scored import Scored
 from distsms.metrics.ranking import decision_threshold
 from distsms.metrics.summary import chooser_value, summary_measures
 from tests.support.problems import drawn_scores, local_part
@@ -16,14 +17,14 @@ from tests.support.problems import drawn_scores, local_part
 def test_ranking_measures_and_the_trained_one(measure, comm):
     scores, labels = drawn_scores(400, 0.2, decimals=9)
     calls = {"prbep": int(np.sum(labels > 0)), "precision@50": 50}.get(measure)
-    mine = local_part(scores, comm), local_part(labels, comm)
-    threshold = decision_threshold(calls, *mine, comm)
+    mine = Scored(local_part(scores, comm), local_part(labels, comm), comm)
+    threshold = decision_threshold(calls, mine)
     assert threshold == 0 if calls is None else np.sum(scores >= threshold) == calls
     called, cut = scores >= threshold, np.sort(scores)[-int(np.sum(labels > 0))]
     expected = {"rocarea": metrics.roc_auc_score(labels, scores), "prbep": np.mean(labels[scores >= cut] > 0)}
     expected |= {"f1": {"f1": metrics.f1_score(labels > 0, called)}}.get(measure, {})
     expected |= {"precision@50": {"precision@50": np.mean(labels[called] > 0)}}.get(measure, {})
-    found = summary_measures(Measure.parse(measure), *mine, threshold, comm)
+    found = summary_measures(Measure.parse(measure), mine, threshold)
     assert found == pytest.approx(expected)
 
 
@@ -45,5 +46,5 @@ def test_measures_that_choose_are_those_of_scikit_learn(comm):
         "precision@1000": np.mean(y > 0),  # there are only 80 rows
     }
     for name, value in wanted.items():
-        rows = local_part(scores, comm), local_part(y, comm)
-        assert chooser_value(name, *rows, threshold, comm) == pytest.approx(value), name
+        rows = Scored(local_part(scores, comm), local_part(y, comm), comm)
+        assert chooser_value(name, rows, threshold) == pytest.approx(value), name

@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sklearn.metrics import roc_auc_score
 
-from distsms.metrics.estimates import MeanEstimate
+from distsms.base.scored import Scored
+from distsms.metrics.confidence import MeanEstimate
 from distsms.metrics.within_groups import gauc_difference_interval, gauc_estimate, gauc_interval, group_areas
 from distsms.parallel import groups as whole_groups
 from distsms.parallel.communicator import Communicator
@@ -50,7 +51,7 @@ def test_equals_scikit_learn(weighting, comm, seed, n, n_groups, least):
         patch.setattr(whole_groups, "LEAST", least)
         for a in (None, weights):
             own = None if a is None else a[mine]
-            found = gauc_estimate(weighting, scores[mine], labels[mine], groups[mine], comm, own)
+            found = gauc_estimate(weighting, Scored(scores[mine], labels[mine], comm, own, groups[mine]))
             value, error = by_scikit_learn(weighting, scores, labels, groups, np.ones(n) if a is None else a)
             np.testing.assert_allclose(found.value, value, rtol=1e-11)
             if not math.isnan(error):
@@ -64,21 +65,21 @@ def some_groups(rng, n_groups, effect):
     labels = np.where(rng.random(len(groups)) < rng.uniform(0.1, 0.6, n_groups)[groups.astype(int)], 1, -1)
     strength = rng.normal(effect, 0.8, n_groups)[groups.astype(int)] * (0.5 + groups % 2)
     scores = 10 * rng.normal(size=n_groups)[groups.astype(int)] + strength * (labels > 0) + rng.normal(size=len(groups))
-    return scores, labels.astype(np.int8), groups
+    return Scored(scores, labels.astype(np.int8), Communicator(), groups=groups)
 
 
 @pytest.mark.serial
 @pytest.mark.parametrize("weighting", ["pairs", "each"])
 def test_intervals_contain_the_true_value_as_often_as_they_say(weighting):
     """400 samples of 300 groups; a binomial with p = 0.95 is between 0.915 and 0.985 but once in a thousand times."""
-    rng, comm = np.random.default_rng(2), Communicator()
-    true = gauc_estimate(weighting, *some_groups(rng, 60_000, 0.7), comm).value
+    rng = np.random.default_rng(2)
+    true = gauc_estimate(weighting, some_groups(rng, 60_000, 0.7)).value
     covered, naive = 0, 0
     for _ in range(400):
         sample = some_groups(rng, 300, 0.7)
-        found = gauc_interval(gauc_estimate(weighting, *sample, comm), 0.95)
+        found = gauc_interval(gauc_estimate(weighting, sample), 0.95)
         covered += found.low <= true <= found.high
-        n = min(np.sum(sample[1] > 0), np.sum(sample[1] < 0))
+        n = min(*map(np.sum, sample.classes))
         naive += abs(found.value - true) <= 1.96 * math.sqrt(found.value * (1 - found.value) / n) / 2
     assert 0.915 <= covered / 400 <= 0.985
     assert naive / 400 < 0.85  # rows are not the unit
@@ -86,10 +87,11 @@ def test_intervals_contain_the_true_value_as_often_as_they_say(weighting):
 
 def test_differences_are_paired_by_groups(comm):
     rng = np.random.default_rng(4)
-    scores, labels, groups = some_groups(rng, 80, 0.7)
+    drawn = some_groups(rng, 80, 0.7)
+    scores, labels, groups = drawn.scores, drawn.labels, drawn.groups
     better = scores + 0.5 * (labels > 0)
     mine = rng.integers(0, comm.size, len(labels)) == comm.rank
-    first, other = (group_areas(of[mine], labels[mine], groups[mine], comm) for of in (better, scores))
+    first, other = (group_areas(Scored(of[mine], labels[mine], comm, groups=groups[mine])) for of in (better, scores))
     estimates = [areas.estimate("pairs", comm) for areas in (first, other)]
     less = first._replace(areas=first.areas - other.areas).estimate("pairs", comm)
     interval = gauc_difference_interval(less, 0.95)
@@ -112,5 +114,5 @@ def test_light_groups_count_beside_heavy_ones():
     groups = np.array([0, 0, 1, 1, 2, 2, 3], np.uint64)
     for factor in (1.0, 1e-20, 1e-120):
         weights = np.array([1.0, 1.0, *4 * [factor], 1e100])
-        found = gauc_estimate("each", scores, labels, groups, Communicator(), weights)
+        found = gauc_estimate("each", Scored(scores, labels, Communicator(), weights, groups))
         assert found.value == pytest.approx(1 / 3, rel=1e-12)

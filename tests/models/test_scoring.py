@@ -73,7 +73,7 @@ def test_parts_do_not_show_in_a_file(kind, comm, shared_dir, small_parts):
     for scores, one in zip(found.scores, pair, strict=True):
         np.testing.assert_allclose(everywhere(comm, scores), X @ one.w + one.bias, rtol=1e-9)
     np.testing.assert_array_equal(everywhere(comm, found.labels), np.where(y == 7, 1, -1))
-    assert found.counted.all() and found.counted_scores(found.scores[1])[0] is found.scores[1]
+    assert found.counted.all() and found.counted_scores(found.scores[1], comm).scores is found.scores[1]
 
 
 def test_a_file_that_is_replaced_while_it_is_scored(comm, shared_dir, monkeypatch):
@@ -110,10 +110,10 @@ def test_parts_do_not_show_in_a_set(kind, normalize, comm, shared_dir, small_par
     found = scoring.score([replace(one, w=how.fold(one.w)) for one in pair], shared_dir / "d", comm)
     margins = [block.features.margins(one.w) + one.bias for one in pair]
     assert_same(found, scoring.ScoredRows(margins, block.labels, block.weights, first_row=block.first_row))
-    scores, labels, own = found.counted_scores(found.scores[1])
-    np.testing.assert_array_equal(scores, margins[1][block.weights != 0])
-    np.testing.assert_array_equal(everywhere(comm, own), weights[weights != 0])
-    np.testing.assert_array_equal(everywhere(comm, labels), y[weights != 0])
+    counted = found.counted_scores(found.scores[1], comm)
+    np.testing.assert_array_equal(counted.scores, margins[1][block.weights != 0])
+    np.testing.assert_array_equal(everywhere(comm, counted.weights), weights[weights != 0])
+    np.testing.assert_array_equal(everywhere(comm, counted.labels), y[weights != 0])
 
 
 def test_what_is_told_of_models_does_not_depend_on_parts(comm, shared_dir, small_parts):

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from scipy.special import expit, logit
 
+from distsms.base.scored import Scored
 from distsms.metrics import calibration
 from distsms.models import shift
 from distsms.parallel.communicator import Communicator
@@ -69,7 +70,7 @@ def probabilities_of(n, share, rng, slope=2.0, share_of_training=0.02):
 
 def test_probabilities_are_mended_by_the_factor_that_is_told():
     rng = np.random.default_rng(0)
-    trained_on = calibration.means_by_class(*probabilities_of(100_000, 0.02, rng)[::-1], Communicator())
+    trained_on = calibration.means_by_class(Scored(*probabilities_of(100_000, 0.02, rng)[::-1], Communicator()))
     assert trained_on["mean"] == pytest.approx(trained_on["share"], rel=0.05)
     for info in ({"calibration": {"means": trained_on}}, {"mean_probability": {"by_rows": trained_on}}):
         labels, p = probabilities_of(50_000, 0.08, rng)

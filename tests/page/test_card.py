@@ -55,7 +55,7 @@ def test_what_is_known_is_said_under_the_headings_of_a_model_card():
     assert "proved: the gap is below the target" in said["Model details"] and "0.01" in said["Model details"]
     assert (
         "It has no threshold for decisions" in said["Intended use"]
-        and "from its own on, which the tables below show" in said["Intended use"]
+        and "its own, as the tables below show" in said["Intended use"]
         and "A score is no probability" in said["Intended use"]
     )
     assert "town: 120 of 122 features" in said["Factors"]

@@ -14,7 +14,8 @@ pytest.importorskip("matplotlib")
 
 from distsms.base.errors import InputError
 from distsms.base.measures import HEAD, WHOLE, Condition
-from distsms.metrics import confidence, curves, estimates
+from distsms.base.scored import Scored
+from distsms.metrics import confidence, curves
 from distsms.models import evaluation, model
 from distsms.page import learned_sections, plots, sections
 from distsms.page.mpl import as_svg
@@ -85,11 +86,11 @@ def report_data(labels, w=(1.0, -2.0, 0.0), info=None, trace=None, names=None, p
     scores = np.linspace(-1, 1, len(labels))
     at = [*POINTS, Condition.parse("top=4")]
     options = evaluation.EvaluationOptions(intervals=False, at=tuple(at))
-    rows = evaluation.EvaluatedRows(labels, np.arange(len(labels)))
-    (judged,), _ = evaluation.evaluate([(path, made, scores)], rows, options, ALONE)
+    rows = evaluation.EvaluatedRows(np.arange(len(labels)))
+    (judged,), _ = evaluation.evaluate([(path, made, Scored(scores, labels, ALONE))], rows, options)
     judged = replace(judged, intervals=dict.fromkeys(("rocarea", "prbep", *WHOLE, *HEAD), NOTHING))
-    curve = curves.curve(scores, labels, ALONE, [info["threshold"]])
-    histogram = curves.histogram(scores, labels, curve, ALONE)
+    curve = curves.curve(Scored(scores, labels, ALONE), [info["threshold"]])
+    histogram = curves.histogram(Scored(scores, labels, ALONE), curve)
     points = [ShownPoint(each, judged.measures["at"][str(each)], each == at[-1]) for each in at]
     return ReportData(judged, "rows", 0.95, curve, histogram, trace or {}, "no trace", names, points)
 
@@ -211,7 +212,7 @@ def test_path_and_baseline(folds):
         for fold in range(folds + 1)
     ]
     problem = {"measure": "rocarea", "folds": folds, "data": {"path": EVIL}}
-    many = estimates.MeanEstimate(0.9, (1e4, 0.0), (10**4, 10**6))
+    many = confidence.MeanEstimate(0.9, (1e4, 0.0), (10**4, 10**6))
     sure = {"rocarea": confidence.rocarea_interval(many, 0.95), "prbep": NOTHING}
     less = {"rocarea": confidence.rocarea_difference_interval(many._replace(value=0.02), 0.95), "prbep": NOTHING}
     found = [
@@ -380,7 +381,10 @@ def test_the_trace_of_another_run_is_not_shown(tmp_path):
     assert found["best_J"].tolist() == [1, 1 / 2, 1 / 3] and np.isnan(found["gap"][0])
     assert "is not the trace" in told(J=0.3)[1] and not told(J=0.3)[0]
     assert "train --trace" in told(place=None)[1]
-    assert "keeps no trace" in told(place=None, path={"folds": 5}, measure="prbep", **{"lambda": 1e-3})[1]
+    assert (
+        "--measure prbep --lambda 0.001 --trace"
+        in told(place=None, path={"folds": 5}, measure="prbep", **{"lambda": 1e-3})[1]
+    )
     assert told(asked=str(trace), J=0.3)[0]
     trace.write_text("{")
     assert "cannot be shown" in told()[1]
@@ -395,7 +399,7 @@ def test_the_trace_of_another_run_is_not_shown(tmp_path):
 def test_models_are_compared_on_the_same_rows(trained):
     models = [trained / "a.h5", trained / "b.h5"]
     told = run("evaluate", *models, "--test", trained / "test.svm")
-    assert "DeLong, paired" in told and "bootstrap, paired" in told and "p = " in told and estimates.MODEL in told
+    assert "DeLong, paired" in told and "bootstrap, paired" in told and "p = " in told and confidence.MODEL in told
     alone, found = (run_json("evaluate", *models, "--test", trained / "test.svm", ranks=ranks) for ranks in (None, 3))
     assert json.dumps(found["pairs"][0]["prbep"]) == json.dumps(alone["pairs"][0]["prbep"])
     for name in ("low", "high", "p"):
@@ -406,7 +410,7 @@ def test_models_are_compared_on_the_same_rows(trained):
     wide, narrow = (one["intervals"]["prbep"], other["intervals"]["prbep"])
     assert narrow["high"] - narrow["low"] < wide["high"] - wide["low"]
     none = run_json("evaluate", models[0], trained / "test.svm", "--bootstrap", 0)
-    assert none["intervals"]["prbep"]["method"] == "binomial" and none["intervals"]["prbep"]["of"] == estimates.MODEL
+    assert none["intervals"]["prbep"]["method"] == "binomial" and none["intervals"]["prbep"]["of"] == confidence.MODEL
 
 
 @pytest.mark.serial

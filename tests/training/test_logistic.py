@@ -14,6 +14,7 @@ from sklearn.datasets import dump_svmlight_file
 from distsms import cli
 from distsms.base.errors import InputError, ModelWarning
 from distsms.base.measures import FAMILIES, Measure, check_chooser
+from distsms.base.scored import Scored
 from distsms.cli.types import not_negative, path_measures
 from distsms.metrics.ranking import log_loss
 from distsms.models import model
@@ -121,20 +122,22 @@ def test_probabilities_are_measured_as_scikit_learn_does(name, weighted, comm):
     X, y = data(150)
     weights = np.linspace(0.5, 2, 150) if weighted else None
     scores = np.random.default_rng(0).normal(size=150) * 3 + y
-    mine = local_part(scores, comm), local_part(y, comm), comm, None if weights is None else local_part(weights, comm)
+    mine = Scored(
+        local_part(scores, comm), local_part(y, comm), comm, None if weights is None else local_part(weights, comm)
+    )
     a = np.ones(150) if weights is None else weights
     p = 1 / (1 + np.exp(-scores))
     model = api.train((X, y), None, measure=name, lam=1e-2, solver="lbfgs", check=False)
-    rows = EvaluatedRows(mine[1], local_part(np.arange(150), comm), mine[3])
-    (judged,), _ = evaluate([("the model", model, mine[0])], rows, EvaluationOptions(intervals=False), comm)
+    rows = EvaluatedRows(local_part(np.arange(150), comm))
+    (judged,), _ = evaluate([("the model", model, mine)], rows, EvaluationOptions(intervals=False))
     found = judged.measures
     if name == "logistic":
-        assert log_loss(*mine) == pytest.approx(metrics.log_loss(y, p, sample_weight=a), rel=1e-12)
-        assert found["log_loss"] == pytest.approx(log_loss(*mine), rel=1e-9)
+        assert log_loss(mine) == pytest.approx(metrics.log_loss(y, p, sample_weight=a), rel=1e-12)
+        assert found["log_loss"] == pytest.approx(log_loss(mine), rel=1e-9)
         assert found["brier"] == pytest.approx(metrics.brier_score_loss(y, p, sample_weight=a), rel=1e-12)
     else:
         a = a / np.where(y > 0, a[y > 0].sum(), a[y < 0].sum())
-        assert log_loss(*mine, True) == pytest.approx(metrics.log_loss(y, p, sample_weight=a), rel=1e-12)
+        assert log_loss(mine, True) == pytest.approx(metrics.log_loss(y, p, sample_weight=a), rel=1e-12)
         assert "log_loss" not in found
     assert extra_measures(model.info, None) == []
     if name == "logistic":

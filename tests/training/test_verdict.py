@@ -15,7 +15,8 @@ from scipy import optimize
 
 import distsms
 from distsms.base.measures import Measure
-from distsms.metrics import estimates, ranking
+from distsms.base.scored import Scored
+from distsms.metrics import confidence, ranking
 from distsms.optim.result import Result, Status
 from distsms.optim.run import minimize
 from distsms.optim.settings import Settings
@@ -48,10 +49,12 @@ def test_the_verdict_is_that_of_the_standard_error_also_where_it_is_not_computed
     labels[:2] = 1, -1
     scores = rng.normal(size=n) + shift * (labels > 0)
     scores = np.round(scores) if ties else scores
-    area = ranking.rocarea(scores, labels, ALONE)
-    error = estimates.rocarea_estimate(ranking.placements(scores, labels, ALONE), labels, ALONE).error
+    area = ranking.rocarea(Scored(scores, labels, ALONE))
+    error = confidence.rocarea_estimate(
+        ranking.placements(Scored(scores, labels, ALONE)), Scored(labels, labels, ALONE)
+    ).error
     chance = np.ptp(scores) == 0 or area <= 0.5 + 2 * (0.0 if math.isnan(error) else error)
-    assert bool(why_chance(scores, labels, area, ALONE)) == chance
+    assert bool(why_chance(Scored(scores, labels, ALONE), area)) == chance
 
 
 def test_the_verdict_is_the_same_on_any_number_of_ranks(comm):
@@ -59,11 +62,11 @@ def test_the_verdict_is_the_same_on_any_number_of_ranks(comm):
     labels = np.where(rng.random(300) < 0.2, 1, -1).astype(np.int8)
     for shift, chance in ((0.0, True), (2.0, False), (-2.0, True)):
         scores = rng.normal(size=300) + shift * (labels > 0)
-        area = ranking.rocarea(scores, labels, ALONE)
-        why = why_chance(local_part(scores, comm), local_part(labels, comm), area, comm)
-        assert bool(why) == chance and why == why_chance(scores, labels, area, ALONE)
+        area = ranking.rocarea(Scored(scores, labels, ALONE))
+        why = why_chance(Scored(local_part(scores, comm), local_part(labels, comm), comm), area)
+        assert bool(why) == chance and why == why_chance(Scored(scores, labels, ALONE), area)
     tied = local_part(np.full(300, 0.1), comm)
-    assert why_chance(tied, local_part(labels, comm), 0.5, comm) == ALL_TIED
+    assert why_chance(Scored(tied, local_part(labels, comm), comm), 0.5) == ALL_TIED
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ import distsms
 from distsms import cli
 from distsms.base.errors import InputError
 from distsms.base.measures import Measure
+from distsms.base.scored import Scored
 from distsms.metrics.within_groups import gauc_estimate
 from distsms.parallel.communicator import Communicator
 from distsms.python.estimator import SMSClassifier
@@ -29,7 +30,9 @@ def visits(n=1500, n_users=150, seed=0):
 
 
 def mean_within(model_scores, y, user):
-    return gauc_estimate("pairs", model_scores, y.astype(np.int8), user.astype(np.uint64), Communicator()).value
+    return gauc_estimate(
+        "pairs", Scored(model_scores, y.astype(np.int8), Communicator(), groups=user.astype(np.uint64))
+    ).value
 
 
 def test_users_are_ranked_better_within_than_by_rocarea(comm):
@@ -116,9 +119,9 @@ def test_gauc_decides_whether_a_model_is_useful():
     of_user = 1e3 * rng.permutation(150)[user]
     useful, useless = of_user + X[:, 0], of_user + rng.normal(size=len(y))
     for scores, is_useful in ((useful, True), (useless, False)):
-        within = gauc_estimate("pairs", scores, labels, groups, comm)
-        assert bool(why_chance(scores, labels, 0.5, comm, within=within)) != is_useful
-    area = area_on_test(useful, labels, comm, None, Measure.parse("gauc@pairs"), groups)
+        within = gauc_estimate("pairs", Scored(scores, labels, comm, groups=groups))
+        assert bool(why_chance(Scored(scores, labels, comm), 0.5, within=within)) != is_useful
+    area = area_on_test(Scored(useful, labels, comm, groups=groups), Measure.parse("gauc@pairs"))
     assert (
         area.name == "GAUC (pairs)"
         and area.enough

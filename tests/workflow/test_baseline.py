@@ -15,8 +15,9 @@ from sklearn.metrics import roc_auc_score
 
 from distsms.base.errors import InputError
 from distsms.base.measures import display_name
-from distsms.metrics import bootstrap, confidence, estimates, ranking
-from distsms.metrics.estimates import METHOD
+from distsms.base.scored import Scored
+from distsms.metrics import bootstrap, confidence, ranking
+from distsms.metrics.confidence import METHOD
 from distsms.metrics.summary import chooser_value
 from distsms.optim.settings import Settings
 from distsms.parallel.communicator import Communicator
@@ -232,7 +233,7 @@ def test_every_method_is_tuned_for_the_measure_of_the_head(folder):
     assert list(found) == ["recall@precision=0.9", "pauc@0.05", "tpr@fpr=0.1"]  # folds are too small for FPR 1 %
 
     def value(fit, name):
-        return chooser_value(name, folder.scores(fit), these.y[these.fold == fit.fold], math.nan, ALONE)
+        return chooser_value(name, Scored(folder.scores(fit), these.y[these.fold == fit.fold], ALONE), math.nan)
 
     for name, (ours, other, best) in found.items():
         for one in (ours, other):
@@ -325,14 +326,18 @@ def test_intervals_of_folds_are_enlarged_for_new_training_rows(folder):
     for fit in sorted(folder.fits(), key=lambda one: one.fold):
         at = np.flatnonzero(these.fold == fit.fold)
         scores, y = folder.scores(fit), these.y[at]
-        drawn.append(bootstrap.prbep_replicates(scores, y, bootstrap.Draws(at, 1000), ALONE))
-        shares.append(estimates.prbep_estimate(ranking.top_k_shares(scores, int(np.sum(y > 0)), ALONE), y, ALONE))
+        drawn.append(bootstrap.prbep_replicates(Scored(scores, y, ALONE), bootstrap.Draws(at, 1000)))
+        shares.append(
+            confidence.prbep_estimate(
+                ranking.top_k_shares(Scored(scores, y, ALONE), int(np.sum(y > 0))), Scored(y, y, ALONE)
+            )
+        )
     interval, replicates = ours.intervals["prbep"], np.mean(drawn, axis=0)
     ends = [np.quantile(replicates, q, method=method) for q, method in ((0.025, "lower"), (0.975, "higher"))]
     far = [interval.value + math.sqrt(2.5) * (end - interval.value) for end in ends]
-    low, high = confidence.limits(estimates.pool_folds(shares), 0.95)
+    low, high = confidence.limits(confidence.pool_folds(shares), 0.95)
     assert (interval.low, interval.high) == pytest.approx((min(low, far[0]), max(high, far[1])))
-    assert interval.of == estimates.METHOD
+    assert interval.of == confidence.METHOD
 
 
 def test_fits_are_kept_and_damage_is_told(folder):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from distsms.metrics import estimates
+from distsms.metrics import confidence
 from distsms.metrics.confidence import Interval
 from distsms.optim.settings import Settings
 from distsms.workflow import baseline_text
@@ -53,7 +53,7 @@ def test_what_is_said_is_what_the_interval_says(less, word):
     said = " ".join(baseline_text.sentences([*found, tuned, best], "rocarea"))
     assert "the best of 20 settings" in said and "are ahead of distsms, by 5.000 points" in said
     assert "(interval 4.000 to 6.000)" in said and "--measure prbep compares" in said
-    assert "trees: 2 fits odd." in said and "end of the grid" in said and estimates.METHOD in said
+    assert "trees: 2 fits odd." in said and "end of the grid" in said and confidence.METHOD in said
     assert "behind these trees" not in said and "--methods with trees" not in said
     assert "--methods with trees" in " ".join(baseline_text.sentences([*found, best], "rocarea"))
     assert "irect" not in " ".join(baseline_text.sentences(found[1:2], "rocarea"))

@@ -11,7 +11,7 @@ from distsms.base import formatting
 from distsms.base.errors import InputError
 from distsms.base.measures import check_chooser
 from distsms.cli.path import USUAL, lambdas
-from distsms.metrics import estimates
+from distsms.metrics import confidence
 from distsms.workflow import path_result
 from distsms.workflow.choice import (
     DECADES,
@@ -136,7 +136,7 @@ def test_an_interval_of_any_measure_is_from_the_spread_of_the_folds():
         for fold, value in enumerate(values, 1)
     ]
     found = expected(points, "precision@5")
-    assert found.value == pytest.approx(0.4) and found.of == estimates.METHOD
+    assert found.value == pytest.approx(0.4) and found.of == confidence.METHOD
     assert found.standard_error == pytest.approx(0.1 * math.sqrt(1 / 3 + 1 / 2))
     assert found.high - 0.4 == pytest.approx(4.30265 * found.standard_error, rel=1e-5)  # t with 2 degrees of freedom
     assert means(points, "precision@5")[0].mean == pytest.approx(0.4)
@@ -235,7 +235,7 @@ def test_the_interval_is_of_lambdas_that_each_fold_leaves_to_the_others():
     about = np.array([0.5, 0.6, 0.6]) - found.value
     squares = [6 + 40 * about @ about, 9 + 60 * about @ about]
     assert found.standard_error == pytest.approx(np.sqrt(2.5 * (squares[0] / 120 / 119 + squares[1] / 180 / 179)))
-    assert found.low < found.value < found.high and found.of == estimates.METHOD
+    assert found.low < found.value < found.high and found.of == confidence.METHOD
     assert "of the method" in path_result.describe_choice(path_of(points))
     older = [one._replace(held_out=one.held_out and {"rocarea": one.held_out["rocarea"]}) for one in points]
     assert expected(older, "rocarea") is None and expected(points[-1:], "rocarea") is None

@@ -91,7 +91,7 @@ def test_an_elastic_net_is_iterated(comm):
         own, out = folds.training(fold), folds.judged(fold)
         s = X.toarray() @ w[LAMBDAS[-1], fold]
         expected = np.sort((s[out] - s[own].mean()) / s[own].std())
-        scores = np.sort(np.concatenate(comm.allgather(held.scores[held.folds == fold])))
+        scores = np.sort(np.concatenate(comm.allgather(held.scored.scores[held.folds == fold])))
         assert scores == pytest.approx(expected, abs=0.02)
 
 

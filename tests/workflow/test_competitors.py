@@ -9,6 +9,7 @@ import pytest
 from scipy import sparse
 
 from distsms.base.errors import InputError
+from distsms.base.scored import Scored
 from distsms.features import build as building
 from distsms.features.fit import FeatureOptions
 from distsms.metrics import ranking
@@ -54,7 +55,7 @@ def test_ours_is_proved_and_trees_see_what_no_plane_can():
     pytest.importorskip("xgboost")
     trees = METHODS["trees"]
     scores = trees.fit(task._replace(rounds=trees.search(task, 0).rounds), 0).score(X)
-    assert ranking.rocarea(scores, y, ALONE) > 0.95 > 0.7 > ranking.rocarea(ours.score(X), y, ALONE)
+    assert ranking.rocarea(Scored(scores, y, ALONE)) > 0.95 > 0.7 > ranking.rocarea(Scored(ours.score(X), y, ALONE))
 
 
 def test_features_that_do_not_suit_are_left_out(tmp_path):

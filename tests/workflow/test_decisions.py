@@ -10,6 +10,7 @@ from scipy import sparse
 
 from distsms.base.errors import InputError
 from distsms.base.measures import Condition, Measure
+from distsms.base.scored import Scored
 from distsms.metrics.operating_points import operating_point
 from distsms.metrics.tied_scores import tied_scores
 from distsms.models import decision_text
@@ -29,7 +30,8 @@ CONDITIONS = ("precision>=0.6", "recall>=0.7", "fpr<=0.1", "top=20%")
 
 def whole(comm, held):
     """Return the scores, labels, weights and folds of all ranks, sorted by score."""
-    parts = [held.scores, held.labels, held.folds, *([] if held.weights is None else [held.weights])]
+    rows = held.scored
+    parts = [rows.scores, rows.labels, held.folds, *([] if rows.weights is None else [rows.weights])]
     arrays = [comm.allgather_rows(np.asarray(part, float), comm.allgather(len(part))) for part in parts]
     order = np.lexsort(arrays[::-1])
     return [array[order] for array in arrays]
@@ -75,7 +77,11 @@ def drawn(comm, weighted, n=600):
     folds = (1 + np.arange(n) % 3).astype(np.int16)
     parts = [None if array is None else local_part(array, comm) for array in (scores, labels, weights, folds)]
     record = {"folds": 3, "folds_by": "rows", "seed": 0, "seconds": 0.0, "not_proved": 0}
-    return HeldOut(*parts, record), (scores, labels, np.ones(n) if weights is None else weights)
+    return HeldOut(Scored(*parts[:2], comm, parts[2]), parts[3], record), (
+        scores,
+        labels,
+        np.ones(n) if weights is None else weights,
+    )
 
 
 @pytest.mark.parametrize("weighted", [False, True])
@@ -111,7 +117,7 @@ def test_a_decision_is_that_of_all_held_out_rows_by_brute_force(comm, condition,
 
 def test_a_condition_that_nothing_fulfils_has_no_threshold(comm):
     held, _ = drawn(comm, False)
-    worst = held._replace(scores=-1.0 * (held.labels > 0))
+    worst = held._replace(scored=replace(held.scored, scores=-1.0 * (held.scored.labels > 0)))
     found = findings(Condition.parse("precision>=0.9"), None, worst, comm)
     assert found["decision"]["threshold"] is None and "threshold" not in found
     assert "no threshold of the 600 held-out rows has precision>=0.9" in found["decision"]["why"]
@@ -130,7 +136,7 @@ def test_what_judges_a_calibration_has_not_seen_the_rows(comm, method, weighted)
     folds, after = 1 + np.arange(600) % 3, np.empty(600)
     for fold in (1, 2, 3):
         own = folds == fold
-        curve = calibration.fit(method, scores[~own], labels[~own], ALONE, weights[~own] if weighted else None)
+        curve = calibration.fit(method, Scored(scores[~own], labels[~own], ALONE, weights[~own] if weighted else None))
         after[own] = calibration.probabilities(curve, scores[own])
     assert found["brier"]["after"] == pytest.approx(brier_score_loss(labels > 0, after, sample_weight=weights))
     before = 1 / (1 + np.exp(-scores))
@@ -185,8 +191,8 @@ def test_new_rows_keep_the_promise_of_the_folds_and_not_that_of_the_training_row
         w = minimize(objective(rows, y, ALONE), settings).w
         problem = replace(PROBLEM, lambdas=[1e-2], folds=5, settings=settings)
         held = held_out(PathRows(block(ALONE, rows, y), ALONE), problem, (np.mean(X @ w), np.std(X @ w)))
-        for name, scores, of in (("folds", held.scores, held.labels), ("training", X @ w, y)):
-            threshold = operating_point(level, tied_scores(scores, of, None, ALONE), ALONE).threshold
+        for name, scores, of in (("folds", held.scored.scores, held.scored.labels), ("training", X @ w, y)):
+            threshold = operating_point(level, tied_scores(Scored(scores, of, ALONE)), ALONE).threshold
             reached[name].append(np.mean(labels[new @ w >= threshold] > 0))
     assert np.mean(reached["folds"]) > 0.77
     assert np.mean(reached["training"]) < 0.75

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from distsms.base.measures import Measure
+from distsms.base.scored import Scored
 from distsms.matrix import local
 from distsms.metrics import ranking
 from distsms.optim.settings import Settings
@@ -77,7 +78,7 @@ def test_they_are_the_fits_of_one_process(weighted, step, comm):
         task = Task(X[kept][training], y[kept][training], "rocarea", SETTINGS, weights=some(whole.weights, training))
         alone = fit_of(spec.method)(task, spec.setting).score(X[kept][out])
         np.testing.assert_allclose(scores, alone, atol=0.02)  # both are within 1e-6 of the least J
-        again = ranking.ranking(scores, y[kept][out], ALONE, some(whole.weights, out))
+        again = ranking.ranking(Scored(scores, y[kept][out], ALONE, some(whole.weights, out)))
         assert (fit.rocarea, fit.prbep, fit.note) == (pytest.approx(again.rocarea), pytest.approx(again.prbep), "")
 
 

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from distsms.base.errors import InputError
+from distsms.base.scored import Scored
 from distsms.features import feature_map
 from distsms.features.arrays import options
 from distsms.features.build import build
@@ -96,7 +97,7 @@ def test_the_path_is_what_one_would_do_by_hand(options, weighted, comm, shared_d
                 judged = dealt.judged(fold)
                 scores = model.features.rows(X[judged]).margins(model.w)
                 of_rows = None if weights is None else weights[judged]
-                by = ranking.ranking(scores, y[judged], ALONE, of_rows)
+                by = ranking.ranking(Scored(scores, y[judged], ALONE, of_rows))
                 assert point.held_out["rocarea"] == pytest.approx(by.rocarea, abs=0.05)  # both to the gap
 
 

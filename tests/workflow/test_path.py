@@ -11,7 +11,8 @@ from sklearn.metrics import roc_auc_score
 
 from distsms.base.choices import STEPS
 from distsms.base.errors import InputError
-from distsms.metrics import estimates
+from distsms.base.scored import Scored
+from distsms.metrics import confidence
 from distsms.optim.batching import solve_batched
 from distsms.optim.objective import Request
 from distsms.optim.penalty import ElasticNet
@@ -118,7 +119,7 @@ def test_what_is_proved_of_a_point_is_true_of_its_rows(measure, step, comm):
             assert np.sum(scores[mine] >= threshold) == np.sum(y[mine] > 0)
             if fold:
                 assert held_out["rocarea"] == pytest.approx(roc_auc_score(y[~mine], scores[~mine]), abs=1e-12)
-                spread = estimates.measure_estimate(measure, scores[~mine], y[~mine], Communicator())
+                spread = confidence.measure_estimate(measure, Scored(scores[~mine], y[~mine], Communicator()))
                 assert tuple(held_out["squares"]) == pytest.approx(spread.squares)
                 assert tuple(held_out["counts"]) == spread.counts == (np.sum(y[~mine] > 0), np.sum(y[~mine] < 0))
     assert all(point.held_out is None for point in found.points if not point.fold)

@@ -11,6 +11,7 @@ import pytest
 
 from distsms.base.errors import EXIT_LIMIT, EXIT_OK, EXIT_VACUOUS
 from distsms.base.measures import Measure
+from distsms.base.scored import Scored
 from distsms.metrics.confidence import Interval
 from distsms.metrics.operating_points import contingency
 from distsms.models import scoring
@@ -90,10 +91,10 @@ def test_the_least_beta_is_that_of_all_cuts(comm, weighted):
     mean = np.average(s[y > 0], weights=a[y > 0])
     cuts = [k / len(negatives) for k in range(1, len(negatives) + 1) if negatives[:k].mean() < mean]
     own = share(comm, 60)
-    found = rocarea_check.least_beta(s[own], y[own], comm, a[own].astype(float))
+    found = rocarea_check.least_beta(Scored(s[own], y[own], comm, a[own].astype(float)))
     step = a.max() / len(negatives)  # rows of one weight are one step
     assert cuts[0] <= found <= cuts[0] + step
-    assert np.isnan(rocarea_check.least_beta(-s[own], y[own], comm))
+    assert np.isnan(rocarea_check.least_beta(Scored(-s[own], y[own], comm)))
 
 
 def test_a_good_model_is_not_warned_of_even_where_J_is_near_that_of_zero(comm):
@@ -160,10 +161,10 @@ def test_the_threshold_is_the_best_one(measure):
     settings = settings_for(measure, "bmrm", lam=1e-2)
     task = TrainingTask(block(ALONE, as_csr(X), y), Measure.parse(measure), settings)
     scores = np.round(X[:, 0], 1)
-    best = checker(task)._best_threshold(scores, y)
+    best = checker(task)._best_threshold(Scored(scores, y, ALONE))
 
     def merit(at):
-        table = contingency(scores, y, at, ALONE)
+        table = contingency(Scored(scores, y, ALONE), at)
         return -table.error_rate if measure == "error-rate" else table.f(2.0)
 
     assert merit(best) == pytest.approx(max(merit(at) for at in scores))

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from sklearn.metrics import roc_auc_score
 
+from distsms.base.scored import Scored
 from distsms.metrics import ranking
 from distsms.optim.settings import Settings
 from distsms.parallel.communicator import Communicator
@@ -39,7 +40,7 @@ def test_a_setting_of_trees_is_judged_by_inner_rows_at_its_best_rounds(measure):
     assert attempt(X, y, held, measure, 3) == found  # no chance is left in it
     words = {"objective": "binary:logistic", "tree_method": "hist", "seed": 0, "nthread": 1, **parameters(3, "xgboost")}
     model = xgboost.train(words, xgboost.DMatrix(X[~held], label=y[~held] > 0), found.rounds)
-    ranked = ranking.ranking(model.predict(xgboost.DMatrix(X[held])).astype(float), y[held], ALONE)
+    ranked = ranking.ranking(Scored(model.predict(xgboost.DMatrix(X[held])).astype(float), y[held], ALONE))
     assert found.value == pytest.approx(getattr(ranked, measure), abs=1e-6)
     one = np.where(np.arange(400) == 5, 1, -1).astype(np.int8)
     value, rounds = attempt(X, one, None, measure, 0)  # no inner rows to judge by
@@ -64,7 +65,7 @@ def test_a_setting_of_lightgbm_is_judged_by_inner_rows_at_its_best_rounds(measur
     if measure == "rocarea":
         expected = roc_auc_score(y[held], scores, sample_weight=judged)
     else:
-        expected = ranking.prbep(scores, y[held], ALONE, judged)
+        expected = ranking.prbep(Scored(scores, y[held], ALONE, judged))
     assert found.value == pytest.approx(expected, abs=1e-6)
     again = grow(X[~held], y[~held], 3, found.rounds, own, library="lightgbm")(X[held])
     assert roc_auc_score(y[held], again) == pytest.approx(roc_auc_score(y[held], scores), abs=1e-9)

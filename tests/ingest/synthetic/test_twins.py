@@ -8,6 +8,7 @@ from scipy import sparse
 from scipy.special import ndtr, ndtri
 
 from distsms.base.errors import InputError
+from distsms.base.scored import Scored
 from distsms.ingest.synthetic.twins import twin, twins
 from distsms.ingest.synthetic.write import rows, write
 from distsms.metrics.ranking import ranking
@@ -106,7 +107,7 @@ def test_the_planted_w_ranks_the_rows(name):
     source = one.source()
     X, y = rows(source, 0, one.n)
     scores = X @ source.w if name == "fd" else source._scores(X)
-    area = 100 * ranking(np.asarray(scores, float), y, Communicator()).rocarea
+    area = 100 * ranking(Scored(np.asarray(scores, float), y, Communicator())).rocarea
     assert abs(area - max(PUBLISHED[name]["test"]["rocarea"])) < 1
 
 

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from scipy import sparse
 
 from distsms.base.errors import InputError
+from distsms.base.scored import Scored
 from distsms.cli import parse
 from distsms.ingest.synthetic.lower_bounds import LOWER_BOUNDS, PrbepLowerBound, RocAreaLowerBound
 from distsms.ingest.synthetic.planted import BLOCK_ENTRIES, MAX_DENSITY, DenseSource, Recipe, SparseSource
@@ -74,11 +75,11 @@ def test_what_is_loaded_can_be_learnt(kind, dtype, comm, shared_dir):
     """The AUC of the planted w is well above chance and below 1, and so is that of a trained one."""
     made = source(kind, n=2000, noise=0.5, positive=0.3, dtype=dtype)
     block = load(write(made, shared_dir / "d", comm, 3, dtype), comm)
-    planted = ranking(block.features.margins(made.w), block.labels, comm).rocarea
+    planted = ranking(Scored(block.features.margins(made.w), block.labels, comm)).rocarea
     assert 0.85 < planted < 0.99
     result = minimize(objective(block, comm, "rocarea"), Settings(lam=1e-3, epsilon=1e-2))
     assert result.gap <= 1e-2
-    assert ranking(block.features.margins(result.w), block.labels, comm).rocarea > 0.85
+    assert ranking(Scored(block.features.margins(result.w), block.labels, comm)).rocarea > 0.85
 
 
 @pytest.mark.serial
