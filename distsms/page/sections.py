@@ -111,7 +111,7 @@ def _path(data: ReportData, drawings: list[Drawing]) -> str:
     """Return the section on the path: a figure, the choice, and a table of all lambdas; "" without a path."""
     if (result := data.path) is None:
         return ""
-    parts = [element("p", f"Warning: {warning}.") for warning in result.data_warnings]
+    parts = [element("p", f"Warning: {warning.rstrip('.')}.") for warning in result.data_warnings]
     if result.choice:
         drawing = plots.path(result.means, result.points, result.choice, result.select)
         lines = path_result.describe_choice(result).strip().splitlines()

@@ -14,7 +14,7 @@ from scipy.special import expit
 from distsms.base.communicator import Communicator
 from distsms.base.errors import InputError
 from distsms.base.files import check_writable, read_toml, read_whole
-from distsms.base.measures import SHOWN, Condition, Measure
+from distsms.base.measures import Condition, Measure
 from distsms.base.typing import Floats
 from distsms.base.wording import without_credentials
 from distsms.metrics import calibration, curves
@@ -268,7 +268,7 @@ def read_baseline(folder: Path, fingerprint: str | None) -> Baseline:
 
 def _require_same_data(folder: Path, problem: Mapping[str, Any], fingerprint: str | None) -> None:
     data = problem.get("data") or {}
-    if problem.get("measure") not in SHOWN or data.get("fingerprint") != fingerprint:
+    if "measure" not in problem or data.get("fingerprint") != fingerprint:
         named = f"{folder}: was made on other data than the model, {data.get('path')}"
         raise InputError(f"{named}. Name a folder that was made on the model's training data")
 
