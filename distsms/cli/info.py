@@ -66,7 +66,8 @@ def run(args: argparse.Namespace, comm: Communicator) -> int:
     for name, others in (("columns", ("verify", "config")), ("verify", ()), ("config", ("json",))):
         if getattr(args, name) and (len(paths) != 1 or args.usage or any(getattr(args, other) for other in others)):
             without = " or ".join(f"--{other}" for other in ("usage", *others))
-            raise InputError(f"--{name} is for one data set or one model, without {without}")
+            one = "model" if name == "config" else "data set or model"
+            raise InputError(f"--{name} is for one {one}, without {without}")
     if args.columns:
         print(_columns(paths[0], args.json, None if args.all else SHOWN_CATEGORIES))
         return EXIT_OK

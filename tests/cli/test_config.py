@@ -115,7 +115,7 @@ def test_a_model_says_the_file_that_repeats_its_run(tmp_path):
     one, two = (json.loads(run("info", file, "--json")) for file in (first, second))
     assert one["J"] == two["J"] and one["config"] | {"output": str(second)} == two["config"]
     assert one["config"]["lambda"] == 0.01 and "config" not in run("info", first)
-    assert "of others, no file repeats the run" in run("info", "--config", code=1)
+    assert "--config is for one model, without --usage or --json" in run("info", "--config", code=1)
 
 
 def test_two_files_are_refused(tmp_path, capsys):

@@ -208,7 +208,7 @@ def test_refusals(line, data, tmp_path):
         assert words in run(*line, *more, code=1, ranks=2 if more == ("--bias",) else None)
     write_svmlight(tmp_path / "o.svm", seed=5)
     run("shard", tmp_path / "o.svm", tmp_path / "other")
-    assert "data is" in run("train", tmp_path / "other", *line[2:], code=1)
+    assert "data: there" in run("train", tmp_path / "other", *line[2:], code=1)
     assert "give --resume to continue" in run(*line[:-1], code=1)
     assert "needs --checkpoint" in finish(start("train", data, "--resume", "--output", tmp_path / "m.h5"))[2]
     for inside in (data, tmp_path / "m.h5"):
