@@ -61,7 +61,8 @@ def predict(
 
     def sum_up(scores: Floats, names: int) -> None:
         p = loaded.probabilities(scores) if request.probability else np.empty(0)
-        sums[:] += np.array([np.count_nonzero(scores >= loaded.threshold), p.sum(), p @ p, names])
+        called = np.count_nonzero(scores >= loaded.threshold) if request.labels else 0
+        sums[:] += np.array([called, p.sum(), p @ p, names])
 
     def warnings(n: int) -> list[str]:
         return _warnings(request, loaded, n, dict(zip(SUMS, comm.sum(sums).tolist(), strict=True)))
