@@ -223,11 +223,9 @@ class Measure:
             return cls(measure, PAUC, max_fpr=max_fpr)
         if measure in GROUPED:
             return cls(measure, GAUC, within_groups=measure.removeprefix("gauc@"))
-        numbers = f"f followed by a number from {SMALLEST_BETA:g} to {LARGEST_BETA:g}, and BETA a false positive rate"
-        raise InputError(
-            f"no measure is called {measure!r}; there are {NAMES}, with K a whole number of at least 1, {numbers} from "
-            f"{SMALLEST_RATE:g} to 1, such as pauc@0.05"
-        )
+        numbers = f"K from 1, the number after f from {SMALLEST_BETA:g} to {LARGEST_BETA:g}"
+        rates = f"BETA, a false positive rate, from {SMALLEST_RATE:g} to 1, as in pauc@0.05"
+        raise InputError(f"no measure is called {measure!r}; there are {NAMES}, with {numbers}, and {rates}")
 
     def on_part(self, share: float) -> Measure:
         """Return this measure for a share of the rows: a K is reduced in proportion, to 1 or more."""

@@ -169,11 +169,9 @@ def in_range(weights: Floats, comm: Communicator) -> Floats:
     high = float(comm.maximum(np.array([weights.max(initial=0.0)]))[0])
     scaled = np.ldexp(weights, -math.frexp(high)[1])
     if comm.maximum(np.array([np.count_nonzero(weights) - np.count_nonzero(scaled)]))[0]:
-        raise InputError(
-            f"some weights other than 0 are so small beside the largest, {high:g}, that they vanish in float64: give "
-            "weights that are closer to each other, and the weight 0 to rows that do not count",
-            everywhere=True,
-        )
+        problem = f"some weights other than 0 vanish in float64 beside the largest, {high:g}"
+        remedy = "give weights that are closer to each other, and the weight 0 to rows that do not count"
+        raise InputError(f"{problem}: {remedy}", everywhere=True)
     return weights if high == 0 or 1 / LARGEST <= high <= LARGEST else scaled
 
 
