@@ -90,8 +90,7 @@ class Communicator:
         return Replica()
 
     def shared_sum(self, length: int) -> Any:
-        """Return what sums vectors (length,) in memory that all ranks share, see `distsms.parallel.mpi`; None
-        if none is. **Collective.**"""
+        """Return `mpi.SharedSum` for vectors (length,), or None if the ranks share no memory. **Collective.**"""
         return None
 
     @property

@@ -140,9 +140,7 @@ class MPICommunicator(Communicator):
         return whole
 
     def complete(self, whole: NDArray[Any], counts: Sequence[int], among: Any) -> None:
-        """Fill in the other ranks' shares of an array (sum(counts),) in rank order, in place. **Collective** among the
-        ranks of this communicator of mpi4py.
-        """
+        """Fill in the other ranks' shares of an array (sum(counts),), in rank order. **Collective** `among` them."""
         if len(whole) <= COUNT_LIMIT:
             among.Allgatherv(self.mpi.IN_PLACE, [whole, counts])
         else:  # MPI's counts and offsets are 32 bits wide, so each rank in turn broadcasts its share in pieces.

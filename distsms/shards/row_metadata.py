@@ -112,8 +112,7 @@ def groups(strings: Sequence[str], fail: RaiseForRow, alone: bool = False) -> Ha
 
 
 def own_groups(groups: Hashes, first: int) -> Hashes:
-    """Return hashes with a group of its own for each row that has none, by its number, which for the first one is
-    `first`."""
+    """Return hashes with a group of its own for each row that has none, by the rows' numbers from `first` on."""
     rows = np.flatnonzero(groups == OWN_GROUP)
     hashes = groups.copy()
     hashes[rows] = hashing.row_keys(rows + first, _OWN)
