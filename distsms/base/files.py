@@ -235,7 +235,7 @@ def temporary_folder() -> Iterator[Path]:
     try:
         folder = Path(tempfile.mkdtemp(prefix=TEMPORARY))
     except OSError as error:
-        raise InputError(f"no folder for temporary files can be made: {error}; set TMPDIR to another") from error
+        raise InputError(f"no temporary folder can be made: {error}; set TMPDIR to a folder with room") from error
     remover = subprocess.Popen(  # noqa: S603 - these are our own words
         ["/bin/sh", "-c", REMOVER, "sh", folder],
         stdin=subprocess.PIPE,
