@@ -12,8 +12,7 @@ COMMIT = "commit.txt"
 
 @functools.cache
 def commit() -> str | None:
-    """Return the commit of the code that runs, with `-dirty` if files of the clone have changed since; None if neither
-    git nor the build knows it. Local."""
+    """Return the commit of the code, with `-dirty` if files have changed since; None if it is not known. Local."""
     import subprocess  # which every start of the program would load
 
     folder = os.path.dirname(os.path.abspath(__file__))

@@ -54,11 +54,8 @@ def check_fields(record: Any, least: Mapping[str, int]) -> None:
         values = value if of_list and is_list else [value]
         fits = all(isinstance(one, kind) and isinstance(one, bool) == (kind is bool) for one in values)
         if not fits or (of_list and not is_list):
-            raise InputError(
-                f"{option(each.name)} is {format_value(value):.60}, and not a"
-                f" {f'list of {noun}s' if of_list else noun}",
-                True,
-            )
+            expected = f"list of {noun}s" if of_list else noun
+            raise InputError(f"{option(each.name)} is {format_value(value):.60}, and not a {expected}", True)
         plain = [one.item() if hasattr(one, "item") else one for one in values]
         if any(map(operator.is_not, plain, values)):
             object.__setattr__(record, each.name, plain if of_list else plain[0])

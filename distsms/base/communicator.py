@@ -90,8 +90,7 @@ class Communicator:
         return Replica()
 
     def shared_sum(self, length: int) -> Any:
-        """Return what sums vectors (length,) in memory that all ranks share, see `distsms.parallel.mpi`; None
-        if none is. **Collective.**"""
+        """Return `mpi.SharedSum` for vectors (length,), or None if the ranks share no memory. **Collective.**"""
         return None
 
     @property
@@ -154,12 +153,9 @@ class Communicator:
         """Raise DistsmsError on all ranks unless these numbers of local rows each add up to n. **Collective.**"""
         totals = self.sum(np.array(counts))
         if np.any(totals != n):
-            raise DistsmsError(
-                f"after a death, {self.size} ranks hold {totals.min()} of {n} rows. This is a mistake in distsms, which"
-                " ends the run, since the result would be wrong. Without --survive, a run with --checkpoint continues"
-                " with --resume",
-                everywhere=True,
-            )
+            problem = f"{self.size} ranks hold {totals.min()} of {n} rows, which is a mistake in distsms; the run ends"
+            remedy = "Without --survive, a run with --checkpoint continues with --resume"
+            raise DistsmsError(f"after a death, {problem}. {remedy}", everywhere=True)
 
     def require_same(self, values: Mapping[str, str], kind: str, remedy: str) -> None:
         """Raise InputError on all ranks unless all have the same texts, each a `kind`, by name. **Collective.**"""
@@ -169,11 +165,8 @@ class Communicator:
                 if root.get(name) != other.get(name):
                     ranks = other, root
                     texts = [f"{name} {of[name]}".strip() if name in of else f"no {name}" for of in ranks]
-                    raise InputError(
-                        f"rank {rank} of {self.size} was given another {kind} than rank 0: {texts[0]} instead of "
-                        f"{texts[1]}. {remedy}",
-                        everywhere=True,
-                    )
+                    problem = f"was given another {kind} than rank 0: {texts[0]} instead of {texts[1]}"
+                    raise InputError(f"rank {rank} of {self.size} {problem}. {remedy}", everywhere=True)
 
     @contextlib.contextmanager
     def fail_together(self) -> Iterator[None]:
@@ -203,11 +196,9 @@ class Communicator:
             for path, digest in digests.items():
                 other, first_digest = first.setdefault(path, (rank, digest))
                 if digest != first_digest:
-                    raise InputError(
-                        f"{path}: rank {rank} of {self.size} reads another content than rank {other}. The hosts have "
-                        "different copies, or it was replaced just now: make them equal, and run the command again",
-                        everywhere=True,
-                    )
+                    problem = f"rank {rank} of {self.size} reads another content than rank {other}"
+                    remedy = "The copies of the hosts differ, or it was just replaced: make them equal, and run again"
+                    raise InputError(f"{path}: {problem}. {remedy}", everywhere=True)
 
     def leave(self, code: int) -> None:
         """End this process where MPI could not be ended in order, since ranks have died; otherwise do nothing."""

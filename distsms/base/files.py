@@ -235,9 +235,7 @@ def temporary_folder() -> Iterator[Path]:
     try:
         folder = Path(tempfile.mkdtemp(prefix=TEMPORARY))
     except OSError as error:
-        raise InputError(
-            f"no folder for temporary files can be made: {error}; set TMPDIR to a folder with room"
-        ) from error
+        raise InputError(f"no temporary folder can be made: {error}; set TMPDIR to a folder with room") from error
     remover = subprocess.Popen(  # noqa: S603 - these are our own words
         ["/bin/sh", "-c", REMOVER, "sh", folder],
         stdin=subprocess.PIPE,
@@ -369,11 +367,9 @@ def require_space(directory: Path, n_bytes: int) -> None:
     with naming_failures(directory):
         free = os.statvfs(directory)
     available = free.f_bavail * free.f_frsize
-    if available < n_bytes + SLACK_BYTES:
-        raise InputError(
-            f"{directory}: the disk is full: {n_bytes + SLACK_BYTES} bytes are needed, {available} are free; "
-            + make_space(directory)
-        )
+    if available < (needed := n_bytes + SLACK_BYTES):
+        problem = f"the disk is full: {needed} bytes are needed, {available} are free"
+        raise InputError(f"{directory}: {problem}; {make_space(directory)}")
 
 
 @contextlib.contextmanager

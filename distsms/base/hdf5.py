@@ -112,9 +112,7 @@ def texts(strings: h5py.Dataset, rows: slice, longest: int) -> list[str]:
         read += strings.asstr()[first : min(first + step, stop)].tolist()
         total += sum(map(len, read[first - start :]))
         if strings.dtype.kind == "O" and total > os.path.getsize(strings.file.filename):
-            raise InputError(
-                f"{strings.file.filename}: '{strings.name[1:]}' has strings that are larger than the file."
-            )
+            raise InputError(f"{strings.file.filename}: '{strings.name[1:]}' has strings larger than the file.")
     return read
 
 

@@ -142,10 +142,8 @@ class _Cache(NullCache):  # type: ignore[misc]
         folder = _places(os.environ.get("NUMBA_CACHE_DIR")).to_write
         if folder is None:
             compiling.kept = False
-            _warn_once(
-                "kernels are compiled at each start, since neither the package's folder nor the home directory can "
-                "be written to; set NUMBA_CACHE_DIR to a writable folder to keep them"
-            )
+            remedy = "set NUMBA_CACHE_DIR to a writable folder to keep them"
+            _warn_once(f"kernels are compiled at each start, as there is no folder to write them to; {remedy}")
         if folder is None or compiled.library.has_dynamic_globals:
             return
         name = self._name(signature, compiled.library.codegen)
@@ -244,10 +242,8 @@ def _can_be_written(folder: Path) -> bool:
     except OSError:
         return False
     if not private and folder != _OF_PROGRAM:
-        _warn_once(
-            f"{folder}: is not used for compiled kernels, since other users could put code there; set "
-            "NUMBA_CACHE_DIR to a folder that belongs to you and that only you can write to"
-        )
+        remedy = "set NUMBA_CACHE_DIR to a folder of yours that only you can write to"
+        _warn_once(f"{folder}: is not used for compiled kernels, since other users could put code there; {remedy}")
     return private and os.access(folder, os.W_OK)
 
 

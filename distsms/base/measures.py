@@ -76,20 +76,6 @@ class Family:
         return self.name
 
 
-ROCAREA = Family(
-    "rocarea",
-    {"gather": "rocarea.RocArea", "exchange": "rocarea.RocAreaExchange", "bins": "binned.RocAreaBins"},
-    shown="ROCArea",
-    of_paper=True,
-    on_paths=True,
-    compares_pairs=True,
-    ignores_shift=True,
-    ignores_class_weights=True,
-    ignores_prevalence=True,
-    has_dual=True,
-    has_descent=True,
-    has_curvature=True,
-)
 GAUC = Family(
     "gauc",
     {"exchange": "within_groups.RocAreaWithinGroups"},
@@ -97,6 +83,17 @@ GAUC = Family(
     compares_pairs=True,
     ignores_shift=True,
     ignores_class_weights=True,
+)
+ROCAREA = replace(
+    GAUC,
+    name="rocarea",
+    losses={"gather": "rocarea.RocArea", "exchange": "rocarea.RocAreaExchange", "bins": "binned.RocAreaBins"},
+    shown="ROCArea",
+    of_paper=True,
+    ignores_prevalence=True,
+    has_dual=True,
+    has_descent=True,
+    has_curvature=True,
 )
 PAUC = Family(
     "pauc",
@@ -223,11 +220,9 @@ class Measure:
             return cls(measure, PAUC, max_fpr=max_fpr)
         if measure in GROUPED:
             return cls(measure, GAUC, within_groups=measure.removeprefix("gauc@"))
-        numbers = f"f followed by a number from {SMALLEST_BETA:g} to {LARGEST_BETA:g}, and BETA a false positive rate"
-        raise InputError(
-            f"no measure is called {measure!r}; there are {NAMES}, with K a whole number of at least 1, {numbers} from "
-            f"{SMALLEST_RATE:g} to 1, such as pauc@0.05"
-        )
+        numbers = f"K from 1, the number after f from {SMALLEST_BETA:g} to {LARGEST_BETA:g}"
+        rates = f"BETA, a false positive rate, from {SMALLEST_RATE:g} to 1, as in pauc@0.05"
+        raise InputError(f"no measure is called {measure!r}; there are {NAMES}, with {numbers}, and {rates}")
 
     def on_part(self, share: float) -> Measure:
         """Return this measure for a share of the rows: a K is reduced in proportion, to 1 or more."""
@@ -289,6 +284,9 @@ def check_path_measures(text: str) -> str:
     return ",".join(dict.fromkeys(map(check_ranking, names)))
 
 
+_NUMBER = r"(\d+\.?\d*|\.\d+)((?:e[+-]?\d+)?)"
+
+
 @dataclass(frozen=True)
 class HeadMeasure:
     """A measure of the head of a ranking, which is reported and can choose among models; only pauc is trained for."""
@@ -299,11 +297,10 @@ class HeadMeasure:
 
     @classmethod
     def parse(cls, name: str) -> HeadMeasure | None:
-        number = r"(\d+\.?\d*|\.\d+)((?:e[+-]?\d+)?)"
         for pattern in (
-            rf"(tpr@fpr|recall@precision|precision@recall)={number}",
-            rf"(pauc)@{number}",
-            rf"((?:precision|recall|lift)@){number}%",
+            rf"(tpr@fpr|recall@precision|precision@recall)={_NUMBER}",
+            rf"(pauc)@{_NUMBER}",
+            rf"((?:precision|recall|lift)@){_NUMBER}%",
         ):
             if match := re.fullmatch(pattern, name, re.ASCII):
                 share = name.endswith("%")
@@ -344,16 +341,13 @@ class Condition(NamedTuple):
     @classmethod
     def parse(cls, text: str, examples: str = CONDITIONS) -> Condition:
         """Read a condition, such as "precision>=0.9" or "top=1%". Raises InputError with examples if it is none."""
-        match = re.fullmatch(
-            r"(fpr<=|precision>=|recall>=|top=)((?:\d+\.?\d*|\.\d+)(?:e[+-]?\d+)?)(%?)", text.replace(" ", ""), re.ASCII
-        )
-        if match:
-            quantity, level = match[1].rstrip("<>="), float(match[2])
-            if quantity == "top" and not match[3] and level >= 1 and level == int(level):
+        if match := re.fullmatch(rf"(fpr<=|precision>=|recall>=|top=){_NUMBER}(%?)", text.replace(" ", ""), re.ASCII):
+            quantity, level, percent = match[1].rstrip("<>="), float(match[2] + match[3]), bool(match[4])
+            if quantity == "top" and not percent and level >= 1 and level == int(level):
                 return cls(quantity, level, False)
-            if match[3]:  # 0.1% is the same number as 0.001
-                level = float(f"{match[2]}e-2") if "e" not in match[2] else level / 100
-            if 0 < level <= 1 and (quantity != "top" or match[3]):
+            if percent:  # 0.1% is the same number as 0.001
+                level = level / 100 if match[3] else float(f"{match[2]}e-2")
+            if 0 < level <= 1 and (quantity != "top" or percent):
                 return cls(quantity, level)
         raise InputError(f"{text!r} is no condition for a threshold; give one such as {examples}")
 

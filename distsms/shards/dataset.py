@@ -271,11 +271,10 @@ def load_matrix(manifest: Manifest) -> tuple[Any, Labels, NDArray[np.bool_]]:
     """Read all rows that count, normalized as for training, as a matrix (CSR, or an array) for other libraries. Local.
     Returns X (n, p) float64, the labels (n,), and which rows of the data set count. Memory: 24 bytes for each entry."""
     if manifest.coded and (needed := _MATRIX_BYTES * manifest.explicit) > (available := memory.available()):
-        raise InputError(
-            f"{manifest.directory}: its codes stand for up to {manifest.explicit} nonzeros, which would take "
-            f"{format_bytes(needed)} as a matrix for other programs, but only {format_bytes(available)} are available. "
-            "distsms itself needs no such matrix: `distsms train` and `distsms path` compute from the codes"
-        )
+        problem = f"its codes would take {format_bytes(needed)} as a matrix for other programs"
+        no_matrix = "`distsms train` and `distsms path` compute from the codes, without such a matrix"
+        there = f"only {format_bytes(available)} are available"
+        raise InputError(f"{manifest.directory}: {problem}, but {there}. {no_matrix}")
     parts, labels, counted = list[Any](), list[Labels](), list[NDArray[np.bool_]]()
     for shard, rows in open_shards(manifest, 0, manifest.n):
         for part in rows.parts(PART_ROWS):
@@ -304,10 +303,8 @@ def read_weights(manifest: Manifest) -> Floats | None:
 def read_groups(manifest: Manifest, first: int, last: int) -> Hashes:
     """Return the groups of the global rows first..last - 1. Local."""
     if manifest.group is None:
-        raise InputError(
-            f"{manifest.directory}: its rows have no groups; make it with distsms shard "
-            f"{option('group', text='COLUMN')}"
-        )
+        remedy = f"make it with distsms shard {option('group', text='COLUMN')}"
+        raise InputError(f"{manifest.directory}: its rows have no groups; {remedy}")
     groups = [shard.read_groups(part) for shard, part in open_shards(manifest, first, last)]
     return np.concatenate([np.empty(0, np.uint64), *groups])
 
@@ -332,11 +329,10 @@ def check_width(manifest: Manifest, width: int) -> None:
         raise InputError(f"{manifest.directory}: has coded columns, {manifest.p}, and cannot be read with {width}")
     for shard in manifest.shards:
         if shard.columns > width:
-            raise InputError(
-                f"{manifest.directory / shard.file}: uses column {manifest.column_name(shard.columns - 1)}, but the "
-                f"model has {width} columns. Were both made with the same features? With "
-                f"{option('ignore_new_features')}, columns that the model does not have are left out."
-            )
+            name = manifest.column_name(shard.columns - 1)
+            problem = f"uses column {name}, but the model has {width} columns. Were both made with the same features?"
+            remedy = f"With {option('ignore_new_features')}, columns that the model does not have are left out."
+            raise InputError(f"{manifest.directory / shard.file}: {problem} {remedy}")
 
 
 class _LoadedRows(NamedTuple):

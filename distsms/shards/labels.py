@@ -42,11 +42,9 @@ def interpret(labels: Iterable[Label], positive: Label | None = None) -> dict[st
         plain = {plain_form(value) for value in values}
         pair = next((candidate for candidate in KNOWN_PAIRS if plain <= set(candidate)), None)
         if pair is None:
-            raise InputError(
-                f"found {shown}; which one is positive is not known. Known pairs are -1/+1, 0/1, 1/2 (1 is positive), "
-                f"false/true, no/yes, n/y and negative/positive. Name the positive label with {option('positive')}; "
-                "then all others are negative"
-            )
+            pairs = "-1/+1, 0/1, 1/2 (1 is positive), false/true, no/yes, n/y and negative/positive"
+            remedy = f"Name the positive label with {option('positive')}; then all others are negative"
+            raise InputError(f"found {shown}; which one is positive is not known. Known pairs are {pairs}. {remedy}")
         positives = [value for value in values if plain_form(value) == pair[1]]
     else:
         positive_label = convert_like(positive, values)

@@ -283,10 +283,9 @@ class Stream(ABC):
     def load(self, available: int) -> None:
         """Read and check all parts, and keep as many in memory as fit with the buffers. Local."""
         if available < self.nbytes:
-            raise InputError(
-                f"{option('memory')} leaves {max(available, 0)} bytes for rows, and {self.nbytes} are needed to stream "
-                f"them: give {math.ceil((self.nbytes - available) / 2**20)}MiB more"
-            )
+            problem = f"leaves {max(available, 0)} bytes for rows, and {self.nbytes} are needed to stream them"
+            more = math.ceil((self.nbytes - available) / 2**20)
+            raise InputError(f"{option('memory')} {problem}: give {more}MiB more")
         self._reader, left = ThreadPoolExecutor(len(self._runs)), (available - self.nbytes) // len(self._runs)
         each = sum(array.nbytes for array in self._as_held(1) if array is not None)
         kept = [part for run in self._runs for part in evenly(run, left // max(each, 1))]

@@ -176,10 +176,8 @@ class Manifest:
             raise InputError(f"{path}: this shard is missing; copy it, or run again if it was just replaced.")
         size = path.stat().st_size
         if size != shard.bytes:
-            raise InputError(
-                f"{path}: has {size} bytes, but {MANIFEST} says {shard.bytes}. The file is truncated or belongs to "
-                "another data set. Copy it again, or convert again."
-            )
+            problem = f"has {size} bytes, but {MANIFEST} says {shard.bytes}: truncated, or of another data set"
+            raise InputError(f"{path}: {problem}. Copy it again, or convert again.")
         return path
 
 
@@ -198,10 +196,8 @@ def read_manifest(directory: str | os.PathLike[str], in_memory: RowsInMemory | N
             raise InputError(f"{directory}: is a folder with data sets: {shown}. Name one of them.") from error
         if not directory.exists():
             raise InputError(f"{directory}: there is no such file or folder") from error
-        raise InputError(
-            f"{directory}: is not a data set, since it has no {MANIFEST}. `distsms shard` makes data sets, and"
-            " writes this file last. If it was killed, convert again."
-        ) from error
+        problem = f"is not a data set, since it has no {MANIFEST}, which `distsms shard` writes last"
+        raise InputError(f"{directory}: {problem}. If it was killed, convert again.") from error
     except (OSError, ValueError, RecursionError) as error:
         raise InputError(f"{path}: cannot be read: {error}") from error
     digest = xxhash.xxh3_128_hexdigest(content.rpartition(_SEAL)[0])
@@ -371,9 +367,8 @@ def shard_names(directory: Path, entries: Sequence[Mapping[str, Any]]) -> list[s
 def check_free(directory: Path, overwrite: bool = False) -> None:
     """Raise InputError if the directory holds a data set and `overwrite` is False. Local."""
     if (directory / MANIFEST).exists() and not overwrite:
-        raise InputError(
-            f"{directory}: holds a data set already; name another folder, or replace it ({option('overwrite')})"
-        )
+        remedy = f"name another folder, or replace it ({option('overwrite')})"
+        raise InputError(f"{directory}: holds a data set already; {remedy}")
 
 
 def prepare(directory: str | os.PathLike[str], overwrite: bool = False) -> None:

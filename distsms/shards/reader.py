@@ -46,6 +46,7 @@ from distsms.shards.coded_columns import Codes, StoredPart, part_rows, read_part
 from distsms.shards.manifest import FORMAT, SHARD_VERSION, Manifest, Shard
 from distsms.shards.row_metadata import HEAVIEST
 from distsms.shards.rows import split_range
+from distsms.shards.storage import COPY_AGAIN
 
 # A string of fixed length. Strings of variable length are stored in a heap of the file, where a single wrong byte can
 # put HDF5 into an endless loop.
@@ -122,10 +123,9 @@ class OpenShard:
         """Raise InputError unless the dataset has this shape and one of these dtypes, and is stored in this file."""
         dataset = hdf5.dataset(self.file, name)
         if dataset.shape != shape or dataset.dtype not in [np.dtype(name) for name in dtypes]:
-            raise InputError(
-                f"{self.path}: '{name}' is {dataset.dtype} of shape {dataset.shape}; the manifest and the format "
-                f"require {' or '.join(dtypes)} of shape {shape}. Copy the data set again, or convert again."
-            )
+            required = f"the manifest and the format require {' or '.join(dtypes)} of shape {shape}"
+            problem = f"'{name}' is {dataset.dtype} of shape {dataset.shape}; {required}"
+            raise InputError(f"{self.path}: {problem}. {COPY_AGAIN}")
 
     def read(self, name: str, start: int, stop: int, out: NDArray[Any] | None = None) -> NDArray[Any]:
         """Return the entries start..stop - 1 of a dataset, in `out` if there is one; see `StoredArray.read`."""
@@ -142,7 +142,7 @@ class OpenShard:
             yield
         except (OSError, EOFError) as error:
             why = getattr(error, "strerror", None) or error
-            raise InputError(f"{self.path}: {why}. Copy the data set again, or convert again.") from error
+            raise InputError(f"{self.path}: {why}. {COPY_AGAIN}") from error
 
     def read_dense(self, part: ShardRange, out: NDArray[Any]) -> None:
         """Read a part of a dense X into `out` (rows, columns): the columns that both have; others are not changed."""
@@ -172,10 +172,8 @@ class OpenShard:
             # another file. It stays open as long as the arrays exist.
             file = open(os.dup(self._raw.fileno()), "rb", buffering=0)  # noqa: SIM115
         except OSError as error:
-            raise InputError(
-                f"{self.path}: {error.strerror}. Shards that are streamed stay open: allow more files (ulimit -n), or "
-                f"convert with fewer {option('shards')}."
-            ) from error
+            remedy = f"allow more files (ulimit -n), or convert with fewer {option('shards')}"
+            raise InputError(f"{self.path}: {error.strerror}. Streamed shards stay open: {remedy}.") from error
         return tuple(self._open(name, file) for name in names)
 
     def search(self, missing: int) -> tuple[int, int]:
@@ -188,10 +186,8 @@ class OpenShard:
 
         row = 1 + bisect_left(range(1, self.shard.rows), missing, key=size_before)
         if not 0 <= entries_before[row] <= self.n_entries:
-            raise InputError(
-                f"{self.path}: indptr is not between 0 and {self.n_entries} at {self.row_name(row)}. Copy the data set "
-                "again, or convert again."
-            )
+            problem = f"indptr is not between 0 and {self.n_entries} at {self.row_name(row)}"
+            raise InputError(f"{self.path}: {problem}. {COPY_AGAIN}")
         return row, entries_before[row]
 
     def read_indptr(self, part: ShardRange) -> NDArray[np.int64]:

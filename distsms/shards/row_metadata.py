@@ -11,7 +11,7 @@ import hashlib
 import math
 import os
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta, timezone
 from decimal import Decimal
 from functools import partial
@@ -24,6 +24,7 @@ from distsms.base import hashing, text_files
 from distsms.base.communicator import Communicator
 from distsms.base.errors import InputError
 from distsms.base.typing import Floats, Hashes
+from distsms.base.wording import DECIMAL
 
 Times = NDArray[np.float64]
 RaiseForRow = Callable[[int, str], NoReturn]
@@ -42,7 +43,6 @@ TOO_LONG = (
     "times are stored as float64, which cannot distinguish whole numbers of this size; subtract the first time from all"
 )
 _WHOLE = re.compile(r"\+?(-?[0-9]+)(?:\.0*)?")
-_NUMBER = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
 _OWN = 0x67726F75  # of which nothing else makes keys
 _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 
@@ -75,13 +75,12 @@ def some(array: Any, rows: Any) -> Any:
 def concatenate(parts: Sequence[RowMetadata]) -> RowMetadata:
     """Return what is known of the rows of all parts, in order. Either all parts have groups, times, ... or none has."""
 
-    def joined(arrays: Iterable[NDArray[Any] | None]) -> Any:
-        present = [array for array in arrays if array is not None]
-        return np.concatenate(present) if present else None
+    def joined(name: str) -> Any:
+        arrays = [array for part in parts if (array := getattr(part, name)) is not None]
+        return np.concatenate(arrays) if arrays else None
 
     kinds = frozenset[str]().union(*(part.kinds for part in parts))
-    hashes, seconds = joined(part.groups for part in parts), joined(part.times for part in parts)
-    return RowMetadata(hashes, seconds, kinds, joined(part.weights for part in parts))
+    return RowMetadata(joined("groups"), joined("times"), kinds, joined("weights"))
 
 
 def read(
@@ -113,8 +112,7 @@ def groups(strings: Sequence[str], fail: RaiseForRow, alone: bool = False) -> Ha
 
 
 def own_groups(groups: Hashes, first: int) -> Hashes:
-    """Return hashes with a group of its own for each row that has none, by its number, which for the first one is
-    `first`."""
+    """Return hashes with a group of its own for each row that has none, by the rows' numbers from `first` on."""
     rows = np.flatnonzero(groups == OWN_GROUP)
     hashes = groups.copy()
     hashes[rows] = hashing.row_keys(rows + first, _OWN)
@@ -129,7 +127,7 @@ def _plain(text: str) -> str:
 
 def plain_number(text: str) -> str:
     """Return a decimal number in one form: whole ones with all digits, others as the shortest text of a float64."""
-    if not _NUMBER.fullmatch(text) or not math.isfinite(value := float(text)):
+    if not DECIMAL.fullmatch(text) or not math.isfinite(value := float(text)):
         return text
     exact = Decimal(text) if value else Decimal(0)
     return f"{exact:.0f}" if exact == exact.to_integral_value() else repr(value)
@@ -139,7 +137,7 @@ def times(strings: Sequence[str], fail: RaiseForRow) -> tuple[Times, frozenset[s
     """Return the time that each string stands for, (n,), and which kinds occur. Fails for a string that is no time."""
     values, kinds = list[float](), set[str]()
     for row, text in enumerate(strings):
-        is_number = _NUMBER.fullmatch(text)
+        is_number = DECIMAL.fullmatch(text)
         value = float(text) if is_number else _seconds(text)
         if abs(value) >= 2**53 and (match := _WHOLE.fullmatch(text)) and int(value) != int(match[1]):
             fail(row, f"found {text!r:.40}: {TOO_LONG}")
@@ -155,7 +153,7 @@ def weights(strings: Sequence[str], fail: RaiseForRow) -> Floats:
     try:
         values = np.array([math.nan if "_" in text else float(text) for text in strings], np.float64)
     except ValueError:
-        values = np.array([float(text) if _NUMBER.fullmatch(text) else math.nan for text in strings], np.float64)
+        values = np.array([float(text) if DECIMAL.fullmatch(text) else math.nan for text in strings], np.float64)
     wrong = ~((values >= 0) & (values <= HEAVIEST))
     if wrong.any():
         row = int(wrong.argmax())
@@ -169,11 +167,9 @@ def in_range(weights: Floats, comm: Communicator) -> Floats:
     high = float(comm.maximum(np.array([weights.max(initial=0.0)]))[0])
     scaled = np.ldexp(weights, -math.frexp(high)[1])
     if comm.maximum(np.array([np.count_nonzero(weights) - np.count_nonzero(scaled)]))[0]:
-        raise InputError(
-            f"some weights other than 0 are so small beside the largest, {high:g}, that they vanish in float64: give "
-            "weights that are closer to each other, and the weight 0 to rows that do not count",
-            everywhere=True,
-        )
+        problem = f"some weights other than 0 vanish in float64 beside the largest, {high:g}"
+        remedy = "give weights that are closer to each other, and the weight 0 to rows that do not count"
+        raise InputError(f"{problem}: {remedy}", everywhere=True)
     return weights if high == 0 or 1 / LARGEST <= high <= LARGEST else scaled
 
 

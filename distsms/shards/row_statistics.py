@@ -123,12 +123,10 @@ def doubles_warning(manifest: Manifest, by: str | None = None) -> str:
         return ""
     if doubles["rows"] <= MANY * n or doubles["largest"] >= ONE_ROW * n:
         return ""
-    return Message(
-        f"{100 * doubles['rows'] / n:.1f} % of the rows have an exact duplicate. If rows are held out, their "
-        "duplicates may be among the training rows, and the measures on them are too good. "
-        f"`{option('split_by', 'doubles')}` (of `shard` and `train`) and "
-        f"`{option('folds_by', 'doubles')}` (of `path` and `baseline`) keep equal rows together"
-    )
+    share = f"{100 * doubles['rows'] / n:.1f} % of the rows have an exact duplicate"
+    effect = "Where duplicates of held-out rows are training rows, the measures on these are too good"
+    splits = f"`{option('split_by', 'doubles')}` (of `shard` and `train`) and `{option('folds_by', 'doubles')}`"
+    return Message(f"{share}. {effect}. {splits} (of `path` and `baseline`) keep equal rows together")
 
 
 def describe(manifest: Manifest) -> dict[str, str]:
@@ -141,27 +139,18 @@ def describe(manifest: Manifest) -> dict[str, str]:
         lines["time"] = f"{time['column']}: {first} to {last}"
     if weight := manifest.weight:
         total = weight["positive"] + weight["negative"]
-        lines["weight"] = (
-            f"{weight['column']}: sum {total:.9g}, of the positive rows {weight['positive']:.9g}, "
-            f"largest {weight['largest']:.6g}; they say as much as {weight['effective']:.6g} rows of equal weight "
-            "(the effective sample size)"
-        )
+        sums = f"sum {total:.9g}, of the positive rows {weight['positive']:.9g}, largest {weight['largest']:.6g}"
+        effective = f"as much as {weight['effective']:.6g} rows of equal weight (the effective sample size)"
+        lines["weight"] = f"{weight['column']}: {sums}; they say {effective}"
     if unknown := manifest.unknown:
-        lines["unknown"] = (
-            f"{unknown['letters']} letters of the window in {unknown['rows']} rows; k-mers with such a letter count "
-            "nothing"
-            if unknown["rows"]
-            else "no letter of the window"
-        )
+        some = f"{unknown['letters']} letters of the window in {unknown['rows']} rows; k-mers with them count nothing"
+        lines["unknown"] = some if unknown["rows"] else "no letter of the window"
     if doubles := manifest.doubles:
         both = doubles["contradicting"]
         agreement = f"the duplicates of {both} rows have both labels" if both else "their labels agree"
-        lines["repeated"] = (
-            f"{100 * doubles['rows'] / n:.1f} % of the rows have a duplicate: {doubles['different']} different rows, "
-            f"the most frequent one occurs {doubles['largest']} times; {agreement}"
-            if doubles["rows"]
-            else "no row occurs twice"
-        )
+        share = f"{100 * doubles['rows'] / n:.1f} % of the rows have a duplicate: {doubles['different']} different rows"
+        most = f"the most frequent one occurs {doubles['largest']} times"
+        lines["repeated"] = f"{share}, {most}; {agreement}" if doubles["rows"] else "no row occurs twice"
         lines |= {"warning": warning} if (warning := doubles_warning(manifest)) else {}
     return lines
 
@@ -169,23 +158,17 @@ def describe(manifest: Manifest) -> dict[str, str]:
 def label_warnings(manifest: Manifest, positive_named: bool) -> list[str]:
     """Return what is odd about the labels and the split; `positive_named`: the user named the positive label. Local."""
     positive, negative = class_names(manifest.label_map).values()
-    warnings = []
+    warnings, scored = [], "such data can be scored, but not be used to train or to evaluate"
     if not (manifest.n_pos and manifest.n_neg):
-        warnings.append("there is only one class: such data can be scored, but not be used to train or to evaluate")
+        warnings.append(f"there is only one class: {scored}")
     elif manifest.weight and not (manifest.weight["positive"] and manifest.weight["negative"]):
         sign = "negative" if manifest.weight["positive"] else "positive"
-        warnings.append(
-            f"all {sign} rows have weight 0, or vanish beside the largest weight: such data can be scored, but not be "
-            "used to train or to evaluate"
-        )
+        warnings.append(f"all {sign} rows have weight 0, or vanish beside the largest weight: {scored}")
     elif manifest.n_pos > MOSTLY * manifest.n and not positive_named:
-        warnings.append(
-            f"{100 * manifest.n_pos / manifest.n:.1f} % of the rows count as positive (label {positive}); if you look "
-            f"for the rare class, name its label: {option('positive', negative)}"
-        )
+        share = f"{100 * manifest.n_pos / manifest.n:.1f} % of the rows count as positive (label {positive})"
+        remedy = f"if you look for the rare class, name its label: {option('positive', negative)}"
+        warnings.append(f"{share}; {remedy}")
     if manifest.split is not None and manifest.split.get("by") == "groups" and manifest.time is not None:
-        warnings.append(
-            f"whole groups were held out, so some training rows are later than test rows; {option('split_by', 'time')} "
-            "holds out the latest rows"
-        )
+        remedy = f"{option('split_by', 'time')} holds out the latest rows"
+        warnings.append(f"whole groups were held out, so some training rows are later than test rows; {remedy}")
     return list(map(Message, warnings))

@@ -60,8 +60,7 @@ def concatenate(blocks: Iterable[RowBlock]) -> RowBlock:
 
 
 def batches(blocks: Iterator[RowBlock], n_bytes: int) -> Iterator[Iterator[RowBlock]]:
-    """Yield the blocks in groups, to be used up one after the other: as many blocks together as fit in `n_bytes` of
-    memory, and at least one."""
+    """Yield the blocks in groups, to be used up in turn: as many as fit in `n_bytes` of memory, and at least one."""
     waiting = next(blocks, None)
 
     def group() -> Iterator[RowBlock]:

@@ -43,11 +43,8 @@ class Splitter:
         total = sum(self.fractions)
         if len(self.fractions) < 2 or not all(fraction > 0 for fraction in self.fractions) or total > 1 + _ROUNDING:
             shown = ",".join(f"{fraction:g}" for fraction in self.fractions)
-            raise InputError(
-                f"{option('split', tuple(self.fractions), text=shown)}: give two or more fractions above 0 whose sum "
-                f"is at most 1, as in {option('split', (0.8, 0.2))}",
-                everywhere=True,
-            )
+            remedy = f"give two or more fractions above 0 whose sum is at most 1, as in {option('split', (0.8, 0.2))}"
+            raise InputError(f"{option('split', tuple(self.fractions), text=shown)}: {remedy}", everywhere=True)
 
     @property
     def names(self) -> list[str]:

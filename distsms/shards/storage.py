@@ -31,6 +31,7 @@ CHUNK, CHUNK_BYTES = 2**17, 2**20
 """The largest number of elements, and of bytes, of a chunk. To read a part of a chunk, all of it has to be expanded."""
 _FILTER = 32001
 _LEVEL = 5  # the level of compression, from 1 to 9; the time to expand is the same for all
+COPY_AGAIN = "Copy the data set again, or convert again."
 _HEADER = 16
 """The number of bytes of the header of a Blosc frame. A frame is larger than its elements by at most this number."""
 
@@ -278,10 +279,8 @@ def read_checksums(dataset: h5py.Dataset, digest: str | None) -> Checksums | Non
     n_blocks = -(-dataset.shape[0] // dataset.chunks[0]) if dataset.chunks else -(-dataset.nbytes // BLOCK)
     fits = (stored.shape, stored.dtype) == ((n_blocks,), np.uint64)
     if not fits or _digest(dataset, checksums := stored[()]) != digest:
-        raise InputError(
-            f"{dataset.file.filename}: '{dataset.name[1:]}' is not what the manifest says: the file was damaged, or "
-            "belongs to another data set. Copy the data set again, or convert again."
-        )
+        problem = "is not what the manifest says: the file was damaged, or belongs to another data set"
+        raise InputError(f"{dataset.file.filename}: '{dataset.name[1:]}' {problem}. {COPY_AGAIN}")
     return checksums
 
 

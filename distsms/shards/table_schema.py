@@ -29,7 +29,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from distsms.base.errors import InputError
-from distsms.base.wording import option
+from distsms.base.wording import DECIMAL, option
 
 VERSION = 3
 NUMBER, CATEGORY, DATE, HASH = "number", "category", "date", "hash"
@@ -200,7 +200,7 @@ class Cells:
     @cached_property
     def numbers(self) -> list[float]:
         """The numbers that stand for a missing value."""
-        return [value for mark in self.missing if (value := as_number(mark)) is not None]
+        return [value for mark in self.missing if DECIMAL.fullmatch(mark) and np.isfinite(value := float(mark))]
 
     def as_json(self) -> dict[str, Any]:
         """Return the fields that are not as in version 1 without any option."""
@@ -228,14 +228,6 @@ USUAL = Cells()
 def is_separator(text: str) -> bool:
     """Return whether a text can separate the fields of CSV: one character of ASCII that no number or name has."""
     return len(text) == 1 and text.isascii() and not text.isalnum() and text not in '"\n\r\0.-+_'
-
-
-def as_number(text: str) -> float | None:
-    try:
-        value = float(text) if "_" not in text else np.nan
-    except ValueError:
-        return None
-    return value if np.isfinite(value) else None
 
 
 class NumberColumns(NamedTuple):

@@ -183,10 +183,7 @@ def check(task: TrainingTask, loss: Loss) -> None:
     if name not in CERTIFIED:
         why = ": distsms.losses.dual_bound does not say what coefficients prove"
     elif name == "pauc" and loss.n_pos > EVERYWHERE:
-        why = (
-            f" with {loss.n_pos} positive rows: that needs the share to which each negative row counts, which is "
-            f"computed by sorting the positive ones on every rank, at most {EVERYWHERE}"
-        )
+        why = f" with {loss.n_pos} positive rows: each rank has to sort all of them, at most {EVERYWHERE}"
     else:
         return
     raise InputError(f"{task.measure} has no certificate{why}", everywhere=True)

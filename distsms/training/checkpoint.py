@@ -113,14 +113,10 @@ def load(folder: Path, problem: Mapping[str, Any]) -> tuple[Checkpoint | None, l
     """Return what `newest` does; InputError if all files are damaged, or it is of another problem. Local."""
     kept, words = newest(folder)
     if kept is None and words:
-        raise InputError(
-            f"{'; '.join(words)}. There is no other checkpoint. Remove the folder to start from the beginning"
-        )
+        raise InputError(f"{'; '.join(words)}. There is no other checkpoint. Remove the folder to start anew")
     if kept is not None and (differing := differences(kept.problem, problem)):
-        raise InputError(
-            f"{kept.path}: is the checkpoint of another problem ({'; '.join(differing)}). Give the same data and "
-            "options as before, or name another folder"
-        )
+        remedy = "Give the same data and options as before, or name another folder"
+        raise InputError(f"{kept.path}: is the checkpoint of another problem ({'; '.join(differing)}). {remedy}")
     return kept, words
 
 
@@ -132,9 +128,8 @@ def exists(folder: Path) -> bool:
 def require_none(folder: Path) -> None:
     """Raise InputError if the folder holds a checkpoint, which a run from the beginning would replace. Local."""
     if exists(folder):
-        raise InputError(
-            f"{folder}: holds a checkpoint; give {option('resume')} to continue its run, or remove the folder"
-        )
+        remedy = f"give {option('resume')} to continue its run, or remove the folder"
+        raise InputError(f"{folder}: holds a checkpoint; {remedy}")
 
 
 def read(path: Path) -> Checkpoint:

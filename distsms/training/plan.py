@@ -127,9 +127,7 @@ def needs(
     solver = Memory(each=ROOT_LIBRARIES + vectors) if spread else Memory(root=ROOT_LIBRARIES + vectors)
     memory = python + products + columns + cost.memory * losses + solver
     return Needs(
-        memory.each,
-        memory.root,
-        memory.node,
+        **vars(memory),
         data=held_bytes(manifest, manifest.n, manifest.nnz) + rows,
         rows=rows,
         row=row,
@@ -191,10 +189,8 @@ def require(
     fitting = needed.ranks_that_fit(len(here), there)
     if python >= there / len(here):
         share, stream = 0, ""
-        advice = (
-            f"Python and its libraries alone take {format_bytes(python)} on a rank with a solver: start fewer ranks on"
-            " each node, or allow more memory"
-        )
+        libraries = f"Python and its libraries alone take {format_bytes(python)} on a rank with a solver"
+        advice = f"{libraries}: start fewer ranks on each node, or allow more memory"
     elif fitting is None:
         advice = (
             "More ranks alone do not help, since vectors take as much with more ranks: "
@@ -256,10 +252,9 @@ class Plan:
         """Return lines for users: ordering, step and memory, with the reasons if `whole`; and a warning."""
         threads, cores, lines = thread_count(), len(os.sched_getaffinity(0)), list[str]()
         if threads > cores:
-            lines.append(
-                f"warning   {threads} threads of a rank share {cores} core{'s' if cores > 1 else ''}: launchers bind"
-                " ranks to cores; give them more (mpirun --bind-to none, srun --cpus-per-task)"
-            )
+            share = f"{threads} threads of a rank share {cores} core{'s' if cores > 1 else ''}"
+            remedy = "launchers bind ranks to cores; give them more (mpirun --bind-to none, srun --cpus-per-task)"
+            lines.append(f"warning   {share}: {remedy}")
         (ordering, step), there = self.distribution, format_bytes(self.available)
         limit = "" if self.allowed is None else format_bytes(self.allowed)
         if not whole:
@@ -400,9 +395,7 @@ def describe_changes(now: Change, smooth: bool, columns_matter: bool, fits: Call
     """Return what makes a run fit whose vectors are too large; agm needs a `smooth` measure. Local."""
     fitting = [next(filter(fits, changes), None) for changes in _changes(now, smooth)]
     words = [change.words(now) for change in fitting if change is not None]
-    less = (
-        f"a larger {option('min_count')}, fewer bits of {option('hashed')}, a smaller {option('degree')} of sequences"
-    )
+    less = f"a larger {option('min_count')}, fewer bits of {option('hashed')}, a smaller {option('degree')}"
     more = "allow more memory" + f", or have fewer columns (`distsms shard` with {less})" * columns_matter
     if words:
         return Message(f"What makes it fit: {'; or '.join(words[:SHOWN])}. Otherwise {more}")

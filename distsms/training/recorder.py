@@ -152,10 +152,8 @@ def recording(
             if comm.is_root and options.checkpoint is not None:
                 kept, notes = opened(folder, identity, options.resume, closing)
                 if settings.points and kept and "table.certificate.shares" not in kept.shapes:
-                    raise InputError(
-                        f"{kept.path}: has not what a certificate needs, since its run was started without "
-                        f"{option('certificate')}; leave that out, or start again in another folder"
-                    )
+                    problem = f"has not what a certificate needs, since its run began without {option('certificate')}"
+                    raise InputError(f"{kept.path}: {problem}; leave that out, or start in another folder")
             file = Trace(trace, settings.solver, kept.numbers["count"] if kept else 0)
         closing.callback(file.close)
         yield RunRecorder(settings, file, folder, identity, kept, notes)

@@ -119,7 +119,7 @@ def test_a_damaged_one_makes_way_for_the_older(tmp_path, damage):
     assert checkpoint.load(tmp_path, PROBLEM)[0].numbers == {"evaluations": 3}
     damage(tmp_path / NEWEST)
     damage(tmp_path / OLDER)
-    with pytest.raises(InputError, match="to start from the beginning"):
+    with pytest.raises(InputError, match="to start anew"):
         checkpoint.load(tmp_path, PROBLEM)
 
 

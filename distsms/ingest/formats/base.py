@@ -140,8 +140,7 @@ class RowRangeReader(Reader):
 
     @abstractmethod
     def read_blocks(self, part: RowRange) -> Iterator[tuple[RowRange, scipy.sparse.csr_matrix]]:
-        """Yield these rows of X in order, as float64 matrices of their own, which the caller may change, each with at
-        most `MAX_ENTRIES` entries."""
+        """Yield these rows of X, as float64 matrices that the caller may change, of at most `MAX_ENTRIES` entries."""
 
     @abstractmethod
     def read_column(self, part: RowRange, name: str | None) -> NDArray[Any]:

@@ -320,10 +320,9 @@ def _unit(text: TextSurvey) -> str:
     if text.amounts.readings and len(units) > 1:
         return f"numbers with different units ({', '.join(units)}), which cannot be compared: write all with the same"
     if text.amounts.readings and units and text.amounts.ambiguous:
-        return (
-            f"numbers with {units[0]} that may be read in two ways: {option('thousands', ',')} if commas separate "
-            f"thousands, {option('thousands', '.')} if points do, {option('decimal', ',')} if they have decimal commas"
-        )
+        thousands = f"{option('thousands', ',')} if commas separate thousands, {option('thousands', '.')} if points do"
+        decimals = f"{option('decimal', ',')} if they have decimal commas"
+        return f"numbers with {units[0]} that may be read in two ways: {thousands}, {decimals}"
     matches = (_AMOUNT.fullmatch(value) for value in strings)
     affixes = Counter((match[1], match[2]) for match in matches if match and (match[1] or match[2]))
     ((before, behind), times) = max(affixes.items(), key=lambda pair: pair[1], default=(("", ""), 0))

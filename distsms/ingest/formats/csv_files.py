@@ -353,7 +353,11 @@ class KeptBatches:
             self.nbytes += columns.nbytes
         elif self.folder is not None and shutil.disk_usage(self.folder).free >= ROOM * (self._end + columns.nbytes):
             with contextlib.suppress(OSError):  # then the text is read again
-                start, self._end = self._end, self._write(columns)
+                self._file = self._file or tempfile.TemporaryFile(dir=self.folder)  # noqa: SIM115 - as long as this
+                start = self._file.seek(self._end)
+                columns.write(self._file)
+                self._file.flush()
+                self._end = self._file.tell()
                 empty = Columns([], np.empty((0, columns.n)), columns.gaps, {})
                 in_file = kept.batch._replace(columns=empty)
                 self._batches[batch.position] = kept._replace(batch=in_file, start=start, stop=self._end)
@@ -378,15 +382,6 @@ class KeptBatches:
         assert self._file is not None
         content = os.pread(self._file.fileno(), kept.stop - kept.start, kept.start)
         return kept.batch._replace(columns=Columns.read(content, kept.numbers, columns.gaps, columns.n))
-
-    def _write(self, columns: Columns) -> int:
-        """Write columns behind what is there; return where they end."""
-        if self._file is None:
-            self._file = tempfile.TemporaryFile(dir=self.folder)  # noqa: SIM115 - as long as this object
-        self._file.seek(self._end)
-        columns.write(self._file)
-        self._file.flush()
-        return self._file.tell()
 
 
 class PlainLines(NamedTuple):

@@ -6,7 +6,7 @@ import numpy as np
 
 from distsms.base.hashing import GOLDEN
 from distsms.base.jit import UNCOUNTED, njit
-from distsms.ingest.formats.svmlight_kernels import byte_at, decimal, digit_at, short_decimal
+from distsms.ingest.formats.svmlight_kernels import byte_at, decimal, digit_at, digits, short_decimal
 
 NUMBER, TEXT, UNUSED = range(3)
 """What `read_plain` makes of a column."""
@@ -77,10 +77,7 @@ def read_plain(text, mark, missing, kinds, places, values, gaps, padded, odd, co
                 values[place, row] = value
                 second = digit_at(text, start + 1)
                 if (byte_at(text, start) == _ZERO) & (second >= 0) & (second <= 9):  # hardly ever
-                    k = start
-                    while 0 <= digit_at(text, k) <= 9:
-                        k += 1
-                    padded[place] |= k == end
+                    padded[place] |= digits(text, start, 0)[1] == end
             elif kind == NUMBER:
                 values[place, row] = np.nan
                 if _is_missing(text, start, end, missing):

@@ -73,9 +73,10 @@ class ArrayReader(RowRangeReader):
         path = part.path
         if name is not None and name.lower().endswith(".npy"):
             array, total = self._array(name), sum(size.n for size in self.sizes.values())
+            if array.shape[:1] != (total,):
+                entries = f"{array.shape[0]} entries" if array.shape else "a single number"
+                raise InputError(f"{name}: has {entries}, but the input has {total} rows; give one for each row")
             column = array.read(part.first + part.start, part.first + part.stop)
-            if array.shape[0] != total:
-                raise InputError(f"{name}: has {array.shape[0]} entries, but the input has {total} rows")
         elif (name or "y") in self._members[path]:
             column = self._array(path, name or "y").read(part.start, part.stop)
         else:

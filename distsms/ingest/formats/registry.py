@@ -56,8 +56,7 @@ def has_sequences(path: str | os.PathLike[str]) -> bool:
 
 
 def open_reader(paths: Sequence[str | os.PathLike[str]], options: ReadOptions, comm: Communicator) -> Reader:
-    """Return the reader for files of one format. **Collective.** A table without known columns is read once to find out
-    what they hold."""
+    """Return the reader for files of one format; a table without known columns is surveyed. **Collective.**"""
     names = [os.fspath(path) for path in paths]
     with comm.fail_together():
         text_files.plan(names, 1)  # refuses files that are missing or not regular

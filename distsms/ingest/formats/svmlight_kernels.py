@@ -87,6 +87,17 @@ def digit_at(text: NDArray[np.uint8], i: int) -> Any:
     return np.int64(byte_at(text, i)) - _ZERO
 
 
+@njit(**UNCOUNTED)
+def digits(text: NDArray[np.uint8], i: int, number: Any) -> tuple[Any, Any]:
+    """Return the number whose digits are those of `number` and then those from i on, and where these end."""
+    digit = digit_at(text, i)
+    while 0 <= digit <= 9:
+        number = number * 10 + digit
+        i += 1
+        digit = digit_at(text, i)
+    return number, i
+
+
 @njit(error_model="numpy", **UNCOUNTED)
 def decimal(text: NDArray[np.uint8], start: int, mark: int) -> tuple[bool, float, int]:
     """Read the number at `start` (`mark` ends fields, too); return whether `float` would agree, the value, its end."""
@@ -97,23 +108,13 @@ def decimal(text: NDArray[np.uint8], start: int, mark: int) -> tuple[bool, float
         i += 1
         byte = byte_at(text, i)
     # 1) The digits before and after the point.
-    mantissa = 0
     digits_at = i
-    digit = digit_at(text, i)
-    while 0 <= digit <= 9:
-        mantissa = mantissa * 10 + digit
-        i += 1
-        digit = digit_at(text, i)
+    mantissa, i = digits(text, i, 0)
     n_digits = i - digits_at
     exponent = 0
     if byte_at(text, i) == _POINT:
-        i += 1
-        point_at = i
-        digit = digit_at(text, i)
-        while 0 <= digit <= 9:
-            mantissa = mantissa * 10 + digit
-            i += 1
-            digit = digit_at(text, i)
+        point_at = i + 1
+        mantissa, i = digits(text, point_at, mantissa)
         exponent = point_at - i
         n_digits -= exponent
     # 2) The exponent, and whatever follows before the end of the field.
@@ -124,13 +125,8 @@ def decimal(text: NDArray[np.uint8], start: int, mark: int) -> tuple[bool, float
         if negative_power or byte_at(text, i) == _PLUS:
             i += 1
         power_at = i
-        power = 0
-        digit = digit_at(text, i)
-        while 0 <= digit <= 9:
-            power = min(power * 10 + digit, 10000)  # 10000 is not handled here anyway, and does not overflow
-            i += 1
-            digit = digit_at(text, i)
-        easy = easy and i > power_at
+        power, i = digits(text, i, 0)
+        easy = easy and 0 < i - power_at <= 4  # Python reads longer ones, which may have overflowed
         exponent += -power if negative_power else power
     while not _ends_field(byte_at(text, i), mark):
         easy = False
@@ -160,23 +156,12 @@ def decimal(text: NDArray[np.uint8], start: int, mark: int) -> tuple[bool, float
 def short_decimal(text: NDArray[np.uint8], start: int, mark: int) -> tuple[bool, float, int]:
     """Read a field of at most 15 digits, faster than `decimal`; return whether it is one, the value, and its end."""
     negative = byte_at(text, start) == _MINUS
-    i = start + negative
-    mantissa = decimals = 0
-    n_digits, digit = -i, digit_at(text, i)
-    while 0 <= digit <= 9:
-        mantissa = mantissa * 10 + digit
-        i += 1
-        digit = digit_at(text, i)
-    n_digits += i
+    mantissa, i = digits(text, start + negative, 0)
+    n_digits, decimals = i - start - negative, 0
     if byte_at(text, i) == _POINT:
-        i += 1
-        decimals -= i
-        digit = digit_at(text, i)
-        while 0 <= digit <= 9:
-            mantissa = mantissa * 10 + digit
-            i += 1
-            digit = digit_at(text, i)
-        decimals += i
+        point_at = i + 1
+        mantissa, i = digits(text, point_at, mantissa)
+        decimals = i - point_at
         n_digits += decimals
     byte = byte_at(text, i)
     short = (1 <= n_digits <= 15) & ((byte == mark) | (byte == _NEWLINE) | (byte == _RETURN))
@@ -200,13 +185,8 @@ def _after_query(text: NDArray[np.uint8], start: int) -> tuple[int, int]:
     """Read `qid:` and digits: return the field's end (`start` if there is none) and the id (at most MAX_INDEX + 1)."""
     if text[start] != _Q or text[start + 1] != _I or text[start + 2] != _D or text[start + 3] != _COLON:
         return start, -1
-    i = start + 4
-    number = 0
-    digit = digit_at(text, i)
-    while 0 <= digit <= 9:
-        number = number * 10 + digit if number <= MAX_INDEX // 10 else MAX_INDEX + 1
-        i += 1
-        digit = digit_at(text, i)
+    number, i = digits(text, start + 4, 0)
+    number = number if _is_index(text, start + 4, i) else MAX_INDEX + 1
     return (i if i > start + 4 and _ends_field(text[i], _SPACE) else start), number
 
 
@@ -246,8 +226,7 @@ def scan(text, first, base, largest, labels, indptr, indices, data, hard, querie
                 while byte_at(text, i) == _SPACE or byte_at(text, i) == _TAB:
                     i += 1
                 at = i
-                digit = digit_at(text, i)
-                other = digit < 0 or digit > 9
+                other = not 0 <= digit_at(text, i) <= 9
                 if other and _ends_row(text, i):
                     break
                 # 2) A query id, which may only come before the first entry.
@@ -259,11 +238,7 @@ def scan(text, first, base, largest, labels, indptr, indices, data, hard, querie
                         n_queries += 1
                         continue
                 # 3) The index of an entry, above the one before it.
-                index = 0
-                while 0 <= digit <= 9:
-                    index = index * 10 + digit
-                    i += 1
-                    digit = digit_at(text, i)
+                index, i = digits(text, i, 0)
                 if i - at > 18 and not _is_index(text, at, i):
                     return LARGE, at, n, nnz, n_hard, 0, n_queries
                 if i == at or byte_at(text, i) != _COLON:

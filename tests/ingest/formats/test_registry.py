@@ -236,6 +236,8 @@ def test_arrays_of_other_kinds(tmp_path):
     refused(r"--label y\.npy", "X.npy")
     np.save(tmp_path / "short.npy", y[:-1])
     refused("59 entries, but the input has 60 rows", "X.npy", label=str(tmp_path / "short.npy"))
+    np.save(tmp_path / "number.npy", 7)
+    refused("number.npy: has a single number, but the input", "X.npy", label=str(tmp_path / "number.npy"))
     np.savez(tmp_path / "o.npz", X=X.astype(object), y=y)
     refused("Python objects", "o.npz")
     np.savez(tmp_path / "f.npz", X=np.asfortranarray(X), y=y)

@@ -19,7 +19,7 @@ from scipy import sparse
 from sklearn.datasets import load_svmlight_file
 
 from distsms.base.errors import InputError
-from distsms.base.text_files import ByteRange, plan
+from distsms.base.text_files import ByteRange, open_text, plan
 from distsms.ingest.formats import base, svmlight
 from distsms.ingest.formats.registry import open_reader
 from distsms.ingest.options import ReadOptions
@@ -194,6 +194,15 @@ def test_an_xz_file_may_not_ask_for_gigabytes(tmp_path: Path) -> None:
     (tmp_path / "rows.svm").write_bytes(lzma.compress(b"1 1:1\n", filters=filters))
     with pytest.raises(InputError, match=r"rows\.svm: .*[Mm]emory"):
         list(read(plan([tmp_path / "rows.svm"], 1)[0]))
+
+
+@pytest.mark.parametrize("module, remedy", [("lzma", "built without lzma"), ("zstandard", "pip install zstandard")])
+def test_modules_that_are_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, module: str, remedy: str) -> None:
+    compress = {"lzma": lzma.compress, "zstandard": zstandard.compress}[module]
+    (tmp_path / "rows.svm").write_bytes(compress(b"1 1:1\n"))
+    monkeypatch.setitem(sys.modules, module, None)
+    with pytest.raises(InputError, match=remedy), open_text(str(tmp_path / "rows.svm")):
+        pass
 
 
 def test_the_pieces_of_rows_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
