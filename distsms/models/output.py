@@ -77,7 +77,9 @@ def write(
         with comm.fail_together():
             check_ending(path, others)
             file = opened.enter_context(atomic_write(path)) if comm.is_root and path != "-" else None
-            append = _text(file or sys.stdout.buffer) if file is None or make is None else make(file, opened)
+            append: Append = len  # of other ranks, which write nothing
+            if comm.is_root:
+                append = make(file, opened) if file is not None and make else _text(file or sys.stdout.buffer)
         for k, part in enumerate(parts):
             if make is None:
                 names = [id_name, "score", *others][part.ids is None :]
@@ -104,7 +106,7 @@ def _ending(path: str) -> str:
     return Path(path).suffix.lower()
 
 
-Append: TypeAlias = Callable[[Any], None]
+Append: TypeAlias = Callable[[Any], object]
 """Writes the next part of the rows: lines of text, or columns by name, of which lists are texts."""
 
 

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from distsms.base import files, hdf5
 from distsms.base.errors import InputError
 from distsms.base.files import atomic_write, check_writable, exclusive
-from distsms.models.output import ScoresPart, _Parquet
+from distsms.models.output import _parquet
 from distsms.training.recorder import Trace
 
 VALUES = np.random.default_rng(0).normal(size=3000)
@@ -49,9 +49,9 @@ def write_npy(file):
 
 def write_parquet(file):
     with contextlib.ExitStack() as opened:
-        target = _Parquet(file, "id", lambda scores: {}, opened)
+        append = _parquet(file, opened)
         for start in range(0, 3000, 1000):
-            target.append(ScoresPart(VALUES[start : start + 1000], ["x"] * 1000))
+            append({"id": ["x"] * 1000, "score": VALUES[start : start + 1000]})
 
 
 def write_bytes(file):
