@@ -113,10 +113,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _check(args: argparse.Namespace) -> str | None:
     """Return what is wrong with the arguments, or None."""
-    without = [*TREES * args.no_trees, *FEATURED * args.no_features]
-    return check_measure(args) or (
-        None if set(args.methods or METHODS) - {*without} else "no method is left to compare"
-    )
+    left = set(args.methods or METHODS) - {*TREES * args.no_trees, *FEATURED * args.no_features}
+    return check_measure(args) or (None if left else "no method is left to compare")
 
 
 def run(args: argparse.Namespace, comm: Communicator) -> int:
@@ -170,6 +168,8 @@ class BaselineNarrator(FoldsNarrator, BaselineObserver):
         from distsms.workflow.competitors import METHODS
 
         self._progress.close()
+        if not self._speaks:
+            return
         say, manifest = self._say, plan.manifest
         problem, fits = plan.problem, plan.all_fits
         names = ", ".join(self._args.data)

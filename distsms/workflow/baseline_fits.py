@@ -162,9 +162,7 @@ class BaselineStore(ResumableStore):
                 raise ValueError("it is not what was written (SHA-256 differs)")
             return scores
         except (OSError, ValueError, InputError) as error:
-            raise InputError(
-                f"{path}: cannot be read: {error}. Remove the .json file next to it, and it is fitted again"
-            ) from error
+            raise InputError(f"{path}: cannot be read: {error}. Remove its .json, and it is fitted again") from error
 
     def _file(self, result: Fit | Trial, suffix: str) -> Path:
         setting = repr(result.setting)

@@ -83,9 +83,7 @@ class MethodResult(NamedTuple):
     def from_json(cls, entry: Mapping[str, Any], source: object) -> MethodResult:
         """Read an entry of baseline.json, the file `source`. Raises InputError if it is damaged."""
         if why := schema.find_fault(entry, METHOD_RESULT):
-            raise InputError(
-                f"{source}: is damaged: {why}. Give the same command line of distsms baseline again to rewrite it"
-            )
+            raise InputError(f"{source}: is damaged: {why}. The same line of distsms baseline again rewrites it")
         undefined = dict.fromkeys(("standard_error", "low", "high"), np.nan)
 
         def read(interval: Mapping[str, Any]) -> Interval:

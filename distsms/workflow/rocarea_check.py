@@ -145,9 +145,8 @@ def _describe_beta(check: QuickCheck) -> str:
         return ""
     beta = min(rounded_up(check.least_beta, 2), 1.0)
     return (
-        f" Training for pauc@BETA does not end with such a model if BETA is {beta:g} or more: the ROCArea model gives "
-        f"positive rows a higher score, on average, than the {100 * beta:.2g} % of the negative rows with the highest "
-        "scores."
+        f" Training for pauc@BETA does not end with such a model if BETA is {beta:g} or more: the ROCArea model gives"
+        f" positive rows a higher mean score than the highest {100 * beta:.2g} % of the negative rows."
     )
 
 
@@ -329,10 +328,8 @@ class FoldComparison(NamedTuple):
             return ""
         advice = f"Use the measure rocarea with lambda {self.lam:g} instead" if clear else "So they do not help, either"
         interval = f"{self.gain.low:+.3f} to {self.gain.high:+.3f}, with {100 * LEVEL:g} % confidence"
-        return (
-            f"Quick ROCArea models have {display_name(measure)} {self.theirs:.3f} on the same folds instead of "
-            f"{self.ours:.3f} ({interval}). {advice}"
-        )
+        theirs = f"Quick ROCArea models have {display_name(measure)} {self.theirs:.3f} on the same folds"
+        return f"{theirs} instead of {self.ours:.3f} ({interval}). {advice}"
 
 
 def compare_on_folds(

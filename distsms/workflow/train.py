@@ -120,8 +120,8 @@ def train(
         trained = run.on_table()
     elif request.reading or request.split.shares is not None or request.shards or request.overwrite or request.search:
         raise InputError(
-            "label, weight, group, split, shards, overwrite, search and how columns are read are for tables:"
-            " DataFrames, CSV or Parquet; data sets have the weights and groups with which distsms shard made them",
+            "label, weight, group, split, shards, overwrite, search and how columns are read are for tables (DataFrame,"
+            " CSV or Parquet); distsms shard has given data sets theirs",
             everywhere=True,
         )
     else:
@@ -442,9 +442,7 @@ def start_vector(begin: Model, data: Manifest | DataBlock, bias: float | None, n
         theirs, ours = (columns.describe() if columns else "no codes" for columns in (begin.coded, coded))
         raise InputError(f"{name}: was trained on {theirs}, and the data have {ours}")
     if begin.p > data.p:
-        raise InputError(
-            f"{name}: has {begin.p} columns, the data {data.p}; a start must have the same features or fewer"
-        )
+        raise InputError(f"{name}: has {begin.p} columns, and the data {data.p}; a start must not have more")
     before, now = begin.normalization.kind, normalization.kind
     if (before == "l2") != (now == "l2"):
         raise InputError(f"{name}: is for rows normalized as {before}, the data are {now}")

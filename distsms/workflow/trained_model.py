@@ -12,7 +12,6 @@ import numpy as np
 from distsms.base.communicator import Communicator
 from distsms.base.errors import EXIT_OK, EXIT_REQUEUE, EXIT_VACUOUS
 from distsms.base.wording import Message, marked, option
-from distsms.losses.base import WIDE
 from distsms.metrics.row_sample import describe_share, share_of_training_rows
 from distsms.metrics.summary import summary_measures
 from distsms.models import model
@@ -34,11 +33,6 @@ FEW_REACH = 0.02
 """If a smaller share of the positive held-out rows reaches the threshold for a condition, there is a warning."""
 FACTOR = 1.2
 """A mean probability that differs from the share of positive rows by more than this factor gets a warning."""
-
-
-def was_too_wide(result: Result) -> bool:
-    """Return whether the interval of J by bins was wider than it should be in some evaluations."""
-    return WIDE in (result.ways or {})
 
 
 @dataclass(frozen=True)
