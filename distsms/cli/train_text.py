@@ -75,9 +75,9 @@ def describe_task(name: str, task: TrainingTask, manifest: Manifest, plan: Plan,
     if not brief:
         lines.append(f"method    {settings.solver}, {up_to}{kept}, {smoothing}")
     if manifest.table and (many := manifest.table.very_many()):
+        remedy = "--min-count N puts those of few rows together, and --drop COLUMN leaves a column out"
         lines.append(
-            f"note      {'; '.join(many)}. Few rows have each value, so that the model may know some by heart;"
-            " --min-count N puts those of few rows together, and --drop COLUMN leaves a column out"
+            f"note      {'; '.join(many)}. Few rows have each value, which a model may know by heart; {remedy}"
         )
     if warning := doubles_warning(manifest):
         lines.append(f"warning   {warning}")
@@ -252,10 +252,8 @@ def describe_certificate(path: str | None, run: TrainedModel) -> list[str]:
     lines = [f"  proof     {path}, which proves the lower bound {bound} by itself; {took}"]
     lost, target = run.result.lower_bound - certified["bound"], run.task.settings.target(run.result.J)
     if lost > SHORT * target:
-        lines.append(
-            f"warning   the certificate proves {lost:.2g} less than the run did, since single precision does not"
-            " suffice, or since not all points of the mixture fitted into --vector-memory"
-        )
+        why = "single precision does not suffice, or not all points of the mixture fitted into --vector-memory"
+        lines.append(f"warning   the certificate proves {lost:.2g} less than the run did: {why}")
     return lines
 
 

@@ -253,10 +253,8 @@ def choose_lambda(
     reason = _describe_choice(moderate, display_name(by_measure), lambdas, folds_text)
     share, chosen = min(counts) * (1 - 1 / n_folds) / min(sizes), moderate.chosen.lam
     if (lam := for_more_rows(chosen, moderate.low.lam, means, share)) != chosen:
-        reason += (
-            f". The training has {1 / share:.3g} times as many rows of the rarer class as that of a fold, with which a"
-            f" smaller lambda is better: {chosen:g} becomes {lam:g}"
-        )
+        more = f"{1 / share:.3g} times as many rows of the rarer class as that of a fold"
+        reason += f". The training has {more}, with which a smaller lambda is better: {chosen:g} becomes {lam:g}"
     return result(lam, means, f"{reason}. But {chance}" if chance else reason, chance)
 
 

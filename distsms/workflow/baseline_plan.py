@@ -224,10 +224,10 @@ def check_measures(request: BaselineRequest) -> None:
         recall = select.replace("lift", "recall")
         raise InputError(f"{select} is {recall} divided by a share of the rows; choose by {recall}")
     if "@" not in select:
-        raise InputError(
-            f"{select} depends on a threshold, which the other methods do not have in common with distsms; choose by"
-            " average-precision, precision@K, recall@K, tpr@fpr=RATE, recall@precision=RATE, pauc@RATE or recall@SHARE%"
+        others = (
+            "average-precision, precision@K, recall@K, tpr@fpr=RATE, recall@precision=RATE, pauc@RATE or recall@SHARE%"
         )
+        raise InputError(f"{select} depends on a threshold, which methods do not share; choose by {others}")
 
 
 def baseline_problem(request: BaselineRequest, solver: str, manifest: Manifest) -> Problem:
@@ -241,9 +241,8 @@ def baseline_problem(request: BaselineRequest, solver: str, manifest: Manifest) 
         shared = _of_path(request, store, manifest)
         lambdas = {point.lam for point in store.points()} | set(request.lambdas or ())
     if shared["folds"] < 2:
-        of_path = f", and the path {request.path} has {shared['folds']}; make a path with {option('folds')}"
-        remedy = f"; give {option('folds')} 2 or more" if request.path is None else of_path
-        raise InputError(f"a baseline needs at least 2 folds{remedy}")
+        of_path = "" if request.path is None else f", and the path {request.path} has {shared['folds']}"
+        raise InputError(f"a baseline needs at least 2 {option('folds')}{of_path}")
     if not lambdas or min(lambdas) <= 0:
         raise InputError("a baseline needs lambdas above 0")
     grid, measure = sorted(lambdas, reverse=True), shared["measure"]
@@ -386,9 +385,8 @@ def plan_methods(
         problems[name] = replace(of_method, distribution=plan.distribution)
     at_end = INTERPRETER + EVALUATION_BYTES * manifest.n * (len(methods) + 1)
     if request.memory is not None and methods and at_end > request.memory:
-        raise InputError(
-            f"{option('memory')} {format_bytes(request.memory)} is too little: the intervals of {len(methods)} methods "
-            f"take {format_bytes(at_end)} on the root. Allow more memory, or name fewer {option('methods')}"
-        )
+        need = f"the intervals of {len(methods)} methods take {format_bytes(at_end)} on the root"
+        remedy = f"Allow more memory, or name fewer {option('methods')}"
+        raise InputError(f"{option('memory')} {format_bytes(request.memory)} is too little: {need}. {remedy}")
     largest = max(plans, key=lambda plan: plan.needs.least(comm.size, True), default=None)
     return problems, None if largest is None else largest.room(comm.is_root)

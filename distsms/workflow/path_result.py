@@ -301,10 +301,8 @@ def describe_choice(path: PathResult) -> str:
         lam = choice.instead_of.lam
         lines.append(f"not       lambda {lam:g}, which the rule would choose by its mean: {unusable[lam]}")
     if mean.lam not in unusable and (end := choosing.ends_at(path.means, [best.lam])):
-        lines.append(
-            f"warning   the best lambda is the {end} one that was tried; {end.replace('est', 'er')} ones may be better"
-            " still: add some with --lambdas, or let --extend try further ones"
-        )
+        remedy = f"{end.replace('est', 'er')} ones may be better: add some with --lambdas, or let --extend try them"
+        lines.append(f"warning   the best lambda is the {end} one that was tried; {remedy}")
     return "\n  ".join(lines)
 
 

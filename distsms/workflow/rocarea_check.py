@@ -118,10 +118,9 @@ def advise(check: QuickCheck | None, measure: Measure, chance: bool, no_bias: st
     if check is None or (contest := check.contest) is None:
         return f"Use the measure rocarea instead, {COMPARE}" if chance and not measure.family.compares_pairs else ""
     if chance and not contest.useful:
-        return (
-            f"A quick ROCArea model does not clearly do so either: its ROCArea is {contest.theirs['rocarea']:.3f} on "
-            f"{contest.on}. Other columns may help, or standardized ones, or more rows."
-        )
+        area = f"its ROCArea is {contest.theirs['rocarea']:.3f} on {contest.on}"
+        other = "Other columns may help, or standardized ones, or more rows."
+        return f"A quick ROCArea model does not clearly do so either: {area}. {other}"
     better = is_clear(contest.gains["measure"], contest.ours["measure"], contest.theirs["measure"])
     worse = contest.gains["rocarea"].low > 0 and contest.gains["rocarea"].value >= CLEARLY_WORSE
     if not (chance or better or worse):

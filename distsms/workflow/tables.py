@@ -90,10 +90,8 @@ def as_data_sets(
                 if not base.is_dir():
                     raise InputError(f"{option('shards', base)}: is not a folder")
                 if (base / part / MANIFEST).exists() and not request.overwrite:
-                    raise InputError(
-                        f"{base / part}: holds a data set already. Train on it (distsms train {base / part}), name "
-                        f"another folder with {option('shards')}, or replace it ({option('overwrite')})"
-                    )
+                    there = f"{base / part}: holds a data set already. Train on it (distsms train {base / part})"
+                    raise InputError(f"{there}, name other {option('shards')}, or replace it ({option('overwrite')})")
             if request.checkpoint is not None and not request.resume:
                 checkpoint.require_none(Path(request.checkpoint))
             if request.output is not None:

@@ -256,10 +256,9 @@ class _Run:
             if isinstance(lam, str) and lam != "auto":
                 raise InputError(f"{option('lam')} is {lam!r}, and neither a number nor 'auto'")
             if lam == "auto" and request.features_of is not None:
-                raise InputError(
-                    f"{option('lam', 'auto')} would choose on rows whose labels have made the features; give a number,"
-                    " or compare lambdas by GridSearchCV, where each fold has features of its own"
-                )
+                why = "would choose on rows whose labels have made the features"
+                remedy = "give a number, or compare lambdas by GridSearchCV, which makes features for each fold"
+                raise InputError(f"{option('lam', 'auto')} {why}; {remedy}")
             self.automatic, self.resumed = lam == "auto", lam_of_checkpoint is not None
             number = DEFAULT_LAMBDA if lam == "auto" else float(lam)
             self.task = _task(request, data, solver, number, self.place, fingerprint)

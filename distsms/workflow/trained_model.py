@@ -153,9 +153,8 @@ class TrainedModel:
         smaller, leaves = ("", ", with which the search tries no leaves") if searched else ("a smaller lambda, or ", "")
         return Message(
             f"The probabilities are too {'high' if mean > share else 'low'}: their mean over the training rows is "
-            f"{100 * mean:.3g} %, and {100 * share:.3g} % {of}. The reason is lambda, which also holds back the weight "
-            f"of the constant feature. Take {smaller}{option('bias', 10.0 * (self.task.bias or 1.0))}, or "
-            f"fit probabilities on held-out rows by {option('calibrate', 'sigmoid')}{leaves}."
+            f"{100 * mean:.3g} %, and {100 * share:.3g} % {of}. Lambda also holds back the constant feature: take "
+            f"{smaller}{option('bias', 10.0 * (self.task.bias or 1.0))}, or {option('calibrate', 'sigmoid')}{leaves}."
         )
 
     def findings(self) -> dict[str, Any]:
@@ -229,7 +228,7 @@ class TrainedModel:
             self.threshold,
             scores.measures,
             scores.data,
-            comm.bcast(provenance() if comm.is_root else None),
+            comm.of_root(provenance),
         )
         further = {
             "row_sample": scores.sample,

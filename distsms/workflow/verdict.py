@@ -211,10 +211,8 @@ def describe_test(
     """
     area, before, name = test.area.value, training[test.measure.name], test.name
     if area > PERFECT and check_perfect and test.enough:
-        return (
-            f"{name} on the test rows is {area:.4f}, which real data hardly ever allow. Check that every column is "
-            "known before the outcome is, and that test rows are no copies of training rows."
-        )
+        check = "that every column is known before the outcome is, and that test rows are no copies of training rows"
+        return f"{name} on the test rows is {area:.4f}, which real data hardly ever allow. Check {check}."
     n_pos, n_neg = data["n_pos"], data["n_neg"]
     if weights := data.get("weights"):
         n_pos, n_neg = weights["effective_positive"], weights["effective_negative"]
@@ -273,10 +271,8 @@ def describe_chance(
         rounding = result.status is Status.ROUNDING
         cause = f"The run ended without a proof: {f'rounding errors, {result.detail}' if rounding else more}."
     elif measure.k not in (None, n_pos):
-        cause = (
-            f"K differs from the number of positive rows, {n_pos}. Then training can lower its risk by adding the same "
-            "number to all scores, which changes nothing in their order."
-        )
+        effect = "adding the same number to all scores can lower the risk, and changes nothing in their order"
+        cause = f"K differs from the number of positive rows, {n_pos}. Then {effect}."
     elif settings.l1 >= result.l1_limit:
         cause = f"l1 is too large: all coefficients are 0 from l1 = {result.l1_limit:.3g} on; take a smaller one."
     elif settings.l1 and (measure.family.smooth_by_itself or measure.family.compares_pairs):
