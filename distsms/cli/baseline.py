@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from contextlib import ExitStack
+from contextlib import closing
 from typing import TYPE_CHECKING
 
 from distsms.base.errors import EXIT_OK, EXIT_REQUEUE
@@ -121,9 +121,8 @@ def run(args: argparse.Namespace, comm: Communicator) -> int:
     """Make the missing fits, and print the table. **Collective.**"""
     from distsms.workflow.baseline import compare_methods
 
-    files, narrator = train.has_files(args, comm, train.READING), BaselineNarrator(args, comm)
-    with args.signals as signals, ExitStack() as opened:
-        opened.callback(narrator.close)
+    files = train.has_files(args, comm, train.READING)
+    with args.signals as signals, closing(BaselineNarrator(args, comm)) as narrator:
         result = compare_methods(_request(args, files), comm, narrator, signals.wanted)
         narrator.conclude(result)
         return EXIT_REQUEUE if result.stopped else EXIT_OK
@@ -227,7 +226,3 @@ class BaselineNarrator(FoldsNarrator, BaselineObserver):
             say(f"\n{baseline_text.describe_effort(result.effort, result.methods, result.select)}")
         say(f"The results are in {store.identity}, and each fit is beside it in {store.parts}/")
         say(usage_line(result.usage).removesuffix(" (--usage shows more)"))
-
-    def close(self) -> None:
-        """Print the warnings."""
-        self._say.close()

@@ -129,6 +129,11 @@ class FoldsNarrator:
         self._progress.close()
         self._say(text)
 
+    def close(self) -> None:
+        """End what is shown of the progress, and print the warnings."""
+        self._progress.close()
+        self._say.close()
+
 
 class FeaturesNarrator(FoldsNarrator, FeaturesObserver):
     """Prints what is told of making features, and what they are. It has all methods of `FeaturesObserver`."""
