@@ -65,12 +65,9 @@ def compare_methods(
     observer: BaselineObserver = BaselineObserver(),  # noqa: B008 - without state
     stop_wanted: Callable[[], bool] = lambda: False,
 ) -> Baseline:
-    """Make the fits that are missing in the folder, and evaluate all of them. **Collective.**
-
-    `stop_wanted` is asked on every rank before each fit and at each evaluation; True ends the run, which keeps what is
-    finished. Raises InputError on all ranks if the request contradicts itself, the folder belongs to another one, or a
-    method that the user named cannot be trained.
-    """
+    """Make the fits that are missing in the folder, and evaluate all of them. True of `stop_wanted`, asked on every
+    rank before each fit and at each evaluation, ends the run, which keeps what is finished. Raises InputError on all
+    ranks if the request contradicts itself or the folder, or a method cannot be trained. **Collective.**"""
     clock, called = Clock(comm.bytes_moved), ""
     with ExitStack() as opened:
         if tables.are_tables(request.data, comm):

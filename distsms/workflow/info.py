@@ -90,7 +90,7 @@ def describe_columns(path: str) -> tuple[list[Column], list[str]]:
     features = source.features if isinstance(source, model.Model) else feature_map.load(source)
     attributes = features.bins.listing() if features is not None and features.bins else []
     if source.table is None and not attributes:
-        raise InputError(f"{path}: its columns have only numbers; `distsms export MODEL --to csv` lists the weights")
+        raise InputError(f"{path}: its columns have numbers only; `distsms export MODEL --to csv` lists the weights")
     return [] if source.table is None else list(source.table.columns), attributes
 
 

@@ -104,10 +104,8 @@ def run_path(
     stop_wanted: Callable[[], bool] = lambda: False,
 ) -> PathResult:
     """Train the models of a path that are not there yet, and choose one; or several paths, and compare. True of
-    `stop_wanted`, asked on every rank at each evaluation, ends the run, and what is finished is kept. Raises InputError
-    on all ranks if the request contradicts itself, or files cannot be used; checks that need no rows come first.
-    **Collective.**
-    """
+    `stop_wanted`, asked on every rank at each evaluation, ends the run, which keeps what is finished. Raises InputError
+    on all ranks if the request contradicts itself, or files cannot be used. **Collective.**"""
     if request.output is None:
         with folder_of_all(comm) as folder:
             result = run_path(replace(request, output=folder / "path"), comm, observer, stop_wanted)
