@@ -406,8 +406,8 @@ def _measuring(settings: Mapping[str, Any], at: str | Sequence[str], **more: Any
 
 def _rows(data: Any, labelled: bool, weight: Any = None, group: Any = None) -> Any:
     """Return rows as a request has them. Raises InputError for names of columns of arrays, and the reverse."""
-    frame, with_columns = is_frame(data), isinstance(data, str | os.PathLike)
-    if frame:  # without labels, it may have arrays
+    with_columns = isinstance(data, str | os.PathLike)
+    if is_frame(data):  # without labels, it may have arrays
         with_columns = labelled or all(isinstance(each, str | None) for each in (weight, group))
     require_columns(weight, group, of_arrays=not with_columns)
     if with_columns:

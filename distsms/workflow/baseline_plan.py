@@ -241,7 +241,7 @@ def baseline_problem(request: BaselineRequest, solver: str, manifest: Manifest) 
         shared = _of_path(request, store, manifest)
         lambdas = {point.lam for point in store.points()} | set(request.lambdas or ())
     if shared["folds"] < 2:
-        of_path = "" if request.path is None else f", and the path {request.path} has {shared['folds']}"
+        of_path = "" if request.path is None else f", and the path {request.path} has {shared['folds']}; make another"
         raise InputError(f"a baseline needs at least 2 {option('folds')}{of_path}")
     if not lambdas or min(lambdas) <= 0:
         raise InputError("a baseline needs lambdas above 0")
