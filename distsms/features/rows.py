@@ -82,7 +82,7 @@ class Rows(NamedTuple):
 def no_rows(manifest: Manifest, p: int) -> Rows:
     """Return no rows of p columns, with which the pieces of a rank begin, which may have none."""
     X = np.empty((0, p), manifest.dtype)
-    X = scipy.sparse.csr_matrix(X) if manifest.layout == "csr" else X
+    X = X if manifest.layout == "dense" else scipy.sparse.csr_matrix(X)
     return Rows(X, np.empty(0, np.int8), np.empty(0) if manifest.weights else None)
 
 
